@@ -1,4 +1,4 @@
-"""Arrow's two formats: streams, as `datasets` writes them, and files, as Feather and polars do."""
+"""Reads Arrow's two formats: streams, as `datasets` writes them, and files (Feather, polars)."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, BinaryIO
@@ -10,11 +10,11 @@ FILE_MAGIC = b"ARROW1"
 
 
 def arrow_batches(source: BinaryIO) -> Iterator["RecordBatch"]:
-    """The batches of an open file in either format.
+    """Yields the record batches of an open file in either format.
 
     Raises: ArrowException when it is in neither.
     """
-    import pyarrow  # weighs 40 MB, for these files only
+    import pyarrow  # takes 40 MB, loaded for these files only
 
     is_file = source.read(len(FILE_MAGIC)) == FILE_MAGIC
     source.seek(0)

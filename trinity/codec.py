@@ -1,4 +1,4 @@
-"""Between the domain's dataclasses and the wire's messages; raises ValueError on what cannot be."""
+"""Converts domain dataclasses to protobuf and back; raises ValueError on invalid values."""
 
 from dataclasses import dataclass
 from typing import TypeVar
@@ -36,7 +36,7 @@ FINISH_REASON_NAMES = {code: reason for reason, code in FINISH_REASONS.items()}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRef:
-    """What a sample belongs to; together with its EID it gives the sample's id."""
+    """Identifies what a sample belongs to; together with its EID it gives the sample's id."""
 
     tenant: str
     experiment_id: str
@@ -46,7 +46,10 @@ class SampleRef:
 
 
 def sequence_to_proto(sequence: Sequence) -> experience_pb2.Sequence:
-    """Raises: ValueError when the arrays' lengths do not fit together."""
+    """Converts a sequence to protobuf.
+
+    Raises: ValueError when the arrays' lengths do not fit together.
+    """
     message = experience_pb2.Sequence()
     _set_sequence(message, sequence)
     return message
@@ -66,7 +69,10 @@ def _set_sequence(message: experience_pb2.Sequence, sequence: Sequence) -> None:
 
 
 def sequence_from_proto(message: experience_pb2.Sequence) -> Sequence:
-    """Raises: ValueError when the arrays' lengths do not fit together."""
+    """Converts a sequence from protobuf.
+
+    Raises: ValueError when the arrays' lengths do not fit together.
+    """
     sequence = Sequence(
         tokens=_typed(message.tokens, "tokens", np.dtype(np.int32)),
         prompt_length=message.prompt_length,
@@ -91,7 +97,10 @@ def _typed(
 
 
 def experience_to_proto(experience: Experience, ref: SampleRef) -> experience_pb2.Experience:
-    """Raises: ValueError when the sample contradicts itself or has no EID."""
+    """Converts a sample to protobuf.
+
+    Raises: ValueError when the sample contradicts itself or has no EID.
+    """
     message = experience_pb2.Experience()
     set_experience(message, experience, ref)
     return message
@@ -100,7 +109,7 @@ def experience_to_proto(experience: Experience, ref: SampleRef) -> experience_pb
 def set_experience(
     message: experience_pb2.Experience, experience: Experience, ref: SampleRef
 ) -> None:
-    """Fill an empty message: as part of another one it need not be copied into that.
+    """Fills an empty message in place, which saves a copy when it is part of another message.
 
     Raises: ValueError when the sample contradicts itself or has no EID.
     """
@@ -135,7 +144,7 @@ def set_experience(
 
 
 def experience_from_proto(message: experience_pb2.Experience) -> Experience:
-    """The sample, checked as by `check_experience`.
+    """Converts a sample from protobuf and checks it as `check_experience` does.
 
     Raises: ValueError when the message contradicts itself.
     """
@@ -161,7 +170,10 @@ def experience_from_proto(message: experience_pb2.Experience) -> Experience:
 
 
 def finish_reason_of(message: experience_pb2.Experience) -> FinishReason:
-    """Raises: ValueError when it says none."""
+    """Returns the finish reason of a message.
+
+    Raises: ValueError when it has none.
+    """
     reason = FINISH_REASON_NAMES.get(message.finish_reason)
     if reason is None:
         raise ValueError("the experience has no finish reason")
@@ -196,7 +208,7 @@ def _body_from_proto(message: experience_pb2.Experience) -> Sequence | Pair:
 
 
 def eid_to_proto(eid: EID) -> experience_pb2.Eid:
-    """The same place on the wire."""
+    """Converts an EID to protobuf."""
     return experience_pb2.Eid(
         stage=eid.stage,
         explore_step=eid.explore_step,
@@ -209,7 +221,7 @@ def eid_to_proto(eid: EID) -> experience_pb2.Eid:
 
 
 def eid_from_proto(message: experience_pb2.Eid) -> EID:
-    """The same place in the domain."""
+    """Converts an EID from protobuf."""
     return EID(
         stage=message.stage,
         explore_step=message.explore_step,
@@ -222,14 +234,14 @@ def eid_from_proto(message: experience_pb2.Eid) -> EID:
 
 
 def span_to_proto(span: VersionSpan) -> experience_pb2.VersionSpan:
-    """The same span on the wire."""
+    """Converts a version span to protobuf."""
     return experience_pb2.VersionSpan(
         start=span.start, end=span.end, version=span.version, incarnation=span.incarnation
     )
 
 
 def span_from_proto(message: experience_pb2.VersionSpan) -> VersionSpan:
-    """The same span in the domain."""
+    """Converts a version span from protobuf."""
     return VersionSpan(
         start=message.start,
         end=message.end,
@@ -239,7 +251,7 @@ def span_from_proto(message: experience_pb2.VersionSpan) -> VersionSpan:
 
 
 def sampling_to_proto(sampling: SamplingParams) -> experience_pb2.SamplingParams:
-    """The same parameters on the wire."""
+    """Converts sampling parameters to protobuf."""
     return experience_pb2.SamplingParams(
         temperature=sampling.temperature,
         top_p=sampling.top_p,
@@ -257,7 +269,7 @@ def sampling_to_proto(sampling: SamplingParams) -> experience_pb2.SamplingParams
 
 
 def sampling_from_proto(message: experience_pb2.SamplingParams) -> SamplingParams:
-    """The same parameters in the domain; samples of before penalties were stored have none."""
+    """Converts sampling parameters from protobuf; older samples have no penalties."""
     return SamplingParams(
         temperature=message.temperature,
         top_p=message.top_p,
@@ -287,5 +299,5 @@ def _blob_from_proto(message: experience_pb2.Blob) -> BlobRef:
 
 
 def stage_key_to_proto(key: StageKey) -> buffer_pb2.StageKey:
-    """The same stage on the wire."""
+    """Converts a stage key to protobuf."""
     return buffer_pb2.StageKey(tenant=key.tenant, experiment_id=key.experiment_id, stage=key.stage)

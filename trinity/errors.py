@@ -1,21 +1,21 @@
 """Errors that travel between the parts of the system.
 
 TrinityError
-├── UserError             a mistake of the person who runs it; one sentence, exit code 2
+├── UserError             a user's mistake; one sentence, exit code 2
 ├── RunFailed             the run ended without reaching its goal; exit code 1
-│   └── NotTaken              nobody answered who could begin it; exit code 3, ask again later
+│   └── NotTaken              the services do not answer yet; exit code 3, try again later
 ├── ManifestError         files do not match their manifest
-├── TransferFailed        weights did not come from memory to memory; they are taken from files
-└── RpcError              an answer of a service other than success
+├── TransferFailed        weights were not sent between memories; files are read instead
+└── RpcError              a service answered with an error
     ├── InvalidRequest        the request is malformed; do not retry
-    │   └── TooLarge              something in it is larger than the limit that the text names
-    ├── NotFound              what it names does not exist
+    │   └── TooLarge              a part of it exceeds the limit that the text names
+    ├── NotFound              the requested object does not exist
     ├── PreconditionFailed    the state does not allow it; a person must change something
-    ├── Superseded            another one has taken the caller's place; it must stop
+    ├── Superseded            a newer process has taken the caller's place; it must stop
     ├── Forbidden             the caller's token does not allow it; another token must be given
     ├── Unavailable           something the service needs does not answer; retry after a pause
-    └── Unauthenticated       the token is missing, expired or unknown; a kind of Unavailable, as
-                              whoever waits goes on with the token that replaces it
+    └── Unauthenticated       the token is missing, expired or unknown; a kind of Unavailable, since
+                              waiting callers continue with the token that replaces it
 """
 
 
@@ -24,15 +24,15 @@ class TrinityError(Exception):
 
 
 class UserError(TrinityError):
-    """A user's mistake: names the thing, where it stands and what to do."""
+    """A user's mistake: names the setting or file, where it is and what to do."""
 
 
 class RunFailed(TrinityError):
-    """A run that started and could not end well; the text is the reason to show."""
+    """The run started and could not end well; the text is the reason to show."""
 
 
 class NotTaken(RunFailed):
-    """What was asked for was not begun, as the services do not answer yet; ask again later."""
+    """The request was not begun because the services do not answer yet; try again later."""
 
 
 class ManifestError(TrinityError):
@@ -40,11 +40,11 @@ class ManifestError(TrinityError):
 
 
 class TransferFailed(TrinityError):
-    """Weights did not come from memory to memory; the same version is in files."""
+    """Weights were not transferred from memory to memory; the same version is in files."""
 
 
 class RpcError(TrinityError):
-    """An answer of a service other than success; the text goes to the caller."""
+    """A service answered with an error; the text goes to the caller."""
 
 
 class InvalidRequest(RpcError):
@@ -56,11 +56,11 @@ class TooLarge(InvalidRequest):
 
 
 class NotFound(RpcError):
-    """What the request names does not exist."""
+    """The requested object does not exist."""
 
 
 class PreconditionFailed(RpcError):
-    """The state does not allow what is asked; repeating it changes nothing."""
+    """The state does not allow the request; repeating it changes nothing."""
 
 
 class Superseded(RpcError):
@@ -68,7 +68,7 @@ class Superseded(RpcError):
 
 
 class Forbidden(RpcError):
-    """The caller's token does not allow it; what exists is not said."""
+    """The caller's token does not allow it; the text does not reveal what exists."""
 
 
 class Unavailable(RpcError):
@@ -76,4 +76,4 @@ class Unavailable(RpcError):
 
 
 class Unauthenticated(Unavailable):
-    """The caller shows no token, or one that has expired or is unknown here."""
+    """The caller sent no token, or one that has expired or is unknown to the service."""

@@ -1,4 +1,4 @@
-"""Logging of what a stranger can cause as often as it likes: a line at once, then counts."""
+"""Rate-limited logging of events that callers can cause at will: one line at once, then counts."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ _Key: TypeAlias = tuple[str, ...]
 
 @dataclass(slots=True)
 class _Burst:
-    """Events of one kind about one party since the last line about them."""
+    """Events of one kind and subject since the last line about them."""
 
     kind: str
     about: Mapping[str, str]
@@ -30,16 +30,16 @@ class _Burst:
 
 
 class LimitedLog:
-    """Logs the first event of a kind; those of the seconds after it are one line with a count.
+    """Logs the first event of a kind; later ones within the interval become one line with a count.
 
     log = LimitedLog(logging.getLogger(__name__))
     log.warning("refused a request", reason="a is missing")  # a line
     log.warning("refused a request", reason="b is missing")  # counted
-    log.warning("refused a request", {"subject": "b"})  # a line: it is about somebody else
+    log.warning("refused a request", {"subject": "b"})  # a line: it has another subject
     # ten seconds after the first: "refused a request again" times=1
 
-    Used from asyncio code only. A kind is a constant text, so there are few of them. Whom events
-    are about may be of a stranger's choice: beyond `max_bursts` they are counted together.
+    Call it from asyncio code only. A kind is a constant text, so there are few of them. Subjects
+    may be chosen by untrusted callers: beyond `max_bursts` they are counted together.
     """
 
     def __init__(
@@ -54,17 +54,17 @@ class LimitedLog:
         self._bursts: dict[_Key, _Burst] = {}
 
     def warning(self, kind: str, about: Mapping[str, str] = NOBODY, /, **extra: object) -> None:
-        """Something that a caller did wrong."""
+        """Logs something that a caller did wrong."""
         if self._begins(kind, about, logging.WARNING):
             self._logger.warning(kind, extra={**about, **extra})
 
     def error(self, kind: str, error: BaseException, **extra: object) -> None:
-        """Something that went wrong here, with its traceback."""
+        """Logs something that went wrong in this process, with its traceback."""
         if self._begins(kind, NOBODY, logging.ERROR):
             self._logger.error(kind, extra=extra, exc_info=error)
 
     def _begins(self, kind: str, about: Mapping[str, str], level: int) -> bool:
-        """Whether nothing of this kind was said lately; otherwise count it."""
+        """Returns true when no event of this kind was logged lately; otherwise counts it."""
         new = _Burst(kind, about, level, time.monotonic() + self._interval_seconds)
         if new.key not in self._bursts and len(self._bursts) >= self._max_bursts:
             new.about = NOBODY
@@ -72,7 +72,7 @@ class LimitedLog:
         if burst is not None and time.monotonic() < burst.until + self._interval_seconds:
             burst.count += 1
             return False
-        # Older than two intervals: the loop that should have ended it is gone.
+        # Older than two intervals: the event loop that should have ended it is gone.
         self._begin(new)
         return True
 
@@ -81,7 +81,7 @@ class LimitedLog:
         asyncio.get_running_loop().call_later(self._interval_seconds, self._end, burst.key)
 
     def _end(self, key: _Key) -> None:
-        """Say how many there were; a burst that goes on is told of once an interval."""
+        """Logs how many events there were; a burst that continues is logged once per interval."""
         burst = self._bursts.pop(key, None)
         if burst is not None and burst.count:
             extra = {**burst.about, "times": burst.count}

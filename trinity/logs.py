@@ -1,6 +1,6 @@
-"""Logging of a service: one line a message on standard output, values in `extra`.
+"""Logging of a service: one line per message on standard output, with values in `extra`.
 
-Errors of libraries and of users' code may hold addresses: their passwords are taken out here.
+Errors of libraries and users' code may contain addresses: passwords in them are removed here.
 """
 
 import json
@@ -13,13 +13,16 @@ from trinity.masking import without_passwords
 from trinity.telemetry import tracing
 
 STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-# What others sent may stand in a line; it must not begin another one or steer a terminal.
+# Text from other parties may appear in a line; it must not start another line or send terminal
+# control codes.
 ESCAPED = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
 
 
 def _extras(record: logging.LogRecord) -> dict[str, object]:
-    """What was given as `extra`, and the span it was said in; names with an underscore are other
-    libraries' own."""
+    """Returns the fields given as `extra` and the current span's ids.
+
+    Names that start with an underscore belong to other libraries and are left out.
+    """
     extras = {
         key: value
         for key, value in vars(record).items()
@@ -45,7 +48,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line; fields of `extra` stand beside the standard ones."""
+    """One JSON object per line; fields of `extra` stand beside the standard ones."""
 
     def __init__(self, service: str) -> None:
         super().__init__()
@@ -66,7 +69,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure_logging(service: str, level: str, style: Literal["text", "json"]) -> None:
-    """Send this process's log to standard output; libraries stay at WARNING."""
+    """Sends this process's log to standard output; libraries stay at WARNING."""
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(JsonFormatter(service) if style == "json" else TextFormatter())
     root = logging.getLogger()

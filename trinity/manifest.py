@@ -1,4 +1,4 @@
-"""Manifests: a directory counts only if its manifest, written last, vouches for every file in it.
+"""Manifests: a directory is valid only if its manifest, written last, matches every file.
 
 manifest_sha256 = seal(temporary, ManifestHead(kind="weights", stage="rft", ...))
 move_into_place(temporary, final)
@@ -19,20 +19,20 @@ Sha256Hex = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 class ManifestHead(BaseModel):
-    """What a directory holds."""
+    """The description of a directory's content."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     kind: Literal["weights", "checkpoint"]
     stage: str
     step: int = Field(ge=0)
-    """Train step after which it was taken; of weights, their version."""
+    """The train step after which it was taken; for weights, their version."""
     incarnation: int = Field(ge=1)
-    """Life of the trainer that wrote it."""
+    """The incarnation of the trainer that wrote it."""
     weights_sha256: Sha256Hex
     """Hash over names, types, shapes and bytes of all tensors."""
     num_ranks: int = Field(default=1, ge=1)
-    """Ranks that a checkpoint is split over."""
+    """The number of ranks that a checkpoint is split over."""
 
 
 class ManifestFile(BaseModel):
@@ -51,9 +51,9 @@ class Manifest(ManifestHead):
 
 
 def seal(directory: Path, head: ManifestHead, durable: frozenset[str] = frozenset()) -> bytes:
-    """Make all files durable, write the manifest after them and return its SHA-256.
+    """Makes all files durable, writes the manifest after them and returns its SHA-256.
 
-    `durable` names files that are so already: links to such.
+    `durable` names files that are so already, such as links to durable ones.
     """
     files = {}
     for path in _files_of(directory):
@@ -72,13 +72,13 @@ def seal(directory: Path, head: ManifestHead, durable: frozenset[str] = frozense
 
 
 def move_into_place(temporary: Path, final: Path) -> None:
-    """Give a sealed directory its name, durably."""
+    """Renames a sealed directory to its final name, durably."""
     temporary.rename(final)
     make_durable(final.parent)
 
 
 def read(directory: Path, manifest_sha256: bytes) -> Manifest:
-    """The manifest alone, without a look at the files.
+    """Returns the manifest alone, without checking the files.
 
     Raises: ManifestError if it is missing, is another one or cannot be understood.
     """
@@ -96,7 +96,7 @@ def read(directory: Path, manifest_sha256: bytes) -> Manifest:
 
 
 def verify(directory: Path, manifest_sha256: bytes) -> Manifest:
-    """The manifest, if the directory holds exactly the files it names, bit for bit.
+    """Returns the manifest if the directory holds exactly the files it names, bit for bit.
 
     Raises: ManifestError, naming the first thing that differs.
     """
@@ -121,7 +121,7 @@ def _compare(directory: Path, manifest: Manifest) -> None:
 
 
 def make_durable(path: Path) -> None:
-    """Return once a file's content, or a directory's entries, would survive a loss of power."""
+    """Returns once a file's content, or a directory's entries, would survive a loss of power."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Passwords in addresses, which are shown to nobody."""
+"""Redacts passwords in addresses."""
 
 import re
 
@@ -7,5 +7,5 @@ _IN_ADDRESS = re.compile(r"(?P<user>://[^\s:/@]*):[^\s/@]+@")
 
 
 def without_passwords(text: str) -> str:
-    """The text with `***` in place of the password of each address in it."""
+    """Returns the text with `***` in place of the password of each address in it."""
     return _IN_ADDRESS.sub(rf"\g<user>:{HIDDEN}@", text) if "://" in text else text

@@ -1,4 +1,4 @@
-"""How a process tells the synchronizer that it lives, what it uses and what it waits for."""
+"""Heartbeats to the synchronizer: that a process is alive, what it uses and what it waits for."""
 
 import asyncio
 import contextlib
@@ -27,14 +27,14 @@ _CALL_SECONDS = 5.0
 _GOODBYE_SECONDS = 1.0
 _FIRST_INTERVAL_SECONDS = 2.0
 _SHORTEST_INTERVAL_SECONDS = 0.5
-"""However fast steps are: what a synchronizer does is mostly to hear of them."""
+"""Lower bound, however fast steps are: most of a synchronizer's load is heartbeats."""
 _RETRY_SECONDS = 0.5
 
 
 class Heartbeats:
-    """Tells the synchronizer about this process: at intervals, soon after a change, and at the end.
+    """Reports this process to the synchronizer: at intervals, soon after a change, and at the end.
 
-    A synchronizer that does not answer is told again later. The setters may be called from threads.
+    A report that gets no answer is sent again later. The setters may be called from threads.
 
         async with Heartbeats(stub, member_id=id, role="explorer", address=server.address) as beats:
             beats.set_work(experiment_id, "rft")
@@ -60,30 +60,30 @@ class Heartbeats:
 
     @property
     def member(self) -> pb.Member:
-        """What is told, but for the waits."""
+        """The reported state, without the waits."""
         copy = pb.Member()
         with self._lock:
             copy.CopyFrom(self._member)
         return copy
 
     def set_address(self, address: str) -> None:
-        """Say where this process serves, where that was not known at first."""
+        """Sets the address where this process serves, if it was not known at first."""
         self._change(address=address)
 
     def set_work(self, experiment_id: str, stage: str) -> None:
-        """Say which stage of which experiment this process works on; empty when on none."""
+        """Sets the experiment and stage that this process works on; empty for none."""
         self._change(experiment_id=experiment_id, stage=stage)
 
     def set_activity(self, activity: str) -> None:
-        """Say in a few words what this process does."""
+        """Sets a short description of what this process does."""
         self._change(activity=activity)
 
     def set_version(self, version: int) -> None:
-        """Say which version is loaded or trained from."""
+        """Sets the version that is loaded or trained from."""
         self._change(version=version)
 
     def pin(self, versions: Iterable[int]) -> None:
-        """Say which versions' files are needed from now on, in place of those said before."""
+        """Sets the versions whose files are needed from now on; replaces those set before."""
         pinned = sorted(set(versions))
         with self._lock:
             if list(self._member.pinned_versions) == pinned:
@@ -138,7 +138,7 @@ class Heartbeats:
         except grpc.aio.AioRpcError as error:
             if self._is_answered:
                 extra = {"code": error.code().name, "reason": error.details()}
-                logger.warning("the synchronizer takes no heartbeat", extra=extra)
+                logger.warning("heartbeat rejected by the synchronizer", extra=extra)
             self._is_answered = False
         else:
             self._is_answered = True

@@ -1,4 +1,4 @@
-"""The codec's checks on the wire's own bytes: for who stores samples without reading them."""
+"""The codec's checks on protobuf messages, for services that do not decode the samples."""
 
 import math
 
@@ -14,7 +14,9 @@ Tensor = experience_pb2.Tensor
 
 
 def check_experience_message(message: experience_pb2.Experience) -> tuple[int, int]:
-    """Tokens in all and after the prompt (of a pair both sides together), without making arrays.
+    """Returns the number of all tokens and of response tokens, without making arrays.
+
+    For a pair, both sides count together.
 
     Raises: ValueError when `experience_from_proto` would.
     """
@@ -39,9 +41,9 @@ def _lengths(experience: Experience) -> tuple[int, int]:
 
 
 def check_sequence_message(message: experience_pb2.Sequence) -> tuple[int, int]:
-    """Tokens in all and after the prompt, of a message that `sequence_from_proto` would take.
+    """Returns the number of all tokens and of response tokens of a valid message.
 
-    No array is made of the common case, which comes thousands of times a second.
+    The common case, thousands of times a second, makes no array.
 
     Raises: ValueError when the arrays' lengths do not fit together.
     """
@@ -53,7 +55,7 @@ def check_sequence_message(message: experience_pb2.Sequence) -> tuple[int, int]:
 
 
 def _plain_lengths(message: experience_pb2.Sequence) -> tuple[int, int] | None:
-    """Of a message that is fine beyond doubt; what is wrong with others is for others to say."""
+    """Returns the lengths of a surely valid message; `sequence_from_proto` checks others."""
     length = _plain_length(message.tokens, Tensor.DTYPE_INT32, 4)
     if length is None or not 1 <= message.prompt_length <= length:
         return None

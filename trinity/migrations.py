@@ -1,4 +1,4 @@
-"""Brings a service's schema to the newest revision; refuses one that the service does not know."""
+"""Upgrades a service's schema to the newest revision; refuses revisions that it does not know."""
 
 import contextlib
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ class Migrations:
     """The Alembic revisions in `folder`/versions, which make up the schema named `schema`.
 
     Their files begin with the revision and sort by it. Every call blocks: a service makes it in a
-    thread. Calls that meet wait for one another, and the revisions of one call are applied in one
+    thread. Concurrent calls wait for one another, and the revisions of one call are applied in one
     transaction or not at all.
     """
 
@@ -32,7 +32,7 @@ class Migrations:
     """What a person runs to migrate, such as `python -m services.buffer migrate`."""
 
     def upgrade(self, dsn: str, revision: str = "head") -> None:
-        """Apply the revisions that are missing.
+        """Applies the revisions that are missing.
 
         Raises: UserError when the schema is at a revision that this program does not know.
         """
@@ -40,11 +40,11 @@ class Migrations:
             self._revisions.upgrade(dsn, revision)
 
     def downgrade(self, dsn: str, revision: str = "base") -> None:
-        """Take revisions back."""
+        """Reverts revisions."""
         self._revisions.downgrade(dsn, revision)
 
     def check(self, dsn: str) -> None:
-        """Return when the schema is at the newest revision.
+        """Returns when the schema is at the newest revision.
 
         Raises: UserError when it is older, newer or missing.
         """
@@ -53,20 +53,18 @@ class Migrations:
 
     @contextlib.contextmanager
     def connected(self, dsn: str) -> Iterator[tuple["Config", set[str]]]:
-        """Hold the schema for this caller alone; yields what Alembic's commands take, and where
-        the schema stands.
-        """
+        """Locks the schema for this caller; yields Alembic's config and the current revisions."""
         with self._revisions.connected(dsn) as connected:
             yield connected
 
     @property
     def newest(self) -> str:
-        """The revision that this program is made for."""
+        """The newest revision that this program knows."""
         files = (self.folder / "versions").glob("[!_]*.py")
         return max(file.name.partition("_")[0] for file in files)
 
     def is_newest(self, dsn: str) -> bool:
-        """Whether there is nothing to do, as at almost every start, and mostly in a hurry."""
+        """Returns true when no revision is missing; fast, as that is so at almost every start."""
         stands = sql.SQL("SELECT version_num FROM {}.alembic_version").format(
             sql.Identifier(self.schema)
         )
@@ -75,9 +73,7 @@ class Migrations:
                 if connection.execute("SELECT to_regclass(%s)", [self._table]).fetchone() == (
                     None,
                 ):
-                    return (
-                        False  # asked first: Postgres logs an error for a table that is not there
-                    )
+                    return False  # asked first: Postgres logs an error for a missing table
                 return connection.execute(stands).fetchall() == [(self.newest,)]
             except (psycopg.errors.UndefinedTable, psycopg.errors.InsufficientPrivilege):
                 return False
@@ -88,7 +84,7 @@ class Migrations:
 
     @property
     def _revisions(self) -> "SchemaRevisions":
-        """Importing Alembic takes longer than all else that a start at the newest one does."""
+        """Alembic is imported late: it takes longer than the rest of a start without migrations."""
         from trinity.schema_revisions import SchemaRevisions
 
         return SchemaRevisions(folder=self.folder, schema=self.schema, program=self.program)

@@ -1,4 +1,4 @@
-"""Connections to the broker, for those who publish and those who listen."""
+"""Connections to the NATS broker, for publishers and subscribers."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 5.0
 ATTEMPT_SECONDS = 2.0
-"""How long each step of one attempt to connect may take; the next attempt may find more."""
+"""Limit for each step of one connection attempt; the next attempt may succeed."""
 CANCEL_AGAIN_SECONDS = 0.5
 RECONNECT_PAUSE_SECONDS = 0.2
 PING_SECONDS = 2
@@ -26,14 +26,14 @@ PACE: Mapping[str, float] = {
     "ping_interval": PING_SECONDS,
     "max_outstanding_pings": MAX_UNANSWERED_PINGS,
 }
-"""A broker that has gone without a word is noticed within seconds, and one that is back, too."""
+"""A broker that vanished silently is detected within seconds, and so is its return."""
 
 
 class PromptClient(Client):  # type: ignore[misc]  # the library has no types
-    """Drops a connection that is dead without a goodbye.
+    """Aborts a connection that is dead.
 
-    The library closes it in order: over TLS that takes 30 s where the other end is silent, and only
-    then does it connect again.
+    The library closes it gracefully, which over TLS takes 30 s when the other end is silent, and
+    reconnects only after that.
     """
 
     async def _process_op_err(self, e: Exception) -> None:
@@ -44,10 +44,10 @@ class PromptClient(Client):  # type: ignore[misc]  # the library has no types
 
 @contextlib.contextmanager
 def heeding_cancellation() -> Iterator[None]:
-    """For calls of the client that are awaited within the block.
+    """Raises a cancellation that the client's calls within the block may have swallowed.
 
-    It waits with `asyncio.wait_for`, which in Python 3.11 gives the answer in place of a
-    cancellation that comes at the same moment: a loop that asks again would never end.
+    The client waits with `asyncio.wait_for`, which in Python 3.11 may return the result in place of
+    a cancellation that comes at the same moment: a loop around the call would never end.
     """
     yield
     task = asyncio.current_task()
@@ -63,25 +63,25 @@ async def connect(
     timeout_seconds: float = CONNECT_SECONDS,
     on_return: Callable[[], None] = lambda: None,
 ) -> Client:
-    """A connection that comes back whenever the broker does; close it when done.
+    """Returns a connection that reconnects whenever the broker is back; close it when done.
 
     `name` is shown in the broker's own lists; `setting` is the variable that a person corrects;
-    `on_return` is called whenever it has come back.
+    `on_return` is called after every reconnect.
 
-    Raises: UserError when the address is none or the broker refuses user or password; Unavailable
-    when nothing answers in time.
+    Raises: UserError when the address is invalid or the broker refuses user or password;
+    Unavailable when nothing answers in time.
     """
     attempt = _Attempt(PromptClient(), name, on_return)
     connecting = asyncio.ensure_future(attempt.connect(url))
-    ways = (connecting, attempt.refusal)
+    outcomes = (connecting, attempt.refusal)
     try:
-        await asyncio.wait(ways, timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(outcomes, timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
         if not connecting.done():
             raise _no_connection(url, setting, attempt)
         connecting.result()
     except (NatsError, ValueError) as error:
-        # Once it knows where to connect, the client goes on for ever: this is the address itself.
-        raise UserError(f"{setting} is no address of a broker: {error}") from error
+        # Once it knows where to connect, the client retries forever: the address itself is wrong.
+        raise UserError(f"{setting} is not the address of a broker: {error}") from error
     except BaseException:
         await attempt.give_up(connecting)
         raise
@@ -90,7 +90,7 @@ async def connect(
 
 
 def place(url: str) -> str:
-    """The address without user and password."""
+    """Returns the address without user and password."""
     return url.rpartition("@")[2].removeprefix("nats://")
 
 
@@ -104,7 +104,7 @@ def _no_connection(url: str, setting: str, attempt: "_Attempt") -> Exception:
 
 
 class _Attempt:
-    """A client on its way to its first connection, and what it says then and later."""
+    """A client until its first connection, and its callbacks then and later."""
 
     def __init__(self, client: Client, name: str, on_return: Callable[[], None]) -> None:
         self.client = client
@@ -128,14 +128,14 @@ class _Attempt:
 
     async def give_up(self, connecting: "asyncio.Future[None]") -> None:
         while not connecting.done():
-            # A refusal that comes at the same moment takes a cancellation's place, and it goes on.
+            # A refusal at the same moment can swallow the cancellation: cancel again.
             connecting.cancel()
             await asyncio.wait([connecting], timeout=CANCEL_AGAIN_SECONDS)
         with contextlib.suppress(NatsError, OSError):
             await self.client.close()
 
     async def _note_error(self, error: Exception) -> None:
-        """Before the first connection whoever connects tells why there is none."""
+        """Records the error; before the first connection, `connect` reports it."""
         self.last_error = str(error) or type(error).__name__
         if self.is_connected:
             logger.warning("broker", extra={"reason": self.last_error})

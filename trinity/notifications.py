@@ -1,4 +1,4 @@
-"""Postgres notifications: one connection on which any number of waiters are told of changes."""
+"""Postgres notifications: one connection that informs any number of waiters of changes."""
 
 import asyncio
 import contextlib
@@ -19,18 +19,18 @@ _LONGEST_PAUSE_SECONDS = 0.5
 
 
 class Subscription:
-    """Remembers that something changed; many changes before one `wait` are one."""
+    """Remembers that something changed; several changes before one `wait` count as one."""
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
         self._changed = asyncio.Event()
 
     def notice(self) -> None:
-        """Wake whoever waits, now or next."""
+        """Wakes the waiter, or its next `wait`."""
         self._changed.set()
 
     async def wait(self, timeout_seconds: float | None = None) -> bool:
-        """Return true after a change since the last `wait`, false when the time is over."""
+        """Returns true after a change since the last `wait`, false on timeout."""
         try:
             async with asyncio.timeout(timeout_seconds):
                 await self._changed.wait()
@@ -75,12 +75,12 @@ class Listener:
         await self._tasks.__aexit__(kind, error, traceback)
 
     async def wait_connected(self) -> None:
-        """Return when notifications arrive."""
+        """Returns when notifications arrive."""
         await self._connected.wait()
 
     @contextlib.contextmanager
     def subscribe(self, topic: str = "") -> Iterator[Subscription]:
-        """Follow the notifications whose payload is `topic`; an empty topic follows all."""
+        """Follows the notifications whose payload is `topic`; an empty topic follows all."""
         subscription = Subscription(topic)
         self._subscriptions.add(subscription)
         try:
@@ -89,7 +89,7 @@ class Listener:
             self._subscriptions.discard(subscription)
 
     def wake_all(self) -> None:
-        """Wake every subscriber, as if everything had changed."""
+        """Wakes every subscriber, as if everything had changed."""
         self._wake("")
 
     async def _run(self) -> None:

@@ -1,7 +1,7 @@
-"""Names of workflows and rewards: where those are that come with the system, and what others need.
+"""Names of workflows and rewards: paths of the built-in ones, and advice for the missing ones.
 
 Every name that Trinity-RFT registers is in one of the tables, so that a file written for it either
-runs or says what to do.
+runs or fails with advice.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ _ASYNC_TOO: Mapping[str, str] = {
     "math_eval_workflow": f"{_WORKFLOWS}.math_eval_workflow.MathEvalWorkflow",
     "math_rm_workflow": f"{_WORKFLOWS}.math_rm_workflow.MathRMWorkflow",
 }
-"""`async_` before these names is the same class: they all run on the event loop."""
+"""These names with the prefix `async_` are the same classes: they all run on the event loop."""
 
 WORKFLOW_PATHS: Mapping[str, str] = {
     **_ASYNC_TOO,
@@ -32,7 +32,7 @@ WORKFLOW_PATHS: Mapping[str, str] = {
 }
 
 TEACHING_WORKFLOWS = frozenset({"on_policy_distill_workflow", "on_policy_distill_math_workflow"})
-"""They ask the first auxiliary model how likely the policy's tokens are."""
+"""They ask the first auxiliary model for the log-probabilities of the policy's tokens."""
 
 REWARD_PATHS: Mapping[str, str] = {
     "accuracy_reward": "trinity.rewards.accuracy_reward.AccuracyReward",
@@ -86,4 +86,4 @@ ABSENT_WORKFLOWS: Mapping[str, str] = {
     "step_wise_alfworld_workflow": f"{_ALFWORLD}: {_STEPS}",
     "webshop_workflow": f"it plays in WebShop, which no service installs: {_TRANSCRIPT}",
 }
-"""Why each of them is not here, and what to do instead."""
+"""The reason why each is missing, and what to do instead."""

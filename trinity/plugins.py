@@ -1,4 +1,4 @@
-"""Named parts that users may bring: a registry for each kind, plugin folders, dotted paths.
+"""User-extensible parts by name: a registry per kind, plugin folders, dotted paths.
 
 # my_rewards.py, in the current folder or in one given as plugin folder
 @REWARDS.register_module("short_answer")
@@ -32,14 +32,14 @@ T = TypeVar("T")
 PLUGIN_DIRS_VARIABLE = "TRINITY_PLUGIN_DIRS"
 PLUGIN_PACKAGE = "_trinity_plugins"
 _OURS = (__file__, rft_imports.__file__)
-"""Files between a user's file and what it imports."""
+"""Files between a user's file and what it imports; left out of error locations."""
 
 
 class Registry(Generic[T]):
-    """Parts of one kind by name; those in `builtins` are imported when first asked for.
+    """Parts of one kind by name; those in `builtins` are imported on first use.
 
-    `absent` are known names of parts that are not here, each with what to do instead; a plugin may
-    take such a name.
+    `absent` holds known names of parts that do not exist here, each with advice; a plugin may take
+    such a name.
     """
 
     def __init__(
@@ -56,11 +56,11 @@ class Registry(Generic[T]):
 
     @property
     def builtins(self) -> Mapping[str, str]:
-        """Dotted paths of the parts that come with the system, by name, in their order."""
+        """Dotted paths of the built-in parts, by name, in their order."""
         return self._builtins
 
     def register(self, name: str, part: T) -> None:
-        """Give `part` a name.
+        """Registers `part` under a name.
 
         Raises: UserError when the name is taken by another part.
         """
@@ -70,7 +70,7 @@ class Registry(Generic[T]):
         self._parts[name] = part
 
     def register_module(self, name: str) -> Callable[[T], T]:
-        """Decorator that registers what it stands above."""
+        """Returns a decorator that registers a class or function."""
 
         def decorate(part: T) -> T:
             self.register(name, part)
@@ -79,11 +79,11 @@ class Registry(Generic[T]):
         return decorate
 
     def names(self) -> list[str]:
-        """Every registered name."""
+        """Returns every registered name, sorted."""
         return sorted(self._parts.keys() | self._builtins.keys())
 
     def get(self, key: str) -> T:
-        """The part with this name or at this dotted path.
+        """Returns the part with this name or at this dotted path.
 
         Raises: UserError when there is none; it lists the names that are close.
         """
@@ -103,12 +103,12 @@ class Registry(Generic[T]):
         )
 
     def check(self, key: str) -> None:
-        """What `get` says of a name, without importing a part that comes with the system."""
+        """Raises the errors of `get`, without importing a built-in part."""
         if key in self._parts or key not in self._builtins:
             self.get(key)
 
     def _resolve(self, path: str) -> T:
-        """Once a path: this is asked for by every run."""
+        """Imports a path once: every run calls this."""
         if path not in self._resolved:
             self._resolved[path] = self._import(path)
         return self._resolved[path]
@@ -125,7 +125,7 @@ class Registry(Generic[T]):
 
 
 def import_module(name: str, wanted: str) -> ModuleType:
-    """Import a module, also one that lies in the current folder or in a plugin folder.
+    """Imports a module, also from the current folder or a plugin folder.
 
     Raises: UserError when there is no such module or it cannot be imported.
     """
@@ -151,7 +151,7 @@ def import_module(name: str, wanted: str) -> ModuleType:
 
 
 def load_plugins(directories: Iterable[str | Path]) -> None:
-    """Import every `*.py` of these folders, so that what they register has its name.
+    """Imports every `*.py` of these folders, so that their parts are registered.
 
     Raises: UserError naming the file and line of a plugin that cannot be imported.
     """
@@ -165,19 +165,19 @@ def load_plugins(directories: Iterable[str | Path]) -> None:
 
 
 def plugin_dirs_from_environment() -> list[Path]:
-    """Folders named in TRINITY_PLUGIN_DIRS, separated as in PATH."""
+    """Returns the folders named in TRINITY_PLUGIN_DIRS, separated as in PATH."""
     value = os.environ.get(PLUGIN_DIRS_VARIABLE, "")
     return [Path(part) for part in value.split(os.pathsep) if part]
 
 
 def _plugin_file(name: str) -> Path | None:
-    """The first plugin folder's file of this module."""
+    """Returns the module's file in the first plugin folder that has it."""
     paths = (folder / f"{name}.py" for folder in plugin_dirs_from_environment())
     return next((path.resolve() for path in paths if path.is_file()), None)
 
 
 def _load_file(path: Path) -> ModuleType:
-    """Under a name of its own: two folders may each hold a `rewards.py`."""
+    """Imports a file under a unique name: two folders may each hold a `rewards.py`."""
     folder = hashlib.sha256(str(path.parent).encode()).hexdigest()[:8]
     name = f"{PLUGIN_PACKAGE}_{folder}_{path.stem}"
     if name in sys.modules:
@@ -195,11 +195,15 @@ def _load_file(path: Path) -> ModuleType:
 
 
 def _explain(error: BaseException) -> str:
-    """The error with the innermost place in a user's file that led to it."""
+    """Describes an error with the innermost line of a user's file that led to it."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}: {error.msg}"
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if f.filename not in _OURS and "importlib" not in f.filename]
+    own = [
+        frame
+        for frame in frames
+        if frame.filename not in _OURS and "importlib" not in frame.filename
+    ]
     where = f"{own[-1].filename}, line {own[-1].lineno}: " if own else ""
     return f"{where}{type(error).__name__}: {error}"
 

@@ -1,4 +1,4 @@
-"""The way to Postgres for the services that keep their state there."""
+"""Connections to Postgres for the services that keep their state there."""
 
 import asyncio
 import contextlib
@@ -21,8 +21,8 @@ from trinity.security.places import refuse_plain_database
 
 _CONNECT_SECONDS = 3
 _RETRY_SECONDS = 0.05
-# A peer that vanished without a word is noticed within seconds: TCP itself would send what is under
-# way again after ever longer pauses, and be late by as much when the peer is back.
+# Detect a peer that vanished silently within seconds: TCP itself retransmits after ever longer
+# pauses, and so notices as late that the peer is back.
 _TCP_OPTIONS = {
     "connect_timeout": _CONNECT_SECONDS,
     "keepalives_idle": 2,
@@ -30,7 +30,7 @@ _TCP_OPTIONS = {
     "keepalives_count": 2,
     "tcp_user_timeout": 8_000,
 }
-# The same for the database's end: a session whose client is gone holds its locks until then.
+# The same on the server's side: a session whose client is gone holds its locks until then.
 _SESSION_OPTIONS = {
     "tcp_keepalives_idle": 2,
     "tcp_keepalives_interval": 2,
@@ -40,23 +40,23 @@ _SESSION_OPTIONS = {
 
 
 _ReadOnly = psycopg.errors.ReadOnlySqlTransaction
-"""As of a server that became a standby, or whose keeper saves what is left of its disk."""
+"""Raised by a server that became a standby, or was made read-only to save its disk."""
 _WasSilent = psycopg.errors.IdleInTransactionSessionTimeout
-"""The server has ended a session that this process, frozen or starved, left in a transaction."""
+"""The server ended a session that this process, frozen or starved, left in a transaction."""
 IDLE_TRANSACTION_SECONDS = 60.0
 _REST_SECONDS = 0.5
 _USED_AT = "used_at"
 
 
 class Readiness(Protocol):
-    """Who wants to know whether a service has what it needs."""
+    """A receiver of a service's readiness."""
 
     async def set_ready(self, ready: bool, reason: str = "") -> None:
-        """Take the news."""
+        """Records whether the service is ready, and why not."""
 
 
 def sqlalchemy_url(dsn: str) -> sa.URL:
-    """Turn postgresql://user:password@host:port/database into SQLAlchemy's form for psycopg.
+    """Converts postgresql://user:password@host:port/database into SQLAlchemy's form for psycopg.
 
     Raises: UserError for anything else; its text never repeats the address, which holds a password.
     """
@@ -75,16 +75,16 @@ def sqlalchemy_url(dsn: str) -> sa.URL:
 
 
 def _hosts(url: sa.URL) -> list[str]:
-    """Every host that the address names: libpq prefers those of the query to the one before it."""
+    """Returns every host of the address: libpq prefers those of the query to the one before it."""
     named = [url.host or ""]
     for key in ("host", "hostaddr"):
         more = url.query.get(key, "")
         named += [more] if isinstance(more, str) else more
-    return [host for one in named for host in one.split(",")]
+    return [host for hosts in named for host in hosts.split(",")]
 
 
 def place(dsn: str) -> str:
-    """Name the database of an address without its user and password."""
+    """Names the database of an address without its user and password."""
     url = sqlalchemy_url(dsn)
     return f"{url.host or 'localhost'}:{url.port or 5432}/{url.database or ''}"
 
@@ -96,7 +96,7 @@ def connection_options(
     idle_transaction_seconds: float = 0,
     settings: Mapping[str, str] | None = None,
 ) -> dict[str, str | int]:
-    """What every connection of a service asks for; unqualified names mean `schema`."""
+    """Returns the options of every connection of a service; unqualified names mean `schema`."""
     settings = {
         "search_path": schema,
         "timezone": "UTC",
@@ -120,10 +120,10 @@ def async_engine(
     idle_transaction_seconds: float = IDLE_TRANSACTION_SECONDS,
     settings: Mapping[str, str] | None = None,
 ) -> AsyncEngine:
-    """Build a pool that tests connections which have rested: a restart costs a call at most.
+    """Builds a pool that tests idle connections before use: a restart costs at most one call.
 
-    A session that is silent within a transaction for `idle_transaction_seconds`, as that of a
-    frozen process, is ended: what it has locked is free. `settings` are Postgres' own, for the
+    A session that is silent within a transaction for `idle_transaction_seconds`, such as that of a
+    frozen process, is ended and its locks released. `settings` are Postgres settings for the
     sessions of this pool.
     """
     engine = create_async_engine(
@@ -153,7 +153,7 @@ def _milliseconds(seconds: float) -> str:
 
 
 def _test_rested(engine: sa.Engine) -> None:
-    """As `pool_pre_ping`, which asks each time: a busy service would send a third more for it."""
+    """Pings rested connections; `pool_pre_ping` pings always, a third more statements when busy."""
 
     @sa.event.listens_for(engine, "connect")
     @sa.event.listens_for(engine, "checkin")
@@ -171,10 +171,10 @@ def _test_rested(engine: sa.Engine) -> None:
 
 
 def _take_back_options(engine: sa.Engine) -> None:
-    """Whoever gets a connection gets the transactions that the engine has.
+    """Resets a connection's transaction options when it is checked out.
 
-    SQLAlchemy takes back what a user has asked for, but not of one who was cancelled while it was
-    asking: the next would have neither locks nor a rollback, or could not write.
+    SQLAlchemy resets what a user changed, unless that user was cancelled while changing it: the
+    next one would have neither locks nor a rollback, or could not write.
     """
     dialect = engine.dialect
     assert isinstance(dialect, PGDialect)
@@ -190,14 +190,14 @@ def _take_back_options(engine: sa.Engine) -> None:
 
 
 def _keep_uuids_as_text(connection: DBAPIConnection, _: object) -> None:
-    """Services never ask for anything else, and making objects of them takes time."""
+    """Keeps UUIDs as text: services need nothing else, and making objects of them takes time."""
     driver_connection = connection.driver_connection
     driver_connection.adapters.register_loader("uuid", TextLoader)
 
 
 @contextlib.contextmanager
 def map_database_errors() -> Iterator[None]:
-    """Turn a database that is away, overloaded, read-only or broke a deadlock into Unavailable."""
+    """Turns a database that is down, overloaded, read-only or broke a deadlock into Unavailable."""
     try:
         yield
     except (sa.exc.DBAPIError, sa.exc.TimeoutError, psycopg.Error) as error:
@@ -207,7 +207,7 @@ def map_database_errors() -> Iterator[None]:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether another try may fare better; values that it can never hold stay too large."""
+    """Returns true when a retry may succeed; values that are too large stay too large."""
     cause = _cause_of(error)
     if isinstance(cause, psycopg.errors.ProgramLimitExceeded):
         return False
@@ -228,7 +228,7 @@ def _cause_of(error: Exception) -> BaseException | None:
 
 
 async def ping(engine: AsyncEngine) -> None:
-    """Return when the database has answered.
+    """Returns when the database has answered.
 
     Raises: Unavailable.
     """
@@ -238,11 +238,11 @@ async def ping(engine: AsyncEngine) -> None:
 
 
 class Probe:
-    """Asks again and again whether the database answers; give it an engine of its own.
+    """Checks repeatedly that the database answers; give it an engine of its own.
 
-    A pool that is merely busy must not look like a database that is away. And a frozen database
-    does not let go of a query, not even of a cancelled one: a question that got no answer is not
-    given up but waited for again.
+    A pool that is merely busy must not look like a database that is down. A frozen database does
+    not release a query, not even a cancelled one, so an unanswered ping is not abandoned but
+    awaited again.
     """
 
     def __init__(self, engine: AsyncEngine) -> None:
@@ -250,7 +250,7 @@ class Probe:
         self._pending: asyncio.Task[None] | None = None
 
     async def check(self, timeout_seconds: float) -> None:
-        """Return when the database has answered.
+        """Returns when the database has answered.
 
         Raises: Unavailable when it does not within the time.
         """
@@ -263,7 +263,7 @@ class Probe:
         pending.result()
 
     def close(self) -> None:
-        """Ask no more."""
+        """Cancels a pending ping."""
         if self._pending is not None:
             self._pending.cancel()
 
@@ -271,7 +271,7 @@ class Probe:
 async def report_health(
     engine: AsyncEngine, health: Readiness, stop: asyncio.Event, interval_seconds: float = 2.0
 ) -> None:
-    """Keep saying whether the database answers, until `stop`; the engine is as for a `Probe`."""
+    """Reports readiness by the database's answers until `stop`; the engine is as for a `Probe`."""
     with contextlib.closing(Probe(engine)) as probe:
         while not stop.is_set():
             try:
@@ -288,9 +288,9 @@ async def report_health(
 async def wait_until_up(
     dsn: str, timeout_seconds: float, stop: asyncio.Event | None = None
 ) -> bool:
-    """Return true when the database accepts connections, false when `stop` came first.
+    """Returns true when the database accepts connections, false when `stop` came first.
 
-    Raises: UserError when it refuses this user, or is still away after the time.
+    Raises: UserError when it refuses this user, or is still down after the time.
     """
     stop = stop or asyncio.Event()
     deadline = asyncio.get_running_loop().time() + timeout_seconds
@@ -314,7 +314,7 @@ async def wait_until_up(
 
 
 def libpq_dsn(dsn: str, application_name: str = "trinity") -> str:
-    """Turn an address into the form for a psycopg connection of its own."""
+    """Converts an address into the form for a direct psycopg connection."""
     url = sqlalchemy_url(dsn).set(drivername="postgresql")
     plain = url.render_as_string(hide_password=False)
     return make_conninfo(plain, application_name=application_name, **_TCP_OPTIONS)

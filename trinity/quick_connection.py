@@ -1,7 +1,7 @@
-"""A connection to Postgres with few ways through the event loop and to the database.
+"""A psycopg connection with fewer event loop and network round trips.
 
-The driver goes through the loop for each part of an answer, some sixteen kilobytes: for a batch of
-experiences hundreds of times, each of which takes longer than to read the part.
+The driver passes through the event loop for each part of an answer, some 16 KB: hundreds of times
+for a batch of experiences, and each pass takes longer than reading the part.
 """
 
 import select
@@ -16,22 +16,22 @@ from psycopg.waiting import Ready, Wait
 
 T = TypeVar("T")
 BUSY_SECONDS = 0.005
-"""After so long others have their turn, however much there is."""
+"""After this time other tasks get a turn, however much there is to read."""
 _EVENTS = {Wait.R: select.POLLIN, Wait.W: select.POLLOUT, Wait.RW: select.POLLIN | select.POLLOUT}
 _FAILED = select.POLLERR | select.POLLHUP | select.POLLNVAL
 
 
 class QuickConnection(psycopg.AsyncConnection[Any]):
-    """The driver's, which looks whether it has to wait before it waits, and not for BEGIN alone."""
+    """A connection that polls its socket before it waits, and does not wait for BEGIN alone."""
 
     async def wait(self, gen: PQGen[T], *args: Any, **kwargs: Any) -> T:
-        """Complete a dialogue with the database."""
+        """Completes a protocol exchange with the database."""
         return await super().wait(_looking_first(gen, self.pgconn.socket), *args, **kwargs)
 
     def _start_query(self) -> PQGen[None]:
-        """Send BEGIN, in a pipeline with the statement that it is for.
+        """Sends BEGIN in a pipeline with the statement that it is for.
 
-        The driver would wait there for an answer to BEGIN alone.
+        The driver would wait for the answer to BEGIN alone.
         """
         if self._pipeline is None:
             yield from super()._start_query()
@@ -40,15 +40,15 @@ class QuickConnection(psycopg.AsyncConnection[Any]):
 
 
 def _looking_first(gen: PQGen[T], fileno: int) -> Generator[Wait, Ready | int, T]:
-    """The same dialogue; what it waits for is looked for here first."""
-    looking = select.poll()
+    """Drives the same exchange, but polls the socket here before yielding to the event loop."""
+    poller = select.poll()
     until = time.monotonic() + BUSY_SECONDS
     try:
         wanted = next(gen)
         while True:
             ready: Ready | int = 0
             if time.monotonic() < until:
-                ready = _look(looking, fileno, wanted)
+                ready = _look(poller, fileno, wanted)
             if not ready:
                 ready = yield wanted
                 until = time.monotonic() + BUSY_SECONDS
@@ -57,8 +57,8 @@ def _looking_first(gen: PQGen[T], fileno: int) -> Generator[Wait, Ready | int, T
         return cast("T", ended.value)
 
 
-def _look(looking: select.poll, fileno: int, wanted: Wait) -> int:
-    looking.register(fileno, _EVENTS[wanted])
-    events = dict(looking.poll(0)).get(fileno, 0)
+def _look(poller: select.poll, fileno: int, wanted: Wait) -> int:
+    poller.register(fileno, _EVENTS[wanted])
+    events = dict(poller.poll(0)).get(fileno, 0)
     ready = Ready.R if events & (select.POLLIN | _FAILED) else 0
     return ready | (Ready.W if events & (select.POLLOUT | _FAILED) else 0)

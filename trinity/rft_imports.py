@@ -1,10 +1,10 @@
 """Import paths of Trinity-RFT, for plugin files that were written for it.
 
-    from trinity.common.workflows import WORKFLOWS, Workflow  # gives ours
+    from trinity.common.workflows import WORKFLOWS, Workflow  # returns our classes
 
-A name that is here under another path is given; one that is not says so where it is imported, with
-what to use instead. Nothing is imitated: what is given is our class, and docs/workflows.md says in
-what it differs.
+A name that exists here under another path is returned; any other raises an ImportError that says
+what to use instead. Nothing is emulated: the result is our class, and docs/workflows.md lists the
+differences.
 """
 
 import importlib
@@ -37,7 +37,7 @@ NAMES: Mapping[str, str] = {
     "Workflow": "trinity.workflows.workflow.Workflow",
     "get_logger": "trinity.rft_imports.get_logger",
 }
-"""What there is under another path, whichever module of Trinity-RFT it is asked of."""
+"""Names that exist here under another path; Trinity-RFT's module does not matter."""
 
 INSTEAD: Mapping[str, str] = {
     "AccuracyReward": "name `accuracy_reward`, or use trinity.rewards.accuracy_reward",
@@ -49,18 +49,18 @@ INSTEAD: Mapping[str, str] = {
     "InferenceModel": "workflows see trinity.workflows.model.ModelWrapper",
     "AgentScopeModelWrapper": "an agent takes the client of `model.get_openai_async_client()`",
 }
-"""What to do about names that there are not."""
+"""Advice for names that do not exist here."""
 
 
 def get_logger(name: str | None = None, **_: object) -> object:
-    """A logger of the standard library, which the explorer's log takes in."""
+    """Returns a logger of the standard library, which the explorer's log includes."""
     import logging
 
     return logging.getLogger(name or "trinity.plugin")
 
 
 class _Module(ModuleType):
-    """Gives a name when it is asked for."""
+    """A module that resolves names on access."""
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
@@ -73,7 +73,7 @@ class _Module(ModuleType):
 
 
 class _Finder(MetaPathFinder, Loader):
-    """Finds the modules that only Trinity-RFT has; every other import goes on as before."""
+    """Finds the modules that only Trinity-RFT has; all other imports are unaffected."""
 
     def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
         is_theirs = any(name == root or name.startswith(f"{root}.") for root in _ROOTS)
@@ -83,13 +83,13 @@ class _Finder(MetaPathFinder, Loader):
         return _Module(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Names come when they are asked for."""
+        """Does nothing: names are resolved on access."""
 
 
 _FINDER = _Finder()
 
 
 def offer() -> None:
-    """From now on such imports work; done before the first file of a user is loaded."""
+    """Makes such imports work from now on; called before the first file of a user is loaded."""
     if _FINDER not in sys.meta_path:
         sys.meta_path.append(_FINDER)

@@ -1,4 +1,4 @@
-"""Rows of data files, one after the other, whatever the kind of the file."""
+"""Streams rows of data files of any supported format."""
 
 import csv
 import json
@@ -17,7 +17,7 @@ PlainValue = dict[str, object] | str | float
 
 
 def read_rows(stream: BinaryIO, name: str) -> Iterator[object]:
-    """The rows of an open file, by the end of its name; texts alone in csv, which has no types.
+    """Yields the rows of an open file, by its extension; csv has no types and yields texts only.
 
     Raises: UserError naming the file and what is wrong with it.
     """
@@ -40,7 +40,7 @@ def read_rows(stream: BinaryIO, name: str) -> Iterator[object]:
 
 
 def row_texts(stream: BinaryIO, name: str) -> Iterator[str]:
-    """The rows as JSON texts; those of JSON lines as they stand, right or wrong.
+    """Yields the rows as JSON texts; JSON lines are passed through unchecked.
 
     Raises: UserError for a file that is not what its name says.
     """
@@ -54,9 +54,9 @@ def row_texts(stream: BinaryIO, name: str) -> Iterator[str]:
 
 
 def row_text(row: object, where: str) -> str:
-    """A row as one line of JSON.
+    """Encodes a row as one line of JSON.
 
-    Raises: UserError for what has no place in JSON.
+    Raises: UserError for a value that JSON cannot hold.
     """
     if not isinstance(row, dict):
         raise UserError(f"{where}: a row must be an object with named columns")
@@ -67,7 +67,7 @@ def row_text(row: object, where: str) -> str:
 
 
 def plain(value: object) -> PlainValue:
-    """A value of a database or a data frame as JSON knows it."""
+    """Converts a value of a database or a data frame to one that JSON can hold."""
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     if isinstance(value, Decimal):
@@ -94,13 +94,13 @@ def _parse(name: str, text: str, first_line: int) -> object:
         raise UserError(f"{name}, line {line}: not valid JSON: {error.msg}") from error
     except RecursionError as error:
         raise UserError(f"{name}, line {first_line}: it is nested too deeply") from error
-    except ValueError as error:  # Python reads no number of more than 4,300 digits
+    except ValueError as error:  # Python parses no number of more than 4,300 digits
         reason = str(error).partition(";")[0]
         raise UserError(f"{name}, line {first_line}: not valid JSON: {reason}") from error
 
 
 def _json(stream: BinaryIO, name: str) -> Iterator[object]:
-    """A list of rows; some files called .json hold JSON lines."""
+    """Yields a list of rows; some files called .json hold JSON lines."""
     start = stream.read(4096)
     stream.seek(0)
     if not start.lstrip().startswith(b"["):
@@ -120,8 +120,8 @@ def _csv(stream: BinaryIO, name: str) -> Iterator[object]:
             if None in row or None in row.values():
                 num_columns = len(lines.fieldnames or ())
                 raise UserError(
-                    f"{name}, line {lines.line_num}: it has not the {num_columns} columns that "
-                    "the first line names"
+                    f"{name}, line {lines.line_num}: it does not have the {num_columns} columns "
+                    "that the first line names"
                 )
             yield row
     except csv.Error as error:
@@ -129,7 +129,7 @@ def _csv(stream: BinaryIO, name: str) -> Iterator[object]:
 
 
 def _parquet(stream: BinaryIO, name: str) -> Iterator[object]:
-    import pyarrow  # weighs 40 MB, for these files only
+    import pyarrow  # takes 40 MB, loaded for these files only
     from pyarrow import parquet
 
     try:

@@ -1,4 +1,4 @@
-"""What the buffer asks of every sample; raises ValueError on one that contradicts itself."""
+"""Validation that the buffer applies to every sample; raises ValueError on contradictions."""
 
 import math
 from collections.abc import Iterable
@@ -10,7 +10,10 @@ from trinity.types import Experience, Pair, Sequence, VersionSpan
 
 
 def check_sequence(sequence: Sequence) -> None:
-    """Raises: ValueError when lengths do not fit together or a log-probability is not a number."""
+    """Checks one sequence.
+
+    Raises: ValueError when lengths do not fit together or a log-probability is not a number.
+    """
     length = len(sequence.tokens)
     if not 1 <= sequence.prompt_length <= length:
         raise ValueError(f"prompt_length {sequence.prompt_length} is outside 1..{length}")
@@ -28,7 +31,7 @@ def check_sequence(sequence: Sequence) -> None:
 
 
 def check_experience(experience: Experience) -> None:
-    """What the buffer asks of every sample; who makes them may ask first.
+    """Applies the buffer's validation to a sample; producers may call it first.
 
     Raises: ValueError when the sample contradicts itself.
     """
@@ -41,7 +44,9 @@ def check_experience(experience: Experience) -> None:
 
 
 def check_around_body(experience: Experience) -> None:
-    """All but the tokens; a pair is not rolled out in one piece: its spans are not looked at.
+    """Checks everything but the tokens; a pair's version spans are not checked.
+
+    A pair is not rolled out in one piece.
 
     Raises: ValueError when the sample contradicts itself.
     """
@@ -56,7 +61,10 @@ def check_around_body(experience: Experience) -> None:
 def check_spans(
     spans: Iterable[VersionSpan | experience_pb2.VersionSpan], response_length: int
 ) -> None:
-    """Version spans cover the response without gaps."""
+    """Checks that version spans cover the response without gaps.
+
+    Raises: ValueError.
+    """
     end = 0
     for span in spans:
         if span.start != end or span.end < span.start or span.version < 0:

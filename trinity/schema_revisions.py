@@ -1,4 +1,4 @@
-"""What Alembic does with a service's schema; imported where there is something to do."""
+"""Alembic migrations of a service's schema; imported only where there is something to do."""
 
 import contextlib
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ class SchemaRevisions:
     program: str
 
     def upgrade(self, dsn: str, revision: str = "head") -> None:
-        """Apply the revisions that are missing.
+        """Applies the revisions that are missing.
 
         Raises: UserError when the schema is at a revision that this program does not know.
         """
@@ -36,12 +36,12 @@ class SchemaRevisions:
             command.upgrade(config, revision)
 
     def downgrade(self, dsn: str, revision: str = "base") -> None:
-        """Take revisions back."""
+        """Reverts revisions."""
         with self.connected(dsn) as (config, _):
             command.downgrade(config, revision)
 
     def check(self, dsn: str) -> None:
-        """Return when the schema is at the newest revision.
+        """Returns when the schema is at the newest revision.
 
         Raises: UserError when it is older, newer or missing.
         """
@@ -54,9 +54,7 @@ class SchemaRevisions:
 
     @contextlib.contextmanager
     def connected(self, dsn: str, *, may_create: bool = True) -> Iterator[tuple[Config, set[str]]]:
-        """Hold the schema for this caller alone; yields what Alembic's commands take, and where
-        the schema stands.
-        """
+        """Locks the schema for this caller; yields Alembic's config and the current revisions."""
         config = Config()
         config.set_main_option("script_location", str(self.folder).replace("%", "%%"))
         engine = sa.create_engine(
@@ -72,7 +70,7 @@ class SchemaRevisions:
             yield config, current
 
     def _lock(self, connection: sa.Connection, dsn: str) -> None:
-        """Wait for other migrations of this schema."""
+        """Waits for other migrations of this schema."""
         connection.execute(sa.text(f"SET LOCAL lock_timeout = '{_LOCK_SECONDS}s'"))
         key = sa.func.hashtextextended(f"trinity migrations of {self.schema}", 0)
         try:
@@ -108,7 +106,7 @@ class SchemaRevisions:
 
 
 def run_environment(metadata: sa.MetaData) -> None:
-    """The whole of a service's `migrations/env.py`: runs on the connection of `connected`."""
+    """Runs all of a service's `migrations/env.py` on the connection of `connected`."""
     context.configure(
         connection=context.config.attributes[_CONNECTION],
         target_metadata=metadata,

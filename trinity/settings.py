@@ -16,7 +16,7 @@ FILE_SUFFIX = "_FILE"
 class ServiceSettings(BaseSettings):
     """Fields all services share. Subclasses add their own and set `env_prefix`.
 
-    Any field may instead be given as a file that holds its value: `<PREFIX><FIELD>_FILE=path`.
+    Any field may instead be read from a file that holds its value: `<PREFIX><FIELD>_FILE=path`.
     """
 
     model_config = SettingsConfigDict(
@@ -30,15 +30,15 @@ class ServiceSettings(BaseSettings):
     """Least severe messages that are logged."""
 
     log_format: Literal["text", "json"] = "text"
-    """Lines for people, or one JSON object a line."""
+    """Lines for people, or one JSON object per line."""
 
     drain_seconds: float = Field(default=5.0, ge=0)
-    """How long calls in flight may run on after SIGTERM."""
+    """Time that calls in flight may continue after SIGTERM."""
 
     @model_validator(mode="before")
     @classmethod
     def _read_files(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Fill fields given as files; pydantic-settings only knows whole directories of secrets."""
+        """Reads fields given as files; pydantic-settings supports only directories of secrets."""
         prefix = cls._prefix()
         merged = dict(values)
         for name in cls.model_fields:
@@ -53,7 +53,7 @@ class ServiceSettings(BaseSettings):
 
     @classmethod
     def from_environment(cls) -> Self:
-        """Read the settings.
+        """Reads the settings.
 
         Raises: UserError naming each variable that is unknown, missing or out of bounds.
         """
@@ -69,12 +69,12 @@ class ServiceSettings(BaseSettings):
 
     @classmethod
     def _unknown_variables(cls) -> list[str]:
-        """pydantic-settings ignores a misspelt variable; a service must not."""
+        """Returns errors for misspelt variables, which pydantic-settings ignores."""
         prefix = cls._prefix()
         known = {f"{prefix}{name.upper()}" for name in cls.model_fields}
         known |= {name + FILE_SUFFIX for name in known}
-        given = [name for name in os.environ if prefix and name.startswith(prefix)]
-        return [_unknown(name, known) for name in sorted(given) if name not in known]
+        present = [name for name in os.environ if prefix and name.startswith(prefix)]
+        return [_unknown(name, known) for name in sorted(present) if name not in known]
 
 
 def _read_secret(path: Path, variable: str) -> str:
@@ -91,7 +91,7 @@ def _unknown(name: str, known: set[str]) -> str:
 
 
 def _explain(error: ValidationError, prefix: str) -> list[str]:
-    """One sentence for each thing that is wrong, by the variable's name."""
+    """Returns one sentence for each error, by the variable's name."""
     parts = []
     for item in error.errors(include_url=False, include_context=False):
         variable = f"{prefix}{'__'.join(str(part).upper() for part in item['loc'])}"

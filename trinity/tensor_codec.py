@@ -1,4 +1,4 @@
-"""Arrays on the wire; raises ValueError on what cannot be."""
+"""Converts arrays to protobuf tensors and back; raises ValueError on invalid ones."""
 
 import math
 
@@ -10,7 +10,7 @@ from trinity.types import Alignment, Array, ArrayData
 Tensor = experience_pb2.Tensor
 MAX_AXES = 8
 
-# bfloat16 has no numpy type: its bits travel as uint16 and are widened to float32 when read.
+# bfloat16 has no numpy type: its bits are sent as uint16 and widened to float32 when read.
 DTYPES: dict[experience_pb2.Tensor.Dtype, str] = {
     Tensor.DTYPE_BOOL: "|b1",
     Tensor.DTYPE_UINT8: "|u1",
@@ -35,14 +35,20 @@ ALIGNMENT_NAMES = {code: alignment for alignment, code in ALIGNMENTS.items()}
 
 
 def tensor_to_proto(array: Array) -> experience_pb2.Tensor:
-    """Raises: ValueError for an element type that has no place on the wire."""
+    """Converts an array to protobuf.
+
+    Raises: ValueError for an element type that the protocol lacks.
+    """
     tensor = experience_pb2.Tensor()
     set_tensor(tensor, array)
     return tensor
 
 
 def set_tensor(tensor: experience_pb2.Tensor, array: Array) -> None:
-    """In place: a message that is put into another one is copied with all its bytes."""
+    """Fills a tensor in place: a message that is put into another one is copied with all its bytes.
+
+    Raises: ValueError for an element type that the protocol lacks.
+    """
     data = np.ascontiguousarray(array.data)
     little = data.dtype.newbyteorder("<")
     code = DTYPE_CODES.get(little)
@@ -55,9 +61,9 @@ def set_tensor(tensor: experience_pb2.Tensor, array: Array) -> None:
 
 
 def plain_data(tensor: experience_pb2.Tensor, dtype: np.dtype[np.generic]) -> bytes | None:
-    """The bytes of a tensor of one axis and this type, if it is fine beyond doubt.
+    """Returns the bytes of a one-dimensional tensor of this type if it is certainly valid.
 
-    What is wrong with others is for `tensor_from_proto` to say.
+    `tensor_from_proto` judges all others.
     """
     shape, data = tensor.shape, tensor.data
     is_plain = (
@@ -72,7 +78,10 @@ def plain_data(tensor: experience_pb2.Tensor, dtype: np.dtype[np.generic]) -> by
 
 
 def tensor_from_proto(tensor: experience_pb2.Tensor) -> Array:
-    """Raises: ValueError when type, shape, length and alignment do not fit together."""
+    """Converts a tensor from protobuf.
+
+    Raises: ValueError when type, shape, length and alignment do not fit together.
+    """
     name = DTYPES.get(tensor.dtype)
     alignment = ALIGNMENT_NAMES.get(tensor.alignment)
     if name is None or alignment is None:
@@ -88,7 +97,7 @@ def tensor_from_proto(tensor: experience_pb2.Tensor) -> Array:
         tensor.dtype == Tensor.DTYPE_BOOL
         and np.frombuffer(tensor.data, np.uint8).max(initial=0) > 1
     ):
-        # Indexing with such a mask reads what lies beside the array.
+        # Indexing with such a mask reads memory beside the array.
         raise ValueError("a tensor of bools has bytes other than 0 and 1")
     data: ArrayData = np.frombuffer(tensor.data, dtype=name).reshape(tuple(tensor.shape))
     if tensor.dtype == Tensor.DTYPE_BFLOAT16:

@@ -1,4 +1,4 @@
-"""Calls that block, in daemon threads: none of them keeps a process from ending."""
+"""Blocking calls in daemon threads, which never keep a process from exiting."""
 
 import asyncio
 import contextlib
@@ -11,19 +11,19 @@ T = TypeVar("T")
 
 
 MAX_LOST = 256
-"""Threads of what nobody waits for; each keeps what it was called with."""
+"""Limit of abandoned threads; each keeps the arguments that it was called with."""
 
 
 class TooManyLost(RuntimeError):
-    """So many threads go on with what nobody waits for that no further one is started."""
+    """Too many threads run abandoned calls; no further one is started."""
 
 
 class DaemonThreads:
     """Runs calls beside the event loop, at most `max_threads` at a time; the others queue up.
 
-    A thread cannot be stopped. When the awaiting task is cancelled, a call that waits is dropped;
-    one that runs goes on as a lost one, and another thread may take its place: there are never more
-    than `max_lost` threads, and once all of them are lost ones, calls are refused.
+    A thread cannot be stopped. When the awaiting task is cancelled, a queued call is dropped; a
+    running one continues as a lost one, and another thread may take its place. There are never more
+    than `max_lost` threads; once all of them are lost ones, calls are refused.
 
         threads = DaemonThreads(name="reward", max_threads=32)
         score = await threads.run(lambda: judge(response))
@@ -40,12 +40,12 @@ class DaemonThreads:
 
     @property
     def num_lost(self) -> int:
-        """Threads that still run what nobody waits for any more."""
+        """The number of threads that still run an abandoned call."""
         with self._lock:
             return len(self._lost)
 
     async def run(self, function: Callable[[], T], on_begin: Callable[[], None] | None = None) -> T:
-        """The result of `function`; `on_begin` is called on the event loop when its turn comes.
+        """Returns the result of `function`; `on_begin` is called on the event loop when it starts.
 
         Raises: TooManyLost.
         """
@@ -60,7 +60,7 @@ class DaemonThreads:
             raise
 
     def _start_threads(self) -> None:
-        """Under the lock: a thread for each call that may run."""
+        """Starts a thread for each call that may run; call it under the lock."""
         while len(self._running) < self._room and (call := self._next()) is not None:
             self._running.add(call)
             threading.Thread(target=self._work, args=(call,), daemon=True, name=self._name).start()
@@ -70,13 +70,13 @@ class DaemonThreads:
 
     @property
     def _room(self) -> int:
-        """How many calls may run."""
+        """The number of calls that may run."""
         return min(self._max_threads, self._max_lost - len(self._lost))
 
     def _next(self) -> "_Call[Any] | None":
-        """Under the lock: the first in the queue that somebody waits for.
+        """Returns the first queued call that is still awaited; call it under the lock.
 
-        Calls whose time is over together are cancelled before any of them is abandoned.
+        Calls that time out together are cancelled before any of them is abandoned.
         """
         while self._queue:
             call = self._queue.popleft()
@@ -94,7 +94,7 @@ class DaemonThreads:
                 self._queue.remove(call)
 
     def _work(self, first: "_Call[Any]") -> None:
-        """One call after the other, until there is none or the last one was lost."""
+        """Runs calls one after the other, until there is none or the last one was abandoned."""
         call: _Call[Any] | None = first
         while call is not None:
             call.run()
@@ -110,14 +110,14 @@ class DaemonThreads:
 
     def _refusal(self) -> TooManyLost:
         return TooManyLost(
-            f"{self._max_lost} threads still go on with a {self._name} that nobody waits for any "
-            f"more, and no further one is started: give what a {self._name} waits for a limit of "
+            f"{self._max_lost} threads still run a {self._name} whose caller has given up, "
+            f"and no further one is started: give what a {self._name} waits for a limit of "
             "its own"
         )
 
 
 class _Call(Generic[T]):
-    """One call, and the promise of its result."""
+    """One call and the future of its result."""
 
     def __init__(self, function: Callable[[], T], on_begin: Callable[[], None] | None) -> None:
         self._function = function
@@ -126,7 +126,7 @@ class _Call(Generic[T]):
         self.result: asyncio.Future[T] = self._loop.create_future()
 
     def run(self) -> None:
-        """In the thread; whatever ends the call goes to whoever awaits it."""
+        """Runs the call in the thread; its result or error goes to the awaiting task."""
         self._tell(self._begin)
         try:
             value = self._function()
@@ -138,7 +138,7 @@ class _Call(Generic[T]):
             self._tell(self._succeed, value)
 
     def refuse(self, error: Exception) -> None:
-        """It will never run."""
+        """Fails the call: it will never run."""
         self._tell(self._fail, error)
 
     def _begin(self) -> None:
@@ -154,11 +154,11 @@ class _Call(Generic[T]):
             self.result.set_exception(error)
 
     def _tell(self, function: Callable[..., None], *args: object) -> None:
-        """A loop that has ended needs no news."""
+        """Calls `function` on the event loop, unless that has ended."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *args)
 
 
 async def in_daemon_thread(function: Callable[[], T]) -> T:
-    """The result of `function`, such as an import of many seconds, in a thread of its own."""
+    """Runs `function`, such as an import of many seconds, in its own thread."""
     return await DaemonThreads(name="call", max_threads=1).run(function)

@@ -1,4 +1,4 @@
-"""The vocabulary that users and services share: tasks, sequences, experiences, run results.
+"""Types that users and services share: tasks, sequences, experiences, run results.
 
 Shapes: L tokens of a sequence, P of them prompt, R = L - P response tokens.
 """
@@ -23,7 +23,7 @@ EXPERIENCE_NAMESPACE = uuid.UUID("0f4a1f6e-6a4b-5d0e-9a53-6d6e7e1d3a10")
 
 
 class FinishReason(StrEnum):
-    """Why a sequence ended; aborted and prompt-truncated ones never train."""
+    """The reason why a sequence ended; aborted and prompt-truncated ones are never trained on."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -32,7 +32,7 @@ class FinishReason(StrEnum):
 
 
 class Alignment(StrEnum):
-    """What the first axis of an array runs along."""
+    """The dimension that an array's first axis runs along."""
 
     TOKEN = "token"
     RESPONSE = "response"
@@ -42,7 +42,7 @@ class Alignment(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageKey:
-    """Names a stage of an experiment."""
+    """Identifies a stage of an experiment."""
 
     tenant: str
     experiment_id: str
@@ -51,7 +51,7 @@ class StageKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EID:
-    """Where in an experiment a sample came from."""
+    """A sample's origin within an experiment."""
 
     stage: str
     explore_step: int
@@ -64,7 +64,7 @@ class EID:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionSpan:
-    """The weights that produced response tokens [start, end)."""
+    """The weights version that produced response tokens [start, end)."""
 
     start: int
     end: int
@@ -74,7 +74,7 @@ class VersionSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """What the engine samples with; temperature 0 is greedy, top_k -1 and top_p 1 are off."""
+    """Sampling settings of the engine; temperature 0 is greedy, top_k -1 and top_p 1 are off."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -82,24 +82,24 @@ class SamplingParams:
     max_tokens: int = 16
     seed: int = 0
     min_p: float = 0.0
-    """Least probability of a token, over that of the likeliest."""
+    """Minimum probability of a token, relative to the likeliest one."""
     repetition_penalty: float = 1.0
-    """Above 1 tokens of the prompt and the response are less likely."""
+    """Above 1, tokens of the prompt and the response become less likely."""
     presence_penalty: float = 0.0
-    """Above 0 tokens that the response has are less likely."""
+    """Above 0, tokens that are in the response become less likely."""
     frequency_penalty: float = 0.0
-    """The same, by how often it has them."""
+    """Above 0, tokens become less likely by the number of times they are in the response."""
     stop: tuple[str, ...] = ()
-    """Texts that end the response; their tokens are part of it, its text ends before them."""
+    """Strings that end the response; their tokens are part of it, its text ends before them."""
     logprobs: int = 0
-    """Likeliest tokens to tell at each position, beside the sampled one."""
+    """Number of likeliest tokens to return at each position, beside the sampled one."""
     json_schema: str = ""
-    """JSON Schema that the response is held to; tokens that break it are not drawn."""
+    """JSON Schema that the response must match; tokens that break it are not sampled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """An array that travels with an experience; services pass unknown ones through unchanged."""
+    """An array sent with an experience; services pass unknown ones through unchanged."""
 
     data: ArrayData
     alignment: Alignment = Alignment.SAMPLE
@@ -107,10 +107,10 @@ class Array:
 
 @dataclass(slots=True, kw_only=True)
 class Sequence:
-    """A prompt and its continuation, exactly the engine's token ids.
+    """A prompt and its continuation, with exactly the engine's token ids.
 
-    tokens [L] int32; action_mask [R] is true where the policy chose the token;
-    rollout_logprobs [R] float32, after temperature and truncation, natural log.
+    tokens [L] int32; action_mask [R] is true where the policy chose the token; rollout_logprobs [R]
+    float32, after temperature and truncation, natural log.
     """
 
     tokens: IntArray
@@ -189,5 +189,5 @@ class Experience:
 
 
 def experience_id(assignment_id: str, run: int, attempt: int, step: int, suffix: str) -> str:
-    """The id that the same sample always gets, however often it is sent."""
+    """Returns a deterministic id: the same sample always has the same, however often it is sent."""
     return name_uuid(EXPERIENCE_NAMESPACE, f"{assignment_id}/{run}/{attempt}/{step}/{suffix}")

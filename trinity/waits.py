@@ -1,4 +1,4 @@
-"""What a process waits for, as others get to see it."""
+"""Registry of what a process waits for, reported to other processes."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ _SHORTEST_DEADLINE_SECONDS = 0.001
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Waiting:
-    """One wait that goes on; two of the same text are two."""
+    """An active wait; compared by identity, so equal texts may occur twice."""
 
     owner: str
     waits_for: str
@@ -23,10 +23,10 @@ class Waiting:
     since: float
     """By `time.monotonic`."""
     deadline_seconds: float
-    """From `since`; 0 when it never gives up."""
+    """Counted from `since`; 0 when it never times out."""
 
     def says_the_same(self, other: "Waiting") -> bool:
-        """Whether people read the same, apart from the time."""
+        """Returns true when the two read the same, apart from the time."""
         return (self.waits_for, self.reason, self.deadline_seconds) == (
             other.waits_for,
             other.reason,
@@ -34,7 +34,7 @@ class Waiting:
         )
 
     def to_proto(self, now: float) -> pb.Wait:
-        """Describe the wait as of `now`."""
+        """Describes the wait as of `now`."""
         waited = now - self.since
         left = max(self.deadline_seconds - waited, _SHORTEST_DEADLINE_SECONDS)
         return pb.Wait(
@@ -47,14 +47,14 @@ class Waiting:
 
 
 class Waits:
-    """What this process waits for; usable from coroutines and threads alike.
+    """The active waits of this process; usable from coroutines and threads alike.
 
-    Registering a wait bounds nothing: whoever waits keeps its own deadline.
+    Registering a wait does not limit it: the waiter keeps its own deadline.
 
         with waits.waiting(for_="synchronizer", reason="version 4 is not published yet"):
             await gate.wait()
 
-        waits.set("lease", waits_for="buffer", reason=str(error))  # again and again, until
+        waits.set("lease", waits_for="buffer", reason=str(error))  # repeatedly, until
         waits.clear("lease")
     """
 
@@ -69,7 +69,7 @@ class Waits:
     def begin(
         self, *, for_: str, reason: str, deadline_seconds: float = 0.0, owner: str = ""
     ) -> Waiting:
-        """Say that a wait has begun, where a block does not fit; `end` ends it."""
+        """Starts a wait where a `with` block does not fit; `end` ends it."""
         wait = Waiting(
             owner=owner or self._owner,
             waits_for=for_,
@@ -81,7 +81,7 @@ class Waits:
         return wait
 
     def end(self, wait: Waiting) -> None:
-        """Say that a wait is over; once is enough."""
+        """Ends a wait; further calls do nothing."""
         with self._lock:
             if wait not in self._open:
                 return
@@ -92,7 +92,7 @@ class Waits:
     def waiting(
         self, *, for_: str, reason: str, deadline_seconds: float = 0.0, owner: str = ""
     ) -> Iterator[None]:
-        """Show a wait for as long as the block lasts."""
+        """Shows a wait while the block runs."""
         wait = self.begin(for_=for_, reason=reason, deadline_seconds=deadline_seconds, owner=owner)
         try:
             yield
@@ -103,7 +103,7 @@ class Waits:
     def if_longer(
         self, seconds: float, *, for_: str, reason: str, deadline_seconds: float = 0.0
     ) -> Iterator[None]:
-        """Show a wait from its beginning on, once the block takes longer; on an event loop."""
+        """Shows a wait, from its start, once the block exceeds `seconds`; on an event loop."""
         wait = Waiting(
             owner=self._owner,
             waits_for=for_,
@@ -127,7 +127,7 @@ class Waits:
         deadline_seconds: float = 0.0,
         waited_seconds: float = 0.0,
     ) -> None:
-        """Say that the wait of this name goes on.
+        """Starts or updates the wait of this name.
 
         It began when the name was first set, or `waited_seconds` before that.
         """
@@ -146,14 +146,14 @@ class Waits:
         self._on_change()
 
     def clear(self, name: str) -> None:
-        """Say that the wait of this name is over, if it goes on."""
+        """Ends the wait of this name, if it is active."""
         with self._lock:
             ended = self._named.pop(name, None)
         if ended is not None:
             self._on_change()
 
     def to_proto(self) -> list[pb.Wait]:
-        """Describe every wait, the longest first."""
+        """Describes every wait, the longest first."""
         now = time.monotonic()
         with self._lock:
             waits = [*self._open, *self._named.values()]

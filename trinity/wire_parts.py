@@ -1,13 +1,13 @@
-"""Messages put together as bytes: what is put into a message object is copied each time."""
+"""Encodes repeated message fields as bytes: putting parts into a message object copies them."""
 
 from collections.abc import Iterable
 
 LENGTH_DELIMITED = 2
-"""The wire type of messages in messages."""
+"""The wire type of embedded messages."""
 
 
 def with_parts(field_number: int, parts: Iterable[bytes]) -> bytes:
-    """A repeated field of messages, given as bytes, to stand beside those of the other fields."""
+    """Encodes a repeated message field from encoded parts, to append to the other fields."""
     tag = _varint(field_number << 3 | LENGTH_DELIMITED)
     chunks: list[bytes] = []
     for part in parts:

@@ -1,4 +1,4 @@
-"""Answers requests on standard input, as processes that call users' functions do."""
+"""Answers requests on standard input, for processes that call users' functions."""
 
 import json
 import os
@@ -12,15 +12,15 @@ from trinity.plugins import load_plugins, plugin_dirs_from_environment
 from trinity.types import JsonObject
 
 Answering = Callable[[dict[str, Any]], Iterable[Callable[[], JsonObject]]]
-"""The answers that a request asks for, each to be made when it is its turn."""
+"""Returns one function per answer to a request; each is called when it is its turn."""
 
 
 def answer_requests(answering: Answering, memory_bytes: int) -> int:
-    """Answer each line, a request as JSON, until there are no more, or no more memory.
+    """Answers each line, a request as JSON, until there are no more or memory runs out.
 
-    An answer is a line of standard output; what a function prints goes to standard error. Where
-    users' files cannot be loaded, that is the answer to everything. Who runs out of memory says so
-    and ends: what is left of it is not to be trusted.
+    An answer is a line on standard output; what a function prints goes to standard error. If users'
+    files cannot be loaded, that error answers every request. A process that runs out of memory says
+    so and exits: its state can no longer be trusted.
     """
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     answers = _own_output()
@@ -53,7 +53,7 @@ def _write(answers: TextIO, answer: JsonObject) -> None:
 
 
 def _own_output() -> TextIO:
-    """Keep the way to whoever asks for ourselves."""
+    """Reserves the original standard output for answers."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return answers

@@ -1,8 +1,8 @@
-"""Pages of the documentation whose tables the code writes.
+"""Documentation pages whose tables are generated from the code.
 
     python -m MODULE FILE [--check]
 
-What stands between `<!-- table: name -->` and `<!-- end -->` is replaced; all else is kept.
+The text between `<!-- table: name -->` and `<!-- end -->` is replaced; the rest is kept.
 """
 
 import argparse
@@ -15,21 +15,21 @@ _TABLE = re.compile(r"<!-- table: (?P<name>[\w ]+) -->\n.*?<!-- end -->", re.DOT
 
 
 def write_page(description: str, documented: Callable[[str], str]) -> None:
-    """Write the page that the command line names, or say that it is not what the code says."""
+    """Writes the page named on the command line, or with --check exits on a difference."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("file", type=Path)
     parser.add_argument("--check", action="store_true", help="write nothing, fail on a difference")
-    given = parser.parse_args()
-    before = given.file.read_text(encoding="utf-8")
+    options = parser.parse_args()
+    before = options.file.read_text(encoding="utf-8")
     after = documented(before)
-    if not given.check:
-        given.file.write_text(after, encoding="utf-8")
+    if not options.check:
+        options.file.write_text(after, encoding="utf-8")
     elif before != after:
-        sys.exit(f"{given.file} is not what the code says: run make docs")
+        sys.exit(f"{options.file} is not what the code says: run make docs")
 
 
 def fill_tables(text: str, lines_of: Callable[[str], Iterable[str]]) -> str:
-    """The text with the lines of each table, by its name, in place of those it has."""
+    """Returns the text with each table's lines replaced by those of `lines_of`."""
 
     def filled(found: re.Match[str]) -> str:
         name = found["name"]

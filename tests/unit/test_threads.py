@@ -122,7 +122,7 @@ async def test_calls_that_are_cancelled_one_by_one_are_lost_up_to_a_bound(
     refused = [call for call in calls if not call.cancelled()]
     assert len(refused) == 15
     for refusal in (*refused, asyncio.create_task(pool.run(release.wait))):
-        with pytest.raises(RuntimeError, match="5 threads still go on with a test that nobody"):
+        with pytest.raises(RuntimeError, match="5 threads still run a test whose caller"):
             await refusal
     release.set()
     await asyncio.to_thread(join_all)

@@ -1,4 +1,4 @@
-"""The SDK: what programs use to bring tasks to a buffer and to look after them.
+"""The SDK for programs that submit tasks to a buffer and manage them.
 
 from trinity.client import Tasksets
 

@@ -1,4 +1,4 @@
-"""Tasksets from asyncio code."""
+"""Asyncio client for tasksets."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 CALL_SECONDS = 60.0
 STALL_SECONDS = 600.0
-"""Longest that the buffer may take none of an upload's rows; the whole of it may take any time."""
+"""Longest time without progress of an upload; a whole upload may take any time."""
 PAGE_SIZE = 1_000
 
 STATES = {
@@ -39,8 +39,8 @@ class AsyncTasksets:
     """The tasksets of one tenant at one buffer; close it when done.
 
     Every call raises an RpcError when it fails: NotFound, PreconditionFailed, InvalidRequest,
-    Forbidden, Unauthenticated, Unavailable. Without `security` certificates and token are those of
-    the environment.
+    Forbidden, Unauthenticated, Unavailable. Without `security`, the environment supplies
+    certificates and token.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class AsyncTasksets:
         await self.close()
 
     async def close(self) -> None:
-        """End the connection."""
+        """Closes the connection."""
         await self._channel.close()
 
     async def submit(
@@ -80,12 +80,12 @@ class AsyncTasksets:
         is_queue: bool = False,
         request_id: str | None = None,
     ) -> Submission:
-        """Store rows under a name; says which of them were refused, and why.
+        """Stores rows under a name; returns which of them were refused, and why.
 
-        When the connection breaks, the same is sent again for `patience_seconds`, and as long again
-        whenever it came further than before, which stores nothing twice. Rows that can be gone
-        through only once cannot be sent again: give a list. To go on in another process, give the
-        same `request_id`, the rows from the first one on.
+        When the connection breaks, the upload is retried for `patience_seconds`, and as long again
+        whenever it got further than before; nothing is stored twice. Rows of a one-shot iterator
+        cannot be sent again: give a list. To resume in another process, give the same `request_id`
+        and the rows from the first one on.
 
         Raises: PreconditionFailed when the name is taken, or the queue is closed.
         """
@@ -119,13 +119,13 @@ class AsyncTasksets:
                 await _in_time(call.write(message))
             await _in_time(call.done_writing())
         except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
-            pass  # it has ended before its time: the answer says why
+            pass  # it has ended early: the answer says why
         except BaseException:
             call.cancel()
             raise
         answer: buffer_pb2.SubmitTasksetResponse = await _in_time(_call(call))
         for _ in messages:
-            pass  # what was not sent is counted all the same
+            pass  # rows that were not sent are counted as well
         return Submission(
             taskset_id=answer.taskset_id,
             request_id=header.request_id,
@@ -135,7 +135,7 @@ class AsyncTasksets:
         )
 
     async def list(self) -> list[TasksetInfo]:
-        """All tasksets of the tenant, the newest first."""
+        """Returns all tasksets of the tenant, the newest first."""
         found: list[TasksetInfo] = []
         token = ""
         while True:
@@ -145,12 +145,12 @@ class AsyncTasksets:
             page: taskset_pb2.ListTasksetsResponse = await _call(
                 self._tasksets.ListTasksets(request, timeout=CALL_SECONDS)
             )
-            found += [_info(one, ()) for one in page.tasksets]
+            found += [_info(taskset, ()) for taskset in page.tasksets]
             if not (token := page.next_page_token):
                 return found
 
     async def get(self, taskset: str, *, first_row: int = 0, num_rows: int = 0) -> TasksetInfo:
-        """One taskset, by its name or its id, with some of its rows, 100 at the most."""
+        """Returns one taskset, by name or id, with some of its rows, at most 100."""
         request = taskset_pb2.GetTasksetRequest(
             tenant=self._tenant, taskset=taskset, first_row=first_row, num_rows=num_rows
         )
@@ -160,7 +160,7 @@ class AsyncTasksets:
         return _info(answer.taskset, answer.rows, answer.source_rows)
 
     async def delete(self, taskset: str) -> int:
-        """Delete a taskset; answers how many rows it had.
+        """Deletes a taskset; returns how many rows it had.
 
         Raises: PreconditionFailed naming a stage that needs it.
         """
@@ -171,7 +171,7 @@ class AsyncTasksets:
         return answer.num_rows
 
     async def close_queue(self, taskset: str) -> int:
-        """Say that a queue gets no more tasks; answers how many it had in all."""
+        """Closes a queue to further tasks; returns how many it had in all."""
         request = taskset_pb2.CloseQueueRequest(tenant=self._tenant, taskset=taskset)
         answer: taskset_pb2.CloseQueueResponse = await _call(
             self._tasksets.CloseQueue(request, timeout=CALL_SECONDS)
@@ -187,36 +187,36 @@ async def _call(call: Awaitable[T]) -> T:
 
 
 async def _in_time(step: Awaitable[T]) -> T:
-    """One step of an upload."""
+    """Awaits one step of an upload with a time limit."""
     try:
         async with asyncio.timeout(STALL_SECONDS):
             return await step
     except TimeoutError:
-        raise Unavailable(f"the buffer took nothing for {STALL_SECONDS:g} s") from None
+        raise Unavailable(f"the buffer accepted nothing for {STALL_SECONDS:g} s") from None
 
 
 def _info(
-    one: taskset_pb2.Taskset, rows: Iterable[str], source_rows: Iterable[int] = ()
+    taskset: taskset_pb2.Taskset, rows: Iterable[str], source_rows: Iterable[int] = ()
 ) -> TasksetInfo:
     return TasksetInfo(
-        taskset_id=one.id,
-        name=one.name,
-        source=one.source,
-        state=STATES[one.state],
-        is_queue=one.is_queue,
-        num_rows=one.num_rows,
-        num_refused=one.num_refused,
-        num_stages=one.num_stages,
-        created_at=datetime.fromtimestamp(one.created_millis / 1000, UTC),
+        taskset_id=taskset.id,
+        name=taskset.name,
+        source=taskset.source,
+        state=STATES[taskset.state],
+        is_queue=taskset.is_queue,
+        num_rows=taskset.num_rows,
+        num_refused=taskset.num_refused,
+        num_stages=taskset.num_stages,
+        created_at=datetime.fromtimestamp(taskset.created_millis / 1000, UTC),
         rows=tuple(json.loads(row) for row in rows),
         source_rows=tuple(source_rows),
-        pipeline=_pipeline(one.pipeline) if one.HasField("pipeline") else None,
+        pipeline=_pipeline(taskset.pipeline) if taskset.HasField("pipeline") else None,
     )
 
 
 def _pipeline(counts: taskset_pb2.TaskPipelineCounts) -> PipelineInfo:
     return PipelineInfo(
         num_read=counts.num_read,
-        left_out={one.reason: one.num_rows for one in counts.left_out},
+        left_out={group.reason: group.num_rows for group in counts.left_out},
         ordered_by=dict(counts.ordered_by),
     )

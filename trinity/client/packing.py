@@ -1,4 +1,4 @@
-"""Rows on their way to the buffer: packed into messages, those that fit into none left out."""
+"""Packs rows into messages for the buffer; rows that fit into none are left out."""
 
 import json
 from bisect import bisect_right
@@ -9,7 +9,7 @@ from trinity.api.v1 import buffer_pb2 as pb
 from trinity.client.results import Refusal
 
 MAX_ROW_BYTES = 3 * 1024 * 1024
-"""A message of 4 MiB holds it."""
+"""Fits into a message of 4 MiB."""
 PACK_BYTES = 256 * 1024
 PACK_ROWS = 1_000
 
@@ -19,7 +19,7 @@ Row = Mapping[str, object] | str
 
 @dataclass(slots=True)
 class Packer:
-    """Packs rows and remembers which ones were left out.
+    """Packs rows and records which ones were left out.
 
     for message in packer.messages(rows):
         ...
@@ -27,13 +27,13 @@ class Packer:
     """
 
     num_sent: int = 0
-    """Rows that were packed so far."""
+    """Rows packed so far."""
     _left_out: list[Refusal] = field(default_factory=list)
     _starts: list[int] = field(default_factory=list)
-    """For each row left out, how many were sent before it."""
+    """For each row left out, the number of rows sent before it."""
 
     def messages(self, rows: Iterable[Row]) -> Iterator[pb.SubmitTasksetRequest]:
-        """One for some rows each, and the end."""
+        """Yields messages of some rows each, then the end."""
         pack: list[str] = []
         size = 0
         for index, row in enumerate(rows):
@@ -58,25 +58,28 @@ class Packer:
 
     @property
     def num_left_out(self) -> int:
-        """Rows that were never sent."""
+        """The number of rows that were never sent."""
         return len(self._left_out)
 
     def refused(self, response: pb.SubmitTasksetResponse) -> tuple[Refusal, ...]:
-        """Rows left out and rows that the buffer refused, by their place among all."""
+        """Returns rows left out and rows that the buffer refused, by their index among all."""
         answered = [
-            Refusal(index=one.index + bisect_right(self._starts, one.index), reason=one.reason)
-            for one in response.refused
+            Refusal(
+                index=refusal.index + bisect_right(self._starts, refusal.index),
+                reason=refusal.reason,
+            )
+            for refusal in response.refused
         ]
-        return tuple(sorted([*self._left_out, *answered], key=lambda one: one.index))
+        return tuple(sorted([*self._left_out, *answered], key=lambda refusal: refusal.index))
 
 
 def _text(row: Row) -> tuple[str, str]:
-    """The row's JSON, or why it has none that can be sent."""
+    """Returns the row's JSON, or the reason why it cannot be sent."""
     try:
         text = row if isinstance(row, str) else json.dumps(dict(row), allow_nan=False)
         size = len(text.encode())
     except (TypeError, ValueError, RecursionError) as error:
-        return "", f"not to be written as JSON: {error}"
+        return "", f"cannot be written as JSON: {error}"
     if size > MAX_ROW_BYTES:
         return "", f"it has {size:,} bytes, a row may have {MAX_ROW_BYTES:,}"
     return text, ""

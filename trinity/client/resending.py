@@ -1,4 +1,4 @@
-"""How long an upload that broke off is sent again."""
+"""Retry pauses and deadline of an upload."""
 
 import time
 from collections.abc import Callable
@@ -10,7 +10,7 @@ LONGEST_PAUSE_SECONDS = 5.0
 
 @dataclass(slots=True)
 class Resending:
-    """Patience counts from a failure; one that came further than all before begins it anew.
+    """Limits retries by time since a failure; an upload that got further restarts the limit.
 
     resending = Resending(patience_seconds=60.0)
     pause = resending.pause(num_sent=1_000)
@@ -23,7 +23,7 @@ class Resending:
     _pause: float = FIRST_PAUSE_SECONDS
 
     def pause(self, num_sent: int) -> float | None:
-        """After an attempt that failed: seconds until the next one, None to give up."""
+        """Returns the seconds until the next attempt after a failure, or None to give up."""
         now = self.clock()
         if num_sent > self._furthest:
             self._furthest = num_sent

@@ -1,4 +1,4 @@
-"""What calls about tasksets answer."""
+"""Results of calls about tasksets."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from trinity.types import JsonObject
 
 
 class TasksetState(StrEnum):
-    """How far a taskset is."""
+    """The state of a taskset's upload."""
 
     INCOMPLETE = "incomplete"
-    """Somebody is sending it, or has broken off."""
+    """Its upload is in progress, or has broken off."""
     COMPLETE = "complete"
     OPEN = "open"
-    """A queue that takes more tasks."""
+    """A queue that accepts more tasks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,50 +23,50 @@ class Refusal:
     """A row that was not stored."""
 
     index: int
-    """Its place among the rows that were given, from 0."""
+    """Its index among the given rows, from 0."""
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """What became of the rows of one request."""
+    """The outcome of one upload."""
 
     taskset_id: str
     request_id: str
     num_stored: int
     num_refused: int
     refused: tuple[Refusal, ...]
-    """The first 1,000 of those that were refused."""
+    """The first 1,000 refused rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineInfo:
-    """What a task pipeline made of the rows of its source."""
+    """The outcome of a task pipeline."""
 
     num_read: int
     left_out: Mapping[str, int]
-    """By reason, most first."""
+    """Counts by reason, largest first."""
     ordered_by: Mapping[str, float]
-    """Weights of the scores that ordered what is left; empty where it is as it came."""
+    """Weights of the scores that ordered the remaining rows; empty if their order is original."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TasksetInfo:
-    """A taskset, with those of its rows that were asked for."""
+    """A taskset, with the requested rows."""
 
     taskset_id: str
     name: str
     """Empty for one that was read from files or a table."""
     source: str
-    """Where it was read from; empty for one that was submitted."""
+    """The origin that it was read from; empty for one that was submitted."""
     state: TasksetState
     is_queue: bool
     num_rows: int
     num_refused: int
     num_stages: int
-    """Stages that take from it."""
+    """The number of stages that use it."""
     created_at: datetime
     rows: tuple[JsonObject, ...] = ()
     source_rows: tuple[int, ...] = ()
-    """Which row of its source each of them is, where a task pipeline was in between."""
+    """Each row's index in its source, if a task pipeline was in between."""
     pipeline: PipelineInfo | None = None

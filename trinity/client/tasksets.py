@@ -1,4 +1,4 @@
-"""Tasksets from ordinary code."""
+"""Synchronous client for tasksets."""
 
 import asyncio
 from collections.abc import Coroutine, Iterable
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Tasksets:
-    """As `AsyncTasksets`, for code without an event loop; not to be shared by threads."""
+    """The calls of `AsyncTasksets` for code without an event loop; not thread-safe."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Tasksets:
         self.close()
 
     def close(self) -> None:
-        """End the connection."""
+        """Closes the connection."""
         self._run(self._calls.close())
         self._runner.close()
 
@@ -51,23 +51,23 @@ class Tasksets:
         is_queue: bool = False,
         request_id: str | None = None,
     ) -> Submission:
-        """Store rows under a name; says which of them were refused, and why."""
+        """Stores rows under a name; returns which of them were refused, and why."""
         return self._run(self._calls.submit(name, rows, is_queue=is_queue, request_id=request_id))
 
     def list(self) -> list[TasksetInfo]:
-        """All tasksets of the tenant, the newest first."""
+        """Returns all tasksets of the tenant, the newest first."""
         return self._run(self._calls.list())
 
     def get(self, taskset: str, *, first_row: int = 0, num_rows: int = 0) -> TasksetInfo:
-        """One taskset, by its name or its id, with some of its rows, 100 at the most."""
+        """Returns one taskset, by name or id, with some of its rows, at most 100."""
         return self._run(self._calls.get(taskset, first_row=first_row, num_rows=num_rows))
 
     def delete(self, taskset: str) -> int:
-        """Delete a taskset; answers how many rows it had."""
+        """Deletes a taskset; returns how many rows it had."""
         return self._run(self._calls.delete(taskset))
 
     def close_queue(self, taskset: str) -> int:
-        """Say that a queue gets no more tasks; answers how many it had in all."""
+        """Closes a queue to further tasks; returns how many it had in all."""
         return self._run(self._calls.close_queue(taskset))
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
@@ -77,7 +77,7 @@ class Tasksets:
 async def _connect(
     address: str, tenant: str, patience_seconds: float, security: Security | None
 ) -> AsyncTasksets:
-    """In the loop that all calls will run in."""
+    """Connects in the event loop that all calls will run in."""
     return AsyncTasksets(
         address, tenant=tenant, patience_seconds=patience_seconds, security=security
     )

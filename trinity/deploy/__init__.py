@@ -1,1 +1,1 @@
-"""What deployments need besides the services: probes, accounts, secrets, manifests, submission."""
+"""Deployment tools besides the services: probes, accounts, secrets, manifests, submission."""

@@ -1,7 +1,7 @@
-"""Give the services their accounts in a database: python -m trinity.deploy.accounts
+"""Creates the services' accounts in a database: python -m trinity.deploy.accounts
 
-Makes the database, a role a service with the password of the service's own address, and the schema
-that it owns; what is there already stays. Run as a job, before the migrations.
+Creates the database, a role per service with the password of the service's own address, and the
+schema that it owns; existing objects stay. Run as a job, before the migrations.
 """
 
 import asyncio
@@ -21,24 +21,25 @@ from trinity.settings import ServiceSettings
 
 
 class AccountSettings(ServiceSettings):
-    """What `TRINITY_ACCOUNTS_*` variables say; addresses may be given as `..._FILE`."""
+    """Settings from the `TRINITY_ACCOUNTS_*` variables; addresses may be given as `..._FILE`."""
 
     model_config = SettingsConfigDict(env_prefix="TRINITY_ACCOUNTS_")
 
     admin_dsn: SecretStr
-    """postgresql://user:password@host:port/postgres of who may create roles and databases."""
+    """postgresql://user:password@host:port/postgres of a user that may create roles and databases.
+    """
     buffer_dsn: SecretStr
     """The address that the buffer is given."""
     synchronizer_dsn: SecretStr
     """The address that the synchronizer is given."""
     connect_seconds: float = Field(default=60.0, gt=0)
-    """How long to wait for the database."""
+    """Time to wait for the database."""
 
 
 async def set_up(settings: AccountSettings, stop: asyncio.Event) -> None:
-    """Make what is missing and set the passwords."""
-    given = {"buffer": settings.buffer_dsn, "synchronizer": settings.synchronizer_dsn}
-    passwords = passwords_of({role: dsn.get_secret_value() for role, dsn in given.items()})
+    """Creates what is missing and sets the passwords."""
+    dsns = {"buffer": settings.buffer_dsn, "synchronizer": settings.synchronizer_dsn}
+    passwords = passwords_of({role: dsn.get_secret_value() for role, dsn in dsns.items()})
     admin = settings.admin_dsn.get_secret_value()
     if not await wait_until_up(admin, settings.connect_seconds, stop):
         return
@@ -54,14 +55,14 @@ async def set_up(settings: AccountSettings, stop: asyncio.Event) -> None:
     except psycopg.errors.InsufficientPrivilege as error:
         raise UserError(
             f"the user of TRINITY_ACCOUNTS_ADMIN_DSN may not set up {place(admin)} "
-            f"({str(error).splitlines()[0]}): give one who may create roles and databases"
+            f"({str(error).splitlines()[0]}): give one that may create roles and databases"
         ) from error
     except psycopg.OperationalError as error:
         raise RunFailed(f"{place(admin)}: {str(error).splitlines()[0]}") from error
 
 
 def passwords_of(dsns: Mapping[str, str]) -> dict[str, str]:
-    """The password of each role, from the address of the service of that name.
+    """Returns the password of each role, from the address of the service with its name.
 
     Raises: UserError when an address is not that of the service's own role.
     """
@@ -86,7 +87,7 @@ def _in_database(dsn: str) -> str:
 
 
 def main() -> int:
-    """Entry point of the job."""
+    """Runs the job; its entry point."""
     return run_service("accounts", AccountSettings, set_up)
 
 

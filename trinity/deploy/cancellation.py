@@ -1,4 +1,4 @@
-"""End an experiment on services that run."""
+"""Cancels an experiment on running services."""
 
 import grpc
 
@@ -19,7 +19,7 @@ ENDED = {
 
 
 async def cancel_experiment(plan: ExperimentPlan, synchronizer: str, reason: str) -> str:
-    """Cancel the experiment of a plan's label; answers its id.
+    """Cancels the experiment of a plan's label; returns its id.
 
     Raises: UserError when there is none, or it has ended.
     """

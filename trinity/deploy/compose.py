@@ -1,4 +1,4 @@
-"""The part of a compose project that an experiment decides: compose reads it over compose.yaml."""
+"""The experiment's part of a compose project: compose reads it on top of compose.yaml."""
 
 from pydantic import JsonValue
 
@@ -9,7 +9,7 @@ SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
 
 
 def compose_override(deployment: Deployment) -> dict[str, JsonValue]:
-    """The content of compose.override.yaml.
+    """Returns the content of compose.override.yaml.
 
     Raises: UserError when one node cannot do it.
     """
@@ -35,7 +35,7 @@ def _service(deployment: Deployment, name: str) -> dict[str, JsonValue]:
         "environment": {**deployment.environment(name)},
     }
     if name == "explorer" and (variables := deployment.model_variables):
-        # Without a value compose takes that of who calls it.
+        # Without a value, compose takes the variable from its caller's environment.
         rendered["environment"] = {**deployment.environment(name), **dict.fromkeys(variables)}
     if folders := deployment.folders(name):
         rendered["volumes"] = [_bind(folder) for folder in folders]
@@ -48,7 +48,7 @@ def _service(deployment: Deployment, name: str) -> dict[str, JsonValue]:
 
 
 def _bind(folder: Folder) -> JsonValue:
-    """A folder that is not there is an error: made by the engine, it would belong to root."""
+    """Mounts a folder; a missing one is an error, since the engine would create it as root."""
     return {
         "type": "bind",
         "source": folder.path,
@@ -59,13 +59,13 @@ def _bind(folder: Folder) -> JsonValue:
 
 
 def _devices(deployment: Deployment, name: str) -> list[JsonValue]:
-    """Rollout takes the first GPUs, training the next ones."""
+    """Returns GPU ids: rollout takes the first GPUs, training the next ones."""
     first = deployment.gpus("explorer") if name == "trainer" else 0
     return [str(first + i) for i in range(deployment.gpus(name))]
 
 
 def _experiment(deployment: Deployment) -> JsonValue:
-    """A container that ends with the experiment."""
+    """Returns a container that ends with the experiment."""
     return {
         "image": deployment.images.full("synchronizer", deployment.variant),
         "entrypoint": ["trinity", "deploy", "submit"],

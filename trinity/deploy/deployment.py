@@ -1,4 +1,4 @@
-"""What an experiment asks of the place where it runs: folders, GPUs, images."""
+"""An experiment's requirements of its runtime environment: folders, GPUs, images."""
 
 import re
 import urllib.parse
@@ -23,14 +23,14 @@ SQLITE = "sqlite:///"
 OTLP_ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 OTLP_PORT = 4317
 MODELS = "models"
-"""The Secret with addresses and keys of models elsewhere, and the policy to reach them."""
+"""The Secret with addresses and keys of external models, and the policy to reach them."""
 LONGEST_NAME = 40
-"""Kubernetes takes 63, and puts words of its own behind."""
+"""Kubernetes allows 63, and appends suffixes of its own."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Folder:
-    """A directory that a service sees under the same path as everybody else."""
+    """A directory that a service sees under the same path as all other services."""
 
     path: str
     is_writable: bool = False
@@ -38,21 +38,21 @@ class Folder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Images:
-    """Where the images are pulled from, and which build."""
+    """The registry and the build of the images."""
 
     registry: str = ""
     tag: str = "0.1.0"
 
     def name(self, service: str) -> str:
-        """Without the tag."""
+        """Returns the image's name without the tag."""
         return f"{self.registry.rstrip('/')}/trinity-{service}".lstrip("/")
 
     def tag_of(self, service: str, variant: Variant) -> str:
-        """Engines and training differ between GPUs and processors."""
+        """Returns the tag: builds of engines and training differ between GPU and CPU."""
         return f"{self.tag}-{variant}" if service in ("explorer", "trainer") else self.tag
 
     def full(self, service: str, variant: Variant) -> str:
-        """Name and tag."""
+        """Returns name and tag."""
         return f"{self.name(service)}:{self.tag_of(service, variant)}"
 
 
@@ -69,31 +69,31 @@ class Deployment:
     plugin_dir: Path | None
     images: Images
     otlp_endpoint: str = ""
-    """Where services send spans and figures, http://host:port; empty sends none."""
+    """The address for spans and metrics, http://host:port; empty sends none."""
 
     @property
     def name(self) -> str:
-        """The label, as names of DNS are written."""
+        """The label in the form of a DNS name."""
         plain = re.sub(r"[^a-z0-9]+", "-", self.plan.label.lower()).strip("-")
         return plain[:LONGEST_NAME].strip("-") or "experiment"
 
     @property
     def needs_explorer(self) -> bool:
-        """Whether any stage rolls out."""
+        """True if any stage rolls out."""
         return any(stage.needs_rollout for stage in self.plan.stages)
 
     @property
     def variant(self) -> Variant:
-        """Which builds of the images run it."""
+        """The builds of the images that run it."""
         return "gpu" if self.plan.stages[0].config.cluster.gpu_per_node else "cpu"
 
     @property
     def log_level(self) -> str:
-        """Of every service."""
+        """The log level of every service."""
         return self.plan.stages[0].config.log.level
 
     def gpus(self, service: str) -> int:
-        """GPUs of one process of the service."""
+        """Returns the number of GPUs of one process of the service."""
         if self.variant == "cpu":
             return 0
         if service == "trainer":
@@ -101,7 +101,7 @@ class Deployment:
         return self.plan.num_rollout_gpus if service == "explorer" else 0
 
     def folders(self, service: str) -> tuple[Folder, ...]:
-        """What the service reads and writes; a folder within another is not named again."""
+        """Returns the folders that the service reads and writes; nested ones are listed once."""
         found = {Folder(path) for path in self._read_by(service)}
         if service == "trainer":
             found.add(Folder(self.plan.job_dir, is_writable=True))
@@ -111,24 +111,32 @@ class Deployment:
 
     @property
     def data_roots(self) -> tuple[str, ...]:
-        """Where the buffer may read tasksets from."""
+        """Folders that the buffer may read tasksets from."""
         return tuple(dict.fromkeys(path for stage in self.plan.stages for path in _data(stage)))
 
     @property
     def uses_hub(self) -> bool:
-        """Whether a model or a dataset has to be fetched."""
+        """True if a model or a dataset has to be fetched."""
         stages = self.plan.stages
-        places = [p for one in stages for p in (*_models(one), *_auxiliary(one), *_named(one))]
+        places = [
+            place
+            for stage in stages
+            for place in (*_models(stage), *_auxiliary(stage), *_named(stage))
+        ]
         return any(not place.startswith("/") for place in places)
 
     @property
     def model_variables(self) -> tuple[str, ...]:
-        """Those in which the explorer finds models that others serve; their values are nobody's."""
-        found = [one for stage in self.plan.stages for one in _elsewhere(stage)]
-        return tuple(dict.fromkeys(n for one in found for n in (one.base_url_env, one.api_key_env)))
+        """Variables of the explorer for external models; their values are in no manifest."""
+        found = [access for stage in self.plan.stages for access in _elsewhere(stage)]
+        return tuple(
+            dict.fromkeys(
+                name for access in found for name in (access.base_url_env, access.api_key_env)
+            )
+        )
 
     def environment(self, service: str, cache: str = "/cache") -> dict[str, str]:
-        """Variables that this experiment adds; what is fetched from the hub lies in `cache`."""
+        """Returns the variables that this experiment adds; downloads from the hub go to `cache`."""
         prefix = f"TRINITY_{service.upper()}_"
         added = {f"{prefix}LOG_LEVEL": self.log_level}
         if service == "buffer":
@@ -144,11 +152,14 @@ class Deployment:
 
     @property
     def otlp_port(self) -> int:
-        """Of the collector; OTLP's own where the address says none."""
+        """The collector's port; OTLP's default if the address has none."""
         return urllib.parse.urlsplit(self.otlp_endpoint).port or OTLP_PORT
 
     def check(self) -> None:
-        """Raises: UserError when the images cannot run it, or its plan would give a secret away."""
+        """Checks that the images can run the experiment and that its plan holds no secret.
+
+        Raises: UserError.
+        """
         _check_endpoint(self.otlp_endpoint)
         for stage in self.plan.stages:
             for kind, path in _parts(stage):
@@ -175,14 +186,16 @@ class Deployment:
 
 
 def _parts(stage: StagePlan) -> Iterator[tuple[str, str]]:
-    """What may be code of the user's own, by its kind."""
+    """Yields the parts that may be users' own code, with their kind."""
     for taskset in (*stage.tasksets, *stage.eval_tasksets):
         yield "workflow", taskset.workflow
         yield "reward", taskset.reward or ""
     for rows in _row_sources(stage):
         if rows.task_pipeline is not None:
-            yield from (("task operator", one.name) for one in rows.task_pipeline.operators)
-    yield from (("operator", one.name) for one in stage.operators)
+            yield from (
+                ("task operator", operator.name) for operator in rows.task_pipeline.operators
+            )
+    yield from (("operator", operator.name) for operator in stage.operators)
     if stage.replay is not None:
         yield "priority", stage.replay.priority_fn
     yield "advantage", stage.algorithm.advantage_fn
@@ -190,7 +203,7 @@ def _parts(stage: StagePlan) -> Iterator[tuple[str, str]]:
 
 
 def _check_in_images(stage: StagePlan, kind: str, path: str) -> None:
-    """A dotted path is found where the images have it: in this project alone."""
+    """Checks that a dotted path is in the images: they contain this project only."""
     module = path.rpartition(".")[0]
     if module and module.split(".")[0] != "trinity":
         raise UserError(
@@ -202,8 +215,8 @@ def _check_in_images(stage: StagePlan, kind: str, path: str) -> None:
 def _check_endpoint(address: str) -> None:
     if address and not re.fullmatch(r"https?://[^\s/@:]+(:\d{1,5})?(/[^\s@]*)?", address):
         raise UserError(
-            "`--otlp-endpoint` is no address of a collector: give it as http://host:4317, without "
-            "a user"
+            "`--otlp-endpoint` is not the address of a collector: give it as "
+            "http://host:4317, without a user"
         )
 
 
@@ -214,18 +227,18 @@ def _models(stage: StagePlan) -> Iterator[str]:
 
 
 def _auxiliary(stage: StagePlan) -> Iterator[str]:
-    """Those that the explorer runs itself."""
-    yield from (one.model_path for one in stage.auxiliary_models if one.external is None)
+    """Yields the models that the explorer runs itself."""
+    yield from (model.model_path for model in stage.auxiliary_models if model.external is None)
 
 
 def _elsewhere(stage: StagePlan) -> Iterator[ExternalAccess]:
     if stage.external_model is not None:
         yield stage.external_model
-    yield from (one.external for one in stage.auxiliary_models if one.external is not None)
+    yield from (model.external for model in stage.auxiliary_models if model.external is not None)
 
 
 def _data(stage: StagePlan) -> Iterator[str]:
-    """Folders of the data that lies in files."""
+    """Yields the folders of data files."""
     for place in _named(stage):
         if place.startswith("/"):
             is_file = Path(place).suffix in SUFFIXES or Path(place).suffix == ".db"
@@ -233,7 +246,7 @@ def _data(stage: StagePlan) -> Iterator[str]:
 
 
 def _named(stage: StagePlan) -> Iterator[str]:
-    """Where data is read from, files as absolute paths; databases elsewhere are left out."""
+    """Yields data paths, files as absolute paths; remote databases are left out."""
     for rows in _row_sources(stage):
         further = rows.task_pipeline.further_paths if rows.task_pipeline is not None else ()
         for path in (rows.path, *further):
@@ -248,7 +261,7 @@ def _row_sources(stage: StagePlan) -> tuple[ResolvedTaskset | ResolvedExperience
 
 
 def _outermost(folders: set[Folder]) -> Iterator[Folder]:
-    """A writable folder stays even inside of one that is only read."""
+    """Drops folders inside others; a writable folder stays even inside a read-only one."""
     for folder in folders:
         around = [other for other in folders if other.path in map(str, Path(folder.path).parents)]
         twin = Folder(folder.path, is_writable=True)
@@ -260,7 +273,7 @@ def _outermost(folders: set[Folder]) -> Iterator[Folder]:
 
 
 def _secret_in(value: object, key: str = "") -> str:
-    """The dotted key of a value that nobody may see, empty if there is none."""
+    """Returns the dotted key of a secret value, or an empty text."""
     if isinstance(value, dict):
         return next(
             (k for n, v in value.items() if (k := _secret_in(v, f"{key}.{n}".strip(".")))), ""

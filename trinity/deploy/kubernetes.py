@@ -1,4 +1,4 @@
-"""The kustomize overlay that an experiment decides, over deploy/k8s/overlays."""
+"""The experiment's kustomize overlay, on top of deploy/k8s/overlays."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -10,7 +10,7 @@ from trinity.deploy.deployment import MODELS, Deployment, Folder
 
 Overlay = Literal["one-node", "cluster"]
 Files = dict[str, str]
-"""Contents by relative path."""
+"""File contents by relative path."""
 IMAGES = ("synchronizer", "buffer", "trainer", "explorer")
 KINDS: Mapping[str, tuple[str, str]] = {
     "buffer": ("apps/v1", "Deployment"),
@@ -21,7 +21,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
 
 
 def kubernetes_files(deployment: Deployment, overlay: Overlay) -> Files:
-    """The files beside `k8s/`; kubectl takes them together."""
+    """Returns the files beside `k8s/`; kubectl applies them together."""
     files = {f"{name}.yaml": _text(_patch(deployment, name, overlay)) for name in KINDS}
     resources = [f"k8s/overlays/{overlay}", "experiment.yaml"]
     files["experiment.yaml"] = _text(_experiment(deployment))
@@ -65,7 +65,7 @@ def _kustomization(deployment: Deployment, resources: list[str]) -> JsonValue:
 
 
 def _patch(deployment: Deployment, name: str, overlay: Overlay) -> JsonValue:
-    """Folders, GPUs and variables, laid over the workload of that name."""
+    """Returns folders, GPUs and variables as a patch of the workload of that name."""
     environment: list[JsonValue] = [
         {"name": key, "value": value} for key, value in deployment.environment(name).items()
     ]
@@ -76,7 +76,7 @@ def _patch(deployment: Deployment, name: str, overlay: Overlay) -> JsonValue:
         container["resources"] = {"limits": {"nvidia.com/gpu": gpus}}
     spec: dict[str, JsonValue] = {"containers": [container]}
     if folders := deployment.folders(name):
-        container["volumeMounts"] = [_mount(*one, overlay) for one in enumerate(folders)]
+        container["volumeMounts"] = [_mount(*numbered, overlay) for numbered in enumerate(folders)]
         spec["volumes"] = _volumes(folders, overlay)
     version, kind = KINDS[name]
     return {
@@ -112,12 +112,12 @@ def _volumes(folders: tuple[Folder, ...], overlay: Overlay) -> JsonValue:
 
 
 def _hub_policy() -> JsonValue:
-    """Models or data are fetched from the hub: those who do so reach the world over HTTPS."""
+    """Lets the services that fetch models or data from the hub reach the internet over HTTPS."""
     return _egress_policy("hub", ["buffer", "explorer", "trainer"], 443)
 
 
 def _telemetry_policy(port: int) -> JsonValue:
-    """Where the collector runs is not known here: on its port the services reach everything."""
+    """Lets the services reach any host on the collector's port: its location is unknown here."""
     return _egress_policy("telemetry", [*KINDS], port)
 
 
@@ -136,7 +136,7 @@ def _egress_policy(name: str, services: list[JsonValue], port: int) -> JsonValue
 
 
 def _submitting() -> JsonValue:
-    """The container that starts the experiment and follows it to its end."""
+    """Returns the container that starts the experiment and follows it to its end."""
     return {
         "name": "experiment",
         "image": "trinity-synchronizer",
@@ -165,9 +165,9 @@ def _submitting() -> JsonValue:
 
 
 def _experiment(deployment: Deployment) -> JsonValue:
-    """A Job that ends with the experiment: a failed one stays failed, a lost pod is replaced.
+    """Returns a Job that ends with the experiment: a failed one stays failed.
 
-    So is one that nobody answered, after a growing pause.
+    A lost pod is replaced. So is one whose services did not answer, after a growing pause.
     """
     labels: JsonValue = {
         "app.kubernetes.io/name": "experiment",

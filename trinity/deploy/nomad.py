@@ -1,4 +1,4 @@
-"""The variables of a Nomad job that an experiment decides, for `nomad job run -var-file`."""
+"""The experiment's variables of a Nomad job, for `nomad job run -var-file`."""
 
 import json
 
@@ -10,11 +10,11 @@ SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
 CACHE = "/alloc/data/huggingface"
 """Shared by the tasks of a group, and kept while they stay on a node."""
 PLAN_FROM_JOBS = "../plan.json"
-"""Nomad looks for files from where the job's file is."""
+"""Nomad resolves paths relative to the job file."""
 
 
 def nomad_variables(deployment: Deployment) -> str:
-    """The content of a file of variables; Nomad interpolates its strings."""
+    """Returns the content of the variables file; Nomad interpolates its strings."""
     text = json.dumps(_values(deployment), indent=2, ensure_ascii=False)
     return text.replace("${", "$${").replace("%{", "%%{") + "\n"
 

@@ -1,4 +1,4 @@
-"""What a rendering cannot do by itself, said to who made it."""
+"""Notes on steps that a rendering leaves to its user."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from trinity.errors import UserError
 
 
 def notes(deployment: Deployment, target: Target, overlay: Overlay) -> tuple[str, ...]:
-    """Sentences, in no case any."""
+    """Returns the notes as sentences; there may be none."""
     return tuple(_notes(deployment, target, overlay))
 
 
@@ -20,7 +20,7 @@ def _notes(deployment: Deployment, target: Target, overlay: Overlay) -> Iterator
         yield _of_models(" and ".join(names), target)
     yield from _unseen(deployment.plan)
     monitor = deployment.plan.stages[0].config.monitor.monitor_type
-    if monitor not in ("none", "tensorboard"):  # the latter without being asked for
+    if monitor not in ("none", "tensorboard"):  # files of the latter are always written
         yield (
             f"`monitor.monitor_type: {monitor}`: the images have no monitor; call `trinity deploy "
             "submit` with `--monitor FOLDER` as well, where the services can be reached"
@@ -35,7 +35,7 @@ def _notes(deployment: Deployment, target: Target, overlay: Overlay) -> Iterator
 
 
 def _unseen(plan: ExperimentPlan) -> Iterator[str]:
-    """Parts of one's own that fail here, and may lie in the explorer's image."""
+    """Yields the user's own parts that fail here; the explorer's image may have them."""
     try:
         check_known(plan)
     except UserError as error:

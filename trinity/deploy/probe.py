@@ -1,8 +1,7 @@
-"""Ask a service of this host how it is: python -m trinity.deploy.probe SERVICE [--ready]
+"""Checks the health of a service on this host: python -m trinity.deploy.probe SERVICE [--ready]
 
-Without `--ready`: whether the process lives; with it: whether what it needs is usable. Its address
-is read from its own variable, TRINITY_<SERVICE>_LISTEN. Exit code 0 says yes, 1 no, 2 that the
-question was wrong.
+Without `--ready`: the process is alive; with it: what it needs is usable. Its address is read from
+its own variable, TRINITY_<SERVICE>_LISTEN. Exit code 0 means yes, 1 no, 2 wrong usage.
 """
 
 import os
@@ -29,11 +28,11 @@ FULL_NAMES = {
 
 
 def main(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> int:
-    """Answers the exit code."""
+    """Returns the exit code."""
     try:
         address, name = question(arguments, environment)
         security = Security.from_environment(environment)
-        # A certificate bears the service's name, and not the address of each of its hosts.
+        # A certificate has the service's name, and not the address of each of its hosts.
         channel = open_sync_channel(address, security, server_name=arguments[0], shows_token=False)
     except UserError as error:
         sys.stderr.write(f"probe: {error}\n")
@@ -43,7 +42,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) 
 
 
 def question(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[str, str]:
-    """The address to ask, and what to ask for.
+    """Returns the address and the name to check.
 
     Raises: UserError when the arguments or the variable are not of that form.
     """

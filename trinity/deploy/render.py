@@ -1,4 +1,4 @@
-"""`trinity deploy render`: the manifests of deploy/, and beside them what one experiment adds."""
+"""`trinity deploy render`: the manifests of deploy/, with one experiment's additions."""
 
 import shutil
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ VARIABLES = "experiment.vars.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendering:
-    """What is rendered, and where to."""
+    """A rendering of a deployment for a target."""
 
     deployment: Deployment
     target: Target
@@ -35,7 +35,7 @@ class Rendering:
     output: Path
 
     def write(self) -> str:
-        """Write everything; answers the command that takes it.
+        """Writes everything; returns the command that applies it.
 
         Raises: UserError when the folder holds something else, or there are no manifests.
         """
@@ -62,7 +62,7 @@ class Rendering:
                 return {**plan, VARIABLES: nomad_variables(self.deployment)}
 
     def _prepare(self) -> None:
-        """A rendering may be written over an older one, and over nothing else."""
+        """Creates the folder; an older rendering may be overwritten, nothing else."""
         if self.output.is_dir() and any(self.output.iterdir()):
             if not (self.output / PLAN).is_file():
                 raise UserError(
@@ -75,7 +75,7 @@ class Rendering:
     def _command(self) -> str:
         match self.target:
             case "compose":
-                owner = "TRINITY_UID=$(id -u) TRINITY_GID=$(id -g)"  # who can read the secrets
+                owner = "TRINITY_UID=$(id -u) TRINITY_GID=$(id -g)"  # can read the secrets
                 return f"{owner} docker compose --project-directory {self.output} up -d"
             case "k8s":
                 return f"kubectl apply -k {self.output}"
@@ -85,7 +85,7 @@ class Rendering:
 
 
 def manifests() -> Path:
-    """The folder of the manifests that come with the project.
+    """Returns the folder of the manifests that come with the project.
 
     Raises: UserError where only the package is installed.
     """

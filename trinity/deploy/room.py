@@ -1,11 +1,14 @@
-"""Whether the machines have the GPUs that a deployment asks for."""
+"""Checks that the machines have the GPUs that a deployment needs."""
 
 from trinity.deploy.deployment import Deployment
 from trinity.errors import UserError
 
 
 def check_room(deployment: Deployment, *, on_one_node: bool) -> None:
-    """Raises: UserError where a process, or the one node, has fewer GPUs than are asked for."""
+    """Compares the GPUs of each process, and of the one node, with what is needed.
+
+    Raises: UserError when there are too few.
+    """
     node = deployment.plan.stages[0].config.cluster.gpu_per_node
     each, ranks = deployment.gpus("explorer"), deployment.gpus("trainer")
     if each > node:

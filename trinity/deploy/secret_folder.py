@@ -1,10 +1,10 @@
-"""`trinity deploy secrets`: the passwords of a deployment, in files that each service gets alone.
+"""`trinity deploy secrets`: the passwords of a deployment, in separate files for each service.
 
 secrets/
   admin/password, dsn               the database's first user, for the accounts job alone
   buffer/postgres-dsn, nats-url     synchronizer/postgres-dsn     explorer/nats-url
   nats/users.conf                   included by the broker's configuration
-  grafana/password                  of the dashboard's user admin
+  grafana/password                  for the dashboard's user admin
   kustomization.yaml                the same as Kubernetes Secrets: kubectl apply -k secrets
   nomad/                            the same as Nomad variables: nomad var put @file
 """
@@ -51,17 +51,17 @@ NOMAD: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "explorer/explorer": ("explorer/nats-url",),
     },
 }
-"""What each task of deploy/nomad is given; a task reads its own variable alone."""
+"""The secrets of each task of deploy/nomad; a task can read only its own variable."""
 PASSWORDS = ".passwords"
 AUTHORITY = "/etc/trinity/tls/ca.crt"
-"""Where a container finds the certificate by which it knows the database."""
+"""The container's path of the certificate that authenticates the database."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where the database and the broker answer, host:port as the services see them.
+    """Addresses of the database and the broker, host:port as the services see them.
 
-    Beyond loopback they are spoken to over TLS.
+    Beyond loopback they use TLS.
     """
 
     postgres: str
@@ -69,7 +69,7 @@ class Places:
 
 
 def write_secrets(folder: Path, places: Places) -> None:
-    """Write every file; passwords that were made before stay.
+    """Writes every file; existing passwords are kept.
 
     Raises: UserError when a place is not host:port.
     """
@@ -106,7 +106,7 @@ def write_secrets(folder: Path, places: Places) -> None:
 
 
 def nomad_name(file: str) -> str:
-    """How a file of the folder is called as an item of a variable."""
+    """Returns the name of a file as an item of a Nomad variable."""
     return re.sub(r"\W", "_", file.removesuffix(".conf"))
 
 

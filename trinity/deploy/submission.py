@@ -1,4 +1,4 @@
-"""Start an experiment on services that run already, and follow it to its end."""
+"""Starts an experiment on running services, and follows it to its end."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,23 +18,23 @@ from trinity.rpc.channel import open_channel
 from trinity.rpc.errors import error_of
 
 START_SECONDS = 120.0
-"""How long the services may take to answer."""
+"""Time that the services may take to answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """A plan, and the services that shall carry it out."""
+    """A plan, and the services that run it."""
 
     plan: ExperimentPlan
     synchronizer: str
     buffer: str
     monitor: Path | None = None
-    """Folder of the monitor that is fed from here; without one nobody feeds it."""
+    """Folder of the monitor that is fed from here; without it no monitor is fed."""
 
     async def run(self) -> None:
-        """Start it, or let the one of its label go on, and follow it; one that runs only goes on.
+        """Starts or resumes the experiment of the plan's label, or joins a running one; follows it.
 
-        Raises: RunFailed when it ends otherwise than finished; NotTaken when nobody answers.
+        Raises: RunFailed when it ends otherwise than finished; NotTaken when no service answers.
         """
         reporter = make_reporter(self.plan.label)
         try:
@@ -92,7 +92,7 @@ class Submission:
 
 
 def not_taken(address: str, error: grpc.aio.AioRpcError, seconds: float) -> TrinityError:
-    """What it means that a synchronizer did not do what it was asked for within so long."""
+    """Converts a failed request to the synchronizer, after so many seconds, into an error."""
     if error.code() in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE):
         return NotTaken(
             f"the synchronizer at {address} did not answer within {seconds:.0f} s: "
@@ -102,9 +102,9 @@ def not_taken(address: str, error: grpc.aio.AioRpcError, seconds: float) -> Trin
 
 
 def read_plan(path: Path) -> ExperimentPlan:
-    """A plan as `trinity deploy render` writes it.
+    """Reads a plan that `trinity deploy render` wrote.
 
-    Raises: UserError when the file is none.
+    Raises: UserError when the file holds none.
     """
     try:
         return ExperimentPlan.model_validate_json(path.read_bytes())

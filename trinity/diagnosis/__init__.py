@@ -1,1 +1,1 @@
-"""What holds a run: gathered as a snapshot, judged by rules over nothing but that."""
+"""Diagnosis of a stalled run: gathers a snapshot and applies rules that use nothing else."""

@@ -1,4 +1,4 @@
-"""Rules about parts that do not work: gone, stopped, or without an answer."""
+"""Rules about parts that do not work: gone, stopped, or unresponsive."""
 
 from trinity.diagnosis.snapshot import NEVER_ANSWERS, Condition, Part, Reply, Snapshot, Wait
 from trinity.diagnosis.verdict import State, Verdict
@@ -13,11 +13,11 @@ WHAT_HELPS = {
     "trainer": "a new one goes on from the newest checkpoint",
     "explorer": "what it held goes to the next one when its leases run out",
 }
-RANK_RESTART = "after `synchronizer.sync_timeout` the trainer starts its ranks anew"
+RANK_RESTART = "after `synchronizer.sync_timeout` the trainer restarts its ranks"
 
 
 def find_broken(snapshot: Snapshot) -> Verdict | None:
-    """The first part that does not work; those after it may only suffer from it."""
+    """Returns the first part that does not work; later ones may only suffer from it."""
     for part in _suspects(snapshot):
         fault = fault_of(part)
         if fault:
@@ -33,7 +33,7 @@ def find_broken(snapshot: Snapshot) -> Verdict | None:
 
 
 def _suspects(snapshot: Snapshot) -> list[Part]:
-    """In order; where a process is gone or stopped, nobody was given the time to be slow."""
+    """Returns the parts in order; if a process is gone or stopped, silent ones come last."""
     if not any(part.condition in NEVER_ANSWERS for part in snapshot.parts):
         return list(snapshot.parts)
     return sorted(snapshot.parts, key=_is_slow_at_most)
@@ -44,7 +44,7 @@ def _is_slow_at_most(part: Part) -> bool:
 
 
 def fault_of(part: Part) -> str:
-    """What is wrong with a part; empty if nothing is."""
+    """Describes the fault of a part; empty if there is none."""
     if part.condition is Condition.GONE:
         return _gone(part.pid, part.last_words)
     if part.condition is Condition.STOPPED:
@@ -59,7 +59,7 @@ def fault_of(part: Part) -> str:
 
 
 def restarts(snapshot: Snapshot) -> tuple[str, ...]:
-    """Which parts were started again a short while ago, and why; they answer."""
+    """Describes the parts that were restarted recently, and why; they answer."""
     return tuple(
         sentence(
             f"{title(part.name)} was started again {duration(part.died.seconds_ago)} ago: "
@@ -76,7 +76,7 @@ def _gone(pid: int, last_words: str) -> str:
 
 
 def _sufferer(part: Part, snapshot: Snapshot) -> str:
-    """Who has waited longest for it, as far as that is known."""
+    """Returns the longest wait for the part, as far as it is known."""
     waits = [
         wait
         for member in snapshot.members or ()
@@ -92,16 +92,16 @@ def _sufferer(part: Part, snapshot: Snapshot) -> str:
 def _what_to_do(part: Part) -> str:
     helps = WHAT_HELPS[part.name]
     if part.condition is Condition.STOPPED:
-        return f"`kill -CONT {part.pid}` lets it go on, `kill -KILL {part.pid}` has it started anew"
+        return f"`kill -CONT {part.pid}` lets it go on, `kill -KILL {part.pid}` has it restarted"
     if part.condition is Condition.FOREIGN:
         return f"Start it again: {helps}"
     if part.condition is Condition.GONE or part.reply is Reply.REFUSES:
         return f"{RESTARTS[:1].upper()}{RESTARTS[1:]}; {helps}"
-    return f"If it stays so, `kill -KILL {part.pid}` has it started anew; {helps}"
+    return f"If this lasts, `kill -KILL {part.pid}` has it restarted; {helps}"
 
 
 def _stopped_child(part: Part) -> Verdict | None:
-    """A rank or an engine of a service that itself answers."""
+    """Finds a stopped rank or engine of a service that itself answers."""
     for pid, name in part.stopped.items():
         alone = f"; or wait: {RANK_RESTART}" if part.name == "trainer" else ""
         return Verdict(

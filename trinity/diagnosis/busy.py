@@ -1,4 +1,4 @@
-"""Rules about parts that live, have work, and are slow to answer."""
+"""Rules about parts that are alive, have work, and are slow to answer."""
 
 from trinity.diagnosis.snapshot import Part, Snapshot
 from trinity.diagnosis.verdict import State, Verdict
@@ -6,7 +6,7 @@ from trinity.diagnosis.words import log_of, sentence, title
 
 
 def find_busy(snapshot: Snapshot, *names: str) -> Verdict | None:
-    """The first of these parts that is; it may answer in a moment."""
+    """Returns a verdict on the first busy one of these parts; it may answer soon."""
     for part in snapshot.parts:
         if part.is_busy and part.name in names:
             return Verdict(
@@ -18,7 +18,7 @@ def find_busy(snapshot: Snapshot, *names: str) -> Verdict | None:
 
 
 def busy_notes(snapshot: Snapshot) -> tuple[str, ...]:
-    """The same of parts that nobody has to wait for now."""
+    """Describes busy parts that do not hold up the run now."""
     return tuple(_describe(part) for part in snapshot.parts if part.is_busy)
 
 
@@ -34,4 +34,4 @@ def _describe(part: Part) -> str:
 def _what_to_do(part: Part) -> str:
     if part.demand.is_starved:
         return "there is more work than processors here: ask again in a moment, or end other work"
-    return f"ask again in a moment; if it stays so, `kill -KILL {part.pid}` has it started anew"
+    return f"ask again in a moment; if this lasts, `kill -KILL {part.pid}` has it restarted"

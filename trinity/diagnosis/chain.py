@@ -1,4 +1,4 @@
-"""Who waits for whom, followed from the trainer's next step to the one that everybody waits for."""
+"""The chain of waits, from the trainer's next step to its root cause."""
 
 from dataclasses import dataclass
 
@@ -6,28 +6,28 @@ from trinity.diagnosis.severed import is_for_an_answer
 from trinity.diagnosis.snapshot import Member, Snapshot, Wait
 
 LIVE_SECONDS = 10.0
-"""A member silent for longer says nothing about now."""
+"""A member silent for longer says nothing about the current state."""
 ROLES = ("trainer", "buffer", "explorer")
 OUTSIDE = {"wait for rewards that come later": "rewards", "waits until the queue": "tasks"}
-"""What comes from people or programs outside of the run, by the buffer's words."""
+"""Causes outside of the run (people or programs), by the buffer's wording."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """Waits, each for the owner of the next; the last one is for somebody who waits for nobody."""
+    """Waits, each for the owner of the next; the target of the last one does not wait."""
 
     links: tuple[Wait, ...]
     end: str
-    """Who or what that is."""
+    """The target of the last wait."""
 
     @property
     def root(self) -> Wait | None:
-        """The wait that all others wait for."""
+        """The wait that all others depend on."""
         return self.links[-1] if self.links else None
 
 
 def follow(snapshot: Snapshot) -> Chain:
-    """From whoever has to act next: the trainer, or without one at work the explorer."""
+    """Follows the waits from the trainer, or from the explorer if no trainer is at work."""
     links: list[Wait] = []
     seen: set[str] = set()
     owner = "trainer" if _at_work(snapshot, "trainer") else "explorer"
@@ -42,7 +42,7 @@ def follow(snapshot: Snapshot) -> Chain:
 
 
 def live_members(snapshot: Snapshot, role: str) -> list[Member]:
-    """Members of this role that work on the running experiment, or on none; one at an address."""
+    """Returns the role's live members on the running experiment or on none, one per address."""
     running = snapshot.running
     own = (running.id if running else "", "")
     newest: dict[str, Member] = {}
@@ -60,14 +60,14 @@ def _at_work(snapshot: Snapshot, role: str) -> bool:
 
 
 def _decisive(members: list[Member]) -> Wait | None:
-    """The longest wait; one for work or for a batch says less than any other."""
+    """Returns the longest wait; waits for work or for a batch count only if there is no other."""
     waits = [wait for member in members for wait in member.waits]
     others = [wait for wait in waits if wait.waits_for != "buffer" or is_for_an_answer(wait)]
     return max(others or waits, key=lambda wait: wait.waited_seconds, default=None)
 
 
 def _next(snapshot: Snapshot, wait: Wait) -> str:
-    """Who has to act so that this wait ends."""
+    """Returns the part that must act so that this wait ends."""
     for words, what in OUTSIDE.items():
         if words in wait.reason:
             return what
@@ -82,5 +82,5 @@ def _next(snapshot: Snapshot, wait: Wait) -> str:
 
 
 def _is_idle(wait: Wait) -> bool:
-    """An explorer with results to be committed waits for the buffer itself."""
+    """Returns false for an explorer with uncommitted results: it waits for the buffer itself."""
     return "to be committed" not in wait.reason

@@ -1,4 +1,4 @@
-"""What the services tell, in the words of a snapshot."""
+"""Converts the services' answers into a snapshot."""
 
 from trinity.api.v1 import buffer_pb2, synchronizer_pb2
 from trinity.diagnosis.snapshot import (
@@ -16,8 +16,8 @@ def snapshot(
     status: synchronizer_pb2.GetStatusResponse | str,
     work: buffer_pb2.GetBufferStatusResponse | str,
 ) -> Snapshot:
-    """Either may be the reason why there is none."""
-    complaints = [one for one in (status, work) if isinstance(one, str)]
+    """Builds the snapshot; a text in place of an answer is the reason why it is missing."""
+    complaints = [answer for answer in (status, work) if isinstance(answer, str)]
     if isinstance(status, str):
         return Snapshot(parts=parts, complaint=complaints[0])
     return Snapshot(
@@ -88,5 +88,5 @@ def _work(message: buffer_pb2.StageStatus) -> StageWork:
 
 
 def _word(constant: str) -> str:
-    """`EXPERIMENT_STATE_RUNNING` as `running`."""
+    """Converts `EXPERIMENT_STATE_RUNNING` to `running`."""
     return constant.rpartition("_")[2].lower()

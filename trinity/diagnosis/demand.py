@@ -1,4 +1,4 @@
-"""How much a process wants of the processors, and how much of it it gets."""
+"""CPU time that a process uses and waits for."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,16 +6,16 @@ from typing import Self
 
 NANO = 1e-9
 BUSY_SHARE = 0.2
-"""Who wants less of the time than this has something else that keeps it from answering."""
+"""A process that uses or wants a smaller share of the time is not slowed by the processors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Of all threads of a process, as far as Linux tells; elsewhere nothing is known of it."""
+    """Sums over all threads of a process, as counted by Linux; zero on other systems."""
 
     worked_seconds: float = 0.0
     queued_seconds: float = 0.0
-    """Ready to work, while others had the processors."""
+    """Time ready to run while all processors were busy."""
 
     def __sub__(self, before: Self) -> "Demand":
         return Demand(
@@ -24,17 +24,17 @@ class Demand:
         )
 
     def is_busy(self, seconds: float) -> bool:
-        """Whether it had or wanted a processor for a good part of that time."""
+        """Returns true if the process had or wanted a processor for a good part of that time."""
         return self.worked_seconds + self.queued_seconds > BUSY_SHARE * seconds
 
     @property
     def is_starved(self) -> bool:
-        """Whether it waited for processors more than it worked."""
+        """True if it waited for processors longer than it ran."""
         return self.queued_seconds > self.worked_seconds
 
 
 def demand_of(pid: int) -> Demand:
-    """Since the process began."""
+    """Returns the demand of a process since its start."""
     worked = queued = 0
     for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
         try:

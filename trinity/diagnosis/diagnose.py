@@ -1,4 +1,4 @@
-"""From a snapshot to the one cause that holds the run, or that nothing does."""
+"""Derives from a snapshot the one cause that holds up the run, or that there is none."""
 
 from dataclasses import replace
 
@@ -11,32 +11,32 @@ from trinity.diagnosis.verdict import State, Verdict
 from trinity.diagnosis.words import PART_OF, duration, log_of, sentence, title
 
 SLOW = ("workflow", "ranks", "engine", "external model", "reader", "advantage function")
-"""Waits for work that may just take its time."""
+"""Targets of waits for work that may simply be slow."""
 OWNED = (*SLOW, "files")
-"""What belongs to whoever waits for it."""
+"""Targets that belong to the waiting part itself."""
 AT_WORK = ("trainer", "explorer")
 AWAY_SECONDS = 2.0
 SLOW_SECONDS = 3.0
 SLOW_FACTOR = 3.0
-"""Work that takes so many times as long as a whole step usually does."""
+"""Limit for slow work, in multiples of a whole step's usual duration."""
 FIRST_STEP_SECONDS = 60.0
-"""As long as nothing is known of how long a step takes; models are loaded meanwhile."""
+"""Limit while a step's usual duration is unknown; models are being loaded meanwhile."""
 UNEXPLAINED_SECONDS = 60.0
 UNEXPLAINED_FACTOR = 10.0
-"""Who is at work and says nothing of waits is believed for so many usual steps."""
+"""A part at work that reports no wait is considered stuck after so many usual steps."""
 MIN_RUNS = 8
 LOST_SHARE = 0.5
 ADVICE = {
     "workflow": "An attempt that takes longer than `explorer.max_timeout` is aborted and made "
     "again, and at last its task is given up",
     "ranks": "When no rank gives a sign of life for `synchronizer.sync_timeout`, the trainer "
-    "starts them anew from the newest checkpoint",
+    "restarts them from the newest checkpoint",
     "engine": "A large model takes minutes to load; one that does not load is given up after "
     "`synchronizer.sync_timeout`",
     "external model": "A model that others serve and that does not answer is given up after "
     "`synchronizer.sync_timeout`, and the stage fails",
     "files": "Weights whose files do not match their manifest are never loaded: the disk is at "
-    "fault, or somebody changed them",
+    "fault, or they were changed",
     "advantage function": "One that takes too long is ended and tried again, at last without the "
     "group",
     "another trainer": "This one takes over when the other is gone",
@@ -48,14 +48,14 @@ ADVICE = {
 
 
 def diagnose(snapshot: Snapshot) -> Verdict:
-    """The first rule that finds something decides; what a full disk does looks like many things."""
+    """Applies the rules until one finds something; a full disk explains many symptoms."""
     verdict = _first_found(snapshot)
     if not snapshot.full_disk or verdict.state in (State.OVER, State.IDLE):
         return verdict
     text = sentence(f"the disk of {snapshot.full_disk} is full: make room there")
     if verdict.is_healthy:
         return replace(verdict, notes=(*verdict.notes, text))
-    again = "A run that has ended by then goes on with the command that started it."
+    again = "A run that has ended by then continues with the command that started it."
     return Verdict(
         state=State.BROKEN,
         cause="disk full",
@@ -86,13 +86,13 @@ def _not_running(experiments: tuple[Experiment, ...]) -> Verdict:
 
 
 def _unknown(snapshot: Snapshot) -> Verdict | None:
-    """All parts live, and one of them cannot tell how things stand."""
+    """Reports a part that is alive but cannot report the state."""
     if snapshot.members is not None and snapshot.work is not None:
         return None
     part = "synchronizer" if snapshot.members is None else "buffer"
     if (busy := find_busy(snapshot, "postgres", part)) is not None:
         return busy
-    text = f"the run waits for {title(part)}, which lives and cannot say how things stand"
+    text = f"the run waits for {title(part)}, which is alive but cannot report the state"
     complaint = f" ({snapshot.complaint})" if snapshot.complaint else ""
     own = _own_wait(snapshot, part)
     return Verdict(
@@ -103,20 +103,22 @@ def _unknown(snapshot: Snapshot) -> Verdict | None:
 
 
 def _own_wait(snapshot: Snapshot, part: str) -> str:
-    """What it waits for itself, as far as the synchronizer was told."""
+    """Describes what the part itself waits for, as far as the synchronizer knows."""
     waits = [wait for member in live_members(snapshot, part) for wait in member.waits]
     longest = max(waits, key=lambda wait: wait.waited_seconds, default=None)
     return f": {_describe(longest)}{link_hint(snapshot, longest)}" if longest else ""
 
 
 def _missing(snapshot: Snapshot) -> Verdict | None:
-    """A role that the stage needs and that nobody plays."""
+    """Finds a role that the stage needs and that no live member has."""
     running = snapshot.running
     for role in running.roles if running is not None else ():
         if role in ("trainer", "explorer") and not live_members(snapshot, role):
             if (busy := find_busy(snapshot, role)) is not None:
                 return busy
-            heard = [one.silent_seconds for one in snapshot.members or () if one.role == role]
+            heard = [
+                member.silent_seconds for member in snapshot.members or () if member.role == role
+            ]
             last = f" (the last one {duration(min(heard))} ago)" if heard else ""
             text = f"the run waits for {title(role)}: none has been heard of{last}"
             return Verdict(
@@ -146,7 +148,7 @@ def _waits(snapshot: Snapshot) -> Verdict:
                 notes=notes,
             )
     elif _is_unexplained(work):
-        text = f"{_progress(work)}, and {title(chain.end)}, which has to act, says of no wait"
+        text = f"{_progress(work)}, and {title(chain.end)}, which has to act, reports no wait"
         return Verdict(
             state=State.HELD,
             cause=f"{chain.end} silent",
@@ -164,7 +166,7 @@ def _is_unexplained(work: StageWork | None) -> bool:
 
 
 def _patience(chain: Chain, root: Wait, work: StageWork | None) -> float:
-    """How long a wait of this kind is nothing to speak of."""
+    """Returns the duration for which a wait of this kind is normal."""
     if root.waits_for not in SLOW and chain.end not in OUTSIDE.values():
         return AWAY_SECONDS
     if work is None or not work.step_seconds:
@@ -216,7 +218,7 @@ def _progress(work: StageWork | None) -> str:
 
 
 def _notes(work: StageWork | None) -> tuple[str, ...]:
-    """Runs that come to nothing make every step dearer, and nobody waits longer for it."""
+    """Reports that many runs fail, which makes every step costlier though no wait is longer."""
     if work is None or work.num_recent_runs < MIN_RUNS:
         return ()
     if work.num_recent_lost < LOST_SHARE * work.num_recent_runs:

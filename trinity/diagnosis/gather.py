@@ -1,4 +1,4 @@
-"""Takes a snapshot of a run: of its processes, and of what its services tell."""
+"""Takes a snapshot of a run: of its processes, and of its services' answers."""
 
 import asyncio
 import shutil
@@ -44,36 +44,38 @@ FOREIGN = Condition.FOREIGN
 WORKERS = ("trainer", "explorer")
 REMEMBERED_SECONDS = 60.0
 LEAST_FREE_BYTES = 16 * 1024 * 1024
-"""The database's log alone grows by so much at a time."""
+"""The database's log alone grows by this much at a time."""
 SHORT_SECONDS = 0.5
-"""Where a process is stopped or gone the cause is clear: what others say of it is a detail."""
+"""When a process is stopped or gone the cause is clear: other answers are details."""
 
 
 PATIENT_SECONDS = 10.0
-"""For a second question, where somebody has work and therefore has not answered the first."""
+"""For a second attempt, when a busy part has not answered the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answers:
     seconds: float
-    """That they were given."""
+    """Time that the parts were given to answer."""
     demands: dict[str, Demand]
-    """Of the parts whose processes are ours, meanwhile."""
+    """CPU demand meanwhile of the parts whose processes are ours."""
     signs: dict[str, Sign]
     status: synchronizer_pb2.GetStatusResponse | str
     work: buffer_pb2.GetBufferStatusResponse | str
 
     @property
     def lack_somebody_busy(self) -> bool:
-        """Whether somebody who has not answered has work: more time may help."""
+        """True if a part that has not answered is busy: more time may help."""
         lacking = {name for name, sign in self.signs.items() if sign.reply is Reply.SILENT}
         told = {"synchronizer": self.status, "buffer": self.work}
         lacking |= {name for name, answer in told.items() if isinstance(answer, str)}
-        return any(self.demands[one].is_busy(self.seconds) for one in lacking & self.demands.keys())
+        return any(
+            self.demands[name].is_busy(self.seconds) for name in lacking & self.demands.keys()
+        )
 
 
 async def gather(running: RunningStack, job_dir: Path) -> Snapshot:
-    """Ask everybody at once; takes seconds at most, whoever is down."""
+    """Asks all parts at once; takes seconds at most, even if some are down."""
     addresses = _addresses(running)
     processes = await asyncio.to_thread(Processes)
     conditions = {
@@ -88,7 +90,7 @@ async def gather(running: RunningStack, job_dir: Path) -> Snapshot:
     parts = []
     for name, address in addresses.items():
         if name in WORKERS and name not in running.pids:
-            continue  # a stack without it: nobody needs it
+            continue  # this stack has no such worker
         pid, sign = running.pids.get(name, 0), answers.signs[name]
         log_file = job_dir / "log" / f"{name}.log"
         is_gone = conditions[name] is Condition.GONE
@@ -113,7 +115,7 @@ async def gather(running: RunningStack, job_dir: Path) -> Snapshot:
 
 
 def has_no_room(folder: Path) -> bool:
-    """Whether next to nothing can be written there; where that cannot be told, it can."""
+    """Returns true if almost nothing can be written there; false if that is unknown."""
     try:
         return shutil.disk_usage(folder).free < LEAST_FREE_BYTES
     except OSError:
@@ -121,7 +123,7 @@ def has_no_room(folder: Path) -> bool:
 
 
 def _died(death: Death | None) -> Died | None:
-    """What was a while ago explains nothing any more."""
+    """Returns a recent death; an old one explains nothing any more."""
     if death is None:
         return None
     seconds_ago = (datetime.now(UTC) - death.at).total_seconds()
@@ -131,7 +133,7 @@ def _died(death: Death | None) -> Died | None:
 
 
 def _addresses(running: RunningStack) -> dict[str, str]:
-    """Each part after those that it needs."""
+    """Returns the addresses of the parts, each after those that it depends on."""
     where = running.addresses
     return {
         "postgres": where.postgres_dsn,
@@ -163,7 +165,7 @@ async def _ask(running: RunningStack, addresses: dict[str, str], seconds: float)
         await asyncio.gather(*(channel.close() for channel in channels.values()))
     return _Answers(
         seconds=seconds,
-        demands={name: demand_of(running.pids[name]) - one for name, one in before.items()},
+        demands={name: demand_of(running.pids[name]) - demand for name, demand in before.items()},
         signs={name: sign.result() for name, sign in signs.items()},
         status=status.result(),
         work=work.result(),
@@ -171,7 +173,7 @@ async def _ask(running: RunningStack, addresses: dict[str, str], seconds: float)
 
 
 async def _told(call: Coroutine[object, object, T]) -> T | str:
-    """The answer, or why there is none."""
+    """Returns the answer, or the reason why there is none."""
     try:
         return await call
     except grpc.aio.AioRpcError as error:

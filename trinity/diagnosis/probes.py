@@ -1,4 +1,4 @@
-"""Asks parts for a sign of life, without any account or password of theirs."""
+"""Liveness probes of the parts, which need no account or password."""
 
 import asyncio
 import contextlib
@@ -17,13 +17,13 @@ ANSWER_SECONDS = 3.0
 POSTGRES_PORT, NATS_PORT = 5432, 4222
 PROTOCOL = 3 << 16
 CANNOT_SERVE = ("57P03", "53300")
-"""Postgres: it starts or ends; it has too many connections."""
+"""Postgres' codes: it is starting or ending; it has too many connections."""
 MAX_ANSWER_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """What came of asking."""
+    """The result of a probe."""
 
     reply: Reply
     detail: str = ""
@@ -34,13 +34,13 @@ Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 def place(url: str, default_port: int) -> tuple[str, int]:
-    """Host and port of an address; an empty host where there is none to ask."""
+    """Returns host and port of an address; the host is empty where there is nothing to probe."""
     parts = urllib.parse.urlsplit(url if "//" in url else f"//{url}")
     return parts.hostname or "", parts.port or default_port
 
 
 async def ask_service(channel: grpc.aio.Channel, seconds: float = ANSWER_SECONDS) -> Sign:
-    """Whether a service answers at all."""
+    """Checks that a service answers at all."""
     stub = health_pb2_grpc.HealthStub(channel)
     try:
         await stub.Check(health_pb2.HealthCheckRequest(), timeout=seconds)
@@ -52,12 +52,12 @@ async def ask_service(channel: grpc.aio.Channel, seconds: float = ANSWER_SECONDS
 
 
 async def ask_nats(url: str, seconds: float = ANSWER_SECONDS) -> Sign:
-    """A broker introduces itself to everybody who connects."""
+    """Checks the greeting that a broker sends to every client."""
     return await _ask(place(url, NATS_PORT), _introduction, seconds)
 
 
 async def ask_postgres(url: str, seconds: float = ANSWER_SECONDS) -> Sign:
-    """A database asks everybody for a password, or says why it does not."""
+    """Checks that a database asks for a password, or returns its reason not to."""
     return await _ask(place(url, POSTGRES_PORT), _first_answer, seconds)
 
 
@@ -91,10 +91,10 @@ async def _connection(host: str, port: int) -> AsyncIterator[Connection]:
 
 async def _introduction(connection: Connection) -> Sign:
     reader, _ = connection
-    said = await reader.readline()
-    if said.startswith(b"INFO"):
+    greeting = await reader.readline()
+    if greeting.startswith(b"INFO"):
         return ALIVE
-    raise ConnectionError("it does not introduce itself as a broker")
+    raise ConnectionError("it does not greet like a broker")
 
 
 async def _first_answer(connection: Connection) -> Sign:
@@ -107,7 +107,9 @@ async def _first_answer(connection: Connection) -> Sign:
     body = await reader.readexactly(min(length - 4, MAX_ANSWER_BYTES))
     if kind != b"E":
         return ALIVE
-    said = {part[:1]: part[1:].decode(errors="replace") for part in body.split(b"\0") if part}
-    if said.get(b"C") in CANNOT_SERVE:
-        return Sign(Reply.REFUSES, f"it says: {said.get(b'M', 'it cannot serve')}")
+    error_fields = {
+        part[:1]: part[1:].decode(errors="replace") for part in body.split(b"\0") if part
+    }
+    if error_fields.get(b"C") in CANNOT_SERVE:
+        return Sign(Reply.REFUSES, f"it says: {error_fields.get(b'M', 'it cannot serve')}")
     return ALIVE

@@ -1,4 +1,4 @@
-"""Looks at the processes of this machine."""
+"""Inspects the processes of this machine."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ GONE = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
 
 class Processes:
-    """All processes as they are now; one look serves for every question."""
+    """A snapshot of all processes, which serves every query."""
 
     def __init__(self) -> None:
         self._status: dict[int, str] = {}
@@ -25,14 +25,14 @@ class Processes:
             self._children[process.info["ppid"]].append(process.pid)
 
     def condition(self, pid: int) -> Condition:
-        """How a process is."""
+        """Returns the condition of a process."""
         status = self._status.get(pid)
         if status is None or status in GONE:
             return Condition.GONE
         return Condition.STOPPED if status in STOPPED else Condition.RUNNING
 
     def stopped_below(self, pid: int) -> Mapping[int, str]:
-        """Stopped processes that it or its children have started, and what they are."""
+        """Returns its stopped descendants by process number, and what they are."""
         found: dict[int, str] = {}
         waiting = list(self._children[pid])
         while waiting:
@@ -44,7 +44,7 @@ class Processes:
 
 
 def _what(pid: int) -> str:
-    """The module or program that a process runs."""
+    """Returns the module or program that a process runs."""
     try:
         line = psutil.Process(pid).cmdline()
     except psutil.Error:
@@ -55,7 +55,7 @@ def _what(pid: int) -> str:
 
 
 def last_words(log_file: Path) -> str:
-    """The last line of a log."""
+    """Returns the last line of a log."""
     try:
         with log_file.open("rb") as file:
             size = file.seek(0, 2)
@@ -63,5 +63,5 @@ def last_words(log_file: Path) -> str:
             lines = file.read().decode(errors="replace").split("\n")
     except OSError:
         return ""
-    said = [line.strip() for line in lines if line.strip()]
-    return said[-1][:MAX_WORDS] if said else ""
+    nonempty_lines = [line.strip() for line in lines if line.strip()]
+    return nonempty_lines[-1][:MAX_WORDS] if nonempty_lines else ""

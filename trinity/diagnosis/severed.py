@@ -1,26 +1,26 @@
-"""Rules about parts that work, and do not reach one another."""
+"""Rules about parts that work but do not reach one another."""
 
 from trinity.diagnosis.snapshot import Member, Part, Reply, Snapshot, Wait
 from trinity.diagnosis.verdict import State, Verdict
 from trinity.diagnosis.words import PART_OF, duration, sentence, title
 
 SILENT = ("does not answer", "has not answered", "it says nothing", "cannot be followed")
-"""What waits say of somebody who gives no answer at all."""
+"""Wording of waits for a part that gives no answer at all."""
 CALLED = "{}: "
-"""Errors of calls begin with who was called."""
+"""Prefix of call errors: the called part's name."""
 UNHEARD_SECONDS = 6.0
-"""Three signs of life that did not come."""
+"""Three missed heartbeats."""
 ADVICE = "look at the network between the two"
 
 
 def is_for_an_answer(wait: Wait) -> bool:
-    """Whether somebody gets no answer, rather than an answer to wait."""
+    """Returns true if the wait is for any answer at all, not for a certain state."""
     called = CALLED.format(wait.waits_for)
     return called in wait.reason or any(word in wait.reason for word in SILENT)
 
 
 def link_hint(snapshot: Snapshot, wait: Wait) -> str:
-    """What to say beside a wait for somebody who answers to others; empty when none does."""
+    """Returns a hint for a wait for a part that answers others; empty if it does not."""
     part = snapshot.part(PART_OF.get(wait.waits_for, wait.waits_for))
     if part is None or part.reply is not Reply.ANSWERS or not is_for_an_answer(wait):
         return ""
@@ -28,7 +28,7 @@ def link_hint(snapshot: Snapshot, wait: Wait) -> str:
 
 
 def find_unheard(snapshot: Snapshot) -> Verdict | None:
-    """Who the stage needs and the synchronizer does not hear of, though both answer here."""
+    """Finds a part that the stage needs and the synchronizer does not hear, though both are up."""
     running = snapshot.running
     for part in _unheard(snapshot):
         if running is not None and part.name in running.roles:
@@ -41,12 +41,12 @@ def find_unheard(snapshot: Snapshot) -> Verdict | None:
 
 
 def unheard_notes(snapshot: Snapshot) -> tuple[str, ...]:
-    """The same of parts whose waits nobody gets to see now."""
+    """Describes unheard parts, whose waits are not visible now."""
     return tuple(sentence(_describe(part, snapshot)) for part in _unheard(snapshot))
 
 
 def _unheard(snapshot: Snapshot) -> list[Part]:
-    """Where nobody at all is heard of, the synchronizer itself was away."""
+    """Returns the unheard parts; if no member is heard at all, the synchronizer was away."""
     heard = [member.silent_seconds for member in snapshot.members or ()]
     if not heard or min(heard) > UNHEARD_SECONDS:
         return []
@@ -62,7 +62,7 @@ def _describe(part: Part, snapshot: Snapshot) -> str:
 
 
 def _silence(part: Part, snapshot: Snapshot) -> float:
-    """Since when the newest member at this part's address is silent; 0 for who has none."""
+    """Returns the silence of the newest member at this part's address; 0 if there is none."""
     there = [member for member in snapshot.members or () if _is_at(member, part)]
     if part.reply is not Reply.ANSWERS:
         return 0.0

@@ -1,4 +1,4 @@
-"""Everything that a diagnosis is made from, as it was at one moment."""
+"""The input of a diagnosis, as it was at one moment."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,25 +10,25 @@ NEVER = -1.0
 
 
 class Condition(StrEnum):
-    """How the process of a part is."""
+    """The state of a part's process."""
 
     RUNNING = "running"
     STOPPED = "stopped"
-    """By a signal or a debugger; it goes on when it is told to."""
+    """By a signal or a debugger; it continues when told to."""
     GONE = "gone"
     FOREIGN = "foreign"
-    """Started by somebody else: nothing is known of it."""
+    """Not started by us: nothing is known of it."""
 
 
 NEVER_ANSWERS = (Condition.STOPPED, Condition.GONE)
 
 
 class Reply(StrEnum):
-    """What a part says when it is asked for a sign of life."""
+    """A part's answer to a liveness probe."""
 
     ANSWERS = "answers"
     REFUSES = "refuses"
-    """Nothing listens there, or it says that it cannot serve now."""
+    """Nothing listens there, or it reports that it cannot serve now."""
     SILENT = "silent"
 
 
@@ -42,29 +42,29 @@ class Part:
     condition: Condition = Condition.RUNNING
     reply: Reply = Reply.ANSWERS
     detail: str = ""
-    """What it said instead of an answer."""
+    """Its text, if it refused."""
     log_file: str = ""
     last_words: str = ""
-    """The last line of its log, where its process is gone."""
+    """The last line of its log, if its process is gone."""
     died: "Died | None" = None
-    """The process before this one, where that ended by itself a short while ago."""
+    """The process before this one, if that ended by itself recently."""
     stopped: Mapping[int, str] = field(default_factory=dict)
     """Stopped processes that it had started, with what they are."""
     asked_seconds: float = 0.0
-    """How long it was given to answer."""
+    """Time that it was given to answer."""
     demand: Demand = field(default_factory=Demand)
-    """What it wanted of the processors while it was asked."""
+    """Its CPU demand while it was probed."""
 
     @property
     def is_busy(self) -> bool:
-        """Whether it lives, has work, and has not come to answer."""
+        """True if it is alive and has work, but has not answered."""
         silent = self.reply is Reply.SILENT and self.condition is Condition.RUNNING
         return silent and self.demand.is_busy(self.asked_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Died:
-    """A process in whose place another was started."""
+    """A process that was replaced by a new one."""
 
     pid: int
     last_words: str
@@ -80,7 +80,7 @@ class Wait:
     reason: str
     waited_seconds: float
     deadline_seconds: float = 0.0
-    """Until it gives up; 0 when it never does."""
+    """Time until it gives up; 0 when it never does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,14 +105,14 @@ class Experiment:
     state: str
     reason: str = ""
     stage: str = ""
-    """The one that runs."""
+    """The running stage."""
     roles: tuple[str, ...] = ()
-    """Whose part of that stage is not done."""
+    """Roles that have not finished that stage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageWork:
-    """The open work of one stage, and how it gets on."""
+    """The open work of one stage, and its progress."""
 
     experiment_id: str
     stage: str
@@ -130,34 +130,36 @@ class StageWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A run at one moment; what could not be asked for is None."""
+    """A run at one moment; parts that could not be queried are None."""
 
     parts: tuple[Part, ...]
-    """Each after those that it needs."""
+    """Each after those that it depends on."""
     members: tuple[Member, ...] | None = None
     experiments: tuple[Experiment, ...] | None = None
     """Newest first."""
     work: tuple[StageWork, ...] | None = None
     complaint: str = ""
-    """Why something could not be asked for."""
+    """The reason why something could not be queried."""
     full_disk: str = ""
-    """The run's directory, where its disk has no room left."""
+    """The run's directory, if its disk is full."""
 
     def part(self, name: str) -> Part | None:
-        """The part of that name."""
+        """Returns the part with that name."""
         return next((part for part in self.parts if part.name == name), None)
 
     @property
     def running(self) -> Experiment | None:
-        """The experiment that is worked on: the oldest that runs."""
-        running = [one for one in self.experiments or () if one.state == "running"]
+        """The experiment that is worked on: the oldest running one."""
+        running = [
+            experiment for experiment in self.experiments or () if experiment.state == "running"
+        ]
         return running[-1] if running else None
 
     @property
     def stage_work(self) -> StageWork | None:
-        """The open work of the stage that runs."""
+        """The open work of the running stage."""
         running = self.running
         if running is None:
             return None
-        mine = [one for one in self.work or () if one.experiment_id == running.id]
-        return next((one for one in mine if one.stage == running.stage), None)
+        mine = [work for work in self.work or () if work.experiment_id == running.id]
+        return next((work for work in mine if work.stage == running.stage), None)

@@ -1,17 +1,17 @@
-"""What a diagnosis comes to."""
+"""The result of a diagnosis."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class State(StrEnum):
-    """How a run gets on."""
+    """The state of a run."""
 
     WORKING = "working"
     HELD = "held"
-    """Something has to end or to be mended before it goes on."""
+    """Something has to end or to be fixed before it continues."""
     BROKEN = "broken"
-    """The same, and it is a part that does not work."""
+    """The same, because a part does not work."""
     OVER = "over"
     """It has failed or was cancelled."""
     IDLE = "idle"
@@ -27,14 +27,14 @@ class Verdict:
 
     state: State
     cause: str
-    """Tells causes from one another, whatever their sentences say of the time."""
+    """Distinguishes causes, whatever durations their sentences mention."""
     text: str
     owner: str = ""
-    """Who waits, where work takes its time that belongs to itself."""
+    """The waiting part, if it waits for slow work of its own."""
     notes: tuple[str, ...] = ()
-    """What does not hold the run and should be known."""
+    """Facts worth knowing that do not hold up the run."""
 
     @property
     def is_healthy(self) -> bool:
-        """Whether nothing has to be done."""
+        """True if no action is needed."""
         return self.state in HEALTHY

@@ -1,4 +1,4 @@
-"""How parts and durations are called in sentences."""
+"""Wording of parts and durations in sentences."""
 
 from trinity.diagnosis.snapshot import Part
 
@@ -16,16 +16,16 @@ TITLES = {
     "tasks": "tasks from outside",
 }
 PART_OF = {"database": "postgres", "broker": "nats"}
-"""What waits call these parts."""
+"""Parts by the names that waits use."""
 
 
 def title(name: str) -> str:
-    """`the buffer`, `Postgres`."""
+    """Returns `the buffer`, `Postgres`."""
     return TITLES.get(PART_OF.get(name, name), f"the {name}")
 
 
 def duration(seconds: float) -> str:
-    """`12 s`, `3 min 20 s`."""
+    """Returns `12 s`, `3 min 20 s`."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -34,10 +34,10 @@ def duration(seconds: float) -> str:
 
 
 def log_of(part: Part | None) -> str:
-    """Where to read on, as the end of a sentence."""
+    """Returns the log's path as the end of a sentence."""
     return f"; its log is {part.log_file}" if part is not None and part.log_file else ""
 
 
 def sentence(text: str) -> str:
-    """Begun with a capital letter and ended with a full stop."""
+    """Capitalizes the text and ends it with a full stop."""
     return text[:1].upper() + text[1:].rstrip(".") + "."

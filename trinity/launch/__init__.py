@@ -1,1 +1,1 @@
-"""Launch an experiment on this machine and follow it to its end."""
+"""Launches an experiment on this machine and follows it to its end."""

@@ -1,4 +1,4 @@
-"""Evaluates the checkpoints of a run: an experiment of its own, in the run's database."""
+"""Evaluates the checkpoints of a run, as an experiment of its own in the run's database."""
 
 import json
 import re
@@ -28,14 +28,14 @@ CHECKPOINT = re.compile(r"step-(\d+)-\d+")
 
 
 def is_bench(plan: ExperimentPlan) -> bool:
-    """Whether checkpoints are to be evaluated."""
+    """Returns true when the plan evaluates checkpoints."""
     return any(stage.mode == "bench" and stage.needs_training for stage in plan.stages)
 
 
 def bench_plan(plan: ExperimentPlan) -> ExperimentPlan:
-    """The stages of mode bench, in a directory of their own within the run's.
+    """Returns the stages of mode bench, with their own directory inside the run's.
 
-    The directory is called by the newest checkpoint and the settings: more training or other
+    The directory is named by the newest checkpoint and the settings: more training or other
     tasksets make another one, in which only what is new is evaluated.
 
     Raises: UserError when there is nothing to evaluate or with.
@@ -45,7 +45,7 @@ def bench_plan(plan: ExperimentPlan) -> ExperimentPlan:
             f"{plan.job_dir} holds no run whose checkpoints could be evaluated: train it first, "
             "then start it with `mode=bench`"
         )
-    stages = [one for one in plan.stages if one.mode == "bench" and one.needs_training]
+    stages = [stage for stage in plan.stages if stage.mode == "bench" and stage.needs_training]
     newest = "-".join(str(_newest_checkpoint(plan, stage)) for stage in stages)
     which = "newest" if stages[0].config.explorer.bench_on_latest_checkpoint else "step"
     settings = digest_of_fixed(plan.model_copy(update={"stages": tuple(stages)}))
@@ -71,7 +71,7 @@ def _newest_checkpoint(plan: ExperimentPlan, stage: StagePlan) -> int:
             "`mode: bench` evaluates checkpoints on them"
         )
     folder = plan.job_path / "stages" / stage.name / "checkpoints"
-    names = [one.name for one in folder.iterdir()] if folder.is_dir() else []
+    names = [folder_entry.name for folder_entry in folder.iterdir()] if folder.is_dir() else []
     steps = [int(found[1]) for name in names if (found := CHECKPOINT.fullmatch(name))]
     if not steps:
         raise UserError(
@@ -89,26 +89,28 @@ class _Known:
 
 
 def _known_versions(plan: ExperimentPlan, name: str) -> Iterator[_Known]:
-    """What earlier starts have evaluated, and how."""
+    """Yields the versions that earlier starts have evaluated, and with which settings."""
     for folder in sorted((plan.job_path / FOLDER).glob("*")):
         summary = read_finished(folder) if folder.name != name else None
         if summary is None:
             continue
         stored = ExperimentPlan.model_validate_json((folder / PLAN_FILE).read_bytes())
-        how = {stage.name: _how(stage) for stage in stored.stages}
+        digests = {stage.name: _how(stage) for stage in stored.stages}
         for stage in summary.stages:
             for version in {done.version for done in stage.evaluations}:
-                yield _Known(stage.name, version, how[stage.name])
+                yield _Known(stage.name, version, digests[stage.name])
 
 
 def _how(stage: StagePlan) -> str:
-    """What an evaluation's figures depend on beside the weights."""
+    """Returns the settings that an evaluation's metrics depend on, besides the weights."""
     values = stage.model_dump(mode="json", include=set(EVALUATED_BY))
     return json.dumps(hidden("", values))
 
 
 def _benched(stage: StagePlan, known: list[_Known]) -> BenchedRun:
-    versions = {one.version for one in known if (one.stage, one.how) == (stage.name, _how(stage))}
+    versions = {
+        entry.version for entry in known if (entry.stage, entry.how) == (stage.name, _how(stage))
+    }
     return BenchedRun(
         experiment_id=UNKNOWN, stage=stage.name, known_versions=tuple(sorted(versions))
     )
@@ -123,7 +125,7 @@ class BenchSource:
     async def complete(
         self, synchronizer: SynchronizerServiceStub, made: ExperimentPlan
     ) -> ExperimentPlan:
-        """With the run's id, and the weights that its stages had started from."""
+        """Returns the plan with the run's id and the weights that its stages started from."""
         experiment = await self.run.experiment(synchronizer)
         made.job_path.mkdir(parents=True, exist_ok=True)
         stages = []

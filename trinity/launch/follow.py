@@ -1,4 +1,4 @@
-"""Follow an experiment from outside: its progress events, its state, and what the processes do."""
+"""Follows an experiment from outside: its progress events, its state and its processes."""
 
 import asyncio
 import logging
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.5
 SETTLE_SECONDS = 30.0
-"""How long the events of an ended experiment may take to arrive."""
+"""Time that the events of an ended experiment may take to arrive."""
 
 RUNNING = synchronizer_pb2.EXPERIMENT_STATE_RUNNING
 FINISHED = synchronizer_pb2.EXPERIMENT_STATE_FINISHED
@@ -24,9 +24,9 @@ FINISHED = synchronizer_pb2.EXPERIMENT_STATE_FINISHED
 
 @dataclass(slots=True, kw_only=True)
 class Follower:
-    """Feeds a view and a reporter from an experiment's streams, through restarts.
+    """Feeds a view and a reporter from an experiment's streams, across restarts.
 
-    A stream whose token ended is opened again with the one that the file holds then.
+    A stream whose token expired is reopened with the token that the file then holds.
     """
 
     experiment: synchronizer_pb2.Experiment
@@ -35,15 +35,15 @@ class Follower:
     view: RunView
     reporter: Reporter
     on_stage: Callable[[str], None]
-    """Told the name of each stage when it is seen to run."""
+    """Called with the name of each stage when it is seen running."""
     began_millis: int = 0
-    """Events before this belong to earlier starts: the view takes them in, nobody is told again."""
+    """Events before this belong to earlier starts: they update the view but are not reported."""
     _untold: set[str] = field(default_factory=set)
-    """Stages with such events, until it is said how far they had come."""
+    """Stages with such events, until their earlier progress is reported."""
     _told: set[tuple[str, int]] = field(default_factory=set)
 
     async def until_ended(self) -> synchronizer_pb2.Experiment:
-        """Follow until the experiment has ended and its events are taken in; answers its end."""
+        """Follows until the experiment has ended and its events are applied; returns it."""
         events = asyncio.create_task(self._read_events_again())
         ending = asyncio.create_task(self._until_not_running())
         try:
@@ -88,7 +88,7 @@ class Follower:
         self.experiment = now
 
     async def _read_events_again(self) -> None:
-        """Never returns; what is not a passing outage is raised, and ends the run."""
+        """Runs until cancelled; errors other than passing outages are raised, and end the run."""
         reopening = Reopening()
         while True:
             reopening.opened()
@@ -122,14 +122,14 @@ class Follower:
         self.reporter.event(self.view, event)
 
     def _say_where(self, stage_name: str) -> None:
-        """How far a stage had come before this start."""
+        """Reports how far a stage had come before this start."""
         stage = self.view.stages.get(stage_name)
         if stage is not None and stage.last_step:
             steps = f"step {stage.last_step}/{stage.total_steps or '?'}"
             self.reporter.say(f"[{stage_name}] goes on; it had come to {steps}")
 
     async def _settle(self) -> None:
-        """Until what is finished is told and then nothing more: the end may overtake events."""
+        """Waits until finished stages are shown and no events arrive: these may lag the end."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SETTLE_SECONDS
         seen = -1
@@ -138,7 +138,7 @@ class Follower:
             await asyncio.sleep(RETRY_SECONDS)
 
     def _is_told(self) -> bool:
-        """Whether the view knows of each finished stage that it was opened, and its last step."""
+        """Returns true when the view has each finished stage's opening and last step."""
         finished = synchronizer_pb2.STAGE_STATE_FINISHED
         return all(
             self._is_stage_told(stage)

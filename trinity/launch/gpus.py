@@ -1,4 +1,4 @@
-"""Which of this machine's GPUs each service sees."""
+"""Assigns this machine's GPUs to the services."""
 
 import os
 from pathlib import Path
@@ -11,20 +11,23 @@ DRIVER = Path("/dev/nvidiactl")
 
 
 def check_gpus(plan: ExperimentPlan) -> None:
-    """Raises: UserError when this machine has not the GPUs that the plan wants."""
+    """Checks that this machine has the GPUs that the plan needs.
+
+    Raises: UserError when it has not.
+    """
     wanted = plan.stages[0].config.cluster.gpu_per_node
     if not wanted:
         return
     if not DRIVER.exists():
         raise UserError(
-            f"`cluster.gpu_per_node: {wanted}` wants GPUs, and this machine has no NVIDIA driver: "
+            f"`cluster.gpu_per_node: {wanted}` needs GPUs, and this machine has no NVIDIA driver: "
             "run it where there are GPUs, or set it to 0"
         )
-    given, here = os.environ.get(VISIBLE), len(_devices(plan))
+    visible, here = os.environ.get(VISIBLE), len(_devices(plan))
     rollout, ranks = plan.num_rollout_gpus, plan.num_ranks
     if rollout + ranks <= here:
         return
-    if given is not None:
+    if visible is not None:
         raise UserError(
             f"{VISIBLE} names {here} GPUs, and with `cluster.gpu_per_node: {wanted}` rollout takes "
             f"{rollout} and training {ranks}: name more of them, or lower that key"
@@ -37,9 +40,9 @@ def check_gpus(plan: ExperimentPlan) -> None:
 
 
 def share_gpus(plan: ExperimentPlan) -> dict[str, dict[str, str]]:
-    """Environment of the explorer and the trainer: rollout takes the first GPUs, training the rest.
+    """Returns the environments: rollout (explorer) takes the first GPUs, training the rest.
 
-    Empty where the plan uses no GPU. A list that the user set is what there is to share.
+    Empty where the plan uses no GPU. A list set by the user is divided instead.
     """
     if not plan.stages[0].config.cluster.gpu_per_node:
         return {}
@@ -51,10 +54,10 @@ def share_gpus(plan: ExperimentPlan) -> dict[str, dict[str, str]]:
 
 
 def _devices(plan: ExperimentPlan) -> list[str]:
-    """As many as the plan has, or the fewer that the user lets see; -1 is CUDA's word for none."""
+    """Returns the devices that the plan needs, or the fewer visible ones; -1 is CUDA's "none"."""
     num_gpus = plan.stages[0].config.cluster.gpu_per_node
-    given = os.environ.get(VISIBLE)
-    if given is None:
+    visible = os.environ.get(VISIBLE)
+    if visible is None:
         return [str(i) for i in range(num_gpus)]
-    named = [name.strip() for name in given.split(",")]
+    named = [name.strip() for name in visible.split(",")]
     return [name for name in named if name not in ("", "-1")][:num_gpus]

@@ -1,4 +1,4 @@
-"""Says when something holds the run for long, and when that is over."""
+"""Reports when something stalls the run for long, and when that is over."""
 
 import asyncio
 import time
@@ -19,25 +19,25 @@ from trinity.progress.view import RunView
 LOOK_SECONDS = 2.0
 SAID_AFTER_SECONDS = 10.0
 GRACE_SECONDS = 30.0
-"""Services that wait in vain end the run themselves, as far as they can."""
+"""Services whose waits time out end the run themselves, as far as they can."""
 WORKING = Verdict(state=State.WORKING, cause="", text="")
 
 
 @dataclass(slots=True)
 class Holdups:
-    """What holds the run now, since when, and whether that was said."""
+    """The current cause of a stall, its start, and whether it was reported."""
 
     reporter: Says
     patience_seconds: float
-    """How long a part may be broken: what is told to nobody ends nothing."""
+    """Time that a part may stay broken before the run fails: the services may not notice."""
     _cause: str = ""
     _since: float = 0.0
     _is_said: bool = False
 
     def take(self, verdict: Verdict, now: float) -> None:
-        """Say what there is to say.
+        """Reports a stall that begins or ends.
 
-        Raises: RunFailed when a part is broken for longer than anybody waits.
+        Raises: RunFailed when a part is broken for longer than the limit.
         """
         if verdict.cause != self._cause or verdict.is_healthy:
             self._over(now)
@@ -49,7 +49,7 @@ class Holdups:
             self._is_said = True
             self.reporter.say(f"held up: {verdict.text}")
         if verdict.state is State.BROKEN and lasted >= self.patience_seconds:
-            raise RunFailed(f"nothing went on for {duration(lasted)}: {verdict.text}")
+            raise RunFailed(f"no progress for {duration(lasted)}: {verdict.text}")
 
     def _over(self, now: float) -> None:
         if self._is_said:
@@ -58,8 +58,8 @@ class Holdups:
 
 
 def untold(verdict: Verdict, snapshot: Snapshot) -> Verdict:
-    """Leaves out what `say_preparations` tells by itself: that a model takes its time to load."""
-    preparing = (one.role for one in snapshot.members or () if one.activity in PREPARING)
+    """Leaves out what `say_preparations` reports itself: a model that takes long to load."""
+    preparing = (member.role for member in snapshot.members or () if member.activity in PREPARING)
     if verdict.state is State.HELD and verdict.owner in preparing:
         return WORKING
     return verdict
@@ -68,9 +68,9 @@ def untold(verdict: Verdict, snapshot: Snapshot) -> Verdict:
 async def say_holdups(
     job_dir: Path, view: RunView, reporter: Says, sync_timeout: float
 ) -> NoReturn:
-    """Look at the run whenever it tells nothing new; never returns.
+    """Checks the run whenever it reports nothing new; never returns.
 
-    Raises: RunFailed when it can go on by nobody's doing.
+    Raises: RunFailed when nothing can make it continue.
     """
     holdups = Holdups(reporter, sync_timeout + GRACE_SECONDS)
     seen = -1

@@ -1,4 +1,4 @@
-"""Whether what is still on the hub can be had, before anything starts."""
+"""Checks that models and datasets on the hub can be fetched, before anything starts."""
 
 from functools import partial
 
@@ -11,43 +11,43 @@ ANSWER_SECONDS = 15.0
 
 
 def check_hub(plan: ExperimentPlan, *, must_answer: bool) -> None:
-    """Ask the hub for each model and dataset that is neither a directory nor in its cache.
+    """Asks the hub for each model and dataset that is neither a directory nor in its cache.
 
-    Raises: UserError with a line for each that is not there, and, where the hub must answer and
-    does not, for each model: the buffer may have stored the rows of a dataset.
+    Raises: UserError with a line for each that is not there. If the hub must answer and does not,
+    also one for each model: the buffer may already have stored the rows of a dataset.
     """
     gathered = Gathered()
-    for one in to_fetch(plan):
-        gathered.of(partial(_check, one, must_answer and one.kind == "model"))
+    for hub_name in to_fetch(plan):
+        gathered.of(partial(_check, hub_name, must_answer and hub_name.kind == "model"))
     gathered.raise_all()
 
 
-def _check(one: HubName, must_answer: bool) -> None:
+def _check(hub_name: HubName, must_answer: bool) -> None:
     try:
-        _ask(one)
-    except (OSError, ImportError) as error:  # errors of HTTP among them
+        _ask(hub_name)
+    except (OSError, ImportError) as error:  # includes HTTP errors
         if must_answer:
             reason = str(error).partition("\n")[0] or type(error).__name__
             raise UserError(
-                f"{one.place} is neither a directory nor in the hub's cache, and the hub does not "
-                f"answer ({reason}): fetch it first, or give a directory"
+                f"{hub_name.place} is neither a directory nor in the hub's cache, and the hub "
+                f"does not answer ({reason}): fetch it first, or give a directory"
             ) from error
 
 
-def _ask(one: HubName) -> None:
-    # Imported here: only what has to be fetched needs it.
+def _ask(hub_name: HubName) -> None:
+    # Imported here: needed only if something has to be fetched.
     from httpx import HTTPError
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
 
     api = HfApi()
-    info = api.model_info if one.kind == "model" else api.dataset_info
+    info = api.model_info if hub_name.kind == "model" else api.dataset_info
     try:
-        info(one.name, timeout=ANSWER_SECONDS)
+        info(hub_name.name, timeout=ANSWER_SECONDS)
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise UserError(
-            f"{one.place} is not here and no public {one.kind} on the hub: correct it, or set "
-            "HF_TOKEN for a private one"
+            f"{hub_name.place} is not here and no public {hub_name.kind} on the hub: correct it, "
+            "or set HF_TOKEN for a private one"
         ) from error
     except HTTPError as error:
         raise OSError(str(error)) from error

@@ -1,4 +1,4 @@
-"""Experiments that a launcher left running when it ended without a word."""
+"""Experiments that a launcher left running when it died without notice."""
 
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
@@ -11,22 +11,23 @@ REASON = "its launcher ended without a word"
 async def cancel_left_running(
     synchronizer: SynchronizerServiceStub, plan: ExperimentPlan
 ) -> list[str]:
-    """Cancel all but the plan's own: services take the oldest first; answers their labels.
+    """Cancels all experiments but the plan's own, and returns their labels.
 
-    Call it only where the directory's lock covers the database: then no launcher of another lives.
-    What is cancelled here goes on when it is started itself.
+    Services take the oldest experiment first. Call it only where the directory's lock covers the
+    database: then no other launcher is alive. An experiment cancelled here continues when it is
+    started again.
     """
     cancelled = []
-    for one in await _running(synchronizer):
-        if (one.tenant, one.label) != (plan.tenant, plan.label):
-            request = pb.CancelExperimentRequest(experiment_id=one.id, reason=REASON)
+    for experiment in await _running(synchronizer):
+        if (experiment.tenant, experiment.label) != (plan.tenant, plan.label):
+            request = pb.CancelExperimentRequest(experiment_id=experiment.id, reason=REASON)
             await synchronizer.CancelExperiment(request, timeout=CALL_SECONDS)
-            cancelled.append(one.label)
+            cancelled.append(experiment.label)
     return cancelled
 
 
 async def _running(synchronizer: SynchronizerServiceStub) -> list[pb.Experiment]:
-    """However many there are: a status lists the newest alone."""
+    """Returns all running experiments: a status lists only the newest."""
     request = pb.WatchExperimentsRequest()
     async for answer in synchronizer.WatchExperiments(
         request, timeout=CALL_SECONDS, wait_for_ready=True

@@ -1,4 +1,4 @@
-"""Whether every workflow and reward that a plan names can be found, before anything starts."""
+"""Checks that every workflow and reward of a plan can be found, before anything starts."""
 
 from collections.abc import Sequence
 
@@ -15,17 +15,17 @@ from trinity.workflows.workflow import Workflow
 
 
 def check_names(plan: ExperimentPlan) -> None:
-    """Load the plugins and look every name up.
+    """Loads the plugins and looks up every name.
 
-    Raises: UserError with a line for each that cannot do its part: the stage, the taskset, and
-    what is close to an unknown name.
+    Raises: UserError with a line for each part that cannot be used: the stage, the taskset, and
+    names close to an unknown one.
     """
     load_plugins(plugin_dirs_from_environment())
     check_parts(plan.stages)
 
 
 def check_parts(stages: Sequence[StagePlan]) -> None:
-    """The same for some stages, where the plugins are loaded."""
+    """Checks the names of some stages after the plugins are loaded."""
     check_tasksets(stages, (_check_workflow, _check_reward))
 
 

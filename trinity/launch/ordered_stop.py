@@ -1,4 +1,4 @@
-"""Lets Ctrl-C, SIGTERM and a closed terminal end a run in order, however often they come."""
+"""Graceful shutdown of a run on Ctrl-C, SIGTERM or a closed terminal, however often they come."""
 
 import asyncio
 import signal
@@ -12,16 +12,17 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(Exception):
-    """The person pressed Ctrl-C."""
+    """The user pressed Ctrl-C."""
 
 
 class OrderedStop:
-    """The first signal cancels what runs; what stops already is never cut short.
+    """Turns the first signal into a cancellation; a shutdown in progress is never cut short.
 
-    Every signal is answered with a line at once: a stop takes seconds, and silence invites a kill.
+    Every signal is answered with a line at once: a shutdown takes seconds, and silence invites a
+    kill.
 
         stop = OrderedStop(reporter)
-        await stop.guard(work())   # raises Interrupted after work() has ended in order
+        await stop.guard(work())   # raises Interrupted after work() has shut down
     """
 
     def __init__(self, reporter: Says) -> None:
@@ -29,15 +30,15 @@ class OrderedStop:
         self._is_stopping = False
 
     def begins(self) -> None:
-        """The work stops by itself: it has come to its end, or failed."""
+        """Marks that the work is stopping by itself: it has finished, or failed."""
         self._is_stopping = True
 
-    async def guard(self, way: Awaitable[T]) -> T:
-        """Await.
+    async def guard(self, work: Awaitable[T]) -> T:
+        """Awaits the work.
 
         Raises: Interrupted when a signal has ended it.
         """
-        task = asyncio.ensure_future(way)
+        task = asyncio.ensure_future(work)
         loop = asyncio.get_running_loop()
         numbers = _heeded()
         for number in numbers:
@@ -56,11 +57,11 @@ class OrderedStop:
             return
         self._is_stopping = True
         task.cancel()
-        self._reporter.say("stopping in order")  # which fails where nobody reads any more
+        self._reporter.say("stopping in order")  # fails if the terminal is closed
 
 
 def _heeded() -> tuple[signal.Signals, ...]:
-    """With the one of a closed terminal, unless `nohup` has had it ignored."""
+    """Returns the handled signals; SIGHUP is included unless `nohup` has ignored it."""
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         return NUMBERS
     return (*NUMBERS, signal.SIGHUP)

@@ -1,4 +1,4 @@
-"""From a YAML file to a checked plan, before anything is started."""
+"""Turns a YAML file into a checked plan, before anything is started."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,26 +24,26 @@ from trinity.launch.source_runs import SourceRuns
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A plan whose inputs were looked at."""
+    """A plan whose inputs were checked."""
 
     plan: ExperimentPlan
     resumes: bool
     notes: tuple[str, ...]
     notices: tuple[Notice, ...]
-    """Keys that do not act as they are written."""
+    """Warnings about keys that do not act as they are written."""
     benched: ExperimentPlan | None = None
-    """The run whose checkpoints are evaluated, where that is what is done."""
+    """The run whose checkpoints are evaluated, in mode bench."""
     sources: SourceRuns | None = None
-    """The runs whose experiences are trained on, where there are such."""
+    """The runs whose experiences are trained on, if any."""
 
 
 def prepare(
     path: Path, max_steps: int | None, overrides: Mapping[str, JsonValue] | None = None
 ) -> Prepared:
-    """Load, plan and check.
+    """Loads, plans and checks a configuration.
 
-    `max_steps` caps the train steps of every stage; the trial gets a name of its own so that it
-    never mixes with the real run. Raises: UserError.
+    `max_steps` caps the train steps of every stage; the trial gets its own name so that it never
+    mixes with the real run. Raises: UserError.
     """
     reading = read_config(path, overrides)
     refuse_mistakes(reading)
@@ -59,7 +59,7 @@ def prepare(
         why = "trainer.resume_mode is disable"
         if not config.continue_from_checkpoint:
             why = "continue_from_checkpoint is false"
-        notes = (*notes, f"{why}: starting anew as {plan.label}")
+        notes = (*notes, f"{why}: starting over as {plan.label}")
     if max_steps is not None:
         plan = capped(plan, max_steps)
     source = plan if is_bench(plan) else None
@@ -86,7 +86,7 @@ def prepare(
 
 
 def capped(plan: ExperimentPlan, max_steps: int) -> ExperimentPlan:
-    """The plan with no stage longer than `max_steps` train steps."""
+    """Returns the plan with no stage longer than `max_steps` train steps."""
     stages = tuple(
         stage.model_copy(
             update={"total_train_steps": min(stage.total_train_steps or max_steps, max_steps)}

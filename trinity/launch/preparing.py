@@ -1,4 +1,4 @@
-"""What the services do while there are no steps to show yet: models take their time to load."""
+"""Progress of the services while there are no steps to show yet: models take long to load."""
 
 import asyncio
 import time
@@ -14,22 +14,22 @@ from trinity.rpc.limits import CALL_SECONDS
 POLL_SECONDS = 0.5
 PREPARING = ("starting the engine", "starting the ranks", "opening the stage", "loading the model")
 SERVING = "serving at "
-"""How a served model's address is told."""
+"""Prefix of the activity that gives a served model's address."""
 ROLES = {synchronizer_pb2.ROLE_EXPLORER: "explorer", synchronizer_pb2.ROLE_TRAINER: "trainer"}
 SAID_AGAIN_SECONDS = 5.0
-"""Until the first sign of life; each further one takes twice as long."""
+"""Time until the first repeated report; each later one takes twice as long."""
 
 
 class Says(Protocol):
-    """Where the lines go."""
+    """A receiver of lines for the user."""
 
     def say(self, text: str) -> None:
-        """One line."""
+        """Shows one line."""
 
 
 @dataclass(slots=True)
 class Preparation:
-    """What one member does before it can work."""
+    """A member's work before it is ready."""
 
     activity: str
     since: float
@@ -38,14 +38,14 @@ class Preparation:
 
 @dataclass(slots=True)
 class Preparations:
-    """Which members prepare, since when, and what was said of it."""
+    """The members that are starting up, since when, and what was reported of them."""
 
     reporter: Says
     _by_member: dict[str, Preparation] = field(default_factory=dict)
     _served: dict[str, str] = field(default_factory=dict)
 
     def take(self, member: synchronizer_pb2.Member, now: float) -> None:
-        """Say that something begins, that it still goes on, and that all of it is over."""
+        """Reports that a member starts something, still does it, or is ready."""
         role = ROLES.get(member.role)
         if role is None:
             return
@@ -54,19 +54,19 @@ class Preparations:
                 self.reporter.say(f"{role}: ready after {duration(now - over.since)}")
             self._say_served(role, member)
             return
-        begun = self._by_member.setdefault(
+        preparation = self._by_member.setdefault(
             member.id, Preparation(activity="", since=now, next_said=now + SAID_AGAIN_SECONDS)
         )
-        if begun.activity != member.activity:
-            begun.activity = member.activity
+        if preparation.activity != member.activity:
+            preparation.activity = member.activity
             self.reporter.say(f"{role}: {member.activity}")
-        elif now >= begun.next_said:
-            lasted = now - begun.since
-            begun.next_said = now + lasted
+        elif now >= preparation.next_said:
+            lasted = now - preparation.since
+            preparation.next_said = now + lasted
             self.reporter.say(f"{role}: still {member.activity}, after {duration(lasted)}")
 
     def _say_served(self, role: str, member: synchronizer_pb2.Member) -> None:
-        """Where a model answers, whenever that changes."""
+        """Reports the address of a served model whenever it changes."""
         if not member.activity.startswith(SERVING):
             return
         if self._served.get(member.id) != member.activity:
@@ -77,7 +77,7 @@ class Preparations:
 async def say_preparations(
     synchronizer: synchronizer_pb2_grpc.SynchronizerServiceStub, reporter: Says
 ) -> NoReturn:
-    """Say what members prepare for as long as they do; never returns."""
+    """Reports what members prepare while they do; never returns."""
     preparations = Preparations(reporter)
     while True:
         try:

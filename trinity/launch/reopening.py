@@ -1,4 +1,4 @@
-"""Whether a stream that broke is opened again."""
+"""Decides if a broken stream is opened again."""
 
 import time
 from collections.abc import Callable
@@ -6,22 +6,22 @@ from dataclasses import dataclass
 
 import grpc
 
-# Answers that only mean that a service is being restarted.
+# Codes that only mean that a service is being restarted.
 PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 REFUSED_SECONDS = 60.0
-"""How long a file may hold a token that is refused before a new one is there."""
+"""Time that a file may hold a refused token before a new one is there."""
 
 
 @dataclass(slots=True)
 class Reopening:
-    """Outages pass, and so does the end of the token that a stream was opened with.
+    """Tolerates outages, and the expiry of the token that a stream was opened with.
 
-    The file may hold a new token by then. Only who is refused again and again, for a minute, each
-    time that a stream is opened, has none.
+    The file may hold a new token by then. Only a client that is refused for a minute, each time
+    that it opens a stream, has none.
 
     reopening.opened()
     try:
-        async for one in stream: reopening.heard()
+        async for answer in stream: reopening.heard()
     except grpc.aio.AioRpcError as error:
         reopening.check(error)
     """
@@ -32,15 +32,18 @@ class Reopening:
     _refused_since: float | None = None
 
     def opened(self) -> None:
-        """A stream is opened now."""
+        """Records that a stream is opened now."""
         self._opened_at, self._was_heard = self.clock(), False
 
     def heard(self) -> None:
-        """Something came: whoever asks is known."""
+        """Records an answer: the token was accepted."""
         self._was_heard, self._refused_since = True, None
 
     def check(self, error: grpc.aio.AioRpcError) -> None:
-        """Raises: the error, where opening the stream again would not help."""
+        """Returns when the stream should be opened again.
+
+        Raises: the error, if opening it again would not help.
+        """
         if error.code() in PASSING:
             self._refused_since = None
             return

@@ -1,4 +1,4 @@
-"""Whether a configuration may go on where an earlier run in the same directory stopped."""
+"""Checks that a configuration may resume the earlier run in the same directory."""
 
 import hashlib
 import json
@@ -13,9 +13,9 @@ from trinity.types import JsonValue
 
 PLAN_FILE = "config.json"
 
-# Keys that may differ from the run being resumed: they change how long it goes on, what it writes
-# and how it is watched, not what has been computed so far. How many ranks a stage comes to have is
-# compared by itself.
+# Keys that may differ from the run being resumed: they change how long it runs, what it writes and
+# how it is watched, not what has been computed so far. The number of ranks of a stage is compared
+# separately.
 CHANGEABLE = (
     "buffer.feedback_timeout",
     "buffer.keep_steps",
@@ -39,7 +39,7 @@ CHANGEABLE = (
 
 
 def check_resumable(plan: ExperimentPlan) -> None:
-    """Compare with the plan that the directory's run was started with.
+    """Compares the plan with the one that the directory's run was started with.
 
     Raises: UserError naming the keys that may not change within a run, or the number of ranks.
     """
@@ -64,27 +64,27 @@ def check_resumable(plan: ExperimentPlan) -> None:
 
 
 def _check_ranks(plan: ExperimentPlan, before: dict[str, Any]) -> None:
-    """A checkpoint is cut into a part a rank, and other ranks would have to begin anew."""
+    """Refuses another number of ranks: a checkpoint has one part per rank."""
     for old, stage in zip(before["stages"], plan.stages, strict=True):
         had, has = old.get("trainer_rank_num"), stage.trainer_rank_num
         if stage.needs_training and had not in (None, has):
             raise UserError(
                 f"{plan.job_dir} holds a run that trains stage `{stage.name}` on {had} "
-                f"rank{'s' if had != 1 else ''}, and with these settings there are {has}, for whom "
-                f"its checkpoints are not cut: set `trainer.rank_num: {had}`, or keep "
+                f"rank{'s' if had != 1 else ''}, and with these settings there are {has}, which "
+                f"its checkpoints do not fit: set `trainer.rank_num: {had}`, or keep "
                 "`explorer.rollout_model.engine_num` as it was"
             )
 
 
 def digest_of_fixed(plan: ExperimentPlan) -> str:
-    """The same for two plans of the same stages where one may be resumed as the other."""
+    """Returns the same digest for two plans of the same stages if one may resume the other."""
     values = _without_secrets(plan)
     fixed = [values["seed"], *(_fixed(stage["config"]) for stage in values["stages"])]
     return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def _fixed(value: JsonValue, at: str = "") -> JsonValue:
-    """Without what may change."""
+    """Returns the value without the keys that may change."""
     if not isinstance(value, dict):
         return value
     keys = {name: f"{at}.{name}".lstrip(".") for name in value}
@@ -92,7 +92,7 @@ def _fixed(value: JsonValue, at: str = "") -> JsonValue:
 
 
 def remember(plan: ExperimentPlan) -> None:
-    """Keep the plan for the next start, without its keys and passwords."""
+    """Stores the plan for the next start, without its API keys and passwords."""
     path = plan.job_path / PLAN_FILE
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(_without_secrets(plan), indent=1))
@@ -100,22 +100,22 @@ def remember(plan: ExperimentPlan) -> None:
 
 
 def holds_run(job_dir: Path) -> bool:
-    """Whether a run was started in this directory before."""
+    """Returns true when a run was started in this directory before."""
     return (job_dir / PLAN_FILE).exists()
 
 
 def _without_secrets(plan: ExperimentPlan) -> dict[str, Any]:
-    """A key that was replaced since does not make it another run."""
+    """Returns the plan's values; an API key that was replaced does not make it another run."""
     values: dict[str, Any] = hidden("", plan.model_dump(mode="json"))
     return values
 
 
 def _changed(before: dict[str, Any], now: dict[str, Any]) -> set[str]:
     changed: set[str] = set()
-    if [s["name"] for s in before["stages"]] != [s["name"] for s in now["stages"]]:
+    if [stage["name"] for stage in before["stages"]] != [stage["name"] for stage in now["stages"]]:
         changed.add("stages")
     for old, new in zip(before["stages"], now["stages"], strict=False):
-        # A key that came since the run was started had its default then.
+        # A key added since the run was started had its default then.
         complete = json.loads(Config.model_validate(old["config"]).model_dump_json())
         changed |= _differences(complete, new["config"])
     if before["seed"] != now["seed"]:
@@ -128,7 +128,7 @@ def _may_change(key: str) -> bool:
 
 
 def _differences(old: JsonValue, new: JsonValue, at: str = "") -> set[str]:
-    """Dotted keys at which two JSON values differ."""
+    """Returns the dotted keys at which two JSON values differ."""
     if isinstance(old, dict) and isinstance(new, dict):
         found: set[str] = set()
         for key in old.keys() | new.keys():

@@ -19,7 +19,7 @@ FOLDER = "retrained"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steps:
-    """Train steps, both included; they keep their numbers."""
+    """A range of train steps, both ends included; they keep their numbers."""
 
     first: int
     last: int
@@ -28,7 +28,7 @@ class Steps:
 def retraining_plan(
     plan: ExperimentPlan, *, stage: str | None, steps: Steps, name: str | None
 ) -> ExperimentPlan:
-    """An experiment of one stage, in a directory of its own within the run's.
+    """Returns an experiment of one stage, with its own directory inside the run's.
 
     Raises: UserError when the run is not there or has no such stage, or the name is taken.
     """
@@ -56,7 +56,7 @@ def retraining_plan(
 
 
 def _stage(plan: ExperimentPlan, name: str | None) -> StagePlan:
-    """The stage of this name; without one the last."""
+    """Returns the stage of this name, or the last stage."""
     if name is None:
         return plan.stages[-1]
     for stage in plan.stages:
@@ -75,7 +75,7 @@ class Source:
     async def complete(
         self, synchronizer: SynchronizerStub, made: ExperimentPlan
     ) -> ExperimentPlan:
-        """With the run's id, and the weights that its stage had started from.
+        """Returns the plan with the run's id and the weights that its stage started from.
 
         Raises: RunFailed when the run was never started, or the stage before has no weights.
         """
@@ -94,5 +94,5 @@ class Source:
 
 
 def without_explorer(around: Surroundings) -> list[Launchable]:
-    """The services that are needed."""
-    return [one for one in four_services(around) if one.spec.name != "explorer"]
+    """Returns the services without the explorer."""
+    return [service for service in four_services(around) if service.spec.name != "explorer"]

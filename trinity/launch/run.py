@@ -1,4 +1,4 @@
-"""`trinity run`: start the stack, start the experiment, follow it to its end, leave the results."""
+"""`trinity run`: starts the stack and the experiment, follows it to its end, writes the results."""
 
 import asyncio
 import contextlib
@@ -50,12 +50,12 @@ class Run:
     plan: ExperimentPlan
     reporter: Reporter
     home: Path | None = None
-    """The directory of the stack, where it is not the plan's own."""
+    """The directory of the stack, if it is not the plan's own."""
     services: Callable[[Surroundings], list[Launchable]] = four_services
     complete: Callable[[SynchronizerStub, ExperimentPlan], Awaitable[ExperimentPlan]] | None = None
     """Adds to the plan what only the running stack knows."""
     secure: bool = False
-    """Certificates and tokens on loopback too."""
+    """Use certificates and tokens on loopback too."""
     _began_millis: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     _phases: Phases = field(default_factory=lambda: Phases("start"))
     _starts: AllStarts = field(init=False)
@@ -66,9 +66,10 @@ class Run:
         self._stop = OrderedStop(self.reporter)
 
     async def execute(self) -> RunSummary:
-        """Run to the end.
+        """Runs to the end.
 
-        Raises: RunFailed with the reason and the log to read; Interrupted after an ordered stop.
+        Raises: RunFailed with the reason and the log to read; Interrupted after a graceful
+        shutdown.
         """
         view = RunView.of(self.plan)
         ended = await self._stop.guard(self._follow(view))
@@ -175,7 +176,7 @@ class Run:
         synchronizer: SynchronizerStub,
         experiment: synchronizer_pb2.Experiment,
     ) -> AsyncIterator[None]:
-        """Let the services know why they are about to stop; without an answer they stop as well."""
+        """Tells the services why they are about to stop; without an answer they stop as well."""
         try:
             yield
         except asyncio.CancelledError:
@@ -194,9 +195,9 @@ class Run:
                 raise RunFailed(f"{event.process}: {event.reason}; see {event.log_file}")
         raise RunFailed(f"the supervisor ended; see {self._home / 'log'}")
 
-    async def _first(self, *ways: Awaitable[T]) -> T:
-        """Whichever ends first; the others are cancelled."""
-        tasks = [asyncio.ensure_future(way) for way in ways]
+    async def _first(self, *awaitables: Awaitable[T]) -> T:
+        """Returns the first result; the others are cancelled."""
+        tasks = [asyncio.ensure_future(awaitable) for awaitable in awaitables]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             return next(iter(done)).result()

@@ -1,4 +1,4 @@
-"""Serves the newest weights of a run: an experiment of its own, in a directory beside the run's."""
+"""Serves the newest weights of a run, as an experiment in a directory beside the run's."""
 
 from trinity.config.plan import ExperimentPlan
 from trinity.config.plan_parts import ServedRun
@@ -10,12 +10,12 @@ SUFFIX = "-serve"
 
 
 def is_serve(plan: ExperimentPlan) -> bool:
-    """Whether a model is to be served."""
+    """Returns true when the plan serves a model."""
     return any(stage.mode == "serve" for stage in plan.stages)
 
 
 def serve_plan(plan: ExperimentPlan) -> ExperimentPlan:
-    """In a directory beside the run's: the run may go on, or not be there yet."""
+    """Uses a directory beside the run's: the run may continue, or not exist yet."""
     [stage] = plan.stages
     served = ServedRun(job_dir=plan.job_dir)
     return plan.model_copy(
@@ -28,7 +28,10 @@ def serve_plan(plan: ExperimentPlan) -> ExperimentPlan:
 
 
 def check_reach(plan: ExperimentPlan, *, secure: bool) -> None:
-    """Raises: UserError when others could reach the address without certificates and tokens."""
+    """Refuses an address that other machines reach without certificates and tokens.
+
+    Raises: UserError.
+    """
     if not is_serve(plan) or secure or Security.from_environment().is_on:
         return
     host = plan.stages[0].config.explorer.listen_address

@@ -1,4 +1,4 @@
-"""Runs whose stored experiences another one trains on: where they are, and what they are called."""
+"""Runs whose stored experiences another run trains on: their directories and ids."""
 
 import json
 from dataclasses import dataclass
@@ -22,13 +22,13 @@ from trinity.rpc.limits import CALL_SECONDS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceRuns:
-    """Those that a plan takes from, on this machine: their database is used, in their directory."""
+    """The source runs of a plan on this machine: their database is used, in their directory."""
 
     home: Path
 
     @staticmethod
     def of(plan: ExperimentPlan) -> "SourceRuns | None":
-        """None where a plan takes from no other run.
+        """Returns the plan's source runs, or None if it has none.
 
         Raises: UserError when a run is not there, or its experiences cannot be used.
         """
@@ -38,14 +38,14 @@ class SourceRuns:
                 homes[stored.run] = _checked(plan, stage, stored)
         if len({*homes.values()}) > 1:
             raise UserError(
-                f"the runs {', '.join(homes)} have databases of their own, and one run uses one: "
-                "take experiences of one of them"
+                f"the runs {', '.join(homes)} have separate databases, and a run uses only one: "
+                "take experiences from one of them"
             )
         return SourceRuns(home=next(iter(homes.values()))) if homes else None
 
 
 def _checked(plan: ExperimentPlan, stage: StagePlan, stored: StoredRollouts) -> Path:
-    """The directory of the source's stack."""
+    """Checks one source run and returns the directory of its stack."""
     directory = Path(stage.config.checkpoint_root_dir).expanduser().absolute() / stored.run
     what = f"stage `{stage.name}`: `experience_buffer.source_run: {stored.run}`"
     if not holds_run(directory):
@@ -66,18 +66,18 @@ def _read(directory: Path) -> ExperimentPlan:
 
 
 def _stage_of(source: ExperimentPlan, stored: StoredRollouts, what: str) -> StagePlan:
-    explored = [one for one in source.stages if one.mode in EXPLORING]
-    found = [one for one in explored if stored.stage in ("", one.name)]
+    explored = [stage for stage in source.stages if stage.mode in EXPLORING]
+    found = [stage for stage in explored if stored.stage in ("", stage.name)]
     if found:
         return found[-1]
-    raise _no_stage(stored, [one.name for one in explored], what)
+    raise _no_stage(stored, [stage.name for stage in explored], what)
 
 
 def _no_stage(stored: StoredRollouts, names: list[str], what: str) -> UserError:
     if not names:
         return UserError(f"{what} has no stage that explored: nothing of it can be trained on")
     return UserError(
-        f"{what} has no stage that explored which is called as `source_stage: {stored.stage}` says"
+        f"{what} has no stage that explored with the name in `source_stage: {stored.stage}`"
         f"{did_you_mean(stored.stage, names)}"
     )
 
@@ -85,9 +85,9 @@ def _no_stage(stored: StoredRollouts, names: list[str], what: str) -> UserError:
 async def with_source_runs(
     synchronizer: SynchronizerServiceStub, plan: ExperimentPlan, seconds: float = CALL_SECONDS
 ) -> ExperimentPlan:
-    """The plan with the ids of the runs that it takes from, and the stages of those.
+    """Returns the plan with the ids of its source runs, and the stages of those.
 
-    `seconds` is how long each answer may take.
+    `seconds` limits each answer.
 
     Raises: RunFailed when one of them is not known here; UserError when it has no such stage.
     """
@@ -121,9 +121,9 @@ async def _found(
 async def _explored(
     synchronizer: SynchronizerServiceStub, experiment_id: str, seconds: float
 ) -> list[str]:
-    """Names of the stages that stored rollouts to train on; a plan of an older version will do."""
+    """Returns the names of the stages that stored rollouts to train on, also for older plans."""
     answer: pb.GetExperimentResponse = await synchronizer.GetExperiment(
         pb.GetExperimentRequest(experiment_id=experiment_id), timeout=seconds
     )
     stages = json.loads(answer.plan_json)["stages"]
-    return [str(one["name"]) for one in stages if one["mode"] in EXPLORING]
+    return [str(stage["name"]) for stage in stages if stage["mode"] in EXPLORING]

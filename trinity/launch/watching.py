@@ -1,4 +1,4 @@
-"""Keeps the plan's monitor fed for as long as an experiment is followed."""
+"""Feeds the plan's monitor while an experiment is followed."""
 
 import asyncio
 import contextlib
@@ -16,17 +16,17 @@ from trinity.monitors.points import Points, runs_of_task
 
 
 class Watcher(Protocol):
-    """Whoever is told how far the events go."""
+    """A receiver that is told how far the events go."""
 
     async def catch_up(self, last_event: int) -> None:
-        """Until everything up to an event is shown, or for as long as patience lasts."""
+        """Waits until everything up to an event is shown, or a timeout."""
 
 
 class Nobody:
-    """Watches without a monitor."""
+    """Stands in when there is no monitor."""
 
     async def catch_up(self, last_event: int) -> None:
-        """There is nothing to show."""
+        """Does nothing: there is nothing to show."""
 
 
 @contextlib.asynccontextmanager
@@ -37,7 +37,7 @@ async def watched(
     reporter: Says,
     directory: Path,
 ) -> AsyncIterator[Watcher]:
-    """Feed the plan's monitor while the block lasts, and let it end in order."""
+    """Feeds the plan's monitor while the block runs, then shuts it down gracefully."""
     monitor = make_monitor(plan, experiment_id, directory)
     if monitor is None:
         Absence.end(directory)

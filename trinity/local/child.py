@@ -1,4 +1,4 @@
-"""One process under the supervisor: starting it, and what is known when it ended."""
+"""One process under the supervisor: starting it, stopping it and what is known when it ended."""
 
 import asyncio
 import os
@@ -15,13 +15,13 @@ _TAIL_LINES = 15
 _FIRST_RESTART_DELAY_SECONDS = 0.2
 _LONGEST_RESTART_DELAY_SECONDS = 5.0
 _SHORT_LIFE_SECONDS = 5.0
-"""A process that ends sooner is started again later each time."""
+"""A process that ends sooner is restarted with a longer delay each time."""
 _REMEMBERED_SECONDS = 600.0
-"""Restarts that are longer ago do not count against a process."""
+"""Restarts longer ago than this do not count against a process."""
 
 
 class Child:
-    """A process that leads a session of its own and may be started more than once."""
+    """A process that leads its own session and may be started more than once."""
 
     def __init__(self, spec: ProcessSpec) -> None:
         self.spec = spec
@@ -48,7 +48,7 @@ class Child:
         return len(self._restarted_at) < self.spec.max_restarts
 
     def next_restart_delay(self) -> float:
-        """Note that it is to be started again; answers the seconds to wait before."""
+        """Records a restart; returns the seconds to wait before it."""
         now = time.monotonic()
         is_short = now - self._started_at < _SHORT_LIFE_SECONDS
         self._num_short_lives = self._num_short_lives + 1 if is_short else 0
@@ -81,7 +81,7 @@ class Child:
         self.ended.clear()
 
     def ask_to_stop(self) -> None:
-        """Send the stop signal, once: a second one often means to drop everything."""
+        """Sends the stop signal, once: a second one often means to drop everything."""
         if not self._was_asked:
             self._was_asked = True
             with suppress(ProcessLookupError):
@@ -92,7 +92,7 @@ class Child:
             os.killpg(self.pid, signal.SIGKILL)
 
     def log_tail(self) -> str:
-        """Return the last lines that the process wrote."""
+        """Returns the last lines that the process wrote."""
         return _tail(self.spec.log_file)
 
 

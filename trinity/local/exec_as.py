@@ -1,10 +1,10 @@
-"""Executes a command under an identity, tied to the life of the process that started it.
+"""Executes a command under another identity, tied to the life of the process that started it.
 
     python -I -S exec_as.py <identity> <signal at parent's death> <command> [arguments...]
 
 Identities: `self` changes nothing; `user:<uid>:<gid>` becomes that user but keeps the right to
-walk through directories that only root may enter; `namespace:<uid>:<gid>` enters a user namespace
-in which root bears that number, so that its files stay root's. Postgres refuses to run as uid 0.
+traverse directories that only root may enter; `namespace:<uid>:<gid>` enters a user namespace in
+which root has that uid, so that its files stay root's. Postgres refuses to run as uid 0.
 """
 
 import ctypes
@@ -49,9 +49,9 @@ def _keep_only(capabilities: int) -> None:
 
 
 def _become_user(uid: int, gid: int) -> None:
-    """Change to the user; keep CAP_DAC_OVERRIDE where the system lets us, and nothing else.
+    """Changes to the user; keeps CAP_DAC_OVERRIDE if the system permits, and nothing else.
 
-    Without NO_SETUID_FIXUP access(2), with which Postgres looks for itself, would ignore it.
+    Without NO_SETUID_FIXUP, access(2), with which Postgres finds itself, would ignore it.
     """
     os.setgroups([])
     may_keep = _libc.prctl(_PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP, 0, 0, 0) == 0

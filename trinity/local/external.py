@@ -1,4 +1,4 @@
-"""A broker and a database that run already, named by the person instead of started by us."""
+"""A broker and a database that already run, named by the user instead of started by us."""
 
 import os
 import urllib.parse
@@ -24,7 +24,7 @@ _ANSWER_SECONDS = 3
 
 @dataclass(frozen=True, slots=True)
 class Externals:
-    """Addresses with passwords; None where the launcher starts its own."""
+    """Addresses with passwords; None for what the launcher starts itself."""
 
     nats_url: str | None = field(default=None, repr=False)
     postgres_dsn: str | None = field(default=None, repr=False)
@@ -34,7 +34,7 @@ class Externals:
         return cls(_given(_NATS_URL, environment), _given(_POSTGRES_DSN, environment))
 
     async def check(self) -> None:
-        """Make sure that what was named answers.
+        """Checks that the named servers answer.
 
         Raises: UserError naming the address, without its password.
         """
@@ -63,7 +63,7 @@ def _given(name: str, environment: Mapping[str, str]) -> str | None:
 
 async def _check_nats(url: str) -> None:
     async def ignore(_: Exception) -> None:
-        """The failed attempt raises; the client would log it as well."""
+        """Does nothing: the failed attempt raises; the client would log it as well."""
 
     try:
         client = await nats.connect(
@@ -84,7 +84,7 @@ async def _check_nats(url: str) -> None:
 
 
 async def _check_postgres(dsn: str) -> None:
-    from trinity.postgres import wait_until_up  # SQLAlchemy: half a second others need not wait
+    from trinity.postgres import wait_until_up  # imported late: SQLAlchemy takes half a second
 
     try:
         await wait_until_up(dsn, _ANSWER_SECONDS)

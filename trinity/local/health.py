@@ -1,4 +1,4 @@
-"""Waits until a service says that it is live."""
+"""Waits until a service reports that it is live."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from trinity.rpc.channel import open_channel
 from trinity.security.folder import PLAIN, Security
 
 _RETRY_SECONDS = 0.05
-# A service that starts is asked again soon, not after gRPC's default of a second and more.
+# Retries soon while a service starts; gRPC's default is a second and more.
 _OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 200),
@@ -21,7 +21,7 @@ _OPTIONS = [
 async def wait_serving(
     name: str, address: str, timeout_seconds: float, security: Security = PLAIN
 ) -> None:
-    """Return when the whole server at the address answers SERVING."""
+    """Returns when the server at the address answers SERVING."""
     try:
         async with asyncio.timeout(timeout_seconds):
             async with open_channel(address, security, _OPTIONS) as channel:
@@ -35,7 +35,7 @@ async def wait_serving(
 
 
 async def _watch_until_serving(stub: health_pb2_grpc.HealthStub) -> bool:
-    """Tell whether the server came to say SERVING before its stream broke."""
+    """Returns true if the server reported SERVING before its stream broke."""
     try:
         async for answer in stub.Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True):
             if answer.status == health_pb2.HealthCheckResponse.SERVING:

@@ -1,4 +1,4 @@
-"""Chooses the user as which the database runs; the launcher itself may be root, Postgres not."""
+"""Chooses the user that the database runs as: the launcher may be root, Postgres may not."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ _PROBE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A way to execute a command; `owner` is the user and group its files will belong to."""
+    """A way to execute a command; `owner` is the user and group that its files will belong to."""
 
     kind: str
     uid: int
@@ -29,7 +29,7 @@ class Identity:
         return (self.uid, self.gid) if self.kind == "user" else (os.geteuid(), os.getegid())
 
     def command(self, argv: list[str], *, death_signal: int) -> list[str]:
-        """Wrap a command so that it runs under this identity and dies with its parent."""
+        """Wraps a command so that it runs under this identity and dies with its parent."""
         name = "self" if self.kind == "self" else f"{self.kind}:{self.uid}:{self.gid}"
         python = [sys.executable, "-I", "-S", str(Path(exec_as.__file__).resolve())]
         return [*python, name, str(int(death_signal)), *argv]
@@ -39,7 +39,7 @@ OWN_IDENTITY = Identity("self", -1, -1)
 
 
 def database_identity(programs: Path, folder: Path) -> Identity:
-    """Return the first identity under which the database's program runs and writes in `folder`."""
+    """Returns the first identity with which the database's program runs and writes in `folder`."""
     if os.geteuid() != 0:
         return OWN_IDENTITY
     refusals = []
@@ -51,7 +51,7 @@ def database_identity(programs: Path, folder: Path) -> Identity:
     raise UserError(
         f"Postgres must not run as root, and root could neither hand it to another user nor to a "
         f"user namespace here ({'; '.join(refusals)}); start as a normal user, or set "
-        f"TRINITY_POSTGRES_DSN to a database that runs already"
+        f"TRINITY_POSTGRES_DSN to a running database"
     )
 
 
@@ -74,8 +74,8 @@ def _nobody() -> tuple[int, int]:
 
 
 def _probe(identity: Identity, programs: Path, folder: Path) -> str | None:
-    """Return why the identity does not work, or None where it does."""
-    with contextlib.suppress(OSError):  # not needed where it may override modes
+    """Returns the reason why the identity does not work, or None if it does."""
+    with contextlib.suppress(OSError):  # not needed if it may override modes
         os.chown(folder, *identity.owner)
     script = 'touch "$1/.probe" && rm "$1/.probe" && exec "$2" --version'
     shell = ["/bin/sh", "-c", script, "probe", str(folder), str(programs / "postgres")]

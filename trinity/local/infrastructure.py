@@ -1,4 +1,4 @@
-"""The broker and the database of one stack: embedded ones, or those that were named."""
+"""The broker and the database of one stack: embedded ones, or those that the user named."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -21,7 +21,7 @@ Probe = Callable[[], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Launchable:
-    """A process and the way to tell that it is ready."""
+    """A process and a check that it is ready."""
 
     spec: ProcessSpec
     wait_ready: Probe
@@ -29,7 +29,7 @@ class Launchable:
 
 @dataclass(slots=True, kw_only=True)
 class Infrastructure:
-    """Chooses addresses and writes them where the services read them."""
+    """Chooses addresses and writes them to files that the services read."""
 
     job_dir: Path
     externals: Externals
@@ -51,7 +51,7 @@ class Infrastructure:
             self.postgres = embedded_postgres(folder / "postgres", self._secrets, free_port())
 
     async def prepare(self, start: Callable[[Launchable], Awaitable[None]]) -> None:
-        """Prepare what is embedded, handing each over as soon as it can start."""
+        """Prepares the embedded servers, handing each over as soon as it can start."""
         async with asyncio.TaskGroup() as tasks:
             if self.postgres is not None:
                 tasks.create_task(self._prepare_postgres(self.postgres, start))
@@ -59,7 +59,7 @@ class Infrastructure:
                 tasks.create_task(self._prepare_nats(self.nats, start))
 
     def write_files(self) -> InfrastructureFiles:
-        if self.nats is not None:  # for a person with the broker's own tools
+        if self.nats is not None:  # for use with the broker's own tools
             self._secrets.write(f"{ADMIN}-nats-url", self.nats.url(ADMIN))
         return InfrastructureFiles(
             buffer_nats_url=self._secrets.write("buffer-nats-url", self._nats_url("buffer")),

@@ -1,4 +1,4 @@
-"""One stack at a time in one directory."""
+"""A lock that allows one stack at a time in one directory."""
 
 import fcntl
 import os
@@ -10,15 +10,15 @@ from trinity.errors import UserError
 LOCK_FILE = "run.lock"
 _CLEAN_UP_SECONDS = 30.0
 _NOBODY = b"-"
-"""Written in place of a process number, it is nobody's."""
+"""Written in place of a process number when there is none."""
 _MOST_BYTES = 64
-"""Of a process number and when that process started."""
+"""Enough for a process number and its start time."""
 
 
 class JobLock:
     """A lock that ends with the processes that hold it, however they end.
 
-    The supervisor inherits it: after the launcher was killed the next start waits until the
+    The supervisor inherits it: after the launcher was killed, the next start waits until the
     supervisor has stopped what was running.
     """
 
@@ -27,7 +27,7 @@ class JobLock:
 
     @classmethod
     def acquire(cls, job_dir: Path) -> "JobLock":
-        """Take the lock; blocks while an earlier run in the directory is being cleaned up.
+        """Takes the lock; blocks while an earlier run in the directory is being cleaned up.
 
         Raises: UserError naming the process that runs there.
         """
@@ -42,14 +42,14 @@ class JobLock:
         return cls(descriptor)
 
     def release(self) -> None:
-        """Give it up; processes of this run that are still ending hold it a little longer."""
+        """Releases the lock; processes of this run that are still ending hold it briefly."""
         os.pwrite(self.descriptor, _NOBODY, 0)
         os.ftruncate(self.descriptor, len(_NOBODY))
         os.close(self.descriptor)
 
 
 def holder(job_dir: Path) -> int | None:
-    """The process that has written itself into the lock and lives; None without one."""
+    """Returns the live process that has written itself into the lock, or None."""
     try:
         return _living((job_dir / LOCK_FILE).read_bytes())
     except OSError:
@@ -57,16 +57,17 @@ def holder(job_dir: Path) -> int | None:
 
 
 def _living(written: bytes) -> int | None:
-    """The process that was written there, unless it is gone or its number another's by now."""
+    """Returns the recorded process, unless it is gone or its number was reused."""
     number, _, started = written.decode(errors="replace").partition(" ")
     if not number.isdecimal():
         return None
     now = _start_of(int(number))
-    return int(number) if now and started in ("", now) else None  # earlier versions wrote no start
+    # Earlier versions wrote no start time.
+    return int(number) if now and started in ("", now) else None
 
 
 def _start_of(process: int) -> str:
-    """When it started, in the system's ticks; empty when it is gone."""
+    """Returns the process's start time in clock ticks, or an empty text when it is gone."""
     try:
         stat = Path(f"/proc/{process}/stat").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
@@ -76,7 +77,7 @@ def _start_of(process: int) -> str:
 
 
 def refuse_second(job_dir: Path) -> None:
-    """Say early what `acquire` would find.
+    """Raises early what `acquire` would raise.
 
     Raises: UserError naming the process that runs there.
     """
@@ -85,7 +86,8 @@ def refuse_second(job_dir: Path) -> None:
         return
     descriptor = os.open(job_dir / LOCK_FILE, os.O_RDWR)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # of an earlier version's number
+        # A number that an earlier version wrote may be stale.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         raise _taken(process, job_dir) from None
     finally:
@@ -94,7 +96,7 @@ def refuse_second(job_dir: Path) -> None:
 
 def _taken(process: int, job_dir: Path) -> UserError:
     return UserError(
-        f"another `trinity run` (process {process}) works in {job_dir}: `trinity status` shows "
+        f"another `trinity run` (process {process}) runs in {job_dir}: `trinity status` shows "
         "it; wait for it, stop it, or give this run another `name`"
     )
 
@@ -102,8 +104,9 @@ def _taken(process: int, job_dir: Path) -> UserError:
 def _left_over(job_dir: Path) -> UserError:
     lock = job_dir / LOCK_FILE
     return UserError(
-        f"processes left of an earlier run hold {lock} for longer than {_CLEAN_UP_SECONDS:g} s, "
-        f"though its `trinity run` is gone: end them (`fuser -v {lock}` shows them)"
+        f"processes left over from an earlier run hold {lock} for longer than "
+        f"{_CLEAN_UP_SECONDS:g} s, though its `trinity run` is gone: end them "
+        f"(`fuser -v {lock}` shows them)"
     )
 
 

@@ -1,4 +1,4 @@
-"""Ends processes of an earlier stack in the same directory that nobody could end any more."""
+"""Kills processes of an earlier stack in the same directory that were orphaned."""
 
 import os
 import signal
@@ -9,7 +9,7 @@ _MARK = "TRINITY_LOCAL_JOB"
 
 
 def marked_environment(job_dir: Path) -> dict[str, str]:
-    """Return what every process of a stack has in its environment, and its descendants too.
+    """Returns the environment of every process of a stack, which its descendants inherit.
 
     SPT_NOENV keeps programs that rename themselves (vLLM's engine) from overwriting the mark.
     """
@@ -17,14 +17,14 @@ def marked_environment(job_dir: Path) -> dict[str, str]:
 
 
 def kill_leftovers(job_dir: Path) -> int:
-    """Kill every process that bears this directory's mark; call it with the directory locked."""
+    """Kills every process with this directory's mark; call it with the directory locked."""
     mark = f"{_MARK}={job_dir}".encode()
     numbers = [int(name) for name in os.listdir("/proc") if name.isdigit()]
     return sum(_kill_if_marked(pid, mark) for pid in numbers if pid != os.getpid())
 
 
 def _kill_if_marked(pid: int, mark: bytes) -> bool:
-    with suppress(OSError):  # gone meanwhile, or of another user
+    with suppress(OSError):  # gone meanwhile, or owned by another user
         descriptor = os.pidfd_open(pid)
         try:
             if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):

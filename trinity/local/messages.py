@@ -1,4 +1,4 @@
-"""What the launcher and the supervisor say to each other, a line of JSON each."""
+"""Messages between the launcher and the supervisor, one line of JSON each."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -7,7 +7,7 @@ from enum import StrEnum
 from trinity.local.process_spec import ProcessSpec
 
 USER_MISTAKE_EXIT_CODE = 2
-"""With it a process says that starting it again would change nothing."""
+"""Exit code of a process that says that restarting it would change nothing."""
 
 
 class EventKind(StrEnum):
@@ -21,14 +21,14 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackEvent:
-    """Something that happened to a process; FAILED means that nobody will start it again."""
+    """Something that happened to a process; FAILED means that it will not be restarted."""
 
     kind: EventKind
     process: str
     pid: int
     restarts: int = 0
     exit_code: int | None = None
-    """Negative for the number of the signal that ended it, None while it runs."""
+    """Negative: the number of the signal that ended it; None while it runs."""
     reason: str = ""
     log_file: str = ""
     log_tail: str = ""
@@ -44,14 +44,14 @@ class StackEvent:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start these processes, in this order; they are stopped in the reverse one."""
+    """Starts these processes in this order; they are stopped in reverse order."""
 
     processes: list[ProcessSpec]
 
 
 @dataclass(frozen=True, slots=True)
 class StopAll:
-    """Stop every process and end the supervisor."""
+    """Stops every process and ends the supervisor."""
 
 
 Command = Start | StopAll

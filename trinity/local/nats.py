@@ -1,4 +1,4 @@
-"""The embedded broker: its configuration, its process and the proof that both agree."""
+"""The embedded broker: its configuration, its process and a check that both agree."""
 
 import asyncio
 import http.client
@@ -49,7 +49,7 @@ jetstream {{
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NatsServer:
-    """A nats-server with JetStream whose data lies in `folder`; user `admin` may do everything."""
+    """A nats-server with JetStream whose data is in `folder`; user `admin` may do everything."""
 
     folder: Path
     secrets: SecretFiles
@@ -58,7 +58,7 @@ class NatsServer:
     security: Security = PLAIN
 
     def prepare(self, log_file: Path) -> ProcessSpec:
-        """Write the configuration and return the process to start."""
+        """Writes the configuration and returns the process to start."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         config = self.folder / "nats.conf"
         write_private(config, self._config())
@@ -76,7 +76,7 @@ class NatsServer:
         return f"{scheme}://{user}:{password}@127.0.0.1:{self.port}"
 
     async def wait_ready(self, timeout_seconds: float = 30.0) -> None:
-        """Return when JetStream answers and syncs to disk as often as it was asked to."""
+        """Returns when JetStream answers and syncs to disk at the configured interval."""
         deadline = asyncio.get_running_loop().time() + timeout_seconds
         while not await asyncio.to_thread(self._is_healthy):
             if asyncio.get_running_loop().time() > deadline:
@@ -114,10 +114,10 @@ class NatsServer:
         config = json.loads(self._monitor("jsz"))["config"]
         actual = config.get("sync_interval")
         if actual != _SYNC_INTERVAL_NANOSECONDS or config.get("sync_always", False):
-            raise RunFailed(f"The broker syncs every {actual} ns, asked for {_SYNC_INTERVAL}")
+            raise RunFailed(f"The broker syncs every {actual} ns, configured is {_SYNC_INTERVAL}")
 
     def _monitor(self, page: str) -> bytes:
-        # No proxy of the user's environment stands between us and loopback.
+        # The user's proxy settings must not apply to loopback.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         address = f"http://127.0.0.1:{self.monitor_port}/{page}"
         with opener.open(address, timeout=2.0) as response:
@@ -126,7 +126,7 @@ class NatsServer:
 
 
 def _store_bytes(folder: Path) -> int:
-    """Let the store grow to what it holds plus half of the free disk, within a fixed limit."""
+    """Returns the store's limit: what it holds plus half of the free disk, up to a fixed limit."""
     held = sum(path.stat().st_size for path in folder.rglob("*.blk"))
     available = held + shutil.disk_usage(folder).free // 2
     if available < _STORE_BYTES_NEEDED:

@@ -1,4 +1,4 @@
-"""Free loopback ports, each handed out once in a process."""
+"""Free loopback ports, each handed out once per process."""
 
 import random
 import socket
@@ -7,15 +7,15 @@ from pathlib import Path
 _EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _LOWEST_PORT = 10_240
 _RANDOM = random.SystemRandom()
-"""Not the shared one: programs that seed it alike would pick the same ports at the same time."""
+"""Not the shared generator: programs with the same seed would pick the same ports at once."""
 _handed_out: set[int] = set()
 
 
 def free_port() -> int:
-    """Return a loopback port that nobody listens on.
+    """Returns an unused loopback port.
 
-    It lies below the range from which the kernel gives ports to outgoing connections: a service
-    that restarts on its old port would otherwise find it taken by a client that kept retrying.
+    It is below the kernel's range for outgoing connections: otherwise a service that restarts on
+    its old port could find it taken by a client that kept retrying.
     """
     ports = _candidates()
     for _ in range(1_000):

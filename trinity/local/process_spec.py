@@ -1,4 +1,4 @@
-"""What the supervisor needs to know about one process to start, restart and stop it."""
+"""The supervisor's description of one process: how to start, restart and stop it."""
 
 import signal
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import TypedDict
 
 
 class ProcessFields(TypedDict):
-    """A process as it travels in JSON from the launcher to the supervisor."""
+    """A process as JSON from the launcher to the supervisor."""
 
     name: str
     argv: list[str]

@@ -1,4 +1,4 @@
-"""Finds and ends the processes that descend from this one, also those whose parents died."""
+"""Finds and kills the descendants of this process, including those whose parents died."""
 
 import ctypes
 import os
@@ -22,14 +22,14 @@ class ProcessEntry:
 
 
 def become_subreaper() -> None:
-    """Adopt every descendant that loses its parent, instead of leaving it to init."""
+    """Adopts every descendant that loses its parent, instead of leaving it to init."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "cannot adopt orphaned processes")
 
 
 def reap() -> Iterator[tuple[int, int]]:
-    """Collect ended children: their numbers and exit codes (negative: the signal)."""
+    """Collects ended children: their process numbers and exit codes (negative: the signal)."""
     while True:
         try:
             pid, state = os.waitpid(-1, os.WNOHANG)
@@ -41,9 +41,9 @@ def reap() -> Iterator[tuple[int, int]]:
 
 
 def kill_orphans(leaders: set[int]) -> None:
-    """Kill adopted processes that belong to no session of a living child, with their descendants.
+    """Kills adopted processes that belong to no living child's session, with their descendants.
 
-    Every child leads a session of its own, so `leaders` are the sessions to leave alone.
+    Every child leads its own session, so `leaders` are the sessions to leave alone.
     """
     table = _process_table()
     for entry in table:
@@ -53,7 +53,7 @@ def kill_orphans(leaders: set[int]) -> None:
 
 
 def kill_descendants() -> bool:
-    """Kill everything below this process; tell whether there was anything alive."""
+    """Kills everything below this process; returns true if anything was alive."""
     table = _process_table()
     return _kill_all(_descendants(os.getpid(), table))
 
@@ -74,7 +74,9 @@ def _kill_all(entries: list[ProcessEntry]) -> bool:
 
 def _descendants(root: int, table: list[ProcessEntry]) -> list[ProcessEntry]:
     children = [entry for entry in table if entry.parent == root]
-    return children + [below for child in children for below in _descendants(child.pid, table)]
+    return children + [
+        descendant for child in children for descendant in _descendants(child.pid, table)
+    ]
 
 
 def _process_table() -> list[ProcessEntry]:

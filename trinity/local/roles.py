@@ -1,4 +1,4 @@
-"""The database's roles: each service that stores rows owns one schema of its own name."""
+"""The database's roles: each service that stores rows owns one schema with its own name."""
 
 import psycopg
 from psycopg import sql
@@ -6,13 +6,13 @@ from psycopg import sql
 DATABASE = "trinity"
 SCHEMA_OWNERS = ("buffer", "synchronizer")
 _ALGORITHM = b"scram-sha-256"
-"""What is sent is hashed already: a statement that fails stands in the database's log."""
+"""Passwords are sent hashed: a failed statement is written to the database's log."""
 
 
 async def set_up_roles(connection: psycopg.AsyncConnection, passwords: dict[str, str]) -> None:
-    """Create what is missing and set the passwords; needs a superuser in autocommit mode.
+    """Creates what is missing and sets the passwords; needs a superuser in autocommit mode.
 
-    Postgres refuses to change one role twice at once: the lock lasts as long as the connection.
+    Postgres cannot change one role twice concurrently: the lock is held as long as the connection.
     """
     await connection.execute("SELECT pg_advisory_lock(hashtext('trinity roles'))")
     for role, password in passwords.items():
@@ -25,7 +25,7 @@ async def set_up_roles(connection: psycopg.AsyncConnection, passwords: dict[str,
 
 
 async def set_up_schemas(connection: psycopg.AsyncConnection) -> None:
-    """Give each role its schema in the connected database and nobody else anything."""
+    """Gives each role its schema in the connected database, and other roles nothing."""
     await connection.execute("REVOKE ALL ON SCHEMA public FROM PUBLIC")
     database = sql.Identifier(connection.info.dbname)
     await connection.execute(sql.SQL("REVOKE ALL ON DATABASE {} FROM PUBLIC").format(database))

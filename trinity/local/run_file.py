@@ -15,7 +15,7 @@ _NAME = "run.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Death:
-    """A process that ended by itself; another one has taken its place, or will."""
+    """A process that ended by itself; it has been restarted, or will be."""
 
     pid: int
     last_words: str
@@ -24,7 +24,7 @@ class Death:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningStack:
-    """The addresses and process numbers of a stack; the file is there only while it runs."""
+    """The addresses and process numbers of a stack; the file exists only while it runs."""
 
     addresses: ServiceAddresses
     launcher_pid: int
@@ -32,7 +32,7 @@ class RunningStack:
     pids: dict[str, int]
     started_at: datetime
     deaths: dict[str, Death] = field(default_factory=dict)
-    """The last one of each process that was started again."""
+    """The last death of each process that was restarted."""
 
     def write(self, job_dir: Path) -> None:
         text = json.dumps(asdict(self), indent=2, default=datetime.isoformat)
@@ -40,9 +40,9 @@ class RunningStack:
 
 
 def read_running(job_dir: Path) -> RunningStack | None:
-    """Return the stack that runs in the directory, or None where its launcher is gone.
+    """Returns the stack that runs in the directory, or None if its launcher is gone.
 
-    A stack that runs has written its file whole: one that is cut short is an earlier one's.
+    A running stack has written its file completely: a truncated one is from an earlier stack.
     """
     try:
         fields = json.loads((job_dir / _NAME).read_text())

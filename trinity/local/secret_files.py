@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class SecretFiles:
-    """A folder of secrets; a password is made once and found again at the next start."""
+    """A folder of secrets; a password is generated once and reused at later starts."""
 
     folder: Path
 
@@ -19,7 +19,7 @@ class SecretFiles:
         return path.read_text().strip()
 
     def write(self, name: str, content: str) -> Path:
-        """Replace a secret file whole: a reader sees the old content or the new, never a part."""
+        """Replaces a secret file atomically: readers see the old or the new content."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         path = self.folder / name
         write_private(path, content)
@@ -27,7 +27,7 @@ class SecretFiles:
 
 
 def write_private(path: Path, content: str) -> None:
-    """Write a file of mode 0600 atomically."""
+    """Writes a file of mode 0600 atomically."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.unlink(missing_ok=True)
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

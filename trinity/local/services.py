@@ -1,4 +1,4 @@
-"""The four services as processes: which settings each gets so that they find one another."""
+"""The four services as processes, with settings that let them find one another."""
 
 import os
 import signal
@@ -24,19 +24,19 @@ _GPU_DEVICES = Path("/proc/driver/nvidia/gpus")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What the services are told about the stack that they are part of."""
+    """Settings of the stack that its services receive."""
 
     job_dir: Path
     log_level: str
     addresses: ServiceAddresses
     files: InfrastructureFiles
     environment: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Further variables by the name of the service."""
+    """Additional variables by the name of the service."""
     security: StackSecurity = field(default_factory=StackSecurity)
 
 
 def four_services(around: Surroundings) -> list[Launchable]:
-    """Return the services in the order of their start; they are stopped in the reverse one."""
+    """Returns the services in start order; they are stopped in reverse order."""
     at, files = around.addresses, around.files
     peers = {"SYNCHRONIZER": at.synchronizer, "BUFFER": at.buffer}
     synchronizer_dsn = str(files.synchronizer_postgres_dsn)
@@ -72,7 +72,7 @@ def _service(
     settings: Mapping[str, str],
     others: Mapping[str, str] = MappingProxyType({}),
 ) -> Launchable:
-    """`settings` are its own variables, `others` those of its libraries."""
+    """Describes one service; `settings` are its own variables, `others` those of its libraries."""
     settings = {"LISTEN": address, "LOG_LEVEL": around.log_level, **settings}
     prefix = f"TRINITY_{name.upper()}_"
     argv = [sys.executable, "-m", f"services.{name}"]
@@ -98,12 +98,12 @@ def _security_folder(security: Security) -> dict[str, str]:
 
 
 def _thread_limit() -> dict[str, str]:
-    """Without a GPU several processes compute on the same few cores: one thread each."""
+    """Limits OpenMP to one thread without a GPU: several processes share the same few cores."""
     if _GPU_DEVICES.exists() or "OMP_NUM_THREADS" in os.environ:
         return {}
     return {"OMP_NUM_THREADS": "1"}
 
 
 def _quiet_core() -> dict[str, str]:
-    """gRPC's core writes a line for each malformed header block, as many as a stranger sends."""
+    """Silences gRPC's core, which logs every malformed header block that anyone sends."""
     return {"GRPC_VERBOSITY": os.environ.get("GRPC_VERBOSITY", "NONE")}

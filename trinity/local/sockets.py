@@ -1,4 +1,4 @@
-"""Where engines of a stack make unix sockets, which one that is killed leaves behind."""
+"""The folder for unix sockets of a stack's engines, which killed engines leave behind."""
 
 import hashlib
 import os
@@ -10,13 +10,13 @@ from pathlib import Path
 from trinity.errors import UserError
 
 VARIABLE = "VLLM_RPC_BASE_PATH"
-"""vLLM's: it makes sockets named by UUIDs there, else among all temporary files."""
+"""vLLM's variable: it creates sockets named by UUIDs there, by default in the temporary folder."""
 MAX_FOLDER_BYTES = 107 - len("/00000000-0000-0000-0000-000000000000")
-"""What the system takes as a socket's path, less a name."""
+"""The system's limit for a socket's path, minus a name."""
 
 
 def socket_folder(job_dir: Path) -> Path:
-    """In the job directory, or where that path is too long, one of its own among others."""
+    """Returns a folder in the job directory, or a temporary one if that path is too long."""
     inside = job_dir / "infra" / "sockets"
     if len(os.fsencode(inside)) <= MAX_FOLDER_BYTES:
         return inside
@@ -25,12 +25,12 @@ def socket_folder(job_dir: Path) -> Path:
 
 
 def socket_variables(job_dir: Path, given: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """For the explorer; what the person chose stays."""
+    """Returns the explorer's variables; a value set by the user stays."""
     return {} if VARIABLE in given else {VARIABLE: str(socket_folder(job_dir))}
 
 
 def make_socket_folder(job_dir: Path) -> None:
-    """An empty one; call it with the directory locked, when nobody of an earlier stack lives.
+    """Creates an empty folder; call it with the directory locked and no earlier stack alive.
 
     Raises: UserError when it cannot be made.
     """
@@ -44,5 +44,5 @@ def make_socket_folder(job_dir: Path) -> None:
 
 
 def remove_socket_folder(job_dir: Path) -> None:
-    """With what killed engines left in it."""
+    """Removes the folder with the sockets that killed engines left in it."""
     shutil.rmtree(socket_folder(job_dir), ignore_errors=True)

@@ -91,21 +91,21 @@ class LocalStack:
 
     @property
     def pids(self) -> dict[str, int]:
-        """The process numbers by name, as of now."""
+        """The current process numbers by name."""
         return dict(self._pids)
 
     @property
     def owns_database(self) -> bool:
-        """Whether nobody but the holder of the directory's lock uses the database."""
+        """True if only the holder of the directory's lock uses the database."""
         return self._externals.postgres_dsn is None
 
     async def events(self) -> AsyncIterator[StackEvent]:
-        """Yield what happens to the processes, from the start on, until the stack is stopped."""
+        """Yields events of the processes, from the start on, until the stack is stopped."""
         while (event := await self._events.get()) is not None:
             yield event
 
     async def stop(self) -> None:
-        """Stop everything in order: explorer, trainer, buffer, synchronizer, broker, database."""
+        """Stops everything in order: explorer, trainer, buffer, synchronizer, broker, database."""
         self._is_up = False
         for probe in self._probes.values():
             probe.cancel()
@@ -156,7 +156,7 @@ class LocalStack:
                 tasks.create_task(self._launch(service))
 
     async def _launch(self, launchable: Launchable) -> None:
-        """Start a process and return when it is ready."""
+        """Starts a process and returns when it is ready."""
         assert self._supervisor is not None
         if self._max_restarts is not None:
             spec = replace(launchable.spec, max_restarts=self._max_restarts)
@@ -172,7 +172,7 @@ class LocalStack:
         self._events.put_nowait(StackEvent(kind=EventKind.READY, process=name, pid=pid))
 
     async def _unless_failed(self, work: Awaitable[None]) -> None:
-        """Wait for the work, but no longer than until a process is given up."""
+        """Waits for the work, but stops when a process has failed for good."""
         task = asyncio.ensure_future(work)
         either: set[asyncio.Future[None] | asyncio.Future[StackEvent]] = {task, self._failure}
         try:
@@ -200,13 +200,13 @@ class LocalStack:
                 self._failure.set_result(event)
 
     def _watch_restart(self, name: str) -> None:
-        """Tell when the process answers again; during the start its launch waits for that."""
+        """Announces when the process answers again; during the start its launch waits for that."""
         if not self._is_up:
             return
         try:
             self._write_run_file()
-        except OSError as error:  # what happens next must still be heard
-            logger.warning("the file about what runs is not up to date", extra={"why": str(error)})
+        except OSError as error:  # later events must still be handled
+            logger.warning("the run file is not up to date", extra={"why": str(error)})
         if (before := self._probes.get(name)) is not None:
             before.cancel()  # it would announce a process that is gone
         self._probes[name] = asyncio.create_task(self._await_return(self._launched[name]))
@@ -238,5 +238,5 @@ class LocalStack:
 
 
 def _death(event: StackEvent) -> Death:
-    said = event.log_tail.strip().rpartition("\n")[2]
-    return Death(pid=event.pid, last_words=said[:_MAX_WORDS], at=datetime.now(UTC))
+    last_line = event.log_tail.strip().rpartition("\n")[2]
+    return Death(pid=event.pid, last_words=last_line[:_MAX_WORDS], at=datetime.now(UTC))

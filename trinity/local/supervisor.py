@@ -2,8 +2,8 @@
 
     python -m trinity.local.supervisor
 
-Commands come as lines of JSON on stdin, events go as lines of JSON to stdout (messages.py). The end
-of stdin means that the launcher is gone, however it died.
+Commands arrive as lines of JSON on stdin, events leave as lines of JSON on stdout (messages.py).
+The end of stdin means that the launcher is gone, however it died.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _LONGEST_COMMAND_BYTES = 2**24
 
 
 class Supervisor:
-    """Owns the children; whoever ends without having been asked to is started again."""
+    """Owns the child processes; one that ends without being asked to is restarted."""
 
     def __init__(self) -> None:
         self._children: dict[str, Child] = {}
@@ -42,28 +42,28 @@ class Supervisor:
         self._launch(child, EventKind.STARTED)
 
     def reap(self) -> None:
-        """Take note of every ended process; to be called at SIGCHLD."""
+        """Handles every ended process; call it at SIGCHLD."""
         by_pid = {child.pid: child for child in self._children.values() if child.is_running}
         for pid, exit_code in reaper.reap():
             if pid in by_pid:
                 self._ended(by_pid[pid], exit_code)
 
     def hurry(self) -> None:
-        """Shorten every grace: the launcher is gone and nothing may outlive it for long."""
+        """Shortens every grace period: the launcher is gone and nothing may outlive it for long."""
         self._longest_grace_seconds = _ORPHANED_GRACE_SECONDS
         if self._current_grace is not None:
             end = asyncio.get_running_loop().time() + _ORPHANED_GRACE_SECONDS
             self._current_grace.reschedule(end)
 
     async def stop_all(self) -> None:
-        """Stop in reverse order of the start, then kill whatever is still below this process."""
+        """Stops in reverse start order, then kills everything still below this process."""
         for child in self._children.values():
             child.forbid_restart()
         for child in reversed(self._children.values()):
             await self._stop_child(child)
         with suppress(TimeoutError):
             async with asyncio.timeout(_SWEEP_SECONDS):
-                while reaper.kill_descendants():  # noqa: ASYNC110 (no event tells that none is left)
+                while reaper.kill_descendants():  # noqa: ASYNC110 (no event for the last one)
                     await asyncio.sleep(0.01)
 
     def _launch(self, child: Child, kind: EventKind, reason: str = "") -> None:
@@ -84,7 +84,7 @@ class Supervisor:
             return
         _emit(EventKind.EXITED, child, reason, exit_code)
         if exit_code == USER_MISTAKE_EXIT_CODE and not child.restarts:
-            # What is started again had settings that were right: it is others that do not answer.
+            # A restarted process had valid settings before: another part does not answer.
             _emit(EventKind.FAILED, child, "refused to start", exit_code)
         else:
             self._restart_or_fail(child, reason, exit_code)
@@ -136,7 +136,7 @@ def _emit(kind: EventKind, child: Child, reason: str = "", exit_code: int | None
 
 
 async def _obey(supervisor: Supervisor, commands: asyncio.StreamReader) -> None:
-    """Carry out commands until everything is stopped or the launcher is gone."""
+    """Carries out commands until everything is stopped or the launcher is gone."""
 
     async def stop_all() -> None:
         await supervisor.stop_all()
@@ -155,10 +155,10 @@ async def _obey(supervisor: Supervisor, commands: asyncio.StreamReader) -> None:
 
 
 def _keep_descriptors() -> None:
-    """The directory's lock is this process's alone: what it starts may fork and outlive it."""
+    """Keeps the directory's lock in this process: children may fork and outlive it."""
     for number in map(int, os.listdir("/proc/self/fd")):
         if number > sys.stderr.fileno():
-            with suppress(OSError):  # the one that listed them is closed
+            with suppress(OSError):  # the descriptor of the listing is closed
                 os.set_inheritable(number, False)
 
 
@@ -168,7 +168,7 @@ async def supervise() -> None:
     loop.add_signal_handler(signal.SIGCHLD, supervisor.reap)
     commands = asyncio.StreamReader(limit=_LONGEST_COMMAND_BYTES)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
-    # Being told to end is the same as losing the launcher.
+    # SIGTERM is handled like losing the launcher.
     loop.add_signal_handler(signal.SIGTERM, commands.feed_eof)
     await _obey(supervisor, commands)
 

@@ -1,4 +1,4 @@
-"""The launcher's end of the supervisor: starts it, gives commands, receives what happens."""
+"""The launcher's client of the supervisor: starts it, sends commands, receives events."""
 
 import asyncio
 import logging
@@ -27,12 +27,12 @@ _LONGEST_EVENT_BYTES = 2**20
 
 
 def _without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
-    """A user's own code runs in these processes; each gets only the secrets it needs, in files."""
+    """Removes secrets: users' code runs in these processes; each gets only its own, in files."""
     return {name: value for name, value in environment.items() if name not in SECRET_VARIABLES}
 
 
 class SupervisorClient:
-    """A running supervisor; its end, wanted or not, leaves no process of the stack behind."""
+    """A running supervisor; when it ends, expected or not, no process of the stack remains."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class SupervisorClient:
         await self._send(Start([spec]))
 
     async def stop(self) -> None:
-        """Stop every process in order; kill what does not."""
+        """Stops every process in order; kills those that do not stop."""
         self._is_stopping = True
         await self._send(StopAll())
         try:
@@ -89,7 +89,7 @@ class SupervisorClient:
 
     async def _send(self, command: Command) -> None:
         assert self._process.stdin is not None
-        with suppress(ConnectionError):  # its death is told as an event
+        with suppress(ConnectionError):  # its death is reported as an event
             self._process.stdin.write(command_to_line(command))
             await self._process.stdin.drain()
 

@@ -1,1 +1,1 @@
-"""Looking into what a run has stored: which samples, shown how, written where."""
+"""Inspects what a run has stored: selection, display and export of samples."""

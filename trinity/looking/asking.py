@@ -1,4 +1,4 @@
-"""Questions to the query service that come back in many messages."""
+"""Queries to the query service whose answers come in many messages."""
 
 from collections.abc import AsyncIterator
 
@@ -18,7 +18,7 @@ async def samples(
     latest_first: bool = False,
     with_content: bool = False,
 ) -> AsyncIterator[query_pb2.ExperienceRecord]:
-    """Samples one after the other; at most a page of them is in memory."""
+    """Yields samples one by one; at most a page of them is in memory."""
     request = query_pb2.ListExperiencesRequest(
         key=key,
         filter=wanted,
@@ -34,7 +34,7 @@ async def samples(
 async def step_rows(
     queries: QueryServiceStub, key: buffer_pb2.StageKey, step: int
 ) -> tuple[query_pb2.StepHead, list[query_pb2.StepRow]]:
-    """A train step with the rows of its batch."""
+    """Returns a train step with the rows of its batch."""
     head, rows = query_pb2.StepHead(), []
     request = query_pb2.GetStepRequest(key=key, step=step)
     async for message in queries.GetStep(request, timeout=STREAM_SECONDS):

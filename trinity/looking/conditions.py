@@ -1,4 +1,4 @@
-"""Conditions as a person writes them: `reward=0.5.. task=train:12 state=filtered`."""
+"""Parses conditions as a user writes them: `reward=0.5.. task=train:12 state=filtered`."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -18,7 +18,10 @@ HELP = (
 
 
 def parse_conditions(words: Iterable[str]) -> Filter:
-    """Raises: UserError naming the condition that cannot be."""
+    """Parses conditions into a filter.
+
+    Raises: UserError naming the invalid condition.
+    """
     found = Filter()
     seen: set[str] = set()
     for word in words:
@@ -54,7 +57,7 @@ def _version(found: Filter, value: str) -> None:
 
 
 def _bounds(value: str, number: Callable[[str], float]) -> tuple[float | None, float | None]:
-    """Both ends, included; one that is open is None."""
+    """Returns both ends, included; an open end is None."""
     if RANGE not in value:
         return number(value), number(value)
     least, _, most = value.partition(RANGE)
@@ -117,7 +120,7 @@ def _finish(found: Filter, value: str) -> None:
 
 
 def _names(known: dict[str, int]) -> str:
-    """`EXPERIENCE_STATE_RAW` as `raw`."""
+    """Lists names such as `EXPERIENCE_STATE_RAW` as `raw`."""
     unspecified = min(known, key=lambda name: known[name])
     prefix = unspecified.removesuffix("UNSPECIFIED")
     return ", ".join(name.removeprefix(prefix).lower() for name in known if known[name])

@@ -1,4 +1,4 @@
-"""What others wrote, as it may be printed."""
+"""Makes untrusted text safe to print."""
 
 from trinity.logs import ESCAPED
 
@@ -6,5 +6,5 @@ _STEERING = {code: text for code, text in ESCAPED.items() if chr(code) not in "\
 
 
 def harmless(text: str) -> str:
-    """The text with nothing in it that steers a terminal; its lines and tabs stay."""
+    """Escapes terminal control characters, except newlines and tabs."""
     return text.translate(_STEERING)

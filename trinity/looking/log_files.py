@@ -1,4 +1,4 @@
-"""The logs of a run's directory: read together in the order of time, and followed."""
+"""The logs of a run's directory: merged in time order, and followed."""
 
 import heapq
 import time
@@ -18,7 +18,7 @@ by_time = attrgetter("time")
 
 
 def log_files(job_dir: Path, services: Sequence[str]) -> dict[str, Path]:
-    """The logs by their services, all or those that are named.
+    """Returns the logs by service: all, or the named ones.
 
     Raises: UserError when there are none.
     """
@@ -32,14 +32,14 @@ def log_files(job_dir: Path, services: Sequence[str]) -> dict[str, Path]:
 
 
 def read_logs(files: dict[str, Path]) -> Iterator[LogLine]:
-    """Everything that is there, by time."""
+    """Yields all present messages in time order."""
     return heapq.merge(*(_messages(name, path) for name, path in files.items()), key=by_time)
 
 
 def follow_logs(job_dir: Path, services: Sequence[str]) -> Iterator[LogLine | None]:
-    """What is there, then what comes, also in files that are not there yet; never ends.
+    """Yields what is there, then what comes, also in files that appear later; never ends.
 
-    None stands between two looks, as a message is told once it is known to be whole.
+    None separates two polls, because a message is yielded only once it is complete.
     """
     tails: dict[str, _Tail] = {}
     while True:
@@ -67,14 +67,14 @@ def _messages(service: str, path: Path) -> Iterator[LogLine]:
 
 
 class _Builder:
-    """Puts lines together to messages."""
+    """Assembles lines into messages."""
 
     def __init__(self, service: str) -> None:
         self._service = service
         self._open: LogLine | None = None
 
     def take(self, line: str) -> LogLine | None:
-        """The message before, if this line begins another one."""
+        """Adds a line; returns the previous message if this line begins another one."""
         begun = parsed(self._service, line)
         if begun is not None:
             done, self._open = self._open, begun
@@ -82,19 +82,19 @@ class _Builder:
         if self._open is not None:
             self._open = self._open.with_more(line)
         elif line:
-            # Said before the service had a log, as by an interpreter that does not start.
+            # Written before the service had a log, such as by an interpreter that does not start.
             beginning = datetime.min.replace(tzinfo=UTC)
             self._open = LogLine(time=beginning, service=self._service, level="INFO", text=line)
         return None
 
     def end(self) -> LogLine | None:
-        """The last message."""
+        """Returns the last message."""
         done, self._open = self._open, None
         return done
 
 
 class _Tail:
-    """One file that grows; one that was cut short is read anew."""
+    """One growing file; a truncated one is read again from its start."""
 
     def __init__(self, service: str, path: Path) -> None:
         self._path = path
@@ -103,7 +103,7 @@ class _Tail:
         self._rest = b""
 
     def look(self) -> Iterator[LogLine]:
-        """Messages that have become whole since the last look."""
+        """Yields messages that were completed since the last poll."""
         content = self._grown()
         if not content:
             if last := self._builder.end():

@@ -1,4 +1,4 @@
-"""Which lines of the logs somebody wants to see."""
+"""Selects the log lines to show."""
 
 import re
 from dataclasses import dataclass
@@ -13,19 +13,19 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFilter:
-    """What a line must be; what is not given is no condition."""
+    """Conditions on a line; those that are not set do not apply."""
 
     level: str = "DEBUG"
-    """The least severe."""
+    """The lowest severity shown."""
     since: datetime | None = None
     text: str = ""
-    """Part of it, whatever the case."""
+    """Part of the text, ignoring case."""
     trace: str = ""
     """The beginning of a trace's id."""
     experiment: str = ""
 
     def takes(self, line: LogLine) -> bool:
-        """Whether a line is to be seen."""
+        """Returns true if a line matches."""
         return (
             level_number(line.level) >= level_number(self.level)
             and (self.since is None or line.time >= self.since)
@@ -40,15 +40,15 @@ class LogFilter:
 
 
 def since_of(text: str, now: datetime) -> datetime:
-    """A time, or how long ago.
+    """Parses a time, or a duration before now.
 
     Raises: UserError when it is neither.
     """
     try:
         return _since(text.strip(), now)
-    except (ValueError, OverflowError):  # the second: before the first of years
+    except (ValueError, OverflowError):  # OverflowError: before year 1
         raise UserError(
-            f"--since {text!r} is no time: give how long ago (30s, 10m, 2h, 1d), or a time as "
+            f"--since {text!r} is not a time: give how long ago (30s, 10m, 2h, 1d), or a time like "
             "2026-03-01T12:30, UTC unless it says otherwise"
         ) from None
 
@@ -56,5 +56,5 @@ def since_of(text: str, now: datetime) -> datetime:
 def _since(text: str, now: datetime) -> datetime:
     if match := _AGO.fullmatch(text):
         return now - timedelta(**{_UNITS[match["unit"]]: int(match["number"])})
-    given = datetime.fromisoformat(text)
-    return given if given.tzinfo else given.replace(tzinfo=UTC)
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

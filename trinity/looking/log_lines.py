@@ -1,4 +1,4 @@
-"""Lines of logs, whoever wrote them: the services, as text or JSON, the broker, the database."""
+"""Parses log lines of the services (text or JSON), the broker and the database."""
 
 import json
 import re
@@ -19,7 +19,7 @@ OTHER_LEVELS = {
     "FATAL": "CRITICAL",
     "PANIC": "CRITICAL",
 }
-"""What the broker and the database call them."""
+"""Level names of the broker and the database."""
 _TEXT = re.compile(r"(?P<time>\d{4}-\d\d-\d\dT[\d:.]+[+-][\d:]+) (?P<level>[A-Z]+) (?P<text>.*)")
 _POSTGRES = re.compile(
     r"(?P<time>\d{4}-\d\d-\d\d [\d:.]+) UTC (?P<text>\[\d+\][^:]*?(?P<level>[A-Z]+):.*)"
@@ -31,7 +31,7 @@ _SHOWN_APART = ("time", "level", "service", "logger", "message", "traceback")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine:
-    """One message with what follows it without a time of its own, as a traceback does."""
+    """One message with the lines after it that have no time, such as a traceback."""
 
     time: datetime
     service: str
@@ -42,20 +42,20 @@ class LogLine:
 
     @property
     def trace_id(self) -> str:
-        """Empty where it was said outside of any trace."""
+        """Empty if it was logged outside of any trace."""
         return self.fields.get("trace_id", "")
 
     def names(self, experiment: str) -> bool:
-        """Whether the line is about an experiment, by its id or its label."""
+        """Returns true if the line is about an experiment, by its id or its label."""
         return experiment in (self.fields.get("experiment"), self.fields.get("experiment_id"))
 
     def with_more(self, line: str) -> "LogLine":
-        """The message with one more line."""
+        """Returns the message with one more line."""
         return replace(self, more=(*self.more, line))
 
 
 def parsed(service: str, line: str) -> LogLine | None:
-    """A line that begins a message; None for one that goes on with the last."""
+    """Parses a line that begins a message; returns None for a continuation line."""
     if line.startswith("{"):
         return _of_json(service, line)
     if match := _TEXT.match(line):
@@ -71,7 +71,7 @@ def parsed(service: str, line: str) -> LogLine | None:
 
 
 def level_number(level: str) -> int:
-    """How severe it is; what is not known counts as INFO."""
+    """Returns the severity; unknown levels count as INFO."""
     return LEVELS.index(level) if level in LEVELS else LEVELS.index("INFO")
 
 

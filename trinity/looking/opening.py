@@ -1,4 +1,4 @@
-"""Reaches what a job has stored: through the stack that runs, or one that is started to look."""
+"""Opens what a job has stored, through its running stack or one started for the purpose."""
 
 import asyncio
 import contextlib
@@ -33,12 +33,12 @@ T = TypeVar("T")
 START_SECONDS = 30.0
 RETRY_SECONDS = 0.2
 NEEDED = ("synchronizer", "buffer")
-"""The services that tell what is stored."""
+"""The services that read the store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """What one experiment has stored."""
+    """The stored data of one experiment."""
 
     queries: QueryServiceStub
     label: str
@@ -46,29 +46,29 @@ class Stored:
     """In the order in which they were opened."""
 
     def key(self, stage: str | None) -> buffer_pb2.StageKey:
-        """The stage of this name; without one the last that holds samples, or the last.
+        """Returns the key of the named stage; by default the last with samples, or the last.
 
         Raises: UserError when there is no such stage.
         """
         return self.stage(stage).key
 
     def stage(self, name: str | None) -> query_pb2.StoredStage:
-        """The same with what it holds."""
+        """Returns the same stage with what it holds."""
         if name is None:
-            holding = [one for one in self.stages if one.counts]
+            holding = [stage for stage in self.stages if stage.counts]
             return (holding or self.stages)[-1]
-        for one in self.stages:
-            if one.key.stage == name:
-                return one
-        names = [one.key.stage for one in self.stages]
+        for stage in self.stages:
+            if stage.key.stage == name:
+                return stage
+        names = [stage.key.stage for stage in self.stages]
         raise UserError(f"{self.label} has no stage {name!r}{did_you_mean(name, names)}")
 
 
 @contextlib.asynccontextmanager
 async def opened(job_dir: Path) -> AsyncIterator[Stored]:
-    """What the job's experiment has stored, for as long as the block lasts.
+    """Opens the job's stored experiment within the block.
 
-    Raises: UserError when there is no job; RpcError, in the block too, when a question fails.
+    Raises: UserError when there is no job; RpcError, in the block too, when a query fails.
     """
     tenant, label = _experiment_of(job_dir)
     async with answering(job_dir) as addresses:
@@ -81,7 +81,7 @@ async def opened(job_dir: Path) -> AsyncIterator[Stored]:
 
 
 def _experiment_of(job_dir: Path) -> tuple[str, str]:
-    """Tenant and label."""
+    """Returns tenant and label."""
     path = job_dir / PLAN_FILE
     try:
         plan = json.loads(path.read_text())
@@ -94,7 +94,7 @@ def _experiment_of(job_dir: Path) -> tuple[str, str]:
 
 @contextlib.asynccontextmanager
 async def answering(job_dir: Path) -> AsyncIterator[ServiceAddresses]:
-    """Where the job's services answer: those that run, or some that are started for the block."""
+    """Yields the addresses of the job's services, which are started for the block if necessary."""
     home = home_of(job_dir)
     if (running := read_running(home)) is not None:
         yield running.addresses
@@ -105,7 +105,7 @@ async def answering(job_dir: Path) -> AsyncIterator[ServiceAddresses]:
 
 
 def _only_needed(around: Surroundings) -> list[Launchable]:
-    return [one for one in four_services(around) if one.spec.name in NEEDED]
+    return [service for service in four_services(around) if service.spec.name in NEEDED]
 
 
 async def _find(addresses: ServiceAddresses, tenant: str, label: str) -> str:
@@ -140,7 +140,7 @@ async def _list_stages(
 
 
 async def patiently(call: Callable[[], Awaitable[T]]) -> T:
-    """A buffer that has just been started serves once its database and its schema are there."""
+    """Retries until a buffer that was just started has its database and schema."""
     deadline = time.monotonic() + START_SECONDS
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Samples as a Parquet file, or as a directory that `datasets.load_from_disk` reads."""
+"""Exports samples as a Parquet file, or as a directory that `datasets.load_from_disk` reads."""
 
 import json
 import shutil
@@ -11,13 +11,16 @@ from trinity.types import JsonObject
 
 ROWS_A_GROUP = 1024
 BYTES_A_GROUP = 32 * 1024 * 1024
-"""In memory at once, before they are compressed."""
+"""Uncompressed bytes in memory at once."""
 AS_JSON = ("metrics", "reward_parts", "info", "arrays")
-"""Columns whose shape is the workflow's own: each a JSON object."""
+"""Columns with a workflow's own structure: each a JSON object."""
 
 
 def load_pyarrow() -> Any:
-    """Raises: UserError when it is not installed."""
+    """Imports pyarrow.
+
+    Raises: UserError when it is not installed.
+    """
     try:
         import pyarrow
         import pyarrow.parquet
@@ -30,7 +33,7 @@ def load_pyarrow() -> Any:
 
 
 def schema(pa: Any) -> Any:
-    """The columns, in order."""
+    """Returns the columns, in order."""
     text, whole, real = pa.string(), pa.int64(), pa.float64()
     sequence = [
         ("prompt", text),
@@ -79,16 +82,16 @@ def schema(pa: Any) -> Any:
 
 
 async def write_parquet(path: Path, rows: AsyncIterator[JsonObject]) -> int:
-    """Write a file that is there whole or not at all; answers how many samples it holds."""
+    """Writes a file atomically; returns the number of samples in it."""
     pa = load_pyarrow()
     partial = _cleared(path)
     columns = schema(pa)
     count = 0
     try:
         with pa.parquet.ParquetWriter(partial, columns, compression="zstd") as writer:
-            async for some in _groups(rows):
-                writer.write_table(pa.Table.from_pylist(some, schema=columns))
-                count += len(some)
+            async for group in _groups(rows):
+                writer.write_table(pa.Table.from_pylist(group, schema=columns))
+                count += len(group)
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
@@ -96,7 +99,7 @@ async def write_parquet(path: Path, rows: AsyncIterator[JsonObject]) -> int:
 
 
 def _cleared(path: Path) -> Path:
-    """Where to write at first; what an export that was killed left there is removed."""
+    """Returns the temporary path, after removing what a killed export left there."""
     partial = path.with_name(f".{path.name}.partial")
     if partial.is_dir():
         shutil.rmtree(partial)
@@ -106,26 +109,26 @@ def _cleared(path: Path) -> Path:
 
 
 async def _groups(rows: AsyncIterator[JsonObject]) -> AsyncIterator[list[JsonObject]]:
-    some: list[JsonObject] = []
+    group: list[JsonObject] = []
     num_bytes = 0
     async for row in rows:
         flat = {**row, **{name: json.dumps(row[name]) for name in AS_JSON if name in row}}
-        some.append(flat)
+        group.append(flat)
         num_bytes += _size(flat)
-        if len(some) >= ROWS_A_GROUP or num_bytes >= BYTES_A_GROUP:
-            yield some
-            some, num_bytes = [], 0
-    if some:
-        yield some
+        if len(group) >= ROWS_A_GROUP or num_bytes >= BYTES_A_GROUP:
+            yield group
+            group, num_bytes = [], 0
+    if group:
+        yield group
 
 
 def _size(row: JsonObject) -> int:
-    """About the bytes that a row takes."""
+    """Estimates the bytes that a row takes."""
     return sum(len(value) * 8 for value in row.values() if isinstance(value, str | list))
 
 
 async def write_dataset(path: Path, rows: AsyncIterator[JsonObject]) -> int:
-    """Write a directory that `datasets.load_from_disk` reads; answers how many samples it holds."""
+    """Writes a directory for `datasets.load_from_disk`; returns the number of its samples."""
     dataset_class = _load_datasets()
     work = _cleared(path)
     work.mkdir(parents=True)

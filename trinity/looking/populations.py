@@ -1,4 +1,4 @@
-"""What was generated beside what was trained on, as a person reads it."""
+"""Compares generated samples with those trained on, as text for the user."""
 
 import math
 
@@ -15,37 +15,37 @@ NO_MEAN = ""
 
 
 def population_lines(stage: str, population: query_pb2.GetPopulationResponse) -> list[str]:
-    """How much of what was generated was trained on, and why the rest was not."""
+    """Describes how much of what was generated was trained on, and why the rest was not."""
     first, last = population.first_explore_step, population.last_explore_step
     steps = f"explore step {last}" if first == last else f"explore steps {first} to {last}"
     lines = [
         f"{stage}, {steps}: {population.num_runs:,} runs gave {population.num_generated:,} "
         f"samples, {population.num_trained:,} of them were trained on"
     ]
-    for one in population.left_out:
-        why = escape(harmless(one.reason)) or name_of_state(one.state)
-        lines.append(f"  {one.count:,} were left out: {why}")
+    for group in population.left_out:
+        why = escape(harmless(group.reason)) or name_of_state(group.state)
+        lines.append(f"  {group.count:,} were left out: {why}")
     return lines
 
 
 def population_table(population: query_pb2.GetPopulationResponse) -> Table:
-    """Means of both, and how far their distributions are apart."""
+    """Compares the means and distributions of both."""
     table = Table("of all samples", "generated: mean", "trained: mean", "shift (0 to 1)", "")
-    for one in population.comparisons:
+    for comparison in population.comparisons:
         table.add_row(
-            escape(harmless(one.name.replace("_", " "))),
-            _mean(one.generated_mean),
-            _mean(one.trained_mean),
-            f"{one.shift:.3f}",
-            _remark(one),
+            escape(harmless(comparison.name.replace("_", " "))),
+            _mean(comparison.generated_mean),
+            _mean(comparison.trained_mean),
+            f"{comparison.shift:.3f}",
+            _remark(comparison),
         )
     return table
 
 
-def _remark(one: query_pb2.Comparison) -> str:
-    if not one.is_significant:
+def _remark(comparison: query_pb2.Comparison) -> str:
+    if not comparison.is_significant:
         return ""
-    return BENT_TASKS if one.name == "task" else BENT
+    return BENT_TASKS if comparison.name == "task" else BENT
 
 
 def _mean(value: float) -> str:

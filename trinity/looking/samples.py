@@ -8,20 +8,20 @@ from trinity.types import Array, Experience, JsonObject, Pair, Sequence
 
 
 def name_of_state(code: query_pb2.ExperienceState) -> str:
-    """`EXPERIENCE_STATE_RAW` as `raw`."""
+    """Converts `EXPERIENCE_STATE_RAW` to `raw`."""
     name = query_pb2.ExperienceState.Name(code)
     return name.removeprefix("EXPERIENCE_STATE_").lower()
 
 
 def name_of_finish(code: experience_pb2.FinishReason) -> str:
-    """`FINISH_REASON_STOP` as `stop`."""
+    """Converts `FINISH_REASON_STOP` to `stop`."""
     return experience_pb2.FinishReason.Name(code).removeprefix("FINISH_REASON_").lower()
 
 
 def sample_row(record: query_pb2.ExperienceRecord) -> JsonObject:
-    """What is known about the sample; its content where it came along.
+    """Returns the sample's data, with its content if that was requested.
 
-    Of several batches that hold it, `train_step` and what belongs to it are of the last.
+    If several batches contain it, `train_step` and related fields are of the last one.
     """
     eid = record.eid
     row: JsonObject = {

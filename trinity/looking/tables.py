@@ -1,4 +1,4 @@
-"""Samples, train steps and whole experiences as a person reads them."""
+"""Samples, train steps and whole experiences as tables and text for the user."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -20,17 +20,17 @@ HASH_DIGITS = 12
 NONE = "-"
 UNPUBLISHED = "not published"
 LINE_WIDTH = 200
-"""At most, where the output is not a terminal and lines are not to be broken."""
+"""Maximum width when the output is not a terminal and lines must not be broken."""
 
 
 def console() -> Console:
-    """Writes to the terminal in its width, to a file or a pipe without breaking lines."""
+    """Returns a console of the terminal's width, or one that does not break lines."""
     found = Console(highlight=False)
     return found if found.is_terminal else Console(highlight=False, width=LINE_WIDTH)
 
 
 def sample_table(records: Iterable[query_pb2.ExperienceRecord]) -> Table:
-    """One line a sample."""
+    """Returns a table with one line per sample."""
     table = _table("id", "explored", "task", "state", "reward", "advantage", "weights")
     for name in ("tokens", "end", "trained"):
         table.add_column(name, no_wrap=True)
@@ -47,7 +47,7 @@ def sample_table(records: Iterable[query_pb2.ExperienceRecord]) -> Table:
 
 
 def step_table(rows: Iterable[query_pb2.StepRow]) -> Table:
-    """One line a row of the batch."""
+    """Returns a table with one line per row of the batch."""
     table = _table("row", "id", "explored", "task", "reward", "advantage", "weights")
     for name in ("tokens", "end", "used advantage", "ratio"):
         table.add_column(name, no_wrap=True)
@@ -92,7 +92,7 @@ def _values(record: query_pb2.ExperienceRecord) -> tuple[str, ...]:
 
 
 def versions(record: query_pb2.ExperienceRecord) -> str:
-    """The weights that made it: `3`, or `3-5` where they changed on the way."""
+    """Formats the weights that made it: `3`, or `3-5` if they changed on the way."""
     if not record.HasField("version_min"):
         return NONE
     first, last = record.version_min, record.version_max
@@ -110,7 +110,7 @@ def _one_line(record: query_pb2.ExperienceRecord) -> Text:
 
 
 def _text(text: str, style: str = "") -> Text:
-    """What others wrote."""
+    """Formats untrusted text."""
     return Text(harmless(text), style=style)
 
 
@@ -119,7 +119,7 @@ def _number(value: float) -> str:
 
 
 def step_head(stage: str, head: query_pb2.StepHead) -> str:
-    """Which weights became which, by whom."""
+    """Describes the weights before and after a step, and its trainer."""
     again = f", trained {len(head.trained)} times" if len(head.trained) > 1 else ""
     lives = f"trainer {head.trained[-1].incarnation}" if head.trained else "not trained yet"
     before = _weights(head.weights_before) if head.HasField("weights_before") else UNPUBLISHED
@@ -142,7 +142,7 @@ def _weights(version: buffer_pb2.PublishedVersion) -> str:
 
 
 def whole_sample(answer: query_pb2.GetExperienceResponse) -> RenderableType:
-    """Everything about one sample."""
+    """Shows everything about one sample."""
     record = answer.experience
     parts: list[RenderableType] = [_facts(answer)]
     if not record.HasField("content"):
@@ -195,7 +195,7 @@ def _facts(answer: query_pb2.GetExperienceResponse) -> Table:
 
 
 def _shaped_reward(record: query_pb2.ExperienceRecord) -> str:
-    """What an operator made of the reward, if one did."""
+    """Returns the reward that an operator changed, if one did."""
     content = record.content
     is_shaped = record.revision > 0 and content.HasField("reward")
     return _number(content.reward) if is_shaped and content.reward != record.reward else ""
@@ -218,7 +218,7 @@ def _use(use: query_pb2.BatchUse) -> str:
 
 
 def _tokens(sample: Experience, sequence: TokenSequence) -> Table:
-    """Every token after the prompt; only those that the policy chose are trained on."""
+    """Lists every token after the prompt; only those that the policy chose are trained on."""
     table = _table("token", "id", "chosen", "log-probability", "weights")
     start = sequence.prompt_length
     prompt = " ".join(map(str, sequence.tokens[:start].tolist()))

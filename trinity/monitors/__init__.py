@@ -1,1 +1,1 @@
-"""Where a run's figures go beside its directory's own files: TensorBoard, W&B, MLflow."""
+"""Exports a run's metrics, besides its directory's own files: TensorBoard, W&B, MLflow."""

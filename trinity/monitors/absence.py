@@ -1,4 +1,4 @@
-"""That a monitor is away, in a file for whoever asks in another terminal."""
+"""A file that tells other processes that a monitor is unavailable."""
 
 import contextlib
 import json
@@ -11,7 +11,7 @@ FILE = "away.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Absence:
-    """A monitor that does not take what it is given; the run goes on without it."""
+    """A monitor that does not accept data; the run continues without it."""
 
     monitor: str
     reason: str
@@ -19,7 +19,7 @@ class Absence:
     """Seconds since 1970."""
 
     def write(self, directory: Path) -> None:
-        """Show it, where the disk takes it: a full one may be why the monitor is away."""
+        """Writes the file, best effort: a full disk may be why the monitor is unavailable."""
         temporary = directory / f"{FILE}.tmp"
         with contextlib.suppress(OSError):
             directory.mkdir(parents=True, exist_ok=True)
@@ -28,7 +28,7 @@ class Absence:
 
     @classmethod
     def read(cls, directory: Path) -> Self | None:
-        """None where the monitor takes what it is given, or there is none."""
+        """Returns None if the monitor accepts data, or if there is none."""
         try:
             return cls(**json.loads((directory / FILE).read_text()))
         except (OSError, ValueError, TypeError):
@@ -36,6 +36,6 @@ class Absence:
 
     @staticmethod
     def end(directory: Path) -> None:
-        """It is back, or nobody waits for it any more."""
+        """Removes the file: the monitor is back, or no longer used."""
         with contextlib.suppress(OSError):
             (directory / FILE).unlink(missing_ok=True)

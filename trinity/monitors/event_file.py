@@ -1,4 +1,4 @@
-"""A file of TensorBoard's that goes on after a write has failed."""
+"""A TensorBoard event file that survives failed writes."""
 
 import os
 import socket
@@ -13,13 +13,15 @@ if TYPE_CHECKING:
     from tensorboard.compat.proto.event_pb2 import Event
 
 PREFIX = "events.out.tfevents."
-"""By which TensorBoard knows its files."""
+"""The prefix by which TensorBoard recognizes its files."""
 FORMAT = "brain.Event:2"
 
 
 class EventFile:
-    """Has each point once: what a failed write left is cut off before the next, and points that it
-    has are left out. TensorBoard's own writer ends for good with its first error.
+    """Writes each point once, also after failed writes.
+
+    What a failed write left is truncated before the next, and points that are already in the file
+    are skipped. TensorBoard's own writer stops for good at its first error.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -29,7 +31,7 @@ class EventFile:
         self._last_event = 0
 
     def write(self, points: Sequence[Point]) -> None:
-        """Add points of one series, in the order of their events: all of them, or an error."""
+        """Adds points of one series, in the order of their events: all of them, or an error."""
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         new = [point for point in points if point.event > self._last_event]
@@ -37,7 +39,7 @@ class EventFile:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("ab") as file:
-            # Somebody may have deleted or cut the file.
+            # The file may have been deleted or truncated by others.
             size = min(self._size, file.tell())
             file.truncate(size)
             records = RecordWriter(file)

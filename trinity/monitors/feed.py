@@ -1,4 +1,4 @@
-"""Feeds a monitor with an experiment's progress, beside the run and never in its way."""
+"""Feeds a monitor with an experiment's progress, without ever blocking the run."""
 
 import asyncio
 import logging
@@ -22,35 +22,35 @@ logger = logging.getLogger(__name__)
 RETRY_SECONDS = 0.5
 LONGEST_RETRY_SECONDS = 30.0
 SLOW_SECONDS = 15.0
-"""A monitor that takes longer for an answer is told of."""
+"""A monitor that takes longer to answer is reported."""
 MOST_PENDING = 2000
-"""Events that are read ahead of the monitor; the others stay with the buffer."""
+"""Limit of events read ahead of the monitor; the rest stays with the buffer."""
 CATCH_UP_SECONDS = 30.0
-"""How long the end of a run waits for its monitor."""
+"""Time that the end of a run waits for its monitor."""
 CLOSE_SECONDS = 20.0
 LONGEST_REASON = 300
 
 
 class Says(Protocol):
-    """Tells a person."""
+    """A receiver of lines for the user."""
 
     def say(self, text: str) -> None:
-        """One line."""
+        """Shows one line."""
 
 
 @dataclass(slots=True, kw_only=True)
 class MonitorFeed:
-    """Reads progress as fast as the monitor takes it, at most `MOST_PENDING` events ahead.
+    """Reads progress as fast as the monitor accepts it, at most `MOST_PENDING` events ahead.
 
     feed = MonitorFeed(...)
     task = asyncio.create_task(feed.run())
     ...
-    await feed.catch_up(last_event)  # until the monitor has it, or patience ends
+    await feed.catch_up(last_event)  # until the monitor has it, or a timeout
     task.cancel()
     await feed.close()
 
-    The monitor's calls block in a daemon thread, one at a time: one that hangs keeps no process
-    from ending.
+    The monitor's calls block in a daemon thread, one at a time: a call that hangs never keeps a
+    process from exiting.
     """
 
     name: str
@@ -61,7 +61,7 @@ class MonitorFeed:
     buffer: buffer_pb2_grpc.BufferServiceStub
     reporter: Says
     directory: Path
-    """For the file that says that the monitor is away."""
+    """Directory of the file that says that the monitor is unavailable."""
     secrets: tuple[str, ...] = ()
     """Texts that no error may show."""
     retry_seconds: float = RETRY_SECONDS
@@ -79,7 +79,7 @@ class MonitorFeed:
     )
 
     async def run(self) -> NoReturn:
-        """Never returns, and never fails."""
+        """Runs until it is cancelled, and never fails."""
         Absence.end(self.directory)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._read_again_and_again())
@@ -87,7 +87,7 @@ class MonitorFeed:
         raise AssertionError("both go on until they are cancelled")
 
     async def catch_up(self, last_event: int) -> None:
-        """Until the monitor has everything up to an event, or for as long as patience lasts."""
+        """Waits until the monitor has everything up to an event, or a timeout."""
         try:
             async with asyncio.timeout(self.catch_up_seconds), self._changed:
                 await self._changed.wait_for(lambda: self._written >= last_event)
@@ -98,7 +98,7 @@ class MonitorFeed:
             )
 
     async def close(self) -> None:
-        """Let the monitor write what is pending; a call that hangs is left to itself."""
+        """Lets the monitor write what is pending; abandons a call that hangs."""
         try:
             async with asyncio.timeout(self.close_seconds):
                 if self._call is not None:
@@ -158,7 +158,7 @@ class MonitorFeed:
                 return
 
     async def _called(self, function: Callable[[], None]) -> None:
-        """The call goes on when whoever awaits it is cancelled: `close` waits for it."""
+        """Makes a call that continues when its awaiter is cancelled: `close` waits for it."""
         self._call = asyncio.ensure_future(self._threads.run(function))
         done, _ = await asyncio.wait((self._call,), timeout=self.slow_seconds)
         if not done:

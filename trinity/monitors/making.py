@@ -1,4 +1,4 @@
-"""Which monitor shows an experiment."""
+"""Creates the monitor of an experiment."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,13 +16,13 @@ MONITORS: dict[str, Callable[[Setting], Monitor]] = {
     "wandb": WandbMonitor,
     "mlflow": MlflowMonitor,
 }
-"""By `monitor.monitor_type`; `none` has none."""
+"""Factories by `monitor.monitor_type`; `none` has none."""
 
 
 def make_monitor(plan: ExperimentPlan, experiment_id: str, directory: Path) -> Monitor | None:
-    """What the first stage's configuration asks for, as it holds for the whole experiment.
+    """Creates the monitor of the first stage's configuration, for the whole experiment.
 
-    Files of its own lie in `directory`.
+    The monitor's own files are in `directory`.
     """
     config = plan.stages[0].config.monitor
     make = MONITORS.get(config.monitor_type)

@@ -1,4 +1,4 @@
-"""Runs in MLflow: on a tracking server, or in whatever store its client can write to."""
+"""Exports runs to MLflow: to a tracking server, or any store that its client can write to."""
 
 import hashlib
 import os
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 DEFAULT_URI = "http://localhost:5000"
 RUN_TAG = "trinity.run"
 EVENT_TAG = "trinity.event"
-"""The last event whose figures a run has."""
+"""The last event whose metrics a run has."""
 ROLE_TAG = "trinity.role"
 GROUP_TAG = "trinity.group"
 MOST_METRICS = 999
-"""With the tag MLflow takes no more in one call; its client would send the tag before the rest."""
+"""Limit of one call with a tag; above it, MLflow's client would send the tag before the rest."""
 LONGEST_NAME = 250
 HASH_LENGTH = 10
 MOST_PARAMS = 100
 LONGEST_PARAM = 500
 REQUEST_SECONDS = 20
-"""Limits of MLflow's client, where the user sets none: its own try for a quarter of an hour."""
+"""Client limits unless the user sets any: MLflow's defaults retry for a quarter of an hour."""
 CLIENT_LIMITS = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": str(REQUEST_SECONDS),
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
@@ -36,7 +36,7 @@ _NOT_IN_A_NAME = re.compile(r"[^\w.\- /:]")
 
 
 class _Run:
-    """One run, as far as it is known here."""
+    """One MLflow run and its last written event."""
 
     def __init__(self, run_id: str, written: int) -> None:
         self.run_id = run_id
@@ -44,10 +44,10 @@ class _Run:
 
 
 class MlflowMonitor:
-    """Each run has a tag with its last event: whoever goes on with it leaves out what it has.
+    """Tags each run with its last event, so that a resumed export skips what the run has.
 
-    Points carry the times of their events, so those of a call whose answer was lost are the same
-    rows again in MLflow's database.
+    Points carry the times of their events, so resending those of a call whose answer was lost gives
+    the same rows in MLflow's database.
     """
 
     def __init__(self, setting: Setting) -> None:
@@ -57,14 +57,14 @@ class MlflowMonitor:
         self._runs: dict[Series, _Run] = {}
 
     def write(self, points: Sequence[Point]) -> None:
-        """Send what the runs lack, a call for each run where a call takes that much."""
+        """Sends what the runs lack, in as few calls per run as MLflow's limit allows."""
         for series, found in by_series(points):
             run = self._run(series)
             for part in _parts([point for point in found if point.event > run.written]):
                 self._send(run, part)
 
     def close(self) -> None:
-        """Say that the runs are over, for now."""
+        """Marks the runs as terminated, for now."""
         for run in self._runs.values():
             self._connected().set_terminated(run.run_id)
 
@@ -85,7 +85,7 @@ class MlflowMonitor:
         return self._runs[series]
 
     def _found(self, series: Series) -> _Run | None:
-        """The run that an earlier process began."""
+        """Finds the run that an earlier process started."""
         client, run_id = self._connected(), self._setting.names.id_of(series)
         runs = client.search_runs([self._experiment_id], f"tags.`{RUN_TAG}` = '{run_id}'")
         if not runs:
@@ -125,21 +125,21 @@ class MlflowMonitor:
         return client
 
     def _set_environment(self) -> None:
-        """MLflow takes a password from there alone; the services run in processes of their own."""
+        """Sets MLflow's variables, the only way to pass a password; services do not see them."""
         for name, value in CLIENT_LIMITS.items():
             os.environ.setdefault(name, value)
         for argument in ("username", "password"):
-            if given := self._setting.argument(argument):
-                os.environ[f"MLFLOW_TRACKING_{argument.upper()}"] = given
+            if value := self._setting.argument(argument):
+                os.environ[f"MLFLOW_TRACKING_{argument.upper()}"] = value
 
 
 def tracking_uri(setting: Setting) -> str:
-    """Where the runs are kept."""
+    """Returns the address where the runs are kept."""
     return setting.argument("uri") or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI
 
 
 def metric_name(name: str) -> str:
-    """A name as MLflow takes it: a short path; one that is cut has a hash that tells it apart."""
+    """Converts a name to a short path as MLflow requires; a truncated one ends in a hash."""
     allowed = _NOT_IN_A_NAME.sub("_", name.replace("@", "_at_"))
     path = "/".join(part for part in allowed.split("/") if part not in ("", ".", "..")) or "_"
     if len(path) <= LONGEST_NAME:
@@ -149,7 +149,7 @@ def metric_name(name: str) -> str:
 
 
 def flat(value: JsonValue, at: str = "") -> Iterator[tuple[str, str]]:
-    """Dotted keys and values, as far as there is something."""
+    """Yields dotted keys and non-empty values."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             yield from flat(item, f"{at}.{name}".lstrip("."))
@@ -170,7 +170,7 @@ def _metrics(point: Point) -> "list[Metric]":
 
 
 def _parts(points: Sequence[Point]) -> Iterator[Sequence[Point]]:
-    """As many points at a time as one call takes, or one that has more."""
+    """Splits points into parts that fit one call; a point with more forms its own part."""
     part: list[Point] = []
     size = 0
     for point in points:

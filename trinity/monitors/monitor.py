@@ -1,4 +1,4 @@
-"""What a monitor has to do, and what it is given to begin with."""
+"""The interface of a monitor, and its configuration."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,36 +13,36 @@ from trinity.monitors.points import Point
 
 
 class Monitor(Protocol):
-    """Shows points to people. Its calls block, and come one after the other from any thread.
+    """Shows points to people. Its calls block, and are made one at a time from any thread.
 
-    Whatever a call raises means that it is away: the same points come again, later. Points it has
-    from before, this process or an earlier one, it leaves out.
+    Any exception means that the monitor is unavailable: the same points are sent again later. It
+    skips points that it already has, from this process or an earlier one.
     """
 
     def write(self, points: Sequence[Point]) -> None:
-        """Take points, in the order of their events."""
+        """Writes points, in the order of their events."""
 
     def close(self) -> None:
-        """Write what is pending; nothing comes after."""
+        """Writes what is pending; nothing comes after."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Where and as what a monitor shows an experiment."""
+    """The configuration of a monitor for an experiment."""
 
     directory: Path
-    """For files of its own."""
+    """Directory for its own files."""
     names: RunNames
     arguments: Args = field(default_factory=dict)
     """The user's `monitor.monitor_args`."""
     configuration: Mapping[str, JsonValue] = field(default_factory=dict)
-    """The experiment's, by stage, without secrets; to be shown beside the figures."""
+    """The experiment's configuration by stage, without secrets, to show beside the metrics."""
 
     def argument(self, name: str) -> str:
-        """One of the user's arguments, empty where it is not given."""
+        """Returns one of the user's arguments, or an empty text."""
         return str(self.arguments.get(name) or "")
 
     def configuration_of(self, stage: str) -> JsonValue:
-        """What acts in a stage, with secrets hidden."""
+        """Returns the configuration of a stage, with secrets hidden."""
         found: JsonValue = hidden("", self.configuration.get(stage, {}))
         return found

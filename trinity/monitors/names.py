@@ -1,4 +1,4 @@
-"""What the runs of an experiment are called in a monitor."""
+"""Names and ids of an experiment's runs in a monitor."""
 
 import hashlib
 from dataclasses import dataclass
@@ -12,20 +12,22 @@ ID_LENGTH = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunNames:
-    """Two runs an experiment, `<name>_explorer` and `<name>_trainer`; a pair for each stage where
-    there are several, as each counts its steps from 1: `<name>/<stage>_trainer`.
+    """Names two runs per experiment, `<name>_explorer` and `<name>_trainer`.
+
+    With several stages there is a pair for each, as each counts its steps from 1:
+    `<name>/<stage>_trainer`.
     """
 
     project: str
     group: str
-    """Puts an experiment's runs together."""
+    """Groups an experiment's runs."""
     name: str
     experiment_id: str
     has_stages: bool
 
     @classmethod
     def of(cls, plan: ExperimentPlan, experiment_id: str) -> Self:
-        """The plan's project, group and name; a trial or a new beginning has a name of its own."""
+        """Takes project, group and name from the plan; a trial or fresh start has its own name."""
         config, name = plan.stages[0].config, plan.job_path.name
         return cls(
             project=config.project,
@@ -36,11 +38,11 @@ class RunNames:
         )
 
     def name_of(self, series: Series) -> str:
-        """As a person reads it."""
+        """Returns the name that people read."""
         stage = f"/{series.stage}" if self.has_stages else ""
         return f"{self.name}{stage}_{series.role}"
 
     def id_of(self, series: Series) -> str:
-        """The same whenever the experiment goes on, another for each other experiment."""
+        """Returns an id that stays when the experiment resumes, and is unique to it."""
         text = f"{self.experiment_id}/{series.stage}/{series.role}"
         return hashlib.sha256(text.encode()).hexdigest()[:ID_LENGTH]

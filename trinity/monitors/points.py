@@ -1,4 +1,4 @@
-"""What monitors show: figures of one role at one step, made from progress events."""
+"""The data of monitors: metrics of one role at one step, made from progress events."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,23 +13,23 @@ Role = Literal["explorer", "trainer"]
 ROLES: tuple[Role, ...] = ("explorer", "trainer")
 Figures = dict[str, float]
 RunsOfTask = Mapping[tuple[str, str], int]
-"""How often a task of an evaluation is run, by stage and taskset."""
+"""Number of runs of each evaluation task, by stage and taskset."""
 
 BATCH_NAMES = {
     "num_groups": "rollout/finished_task_count",
     "sample/model_version/max": "rollout/model_version",
     "group/reward_std": "experience_pipeline/group_advantages/reward_std/mean",
 }
-"""What a figure of a batch is called in the explorer's run, where it is not `rollout/<name>`."""
+"""Names of a batch's metrics in the explorer's run, if not `rollout/<name>`."""
 SAMPLED = "sample/"
-"""What the trainer was given; of its run."""
+"""Prefix of metrics about the trainer's input; they belong to its run."""
 LENGTHS = "response_length/"
-"""The trainer tells of them too."""
+"""Prefix of metrics that the trainer reports itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One run in a monitor: what one role does in one stage."""
+    """One run in a monitor: one role in one stage."""
 
     stage: str
     role: Role
@@ -37,7 +37,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """Figures of a series at a step; `event` orders them and says what was written before."""
+    """Metrics of a series at a step; `event` orders them and tells which were written before."""
 
     series: Series
     event: int
@@ -48,17 +48,17 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was made of the events up to `event`."""
+    """The points of the events up to `event`."""
 
     event: int
     points: tuple[Point, ...]
 
 
 class Points:
-    """Makes points of events that are given in order, from the first one on.
+    """Converts events, given in order from the first one on, to points.
 
-    A step that is trained again after a crash is told again; its figures are taken once. Readers
-    that begin anew make the same points, so a monitor may leave out those it has.
+    A step that is trained again after a crash is reported again; its metrics are taken once.
+    Readers that start over make the same points, so a monitor may skip those it has.
 
         points = Points(runs_of_task(plan))
         for event in events:
@@ -71,7 +71,7 @@ class Points:
         self._seen: set[tuple[str, str, int]] = set()
 
     def of(self, event: buffer_pb2.ProgressEvent) -> Reading:
-        """The figures of an event, none if it has none or they were told before."""
+        """Returns the metrics of an event, none if it has none or they were reported before."""
         match event.WhichOneof("event"):
             case "batch":
                 points = self._batch(event)
@@ -123,7 +123,7 @@ class Points:
         return (_point(event, "explorer", done.version, figures),)
 
     def _time_name(self, event: buffer_pb2.ProgressEvent) -> str:
-        """Evaluations of a version on several tasksets end each for itself."""
+        """Returns the duration's name; evaluations of a version on several tasksets end apart."""
         tasksets = {taskset for stage, taskset in self._runs_of_task if stage == event.stage}
         return f"time/eval/{event.evaluation.taskset}" if len(tasksets) > 1 else "time/eval"
 
@@ -135,7 +135,7 @@ class Points:
 
 
 def runs_of_task(plan: ExperimentPlan) -> RunsOfTask:
-    """Of a plan's evaluations."""
+    """Returns the runs per task of a plan's evaluations."""
     return {
         (stage.name, taskset.name): taskset.repeat_times
         for stage in plan.stages
@@ -144,14 +144,14 @@ def runs_of_task(plan: ExperimentPlan) -> RunsOfTask:
 
 
 def by_series(points: Sequence[Point]) -> Iterator[tuple[Series, list[Point]]]:
-    """The points of each series, in the order in which they come."""
+    """Yields the points of each series, in their order."""
     ordered = sorted(points, key=lambda point: (point.series.stage, point.series.role))
     for series, found in groupby(ordered, key=lambda point: point.series):
         yield series, list(found)
 
 
 def _explored(metrics: Mapping[str, float]) -> Figures:
-    """A batch's figures under the names of the explorer's run."""
+    """Renames a batch's metrics for the explorer's run."""
     shown = {}
     for name, value in metrics.items():
         if name in BATCH_NAMES:

@@ -1,4 +1,4 @@
-"""TensorBoard files of an experiment: a directory a run."""
+"""TensorBoard files of an experiment: one directory per run."""
 
 from collections.abc import Sequence
 
@@ -10,8 +10,9 @@ FOLDER = "tensorboard"
 
 
 class TensorBoardMonitor:
-    """Old files of its runs are replaced, never continued: every reader begins with the first
-    event. Whatever else lies in the directory is not touched.
+    """Writes event files; old files of its runs are replaced, never continued.
+
+    Every reader starts with the first event. Other files in the directory are not touched.
     """
 
     def __init__(self, setting: Setting) -> None:
@@ -20,12 +21,12 @@ class TensorBoardMonitor:
         self._files: dict[Series, EventFile] = {}
 
     def write(self, points: Sequence[Point]) -> None:
-        """Add the points; whoever watches sees them."""
+        """Adds the points and flushes them."""
         for series, found in by_series(points):
             self._file(series).write(found)
 
     def close(self) -> None:
-        """Nothing is pending: each call writes what it is given."""
+        """Does nothing: each call writes what it is given."""
 
     def _file(self, series: Series) -> EventFile:
         if series not in self._files:

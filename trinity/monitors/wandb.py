@@ -1,4 +1,4 @@
-"""Runs in Weights & Biases; offline, in files that `wandb sync` sends later."""
+"""Exports runs to Weights & Biases; offline, to files that `wandb sync` sends later."""
 
 import shutil
 from collections.abc import Sequence
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     import wandb
 
 STEP = "train_step"
-"""What the curves are drawn over: W&B's own step only says which event a figure came with."""
+"""The curves' x axis: W&B's own step is the number of the event."""
 FOLDER = "wandb"
 ANSWER_SECONDS = 30.0
 
 
 class WandbMonitor:
-    """A run's id follows from the experiment, so a resumed one goes on in the same run.
+    """Derives a run's id from the experiment, so that a resumed experiment continues its run.
 
-    W&B's step is the number of the event. Online it takes none twice, whoever sends it; offline
-    files are replaced, never continued, as every reader begins with the first event.
+    W&B's step is the number of the event. Online it accepts each step once, from any process;
+    offline files are replaced, never continued, as every reader starts with the first event.
     """
 
     def __init__(self, setting: Setting) -> None:
@@ -28,14 +28,14 @@ class WandbMonitor:
         self._runs: dict[Series, wandb.Run] = {}
 
     def write(self, points: Sequence[Point]) -> None:
-        """Hand the points to W&B's own process, which sends them."""
+        """Hands the points to W&B's own process, which sends them."""
         for point in points:
             run = self._run(point.series)
             if run.offline or point.event >= run.starting_step:
                 run.log({**point.figures, STEP: point.step}, step=point.event, commit=True)
 
     def close(self) -> None:
-        """Send what is left, and end W&B's process: until then its files may lack the last rows."""
+        """Flushes and ends W&B's process: until then its files may lack the last rows."""
         for run in self._runs.values():
             run.finish()
         if self._runs:
@@ -78,7 +78,7 @@ class WandbMonitor:
         return dict(shown) if isinstance(shown, dict) else {}
 
     def _settings(self) -> "wandb.Settings":
-        """W&B's variables act; it says nothing, and looks at nothing but what it is given."""
+        """Returns quiet settings that collect nothing extra; W&B's own variables still apply."""
         import wandb
 
         settings = wandb.Settings(

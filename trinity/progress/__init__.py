@@ -1,1 +1,1 @@
-"""What a run shows and leaves: live progress, curves, summary, TensorBoard."""
+"""Output of a run: live progress, curves, summary, TensorBoard."""

@@ -1,4 +1,4 @@
-"""The picture of a run: loss, reward and held-out accuracy over the train steps of its stages."""
+"""The plot of a run: loss, reward and held-out accuracy over the train steps of its stages."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ ACCENT = "#b45309"
 
 
 def draw_curves(view: RunView, path: Path, title: str) -> None:
-    """Write a PNG with one panel a stage that was trained; nothing if none was."""
+    """Writes a PNG with one panel per trained stage; nothing if none was trained."""
     stages = [stage for stage in view.stages.values() if stage.steps]
     if not stages:
         return
@@ -38,7 +38,7 @@ def draw_curves(view: RunView, path: Path, title: str) -> None:
 
 
 def smooth(values: Sequence[float], window: int = SMOOTHING) -> list[float]:
-    """Trailing mean over at most `window` values."""
+    """Returns the trailing mean over at most `window` values."""
     return [
         sum(values[max(0, end - window) : end]) / min(window, end)
         for end in range(1, len(values) + 1)
@@ -46,7 +46,7 @@ def smooth(values: Sequence[float], window: int = SMOOTHING) -> list[float]:
 
 
 def limits(values: Sequence[float]) -> tuple[float, float]:
-    """From 0 to 1, and further where a value lies outside: rewards may be below 0."""
+    """Returns limits from 0 to 1, extended to values outside: rewards may be below 0."""
     return min(-0.02, 1.05 * min(values)), max(1.02, 1.05 * max(values))
 
 

@@ -1,4 +1,4 @@
-"""Figures that people want to see, computed from a stage's view."""
+"""Metrics for display, computed from a stage's view."""
 
 from itertools import pairwise
 from statistics import median
@@ -8,33 +8,33 @@ from trinity.progress.view import Evaluation, StageView
 
 SMOOTHED_STEPS = 10
 OUTAGE_FACTOR = 20
-"""A gap between two steps that is so many times the usual one is no step's time."""
+"""A gap between two steps of so many times the usual one is an outage, not a step's time."""
 
 
 def recent_mean(values: dict[int, dict[str, float]], name: str) -> float | None:
-    """Mean of a metric over the latest steps that have it."""
+    """Returns the mean of a metric over the latest steps that have it."""
     steps = sorted(values)[-SMOOTHED_STEPS:]
     found = [values[step][name] for step in steps if name in values[step]]
     return sum(found) / len(found) if found else None
 
 
 def reward(stage: StageView) -> float | None:
-    """Mean reward of the latest batches; None in a stage without rollout."""
+    """Returns the mean reward of the latest batches; None in a stage without rollout."""
     return recent_mean(stage.batches, "reward/mean")
 
 
 def loss(stage: StageView) -> float | None:
-    """Mean loss of the latest steps."""
+    """Returns the mean loss of the latest steps."""
     return recent_mean(stage.steps, "actor/loss")
 
 
 def last_evaluation(stage: StageView) -> Evaluation | None:
-    """The newest evaluation of the stage."""
+    """Returns the newest evaluation of the stage."""
     return stage.evaluations[-1] if stage.evaluations else None
 
 
 def seconds_per_step(stage: StageView) -> float | None:
-    """Seconds between the ends of the latest steps; a time when the run stood still is left out."""
+    """Returns the seconds between the ends of the latest steps; outages are left out."""
     times = stage.step_millis
     gaps = [after - before for before, after in pairwise(times)]
     if not gaps:
@@ -44,7 +44,7 @@ def seconds_per_step(stage: StageView) -> float | None:
 
 
 def seconds_left(stage: StageView) -> float | None:
-    """Seconds until the stage's last step at the present pace."""
+    """Returns the seconds until the stage's last step at the present pace."""
     pace = seconds_per_step(stage)
     if pace is None or not stage.total_steps:
         return None
@@ -52,14 +52,14 @@ def seconds_left(stage: StageView) -> float | None:
 
 
 def tokens_per_second(stage: StageView) -> float | None:
-    """Tokens trained on a second, over the latest steps, waiting included."""
+    """Returns tokens trained on per second, over the latest steps, waiting included."""
     pace = seconds_per_step(stage)
     tokens = recent_mean(stage.steps, "perf/total_num_tokens")
     return tokens / pace if pace and tokens is not None else None
 
 
 def time_shares(stage: StageView) -> list[tuple[str, float]]:
-    """Where the trainer's time goes: parts and their share of the latest steps, largest first."""
+    """Returns the trainer's time: parts and their share of the latest steps, largest first."""
     recent = [stage.steps[step] for step in sorted(stage.steps)[-SMOOTHED_STEPS:]]
     sums = {
         label: sum(metrics.get(name, 0.0) for metrics in recent)
@@ -71,7 +71,7 @@ def time_shares(stage: StageView) -> list[tuple[str, float]]:
 
 
 def clock(seconds: float) -> str:
-    """Seconds as m:ss or h:mm:ss."""
+    """Formats seconds as m:ss or h:mm:ss."""
     whole = round(seconds)
     hours, minutes = divmod(whole // 60, 60)
     if hours:

@@ -1,10 +1,10 @@
-"""Which figures of steps and batches a launcher keeps: it has those of all of them, for days."""
+"""Filters the metrics that a launcher keeps: it holds those of all steps and batches, for days."""
 
 from collections.abc import Mapping
 
 Metrics = dict[str, float]
 
-# The parts of a train step that do not overlap, and what a person calls them.
+# The parts of a train step that do not overlap, and their titles.
 TIME_PARTS = {
     "time/read_experience": "waiting for a batch",
     "time/train_step": "training",
@@ -14,17 +14,17 @@ TIME_PARTS = {
 WARNING_PREFIX = "warning/"
 OF_STEPS = ("actor/loss", "perf/total_num_tokens", *TIME_PARTS)
 OF_BATCHES = ("reward/mean",)
-"""What lines, screen, curves and summary show; whatever else there is, monitors show."""
+"""Shown in lines, screen, curves and summary; monitors show all others."""
 
 
 def kept_of_step(metrics: Mapping[str, float]) -> Metrics:
-    """A step's figures that are shown, and its warnings."""
+    """Returns a step's metrics that are shown, and its warnings."""
     warnings = {name: value for name, value in metrics.items() if name.startswith(WARNING_PREFIX)}
     return _kept(metrics, OF_STEPS) | warnings
 
 
 def kept_of_batch(metrics: Mapping[str, float]) -> Metrics:
-    """A batch's figures that are shown."""
+    """Returns a batch's metrics that are shown."""
     return _kept(metrics, OF_BATCHES)
 
 

@@ -1,4 +1,4 @@
-"""Progress as plain lines, for logs and pipes: what changed, no more than every few steps."""
+"""Progress as plain lines, for logs and pipes: changes, at most every few seconds for steps."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from trinity.progress.view import Evaluation, RunView, StageView
 
 MIN_SECONDS_BETWEEN_STEP_LINES = 5.0
 
-# What the trainer's warnings mean to a person.
+# Texts of the trainer's warnings.
 WARNINGS = {
     "zero_reward_variance": "all runs of each task got the same reward, there is nothing to learn",
     "non_finite_gradient": "the gradient is not finite, the step was skipped",
@@ -18,18 +18,18 @@ WARNINGS = {
 
 
 class LineReporter:
-    """Writes one line for each thing worth knowing; steps are thinned out by time."""
+    """Writes one line for each notable event; step lines are rate-limited."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
         self._next_step_line = 0.0
 
     def say(self, text: str) -> None:
-        """One line of the launcher's own."""
+        """Writes a line of the launcher's own."""
         self._write(text)
 
     def event(self, view: RunView, event: buffer_pb2.ProgressEvent) -> None:
-        """Report an event that `view` has already taken in."""
+        """Reports an event that `view` has already applied."""
         stage = view.stages.get(event.stage)
         if stage is None:
             return
@@ -47,10 +47,10 @@ class LineReporter:
                 self._write(f"[{stage.name}] {event.notice.text}")
 
     def refresh(self, view: RunView) -> None:
-        """Nothing to redraw."""
+        """Does nothing: there is nothing to redraw."""
 
     def close(self) -> None:
-        """Nothing to clean up."""
+        """Does nothing: there is nothing to clean up."""
 
     def _step(self, stage: StageView, step: buffer_pb2.StepTrained) -> None:
         for line in warning_lines(stage):
@@ -63,7 +63,7 @@ class LineReporter:
 
 
 def step_line(stage: StageView, replayed: bool) -> str:
-    """The stage's state in one line."""
+    """Formats the stage's state in one line."""
     parts = [f"[{stage.name}] step {stage.last_step}/{stage.total_steps or '?'}"]
     if replayed:
         parts.append("replayed from its recorded batch")
@@ -81,7 +81,7 @@ def step_line(stage: StageView, replayed: bool) -> str:
 
 
 def warning_lines(stage: StageView) -> list[str]:
-    """A line for each warning that the newest step has and the one before had not."""
+    """Returns a line for each warning of the newest step that the step before did not have."""
     return [
         f"[{stage.name}] warning at step {stage.last_step}: {WARNINGS.get(name, name)}"
         for name in stage.new_warnings
@@ -89,7 +89,7 @@ def warning_lines(stage: StageView) -> list[str]:
 
 
 def evaluation_line(done: Evaluation) -> str:
-    """An evaluation in one line."""
+    """Formats an evaluation in one line."""
     shown = "  ".join(
         f"{name} {value.mean:.3f} ± {value.standard_error:.3f}"
         for name, value in sorted(done.metrics.items())
@@ -102,7 +102,7 @@ def evaluation_line(done: Evaluation) -> str:
 
 
 def sample_lines(stage: StageView) -> list[str]:
-    """Decoded samples with their rewards; none where they were deleted."""
+    """Returns decoded samples with their rewards; none if they were deleted."""
     if not stage.samples:
         return []
     lines = [f"[{stage.name}] samples before training:"]
@@ -113,7 +113,7 @@ def sample_lines(stage: StageView) -> list[str]:
 
 
 def _extent(stage: StageView, opened: buffer_pb2.StageOpened) -> str:
-    """How much there is to do."""
+    """Describes the amount of work of a stage."""
     if stage.mode == "bench":
         return "nothing is trained, evaluations alone"
     if stage.mode == "explore":

@@ -1,4 +1,4 @@
-"""The one thing the launcher reports to: a screen on a terminal, plain lines elsewhere."""
+"""The launcher's output: a screen on a terminal, plain lines elsewhere."""
 
 import errno
 import os
@@ -16,23 +16,23 @@ READ_BY_NOBODY = (errno.EPIPE, errno.EIO)
 
 
 class Reporter(Protocol):
-    """Shows a run to a person."""
+    """Shows a run to the user."""
 
     def say(self, text: str) -> None:
-        """One line of the launcher's own."""
+        """Shows a line of the launcher's own."""
 
     def event(self, view: RunView, event: buffer_pb2.ProgressEvent) -> None:
-        """Show an event that `view` has already taken in."""
+        """Shows an event that `view` has already applied."""
 
     def refresh(self, view: RunView) -> None:
-        """Bring what stays on screen up to date."""
+        """Updates what stays on screen."""
 
     def close(self) -> None:
-        """Give the terminal back."""
+        """Restores the terminal."""
 
 
 def make_reporter(title: str) -> Reporter:
-    """A screen if standard output is a terminal that can show one."""
+    """Returns a screen if standard output is a terminal that can show one, else plain lines."""
     console = Console()
     if console.is_terminal and not console.is_dumb_terminal:
         return ScreenReporter(console, title)
@@ -40,9 +40,9 @@ def make_reporter(title: str) -> Reporter:
 
 
 def write_line(text: str) -> None:
-    """Write a line at once, so that a pipe's reader sees it as it happens.
+    """Writes and flushes a line, so that a pipe's reader sees it at once.
 
-    Where the reader or the terminal has gone, nothing more is told; a full disk costs the line.
+    If the reader or the terminal has gone, further output is dropped; a full disk costs the line.
     """
     try:
         sys.stdout.write(text + "\n")

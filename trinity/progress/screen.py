@@ -1,4 +1,4 @@
-"""Progress on a terminal: a panel that stays in place, lines above it for what is worth keeping."""
+"""Progress on a terminal: a panel that stays in place, with lasting lines above it."""
 
 import contextlib
 
@@ -22,7 +22,7 @@ SPARK_POINTS = 40
 class ScreenReporter:
     """Draws the run with rich; close it before anything else is printed.
 
-    A terminal that is gone shows nothing, and ends nothing.
+    A terminal that is gone shows nothing, and does not end the run.
     """
 
     def __init__(self, console: Console, title: str) -> None:
@@ -32,12 +32,12 @@ class ScreenReporter:
         self._live.start()
 
     def say(self, text: str) -> None:
-        """One line above the panel."""
+        """Shows one line above the panel."""
         with contextlib.suppress(OSError):
             self._console.print(Text(text))
 
     def event(self, view: RunView, event: buffer_pb2.ProgressEvent) -> None:
-        """Keep what is worth keeping as a line; the rest shows in the panel."""
+        """Shows lasting events as lines; the rest is in the panel."""
         stage = view.stages.get(event.stage)
         if stage is None:
             return
@@ -54,17 +54,17 @@ class ScreenReporter:
                 self.say(f"[{stage.name}] {event.notice.text}")
 
     def refresh(self, view: RunView) -> None:
-        """Draw the panel anew."""
+        """Redraws the panel."""
         self._live.update(render(view, self._title))
 
     def close(self) -> None:
-        """Leave the last panel on the screen."""
+        """Leaves the last panel on the screen."""
         with contextlib.suppress(OSError):
             self._live.stop()
 
 
 def render(view: RunView, title: str) -> RenderableType:
-    """The panel: a row for each stage, then the details of the one that runs."""
+    """Returns the panel: a row for each stage, then the details of the running one."""
     stages = list(view.stages.values())
     table = Table.grid(padding=(0, 2))
     for stage in stages:
@@ -102,7 +102,7 @@ def _details(stage: StageView) -> RenderableType:
 
 
 def _sparks(stage: StageView) -> str:
-    """The reward of the latest batches as a line of blocks."""
+    """Draws the reward of the latest batches as a line of blocks."""
     steps = sorted(stage.batches)[-SPARK_POINTS:]
     values = [stage.batches[step].get("reward/mean", 0.0) for step in steps]
     if len(values) < 2:

@@ -1,4 +1,4 @@
-"""`summary.json`: what a run came to, for machines."""
+"""`summary.json`: the results of a run, for machines."""
 
 import json
 import math
@@ -35,13 +35,13 @@ class _Part(BaseModel):
 
 
 class Figure(_Part):
-    """A figure with its standard error over n tasks."""
+    """A metric's mean with its standard error over n tasks."""
 
     mean: float
     standard_error: float
     n: int
     of_runs: dict[str, float] = Field(default_factory=dict)
-    """Where a task has several runs: `std@4`, `best@2`, `worst@2`..., as means over tasks."""
+    """If a task has several runs: `std@4`, `best@2`, `worst@2`..., as means over tasks."""
 
 
 class EvaluationSummary(_Part):
@@ -64,7 +64,7 @@ class StageSummary(_Part):
     experiences: int
     tokens: int
     seconds: float
-    """From its opening to its last event, over all starts and the time between them."""
+    """Time from its opening to its last event, over all starts and the time between them."""
     seconds_to_first_batch: float
     evaluations: tuple[EvaluationSummary, ...]
     rewards: tuple[float, ...]
@@ -84,9 +84,9 @@ class RunSummary(_Part):
     experiences: int
     tokens: int
     starts: int
-    """How often the run was started until it came to this."""
+    """The number of starts until this result."""
     seconds: dict[str, float]
-    """Phases of all starts, and the `total` they add up to: the time between starts is in none."""
+    """Phases of all starts, and their `total`; the time between starts is not included."""
     stages: tuple[StageSummary, ...]
     versions: dict[str, str]
 
@@ -94,7 +94,7 @@ class RunSummary(_Part):
 def summarize(
     view: RunView, *, label: str, state: str, reason: str, starts: int, seconds: dict[str, float]
 ) -> RunSummary:
-    """The run's figures; `starts` and `seconds` are the launcher's."""
+    """Summarizes the run; `starts` and `seconds` are the launcher's."""
     stages = tuple(_stage(stage) for stage in view.stages.values())
     comparable = _comparable(view.evaluations)
     evaluations = [_evaluation(done) for done in comparable]
@@ -117,7 +117,7 @@ def summarize(
 
 
 def installed_versions() -> dict[str, str]:
-    """Version of every package that can change a result."""
+    """Returns the version of every package that can change a result."""
     found = {"trinity": trinity.__version__, "python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -128,20 +128,20 @@ def installed_versions() -> dict[str, str]:
 
 
 def write_summary(summary: RunSummary, path: Path) -> None:
-    """Write it whole or not at all."""
+    """Writes the file atomically."""
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(summary.model_dump(mode="json"), indent=2) + "\n")
     temporary.replace(path)
 
 
 def read_finished(job_dir: Path) -> RunSummary | None:
-    """What a run that came to its end left there; None when there is none, or none to be read."""
+    """Returns the summary of a finished run, or None if there is no readable one."""
     summary = read_summary(job_dir)
     return summary if summary is not None and summary.state == FINISHED else None
 
 
 def read_summary(job_dir: Path) -> RunSummary | None:
-    """The same of a run that failed too."""
+    """Returns the summary of a run that finished or failed."""
     try:
         return RunSummary.model_validate_json((job_dir / SUMMARY_FILE).read_bytes())
     except (OSError, ValidationError):
@@ -149,7 +149,7 @@ def read_summary(job_dir: Path) -> RunSummary | None:
 
 
 def _comparable(evaluations: list[Evaluation]) -> list[Evaluation]:
-    """Those on the taskset that was measured last, and of which at least one run succeeded."""
+    """Returns evaluations on the taskset measured last that had at least one successful run."""
     return [
         done
         for done in evaluations

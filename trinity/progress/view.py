@@ -1,4 +1,4 @@
-"""What is known of a run: built from progress events alone, so a replay gives the same view."""
+"""The state of a run: built from progress events alone, so a replay gives the same view."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ class Measured:
     standard_error: float
     n: int
     of_runs: Mapping[str, float] = field(default_factory=dict)
-    """`std@4`, `best@2`..., where a task has several runs."""
+    """`std@4`, `best@2`..., if a task has several runs."""
 
 
 NOTHING_MEASURED = Measured(mean=float("nan"), standard_error=float("nan"), n=0)
@@ -35,25 +35,25 @@ class Evaluation:
     seconds: float
 
     def headline(self) -> Measured:
-        """Accuracy if it was measured, else the reward; not a number if every run failed."""
+        """Returns accuracy if it was measured, else the reward; NaN if every run failed."""
         return self.metrics.get(self.headline_name, NOTHING_MEASURED)
 
     @property
     def headline_name(self) -> str:
-        """What the headline measures."""
+        """The name of the headline's metric."""
         return "accuracy" if "accuracy" in self.metrics else "reward"
 
 
 @dataclass(slots=True, kw_only=True)
 class StageView:
-    """One stage as far as it has come; steps and batches by their number."""
+    """One stage's progress so far; steps and batches by their number."""
 
     name: str
     mode: str
     total_steps: int = 0
     """0 until the stage is opened, or when it is unbounded."""
     retrained_to: int = 0
-    """Last step of the stored batches that are trained again; 0 of a stage that makes its own."""
+    """Last step of the stored batches that are trained again; 0 if the stage makes its own."""
     steps: dict[int, Metrics] = field(default_factory=dict)
     batches: dict[int, Metrics] = field(default_factory=dict)
     batch_rows: dict[int, int] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class StageView:
     first_batch_millis: int = 0
     last_millis: int = 0
     step_millis: list[int] = field(default_factory=list)
-    """When each of the latest steps ended, for the time left."""
+    """The end time of each of the latest steps, for the time left."""
 
     @property
     def last_step(self) -> int:
@@ -82,7 +82,7 @@ class StageView:
 
     @property
     def seconds(self) -> float:
-        """From the stage's opening to its latest event; stops of the run count in."""
+        """Time from the stage's opening to its latest event, including stops of the run."""
         return max(0, self.last_millis - self.opened_millis) / 1000
 
     @property
@@ -113,11 +113,11 @@ class RunView:
 
     @classmethod
     def of(cls, plan: ExperimentPlan) -> "RunView":
-        """An empty view of the plan's stages, in order."""
+        """Returns an empty view of the plan's stages, in order."""
         return cls({stage.name: _empty(stage) for stage in plan.stages})
 
     def apply(self, event: buffer_pb2.ProgressEvent) -> None:
-        """Take in one event."""
+        """Applies one event."""
         self.last_event = event.number
         stage = self.stages.get(event.stage)
         if stage is None:

@@ -1,1 +1,1 @@
-"""gRPC as every service uses it: server, channels, health, errors."""
+"""Shared gRPC parts of every service: server, channels, health, errors."""

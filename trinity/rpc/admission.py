@@ -1,4 +1,4 @@
-"""Decides at the door of a server who may make a call, before anything is looked up."""
+"""Authorizes the calls of a server before anything is looked up."""
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -22,21 +22,21 @@ from trinity.security.tenancy import experiments_of, tenants_of
 
 Context: TypeAlias = grpc.aio.ServicerContext
 CallerOf: TypeAlias = Callable[[str], Caller]
-"""Who shows a token; raises Unauthenticated."""
+"""Returns the caller that a token identifies; raises Unauthenticated."""
 TenantOf: TypeAlias = Callable[[str], Awaitable[str | None]]
-"""Whose experiment it is, by its id; None for one that does not exist."""
+"""Returns the tenant of an experiment, by its id; None for one that does not exist."""
 
 BEARER = "bearer "
 WRONG_TENANT = "the token is for another tenant"
-"""The same words whether what was asked for exists or not."""
+"""The same text whether the requested object exists or not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Asks each call for a token, a scope and the token's own tenant.
+    """Requires of each call a token, a scope and the token's own tenant.
 
-    Without `caller_of` everybody may do everything, as on loopback. `tenant_of` is for requests
-    that name an experiment without its tenant; where it is missing, a token for one tenant may not
+    Without `caller_of` every caller may do everything, as on loopback. `tenant_of` is for requests
+    that name an experiment without its tenant; if it is missing, a token for one tenant may not
     make them.
     """
 
@@ -44,7 +44,7 @@ class Admission:
     tenant_of: TenantOf | None = None
 
     def enter(self, method: str, context: Context) -> Caller:
-        """Who calls, if the scope allows the call.
+        """Returns the caller, if the scope allows the call.
 
         Raises: Unauthenticated, Forbidden.
         """
@@ -58,13 +58,13 @@ class Admission:
         return caller
 
     async def check(self, request: Message, method: str, context: Context, caller: Caller) -> None:
-        """Return if the caller may speak as whom it says, of what belongs to its tenant.
+        """Returns if the caller may act in the request's role and on its tenant.
 
-        Raises: Forbidden, in the same words whether what is named exists or not.
+        Raises: Forbidden, with the same text whether the requested object exists or not.
         """
         if foreign := roles_of(request) - caller.scopes:
             role = ",".join(sorted(foreign))
-            text = f"the token's scopes do not allow to speak as {role}"
+            text = f"the token's scopes do not allow acting as {role}"
             _refuse(Forbidden(text), "role", method, context, caller, role)
         if caller.is_bound and not await self._owns(caller, request, method):
             asked = ",".join(tenants_of(request) or experiments_of(request))
@@ -75,7 +75,7 @@ class Admission:
     async def checked(
         self, requests: AsyncIterator[Message], method: str, context: Context, caller: Caller
     ) -> AsyncIterator[Message]:
-        """A stream whose first message names the tenant, and whose others may not name another."""
+        """Checks a stream whose first message names the tenant; others must not name another."""
         is_first = True
         async for request in requests:
             if is_first or any(tenants_of(request) or ()):
@@ -103,7 +103,7 @@ def _known(caller_of: CallerOf, method: str, context: Context) -> Caller:
 
 
 def ends_stream(caller: Caller) -> bool:
-    """Whether a stream that is open has outlived the token that opened it."""
+    """Returns true if an open stream has outlived the token that opened it."""
     return time.time() >= caller.expires_at
 
 

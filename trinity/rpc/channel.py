@@ -22,7 +22,7 @@ _CONTRACTS = (buffer_pb2, explorer_pb2, query_pb2, synchronizer_pb2, taskset_pb2
 
 
 def _unary_methods() -> list[dict[str, str]]:
-    """A stream that is tried again may lose a message, hang or end its process in grpcio 1.85."""
+    """Lists the unary methods: retried streams may lose a message, hang or crash in grpcio 1.85."""
     return [
         {"service": service.full_name, "method": method.name}
         for file in _CONTRACTS
@@ -33,7 +33,7 @@ def _unary_methods() -> list[dict[str, str]]:
 
 
 # Only UNAVAILABLE is retried: every RPC of the contracts may be sent again, and the server has done
-# nothing when it answers so. Longer outages are the caller's to wait out, under a named wait.
+# nothing when it answers so. Callers handle longer outages, under a named wait.
 RETRY_CONFIG = json.dumps(
     {
         "methodConfig": [
@@ -59,7 +59,7 @@ def _options() -> Sequence[tuple[str, str | int]]:
         *LARGE_ANSWERS,
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 200),
-        # How long an attempt to connect may take: this one is no pause between attempts.
+        # Limits one connection attempt; despite its name it is no pause between attempts.
         ("grpc.min_reconnect_backoff_ms", 2_000),
         ("grpc.use_local_subchannel_pool", 1),
     ]
@@ -70,9 +70,9 @@ def open_channel(
     security: Security | None = None,
     options: Sequence[tuple[str, str | int]] | None = None,
 ) -> grpc.aio.Channel:
-    """A channel for asyncio code; close it when done.
+    """Opens a channel for asyncio code; close it when done.
 
-    Without `security` it is as the environment says.
+    Without `security` the environment decides.
 
     Raises: UserError when the address is beyond loopback and there is no security.
     """
@@ -90,13 +90,13 @@ def open_sync_channel(
     server_name: str = "",
     shows_token: bool = True,
 ) -> grpc.Channel:
-    """A channel for threads, otherwise as `open_channel`; close it when done.
+    """Opens a channel for threads, otherwise like `open_channel`; close it when done.
 
-    With `server_name` the server's certificate must bear that name instead of the address. Who
-    only asks for health needs no token: a service that calls no other has none to show.
+    With `server_name` the server's certificate must have that name instead of the address. A client
+    that only checks health needs no token: a service that calls no other has none.
 
-    Without retries: a stream that is tried again after its server was killed hangs in grpcio 1.85
-    beyond its deadline, for ever. Who calls waits and asks again.
+    There are no retries: a stream that is retried after its server was killed hangs in grpcio 1.85
+    beyond its deadline, forever. The caller waits and retries.
     """
     credentials = _credentials(address, security, shows_token=shows_token)
     options = [*_options(), ("grpc.enable_retries", 0)]

@@ -1,4 +1,4 @@
-"""One table between our errors and gRPC's codes, used by servers and by clients."""
+"""One mapping between our errors and gRPC's codes, used by servers and by clients."""
 
 import grpc
 
@@ -21,7 +21,7 @@ STATUS_CODES: dict[type[RpcError], grpc.StatusCode] = {
     PreconditionFailed: grpc.StatusCode.FAILED_PRECONDITION,
     Superseded: grpc.StatusCode.ABORTED,
     Forbidden: grpc.StatusCode.PERMISSION_DENIED,
-    Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,  # before the kind of error that it is
+    Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,  # before its base class Unavailable
     Unavailable: grpc.StatusCode.UNAVAILABLE,
 }
 ERROR_TYPES = {code: error for error, code in STATUS_CODES.items()} | {
@@ -30,11 +30,11 @@ ERROR_TYPES = {code: error for error, code in STATUS_CODES.items()} | {
 
 
 def status_code(error: RpcError) -> grpc.StatusCode:
-    """The code with which a server answers."""
+    """Returns the code with which a server answers."""
     return next(code for kind, code in STATUS_CODES.items() if isinstance(error, kind))
 
 
 def error_of(error: grpc.RpcError) -> RpcError:
-    """What a client's failed call means; a code that names no fault of the caller is an outage."""
+    """Converts a client's failed call; a code that names no fault of the caller is an outage."""
     kind = ERROR_TYPES.get(error.code(), Unavailable)
     return kind(error.details() or error.code().name)

@@ -1,4 +1,4 @@
-"""Wrap RPC handlers: who may call is decided, errors become the right status codes."""
+"""Wraps RPC handlers: authorizes callers and converts errors to status codes."""
 
 import inspect
 import logging
@@ -19,7 +19,7 @@ from trinity.telemetry.rpc import observed_handler
 logger = logging.getLogger(__name__)
 
 MAX_DETAILS_LENGTH = 1_000
-"""Of an error's text: it may repeat what was sent, and travels in a header of limited size."""
+"""Limit of an error's text: it may repeat the request, and is sent in a header of limited size."""
 
 Context: TypeAlias = grpc.aio.ServicerContext
 UnaryHandler = Callable[[Any, Context], Awaitable[Message]]
@@ -27,14 +27,14 @@ StreamHandler = Callable[[Any, Context], AsyncIterator[Message] | Awaitable[None
 
 
 class Malformed:
-    """Stands for a request that could not be parsed."""
+    """Stands in for a request that could not be parsed."""
 
 
 limited_log = LimitedLog(logger)
 
 
 def parse_with(deserialize: Callable[[bytes], Message]) -> Callable[[bytes], Message | Malformed]:
-    """A deserializer that never raises: grpcio would answer UNKNOWN and log a traceback."""
+    """Returns a deserializer that never raises: grpcio would answer UNKNOWN and log a traceback."""
 
     def parse(data: bytes) -> Message | Malformed:
         try:
@@ -46,7 +46,7 @@ def parse_with(deserialize: Callable[[bytes], Message]) -> Callable[[bytes], Mes
 
 
 async def _abort(context: Context, error: Exception, method: str) -> None:
-    """End the call with the code of `error`; only unexpected errors are hidden and logged whole."""
+    """Aborts the call with the code of `error`; unexpected errors are hidden and logged in full."""
     if isinstance(error, RpcError):
         details = str(error)[:MAX_DETAILS_LENGTH]
         if isinstance(error, InvalidRequest):
@@ -69,14 +69,14 @@ def _check(request: object) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
-    """One method of a server, and who may pass."""
+    """One method of a server, with its admission."""
 
     method: str
     request_streaming: bool
     admission: Admission
 
     async def admit(self, request: Any, context: Context) -> tuple[Any, Caller]:
-        """The request to hand on, whole and allowed, and who sent it.
+        """Returns the checked request and its caller.
 
         Raises: Unauthenticated, Forbidden, InvalidRequest.
         """
@@ -90,7 +90,7 @@ class Door:
 
 
 def guard_unary(handler: UnaryHandler, door: Door) -> UnaryHandler:
-    """Wrap a handler that answers once."""
+    """Wraps a handler that answers once."""
 
     async def guarded(request: Any, context: Context) -> Message:
         try:
@@ -106,7 +106,7 @@ def guard_unary(handler: UnaryHandler, door: Door) -> UnaryHandler:
 
 
 def guard_stream(handler: StreamHandler, door: Door) -> StreamHandler:
-    """Wrap a handler that answers with a stream."""
+    """Wraps a handler that answers with a stream."""
 
     async def guarded(request: Any, context: Context) -> AsyncIterator[Message]:
         try:
@@ -130,7 +130,7 @@ def guard_stream(handler: StreamHandler, door: Door) -> StreamHandler:
 def guard_handler(
     handler: grpc.RpcMethodHandler, method: str, admission: Admission = OPEN
 ) -> grpc.RpcMethodHandler:
-    """The same handler with callers, parsing and errors guarded."""
+    """Returns the handler with admission, parsing and errors guarded."""
     parse = parse_with(handler.request_deserializer)
     serialize = handler.response_serializer
     streams = bool(handler.request_streaming)
@@ -149,19 +149,19 @@ def guard_handler(
 
 
 class GuardedServer:
-    """What generated `add_..._to_server` functions register on; every handler gets guarded."""
+    """Registers handlers from generated `add_..._to_server` functions, guarded."""
 
     def __init__(self, server: grpc.aio.Server, admission: Admission = OPEN) -> None:
         self._server = server
         self._admission = admission
 
     def add_generic_rpc_handlers(self, handlers: object) -> None:
-        """Ignored: the same methods arrive through `add_registered_method_handlers`."""
+        """Does nothing: the same methods arrive through `add_registered_method_handlers`."""
 
     def add_registered_method_handlers(
         self, service: str, handlers: dict[str, grpc.RpcMethodHandler]
     ) -> None:
-        """Register a service's methods, guarded."""
+        """Registers a service's methods, guarded."""
         guarded = {
             name: observed_handler(
                 guard_handler(handler, f"{service}/{name}", self._admission), f"{service}/{name}"

@@ -1,4 +1,4 @@
-"""Health of a service: `""` says the process lives, its name says that what it needs is usable."""
+"""Health of a service: `""` means that the process is alive, its name that it is ready."""
 
 import asyncio
 import logging
@@ -11,38 +11,38 @@ logger = logging.getLogger(__name__)
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 LAST_WORD_SECONDS = 0.1
-"""For a watch to tell that the service is going away."""
+"""Time for a watch to report that the service is going away."""
 
 
 class _EndingWatches(health.aio.HealthServicer):  # type: ignore[misc]  # it has no types
-    """Watches that end with the service: as streams without an end they would hold up its stop."""
+    """Health watches that end with the service: endless ones would delay its shutdown."""
 
     def __init__(self) -> None:
         super().__init__()
         self._closing = asyncio.Event()
 
     def close(self) -> None:
-        """End every watch."""
+        """Ends every watch."""
         self._closing.set()
 
     async def Watch(
         self, request: health_pb2.HealthCheckRequest, context: grpc.aio.ServicerContext
     ) -> None:
-        """Tell every change until the service ends."""
-        telling = asyncio.ensure_future(super().Watch(request, context))
+        """Sends every change until the service ends."""
+        watching = asyncio.ensure_future(super().Watch(request, context))
         closing = asyncio.ensure_future(self._closing.wait())
         try:
-            await asyncio.wait((telling, closing), return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.wait((telling,), timeout=LAST_WORD_SECONDS)
+            await asyncio.wait((watching, closing), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((watching,), timeout=LAST_WORD_SECONDS)
         finally:
-            telling.cancel()
+            watching.cancel()
             closing.cancel()
-        if telling.done():
-            telling.result()
+        if watching.done():
+            watching.result()
 
 
 class Health:
-    """Readiness of the named services, not ready until said otherwise."""
+    """Readiness of the named services, not ready until set otherwise."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.servicer = _EndingWatches()
@@ -51,17 +51,17 @@ class Health:
 
     @property
     def ready(self) -> bool:
-        """Whether what the service needs is usable."""
+        """True if what the service needs is usable."""
         return self._reason is None
 
     async def start(self) -> None:
-        """Say that the process lives and is not ready yet."""
+        """Reports that the process is alive and not ready yet."""
         await self.servicer.set("", SERVING)
         for name in self._names:
             await self.servicer.set(name, NOT_SERVING)
 
     async def set_ready(self, ready: bool, reason: str = "") -> None:
-        """Say whether what the service needs is usable, and if not, why; logs each change."""
+        """Sets the readiness and, if not ready, the reason; logs each change."""
         new = None if ready else (reason or "not ready")
         if new == self._reason:
             return
@@ -74,6 +74,6 @@ class Health:
             await self.servicer.set(name, SERVING if ready else NOT_SERVING)
 
     async def stop(self) -> None:
-        """Say that the service is going away; later changes have no effect."""
+        """Reports that the service is going away; later changes have no effect."""
         await self.servicer.enter_graceful_shutdown()
         self.servicer.close()

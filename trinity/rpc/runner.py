@@ -1,4 +1,4 @@
-"""The life of a service process: settings, logs, signals, ordered end, exit code."""
+"""The lifecycle of a service process: settings, logs, signals, graceful shutdown, exit code."""
 
 import asyncio
 import logging
@@ -22,10 +22,10 @@ CRASH = 1
 
 
 def run_service(name: str, settings_type: type[SettingsT], main: ServiceMain[SettingsT]) -> int:
-    """Run `main(settings, stop)` until it returns; SIGTERM and SIGINT set `stop`.
+    """Runs `main(settings, stop)` until it returns; SIGTERM and SIGINT set `stop`.
 
-    `main` returns when `stop` is set, after an ordered shutdown; an exception in it ends the
-    process. Answers the exit code: 0 in order, 2 for a user's mistake, 1 for a crash.
+    `main` returns when `stop` is set, after a graceful shutdown; an exception in it ends the
+    process. Returns the exit code: 0 normally, 2 for a user's mistake, 1 for a crash.
     """
     try:
         settings = settings_type.from_environment()
@@ -41,7 +41,7 @@ def run_service(name: str, settings_type: type[SettingsT], main: ServiceMain[Set
             return USER_MISTAKE
         cause = _first_in(error)
         logger.exception("the service crashed")
-        # The log's last line is what whoever started this process gets to see.
+        # The process's starter shows the log's last line.
         logger.critical("crashed", extra={"reason": f"{type(cause).__name__}: {cause}"})
         return CRASH
     finally:
@@ -59,14 +59,16 @@ async def _run(settings: SettingsT, main: ServiceMain[SettingsT]) -> None:
 
 
 def _first_in(error: BaseException) -> BaseException:
-    """The error itself, where a task group has wrapped it."""
+    """Returns the error itself if a task group has wrapped it."""
     return _first_in(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
 
 def _user_error_in(error: BaseException) -> UserError | None:
-    """A user's mistake raised inside a task group arrives wrapped."""
+    """Returns a user's mistake, also if a task group has wrapped it."""
     if isinstance(error, UserError):
         return error
     if isinstance(error, BaseExceptionGroup):
-        return next((e for e in map(_user_error_in, error.exceptions) if e), None)
+        return next(
+            (user_error for user_error in map(_user_error_in, error.exceptions) if user_error), None
+        )
     return None

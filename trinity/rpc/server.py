@@ -1,4 +1,4 @@
-"""Run a gRPC server until told to stop: guarded handlers, health, graceful drain."""
+"""Runs a gRPC server until told to stop: guarded handlers, health, graceful drain."""
 
 import logging
 import resource
@@ -23,17 +23,18 @@ from trinity.settings import ServiceSettings
 logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 10_000
-# A server must outlive strangers on its port: what they may hold is bounded in size and in time.
+# A server must survive untrusted clients on its port: their use is limited in size and in time.
 SERVER_OPTIONS: Sequence[tuple[str, int]] = (
     *KEEPALIVE,
     *SERVER_SIZES,
-    # Who connects and does not speak HTTP/2 is dropped after this (by default two minutes)...
+    # A client that connects and does not speak HTTP/2 is dropped after this (default: two
+    # minutes)...
     ("grpc.server_handshake_timeout_ms", 10_000),
-    # ...and who has made no call for this long; a client of ours connects again unnoticed.
+    # ...and one that has made no call for this long; our clients reconnect transparently.
     ("grpc.max_connection_idle_ms", 300_000),
     # No client of ours has more than a few dozen calls in flight.
     ("grpc.max_concurrent_streams", 256),
-    # Calls that wait for the event loop: from 1,000 on the default drops some, anybody's.
+    # Calls that wait for the event loop: from 1,000 on, the default drops some of any client.
     ("grpc.server.max_pending_requests", 16_384),
     ("grpc.server.max_pending_requests_hard_limit", 32_768),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", LEAST_PING_MILLISECONDS),
@@ -54,14 +55,14 @@ class Servicer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningServer:
-    """A server that answers."""
+    """A server that accepts calls."""
 
     address: str
     health: Health
 
     @property
     def port(self) -> int:
-        """The port it is bound to."""
+        """The port that it is bound to."""
         return int(self.address.rpartition(":")[2])
 
 
@@ -73,9 +74,9 @@ async def serve(
     security: Security | None = None,
     tenant_of: TenantOf | None = None,
 ) -> AsyncIterator[RunningServer]:
-    """Serve until the block ends, then drain: not ready, no new calls, calls in flight finish.
+    """Serves until the block ends, then drains: not ready, no new calls, calls in flight finish.
 
-    Without `security` it is as the environment says; `tenant_of` is as for `Admission`.
+    Without `security` the environment decides; `tenant_of` is as for `Admission`.
 
     Raises: UserError when the address is in use, or is not loopback and there is no security.
     """
@@ -101,14 +102,14 @@ async def serve(
 
 
 def _connection_limit() -> tuple[str, int]:
-    """Half of the files that this process may open: the others are for its own connections."""
+    """Limits connections to half of the file descriptors: the rest is for the process's own."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     half = MAX_CONNECTIONS if files == resource.RLIM_INFINITY else files // 2
     return "grpc.max_allowed_incoming_connections", min(MAX_CONNECTIONS, half)
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of `host:port`.
+    """Splits `host:port`.
 
     Raises: UserError when it is not of that form.
     """
@@ -125,7 +126,7 @@ def _admission(security: Security, tenant_of: TenantOf | None) -> Admission:
 
 
 def _refuse_open_address(address: str, host: str) -> None:
-    """Plain gRPC has no authentication, so nothing outside this machine may reach it."""
+    """Refuses addresses beyond loopback: plaintext gRPC has no authentication."""
     if not is_loopback(host):
         raise UserError(
             f"refusing to listen on {address}: only loopback addresses are allowed without TLS and "
@@ -134,7 +135,7 @@ def _refuse_open_address(address: str, host: str) -> None:
 
 
 def _bind(server: grpc.aio.Server, host: str, port: int, security: Security) -> int:
-    """Bind, telling a port in use (which grpcio only logs) from other errors."""
+    """Binds a port; distinguishes one in use (which grpcio only logs) from other errors."""
     target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         if security.is_on:

@@ -1,1 +1,1 @@
-"""Who may call what: certificates, tokens, scopes, and what is written down of refusals."""
+"""Authentication and authorization: certificates, tokens, scopes, and the audit log."""

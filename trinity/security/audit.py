@@ -1,4 +1,4 @@
-"""The audit log: who was refused what, and who steered what; never a secret."""
+"""The audit log: refused calls and steering calls with their callers; never a secret."""
 
 import logging
 
@@ -10,16 +10,16 @@ from trinity.security.caller import Caller
 LOGGER_NAME = "audit"
 SHOWN_CHARACTERS = 120
 STEERED_FIELDS = ("experiment_id", "stage", "taskset", "reason", "dry_run")
-"""What of a request says what is steered; whatever else it holds stays out."""
+"""Request fields that say what is steered; all others stay out of the log."""
 
 logger = logging.getLogger(LOGGER_NAME)
 _limited = LimitedLog(logger)
 
 
 def refused(why: str, *, method: str, peer: str, caller: Caller | None, asked: str = "") -> None:
-    """A call that was turned away; `why` is one of a few constant texts.
+    """Logs a refused call; `why` is one of a few constant texts.
 
-    Who is refused again and again hides nobody else: each caller's refusals are counted apart.
+    Repeated refusals of one caller do not hide those of others: each caller's are counted apart.
     """
     host, port = _host_and_port(peer)
     about = {
@@ -37,18 +37,18 @@ def refused(why: str, *, method: str, peer: str, caller: Caller | None, asked: s
 
 
 def steered(*, method: str, peer: str, caller: Caller, request: Message) -> None:
-    """A call that changes what others rely on; each one is a line."""
+    """Logs a call that changes what others rely on, one line each."""
     extra = {"method": method, "peer": peer, "subject": shown(caller.subject)}
     logger.info("steered", extra={**extra, "tenant": caller.tenant, **_what(request)})
 
 
 def shown(text: str) -> str:
-    """Short enough for a line."""
+    """Truncates a text for a log line."""
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
 
 
 def _host_and_port(peer: str) -> tuple[str, str]:
-    """Each connection has a port of its own, which gRPC names with the host."""
+    """Splits a peer into host and port; each connection has its own port."""
     if not peer.startswith(("ipv4:", "ipv6:")):
         return peer, ""
     host, _, port = peer.rpartition(":")
@@ -56,7 +56,7 @@ def _host_and_port(peer: str) -> tuple[str, str]:
 
 
 def _what(request: Message) -> dict[str, object]:
-    """The fields of the request, and of the key in it, that name what is steered."""
+    """Returns the fields of the request, and of the key in it, that name what is steered."""
     what: dict[str, object] = {}
     for field, value in request.ListFields():
         if field.name == "key":

@@ -1,4 +1,4 @@
-"""What each user of the broker may touch, and how a client shows who it is."""
+"""Permissions of the broker's users, and how a client authenticates."""
 
 import json
 import re
@@ -27,7 +27,7 @@ class BrokerUser:
 
     @property
     def config(self) -> str:
-        """Its line of the broker's configuration; it hears only what is answered to itself."""
+        """The account's line of the broker's configuration; it can only hear its own inbox."""
         account = f"user: {json.dumps(self.name)}, password: {json.dumps(self.password)}"
         if not self.publish:
             return f"{{ {account} }}"
@@ -37,14 +37,14 @@ class BrokerUser:
 
 
 def explorer_user(password: str, tenant: str = "") -> BrokerUser:
-    """May publish results, and for a tenant only that tenant's; may read nothing."""
+    """Returns a user that may publish results, or only one tenant's, and read nothing."""
     name = f"explorer-{tenant}" if tenant else "explorer"
     subjects = f"{RUNS_PREFIX}.{tenant}.>" if tenant else f"{RUNS_PREFIX}.>"
     return BrokerUser(name=name, password=password, publish=[subjects])
 
 
 def buffer_user(password: str) -> BrokerUser:
-    """May keep the stream of results and take from it; may not publish results."""
+    """Returns a user that may keep and consume the stream of results, but not publish to it."""
     stream = [f"$JS.API.STREAM.{call}.{RUNS_STREAM}" for call in _STREAM_CALLS]
     place = f"{RUNS_STREAM}.{RUNS_CONSUMER}"
     consumer = [f"$JS.API.CONSUMER.{call}.{place}" for call in _CONSUMER_CALLS]
@@ -54,18 +54,18 @@ def buffer_user(password: str) -> BrokerUser:
 
 
 def authorization(users: Sequence[BrokerUser]) -> str:
-    """The block of the broker's configuration that lets in these users and nobody else."""
+    """Returns the block of the broker's configuration that admits only these users."""
     return f"authorization {{\n{listed(users)}}}\n"
 
 
 def listed(users: Sequence[BrokerUser]) -> str:
-    """What stands in that block."""
+    """Returns the content of that block."""
     lines = "\n".join(f"    {user.config}" for user in users)
     return f"  users: [\n{lines}\n  ]\n"
 
 
 def tls(security: Security) -> str:
-    """The block that asks every client for a certificate; nothing for a plain broker."""
+    """Returns the block that requires client certificates; empty for a plaintext broker."""
     if not security.is_on:
         return ""
     files = {"cert_file": "tls.crt", "key_file": "tls.key", "ca_file": "ca.crt"}
@@ -77,14 +77,14 @@ def tls(security: Security) -> str:
 
 
 def inbox_of(user: str) -> str:
-    """Where answers to this user go: a prefix of its own, which no other may listen to."""
+    """Returns the subject prefix for answers to this user, which no other user may subscribe to."""
     return f"{INBOX}.{user}" if _USER.fullmatch(user) else INBOX
 
 
 def client_options(url: str, security: Security | None = None) -> dict[str, object]:
-    """What a client of the broker needs beside the address.
+    """Returns the options that a client of the broker needs besides the address.
 
-    Raises: UserError when the broker is beyond loopback and the connection would be plain.
+    Raises: UserError when the broker is beyond loopback and the connection would be plaintext.
     """
     security = security or Security.from_environment()
     refuse_plain_broker(url, security.is_on)

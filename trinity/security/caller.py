@@ -1,4 +1,4 @@
-"""Who makes the call that is being answered."""
+"""The caller of the request that is being answered."""
 
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from trinity.security.scopes import Scope
 
 EVERY_TENANT = "*"
-"""The tenant of a token that is good for all of them."""
+"""The tenant of a token that is valid for all tenants."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """What a valid token says of who shows it."""
+    """The identity that a valid token gives its bearer."""
 
     subject: str
     tenant: str
@@ -21,7 +21,7 @@ class Caller:
 
     @property
     def is_bound(self) -> bool:
-        """Whether it may touch one tenant only."""
+        """True if the caller is limited to one tenant."""
         return self.tenant != EVERY_TENANT
 
     @property
@@ -33,16 +33,16 @@ class Caller:
 ANYBODY = Caller(
     subject="local", tenant=EVERY_TENANT, scopes=frozenset(Scope), expires_at=float("inf")
 )
-"""Where tokens are not asked for, which is on loopback only."""
+"""The caller where tokens are not required, which is on loopback only."""
 
 _current: ContextVar[Caller] = ContextVar("caller", default=ANYBODY)
 
 
 def current_caller() -> Caller:
-    """Who makes the call that the running task answers."""
+    """Returns the caller of the request that the running task answers."""
     return _current.get()
 
 
 def set_caller(caller: Caller) -> None:
-    """To be called by whoever has checked the token, in the task of the call."""
+    """Sets the caller, after its token was checked, in the task of the call."""
     _current.set(caller)

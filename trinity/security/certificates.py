@@ -35,7 +35,7 @@ class Pair:
 
 
 def make_authority(lifetime: timedelta) -> Pair:
-    """A new authority that signs itself."""
+    """Creates a self-signed authority."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name(_AUTHORITY_NAME)
     usage = _key_usage(signs_certificates=True)
@@ -50,7 +50,7 @@ def make_authority(lifetime: timedelta) -> Pair:
 def make_certificate(
     authority: Pair, common_name: str, hosts: Sequence[str], lifetime: timedelta
 ) -> Pair:
-    """A certificate for a process that serves under `hosts` and calls others."""
+    """Creates a certificate for a process that serves under `hosts` and calls others."""
     key = ec.generate_private_key(ec.SECP256R1())
     issuer = authority.certificate.subject
     signer = authority.key.public_key()
@@ -60,7 +60,7 @@ def make_certificate(
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage(both), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_host(one) for one in hosts]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer), critical=False)
     )
     return Pair(builder.sign(authority.key, hashes.SHA256()), key)

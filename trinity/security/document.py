@@ -17,12 +17,12 @@ _FILES = ("synchronizer", "buffer", "query", "taskset", "explorer", "trainer")
 
 
 def main() -> None:
-    """Write the table, or say that it is not what the code says."""
-    write_page("Who may call what, as Markdown.", documented)
+    """Writes the table, or with --check exits on a difference."""
+    write_page("The scopes of every call, as Markdown.", documented)
 
 
 def documented(text: str) -> str:
-    """The page with its table as the code has it."""
+    """Returns the page with its table generated from the code."""
     return fill_tables(text, lambda _: _lines())
 
 
@@ -36,7 +36,7 @@ def _lines() -> Iterator[str]:
 
 
 def requests() -> Iterator[tuple[str, Descriptor]]:
-    """Each call of the contracts by its full name, and the type of what it is sent."""
+    """Yields each call of the contracts by its full name, with its request type."""
     for name in _FILES:
         file = import_module(f"trinity.api.v1.{name}_pb2").DESCRIPTOR
         for service in file.services_by_name.values():
@@ -45,15 +45,15 @@ def requests() -> Iterator[tuple[str, Descriptor]]:
 
 
 def _compared(method: str, request: Descriptor) -> str:
-    """What of a request must be the token's own."""
+    """Returns the part of a request that must match the token."""
     if method in WHOLE_PROCESS_METHODS:
-        return "everybody: `*`"
+        return "all tenants: `*`"
     if paths_to(request, TENANT):
         what = "the request"
     elif paths_to(request, EXPERIMENT):
         what = "the experiment"
     else:
-        what = "none: a producer's id, which only itself knows"
+        what = "none: a producer's id, known only to itself"
     return f"{what}; the role is a scope of it" if paths_to(request, ROLE) else what
 
 

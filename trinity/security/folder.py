@@ -1,4 +1,4 @@
-"""The folder from which a process takes its certificate, its authority and its token."""
+"""The folder with a process's certificate, its authority and its token."""
 
 import os
 import ssl
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trinity.security.tokens import TokenKeys
 
 VARIABLE = "TRINITY_SECURITY_DIR"
-# The first three are named as by cert-manager and in Kubernetes' secrets of type TLS.
+# The first three have the names of cert-manager and of Kubernetes' secrets of type TLS.
 CERTIFICATE = "tls.crt"
 KEY = "tls.key"
 AUTHORITY = "ca.crt"
@@ -27,27 +27,27 @@ _HINT = f"`trinity certs` makes such folders, and {VARIABLE} names one"
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """The folder, or None for a process that talks plainly, which is for loopback only."""
+    """The folder, or None for a process that uses plaintext, which is for loopback only."""
 
     folder: Path | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Security":
-        """What `TRINITY_SECURITY_DIR` names."""
+        """Returns the folder that `TRINITY_SECURITY_DIR` names."""
         return cls.of(environment.get(VARIABLE, ""))
 
     @classmethod
     def of(cls, folder: str) -> "Security":
-        """The folder of this name; an empty one is plain."""
+        """Returns the folder of this name; an empty name means plaintext."""
         return cls(Path(folder)) if folder else PLAIN
 
     @property
     def is_on(self) -> bool:
-        """Whether certificates and tokens are shown and asked for."""
+        """True if certificates and tokens are sent and required."""
         return self.folder is not None
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
-        """For a client: its certificate, who it trusts, and its token with each call.
+        """Returns a client's certificate and authority, and its token for each call.
 
         Raises: UserError naming the file that is missing.
         """
@@ -55,14 +55,14 @@ class Security:
         return grpc.composite_channel_credentials(self.tokenless_credentials(), token)
 
     def tokenless_credentials(self) -> grpc.ChannelCredentials:
-        """For a client that asks only for a service's health: its certificate, and who it trusts.
+        """Returns credentials without a token, for a client that only checks a service's health.
 
         Raises: UserError naming the file that is missing.
         """
         return grpc.ssl_channel_credentials(*self._pem(AUTHORITY, KEY, CERTIFICATE))
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """For a server that asks each client for a certificate; new files count at once.
+        """Returns server credentials that require client certificates; new files apply at once.
 
         Raises: UserError naming the file that is missing.
         """
@@ -71,16 +71,16 @@ class Security:
         )
 
     def token_keys(self) -> "TokenKeys":
-        """The keys by which a server knows tokens.
+        """Returns the keys with which a server verifies tokens.
 
         Raises: UserError when the file is missing or holds something else.
         """
-        from trinity.security.tokens import TokenKeys  # a tenth of a second clients need not wait
+        from trinity.security.tokens import TokenKeys  # imported late: takes a tenth of a second
 
         return TokenKeys(self.file(TOKEN_KEYS))
 
     def ssl_context(self) -> ssl.SSLContext:
-        """For a connection to the broker.
+        """Returns the context for a connection to the broker.
 
         Raises: UserError naming the file that is missing.
         """
@@ -94,7 +94,7 @@ class Security:
         return grpc.ssl_server_certificate_configuration([(key, certificate)], authority)
 
     def _newest_configuration(self) -> grpc.ServerCertificateConfiguration | None:
-        """Asked for at each handshake; None keeps what there is while files are replaced."""
+        """Called at each handshake; None keeps the current one while files are replaced."""
         try:
             return self._server_configuration()
         except UserError:
@@ -104,7 +104,7 @@ class Security:
         return [_read(self.file(name)) for name in names]
 
     def file(self, name: str) -> Path:
-        """One of the folder's files.
+        """Returns one of the folder's files.
 
         Raises: UserError when it is missing.
         """

@@ -1,4 +1,4 @@
-"""Makes the folders from which processes take their certificates and tokens, and renews them.
+"""Creates and renews the folders with the certificates and tokens of processes.
 
 DIR/authority/     ca.crt, ca.key, token-signing.key, token-keys.pem: keep it apart
 DIR/<part>/        ca.crt, tls.crt, tls.key, token, token-keys.pem: goes to where the part runs
@@ -27,14 +27,14 @@ AUTHORITY_KEY = "ca.key"
 SIGNING_KEY = "token-signing.key"
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 STORES = ("nats", "postgres")
-"""Parts that serve with a certificate and know nothing of our tokens."""
+"""Parts that serve with a certificate and do not use our tokens."""
 PARTS = (*ROLE_SCOPES, *STORES)
 AUTHORITY_LIFETIME = timedelta(days=3_650)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Whom a folder is for; a store has no scopes and gets no token."""
+    """The part of the system that a folder is for; a store has no scopes and gets no token."""
 
     name: str
     hosts: Sequence[str] = ()
@@ -43,7 +43,7 @@ class Part:
 
 
 def parts_of(hosts: Mapping[str, Sequence[str]], tenant: str = EVERY_TENANT) -> tuple[Part, ...]:
-    """All parts of a system; `tenant` binds the explorer and the trainer, which run its code."""
+    """Returns all parts; `tenant` binds the explorer and the trainer, which run its code."""
     bound = ("explorer", "trainer")
     return tuple(
         Part(
@@ -57,7 +57,7 @@ def parts_of(hosts: Mapping[str, Sequence[str]], tenant: str = EVERY_TENANT) -> 
 
 
 class Issuer:
-    """An authority in `root/authority`, made at the first use and found again at the next."""
+    """An authority in `root/authority`, created at first use and reused afterwards."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -68,13 +68,13 @@ class Issuer:
 
     @property
     def signing_key(self) -> Path:
-        """Whoever has it can issue tokens."""
+        """The key file that allows its holder to issue tokens."""
         return self._files.folder / SIGNING_KEY
 
     def issue(self, part: Part, lifetime: timedelta) -> Path:
-        """Write a part's folder, or renew what is in it; answers the folder.
+        """Writes or renews a part's folder and returns it.
 
-        Raises: UserError when the tenant is no name.
+        Raises: UserError when the tenant's name is invalid.
         """
         files = SecretFiles(self._root / part.name)
         hosts = (part.name, *LOCAL_HOSTS, *part.hosts)

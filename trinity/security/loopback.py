@@ -1,10 +1,10 @@
-"""Which hosts are this machine; it imports nothing, as environments of others ask it too."""
+"""Recognizes loopback hosts; imports nothing of ours, as other environments use it too."""
 
 import ipaddress
 
 
 def is_loopback(host: str) -> bool:
-    """Whether nothing outside this machine is meant; a name may be anything, but for localhost."""
+    """Returns true if the host is certainly this machine; names other than localhost are not."""
     if host == "localhost":
         return True
     try:

@@ -1,4 +1,4 @@
-"""Which addresses may be spoken to plainly: those that do not leave this machine."""
+"""Addresses that may be used in plaintext: those that do not leave this machine."""
 
 import urllib.parse
 from collections.abc import Iterable
@@ -9,11 +9,14 @@ from trinity.security.loopback import is_loopback
 
 CHECKED_BY_NAME = ("verify-ca", "verify-full")
 SOCKETS = ("/", "@")
-"""How libpq knows a host that is a socket of this machine."""
+"""Prefixes by which libpq recognizes a socket of this machine."""
 
 
 def refuse_plain_service(address: str) -> None:
-    """Raises: UserError when the address of a service is beyond loopback."""
+    """Refuses the address of a service beyond loopback.
+
+    Raises: UserError.
+    """
     host = address.rpartition(":")[0]
     if not is_loopback(host) and not address.startswith("unix:"):
         raise UserError(
@@ -23,9 +26,12 @@ def refuse_plain_service(address: str) -> None:
 
 
 def refuse_plain_broker(url: str, is_secure: bool) -> None:
-    """Raises: UserError when a broker beyond loopback would be spoken to without TLS or user."""
-    for one in url.split(","):
-        parts = urllib.parse.urlsplit(one if "//" in one else f"nats://{one}")
+    """Refuses a broker beyond loopback without TLS or user.
+
+    Raises: UserError.
+    """
+    for address in url.split(","):
+        parts = urllib.parse.urlsplit(address if "//" in address else f"nats://{address}")
         host = parts.hostname or ""
         if is_loopback(host):
             continue
@@ -42,7 +48,10 @@ def refuse_plain_broker(url: str, is_secure: bool) -> None:
 
 
 def refuse_plain_database(hosts: Iterable[str], ssl_mode: str) -> None:
-    """Raises: UserError when a database beyond loopback is not asked for its certificate."""
+    """Refuses a database beyond loopback whose certificate is not verified.
+
+    Raises: UserError.
+    """
     if ssl_mode in CHECKED_BY_NAME:
         return
     for host in hosts:

@@ -1,4 +1,4 @@
-"""As which part of the system a request speaks, read from its fields whatever its type."""
+"""Roles that a request claims, read from its fields whatever its type."""
 
 from functools import cache
 
@@ -13,9 +13,9 @@ _PREFIX = "ROLE_"
 
 
 def roles_of(request: Message) -> set[Scope]:
-    """The roles that the request names; each is the scope that a token for it must carry.
+    """Returns the roles that the request names; a token for it must carry each as a scope.
 
-    A number that is no role is none: whoever reads the request refuses it.
+    An unknown number counts as no role: the service refuses the request.
     """
     found: set[Scope] = set()
     for path in paths_to(request.DESCRIPTOR, ROLE):
@@ -26,7 +26,7 @@ def roles_of(request: Message) -> set[Scope]:
 
 @cache
 def _roles_at(message: Descriptor, path: Path) -> dict[int, Scope]:
-    """The numbers of the enumeration at the path, but for the one that means nothing."""
+    """Returns the numbers of the enumeration at the path, without the unspecified one."""
     for name in path[:-1]:
         part = message.fields_by_name[name].message_type
         assert part is not None, "a path leads through messages"
@@ -34,4 +34,8 @@ def _roles_at(message: Descriptor, path: Path) -> dict[int, Scope]:
     roles = message.fields_by_name[path[-1]].enum_type
     assert roles is not None, f"{message.full_name}: a field called `{ROLE}` is of the type Role"
     known = roles.values
-    return {v.number: Scope(v.name.removeprefix(_PREFIX).lower()) for v in known if v.number}
+    return {
+        value.number: Scope(value.name.removeprefix(_PREFIX).lower())
+        for value in known
+        if value.number
+    }

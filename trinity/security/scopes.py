@@ -1,22 +1,22 @@
-"""What a token allows: the scopes, and the one table that says which of them a call takes."""
+"""Authorization: the scopes of tokens, and the one table of the scopes that each call accepts."""
 
 from collections.abc import Mapping
 from enum import StrEnum
 
 
 class Scope(StrEnum):
-    """A right that a token carries; a call takes any one of those that its line names."""
+    """A right that a token carries; a call accepts any one of the scopes in its line."""
 
     EXPLORER = "explorer"
-    """What an explorer does: leases, uploads, reports."""
+    """An explorer's calls: leases, uploads, reports."""
     TRAINER = "trainer"
-    """What a trainer does: batches, steps, checkpoints, versions."""
+    """A trainer's calls: batches, steps, checkpoints, versions."""
     BUFFER = "buffer"
-    """What the buffer asks of others."""
+    """The buffer's calls to other services."""
     SUBMIT = "submit"
-    """Bring in work: experiments, tasksets, rewards that come later."""
+    """Submit work: experiments, tasksets, rewards that come later."""
     READ = "read"
-    """Look at everything, change nothing."""
+    """Read everything, change nothing."""
     STEER = "steer"
     """Cancel, exclude, delete."""
 
@@ -84,15 +84,15 @@ SCOPES_OF_METHODS: Mapping[str, frozenset[Scope]] = {
     for service, methods in _TABLE.items()
     for method, scopes in methods.items()
 }
-"""Every call of the contracts by its full name. What is not here nobody may call."""
+"""Every call of the contracts by its full name. Calls that are missing here are refused."""
 
 OPEN_METHODS = frozenset({"grpc.health.v1.Health/Check", "grpc.health.v1.Health/Watch"})
-"""Whoever holds a certificate may ask whether a service lives; that takes no token."""
+"""Health checks, which need a certificate but no token."""
 
 WHOLE_PROCESS_METHODS = frozenset(
     {f"{_API}.ExplorerService/GetExplorerStatus", f"{_API}.TrainerService/GetTrainerStatus"}
 )
-"""These tell what a process does for whichever tenant: a token for one tenant does not suffice."""
+"""Calls that report a whole process, of all tenants: a token for one tenant does not suffice."""
 
 ROLE_SCOPES: Mapping[str, tuple[Scope, ...]] = {
     "synchronizer": (),
@@ -101,4 +101,4 @@ ROLE_SCOPES: Mapping[str, tuple[Scope, ...]] = {
     "explorer": (_EXPLORER,),
     "operator": (_SUBMIT, _READ, _STEER),
 }
-"""What the token of each part of a system carries; the synchronizer calls nobody."""
+"""The scopes in the token of each part of a system; the synchronizer makes no calls."""

@@ -1,4 +1,4 @@
-"""Which tenant a request is about, read from its fields whatever its type."""
+"""The tenant of a request, read from its fields whatever its type."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -14,20 +14,20 @@ Path: TypeAlias = tuple[str, ...]
 
 
 def tenants_of(request: Message) -> list[str] | None:
-    """Every tenant that the request names, empty names too; None where its type names none."""
+    """Returns every tenant in the request, empty names too; None if its type has no such field."""
     paths = paths_to(request.DESCRIPTOR, TENANT)
     return [value for path in paths for value in values_at(request, path)] if paths else None
 
 
 def experiments_of(request: Message) -> list[str]:
-    """Every experiment that the request names."""
+    """Returns every experiment in the request."""
     paths = paths_to(request.DESCRIPTOR, EXPERIMENT)
     return [value for path in paths for value in values_at(request, path) if value]
 
 
 @cache
 def paths_to(message: Descriptor, name: str) -> tuple[Path, ...]:
-    """Where fields of this name lie in a message and in those that it holds."""
+    """Returns the paths to fields of this name in a message and its parts."""
     return tuple(_paths(message, name, ()))
 
 
@@ -43,7 +43,7 @@ def _paths(message: Descriptor, name: str, above: tuple[Descriptor, ...]) -> Ite
 
 
 def values_at(message: Message, path: Path) -> Iterator[Any]:
-    """What stands at the path; a part that is not set counts as an empty text, or as zero."""
+    """Yields the values at the path; unset parts count as empty text or zero."""
     value = getattr(message, path[0])
     if len(path) == 1:
         yield value

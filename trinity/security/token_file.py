@@ -1,4 +1,4 @@
-"""The token that a process shows with each call, read anew when its file has changed."""
+"""The token that a process sends with each call, read again when its file has changed."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import grpc
 
 
 class TokenFile(grpc.AuthMetadataPlugin):  # type: ignore[misc]  # the library has no types
-    """Adds the token to each call; whoever rotates it only replaces the file."""
+    """Adds the token to each call; to rotate it, replace the file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -16,7 +16,7 @@ class TokenFile(grpc.AuthMetadataPlugin):  # type: ignore[misc]  # the library h
     def __call__(
         self, _: grpc.AuthMetadataContext, callback: grpc.AuthMetadataPluginCallback
     ) -> None:
-        """Answer the library's question for the call's metadata."""
+        """Supplies the metadata for a call."""
         try:
             token = self._newest()
         except OSError as error:

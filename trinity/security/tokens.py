@@ -1,4 +1,4 @@
-"""Bearer tokens: JSON Web Tokens signed with Ed25519, with a tenant, scopes and an end."""
+"""Bearer tokens: JSON Web Tokens signed with Ed25519, with a tenant, scopes and an expiry."""
 
 import re
 import time
@@ -21,18 +21,19 @@ REQUIRED_CLAIMS = ("aud", "exp", "scope", "sub", "tenant")
 MAX_TOKEN_LENGTH = 4_096
 MAX_REMEMBERED = 1_024
 CLOCK_SECONDS = 300
-"""By how much the clock of who issues tokens may be ahead; their end is exact."""
+"""Allowed clock skew of the issuer of tokens; their expiry is exact."""
 TENANT = re.compile(r"[A-Za-z0-9_-]{1,128}")
-"""A broker's subject is split at dots, so that a tenant with one could be taken for another."""
+"""Without dots: a broker's subject is split at dots, so such a tenant could be taken for another.
+"""
 _END_OF_KEY = b"-----END PUBLIC KEY-----"
 
 
 def issue_token(
     signing_key: Path, *, subject: str, tenant: str, scopes: Iterable[Scope], lifetime: timedelta
 ) -> str:
-    """A signed token.
+    """Returns a signed token.
 
-    Raises: UserError when the key cannot be read or the tenant is no name.
+    Raises: UserError when the key cannot be read or the tenant's name is invalid.
     """
     if tenant != EVERY_TENANT and not TENANT.fullmatch(tenant):
         raise UserError(
@@ -51,9 +52,9 @@ def issue_token(
 
 
 class TokenKeys:
-    """The public keys in a PEM file, one or several: while a key is replaced both are good.
+    """The public keys in a PEM file: several are valid while a key is replaced.
 
-    The file is read again when it has changed, so a key that is taken out is refused at once.
+    The file is read again when it has changed, so a key that is removed is refused at once.
     """
 
     def __init__(self, path: Path) -> None:
@@ -64,9 +65,9 @@ class TokenKeys:
         self._refresh()
 
     def caller_of(self, token: str) -> Caller:
-        """Who shows this token.
+        """Returns the caller that a token identifies.
 
-        Raises: Unauthenticated, also for one that has expired; the text repeats nothing of it.
+        Raises: Unauthenticated, also for an expired token; the text repeats nothing of it.
         """
         self._refresh()
         caller = self._known.get(token) or self._remember(token)
@@ -75,7 +76,7 @@ class TokenKeys:
         return caller
 
     def _remember(self, token: str) -> Caller:
-        """A signature takes a tenth of a millisecond to check: once a token is enough."""
+        """Caches a verified token: checking a signature takes a tenth of a millisecond."""
         caller = self._verified(token)
         if len(self._known) >= MAX_REMEMBERED:
             self._known.clear()
@@ -117,13 +118,13 @@ class TokenKeys:
         except (OSError, UserError) as error:
             if not self._keys:
                 raise UserError(f"cannot read the public keys in {self._path}: {error}") from error
-            return  # it is being replaced: those known stay good until it is there
+            return  # it is being replaced: known keys stay valid until then
         self._stamp, self._keys = stamp, keys
         self._known.clear()
 
 
 def read_public_keys(path: Path) -> tuple[Ed25519PublicKey, ...]:
-    """All keys of a PEM file.
+    """Returns all keys of a PEM file.
 
     Raises: UserError when it holds none, or anything else.
     """

@@ -1,7 +1,7 @@
-"""Tracing while it is on: the only place, with `exporting`, that knows OpenTelemetry's tracing.
+"""Tracing while it is on: with `exporting`, the only module that uses OpenTelemetry's tracing.
 
-A run writes several spans while others wait for their turn on the loop. So a span is a few values
-here until the exporter's thread makes OpenTelemetry's form of it
+A run writes several spans while others wait for their turn on the event loop. So a span is a few
+values here until the exporter's thread converts it to OpenTelemetry's form
 (docs/decisions/0051-spans-are-made-where-they-are-sent.md).
 """
 
@@ -22,7 +22,7 @@ _current: ContextVar["OpenTelemetrySpan | None"] = ContextVar("current", default
 
 
 class OpenTelemetrySpan:
-    """A `Span`; what is said after its end is not written."""
+    """A `Span`; changes after its end are ignored."""
 
     __slots__ = (
         "_record",
@@ -61,26 +61,26 @@ class OpenTelemetrySpan:
 
     @property
     def traceparent(self) -> str:
-        """How others name it."""
+        """The W3C header's value for this span."""
         return self.place.traceparent
 
     @property
     def context(self) -> SpanContext:
-        """What a span processor asks for."""
+        """The context that a span processor reads."""
         return context_of(self.place)
 
     def set(self, name: str, value: Value) -> None:
-        """Say something about it."""
+        """Sets an attribute."""
         if not self.ended_ns:
             self.attributes[name] = value
 
     def fail(self, reason: str) -> None:
-        """Say that it went wrong."""
+        """Marks the span as failed."""
         if not self.ended_ns:
             self.failure = reason
 
     def end(self) -> None:
-        """It is over."""
+        """Ends the span."""
         if not self.ended_ns:
             self.ended_ns = time.time_ns()
             if self.place.is_sampled:
@@ -88,7 +88,7 @@ class OpenTelemetrySpan:
 
 
 class OpenTelemetryBackend:
-    """A `Backend`: gives each span that ends, and that the sampler wants, to `record`."""
+    """A `Backend`: passes each ended span that is sampled to `record`."""
 
     def __init__(self, sampler: Sampler, record: Record) -> None:
         self._follows_parents = isinstance(sampler, ParentBased)
@@ -107,7 +107,7 @@ class OpenTelemetryBackend:
         links: Sequence[Place],
         begun_ns: int,
     ) -> OpenTelemetrySpan:
-        """Start a span."""
+        """Starts a span."""
         if own is None and parent is None and (around := _current.get()) is not None:
             parent = around.place
         if own is not None:
@@ -122,32 +122,32 @@ class OpenTelemetryBackend:
         )
 
     def enter(self, span: Span) -> Token[OpenTelemetrySpan | None]:
-        """Make a span of this backend the current one."""
+        """Makes a span of this backend the current one."""
         assert isinstance(span, OpenTelemetrySpan)
         return _current.set(span)
 
     def leave(self, token: object) -> None:
-        """Have the one before it be the current one."""
+        """Restores the previous current span."""
         assert isinstance(token, Token)
         _current.reset(token)
 
     def current(self) -> Place | None:
-        """The current span, if it is written."""
+        """Returns the current span, if it is sampled."""
         span = _current.get()
         return span.place if span is not None and span.place.is_sampled else None
 
     def _is_sampled(self, trace_id: int, parent: Place | None) -> bool:
-        """As the parent where that is known and counts, else as the sampler finds for the trace."""
+        """Follows the parent's decision if it is known and counts, else the sampler's."""
         if self._follows_parents and parent is not None and parent.is_sampled is not None:
             return parent.is_sampled
         return self._is_wanted(trace_id)
 
     def _ask_sampler(self, trace_id: int) -> bool:
-        """By the trace's id alone, so that every process and every span of it decides alike."""
+        """Samples by the trace's id alone, so that every process and span decides alike."""
         return bool(self._sampler.should_sample(None, trace_id, "").decision.is_sampled())
 
 
 def context_of(place: Place, *, is_remote: bool = False) -> SpanContext:
-    """As OpenTelemetry has it."""
+    """Converts a place to OpenTelemetry's form."""
     flags = TraceFlags(TraceFlags.SAMPLED if place.is_sampled else TraceFlags.DEFAULT)
     return SpanContext(place.trace_id, place.span_id, is_remote=is_remote, trace_flags=flags)

@@ -1,4 +1,4 @@
-"""What the standard variables ask for, read without OpenTelemetry."""
+"""Reads the standard `OTEL_*` variables, without OpenTelemetry."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ DEFAULT_PROTOCOL = "grpc"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    """Where the spans, or the metrics, go."""
+    """The destinations of spans or of metrics."""
 
     exporters: tuple[str, ...] = ()
     protocol: str = DEFAULT_PROTOCOL
@@ -20,19 +20,19 @@ class Signal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a process is to tell of itself."""
+    """The telemetry that a process is to export."""
 
     traces: Signal
     metrics: Signal
 
     @property
     def anything(self) -> bool:
-        """Whether there is something to set up."""
+        """True if there is something to set up."""
         return bool(self.traces.exporters or self.metrics.exporters)
 
 
 def wanted(environment: Mapping[str, str]) -> Wanted:
-    """Nothing, unless an exporter or an endpoint is named.
+    """Returns the requested telemetry: none unless an exporter or an endpoint is named.
 
     Raises: UserError naming the variable whose value is not known here.
     """
@@ -43,15 +43,19 @@ def wanted(environment: Mapping[str, str]) -> Wanted:
 
 def _signal(environment: Mapping[str, str], name: str) -> Signal:
     exporter = f"OTEL_{name}_EXPORTER"
-    given = environment.get(exporter, "").strip()
-    if not given and (
+    value = environment.get(exporter, "").strip()
+    if not value and (
         environment.get("OTEL_EXPORTER_OTLP_ENDPOINT")
         or environment.get(f"OTEL_EXPORTER_OTLP_{name}_ENDPOINT")
     ):
-        given = "otlp"
-    exporters = tuple(one.strip() for one in given.split(",") if one.strip() not in ("", "none"))
-    for one in exporters:
-        _check(exporter, one, (*EXPORTERS, "none"))
+        value = "otlp"
+    exporters = tuple(
+        exporter_name.strip()
+        for exporter_name in value.split(",")
+        if exporter_name.strip() not in ("", "none")
+    )
+    for exporter_name in exporters:
+        _check(exporter, exporter_name, (*EXPORTERS, "none"))
     own = f"OTEL_EXPORTER_OTLP_{name}_PROTOCOL"
     chosen = own if environment.get(own) else "OTEL_EXPORTER_OTLP_PROTOCOL"
     protocol = environment.get(chosen, "").strip() or DEFAULT_PROTOCOL

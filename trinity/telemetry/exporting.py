@@ -1,4 +1,4 @@
-"""Providers and exporters, made as the variables say; imported only when they ask for something."""
+"""Creates providers and exporters as the variables request; imported only if they do."""
 
 import os
 import socket
@@ -37,46 +37,46 @@ PACE_VARIABLES = (
     "OTEL_BSP_MAX_QUEUE_SIZE",
 )
 STOP_MILLIS = 2_000
-"""For each signal, to send what is left."""
+"""Time limit for each signal to flush."""
 
 
 @dataclass(slots=True)
 class Running:
-    """What was set up, and how it ends."""
+    """The telemetry that was set up, and its shutdown."""
 
     stops: list[Callable[[], None]] = field(default_factory=list)
 
     def stop(self) -> None:
-        """Send what is left, for a limited time."""
+        """Flushes and shuts down, for a limited time."""
         for stop in self.stops:
             stop()
 
 
 def set_up(wanted: Wanted, service: str, attributes: Mapping[str, str]) -> Running:
-    """Make providers and switch spans and metrics on."""
+    """Creates providers and switches spans and metrics on."""
     running = Running()
     resource = _resource(service, attributes)
     meters = MeterProvider(
         metric_readers=[
-            PeriodicExportingMetricReader(_metric_exporter(one, wanted.metrics))
-            for one in wanted.metrics.exporters
+            PeriodicExportingMetricReader(_metric_exporter(exporter, wanted.metrics))
+            for exporter in wanted.metrics.exporters
         ],
         resource=resource,
         shutdown_on_exit=False,
         exemplar_filter=_exemplar_filter(),
     )
     if wanted.traces.exporters:
-        # Of its own figures only the queue's are wanted: how long it is, and what was dropped.
+        # Of the SDK's own metrics only the queue's are needed: its length, and what was dropped.
         os.environ.setdefault("OTEL_PYTHON_SDK_INTERNAL_METRICS_ENABLED", "true")
         processors = [
             BatchSpanProcessor(
-                _span_exporter(one, wanted.traces, resource),
+                _span_exporter(exporter, wanted.traces, resource),
                 meter_provider=meters,
                 **_pace(os.environ),
             )
-            for one in wanted.traces.exporters
+            for exporter in wanted.traces.exporters
         ]
-        running.stops += [partial(_stop_spans, one) for one in processors]
+        running.stops += [partial(_stop_spans, processor) for processor in processors]
         sampler = TracerProvider(shutdown_on_exit=False).sampler  # as the variables say
         tracing.use(OpenTelemetryBackend(sampler, recorder(processors)))
     if wanted.metrics.exporters:
@@ -86,16 +86,16 @@ def set_up(wanted: Wanted, service: str, attributes: Mapping[str, str]) -> Runni
 
 
 def _pace(environment: Mapping[str, str]) -> dict[str, int]:
-    """How spans are sent, unless the person says anything of it: each second.
+    """Returns the batch settings: every second, unless the variables set any of them.
 
-    The SDK's way, whenever 512 have come, meets the moment in which the runs of a step end and
-    everything else waits to be done.
+    The SDK's default, whenever 512 spans are queued, coincides with the end of a step's runs, when
+    everything else is busy.
     """
     return {} if any(name in environment for name in PACE_VARIABLES) else dict(PACE)
 
 
 def recorder(processors: Sequence[SpanProcessor]) -> Record:
-    """Gives a span to each of them; they keep it as it is until its exporter takes it."""
+    """Returns a function that passes a span to each processor, unconverted until its export."""
 
     def record(span: OpenTelemetrySpan) -> None:
         for processor in processors:
@@ -105,18 +105,18 @@ def recorder(processors: Sequence[SpanProcessor]) -> Record:
 
 
 def _exemplar_filter() -> ExemplarFilter | None:
-    """A third of the price of a figure: only for those who ask for it by the standard variable."""
+    """Disables exemplars, a third of a measurement's cost, unless the standard variable is set."""
     asked = os.environ.get("OTEL_METRICS_EXEMPLAR_FILTER")
     return None if asked else AlwaysOffExemplarFilter()
 
 
 def _stop_spans(processor: BatchSpanProcessor) -> None:
-    """`BatchSpanProcessor.shutdown` waits half a minute; the one below it can be told otherwise."""
+    """Shuts down with a short limit: `BatchSpanProcessor.shutdown` itself waits half a minute."""
     processor._batch_processor.shutdown(timeout_millis=STOP_MILLIS)
 
 
 def _resource(service: str, attributes: Mapping[str, str]) -> Resource:
-    """What the person gave in OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES goes first."""
+    """Builds the resource; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES take precedence."""
     own = {
         "service.name": service,
         "service.namespace": NAMESPACE,
@@ -163,7 +163,7 @@ def _metric_exporter(name: str, signal: Signal) -> MetricExporter:
 
 
 class _needing:
-    """Says which package is missing."""
+    """Raises a UserError that names the missing package."""
 
     def __init__(self, protocol: str) -> None:
         self._protocol = protocol

@@ -1,4 +1,4 @@
-"""Calls of the rollout engine, by OpenTelemetry's conventions for generative models."""
+"""Spans and metrics of rollout engine calls, by OpenTelemetry's generative model conventions."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -21,9 +21,9 @@ def _ignore(_: Generation) -> None:
 def generating(
     parent: Place | None, num_prompt_tokens: int, sampling: SamplingParams
 ) -> Iterator[Callable[[Generation], None]]:
-    """A call, whose outcome is given to what the block gets.
+    """Traces a call; the block passes the outcome to the yielded function.
 
-    Its parent is named, as a workflow in a thread of its own has no current span.
+    The parent is explicit because a workflow in its own thread has no current span.
     """
     if not (tracing.is_on() or metrics.is_on()):
         yield _ignore

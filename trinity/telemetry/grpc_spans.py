@@ -1,6 +1,6 @@
-"""Spans as OTLP's messages without the way by OpenTelemetry's form, which takes four times as long.
+"""Encodes spans as OTLP messages directly; OpenTelemetry's own form would take four times as long.
 
-It is the exporter's thread that makes them, but it takes the interpreter from all others.
+The exporter's thread does this, but it holds the GIL.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ UNSET = pb.Status()
 
 
 class GrpcSpanExporter(OTLPSpanExporter):
-    """Sends this package's spans."""
+    """Exports this package's spans."""
 
     def __init__(self, resource: Resource) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class GrpcSpanExporter(OTLPSpanExporter):
 
 
 def request_of(spans: Sequence[OpenTelemetrySpan], form: SpanForm) -> ExportTraceServiceRequest:
-    """The message that the SDK would make of these spans of one process; at least one."""
+    """Returns the message that the SDK would make of these spans of one process; at least one."""
     request = encode_spans([form.readable(spans[0])])
     [scope] = request.resource_spans[0].scope_spans
     del scope.spans[:]
@@ -65,8 +65,8 @@ def _write(message: pb.Span, span: OpenTelemetrySpan, form: SpanForm) -> None:
     attributes = form.attributes(span)
     message.dropped_attributes_count = getattr(attributes, "dropped", 0)
     _write_attributes(message, attributes)
-    for one in form.links(span):
-        trace_id, span_id = _ids(one)
+    for link in form.links(span):
+        trace_id, span_id = _ids(link)
         message.links.add(trace_id=trace_id, span_id=span_id, flags=IS_REMOTE)
     if span.failure is None:
         message.status.CopyFrom(UNSET)
@@ -81,9 +81,9 @@ def _ids(place: Place) -> tuple[bytes, bytes]:
 
 def _write_attributes(message: pb.Span, attributes: Mapping[str, Value]) -> None:
     for name, value in attributes.items():
-        one = message.attributes.add()
-        one.key = name
-        _write_value(one.value, value)
+        attribute = message.attributes.add()
+        attribute.key = name
+        _write_value(attribute.value, value)
 
 
 def _write_value(message: AnyValue, value: Value) -> None:

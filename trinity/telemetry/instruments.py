@@ -1,4 +1,4 @@
-"""Everything that is measured; docs/observability.md has the table."""
+"""All instruments; docs/observability.md has the table."""
 
 from trinity.telemetry.metrics import Counter, Gauge, Histogram, Observed
 

@@ -1,4 +1,4 @@
-"""Switching telemetry on at a process's start and off at its end."""
+"""Switches telemetry on at a process's start and off at its end."""
 
 import logging
 import os
@@ -20,9 +20,9 @@ _running: _Running | None = None
 
 
 def start(service: str, attributes: Mapping[str, str] | None = None) -> None:
-    """Tell of this process what the OTEL_* variables ask for; nothing without them.
+    """Starts the telemetry that the OTEL_* variables request; does nothing without them.
 
-    Raises: UserError when they ask for something that is not known or not installed.
+    Raises: UserError when they request something that is not known or not installed.
     """
     global _running
     asked = wanted(os.environ)
@@ -47,15 +47,15 @@ def start(service: str, attributes: Mapping[str, str] | None = None) -> None:
 
 
 def stop() -> None:
-    """Send what is left, for some seconds at most; whatever goes wrong is only said."""
+    """Flushes for some seconds at most; errors are only logged."""
     global _running
     running, _running = _running, None
     if running is None:
         return
     try:
         running.stop()
-    except Exception:  # the last thing a process does must not make it fail
-        logger.exception("telemetry was not sent to the end")
+    except Exception:  # a failing flush must not fail the process
+        logger.exception("telemetry was not sent completely")
     finally:
         tracing.use(None)
         metrics.use(None)

@@ -1,4 +1,4 @@
-"""Metrics while they are on: the only place that knows OpenTelemetry's instruments."""
+"""Metrics while they are on: the only module that uses OpenTelemetry's instruments."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -11,13 +11,13 @@ logger = logging.getLogger(__name__)
 
 
 class OpenTelemetryMeters:
-    """A `Meters`."""
+    """A `Meters` of OpenTelemetry."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
 
     def sink(self, instrument: Instrument) -> Sink:
-        """Where an instrument's figures go."""
+        """Returns the function that records an instrument's values."""
         name, unit, about = instrument.name, instrument.unit, instrument.description
         match instrument.kind:
             case "counter":
@@ -31,14 +31,16 @@ class OpenTelemetryMeters:
                 ).record
 
     def observe(self, instrument: Instrument, observers: Sequence[Observe]) -> None:
-        """Ask whoever is in `observers` by then."""
+        """Calls the functions that are in `observers` at each export."""
 
         def ask(_: CallbackOptions) -> Iterable[Observation]:
             for observe in list(observers):
                 try:
                     yield from [Observation(value, about) for value, about in observe()]
-                except Exception:  # one that fails must not silence the others
-                    logger.exception("a figure cannot be had", extra={"name_": instrument.name})
+                except Exception:  # a failing observer must not silence the others
+                    logger.exception(
+                        "a metric could not be observed", extra={"name_": instrument.name}
+                    )
 
         self._meter.create_observable_gauge(
             instrument.name, [ask], instrument.unit, instrument.description

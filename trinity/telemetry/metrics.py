@@ -1,9 +1,9 @@
-"""Figures, as the services give them; every call does nothing while metrics are off.
+"""Metrics of the services; every call does nothing while metrics are off.
 
     SAMPLE_SECONDS = Histogram("rl.sample.duration", "s", "A run, from its first call to its end")
     SAMPLE_SECONDS.record(1.2, {"trinity.fate": "complete"})
 
-An attribute's values must be few: never an id, never a person's text.
+An attribute must have few values: never an id or user text.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,13 +17,13 @@ InstrumentKind = Literal["counter", "histogram", "gauge", "observed"]
 
 
 class Sink(Protocol):
-    """Takes figures of one name."""
+    """Records values of one instrument."""
 
     def __call__(self, value: float, attributes: Attributes, /) -> None: ...
 
 
 class Meters(Protocol):
-    """What keeps figures while metrics are on."""
+    """A backend that keeps metrics while they are on."""
 
     def sink(self, instrument: "Instrument") -> Sink: ...
 
@@ -31,7 +31,7 @@ class Meters(Protocol):
 
 
 class Instrument:
-    """Something that is measured, under one name."""
+    """A measured quantity with a unique name."""
 
     kind: InstrumentKind
 
@@ -46,12 +46,12 @@ class Instrument:
         INSTRUMENTS[name] = self
 
     def bind(self, meters: Meters | None) -> None:
-        """Begin to give figures on, or cease."""
+        """Starts or stops passing values on."""
         self._sink = None if meters is None else meters.sink(self)
 
 
 INSTRUMENTS: dict[str, Instrument] = {}
-"""All there are, by name."""
+"""All instruments, by name."""
 
 
 class Counter(Instrument):
@@ -60,35 +60,35 @@ class Counter(Instrument):
     kind = "counter"
 
     def add(self, number: float = 1, attributes: Attributes = NONE) -> None:
-        """Count."""
+        """Adds to the counter."""
         if self._sink is not None:
             self._sink(number, attributes)
 
 
 class Histogram(Instrument):
-    """How a figure is spread."""
+    """The distribution of a value."""
 
     kind = "histogram"
 
     def record(self, value: float, attributes: Attributes = NONE) -> None:
-        """One more value."""
+        """Records one value."""
         if self._sink is not None:
             self._sink(value, attributes)
 
 
 class Gauge(Instrument):
-    """A figure as it was last told."""
+    """The latest value."""
 
     kind = "gauge"
 
     def set(self, value: float, attributes: Attributes = NONE) -> None:
-        """It is this now."""
+        """Sets the value."""
         if self._sink is not None:
             self._sink(value, attributes)
 
 
 class Observed(Instrument):
-    """Figures that are asked for when they are sent."""
+    """Values that are read at each export."""
 
     kind = "observed"
 
@@ -97,15 +97,15 @@ class Observed(Instrument):
         self._observers: list[Observe] = []
 
     def by(self, observe: Observe) -> None:
-        """Ask `observe`, from a thread, whenever figures are sent; forgotten while metrics are off.
+        """Registers `observe`, called in a thread at each export; ignored while metrics are off.
 
-        Whoever registers lives as long as the process.
+        The registering object must live as long as the process.
         """
         if _meters is not None:
             self._observers.append(observe)
 
     def bind(self, meters: Meters | None) -> None:
-        """Begin to be asked, or cease."""
+        """Starts or stops being observed."""
         self._observers.clear()
         if meters is not None:
             meters.observe(self, self._observers)
@@ -115,7 +115,7 @@ _meters: Meters | None = None
 
 
 def use(meters: Meters | None) -> None:
-    """Switch metrics on, or off."""
+    """Switches metrics on, or off."""
     global _meters
     _meters = meters
     if meters is not None:
@@ -125,5 +125,5 @@ def use(meters: Meters | None) -> None:
 
 
 def is_on() -> bool:
-    """Whether figures are kept."""
+    """Returns true while metrics are kept."""
     return _meters is not None

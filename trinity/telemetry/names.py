@@ -1,8 +1,8 @@
 """Names of spans and attributes, in one place.
 
-`gen_ai.*`, `rpc.*` and `messaging.*` are OpenTelemetry's conventions. `rl.*` is what is proposed
-there for reinforcement learning (semantic-conventions-genai, issue 88) and may still change; what
-neither has is under `trinity.*`.
+`gen_ai.*`, `rpc.*` and `messaging.*` are OpenTelemetry's conventions. `rl.*` is proposed there for
+reinforcement learning (semantic-conventions-genai, issue 88) and may still change; all other names
+are under `trinity.*`.
 """
 
 TASK = "trinity.task"

@@ -1,9 +1,9 @@
-"""Where spans belong: ids that follow from the work itself, so that nobody has to keep them.
+"""Span contexts whose ids are derived from the work itself, so that no process must store them.
 
-The trace of a task has the same id in every process and every life of it, as has its first span:
-both are hashes of the assignment's id. A train step's follow from its place in the experiment.
-Whoever holds the work, however it came, knows the trace; an explorer that was killed left nothing
-that the next one would need.
+The trace of a task and its first span have the same ids in every process and after every restart:
+both are hashes of the assignment's id. A train step's ids follow from its place in the experiment.
+Any process that holds the work knows the trace; a killed explorer leaves nothing that the next one
+needs.
 """
 
 import hashlib
@@ -14,26 +14,26 @@ from functools import lru_cache
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _SAMPLED = 1
 KEPT = 4096
-"""Places at hand: the same ones are asked for again and again."""
+"""Size of the cache: the same places are requested repeatedly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A span as others name it."""
+    """The context of a span, as other processes refer to it."""
 
     trace_id: int
     span_id: int
     is_sampled: bool | None = None
-    """None where that follows from the trace's id alone: every process decides alike."""
+    """None if it follows from the trace's id alone: every process decides alike."""
 
     @property
     def trace_hex(self) -> str:
-        """The trace's id as tools write it."""
+        """The trace's id in hexadecimal."""
         return f"{self.trace_id:032x}"
 
     @property
     def span_hex(self) -> str:
-        """The span's id as tools write it."""
+        """The span's id in hexadecimal."""
         return f"{self.span_id:016x}"
 
     @property
@@ -43,14 +43,14 @@ class Place:
 
 
 def of_task(assignment_id: str) -> Place:
-    """The span that begins the trace of a task."""
+    """Returns the span that begins the trace of a task."""
     return _derived(f"task/{assignment_id}")
 
 
 def in_task(assignment_id: str, traceparent: str) -> Place:
-    """The place that a header names, if it is in the task's trace; otherwise that trace's first.
+    """Returns the place in a header if it is in the task's trace, else the trace's first.
 
-    What came with a message may have been written by anybody.
+    A header that came with a message is untrusted.
     """
     task = of_task(assignment_id)
     named = parse(traceparent)
@@ -58,12 +58,12 @@ def in_task(assignment_id: str, traceparent: str) -> Place:
 
 
 def of_step(experiment_id: str, stage: str, incarnation: int, step: int) -> Place:
-    """The span of a train step, and of the weights version that has its number."""
+    """Returns the span of a train step, and of the weights version with its number."""
     return _derived(f"step/{experiment_id}/{stage}/{incarnation}/{step}")
 
 
 def parse(traceparent: str) -> Place | None:
-    """The place that a header names; None when it names none."""
+    """Returns the place that a header names, or None."""
     found = _TRACEPARENT.fullmatch(traceparent)
     if found is None or found[0].startswith("ff"):
         return None

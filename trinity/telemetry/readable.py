@@ -1,4 +1,4 @@
-"""Spans in OpenTelemetry's form, made in the exporter's thread."""
+"""Converts spans to OpenTelemetry's form, in the exporter's thread."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -12,21 +12,21 @@ from trinity.telemetry.span_form import SpanForm
 
 
 class ReadableExporter(SpanExporter):
-    """Turns this package's spans into OpenTelemetry's, and has another exporter send them."""
+    """Converts this package's spans and passes them to another exporter."""
 
     def __init__(self, exporter: SpanExporter, resource: Resource) -> None:
         self._exporter = exporter
         self._form = SpanForm(resource)
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Send them; the processor gives on what it was given."""
-        given = cast(Sequence[OpenTelemetrySpan], spans)
-        return self._exporter.export([self._form.readable(span) for span in given])
+        """Exports spans; the processor passes on what it was given."""
+        own_spans = cast(Sequence[OpenTelemetrySpan], spans)
+        return self._exporter.export([self._form.readable(span) for span in own_spans])
 
     def shutdown(self) -> None:
-        """Send nothing more."""
+        """Shuts down the inner exporter."""
         self._exporter.shutdown()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Send what is left."""
+        """Flushes the inner exporter."""
         return self._exporter.force_flush(timeout_millis)

@@ -1,7 +1,8 @@
-"""Calls between services: the context goes with them, and how long they take is measured.
+"""Calls between services: propagates the span context and measures durations.
 
-Wrapped methods rather than interceptors: with an interceptor grpc.aio gives callers another kind of
-call, whose streams and cancellation behave otherwise. Off, nothing is wrapped.
+Methods are wrapped instead of using interceptors: with an interceptor, grpc.aio gives callers
+another kind of call, whose streams and cancellation behave differently. When off, nothing is
+wrapped.
 """
 
 import inspect
@@ -17,7 +18,7 @@ from trinity.telemetry.tracing import Span
 HEADER = "traceparent"
 KINDS = ("unary_unary", "unary_stream", "stream_unary", "stream_stream")
 QUIET = "grpc.health."
-"""Asked all the time by those who look after processes."""
+"""Called constantly by process supervisors."""
 CODES = {code.value[0]: code.name for code in grpc.StatusCode}
 UNKNOWN = grpc.StatusCode.UNKNOWN.name
 ChannelT = TypeVar("ChannelT", grpc.Channel, grpc.aio.Channel)
@@ -25,7 +26,7 @@ Method = Callable[..., Any]
 
 
 def observed_channel(channel: ChannelT) -> ChannelT:
-    """The channel, whose calls from now on carry the context."""
+    """Returns the channel, whose calls from now on carry the context."""
     if not (tracing.is_on() or metrics.is_on()):
         return channel
     is_async = isinstance(channel, grpc.aio.Channel)
@@ -43,7 +44,7 @@ def _observed_methods(make: Callable[..., Method], kind: str, is_async: bool) ->
 
 
 class _Observed:
-    """A method of a stub: what it gives is the very call that gRPC made."""
+    """A method of a stub; it returns the very call object that gRPC made."""
 
     def __init__(self, method: Method, name: str, kind: str, is_async: bool) -> None:
         self._method = method
@@ -51,7 +52,7 @@ class _Observed:
         self._answers_at_once = kind.endswith("unary") and not is_async
 
     def __call__(self, *arguments: Any, **more: Any) -> Any:
-        """Call it, with the context of the current span if there is one."""
+        """Calls the method, with the context of the current span if there is one."""
         begun = time.perf_counter()
         span: Span = tracing.NO_SPAN
         if tracing.current() is not None:
@@ -81,13 +82,13 @@ class _Observed:
 
 
 def _code_of(call: Any) -> str:
-    """Of a call that is over; grpc.aio gives it by a coroutine that has nothing to wait for."""
+    """Returns the code of a finished call; grpc.aio gives it by a coroutine that does not block."""
     code = call.code()
     if inspect.iscoroutine(code):
         try:
             code.send(None)
-        except StopIteration as given:
-            code = given.value
+        except StopIteration as stop:
+            code = stop.value
         else:
             code.close()
             code = None
@@ -95,7 +96,7 @@ def _code_of(call: Any) -> str:
 
 
 def observed_handler(handler: grpc.RpcMethodHandler, name: str) -> grpc.RpcMethodHandler:
-    """The handler of a method, which takes the context that comes with a call."""
+    """Wraps the handler of a method to take the context that comes with a call."""
     if not (tracing.is_on() or metrics.is_on()) or name.startswith(QUIET):
         return handler
     parse, serialize = handler.request_deserializer, handler.response_serializer
@@ -138,7 +139,7 @@ def _observed_stream(handler: Callable[..., Any], name: str) -> Method:
 
 
 class _answering:
-    """A call being answered: each has a task of its own, so its span stays the current one."""
+    """A call being answered: each runs in its own task, so its span stays the current one."""
 
     def __init__(self, name: str, context: grpc.aio.ServicerContext) -> None:
         self._name = name
@@ -168,7 +169,7 @@ class _answering:
 
 
 def _name_of(number: Any) -> str:
-    """grpc.aio keeps a code as a number, or as it was given."""
+    """Returns a code's name; grpc.aio keeps a code as a number, or as it was given."""
     if isinstance(number, grpc.StatusCode):
         return str(number.name)
     return str(CODES.get(number or 0, UNKNOWN))

@@ -1,4 +1,4 @@
-"""What of a span is sent: all that the standard variables allow."""
+"""Applies the standard variables' limits to spans and converts them to OpenTelemetry's form."""
 
 from collections.abc import Mapping, Sequence
 from typing import cast
@@ -25,14 +25,14 @@ UNSET = Status(StatusCode.UNSET)
 
 
 class SpanForm:
-    """Of the spans of one process."""
+    """Converts the spans of one process."""
 
     def __init__(self, resource: Resource) -> None:
         self._resource = resource
         self._limits = SpanLimits()
 
     def attributes(self, span: OpenTelemetrySpan) -> Mapping[str, Value]:
-        """No more and no longer ones than allowed; there are seldom too many."""
+        """Returns the attributes within the limits; they are seldom exceeded."""
         own = span.attributes
         most, longest = self._limits.max_span_attributes, self._limits.max_span_attribute_length
         if longest is None and (most is None or len(own) <= most):
@@ -43,11 +43,11 @@ class SpanForm:
         )
 
     def links(self, span: OpenTelemetrySpan) -> Sequence[Place]:
-        """No more than allowed."""
+        """Returns the links within the limit."""
         return span.links[: self._limits.max_links]
 
     def readable(self, span: OpenTelemetrySpan) -> ReadableSpan:
-        """As OpenTelemetry's exporters take it."""
+        """Converts a span to the form that OpenTelemetry's exporters take."""
         parent = None if span.parent is None else context_of(span.parent, is_remote=True)
         return ReadableSpan(
             span.name,
@@ -55,7 +55,7 @@ class SpanForm:
             parent=parent,
             resource=self._resource,
             attributes=self.attributes(span),
-            links=tuple(Link(context_of(one, is_remote=True)) for one in self.links(span)),
+            links=tuple(Link(context_of(link, is_remote=True)) for link in self.links(span)),
             kind=KINDS[span.kind],
             status=UNSET if span.failure is None else Status(StatusCode.ERROR, span.failure),
             start_time=span.begun_ns,

@@ -1,4 +1,4 @@
-"""What a span is to those who write one, and what makes spans while tracing is on."""
+"""Protocols of spans and of the backend that creates them while tracing is on."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
@@ -11,33 +11,33 @@ Kind = Literal["internal", "producer", "consumer", "client", "server"]
 
 
 class Span(Protocol):
-    """An interval that goes on."""
+    """An active interval."""
 
     @property
     def place(self) -> Place | None:
-        """Where it is; None while tracing is off."""
+        """The span's context; None while tracing is off."""
         ...
 
     @property
     def traceparent(self) -> str:
-        """How others name it; empty while tracing is off."""
+        """The W3C header's value; empty while tracing is off."""
         ...
 
     def set(self, name: str, value: Value) -> None:
-        """Say something about it."""
+        """Sets an attribute."""
         ...
 
     def fail(self, reason: str) -> None:
-        """Say that it went wrong."""
+        """Marks the span as failed."""
         ...
 
     def end(self) -> None:
-        """It is over; said again, nothing happens."""
+        """Ends the span; later calls do nothing."""
         ...
 
 
 class Backend(Protocol):
-    """What makes spans while tracing is on."""
+    """Creates spans while tracing is on."""
 
     def begin(
         self,

@@ -1,4 +1,4 @@
-"""Spans, as the services write them; every function does nothing while tracing is off.
+"""Tracing API of the services; every function does nothing while tracing is off.
 
 with tracing.span(names.SAMPLE, parent=place, attributes={names.RUN: 3}) as span:
     ...                       # spans begun in here are its children
@@ -22,7 +22,7 @@ NONE: Attributes = {}
 
 
 class _NoSpan:
-    """Stands for every span while tracing is off."""
+    """Stands in for every span while tracing is off."""
 
     __slots__ = ()
     place = None
@@ -49,13 +49,13 @@ _backend: Backend | None = None
 
 
 def use(backend: Backend | None) -> None:
-    """Switch tracing on, or off."""
+    """Switches tracing on, or off."""
     global _backend
     _backend = backend
 
 
 def is_on() -> bool:
-    """Whether spans are written."""
+    """Returns true while tracing is on."""
     return _backend is not None
 
 
@@ -69,10 +69,10 @@ def begin(
     links: Sequence[Place] = (),
     begun_ns: int = 0,
 ) -> Span:
-    """A span that the caller ends.
+    """Starts a span that the caller ends.
 
-    Its parent is the one given, else the current one. `own` begins a trace whose id, and whose
-    first span's, are known beforehand.
+    Its parent is the given one, else the current one. `own` starts a trace whose id, and whose
+    first span's id, are known beforehand.
     """
     if _backend is None:
         return NO_SPAN
@@ -96,7 +96,7 @@ def span(
     attributes: Attributes = NONE,
     links: Sequence[Place] = (),
 ) -> "_NoSpan | _Entered":
-    """A span for the length of a block, in which it is the current one; an exception fails it."""
+    """Opens a span around a block, in which it is the current one; an exception fails it."""
     if _backend is None:
         return NO_SPAN
     begun = begin(name, parent=parent, own=own, kind=kind, attributes=attributes, links=links)
@@ -113,7 +113,7 @@ def record(
     attributes: Attributes = NONE,
     links: Sequence[Place] = (),
 ) -> str:
-    """A span that is over now; answers how others name it."""
+    """Records a span that ends now; returns its traceparent."""
     if _backend is None:
         return ""
     done = begin(
@@ -131,7 +131,7 @@ def record(
 
 @contextmanager
 def within(span: Span) -> Iterator[None]:
-    """Make a span that goes on the current one, for the length of the block."""
+    """Makes an active span the current one within the block."""
     if _backend is None:
         yield
         return
@@ -143,24 +143,24 @@ def within(span: Span) -> Iterator[None]:
 
 
 def enter(span: Span) -> None:
-    """Make a span the current one until the task that runs this is over."""
+    """Makes a span the current one until the running task ends."""
     if _backend is not None:
         _backend.enter(span)
 
 
 def current() -> Place | None:
-    """The current span, if it is written."""
+    """Returns the current span, if it is sampled."""
     return None if _backend is None else _backend.current()
 
 
 def headers() -> dict[str, str]:
-    """What a message carries so that its receiver knows the current span."""
+    """Returns the message headers by which a receiver knows the current span."""
     place = current()
     return {} if place is None else {"traceparent": place.traceparent}
 
 
 def now_ns() -> int:
-    """The time, where a span may begin."""
+    """Returns the current time, for `begun_ns`."""
     return time.time_ns()
 
 

@@ -1,4 +1,4 @@
-"""What a process waits for, as figures: the reasons are told without what is particular in them."""
+"""Waits of a process as metrics; variable parts of the reasons are removed."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -15,12 +15,12 @@ _known: set[str] = set()
 
 
 def observe_waits(waits: Callable[[], Iterable[pb.Wait]]) -> None:
-    """Measure the waits whenever figures are sent."""
+    """Measures the waits at each export."""
     WAIT_SECONDS.by(lambda: longest_of(waits()))
 
 
 def longest_of(waits: Iterable[pb.Wait]) -> list[Observation]:
-    """Seconds of the longest wait of each owner, whom it waits for, and reason."""
+    """Returns the seconds of the longest wait of each owner, target and reason."""
     longest: dict[tuple[str, str, str], float] = {}
     for wait in waits:
         key = (wait.owner, wait.waits_for, _kind_of(wait.reason))
@@ -32,7 +32,7 @@ def longest_of(waits: Iterable[pb.Wait]) -> list[Observation]:
 
 
 def _kind_of(reason: str) -> str:
-    """One text for all reasons of a kind; there are few kinds, and a limit if there are not."""
+    """Returns one text for all reasons of a kind; a limit guards against too many kinds."""
     kind = _PARTICULAR.sub("*", reason.split(":")[0])[:MAX_REASON_CHARACTERS]
     if kind not in _known and len(_known) >= MAX_REASONS:
         return OTHER

@@ -77,7 +77,7 @@ async def test_a_second_run_in_the_same_directory_is_refused_by_name(
     tmp_path: Path, externals: Externals
 ) -> None:
     async with LocalStack(job_dir=tmp_path, externals=externals, services=no_services):
-        with pytest.raises(UserError, match=rf"process {os.getpid()}\) works in {tmp_path}"):
+        with pytest.raises(UserError, match=rf"process {os.getpid()}\) runs in {tmp_path}"):
             async with LocalStack(job_dir=tmp_path, externals=externals, services=no_services):
                 pass
 

@@ -110,7 +110,7 @@ async def test_a_store_that_cannot_be_opened_is_named_with_what_to_do(
     folder = tmp_path / "infra" / "nats"
     folder.mkdir(parents=True)
     (folder / "jetstream").write_text("no directory")
-    remedy = f"put a copy of {folder} in its place, or delete it to begin anew"
+    remedy = f"put a copy of {folder} in its place, or delete it to start over"
     with pytest.raises(RunFailed, match=f"^nats .*; if the broker is damaged, {remedy}$"):
         async with LocalStack(
             job_dir=tmp_path,

@@ -76,14 +76,14 @@ async def test_a_damaged_cluster_is_named_with_what_to_do(tmp_path: Path) -> Non
     control = data / "global" / "pg_control"
     whole = control.read_bytes()
     os.truncate(control, 100)
-    remedy = f"put a copy of {server.folder} in its place, or delete it to begin anew"
+    remedy = f"put a copy of {server.folder} in its place, or delete it to start over"
     sentence = rf"PANIC: .*pg_control.*; if the database is damaged, {re.escape(remedy)}$"
     with pytest.raises(RunFailed, match=sentence):
         async with LocalStack(job_dir=tmp_path, services=no_services, max_restarts=0):
             pass
     control.write_bytes(whole)
     (data / "PG_VERSION").unlink()
-    remedy = f"put a copy in its place, or delete {data} to begin anew"
+    remedy = f"put a copy in its place, or delete {data} to start over"
     sentence = rf"is damaged \(PG_VERSION is missing\): {re.escape(remedy)}$"
     with pytest.raises(UserError, match=sentence):
         async with LocalStack(job_dir=tmp_path, services=no_services):

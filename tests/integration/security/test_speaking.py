@@ -67,7 +67,7 @@ async def test_a_token_beats_for_no_other_role(
     own = str(uuid.uuid4())
     for tenant in ("default", "*"):
         answer = await heartbeat(secured, beat(ROLES[other], member=own), scope, tenant)
-        words = f"the token's scopes do not allow to speak as {other}"
+        words = f"the token's scopes do not allow acting as {other}"
         assert answer == Refusal(code=DENIED, details=words)
     assert own not in await members(secured)
     line = await secured.logged("synchronizer", "refused: role")

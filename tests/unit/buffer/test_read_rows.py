@@ -113,7 +113,7 @@ def test_dates_are_written_as_text(tmp_path: Path, read: Read) -> None:
         ("a.jsonl", b"\xff\xfe\n", "not UTF-8"),
         ("a.json", b"[1, 2", "line 1: not valid JSON"),
         ("a.xml", b"<a/>", "of an unknown kind"),
-        ("a.csv", b"a,b\n1\n", "line 2: it has not the 2 columns"),
+        ("a.csv", b"a,b\n1\n", "line 2: it does not have the 2 columns"),
         ("a.csv", b'a\n"1', "not valid csv"),
         ("a.jsonl", b'{"a": 1}\n{"a": ' + b"1" * 5000 + b"}\n", "line 2: not valid JSON: Exceeds"),
         ("a.json", b"[" * 100_000, "line 1: it is nested too deeply"),

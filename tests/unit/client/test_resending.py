@@ -72,7 +72,7 @@ async def test_an_upload_that_always_breaks_is_given_up() -> None:
 async def test_an_upload_that_nobody_takes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(async_tasksets, "STALL_SECONDS", 0.2)
     async with client_of(Breaking(num_breaks=-1)) as tasksets:
-        with pytest.raises(Unavailable, match=r"took nothing for 0.2 s .*request id"):
+        with pytest.raises(Unavailable, match=r"accepted nothing for 0.2 s .*request id"):
             await tasksets.submit("sums", iter(ROWS))
 
 

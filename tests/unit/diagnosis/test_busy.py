@@ -33,7 +33,7 @@ def test_a_part_that_works_all_the_time_may_do_so_for_ever() -> None:
     now = with_parts(snapshot(work=None, complaint=UNKNOWN), busy("buffer", AT_WORK))
     verdict = diagnose(now)
     assert "worked for 9.7 s" in verdict.text and "Ask again in a moment" in verdict.text
-    assert "if it stays so, `kill -KILL 100` has it started anew" in verdict.text
+    assert "if this lasts, `kill -KILL 100` has it restarted" in verdict.text
     assert "/run/log/buffer.log" in verdict.text
 
 
@@ -48,7 +48,7 @@ def test_a_slow_part_does_not_stand_for_another_that_cannot_say_how_things_stand
         snapshot(work=None, complaint="the database does not answer"), busy("explorer", STARVED)
     )
     verdict = diagnose(now)
-    assert verdict.text.startswith("The run waits for the buffer, which lives and cannot say")
+    assert verdict.text.startswith("The run waits for the buffer, which is alive but cannot report")
     assert "the database does not answer" in verdict.text
 
 

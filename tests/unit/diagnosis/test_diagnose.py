@@ -49,7 +49,7 @@ def test_an_explorer_without_work_does_not_hold_the_trainer_that_works() -> None
     silent = wait("trainer", "ranks", 60, "a sign of life; the last one: training", 3540)
     verdict = diagnose(snapshot(member("explorer", idle), member("trainer", silent)))
     assert verdict.cause == "trainer waits for ranks"
-    assert "starts them anew from the newest checkpoint" in verdict.text
+    assert "restarts them from the newest checkpoint" in verdict.text
 
 
 def test_the_buffers_own_wait_comes_before_the_work_that_is_open() -> None:
@@ -102,7 +102,7 @@ def test_a_stage_without_rollouts_waits_for_no_explorer() -> None:
 def test_someone_at_work_who_says_nothing_is_not_believed_for_ever() -> None:
     old = replace(WORK, step_age_seconds=300.0)
     verdict = diagnose(snapshot(work=(old,)))
-    assert verdict.state is State.HELD and "says of no wait" in verdict.text
+    assert verdict.state is State.HELD and "reports no wait" in verdict.text
 
 
 @pytest.mark.parametrize(
@@ -156,9 +156,9 @@ def test_a_part_of_somebody_elses_is_not_said_to_be_started_anew() -> None:
 
 def test_who_answers_and_cannot_tell_is_named() -> None:
     verdict = diagnose(snapshot(members=None, experiments=None, complaint="no disk left"))
-    assert "the synchronizer, which lives and cannot say" in verdict.text
+    assert "the synchronizer, which is alive but cannot report" in verdict.text
     assert "(no disk left)" in verdict.text
-    assert "the buffer, which lives" in diagnose(snapshot(work=None)).text
+    assert "the buffer, which is alive" in diagnose(snapshot(work=None)).text
 
 
 def test_a_role_that_nobody_plays_is_named() -> None:
@@ -234,6 +234,6 @@ def test_a_synchronizer_that_was_away_itself_accuses_nobody() -> None:
 def test_a_buffer_that_cannot_say_how_things_stand_is_told_of_with_what_it_waits_for() -> None:
     away = wait("buffer", "database", 4, "The database has not answered for 2 s")
     verdict = diagnose(snapshot(member("buffer", away), work=None, complaint="Deadline Exceeded"))
-    assert verdict.text.startswith("The run waits for the buffer, which lives and cannot say")
+    assert verdict.text.startswith("The run waits for the buffer, which is alive but cannot report")
     assert "the buffer has waited 4 s for Postgres" in verdict.text
     assert "Postgres answers here: look at the network" in verdict.text

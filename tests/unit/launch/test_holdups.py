@@ -67,5 +67,5 @@ def test_a_part_that_stays_broken_ends_the_run_and_slow_work_does_not(
         holdups.take(HELD, now)
     holdups.take(BROKEN, 600)
     holdups.take(BROKEN, 659)
-    with pytest.raises(RunFailed, match="nothing went on for 60 s: The run waits for Postgres"):
+    with pytest.raises(RunFailed, match="no progress for 60 s: The run waits for Postgres"):
         holdups.take(BROKEN, 660)

@@ -68,7 +68,7 @@ def test_what_is_still_cleaned_up_is_awaited_though_its_number_is_anothers(
         assert other.stdout is not None
         assert other.stdin is not None
         other.stdout.readline()
-        with pytest.raises(UserError, match="left of an earlier run"):
+        with pytest.raises(UserError, match="left over from an earlier run"):
             JobLock.acquire(tmp_path)
         monkeypatch.setattr(job_lock, "_CLEAN_UP_SECONDS", 30.0)
         other.stdin.close()

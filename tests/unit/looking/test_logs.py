@@ -110,13 +110,13 @@ def test_since_is_a_time_or_how_long_ago() -> None:
     assert since_of("90s", now) == now - timedelta(seconds=90)
     assert since_of("2h", now) == now - timedelta(hours=2)
     assert since_of("2026-03-01T11:00", now) == now - timedelta(hours=1)
-    with pytest.raises(UserError, match="is no time"):
+    with pytest.raises(UserError, match="is not a time"):
         since_of("yesterday", now)
 
 
 @pytest.mark.parametrize("ago", ["9999999999d", "999999d", "1" * 5_000 + "s"])
 def test_before_all_time_is_no_time(ago: str) -> None:
-    with pytest.raises(UserError, match="is no time: give how long ago"):
+    with pytest.raises(UserError, match="is not a time: give how long ago"):
         since_of(ago, datetime(2026, 3, 1, 12, 0, tzinfo=UTC))
 
 
