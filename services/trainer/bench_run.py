@@ -6,10 +6,10 @@ from pathlib import Path
 
 from services.trainer.buffer_client import BufferClient
 from services.trainer.incarnation import Incarnation
-from services.trainer.learner import Learner
 from services.trainer.messages import StageEnded
 from services.trainer.publisher import Publisher
 from services.trainer.ranks import Ranks
+from services.trainer.stage_learner import StageLearner
 from trinity.api.v1 import buffer_pb2
 from trinity.errors import ManifestError, RunFailed
 from trinity.manifest import verify
@@ -26,7 +26,7 @@ class BenchRun:
 
     ranks: Ranks
     life: Incarnation
-    learner: Learner
+    learner: StageLearner
     buffer: BufferClient
     publisher: Publisher
 

@@ -4,18 +4,15 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from services.trainer.adapter_base import record_base, recorded_base
 from services.trainer.directories import TEMPORARY_SUFFIX, remove_leftovers
 from services.trainer.gathered import hash_on_all
 from services.trainer.ranks import Ranks
+from services.trainer.stage_learner import StageLearner
 from services.trainer.weights import weights_hash
 from trinity.errors import UserError
 from trinity.manifest import MANIFEST_NAME, Manifest, ManifestHead, move_into_place, seal
-
-if TYPE_CHECKING:  # it imports verl
-    from services.trainer.learner import Learner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +42,7 @@ class CheckpointStore:
         kept = {path.name for path in committed}
         remove_leftovers(self._root, kept=kept, incarnation=incarnation)
 
-    def write(self, learner: "Learner", *, step: int, incarnation: int) -> WrittenCheckpoint:
+    def write(self, learner: StageLearner, *, step: int, incarnation: int) -> WrittenCheckpoint:
         """Writes all ranks' parts, then the first rank seals them. Collective."""
         final = self._root / f"step-{step}-{incarnation}"
         temporary = final.with_suffix(TEMPORARY_SUFFIX)
@@ -68,7 +65,7 @@ class CheckpointStore:
             step=step, incarnation=incarnation, path=final, manifest_sha256=manifest
         )
 
-    def check_base(self, learner: "Learner", checkpoint: Path) -> None:
+    def check_base(self, learner: StageLearner, checkpoint: Path) -> None:
         """Checks that a checkpoint's adapter, just loaded, has the base it was trained on.
 
         Where the recorded hash is missing or differs, the merged weights decide, bit for bit.
@@ -92,7 +89,7 @@ class CheckpointStore:
             if path.parent == self._root:
                 shutil.rmtree(path, ignore_errors=True)
 
-    def _hash_of(self, learner: "Learner") -> bytes:
+    def _hash_of(self, learner: StageLearner) -> bytes:
         return hash_on_all(
             learner.weights(), lambda tensors: weights_hash(dict(tensors)), self._ranks
         )

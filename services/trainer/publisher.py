@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from services.trainer.buffer_client import BufferClient
 from services.trainer.gathered import hash_on_all, take_part
-from services.trainer.learner import Learner
 from services.trainer.offers import Offers
 from services.trainer.ranks import Ranks
+from services.trainer.stage_learner import StageLearner
 from services.trainer.synchronizer_client import SynchronizerClient
 from services.trainer.weights import Exported, PublishedWeights, WeightsStore, weights_hash
 
@@ -36,11 +36,11 @@ class Publisher:
         self.newest: PublishedWeights | None = None
         """The last version that this incarnation published; known to the first rank alone."""
 
-    def publish(self, learner: Learner, version: int) -> None:
+    def publish(self, learner: StageLearner, version: int) -> None:
         """Gathers the weights of all ranks; the first writes and announces them. Collective."""
         self.announce(self.collect(learner), version)
 
-    def collect(self, learner: Learner, *, copied: bool = False) -> Exported | None:
+    def collect(self, learner: StageLearner, *, copied: bool = False) -> Exported | None:
         """Returns the weights to publish on the first rank, None elsewhere. Collective.
 
         Unless they are `copied`, they change with the next train step.
@@ -74,7 +74,7 @@ class Publisher:
         self.newest = weights
         self.note_evaluations(self._buffer.record_version(weights))
 
-    def hash_now(self, learner: Learner) -> bytes:
+    def hash_now(self, learner: StageLearner) -> bytes:
         """Hashes the weights as they would be published now, on all ranks. Collective."""
         return hash_on_all(
             learner.weights(),

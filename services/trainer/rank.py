@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from services.trainer.messages import (
     Ready,
     StageFailed,
 )
+from services.trainer.model_parts import ModelParts, load_model_parts
 from services.trainer.patience import StopRequested
 from services.trainer.rank_link import RankLink, die_with_parent
 from trinity import telemetry
@@ -59,7 +61,7 @@ class PrintedLines:
         return False
 
 
-def main() -> int:
+def main(load_parts: Callable[[], ModelParts] = load_model_parts) -> int:
     """Serves orders until told to stop; returns 0, or 1 after a reported failure."""
     die_with_parent()
     name = f"trainer-rank-{os.environ['RANK']}"
@@ -72,33 +74,30 @@ def main() -> int:
     for variable, value in QUIET.items():
         os.environ.setdefault(variable, value)
     link = RankLink.from_environment()
-    from transformers.utils.logging import disable_progress_bar
-
-    from services.trainer.learner import make_deterministic
+    parts = load_parts()
     from services.trainer.ranks import join_gang
 
-    disable_progress_bar()
     logging.setLogRecordFactory(
         logging.LogRecord
     )  # ray, which verl imports, adds fields of its own
-    make_deterministic(_num_threads())
+    parts.make_deterministic(_num_threads())
     ranks = join_gang(GANG_TIMEOUT)
     link.send(Ready())
     if ranks.is_first:
         telemetry.start("trinity-trainer", {"trinity.rank": "0"})
     try:
-        return _serve(link, ranks)
+        return _serve(link, ranks, parts)
     finally:
         telemetry.stop()
 
 
-def _serve(link: RankLink, ranks: "Ranks") -> int:
+def _serve(link: RankLink, ranks: "Ranks", parts: ModelParts) -> int:
     """Trains the stages ordered; returns the exit code."""
     from services.trainer.stage_setup import run_stage
 
     while (order := link.next_order()) is not None:
         try:
-            link.send(run_stage(order, ranks=ranks, link=link))
+            link.send(run_stage(order, ranks=ranks, link=link, parts=parts))
         except StopRequested:
             break
         except Exception as error:  # the edge of a stage: every error is reported

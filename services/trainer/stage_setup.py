@@ -13,9 +13,9 @@ from services.trainer.bench_run import BenchRun
 from services.trainer.buffer_client import BufferClient
 from services.trainer.checkpoints import CheckpointStore
 from services.trainer.incarnation import Incarnation, begin_incarnation
-from services.trainer.learner import Learner
 from services.trainer.messages import StageEnded, StageOrder
 from services.trainer.model_files import ModelFiles
+from services.trainer.model_parts import ModelParts
 from services.trainer.offers import Offers
 from services.trainer.patience import Patience
 from services.trainer.publisher import Publisher
@@ -38,14 +38,14 @@ from trinity.types import StageKey
 logger = logging.getLogger(__name__)
 
 
-def run_stage(order: StageOrder, *, ranks: Ranks, link: RankLink) -> StageEnded:
+def run_stage(order: StageOrder, *, ranks: Ranks, link: RankLink, parts: ModelParts) -> StageEnded:
     """Runs one life of the trainer in the stage, from its first call to its last.
 
     Raises: the error that made it fail; StopRequested when the service wants this rank to exit.
     """
     with ExitStack() as stack:
         try:
-            return StageSetup(order, ranks=ranks, link=link, stack=stack).run()
+            return StageSetup(order, ranks=ranks, link=link, parts=parts, stack=stack).run()
         except Superseded as error:
             return StageEnded(outcome="superseded", reason=str(error))
         finally:
@@ -63,11 +63,18 @@ class StageSetup:
     """Builds everything a run needs, in order of dependency."""
 
     def __init__(
-        self, order: StageOrder, *, ranks: Ranks, link: RankLink, stack: ExitStack
+        self,
+        order: StageOrder,
+        *,
+        ranks: Ranks,
+        link: RankLink,
+        parts: ModelParts,
+        stack: ExitStack,
     ) -> None:
         self._order = order
         self._ranks = ranks
         self._link = link
+        self._parts = parts
         self._stack = stack
         self._plan = _plan_of(order)
         self._directory = Path(order.job_dir) / "stages" / order.stage
@@ -102,7 +109,7 @@ class StageSetup:
             waits=self._link.waits,
         )
         self._link.report_activity("loading the model", life.step, 0)
-        learner = Learner(
+        learner = self._parts.make_learner(
             plan=self._plan,
             model_directory=start,
             ranks=self._ranks,
@@ -127,7 +134,7 @@ class StageSetup:
             life=life,
             learner=learner,
             buffer=self._buffer,
-            source=self._source(life, row_reader(self._plan, start)),
+            source=self._source(life, row_reader(self._plan, start, self._parts.load_formatter)),
             publisher=self._publisher(life, start),
             checkpoints=self._checkpoints(life),
             telemetry=StepTelemetry(

@@ -1,14 +1,16 @@
 """Builds the reader of a stage's training data, if it has any."""
 
+from collections.abc import Callable
 from pathlib import Path
 
-from services.trainer.batch_rows import RowReader
-from services.trainer.formatter import load_formatter
+from services.trainer.batch_rows import RowFormatter, RowReader
 from trinity.config.plan import StagePlan
 from trinity.config.plan_parts import ResolvedExperienceBuffer
 
 
-def row_reader(plan: StagePlan, model_directory: Path) -> RowReader:
+def row_reader(
+    plan: StagePlan, model_directory: Path, load_formatter: Callable[..., RowFormatter]
+) -> RowReader:
     """Returns a reader; it formats training data by the model's tokenizer, rollouts are tokens.
 
     Raises: UserError when the tokenizer cannot be used.

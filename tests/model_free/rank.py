@@ -2,27 +2,21 @@
 
 import logging
 import os
-import sys
-from types import ModuleType
+
+from services.trainer import rank
+from services.trainer.model_parts import ModelParts
+from tests.model_free.formatter import load_formatter
+from tests.model_free.learner import Learner, make_deterministic
 
 
-def _without_heavy_modules() -> None:
-    """What a model needs is never imported: a rank is back within a second or two."""
-    quiet = ModuleType("transformers.utils.logging")
-    quiet.__dict__.update(disable_progress_bar=lambda: None)
-    sys.modules["transformers"] = ModuleType("transformers")
-    sys.modules["transformers.utils"] = ModuleType("transformers.utils")
-    sys.modules["transformers.utils.logging"] = quiet
-    from tests.model_free import formatter, learner
-
-    sys.modules["services.trainer.formatter"] = formatter
-    sys.modules["services.trainer.learner"] = learner
+def model_free_parts() -> ModelParts:
+    """Imports nothing that a model needs: a rank is back within a second or two."""
+    return ModelParts(
+        make_deterministic=make_deterministic, make_learner=Learner, load_formatter=load_formatter
+    )
 
 
 if __name__ == "__main__":
-    _without_heavy_modules()
-    from services.trainer import rank
-
-    code = rank.main()
+    code = rank.main(model_free_parts)
     logging.shutdown()
     os._exit(code)

@@ -3,15 +3,13 @@
 import logging
 import os
 
-from tests.model_free.rank import _without_heavy_modules
+from services.trainer import rank
+from tests.faults.journals import keep_batches
+from tests.faults.processes import prepare
+from tests.model_free.rank import model_free_parts
 
 if __name__ == "__main__":
-    _without_heavy_modules()
-    from services.trainer import rank
-    from tests.faults.journals import keep_batches
-    from tests.faults.processes import prepare
-
     keep_batches(prepare("rank"))
-    code = rank.main()
+    code = rank.main(model_free_parts)
     logging.shutdown()
     os._exit(code)

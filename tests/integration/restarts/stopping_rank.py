@@ -3,9 +3,13 @@
 import logging
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
-from tests.model_free import learner, rank
+from services.trainer import rank
+from services.trainer.model_parts import ModelParts
+from tests.model_free import learner
+from tests.model_free.rank import model_free_parts
 
 HALF = '{"step": 3, "dig'
 
@@ -21,11 +25,12 @@ class HalfSavingLearner(learner.Learner):
             signal.pause()
 
 
-if __name__ == "__main__":
-    rank._without_heavy_modules()
-    learner.Learner = HalfSavingLearner  # type: ignore[misc]
-    from services.trainer import rank as real
+def parts() -> ModelParts:
+    """The model-free ones with this learner."""
+    return replace(model_free_parts(), make_learner=HalfSavingLearner)
 
-    code = real.main()
+
+if __name__ == "__main__":
+    code = rank.main(parts)
     logging.shutdown()
     os._exit(code)

@@ -68,6 +68,7 @@ async def stage_of(
     peers: Peers, ranks: "Ranks", link: Link
 ) -> AsyncIterator[asyncio.Task[StageEnded]]:
     """The stage on this process as its only rank."""
+    from services.trainer.model_parts import load_model_parts
     from services.trainer.stage_setup import run_stage
 
     async with serve_peers(peers) as address, open_channel(address) as channel:
@@ -75,7 +76,9 @@ async def stage_of(
         key = JobKey(peers.experiment.id, STAGE, 1)
         trainer = "00000000-0000-0000-0000-000000000001"
         job = await board.job(key, trainer_id=trainer, buffer=address, synchronizer=address)
-        running = asyncio.to_thread(run_stage, job.order, ranks=ranks, link=link.rank)
+        running = asyncio.to_thread(
+            run_stage, job.order, ranks=ranks, link=link.rank, parts=load_model_parts()
+        )
         yield asyncio.create_task(running)
 
 
