@@ -12,9 +12,7 @@ import grpc
 
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.waits import Waiting, Waits
-
-__all__ = ["Heartbeats", "Role", "Waiting", "Waits"]
+from trinity.waits import Waits
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.members import Heartbeats, Waits
+from trinity.members import Heartbeats
 from trinity.rpc.channel import open_channel
+from trinity.waits import Waits
 
 SERVING = "serving"
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.unit.clock import Clock
-from trinity.members import Waits
+from trinity.waits import Waits
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from services.buffer.store.catalogue import (
 from services.buffer.store.database import Database
 from services.buffer.store.task_pipelines import source_rows_of
 from services.buffer.store.tasks import get_taskset
-from trinity.api.v1 import taskset_pb2 as pb
+from trinity.api.v1 import taskset_pb2
 from trinity.errors import InvalidRequest, NotFound, PreconditionFailed
 
 USUAL_PAGE = 100
@@ -35,20 +35,22 @@ class TasksetServicer:
     database: Database
 
     async def ListTasksets(
-        self, request: pb.ListTasksetsRequest, _: Context
-    ) -> pb.ListTasksetsResponse:
+        self, request: taskset_pb2.ListTasksetsRequest, _: Context
+    ) -> taskset_pb2.ListTasksetsResponse:
         """Returns one page of tasksets, newest first."""
         tenant = subject_part_of(request.tenant, "tenant")
         size = _within(request.page_size, 0, MAX_PAGE, "page_size") or USUAL_PAGE
         offset = _offset_of(request.page_token)
         async with self.database.transaction() as connection:
             found = await list_tasksets(connection, tenant, limit=size + 1, offset=offset)
-        return pb.ListTasksetsResponse(
+        return taskset_pb2.ListTasksetsResponse(
             tasksets=[_to_proto(taskset) for taskset in found[:size]],
             next_page_token=str(offset + size) if len(found) > size else "",
         )
 
-    async def GetTaskset(self, request: pb.GetTasksetRequest, _: Context) -> pb.GetTasksetResponse:
+    async def GetTaskset(
+        self, request: taskset_pb2.GetTasksetRequest, _: Context
+    ) -> taskset_pb2.GetTasksetResponse:
         """Returns one taskset, with some of its rows."""
         tenant = subject_part_of(request.tenant, "tenant")
         first = _within(request.first_row, 0, MAX_ROW_NUMBER, "first_row")
@@ -59,13 +61,13 @@ class TasksetServicer:
             numbers = await source_rows_of(
                 connection, tenant, found.taskset_id, first=first, count=count
             )
-        return pb.GetTasksetResponse(
+        return taskset_pb2.GetTasksetResponse(
             taskset=_to_proto(found), rows=rows, source_rows=numbers[: len(rows)]
         )
 
     async def DeleteTaskset(
-        self, request: pb.DeleteTasksetRequest, _: Context
-    ) -> pb.DeleteTasksetResponse:
+        self, request: taskset_pb2.DeleteTasksetRequest, _: Context
+    ) -> taskset_pb2.DeleteTasksetResponse:
         """Deletes a taskset that no stage needs."""
         tenant = subject_part_of(request.tenant, "tenant")
         async with self.database.transaction() as connection:
@@ -73,9 +75,11 @@ class TasksetServicer:
             if need := await find_need(connection, tenant, found.taskset_id):
                 raise PreconditionFailed(f"taskset {request.taskset} is needed: {need}")
             await delete_taskset(connection, tenant, found.taskset_id)
-        return pb.DeleteTasksetResponse(num_rows=found.num_rows)
+        return taskset_pb2.DeleteTasksetResponse(num_rows=found.num_rows)
 
-    async def CloseQueue(self, request: pb.CloseQueueRequest, _: Context) -> pb.CloseQueueResponse:
+    async def CloseQueue(
+        self, request: taskset_pb2.CloseQueueRequest, _: Context
+    ) -> taskset_pb2.CloseQueueResponse:
         """Closes a queue: no more tasks will be added."""
         tenant = subject_part_of(request.tenant, "tenant")
         async with self.database.transaction() as connection:
@@ -84,7 +88,7 @@ class TasksetServicer:
                 raise PreconditionFailed(f"taskset {request.taskset} is no queue")
             queue = await get_taskset(connection, tenant, found.taskset_id)
             await close_queue(connection, tenant, queue)
-        return pb.CloseQueueResponse(num_rows=queue.num_rows)
+        return taskset_pb2.CloseQueueResponse(num_rows=queue.num_rows)
 
 
 async def _find(
@@ -111,14 +115,16 @@ def _offset_of(token: str) -> int:
     return int(token)
 
 
-def _state(taskset: Described) -> pb.Taskset.State:
+def _state(taskset: Described) -> taskset_pb2.Taskset.State:
     if taskset.is_complete:
-        return pb.Taskset.STATE_COMPLETE
-    return pb.Taskset.STATE_OPEN if taskset.is_queue else pb.Taskset.STATE_INCOMPLETE
+        return taskset_pb2.Taskset.STATE_COMPLETE
+    return (
+        taskset_pb2.Taskset.STATE_OPEN if taskset.is_queue else taskset_pb2.Taskset.STATE_INCOMPLETE
+    )
 
 
-def _to_proto(taskset: Described) -> pb.Taskset:
-    return pb.Taskset(
+def _to_proto(taskset: Described) -> taskset_pb2.Taskset:
+    return taskset_pb2.Taskset(
         id=taskset.taskset_id,
         name=taskset.name,
         source=taskset.source,

@@ -15,7 +15,7 @@ from services.buffer.store.tables import task, task_feature
 from trinity.errors import PreconditionFailed
 from trinity.types import JsonValue
 
-FloatVector = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.float64]
 T = TypeVar("T")
 READ_AT_ONCE = 5_000
 PARSE_AT_ONCE = 20
@@ -36,7 +36,7 @@ async def known_features(
 
 async def load_features(
     connection: AsyncConnection, tenant: str, taskset_id: str, names: Sequence[str]
-) -> list[FloatVector]:
+) -> list[Numbers]:
     """Returns the features as arrays by row, in the order of `names`.
 
     Raises: PreconditionFailed when one is not stored.
@@ -59,7 +59,7 @@ _PART = sa.select(sa.func.substring(C.numbers, sa.bindparam("first"), sa.bindpar
 )
 
 
-async def _load(connection: AsyncConnection, own: Mapping[str, str]) -> FloatVector:
+async def _load(connection: AsyncConnection, own: Mapping[str, str]) -> Numbers:
     """Reads in parts: a connection keeps memory for the largest row that it ever received."""
     [(num_bytes,)] = await fetch_binary(connection, _SIZE, own)
     whole = bytearray()
@@ -72,7 +72,7 @@ async def _load(connection: AsyncConnection, own: Mapping[str, str]) -> FloatVec
 
 async def read_features(
     connection: AsyncConnection, tenant: str, taskset_id: str, num_rows: int, name: str
-) -> FloatVector:
+) -> Numbers:
     """Returns a column of all rows as numbers, which the database extracts in parts.
 
     Raises: PreconditionFailed naming the first row that has no number there.
@@ -145,7 +145,7 @@ def _number(text: str | None, name: str, row: int) -> float:
 
 
 async def store_features(
-    connection: AsyncConnection, tenant: str, taskset_id: str, name: str, numbers: FloatVector
+    connection: AsyncConnection, tenant: str, taskset_id: str, name: str, numbers: Numbers
 ) -> None:
     """Stores a column, unless it is stored already; every read of it gives the same."""
     whole = numbers.astype("<f8").tobytes()
