@@ -12,7 +12,8 @@ from benchmarks.buffer.worker import serve
 from services.trainer.batch_rows import RowReader
 from services.trainer.buffer_client import BufferClient
 from services.trainer.patience import Patience
-from services.trainer.weights import NO_PARENT, PublishedWeights
+from services.trainer.weights import NO_PARENT
+from services.trainer.weights_types import PublishedWeights
 from trinity.rpc.channel import open_sync_channel
 from trinity.types import StageKey
 from trinity.waits import Waits

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 import grpc
 
 from services.trainer.batch_rows import RowReader
-from services.trainer.checkpoints import WrittenCheckpoint
+from services.trainer.checkpoint_types import WrittenCheckpoint
 from services.trainer.patience import Patience
 from services.trainer.rows import TrainBatch, TrainRow
-from services.trainer.weights import PublishedWeights
+from services.trainer.weights_types import PublishedWeights
 from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc
 from trinity.codec import stage_key_to_proto
 from trinity.rpc.limits import CALL_SECONDS
 from trinity.types import StageKey
 
 if TYPE_CHECKING:  # it imports verl
-    from services.trainer.learner import StepOutcome
+    from services.trainer.step_types import StepOutcome
 
 POLL_SECONDS = 20.0
 TRANSFER_SECONDS = 60.0

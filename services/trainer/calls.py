@@ -11,7 +11,8 @@ from verl.utils.device import get_device_name
 from verl.workers.engine_workers_tinker import TinkerTrainingWorker
 
 from services.trainer.gatherer import Gatherer
-from services.trainer.parts import Part, Splitter
+from services.trainer.parts import Splitter
+from services.trainer.parts_types import Part
 from services.trainer.prepared import PreparedBatch
 from services.trainer.ranks import Ranks
 from services.trainer.tensors import Matrix, Outputs, TensorMaker, response_columns

@@ -2,10 +2,10 @@
 
 import shutil
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from services.trainer.adapter_base import record_base, recorded_base
+from services.trainer.checkpoint_types import WrittenCheckpoint
 from services.trainer.directories import TEMPORARY_SUFFIX, remove_leftovers
 from services.trainer.gathered import hash_on_all
 from services.trainer.ranks import Ranks
@@ -13,16 +13,6 @@ from services.trainer.stage_learner import StageLearner
 from services.trainer.weights import weights_hash
 from trinity.errors import UserError
 from trinity.manifest import MANIFEST_NAME, Manifest, ManifestHead, move_into_place, seal
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenCheckpoint:
-    """A checkpoint on disk."""
-
-    step: int
-    incarnation: int
-    path: Path
-    manifest_sha256: bytes
 
 
 class CheckpointStore:

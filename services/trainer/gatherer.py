@@ -1,7 +1,7 @@
 """Collects per-token outputs of micro-batches and sums them over ranks."""
 
 from services.trainer.layout import Layout
-from services.trainer.parts import Part
+from services.trainer.parts_types import Part
 from services.trainer.ranks import Ranks
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from services.trainer.parts import Part
+from services.trainer.parts_types import Part
 from services.trainer.rows import TrainRow
 from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatrix, IntVector
 

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,23 +15,13 @@ from services.trainer.preparation import Preparation
 from services.trainer.prepared import PreparedBatch
 from services.trainer.ranks import Ranks
 from services.trainer.roles import Roles
-from services.trainer.row_statistics import RowStatistics, off_policy_figures, row_statistics
+from services.trainer.row_statistics import off_policy_figures, row_statistics
 from services.trainer.rows import TrainBatch
+from services.trainer.step_types import Metrics, StepOutcome
 from services.trainer.utilization import Utilization
 from services.trainer.worker import packs_rows
 from trinity.config.plan import StagePlan
 from trinity.config.start_checkpoint import StartCheckpoint
-
-Metrics = dict[str, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepOutcome:
-    """The result of a step: metrics of the whole batch, and statistics of its rows."""
-
-    metrics: Metrics
-    rows: dict[int, RowStatistics]
-    """Keyed by position in the batch."""
 
 
 class Learner:

@@ -8,14 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from services.trainer.parts_types import Part, Unit
 from services.trainer.ranks import Ranks
 from services.trainer.rows import TrainRow
 from trinity.algorithm.token_advantage.token_batch import BoolMatrix
-
-Part = Sequence[int]
-"""The row numbers of a micro-batch."""
-Unit = Sequence[int]
-"""Rows that are never separated: a single row, or the two of a pair."""
 
 
 def units_of(rows: Sequence[TrainRow]) -> list[Unit]:

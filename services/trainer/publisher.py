@@ -8,7 +8,8 @@ from services.trainer.offers import Offers
 from services.trainer.ranks import Ranks
 from services.trainer.stage_learner import StageLearner
 from services.trainer.synchronizer_client import SynchronizerClient
-from services.trainer.weights import Exported, PublishedWeights, WeightsStore, weights_hash
+from services.trainer.weights import Exported, WeightsStore, weights_hash
+from services.trainer.weights_types import PublishedWeights
 
 
 class Publisher:

@@ -1,26 +1,17 @@
 """Statistics of a step's rows, and metrics of the gap between rollouts and the trained policy."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from services.trainer.estimation import row_means
+from services.trainer.outcome import RowStatistics
 from services.trainer.prepared import PreparedBatch
 from services.trainer.rollouts import lags_of
 from trinity.algorithm.rollout_correction.health import off_policy_metrics
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix
 
 LARGEST_LOG_RATIO = 20.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowStatistics:
-    """Means over a row's trained tokens."""
-
-    mean_ratio: float
-    """Probability by the policy that the step started from, divided by the rollout policy's."""
-    advantage: float
 
 
 def row_statistics(prepared: PreparedBatch, logprobs_BT: FloatMatrix) -> dict[int, RowStatistics]:

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from services.trainer.learner import StepOutcome
 from services.trainer.rows import TrainBatch
+from services.trainer.step_types import StepOutcome
 
 if TYPE_CHECKING:
     import torch

@@ -29,12 +29,12 @@ from services.trainer.buffer_client import BufferClient, NoBatch
 from services.trainer.checkpoints import CheckpointStore
 from services.trainer.follow_up import FollowUp
 from services.trainer.incarnation import Incarnation
-from services.trainer.learner import StepOutcome
 from services.trainer.messages import StageEnded
 from services.trainer.publisher import Publisher
 from services.trainer.ranks import Ranks
 from services.trainer.rows import TrainBatch
 from services.trainer.stage_learner import StageLearner
+from services.trainer.step_types import StepOutcome
 from services.trainer.step_watch import StepWatch
 from services.trainer.telemetry import StepTelemetry
 from services.trainer.trained_step import TrainedStep

@@ -26,7 +26,8 @@ from services.trainer.starting_weights import former_start, starting_directory
 from services.trainer.synchronizer_client import SynchronizerClient
 from services.trainer.telemetry import StepTelemetry
 from services.trainer.training_data import row_reader
-from services.trainer.weights import PublishedWeights, WeightsStore
+from services.trainer.weights import WeightsStore
+from services.trainer.weights_types import PublishedWeights
 from trinity.config.plan import StagePlan
 from trinity.errors import ManifestError, Superseded
 from trinity.manifest import verify

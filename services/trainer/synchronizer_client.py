@@ -6,7 +6,7 @@ from pathlib import Path
 import grpc
 
 from services.trainer.patience import Patience
-from services.trainer.weights import PublishedWeights
+from services.trainer.weights_types import PublishedWeights
 from trinity.api.v1 import synchronizer_pb2, synchronizer_pb2_grpc
 from trinity.rpc.limits import CALL_SECONDS
 from trinity.types import StageKey

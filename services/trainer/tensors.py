@@ -10,7 +10,7 @@ from tensordict import TensorDict
 from verl.utils import tensordict_utils
 
 from services.trainer.layout import Layout
-from services.trainer.parts import Part
+from services.trainer.parts_types import Part
 from services.trainer.rows import TrainRow
 from trinity.types import IntArray
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from services.trainer.batch_metrics import batch_metrics
-from services.trainer.learner import StepOutcome
 from services.trainer.rows import TrainBatch
+from services.trainer.step_types import StepOutcome
 from services.trainer.weights import Exported
 from trinity.config.plan import StagePlan
 from trinity.telemetry.tracing import Span

@@ -4,7 +4,6 @@ import logging
 import os
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -12,10 +11,10 @@ from safetensors.torch import save_file
 
 from services.trainer.directories import TEMPORARY_SUFFIX, remove_leftovers
 from services.trainer.model_files import ModelFiles
+from services.trainer.weights_types import PublishedWeights
 from trinity.errors import ManifestError
 from trinity.manifest import ManifestHead, move_into_place, seal, verify
 from trinity.transfer.digest import WeightsDigest
-from trinity.transfer.offer import Offer
 
 logger = logging.getLogger(__name__)
 
@@ -25,21 +24,6 @@ NO_PARENT = -1
 """The parent of a stage's starting weights."""
 Exported = dict[str, torch.Tensor]
 """Whole weights by their Hugging Face names, in the published dtype."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class PublishedWeights:
-    """A version on disk; newer ones are greater."""
-
-    version: int
-    incarnation: int
-    path: Path
-    manifest_sha256: bytes
-    weights_sha256: bytes
-    parent: int
-    """The version it was trained from."""
-    offer: Offer | None = field(default=None, compare=False)
-    """The place from which it is also sent from memory."""
 
 
 def weights_hash(tensors: Mapping[str, torch.Tensor]) -> bytes:

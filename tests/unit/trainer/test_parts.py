@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from services.trainer.parts import Part, Splitter, micro_batches, rank_share, units_of
+from services.trainer.parts import Splitter, micro_batches, rank_share, units_of
+from services.trainer.parts_types import Part
 from services.trainer.ranks import Ranks
 from tests.unit.trainer.builders import random_batch, random_pairs
 
