@@ -7,16 +7,16 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from services.trainer.ranks import Ranks
+    from services.trainer.collectives import Ranks
 
 
 def join_alone(num_threads: int = 1) -> "Ranks":
     """Import the trainer and form its process group, once a process; its arithmetic repeats."""
     warnings.simplefilter("ignore")  # verl's, ray's and torch's, which nobody here can mend
-    import services.trainer.stage_setup  # noqa: F401  # imports verl
-    from services.trainer.learner import make_deterministic
+    import services.trainer.rank.stage  # noqa: F401  # imports verl
+    from services.trainer.collectives import join_gang
+    from services.trainer.learner.learner import make_deterministic
     from services.trainer.messages import LISTENER_VARIABLE
-    from services.trainer.ranks import join_gang
 
     listener = socket.create_server(("127.0.0.1", 0))
     os.environ |= {

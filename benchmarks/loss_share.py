@@ -24,9 +24,9 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from benchmarks.gang import join_alone
 from benchmarks.table import Claim, print_claims
-from services.trainer.chosen_tokens import chosen_tokens
-from services.trainer.prepared import PreparedBatch
-from services.trainer.rows import TrainBatch, TrainRow
+from services.trainer.learner.advantages import chosen_tokens
+from services.trainer.learner.prepared_batch import PreparedBatch
+from services.trainer.types import TrainBatch, TrainRow
 from tests.unit.trainer.builders import make_plan
 from trinity.algorithm.aggregation import BatchTotals
 from trinity.algorithm.entropy.default import default as entropy_loss
@@ -86,7 +86,7 @@ def main() -> None:
 def _train_step_seconds(num_steps: int) -> tuple[int, float]:
     """The model's size and the median of its steps."""
     ranks = join_alone(num_threads=len(os.sched_getaffinity(0)))
-    from services.trainer.learner import Learner
+    from services.trainer.learner.learner import Learner
 
     with tempfile.TemporaryDirectory() as directory:
         model = Path(directory) / "model"

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from safetensors import safe_open
 
-from services.trainer.weights import WEIGHTS_NAME
+from services.trainer.checkpoints.weights import WEIGHTS_NAME
 from trinity import manifest
 from trinity.transfer import tensors
 from trinity.transfer.asking import ask

@@ -35,8 +35,12 @@ from benchmarks.weight_receiver import (
     messages_of,
 )
 from benchmarks.weight_shapes import adapter_shapes, made, shapes_of
-from services.trainer.model_files import ModelFiles
-from services.trainer.weights import WEIGHTS_NAME, WeightsStore, weights_hash
+from services.trainer.checkpoints.weights import (
+    WEIGHTS_NAME,
+    ModelFiles,
+    WeightsStore,
+    weights_hash,
+)
 from trinity.transfer.offer import Limits
 from trinity.transfer.sending import WeightsOffer
 

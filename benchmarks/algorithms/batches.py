@@ -13,7 +13,7 @@ import torch
 from benchmarks.algorithms.job import IntArray, Job
 from benchmarks.algorithms.rollout import Rollout, Sampler, is_right
 from benchmarks.algorithms.trials import Trial
-from services.trainer.rows import RunReward, TrainBatch, TrainRow
+from services.trainer.types import RunReward, TrainBatch, TrainRow
 from trinity.algorithm.advantage import ADVANTAGES
 from trinity.algorithm.advantage.samples import Advantages, FloatVector, Samples
 from trinity.config.plan import StagePlan

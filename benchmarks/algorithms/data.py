@@ -22,7 +22,7 @@ from trinity.config.section import Args
 from trinity.types import FloatArray
 
 if TYPE_CHECKING:
-    from services.trainer.ranks import Ranks
+    from services.trainer.collectives import Ranks
 
 COLUMNS: Mapping[RowSchema, Mapping[str, str]] = {
     "sft": {"prompt_key": "question", "response_key": "answer"},
@@ -44,7 +44,7 @@ class DataTrainer:
 
     def run(self, trial: Trial, *, seed: int, num_steps: int) -> Run:
         """From the warm start; pairs are half as many as rows."""
-        from services.trainer.learner import Learner
+        from services.trainer.learner.learner import Learner
 
         began = time.perf_counter()
         schema = ALGORITHM_TYPES.get(trial.algorithm_type).schema

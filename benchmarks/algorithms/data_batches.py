@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import count
 
 from benchmarks.algorithms.job import Unit
-from services.trainer.rows import TrainBatch
+from services.trainer.types import TrainBatch
 
 
 def batches(units: Sequence[Unit], num_units: int, seed: int) -> Iterator[TrainBatch]:

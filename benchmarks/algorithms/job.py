@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from benchmarks.algorithms.trials import Settings, Trial
 from examples.addition.prepare import prepare
-from services.trainer.formatter import Formatter, load_formatter
-from services.trainer.rows import TrainRow
+from services.trainer.data.encoders import Formatter, load_formatter
+from services.trainer.types import TrainRow
 from trinity.algorithm.algorithm_type import RowSchema
 from trinity.config.data_format import FormatConfig
 from trinity.config.plan import StagePlan

@@ -22,7 +22,7 @@ TEACHER_SEED = 1000
 
 def make_start(trainer: Trainer) -> None:
     """Imitation of the hasty teacher, as in the example; nothing if it is there."""
-    from services.trainer.learner import Learner
+    from services.trainer.learner.learner import Learner
 
     job = trainer.job
     if job.start.exists():

@@ -13,8 +13,8 @@ from benchmarks.algorithms.rollout import Sampler, Weights
 from benchmarks.algorithms.trials import Trial
 
 if TYPE_CHECKING:
-    from services.trainer.learner import Learner
-    from services.trainer.ranks import Ranks
+    from services.trainer.collectives import Ranks
+    from services.trainer.learner.learner import Learner
 
 FIGURES = (
     "actor/entropy",
@@ -45,7 +45,7 @@ class Trainer:
         self, trial: Trial, *, seed: int, lag: int, num_steps: int, save_to: Path | None = None
     ) -> Run:
         """From the warm start; the weights it ends with may be kept as a model's directory."""
-        from services.trainer.learner import Learner
+        from services.trainer.learner.learner import Learner
 
         began = time.perf_counter()
         plan = self.job.plan(trial, seed=seed, num_rows=NUM_ROWS, lag=lag)

@@ -9,11 +9,11 @@ import uuid
 from pathlib import Path
 
 from benchmarks.buffer.worker import serve
-from services.trainer.batch_rows import RowReader
-from services.trainer.buffer_client import BufferClient
-from services.trainer.patience import Patience
-from services.trainer.weights import NO_PARENT
-from services.trainer.weights_types import PublishedWeights
+from services.trainer.checkpoints.weights import NO_PARENT
+from services.trainer.clients import BufferClient
+from services.trainer.data.batch_rows import RowReader
+from services.trainer.retry import Patience
+from services.trainer.types import PublishedWeights
 from trinity.rpc.channel import open_sync_channel
 from trinity.types import StageKey
 from trinity.waits import Waits

@@ -11,12 +11,12 @@ import torch
 from benchmarks.gang import join_alone
 from benchmarks.gpu.device import measure_device, settle
 from benchmarks.gpu.sizes import Size
-from services.trainer.rows import TrainBatch, TrainRow
+from services.trainer.types import TrainBatch, TrainRow
 from tests.unit.trainer.builders import make_plan
 from trinity.config.plan import StagePlan
 
 if TYPE_CHECKING:
-    from services.trainer.learner import Learner
+    from services.trainer.learner.learner import Learner
 
 NUM_UNCOUNTED = 2
 
@@ -25,9 +25,8 @@ def measure_training(model: Path, weights: Path, size: Size, steps: int) -> dict
     """Seconds of a step and of the export; the weights are left below `weights`."""
     device = measure_device(size.dtype)
     ranks = join_alone(num_threads=torch.get_num_threads())
-    from services.trainer.learner import Learner
-    from services.trainer.model_files import ModelFiles
-    from services.trainer.weights import WeightsStore
+    from services.trainer.checkpoints.weights import ModelFiles, WeightsStore
+    from services.trainer.learner.learner import Learner
 
     learner = Learner(plan=_plan(model, size), model_directory=model, ranks=ranks)
     seconds = [_step_seconds(learner, size, step) for step in range(steps + NUM_UNCOUNTED)]

@@ -24,7 +24,7 @@ from services.explorer.seeds import SeedBase
 from services.explorer.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from services.explorer.vllm_engine import start_vllm
 from services.explorer.vllm_options import look_at_machine, prepare_environment
-from services.trainer.rows import RunReward, TrainBatch, TrainRow
+from services.trainer.types import RunReward, TrainBatch, TrainRow
 from trinity.algorithm.advantage.grpo import grpo
 from trinity.algorithm.advantage.samples import Samples
 from trinity.config.plan import StagePlan
@@ -50,7 +50,7 @@ def main() -> None:
 
 async def measure(job: Job) -> Steps:
     """All steps of the job."""
-    from services.trainer.learner import Learner
+    from services.trainer.learner.learner import Learner
 
     plan = job.plan()
     prepare_environment(plan.model_path, look_at_machine())

@@ -6,14 +6,11 @@ import asyncio
 import sys
 from contextlib import AsyncExitStack
 
-from services.trainer.gang import Gang
-from services.trainer.gang_keeper import GangKeeper, StartGang
-from services.trainer.jobs import JobBoard
-from services.trainer.needs import Needs
-from services.trainer.servicer import TrainerServicer
+from services.trainer.control.gang import Gang, GangKeeper, StartGang
+from services.trainer.control.jobs import JobBoard, Needs
+from services.trainer.control.status import TrainerServicer, TrainerState
+from services.trainer.control.supervisor import Supervisor
 from services.trainer.settings import TrainerSettings
-from services.trainer.state import TrainerState
-from services.trainer.supervision import Supervisor
 from trinity.api.v1 import trainer_pb2_grpc
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.members import Heartbeats

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
-from services.trainer.rows import TrainBatch
+from services.trainer.types import TrainBatch
 from trinity.telemetry import instruments, metrics, names, places, tracing
 from trinity.telemetry.places import Place
 from trinity.telemetry.tracing import Span

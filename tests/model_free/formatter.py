@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from services.trainer.rows import TrainRow
+from services.trainer.types import TrainRow
 from trinity.config.data_format import FormatConfig
 from trinity.types import JsonObject
 

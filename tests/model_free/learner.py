@@ -1,6 +1,6 @@
 """A learner whose weights are a hash of the weights before and of every row trained on.
 
-It takes the place of `services.trainer.learner` in a rank's process: see `rank.py`.
+It takes the place of `services.trainer.learner.learner` in a rank's process: see `rank.py`.
 """
 
 import hashlib
@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
-from services.trainer.ranks import Ranks
-from services.trainer.rows import TrainBatch, TrainRow
+from services.trainer.collectives import Ranks
+from services.trainer.types import TrainBatch, TrainRow
 from tests.model_free.model import TENSOR, as_array, as_digest, read_digest
 from trinity.config.plan import StagePlan
 from trinity.config.start_checkpoint import StartCheckpoint

@@ -3,8 +3,8 @@
 import logging
 import os
 
-from services.trainer import rank
-from services.trainer.model_parts import ModelParts
+from services.trainer.rank import __main__
+from services.trainer.rank.model_parts import ModelParts
 from tests.model_free.formatter import load_formatter
 from tests.model_free.learner import Learner, make_deterministic
 
@@ -17,6 +17,6 @@ def model_free_parts() -> ModelParts:
 
 
 if __name__ == "__main__":
-    code = rank.main(model_free_parts)
+    code = __main__.main(model_free_parts)
     logging.shutdown()
     os._exit(code)

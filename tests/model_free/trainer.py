@@ -3,8 +3,7 @@
 import sys
 
 from services.trainer import __main__ as trainer
-from services.trainer.gang import Gang
-from services.trainer.gang_keeper import StartGang
+from services.trainer.control.gang import Gang, StartGang
 from services.trainer.settings import TrainerSettings
 
 RANK_COMMAND = (sys.executable, "-m", "tests.model_free.rank")

@@ -3,13 +3,13 @@
 import logging
 import os
 
-from services.trainer import rank
+from services.trainer.rank import __main__
 from tests.faults.journals import keep_batches
 from tests.faults.processes import prepare
 from tests.model_free.rank import model_free_parts
 
 if __name__ == "__main__":
     keep_batches(prepare("rank"))
-    code = rank.main(model_free_parts)
+    code = __main__.main(model_free_parts)
     logging.shutdown()
     os._exit(code)

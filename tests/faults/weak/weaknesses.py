@@ -52,7 +52,7 @@ WEAKNESSES = (
     _weakness("incarnation", "buffer", "handlers.training:check_incarnation", "let_pass"),
     _weakness("publication", "synchronizer", "store.versions:check_publication", "let_pass"),
     _weakness("manifest", "explorer", "weights:WeightLoader.load", "load_unseen"),
-    _weakness("manifest", "rank", "weights:WeightsStore.write", "write_damaged"),
+    _weakness("manifest", "rank", "checkpoints.weights:WeightsStore.write", "write_damaged"),
     _weakness("exact-version", "explorer", "weights:Requirement.is_met_by", "take_any"),
     _weakness("seeds", "explorer", "seeds:SeedBase.seed_of_call", "draw_anew"),
     _weakness("needed-contents", "buffer", "handlers.retaining:needed_segments", "need_nothing"),
@@ -72,5 +72,7 @@ WEAKNESSES = (
     _weakness("least-used", "buffer", "handlers.composing:explored_rows", "take_the_first"),
     _weakness("upload-rows-deleted", "buffer", "store.catalogue:delete_tasks", "forget_count"),
     _weakness("stored-order", "buffer", "handlers.retraining:load_items", "shuffle_items"),
-    _weakness("files-before-row", "rank", "checkpoints:CheckpointStore.write", "promise_files"),
+    _weakness(
+        "files-before-row", "rank", "checkpoints.checkpoints:CheckpointStore.write", "promise_files"
+    ),
 )

@@ -6,8 +6,8 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
-from services.trainer import rank
-from services.trainer.model_parts import ModelParts
+from services.trainer.rank import __main__
+from services.trainer.rank.model_parts import ModelParts
 from tests.model_free import learner
 from tests.model_free.rank import model_free_parts
 
@@ -31,6 +31,6 @@ def parts() -> ModelParts:
 
 
 if __name__ == "__main__":
-    code = rank.main(parts)
+    code = __main__.main(parts)
     logging.shutdown()
     os._exit(code)

@@ -13,8 +13,8 @@ import pytest
 from tests.unit.trainer.builders import save_tiny_model
 
 if TYPE_CHECKING:
-    from services.trainer.learner import Learner
-    from services.trainer.ranks import Ranks
+    from services.trainer.collectives import Ranks
+    from services.trainer.learner.learner import Learner
     from trinity.config.plan import StagePlan
 
 LIBRARIES = "ignore:.*"
@@ -34,10 +34,10 @@ def ranks() -> Iterator["Ranks"]:
         warnings.simplefilter("ignore")
         import torch.distributed
 
-        import services.trainer.stage_setup  # noqa: F401  # imports verl
-        from services.trainer.learner import make_deterministic
+        import services.trainer.rank.stage  # noqa: F401  # imports verl
+        from services.trainer.collectives import join_gang
+        from services.trainer.learner.learner import make_deterministic
         from services.trainer.messages import LISTENER_VARIABLE
-        from services.trainer.ranks import join_gang
     with socket.create_server(("127.0.0.1", 0)) as listener:
         gang = {
             "RANK": "0",
@@ -63,6 +63,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def learner_of(ranks: "Ranks", model: Path) -> Callable[["StagePlan"], "Learner"]:
-    from services.trainer.learner import Learner
+    from services.trainer.learner.learner import Learner
 
     return lambda plan: Learner(plan=plan, model_directory=model, ranks=ranks)

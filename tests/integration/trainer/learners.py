@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from services.trainer.rows import TrainBatch
+from services.trainer.types import TrainBatch
 from trinity.config.plan import StagePlan
 
 if TYPE_CHECKING:
-    from services.trainer.learner import Learner
+    from services.trainer.learner.learner import Learner
 
 Build = Callable[[StagePlan], "Learner"]
 Arrays = dict[str, npt.NDArray[np.float32]]

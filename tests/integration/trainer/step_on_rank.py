@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from services.trainer.rows import TrainBatch
+from services.trainer.types import TrainBatch
 from tests.unit.trainer.builders import make_plan, random_batch, random_pairs
 from trinity.config.plan import StagePlan
 
 if TYPE_CHECKING:
-    from services.trainer.checkpoints import CheckpointStore
-    from services.trainer.learner import Learner
-    from services.trainer.ranks import Ranks
+    from services.trainer.checkpoints.checkpoints import CheckpointStore
+    from services.trainer.collectives import Ranks
+    from services.trainer.learner.learner import Learner
 
 NUM_STEPS = 4
 SAVED_STEP = 2
@@ -127,8 +127,8 @@ CASES = {
 def main(model: Path, output: Path) -> None:
     """Every case: all steps, then those after the checkpoint again. The first rank saves it all."""
     warnings.simplefilter("ignore")
-    from services.trainer.learner import make_deterministic
-    from services.trainer.ranks import join_gang
+    from services.trainer.collectives import join_gang
+    from services.trainer.learner.learner import make_deterministic
 
     make_deterministic(num_threads=1)
     ranks = join_gang(timedelta(seconds=60))
@@ -144,9 +144,9 @@ def main(model: Path, output: Path) -> None:
 def _train_twice(
     case: Case, model: Path, directory: Path, ranks: "Ranks"
 ) -> dict[str, npt.NDArray[np.generic]]:
-    from services.trainer.checkpoints import CheckpointStore
-    from services.trainer.learner import Learner
-    from services.trainer.weights import weights_hash
+    from services.trainer.checkpoints.checkpoints import CheckpointStore
+    from services.trainer.checkpoints.weights import weights_hash
+    from services.trainer.learner.learner import Learner
 
     store = CheckpointStore(root=directory / "checkpoints", stage="rft", ranks=ranks)
     plan = case.plan(model, max_tokens=100)

@@ -8,14 +8,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
-from services.trainer.gang import Gang
-from services.trainer.gang_keeper import GangKeeper
-from services.trainer.jobs import JobBoard
+from services.trainer.control.gang import Gang, GangKeeper
+from services.trainer.control.jobs import JobBoard, Needs
+from services.trainer.control.status import TrainerState
+from services.trainer.control.supervisor import Supervisor
 from services.trainer.messages import Event
-from services.trainer.needs import Needs
 from services.trainer.settings import TrainerSettings
-from services.trainer.state import TrainerState
-from services.trainer.supervision import Supervisor
 from tests.integration.trainer.peers import Peers, serve_peers
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.members import Heartbeats

@@ -27,8 +27,8 @@ from trinity.config.start_checkpoint import start_checkpoint
 from trinity.errors import UserError
 
 if TYPE_CHECKING:
-    from services.trainer.learner import Learner
-    from services.trainer.ranks import Ranks
+    from services.trainer.collectives import Ranks
+    from services.trainer.learner.learner import Learner
 
 KL = {"kl_loss_fn": "k2", "kl_loss_fn_args": {"kl_coef": 0.1}}
 BATCH = random_batch(16, seed=5)
@@ -139,7 +139,7 @@ def test_the_published_model_says_what_the_trainer_says(
     from safetensors.torch import save_file
     from transformers import AutoConfig
 
-    from services.trainer.learner import Learner
+    from services.trainer.learner.learner import Learner
 
     learner = learner_of(lora_plan(model))
     trained(learner)
@@ -158,7 +158,7 @@ def test_the_published_model_says_what_the_trainer_says(
 def test_training_goes_on_from_a_checkpoint_of_the_adapter_bit_for_bit(
     learner_of: Build, ranks: "Ranks", model: Path, tmp_path: Path
 ) -> None:
-    from services.trainer.checkpoints import CheckpointStore
+    from services.trainer.checkpoints.checkpoints import CheckpointStore
 
     store = CheckpointStore(root=tmp_path / "checkpoints", stage="rft", ranks=ranks)
     plan = lora_plan(model, **KL)
@@ -179,7 +179,7 @@ def test_a_checkpoint_has_an_adapter_that_peft_loads(
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    from services.trainer.checkpoints import CheckpointStore
+    from services.trainer.checkpoints.checkpoints import CheckpointStore
 
     store = CheckpointStore(root=tmp_path / "checkpoints", stage="rft", ranks=ranks)
     learner = learner_of(lora_plan(model, {"target_modules": "q_proj, v_proj"}))
@@ -195,7 +195,7 @@ def test_a_checkpoint_has_an_adapter_that_peft_loads(
 def test_an_adapter_goes_on_where_another_run_left_it(
     learner_of: Build, ranks: "Ranks", model: Path, tmp_path: Path
 ) -> None:
-    from services.trainer.checkpoints import CheckpointStore
+    from services.trainer.checkpoints.checkpoints import CheckpointStore
 
     store = CheckpointStore(root=tmp_path / "checkpoints", stage="rft", ranks=ranks)
     learner = learner_of(lora_plan(model))
@@ -211,8 +211,8 @@ def test_an_adapter_goes_on_where_another_run_left_it(
 def test_an_adapter_goes_on_as_in_the_run_whose_checkpoint_is_given(
     learner_of: Build, ranks: "Ranks", model: Path, tmp_path: Path
 ) -> None:
-    from services.trainer.checkpoints import CheckpointStore
-    from services.trainer.learner import Learner
+    from services.trainer.checkpoints.checkpoints import CheckpointStore
+    from services.trainer.learner.learner import Learner
 
     store = CheckpointStore(root=tmp_path / "checkpoints", stage="rft", ranks=ranks)
     plan = lora_plan(model)
@@ -228,7 +228,7 @@ def test_an_adapter_goes_on_as_in_the_run_whose_checkpoint_is_given(
 def test_checkpoints_of_all_weights_and_of_adapters_are_told_apart(
     learner_of: Build, ranks: "Ranks", model: Path, tmp_path: Path
 ) -> None:
-    from services.trainer.checkpoints import CheckpointStore
+    from services.trainer.checkpoints.checkpoints import CheckpointStore
 
     store = CheckpointStore(root=tmp_path / "checkpoints", stage="rft", ranks=ranks)
     whole, adapted = learner_of(grpo_plan(model)), learner_of(lora_plan(model))

@@ -11,14 +11,14 @@ from tests.unit.trainer.builders import save_tiny_model
 from trinity.errors import UserError
 
 if TYPE_CHECKING:
-    from services.trainer.checkpoints import CheckpointStore
-    from services.trainer.learner import Learner
-    from services.trainer.ranks import Ranks
+    from services.trainer.checkpoints.checkpoints import CheckpointStore
+    from services.trainer.collectives import Ranks
+    from services.trainer.learner.learner import Learner
 
 
 @pytest.fixture
 def store(ranks: "Ranks", tmp_path: Path) -> "CheckpointStore":
-    from services.trainer.checkpoints import CheckpointStore
+    from services.trainer.checkpoints.checkpoints import CheckpointStore
 
     return CheckpointStore(root=tmp_path / "checkpoints", stage="rft", ranks=ranks)
 
@@ -30,7 +30,7 @@ def test_an_adapter_is_not_resumed_on_another_model_or_scale(
     store: "CheckpointStore",
     tmp_path: Path,
 ) -> None:
-    from services.trainer.learner import Learner
+    from services.trainer.learner.learner import Learner
 
     learner = learner_of(lora_plan(model))
     trained(learner, num_steps=1)
@@ -47,10 +47,10 @@ def test_an_adapter_is_not_resumed_on_another_model_or_scale(
 
 def rounded_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on the product comes out as on another processor."""
-    from services.trainer import adapter
+    from services.trainer.checkpoints import lora
 
-    change = adapter._change
-    monkeypatch.setattr(adapter, "_change", lambda layer: change(layer) * (1 + 1e-6))
+    change = lora._change
+    monkeypatch.setattr(lora, "_change", lambda layer: change(layer) * (1 + 1e-6))
 
 
 def test_an_adapter_is_resumed_where_the_product_is_rounded_otherwise(
@@ -70,7 +70,7 @@ def test_an_adapter_is_resumed_where_the_product_is_rounded_otherwise(
 def test_a_checkpoint_from_before_there_was_a_record_goes_by_the_merged_weights(
     learner_of: Build, model: Path, store: "CheckpointStore", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from services.trainer.adapter_base import FILE_NAME
+    from services.trainer.checkpoints.checkpoints import FILE_NAME
 
     learner = learner_of(lora_plan(model))
     trained(learner)
@@ -85,8 +85,8 @@ def test_a_checkpoint_from_before_there_was_a_record_goes_by_the_merged_weights(
 def test_an_adapter_on_a_former_runs_weights_goes_on_from_its_checkpoint(
     ranks: "Ranks", model: Path, store: "CheckpointStore", tmp_path: Path
 ) -> None:
-    from services.trainer.learner import Learner
-    from services.trainer.starting_weights import former_start
+    from services.trainer.learner.learner import Learner
+    from services.trainer.rank.stage import former_start
 
     other = save_tiny_model(tmp_path / "v7-1", seed=1)
     plan = lora_plan(model, **KL).model_copy(update={"start_checkpoint": str(other)})

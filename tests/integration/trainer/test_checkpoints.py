@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 import torch
 
-from services.trainer.model_files import ModelFiles
+from services.trainer.checkpoints.weights import ModelFiles
 from tests.integration.trainer.learners import assert_same, critic_weights_of, stepped
 from tests.unit.trainer.builders import grpo_plan, make_plan, random_batch
 from tests.unit.trainer.test_gathered import Weights
@@ -16,26 +16,25 @@ from trinity.errors import ManifestError
 from trinity.manifest import verify
 
 if TYPE_CHECKING:
-    from services.trainer.buffer_client import BufferClient
-    from services.trainer.checkpoints import CheckpointStore
-    from services.trainer.learner import Learner
-    from services.trainer.ranks import Ranks
-    from services.trainer.synchronizer_client import SynchronizerClient
-    from services.trainer.weights import WeightsStore
+    from services.trainer.checkpoints.checkpoints import CheckpointStore
+    from services.trainer.checkpoints.weights import WeightsStore
+    from services.trainer.clients import BufferClient, SynchronizerClient
+    from services.trainer.collectives import Ranks
+    from services.trainer.learner.learner import Learner
 
 Build = Callable[[StagePlan], "Learner"]
 
 
 @pytest.fixture
 def store(ranks: "Ranks", tmp_path: Path) -> "CheckpointStore":
-    from services.trainer.checkpoints import CheckpointStore
+    from services.trainer.checkpoints.checkpoints import CheckpointStore
 
     return CheckpointStore(root=tmp_path / "checkpoints", stage="rft", ranks=ranks)
 
 
 @pytest.fixture
 def weights(ranks: "Ranks", model: Path, tmp_path: Path) -> "WeightsStore":
-    from services.trainer.weights import WeightsStore
+    from services.trainer.checkpoints.weights import WeightsStore
 
     assert ranks.is_first
     files = ModelFiles(copy=tmp_path / "files", dtype="float32", chat_template="{{ 'x' }}")
@@ -46,7 +45,7 @@ def weights(ranks: "Ranks", model: Path, tmp_path: Path) -> "WeightsStore":
 
 
 def hash_of(learner: "Learner") -> bytes:
-    from services.trainer.weights import weights_hash
+    from services.trainer.checkpoints.weights import weights_hash
 
     return weights_hash(dict(learner.weights()))
 
@@ -117,7 +116,7 @@ def test_a_death_while_writing_leaves_no_visible_checkpoint(
     def die(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("services.trainer.checkpoints.seal", die)
+    monkeypatch.setattr("services.trainer.checkpoints.checkpoints.seal", die)
     with pytest.raises(KeyboardInterrupt):
         store.write(learner, step=2, incarnation=1)
     assert [path.name for path in root.iterdir() if path.suffix == ""] == ["step-1-1"]
@@ -150,9 +149,9 @@ class LargeLearner:
 
 
 def test_a_later_rank_never_holds_all_weights(weights: "WeightsStore", tmp_path: Path) -> None:
-    from services.trainer.checkpoints import CheckpointStore
-    from services.trainer.publisher import Publisher
-    from services.trainer.ranks import Ranks
+    from services.trainer.checkpoints.checkpoints import CheckpointStore
+    from services.trainer.checkpoints.publisher import Publisher
+    from services.trainer.collectives import Ranks
 
     later = Ranks(rank=1, num_ranks=1)
     publisher = Publisher(

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from services.trainer.chosen_tokens import chosen_tokens, token_choice
-from services.trainer.rows import TrainBatch
+from services.trainer.learner.advantages import chosen_tokens, token_choice
+from services.trainer.types import TrainBatch
 from tests.integration.trainer.learners import Build, assert_close, gradients_of, stepped
 from tests.unit.trainer.builders import make_plan, random_batch
 from trinity.config.plan import StagePlan
 
 if TYPE_CHECKING:
-    from services.trainer.learner import Learner
+    from services.trainer.learner.learner import Learner
 
 BATCH = random_batch(16, seed=5)
 LOSSES: dict[str, dict[str, object]] = {

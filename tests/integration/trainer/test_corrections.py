@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from services.trainer.prepared import PreparedBatch
-from services.trainer.rows import TrainBatch, TrainRow
+from services.trainer.learner.prepared_batch import PreparedBatch
+from services.trainer.types import TrainBatch, TrainRow
 from tests.integration.trainer.learners import (
     Build,
     assert_close,
@@ -21,7 +21,7 @@ from tests.unit.trainer.builders import make_plan, random_batch
 from trinity.config.plan import StagePlan
 
 if TYPE_CHECKING:
-    from services.trainer.learner import Learner
+    from services.trainer.learner.learner import Learner
 
 BATCH = random_batch(16, seed=5)
 TIS = {"bypass_old_logprobs": False, "rollout_correction": {"rollout_is": "token"}}

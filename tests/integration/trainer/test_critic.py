@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from services.trainer.prepared import PreparedBatch
+from services.trainer.learner.prepared_batch import PreparedBatch
 from tests.integration.trainer.learners import (
     RATE,
     Build,

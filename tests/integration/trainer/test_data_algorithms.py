@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from services.trainer.rows import TrainBatch, TrainRow
+from services.trainer.types import TrainBatch, TrainRow
 from tests.integration.trainer.learners import (
     Build,
     assert_close,

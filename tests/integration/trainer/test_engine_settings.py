@@ -18,7 +18,7 @@ from trinity.config.plan import StagePlan
 from trinity.errors import UserError
 
 if TYPE_CHECKING:
-    from services.trainer.learner import Learner
+    from services.trainer.learner.learner import Learner
 
 BATCH = random_batch(16, seed=5)
 KL = {"kl_loss_fn": "k2", "kl_loss_fn_args": {"kl_coef": 0.1}}

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from services.trainer.rows import TrainBatch
+from services.trainer.types import TrainBatch
 from tests.integration.trainer.learners import Build, assert_close, gradients_of, stepped
 from tests.unit.trainer.builders import data_row, make_plan, random_batch
 from trinity.config.plan import StagePlan

@@ -18,15 +18,15 @@ from trinity.config.start_checkpoint import start_checkpoint
 from trinity.errors import UserError
 
 if TYPE_CHECKING:
-    from services.trainer.learner import Learner
-    from services.trainer.ranks import Ranks
+    from services.trainer.collectives import Ranks
+    from services.trainer.learner.learner import Learner
 
 NEXT = random_batch(8, seed=3, step=3)
 
 
 def written(learner: "Learner", ranks: "Ranks", directory: Path) -> Path:
     """The checkpoint after two steps."""
-    from services.trainer.checkpoints import CheckpointStore
+    from services.trainer.checkpoints.checkpoints import CheckpointStore
 
     store = CheckpointStore(root=directory / "checkpoints", stage="rft", ranks=ranks)
     for step in (1, 2):
@@ -38,7 +38,7 @@ def written(learner: "Learner", ranks: "Ranks", directory: Path) -> Path:
 def test_weights_and_optimizers_go_on_as_in_the_former_run(
     learner_of: Build, model: Path, ranks: "Ranks", tmp_path: Path, is_verls: bool
 ) -> None:
-    from services.trainer.learner import Learner
+    from services.trainer.learner.learner import Learner
 
     plan = make_plan(model, {"algorithm_type": "ppo"})
     former = learner_of(plan)
@@ -59,7 +59,7 @@ def test_weights_and_optimizers_go_on_as_in_the_former_run(
 def test_the_reference_stays_the_model(
     learner_of: Build, model: Path, ranks: "Ranks", tmp_path: Path
 ) -> None:
-    from services.trainer.learner import Learner
+    from services.trainer.learner.learner import Learner
 
     plan = grpo_plan(model)
     found = start_checkpoint(str(written(learner_of(plan), ranks, tmp_path)))
@@ -71,7 +71,7 @@ def test_the_reference_stays_the_model(
 def test_whole_weights_begin_with_a_fresh_optimizer(
     model: Path, ranks: "Ranks", tmp_path: Path
 ) -> None:
-    from services.trainer.learner import Learner
+    from services.trainer.learner.learner import Learner
 
     plan = grpo_plan(model, kl_loss_fn="none")
     other = save_tiny_model(tmp_path / "v7-1", seed=1)
@@ -87,7 +87,7 @@ def test_whole_weights_begin_with_a_fresh_optimizer(
 def test_settings_are_those_of_the_run_that_begins(
     learner_of: Build, model: Path, ranks: "Ranks", tmp_path: Path
 ) -> None:
-    from services.trainer.learner import Learner
+    from services.trainer.learner.learner import Learner
 
     path = written(learner_of(grpo_plan(model)), ranks, tmp_path)
     decaying = grpo_plan(model, optimizer={"lr": 1e-3, "weight_decay": 0.3})
@@ -101,7 +101,7 @@ def test_settings_are_those_of_the_run_that_begins(
 def test_an_optimizer_of_another_kind_begins_anew(
     learner_of: Build, model: Path, ranks: "Ranks", tmp_path: Path
 ) -> None:
-    from services.trainer.learner import Learner
+    from services.trainer.learner.learner import Learner
 
     former = learner_of(grpo_plan(model))
     path = written(former, ranks, tmp_path)
@@ -118,7 +118,7 @@ def test_a_checkpoint_of_another_model_is_refused_in_a_sentence(
 ) -> None:
     import torch
 
-    from services.trainer.learner import Learner
+    from services.trainer.learner.learner import Learner
 
     path = written(learner_of(grpo_plan(model)), ranks, tmp_path)
     torch.save({"of.something.else": torch.zeros(1)}, path / "model_world_size_1_rank_0.pt")

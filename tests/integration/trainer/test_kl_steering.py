@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from services.trainer.rows import TrainBatch
+from services.trainer.types import TrainBatch
 from tests.integration.trainer.learners import stepped
 from tests.unit.trainer.builders import grpo_plan, random_batch, save_tiny_model
 from trinity.config.start_checkpoint import start_checkpoint
 
 if TYPE_CHECKING:
-    from services.trainer.learner import Learner
-    from services.trainer.ranks import Ranks
+    from services.trainer.collectives import Ranks
+    from services.trainer.learner.learner import Learner
 
 Begin = Callable[..., "Learner"]
 BATCH = random_batch(16, seed=5)
@@ -29,7 +29,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def away(ranks: "Ranks", model: Path, other: Path) -> Begin:
     """Learners whose policy begins away from its reference."""
-    from services.trainer.learner import Learner
+    from services.trainer.learner.learner import Learner
 
     def build(loss_agg_mode: str, target_kl: float) -> Learner:
         steered = {"kl_coef": COEF, "adaptive": True, "target_kl": target_kl, "horizon": 80}

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from services.trainer.parts import micro_batches, units_of
+from services.trainer.learner.microbatches import micro_batches, units_of
 from tests.integration.trainer.learners import (
     Build,
     assert_close,

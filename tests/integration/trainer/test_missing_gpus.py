@@ -12,7 +12,7 @@ from trinity.errors import UserError
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there are GPUs")
 def test_a_stage_for_gpus_does_not_train_on_the_processor(tmp_path: Path) -> None:
-    from services.trainer.worker import build_actor
+    from services.trainer.backend.verl_worker import build_actor
 
     model = save_tiny_model(tmp_path / "model")
     plan = stage(model={"model_path": str(model)}, cluster={"gpu_per_node": 2})

@@ -19,7 +19,7 @@ from tests.unit.trainer.builders import make_plan, random_batch
 from trinity.config.plan import StagePlan
 
 if TYPE_CHECKING:
-    from services.trainer.ranks import Ranks
+    from services.trainer.collectives import Ranks
 
 BATCH = random_batch(16, seed=5)
 DECAY = 0.1
@@ -57,7 +57,7 @@ def test_a_step_goes_down_the_clipped_gradient_and_the_weights(
 def test_it_goes_on_from_a_checkpoint_bit_for_bit(
     learner_of: Build, model: Path, ranks: "Ranks", tmp_path: Path, kind: str
 ) -> None:
-    from services.trainer.checkpoints import CheckpointStore
+    from services.trainer.checkpoints.checkpoints import CheckpointStore
 
     plan = sgd_plan(model, kind)
     rates = [plan.learning_rate(step) for step in (1, 2, 3)]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from services.trainer.prepared import PreparedBatch
+from services.trainer.learner.prepared_batch import PreparedBatch
 from tests.integration.trainer.learners import (
     RATE,
     Build,
@@ -20,7 +20,7 @@ from tests.unit.trainer.builders import make_plan, random_batch
 from trinity.config.plan import StagePlan
 
 if TYPE_CHECKING:
-    from services.trainer.learner import Learner
+    from services.trainer.learner.learner import Learner
 
 BATCH = random_batch(16, seed=5)
 NUM_PASSES = 3
@@ -83,9 +83,9 @@ def verls_passes(learner: "Learner", model_batch: PreparedBatch) -> None:
     """The same batch through verl's own loop over epochs and mini-batches."""
     from verl.utils import tensordict_utils
 
-    from services.trainer.actor import _matrices
-    from services.trainer.loss import BatchLoss
-    from services.trainer.tensors import Outputs, TensorMaker
+    from services.trainer.learner.actor import _matrices
+    from services.trainer.learner.loss import BatchLoss
+    from services.trainer.learner.microbatches import Outputs, TensorMaker
 
     actor = learner._roles.actor
     loss = BatchLoss(

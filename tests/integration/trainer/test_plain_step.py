@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from services.trainer.rows import TrainBatch
+from services.trainer.types import TrainBatch
 from tests.integration.trainer.learners import RATE, Build, assert_same, stepped, weights_of
 from tests.unit.trainer.builders import grpo_plan, random_batch
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from services.trainer import patience
-from services.trainer.jobs import JobBoard, JobKey
+from services.trainer import retry
+from services.trainer.control.jobs import JobBoard, JobKey
 from services.trainer.messages import EVENTS, Event, StageEnded, Waiting
-from services.trainer.rank_link import RankLink
+from services.trainer.rank.link import RankLink
 from tests.integration.trainer.peers import Peers, serve_peers
 from tests.integration.trainer.service import STEPS, peers_of, plan_in
 from trinity.api.v1 import buffer_pb2
@@ -23,7 +23,7 @@ from trinity.errors import InvalidRequest, NotFound, PreconditionFailed, RpcErro
 from trinity.rpc.channel import open_channel
 
 if TYPE_CHECKING:
-    from services.trainer.ranks import Ranks
+    from services.trainer.collectives import Ranks
 
 STAGE = "rft"
 
@@ -68,8 +68,8 @@ async def stage_of(
     peers: Peers, ranks: "Ranks", link: Link
 ) -> AsyncIterator[asyncio.Task[StageEnded]]:
     """The stage on this process as its only rank."""
-    from services.trainer.model_parts import load_model_parts
-    from services.trainer.stage_setup import run_stage
+    from services.trainer.rank.model_parts import load_model_parts
+    from services.trainer.rank.stage import run_stage
 
     async with serve_peers(peers) as address, open_channel(address) as channel:
         board = JobBoard(SynchronizerServiceStub(channel))
@@ -124,7 +124,7 @@ async def test_a_stage_that_the_buffer_refuses_to_open_is_a_failure_not_an_end(
 async def test_a_stage_is_opened_once_its_data_is_read_and_says_so_meanwhile(
     peers: Peers, ranks: "Ranks", link: Link, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "ASK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(retry, "ASK_AGAIN_SECONDS", 0.0)
     peers.stages[STAGE].num_readings = 3
     async with stage_of(peers, ranks, link) as ending:
         assert await ending == StageEnded(outcome="finished")

@@ -22,7 +22,7 @@ from trinity.api.v1 import synchronizer_pb2
 from trinity.config.plan import ExperimentPlan
 
 if TYPE_CHECKING:
-    from services.trainer.ranks import Ranks
+    from services.trainer.collectives import Ranks
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -39,9 +39,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def former(model: Path, ranks: "Ranks", tmp_path: Path) -> tuple[Path, bytes]:
     """A checkpoint after two steps, and the hash of its weights."""
-    from services.trainer.checkpoints import CheckpointStore
-    from services.trainer.learner import Learner
-    from services.trainer.weights import weights_hash
+    from services.trainer.checkpoints.checkpoints import CheckpointStore
+    from services.trainer.checkpoints.weights import weights_hash
+    from services.trainer.learner.learner import Learner
 
     (tmp_path / "former").mkdir()
     plan = plan_in(tmp_path / "former", model).stages[0]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from services.trainer import supervision
+from services.trainer.control import supervisor
 from services.trainer.messages import Activity, StageEnded, StageFailed, Waiting
 from tests.integration.trainer.peers import Peers
 from tests.integration.trainer.service import peers_of, plan_in
@@ -192,7 +192,7 @@ async def test_the_trainer_is_ready_once_both_peers_answer_and_a_wanted_stage_ha
 async def test_a_failure_that_cannot_be_told_is_told_later(
     peers: Peers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervision, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(supervisor, "RETRY_SECONDS", 0.0)
     peers.num_deaf_calls = 2
     async with supervised(peers, [[CANCELLED]]) as trainer:
         await trainer.until(lambda: bool(peers.failure))

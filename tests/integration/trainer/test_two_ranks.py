@@ -14,7 +14,7 @@ import pytest
 from tests.integration.trainer.step_on_rank import CASES, NUM_STEPS, RATE
 
 if TYPE_CHECKING:
-    from services.trainer.ranks import Ranks
+    from services.trainer.collectives import Ranks
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -59,7 +59,7 @@ def of_two_ranks(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Found
 def test_two_ranks_train_as_one_does_and_go_on_from_their_checkpoint(
     ranks: "Ranks", model: Path, of_two_ranks: Found, name: str
 ) -> None:
-    from services.trainer.learner import Learner
+    from services.trainer.learner.learner import Learner
 
     case = CASES[name]
     plan = case.plan(model, max_tokens=8192)

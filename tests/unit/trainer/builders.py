@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from services.trainer.rows import PairSide, RunReward, TrainBatch, TrainRow
+from services.trainer.types import PairSide, RunReward, TrainBatch, TrainRow
 from trinity.algorithm.token_advantage.token_batch import IntVector
 from trinity.config.plan import StagePlan
 from trinity.config.planning import plan_experiment

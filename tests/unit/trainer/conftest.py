@@ -10,7 +10,7 @@ from trinity.config.data_format import FormatConfig
 if TYPE_CHECKING:  # it imports torch
     from transformers import PreTrainedTokenizerFast
 
-    from services.trainer.formatter import Formatter
+    from services.trainer.data.encoders import Formatter
     from tests.unit.trainer.formatting import Load
 
 
@@ -25,7 +25,7 @@ def tokenizer() -> "PreTrainedTokenizerFast":
 def formatter_of(
     tokenizer: "PreTrainedTokenizerFast", tmp_path_factory: pytest.TempPathFactory
 ) -> "Load":
-    from services.trainer.formatter import load_formatter
+    from services.trainer.data.encoders import load_formatter
 
     directory = tmp_path_factory.mktemp("tokenizer")
     tokenizer.save_pretrained(directory)

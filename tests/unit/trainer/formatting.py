@@ -5,8 +5,8 @@ from collections.abc import Callable
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from services.trainer.formatter import Formatter
-from services.trainer.rows import TrainRow
+from services.trainer.data.encoders import Formatter
+from services.trainer.types import TrainRow
 from trinity.types import JsonObject, JsonValue
 
 SPECIALS = ("<end>", "<system>", "<user>", "<assistant>", "<tool>")

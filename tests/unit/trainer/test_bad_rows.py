@@ -3,7 +3,7 @@
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from services.trainer.rank import failure_of
+from services.trainer.rank.__main__ import failure_of
 from tests.unit.trainer.formatting import TEMPLATE, Load, learned_of, messages_of, only_row
 from trinity.errors import UserError
 from trinity.types import JsonObject, JsonValue

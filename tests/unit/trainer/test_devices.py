@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from services.trainer.devices import check_gpus, check_gpus_of
+from services.trainer.collectives import check_gpus, check_gpus_of
 from tests.unit.config.builders import stage
 from tests.unit.trainer.builders import grpo_plan
 from trinity.errors import UserError

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from services.trainer.formatter import load_formatter
+from services.trainer.data.encoders import load_formatter
 from tests.unit.trainer.formatting import (
     TEMPLATE,
     Load,

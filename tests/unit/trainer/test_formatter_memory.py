@@ -4,9 +4,9 @@ import tracemalloc
 
 import pytest
 
-from services.trainer import formatter as module
-from services.trainer.chat_text import Encoded
-from services.trainer.formatter import Formatter
+from services.trainer.data import encoders as module
+from services.trainer.data.chat import Encoded
+from services.trainer.data.encoders import Formatter
 from tests.unit.trainer.formatting import only_row
 from trinity.types import JsonObject
 

@@ -49,8 +49,8 @@ def plan_from(start: Path, model_section: Mapping[str, object] | None = None) ->
 
 
 def former(plan: StagePlan, *, has_checkpoint: bool) -> StartCheckpoint | None:
-    from services.trainer.ranks import Ranks
-    from services.trainer.starting_weights import former_start
+    from services.trainer.collectives import Ranks
+    from services.trainer.rank.stage import former_start
 
     return former_start(plan, has_checkpoint=has_checkpoint, ranks=Ranks(0, 1))
 

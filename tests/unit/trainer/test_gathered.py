@@ -9,7 +9,7 @@ import pytest
 if TYPE_CHECKING:  # they import torch
     import torch
 
-    from services.trainer.ranks import Ranks
+    from services.trainer.collectives import Ranks
 
 
 class Weights:
@@ -34,15 +34,14 @@ class Weights:
 @pytest.fixture
 def later_rank() -> "Ranks":
     """Of a gang that sends nothing, as tests run in one process."""
-    from services.trainer.ranks import Ranks
+    from services.trainer.collectives import Ranks
 
     return Ranks(rank=1, num_ranks=1)
 
 
 def test_only_the_first_rank_keeps_what_is_hashed(later_rank: "Ranks") -> None:
-    from services.trainer.gathered import hash_on_all
-    from services.trainer.ranks import Ranks
-    from services.trainer.weights import weights_hash
+    from services.trainer.checkpoints.weights import weights_hash
+    from services.trainer.collectives import Ranks, hash_on_all
 
     there, elsewhere = Weights(5), Weights(5)
     digest = hash_on_all(there, lambda tensors: weights_hash(dict(tensors)), Ranks(0, 1))
@@ -52,7 +51,7 @@ def test_only_the_first_rank_keeps_what_is_hashed(later_rank: "Ranks") -> None:
 
 
 def test_what_an_adapter_learns_on_is_hashed_without_being_kept() -> None:
-    from services.trainer.adapter_base import base_hash
+    from services.trainer.checkpoints.checkpoints import base_hash
 
     weights = Weights(5)
     digest = base_hash(weights)

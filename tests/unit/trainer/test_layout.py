@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from services.trainer.layout import Layout
+from services.trainer.learner.prepared_batch import Layout
 from tests.unit.trainer.builders import random_batch
 
 ROWS = random_batch(7, seed=2).rows

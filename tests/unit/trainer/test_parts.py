@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from services.trainer.parts import Splitter, micro_batches, rank_share, units_of
-from services.trainer.parts_types import Part
-from services.trainer.ranks import Ranks
+from services.trainer.collectives import Ranks
+from services.trainer.learner.microbatches import Splitter, micro_batches, rank_share, units_of
+from services.trainer.learner.prepared_batch import Part
 from tests.unit.trainer.builders import random_batch, random_pairs
 
 

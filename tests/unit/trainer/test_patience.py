@@ -5,8 +5,8 @@ import threading
 import grpc
 import pytest
 
-from services.trainer import patience as patience_module
-from services.trainer.patience import Patience, StopRequested
+from services.trainer import retry as patience_module
+from services.trainer.retry import Patience, StopRequested
 from trinity.errors import (
     InvalidRequest,
     NotFound,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.trainer.rank import failure_of
+from services.trainer.rank.__main__ import failure_of
 from trinity.errors import (
     InvalidRequest,
     NotFound,

@@ -5,7 +5,7 @@ import random
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from services.trainer.formatter import Formatter
+from services.trainer.data.encoders import Formatter
 from tests.unit.trainer.formatting import TEMPLATE, Load, decoded, learned_of, messages_of, only_row
 from trinity.errors import UserError
 from trinity.types import JsonValue

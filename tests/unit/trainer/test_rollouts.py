@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from services.trainer.prepared import PreparedBatch
-from services.trainer.rollouts import Rollouts, groups_of, lags_of
-from services.trainer.rows import TrainBatch, TrainRow
+from services.trainer.learner.prepared_batch import PreparedBatch
+from services.trainer.learner.rollouts import Rollouts, groups_of, lags_of
+from services.trainer.types import TrainBatch, TrainRow
 from tests.unit.trainer.builders import data_row, random_batch
 
 BATCH = random_batch(6, seed=3, step=8)

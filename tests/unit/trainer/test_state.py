@@ -3,8 +3,8 @@
 import grpc
 import pytest
 
+from services.trainer.control.status import TrainerState
 from services.trainer.messages import Waiting
-from services.trainer.state import TrainerState
 from tests.unit.clock import Clock
 from trinity.api.v1.synchronizer_pb2 import Wait
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from services.trainer.rows import RunReward, TrainBatch
-from services.trainer.step_watch import StepWatch
+from services.trainer.rank.anomaly_checks import StepWatch
+from services.trainer.types import RunReward, TrainBatch
 from tests.unit.trainer.builders import random_batch
 
 USUAL = {"actor/grad_norm": 1.0, "actor/ppo_kl": 0.01, "actor/kl": 0.02}

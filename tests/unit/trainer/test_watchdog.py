@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from services.trainer.gang import RankEvent
+from services.trainer.control.gang import RankEvent
+from services.trainer.control.supervisor import START_SECONDS, Watchdog
 from services.trainer.messages import Activity, Alive, Ready, Waiting
-from services.trainer.watchdog import START_SECONDS, Watchdog
 
 
 @dataclass

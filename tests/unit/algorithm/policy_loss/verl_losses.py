@@ -18,9 +18,9 @@ def core_algos() -> types.ModuleType:
     """Takes seconds, and warns of what is not ours to mend."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from services.trainer import cpu_platform
+        from services.trainer.backend import cpu
 
-        cpu_platform.install()
+        cpu.install()
         found: types.ModuleType = importlib.import_module("verl.trainer.ppo.core_algos")
     return found
 

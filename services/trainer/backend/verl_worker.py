@@ -1,0 +1,197 @@
+"""verl's training worker, set up for a stage: as the actor, the reference or the critic."""
+
+from pathlib import Path
+from typing import Literal
+
+from services.trainer.backend import cpu
+
+cpu.install()
+
+from verl.trainer.config import CheckpointConfig  # noqa: E402  # the platform must stand first
+from verl.utils.device import get_device_name, get_vendor  # noqa: E402
+from verl.workers.config import (  # noqa: E402
+    FSDPEngineConfig,
+    FSDPOptimizerConfig,
+    HFModelConfig,
+    TrainingWorkerConfig,
+)
+from verl.workers.engine import EngineRegistry  # noqa: E402
+from verl.workers.engine_workers_tinker import TinkerTrainingWorker  # noqa: E402
+
+from services.trainer.backend.config_overrides import check_override, import_library  # noqa: E402
+from services.trainer.backend.padded_engine import PaddedEngine, PaddedValueEngine  # noqa: E402
+from services.trainer.collectives import check_gpus_of  # noqa: E402
+from services.trainer.learner.recipe import actor_outputs  # noqa: E402
+from trinity.config.critic import CriticConfig  # noqa: E402
+from trinity.config.lora import LoRAConfig  # noqa: E402
+from trinity.config.optimizer import OptimizerConfig  # noqa: E402
+from trinity.config.plan import StagePlan  # noqa: E402
+from trinity.config.trainer import TrainerConfig  # noqa: E402
+from trinity.errors import UserError  # noqa: E402
+
+FULL_STATE = ["model", "optimizer", "extra"]
+ModelKind = Literal["language_model", "value_model"]
+OPTIMIZERS: dict[str, tuple[str, dict[str, bool]]] = {
+    "adam": ("AdamW", {"fused": True}),
+    "sgd": ("SGD", {}),
+}
+"""PyTorch's names and options; it has no fused gradient descent for sharded weights."""
+SHORT_DTYPES = {"float32": "fp32", "bfloat16": "bf16"}
+
+
+# verl prefers a vendor's engine to the device's own.
+for _kind, _engine in (("language_model", PaddedEngine), ("value_model", PaddedValueEngine)):
+    EngineRegistry.register(_kind, "fsdp2", get_device_name(), get_vendor())(_engine)
+
+
+def packs_rows(plan: StagePlan) -> bool:
+    """Returns True if rows are packed without padding, which only pays with flash attention.
+
+    verl does not compute the discriminator for packed rows.
+    """
+    has_flash = cpu.attention_kernel() == "flash_attention_2"
+    is_possible = "discriminator" not in actor_outputs(plan)
+    return plan.config.trainer.use_remove_padding and has_flash and is_possible
+
+
+def build_actor(plan: StagePlan, model_directory: Path) -> TinkerTrainingWorker:
+    """Builds the worker whose weights are trained, starting from the model's.
+
+    Raises: UserError when the model cannot be read, or there are fewer GPUs than planned.
+    """
+    check_gpus_of(plan)
+    trainer = plan.config.trainer
+    optimizer = _optimizer_config(plan.config.algorithm.optimizer, trainer.grad_clip)
+    return _build(plan, model_directory, "language_model", optimizer, plan.lora)
+
+
+def build_reference(plan: StagePlan, model_directory: Path) -> TinkerTrainingWorker:
+    """Builds a worker that only computes log-probabilities, sharded as the actor is."""
+    return _build(plan, model_directory, "language_model", None)
+
+
+def build_critic(plan: StagePlan, model_directory: Path) -> TinkerTrainingWorker:
+    """Builds the worker that learns values; its head is random, but the same in every life."""
+    critic = plan.config.trainer.critic
+    optimizer = _optimizer_config(critic.optimizer, critic.grad_clip)
+    return _build(plan, model_directory, "value_model", optimizer)
+
+
+def _build(
+    plan: StagePlan,
+    model_directory: Path,
+    kind: ModelKind,
+    optimizer: FSDPOptimizerConfig | None,
+    lora: LoRAConfig | None = None,
+) -> TinkerTrainingWorker:
+    """Builds a worker; without an optimizer it only infers, with an adapter it trains only that."""
+    try:
+        worker = TinkerTrainingWorker(
+            TrainingWorkerConfig(
+                model_type=kind,
+                model_config=_model_config(plan, model_directory, kind, lora),
+                engine_config=_engine_config(plan, kind, forward_only=optimizer is None),
+                optimizer_config=optimizer,
+                checkpoint_config=CheckpointConfig(
+                    save_contents=FULL_STATE,
+                    load_contents=FULL_STATE,
+                    save_lora_only=lora is not None,
+                ),
+            )
+        )
+        worker.reset()
+    except (OSError, ValueError, KeyError, AssertionError) as error:
+        raise UserError(
+            f"the model in {model_directory} cannot be read ({str(error).splitlines()[0]}): "
+            "`model.model_path` must be a Hugging Face directory of a causal language model"
+        ) from error
+    return worker
+
+
+def _model_config(
+    plan: StagePlan, model_directory: Path, kind: ModelKind, lora: LoRAConfig | None
+) -> HFModelConfig:
+    """Raises: UserError if the user's overrides do not fit the model."""
+    of_role = _config_of(plan, kind)
+    section = "trainer.critic" if kind == "value_model" else "trainer"
+    import_library(of_role.external_lib, section)
+    check_override(of_role.override_config, model_directory, section)
+    kernel = {"attn_implementation": cpu.attention_kernel()}
+    return HFModelConfig(
+        path=str(model_directory),
+        load_tokenizer=False,
+        use_remove_padding=packs_rows(plan),
+        enable_gradient_checkpointing=of_role.enable_gradient_checkpointing,
+        external_lib=of_role.external_lib,
+        override_config={**kernel, **of_role.override_config},
+        **_adapter_config(plan, lora),
+    )
+
+
+def _adapter_config(plan: StagePlan, lora: LoRAConfig | None) -> dict[str, object]:
+    """Returns verl's settings for an adapter."""
+    if lora is None:
+        return {}
+    targets, excluded = lora.targets, lora.excluded
+    return {
+        "lora_rank": lora.lora_rank,
+        "lora_alpha": lora.lora_alpha,
+        "target_modules": targets if isinstance(targets, str) else list(targets),
+        "exclude_modules": (excluded if isinstance(excluded, str) else list(excluded)) or None,
+        "lora_adapter_path": plan.adapter_path,
+    }
+
+
+def _config_of(plan: StagePlan, kind: ModelKind) -> TrainerConfig | CriticConfig:
+    trainer = plan.config.trainer
+    return trainer.critic if kind == "value_model" else trainer
+
+
+def _offloads(plan: StagePlan, kind: ModelKind) -> tuple[bool, bool]:
+    """Returns two flags: weights, and the optimizer, are offloaded from the device between uses."""
+    trainer, of_role = plan.config.trainer, _config_of(plan, kind)
+    parameters, optimizer = of_role.param_offload, of_role.optimizer_offload
+    return (
+        trainer.param_offload if parameters is None else parameters,
+        trainer.optimizer_offload if optimizer is None else optimizer,
+    )
+
+
+def _engine_config(plan: StagePlan, kind: ModelKind, *, forward_only: bool) -> FSDPEngineConfig:
+    """Keeps weights and gradient sums in float32; the passes compute in the plan's type."""
+    trainer = plan.config.trainer
+    computed = SHORT_DTYPES[trainer.dtype]
+    param_offload, optimizer_offload = _offloads(plan, kind)
+    return FSDPEngineConfig(
+        strategy=trainer.trainer_strategy,
+        forward_only=forward_only,
+        param_offload=param_offload,
+        optimizer_offload=optimizer_offload,
+        offload_policy=trainer.offload_policy,
+        fsdp_size=trainer.fsdp_size,
+        forward_prefetch=trainer.forward_prefetch,
+        model_dtype=computed if forward_only else "fp32",
+        mixed_precision={"param_dtype": computed, "reduce_dtype": "fp32", "buffer_dtype": "fp32"},
+        use_dynamic_bsz=False,
+        micro_batch_size_per_gpu=1,
+        infer_micro_batch_size_per_gpu=1,
+        use_torch_compile=False,
+        use_remove_padding=packs_rows(plan),
+        seed=plan.config.seed,
+    )
+
+
+def _optimizer_config(optimizer: OptimizerConfig, grad_clip: float) -> FSDPOptimizerConfig:
+    """Keeps verl's own schedule constant, as the learning rate is given for each step."""
+    name, options = OPTIMIZERS[optimizer.optimizer_type]
+    return FSDPOptimizerConfig(
+        optimizer=name,
+        lr=optimizer.lr,
+        lr_scheduler_type="constant",
+        lr_warmup_steps=0,
+        total_training_steps=1,
+        weight_decay=optimizer.weight_decay,
+        betas=optimizer.betas,
+        clip_grad=grad_clip,
+        override_optimizer_config=options,
+    )

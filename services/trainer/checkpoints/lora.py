@@ -1,0 +1,151 @@
+"""The policy's LoRA adapter: disabled for the reference, merged for rollouts, saved on its own."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from peft import PeftModel
+from peft.tuners.lora import LoraLayer
+from peft.utils.save_and_load import get_peft_model_state_dict
+from safetensors.torch import save_file
+from torch import nn
+from torch.distributed.tensor import DTensor
+from verl.utils.device import get_device_id
+
+from services.trainer.checkpoints.checkpoints import base_hash
+from services.trainer.collectives import Ranks, hash_on_all
+from trinity.errors import UserError
+
+ADAPTER_DIRECTORY = "lora_adapter"
+WEIGHTS_NAME = "adapter_model.safetensors"
+ADAPTER = "default"
+"""The name that peft gives an adapter that has none."""
+_INSIDE = "base_model.model."
+"""The prefix of peft's names of the model's own weights."""
+
+
+class Adapter:
+    """A LoRA adapter around a sharded policy. Methods that return tensors are collective.
+
+    with adapter.off():
+        reference = infer(...)
+    weights = dict(adapter.merged())
+    """
+
+    def __init__(self, module: PeftModel) -> None:
+        self._module = module
+        self._base_hash: bytes | None = None
+        self._layers = {
+            name: layer for name, layer in module.named_modules() if isinstance(layer, LoraLayer)
+        }
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """Makes the model compute without the adapter.
+
+        peft's own switch also freezes adapters. FSDP checks once, before the first pass, the types
+        of what is trainable: with passes in bfloat16 it would then refuse the gradients.
+        """
+        self._switch(off=True)
+        try:
+            yield
+        finally:
+            self._switch(off=False)
+
+    def _switch(self, *, off: bool) -> None:
+        for layer in self._layers.values():
+            layer._disable_adapters = off
+
+    def merged(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yields all weights whole, by the model's own names, with the adapter's change added."""
+        for name, tensor in self._module.state_dict().items():
+            if not _is_of_model(name):
+                continue
+            whole = whole_tensor(tensor)
+            layer = self._layers.get(name.removesuffix(".base_layer.weight"))
+            if layer is not None and name.endswith(".base_layer.weight"):
+                whole = (whole.float() + _change(layer)).to(whole.dtype)
+            yield _own_name(name), whole
+
+    def base_hash(self, ranks: Ranks) -> bytes:
+        """Hashes what the adapter was trained on, the same on all ranks; cached, as it never
+        changes.
+        """
+        if self._base_hash is None:
+            self._base_hash = hash_on_all(self._base(), base_hash, ranks)
+        return self._base_hash
+
+    def _base(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yields the model's weights whole, and the adapter's scaling on each layer."""
+        for name, tensor in self._module.state_dict().items():
+            if _is_of_model(name):
+                yield _own_name(name), whole_tensor(tensor)
+        for name, layer in self._layers.items():
+            scaling = torch.tensor(layer.scaling[ADAPTER], dtype=torch.float64)
+            yield f"{_own_name(name)}.scaling", scaling
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Returns the adapter's own weights whole, named as in peft's files."""
+        tensors: dict[str, torch.Tensor] = get_peft_model_state_dict(self._module)
+        return {
+            name: whole_tensor(tensor).detach().cpu().contiguous()
+            for name, tensor in tensors.items()
+        }
+
+    def save(self, directory: Path, *, base_model: str, writes: bool) -> None:
+        """Writes the two files that `PeftModel.from_pretrained` reads, if this rank `writes`."""
+        weights = self.weights()
+        if not writes:
+            return
+        directory.mkdir()
+        save_file(weights, directory / WEIGHTS_NAME, metadata={"format": "pt"})
+        config = self._module.peft_config[ADAPTER]
+        own_name, was_for_training = config.base_model_name_or_path, config.inference_mode
+        config.base_model_name_or_path, config.inference_mode = base_model, True
+        try:
+            config.save_pretrained(str(directory))
+        finally:
+            config.base_model_name_or_path, config.inference_mode = own_name, was_for_training
+
+
+def check_kind(checkpoint: Path, adapter: Adapter | None) -> None:
+    """Raises: UserError if only one of checkpoint and policy has an adapter."""
+    has_adapter = (checkpoint / ADAPTER_DIRECTORY).is_dir()
+    if has_adapter and adapter is None:
+        raise UserError(
+            f"the checkpoint {checkpoint} is of an adapter: write the `model.lora_configs` that it "
+            "was trained with"
+        )
+    if adapter is not None and not has_adapter:
+        raise UserError(
+            f"the checkpoint {checkpoint} is of all weights, not of an adapter: remove "
+            "`model.lora_configs`, or start a new experiment"
+        )
+
+
+def adapter_of(module: nn.Module) -> Adapter | None:
+    """Returns the adapter of an engine's module; None where all weights are trained."""
+    return Adapter(module) if isinstance(module, PeftModel) else None
+
+
+def whole_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """Gathers a tensor from all ranks' shards; one that is not sharded is returned as it is."""
+    if isinstance(tensor, DTensor):
+        return tensor.to(get_device_id(), non_blocking=True).full_tensor()
+    return tensor
+
+
+def _is_of_model(name: str) -> bool:
+    return ".lora_" not in name
+
+
+def _own_name(name: str) -> str:
+    return name.removeprefix(_INSIDE).replace(".base_layer.", ".")
+
+
+def _change(layer: LoraLayer) -> torch.Tensor:
+    """Returns what the adapter adds to the layer's weight: B A, scaled."""
+    down, up = (whole_tensor(part[ADAPTER].weight) for part in (layer.lora_A, layer.lora_B))
+    change: torch.Tensor = (up.float() @ down.float()) * layer.scaling[ADAPTER]
+    return change

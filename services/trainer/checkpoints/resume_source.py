@@ -1,0 +1,61 @@
+"""Loads weights and, where it fits, optimizer state from a former run."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from verl.workers.engine_workers_tinker import TinkerTrainingWorker
+
+from services.trainer.checkpoints.lora import adapter_of
+from services.trainer.collectives import Ranks
+from services.trainer.learner.microbatches import on_device
+from trinity.config.start_checkpoint import KEY
+from trinity.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+
+def take_over(worker: TinkerTrainingWorker, directory: Path, ranks: Ranks) -> None:
+    """Loads this rank's part; rates, decay and random states stay those of the new run.
+
+    The folder is one that a user names, so files are read with `weights_only`, which runs no code.
+
+    Raises: UserError if it does not fit the model or the ranks.
+    """
+    part = f"world_size_{ranks.num_ranks}_rank_{ranks.rank}.pt"
+    weights, optimizer = directory / f"model_{part}", directory / f"optim_{part}"
+    engine = worker.engine
+    try:
+        with on_device(worker):
+            _take_weights(engine.module, torch.load(weights, weights_only=True))
+        if optimizer.is_file():
+            _take_state(engine.optimizer, torch.load(optimizer, weights_only=True), optimizer)
+    except Exception as error:  # torch raises many kinds for files of another model
+        raise UserError(
+            f"`{KEY}`: {weights.parent} cannot be loaded "
+            f"({str(error).splitlines()[0]}): it must be of this run's model, with as many ranks "
+            "and the same `trainer.fsdp_size`"
+        ) from error
+    if engine.is_optimizer_offload_enabled:
+        engine.to(device="cpu", model=False, optimizer=True, grad=False)
+
+
+def _take_weights(module: torch.nn.Module, saved: dict[str, Any]) -> None:
+    """Loads weights; checkpoints of adapters do not hold the base model."""
+    result = module.load_state_dict(saved, strict=adapter_of(module) is None)
+    missing = [name for name in result.missing_keys if ".lora_" in name]
+    if missing or result.unexpected_keys:
+        raise ValueError(f"names differ: {[*missing, *result.unexpected_keys][0]}")
+
+
+def _take_state(optimizer: torch.optim.Optimizer, saved: dict[str, Any], file: Path) -> None:
+    own = optimizer.state_dict()
+    kinds = [set(state["param_groups"][0]) for state in (saved, own)]
+    if kinds[0] != kinds[1]:
+        logger.warning(
+            "the optimizer starts fresh: the saved state is of another kind",
+            extra={"file": str(file)},
+        )
+        return
+    optimizer.load_state_dict({"state": saved["state"], "param_groups": own["param_groups"]})

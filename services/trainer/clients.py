@@ -1,0 +1,267 @@
+"""A rank's client of the buffer; each call is retried while the buffer restarts."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import grpc
+
+from services.trainer.data.batch_rows import RowReader
+from services.trainer.retry import Patience
+from services.trainer.types import PublishedWeights, TrainBatch, TrainRow, WrittenCheckpoint
+from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc, synchronizer_pb2, synchronizer_pb2_grpc
+from trinity.codec import stage_key_to_proto
+from trinity.rpc.limits import CALL_SECONDS
+from trinity.types import StageKey
+
+if TYPE_CHECKING:  # it imports verl
+    from services.trainer.types import StepOutcome
+
+
+POLL_SECONDS = 20.0
+TRANSFER_SECONDS = 60.0
+"""Time limit for sending the rows of a batch once they are composed."""
+
+HeadState = buffer_pb2.BatchHead.State
+
+
+class NoBatch(Enum):
+    """The reasons that there is no batch."""
+
+    WAITING = "waiting"
+    DRAINED = "drained"
+    CANCELLED = "cancelled"
+    VERSION_WANTED = "version wanted"
+    """Explorers wait for the current weights to be published."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAnswer:
+    """A batch, or the reason that there is none."""
+
+    batch: TrainBatch | None
+    state: NoBatch | None = None
+    reason: str = ""
+    num_there: int = 0
+    """Rollouts already available for the batch that is waited for."""
+    num_wanted: int = 0
+    """Rollouts that the batch needs; 0 where that is not known."""
+
+
+NO_BATCH = {
+    buffer_pb2.BatchHead.STATE_WAITING: NoBatch.WAITING,
+    buffer_pb2.BatchHead.STATE_DRAINED: NoBatch.DRAINED,
+    buffer_pb2.BatchHead.STATE_CANCELLED: NoBatch.CANCELLED,
+    buffer_pb2.BatchHead.STATE_VERSION_WANTED: NoBatch.VERSION_WANTED,
+}
+
+
+class BufferClient:
+    """Calls the buffer for one stage."""
+
+    def __init__(self, *, channel: grpc.Channel, key: StageKey, patience: Patience) -> None:
+        self._stub = buffer_pb2_grpc.BufferServiceStub(channel)
+        self._key = stage_key_to_proto(key)
+        self._patience = patience
+
+    def open_stage(self, plan_json: str, seed: int) -> int | None:
+        """Returns the train steps that plan and data allow, once known; None when unbounded."""
+        request = buffer_pb2.OpenStageRequest(key=self._key, plan_json=plan_json, seed=seed)
+        answer = self._patience.call_until(
+            lambda: self._stub.OpenStage(request, timeout=TRANSFER_SECONDS), _still_reading
+        )
+        return answer.total_train_steps or None
+
+    def begin_incarnation(self, trainer_id: str) -> buffer_pb2.BeginIncarnationResponse:
+        """Begins a new life; returns the raw message, which the first rank sends to the others."""
+        request = buffer_pb2.BeginIncarnationRequest(key=self._key, trainer_id=trainer_id)
+        answer: buffer_pb2.BeginIncarnationResponse = self._patience.call(
+            lambda: self._stub.BeginIncarnation(request, timeout=CALL_SECONDS)
+        )
+        return answer
+
+    def get_batch(
+        self,
+        step: int,
+        incarnation: int,
+        reader: RowReader,
+        wait_seconds: float = POLL_SECONDS,
+    ) -> BatchAnswer:
+        """Returns the batch of a step, or the reason that there is none after a long poll."""
+        request = buffer_pb2.GetBatchRequest(
+            key=self._key,
+            incarnation=incarnation,
+            step=step,
+            wait_seconds=min(wait_seconds, POLL_SECONDS),
+        )
+        head, rows = self._patience.call(lambda: self._receive(request, reader))
+        if head.state in NO_BATCH:
+            return BatchAnswer(
+                None,
+                NO_BATCH[head.state],
+                head.reason,
+                num_there=head.num_rows,
+                num_wanted=head.num_wanted,
+            )
+        batch = TrainBatch(
+            step=step,
+            rows=rows,
+            metrics=dict(head.metrics),
+            replayed=head.replayed,
+        )
+        return BatchAnswer(batch)
+
+    def _receive(
+        self, request: buffer_pb2.GetBatchRequest, reader: RowReader
+    ) -> tuple[buffer_pb2.BatchHead, list[TrainRow]]:
+        """Reads the whole stream, so that a break in its middle repeats the whole call.
+
+        Each message is decoded while the next is on its way.
+        """
+        head = buffer_pb2.BatchHead()
+        rows: list[TrainRow] = []
+        for message in self._stub.GetBatch(request, timeout=POLL_SECONDS + TRANSFER_SECONDS):
+            if message.WhichOneof("part") == "head":
+                head = message.head
+            else:
+                rows += reader.read(message.rows.rows)
+        return head, rows
+
+    def record_version(self, weights: PublishedWeights) -> set[int]:
+        """Records published weights; returns the versions that evaluations still need."""
+        version = buffer_pb2.PublishedVersion(
+            version=weights.version,
+            incarnation=weights.incarnation,
+            weights_sha256=weights.weights_sha256,
+        )
+        request = buffer_pb2.RecordVersionRequest(key=self._key, version=version)
+        answer = self._patience.call(
+            lambda: self._stub.RecordVersion(request, timeout=CALL_SECONDS)
+        )
+        return set(answer.pinned_versions)
+
+    def report_step(self, step: int, incarnation: int, outcome: "StepOutcome") -> set[int]:
+        """Reports a step's results; returns the versions that evaluations still need."""
+        rows = [
+            buffer_pb2.RowFeedback(
+                position=position, mean_ratio=statistics.mean_ratio, advantage=statistics.advantage
+            )
+            for position, statistics in sorted(outcome.rows.items())
+        ]
+        request = buffer_pb2.ReportStepRequest(
+            key=self._key, incarnation=incarnation, step=step, metrics=outcome.metrics, rows=rows
+        )
+        answer = self._patience.call(lambda: self._stub.ReportStep(request, timeout=CALL_SECONDS))
+        return set(answer.pinned_versions)
+
+    def commit_checkpoint(self, checkpoint: WrittenCheckpoint) -> Iterable[Path]:
+        """Commits a checkpoint; returns the checkpoints that may be deleted."""
+        message = buffer_pb2.Checkpoint(
+            step=checkpoint.step,
+            incarnation=checkpoint.incarnation,
+            path=str(checkpoint.path),
+            manifest_sha256=checkpoint.manifest_sha256,
+        )
+        request = buffer_pb2.CommitCheckpointRequest(key=self._key, checkpoint=message)
+        answer = self._patience.call(
+            lambda: self._stub.CommitCheckpoint(request, timeout=CALL_SECONDS)
+        )
+        return [Path(removable.path) for removable in answer.removable]
+
+    def finish_training(self, step: int, incarnation: int) -> None:
+        """Tells the buffer that no further batch will be requested."""
+        request = buffer_pb2.FinishTrainingRequest(
+            key=self._key, incarnation=incarnation, step=step
+        )
+        self._patience.call(lambda: self._stub.FinishTraining(request, timeout=CALL_SECONDS))
+
+
+def _still_reading(answer: buffer_pb2.OpenStageResponse) -> str | None:
+    if answer.state != buffer_pb2.OpenStageResponse.STATE_READING:
+        return None
+    return answer.reason or "its tasksets are still being read"
+
+
+class SynchronizerClient:
+    """Calls the synchronizer for one stage."""
+
+    def __init__(self, *, channel: grpc.Channel, key: StageKey, patience: Patience) -> None:
+        self._stub = synchronizer_pb2_grpc.SynchronizerServiceStub(channel)
+        self._key = key
+        self._patience = patience
+
+    def versions(self) -> list[PublishedWeights]:
+        """Returns the versions of the stage that can be loaded, as announced so far."""
+        request = synchronizer_pb2.WatchExperimentRequest(experiment_id=self._key.experiment_id)
+        answer = self._patience.call(lambda: self._first_answer(request))
+        return [_from_proto(v) for v in answer.versions if v.stage == self._key.stage]
+
+    def _first_answer(
+        self, request: synchronizer_pb2.WatchExperimentRequest
+    ) -> synchronizer_pb2.WatchExperimentResponse:
+        stream = self._stub.WatchExperiment(request, timeout=CALL_SECONDS)
+        try:
+            answer: synchronizer_pb2.WatchExperimentResponse = next(stream)
+            return answer
+        finally:
+            stream.cancel()
+
+    def publish(self, weights: PublishedWeights) -> set[int]:
+        """Announces weights; returns the versions that live members use."""
+        request = synchronizer_pb2.PublishVersionRequest(
+            experiment_id=self._key.experiment_id, version=self._to_proto(weights)
+        )
+        answer = self._patience.call(
+            lambda: self._stub.PublishVersion(request, timeout=CALL_SECONDS)
+        )
+        return set(answer.pinned_versions)
+
+    def retire(self, weights: Iterable[PublishedWeights]) -> None:
+        """Reports that the files of these versions are deleted."""
+        request = synchronizer_pb2.RetireVersionsRequest(
+            experiment_id=self._key.experiment_id,
+            versions=[self._to_proto(gone) for gone in weights],
+        )
+        self._patience.call(lambda: self._stub.RetireVersions(request, timeout=CALL_SECONDS))
+
+    def finish(self, final: PublishedWeights) -> None:
+        """Reports that the trainer's part of the stage is done."""
+        request = synchronizer_pb2.FinishRoleRequest(
+            experiment_id=self._key.experiment_id,
+            stage=self._key.stage,
+            role=synchronizer_pb2.ROLE_TRAINER,
+            final_version=self._to_proto(final),
+        )
+        self._patience.call(lambda: self._stub.FinishRole(request, timeout=CALL_SECONDS))
+
+    def _to_proto(self, weights: PublishedWeights) -> synchronizer_pb2.Version:
+        return synchronizer_pb2.Version(
+            stage=self._key.stage,
+            version=weights.version,
+            incarnation=weights.incarnation,
+            kind=synchronizer_pb2.Version.KIND_FULL,
+            path=str(weights.path),
+            manifest_sha256=weights.manifest_sha256,
+            weights_sha256=weights.weights_sha256,
+            parent_version=weights.parent,
+            offer=_offer(weights),
+        )
+
+
+def _offer(weights: PublishedWeights) -> synchronizer_pb2.TransferOffer | None:
+    if weights.offer is None:
+        return None
+    return synchronizer_pb2.TransferOffer(address=weights.offer.address, group=weights.offer.group)
+
+
+def _from_proto(version: synchronizer_pb2.Version) -> PublishedWeights:
+    return PublishedWeights(
+        version=version.version,
+        incarnation=version.incarnation,
+        path=Path(version.path),
+        manifest_sha256=version.manifest_sha256,
+        weights_sha256=version.weights_sha256,
+        parent=version.parent_version,
+    )

@@ -1,0 +1,164 @@
+"""Checks that every rank has a GPU of its own where the plan trains on GPUs."""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed
+
+from services.trainer.messages import LISTENER_VARIABLE
+from trinity.config.plan import StagePlan
+from trinity.errors import UserError
+
+
+def check_gpus_of(plan: StagePlan) -> None:
+    """Raises: UserError if the plan trains on GPUs and this machine has fewer than ranks."""
+    if plan.config.cluster.gpu_per_node:
+        check_gpus(plan.trainer_rank_num)
+
+
+def check_gpus(num_ranks: int) -> None:
+    """Raises: UserError if ranks would have to share a GPU, or have none."""
+    found = torch.cuda.device_count()
+    if found < num_ranks:
+        fewer = f"`trainer.rank_num: {found}`" if found else "`cluster.gpu_per_node: 0`"
+        raise UserError(
+            f"{num_ranks} rank{'s' if num_ranks > 1 else ''} cannot have a GPU each, as the "
+            f"trainer sees {found}: let it see more (CUDA_VISIBLE_DEVICES, or the GPUs that its "
+            f"container is given), or set {fewer}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """One rank of a gang; all must call the collectives, in the same order."""
+
+    rank: int
+    num_ranks: int
+
+    @property
+    def is_first(self) -> bool:
+        """True if this rank leads the gang."""
+        return self.rank == 0
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """Sums over the ranks, the same on all, in double precision."""
+        if self.num_ranks == 1:
+            return list(values)
+        tensor = torch.tensor(values, dtype=torch.float64)
+        torch.distributed.all_reduce(tensor, op=torch.distributed.ReduceOp.SUM)
+        return [float(value) for value in tensor.tolist()]
+
+    def sum_matrix(self, matrix: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """Sums matrices of one shape over the ranks, in one message."""
+        if self.num_ranks == 1:
+            return matrix
+        tensor = torch.from_numpy(matrix.copy())
+        torch.distributed.all_reduce(tensor, op=torch.distributed.ReduceOp.SUM)
+        summed: npt.NDArray[np.float64] = tensor.numpy()
+        return summed
+
+    def max(self, value: float) -> float:
+        """Returns the largest of the ranks' values."""
+        if self.num_ranks == 1:
+            return value
+        tensor = torch.tensor(value, dtype=torch.float64)
+        torch.distributed.all_reduce(tensor, op=torch.distributed.ReduceOp.MAX)
+        return float(tensor.item())
+
+    def from_first(self, values: Sequence[int]) -> list[int]:
+        """Returns the first rank's numbers, on all ranks; the others pass as many."""
+        if self.num_ranks == 1:
+            return list(values)
+        tensor = torch.tensor(values, dtype=torch.int64)
+        torch.distributed.broadcast(tensor, src=0)
+        return [int(value) for value in tensor.tolist()]
+
+    def bytes_from_first(self, data: bytes) -> bytes:
+        """Returns the first rank's bytes, on all ranks."""
+        if self.num_ranks == 1:
+            return data
+        (length,) = self.from_first([len(data)])
+        tensor = torch.zeros(length, dtype=torch.uint8)
+        if self.is_first:
+            tensor = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        torch.distributed.broadcast(tensor, src=0)
+        return bytes(tensor.numpy())
+
+    def barrier(self) -> None:
+        """Waits for all ranks."""
+        if self.num_ranks > 1:
+            torch.distributed.barrier()
+
+
+def join_gang(timeout: timedelta) -> Ranks:
+    """Forms the process group that the environment describes, on loopback alone.
+
+    RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT are torchrun's; rank 0 inherits the
+    listening socket, so that no port is bound twice and none is open to the network.
+
+    Raises: UserError if there are GPUs, but fewer than ranks.
+    """
+    rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    listener = int(os.environ[LISTENER_VARIABLE]) if rank == 0 else None
+    store = torch.distributed.TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        num_ranks,
+        is_master=rank == 0,
+        timeout=timeout,
+        master_listen_fd=listener,
+    )
+    backend = "gloo"
+    if torch.cuda.is_available():
+        check_gpus(num_ranks)
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        backend = "cpu:gloo,cuda:nccl"
+    torch.distributed.init_process_group(
+        backend, store=store, rank=rank, world_size=num_ranks, timeout=timeout
+    )
+    return Ranks(rank, num_ranks)
+
+
+Named = Iterable[tuple[str, torch.Tensor]]
+
+
+def take_part(tensors: Named) -> None:
+    """Iterates over the tensors, so that the other ranks can gather them."""
+    deque(tensors, maxlen=0)
+
+
+def hash_on_all(tensors: Named, hash_of: Callable[[Named], bytes], ranks: Ranks) -> bytes:
+    """Returns the first rank's hash, on all ranks. Collective."""
+    if ranks.is_first:
+        return ranks.bytes_from_first(hash_of(tensors))
+    take_part(tensors)
+    return ranks.bytes_from_first(b"")
+
+
+class Sums:
+    """Sums by name, in double precision and without gradients.
+
+    sums.add("loss", share)
+    sums.over(ranks)            # the whole batch's
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[str, torch.Tensor] = {}
+
+    def add(self, name: str, value: torch.Tensor) -> None:
+        """Adds the value of a micro-batch."""
+        self._sums[name] = self._sums.get(name, torch.zeros(())) + value.detach().double()
+
+    def over(self, ranks: Ranks) -> dict[str, float]:
+        """Returns sums over all ranks; all have the same names, as ranks without rows had an empty
+        call.
+        """
+        names = sorted(self._sums)
+        sums = ranks.sum([float(self._sums[name]) for name in names])
+        return dict(zip(names, sums, strict=True))

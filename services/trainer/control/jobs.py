@@ -1,0 +1,294 @@
+"""Watches the synchronizer for the stages that the trainer should work on."""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from enum import StrEnum
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from pydantic import ValidationError
+
+from services.trainer.messages import StageOrder
+from trinity.api.v1 import synchronizer_pb2
+from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
+from trinity.config.plan import ExperimentPlan, StagePlan
+from trinity.errors import UserError
+from trinity.rpc.health import Health
+from trinity.rpc.limits import CALL_SECONDS
+from trinity.waits import Waits
+
+logger = logging.getLogger(__name__)
+
+
+RECONNECT_SECONDS = 0.3
+LIVE_SECONDS = 10.0
+"""A member that is silent for longer counts as gone."""
+TRAINER = synchronizer_pb2.ROLE_TRAINER
+RUNNING = synchronizer_pb2.STAGE_STATE_RUNNING
+
+
+@dataclass(frozen=True, slots=True)
+class JobKey:
+    """A stage of one start of an experiment."""
+
+    experiment_id: str
+    stage: str
+    start_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A stage to train."""
+
+    key: JobKey
+    order: StageOrder
+    num_ranks: int
+    silence_seconds: float
+    """Time limit for a gang without a sign of life."""
+
+
+class JobBoard:
+    """Keeps the synchronizer's newest view of the experiments.
+
+    `follow` runs as a task; the others read.
+
+        seen = board.num_news
+        if not board.wanted():
+            await board.wait_for_news(seen)
+    """
+
+    def __init__(self, stub: SynchronizerServiceStub, tenant: str = "") -> None:
+        self._stub = stub
+        self._tenant = tenant
+        self._experiments: list[synchronizer_pb2.Experiment] = []
+        self._changed = asyncio.Event()
+        self.num_news = 0
+        self.is_connected = False
+        self._is_away_said = False
+
+    async def follow(self) -> None:
+        """Follows the stream until cancelled, reopening it whenever it breaks."""
+        while True:
+            try:
+                request = synchronizer_pb2.WatchExperimentsRequest(tenant=self._tenant)
+                async for answer in self._stub.WatchExperiments(request):
+                    self._experiments = list(answer.experiments)
+                    self._note(is_connected=True)
+            except grpc.aio.AioRpcError as error:
+                self._say_away(error)
+            self._note(is_connected=False)
+            await asyncio.sleep(RECONNECT_SECONDS)
+
+    async def wait_for_news(self, seen: int) -> None:
+        """Waits until there is more news than the caller has seen."""
+        while self.num_news == seen:
+            await self._changed.wait()
+
+    def wanted(self) -> list[JobKey]:
+        """Returns running stages whose trainer is not done, oldest experiment first."""
+        return [
+            JobKey(experiment.id, stage.name, experiment.start_count)
+            for experiment in self._experiments
+            for stage in experiment.stages
+            if stage.state == RUNNING
+            and TRAINER in stage.roles
+            and TRAINER not in stage.finished_roles
+        ]
+
+    def wants(self, key: JobKey) -> bool:
+        """Returns True if the stage is to be trained, in this very start of the experiment."""
+        return key in self.wanted()
+
+    def wants_anew(self, key: JobKey) -> bool:
+        """Returns True if the stage is to be trained in a later start of the experiment."""
+        return any(
+            (other.experiment_id, other.stage) == (key.experiment_id, key.stage)
+            and other.start_count > key.start_count
+            for other in self.wanted()
+        )
+
+    async def job(
+        self,
+        key: JobKey,
+        *,
+        trainer_id: str,
+        buffer: str,
+        synchronizer: str,
+        transfer_host: str = "127.0.0.1",
+    ) -> Job:
+        """Returns all that ranks need to train the stage.
+
+        Raises: UserError when the plan is not of this version.
+        """
+        request = synchronizer_pb2.GetExperimentRequest(experiment_id=key.experiment_id)
+        answer = await self._stub.GetExperiment(request, timeout=CALL_SECONDS)
+        plan = _plan_of(answer.plan_json)
+        stage = _stage_of(plan, key.stage)
+        start = _start_of(answer.experiment, stage.index)
+        order = StageOrder(
+            tenant=answer.experiment.tenant,
+            experiment_id=key.experiment_id,
+            stage=key.stage,
+            seed=plan.seed,
+            plan_json=stage.model_dump_json(),
+            job_dir=plan.job_dir,
+            start_path=start.path or stage.model_path,
+            start_manifest_sha256=start.manifest_sha256.hex(),
+            trainer_id=trainer_id,
+            buffer_address=buffer,
+            synchronizer_address=synchronizer,
+            transfer_host=transfer_host,
+        )
+        return Job(
+            key=key,
+            order=order,
+            num_ranks=stage.trainer_rank_num,
+            silence_seconds=stage.config.synchronizer.sync_timeout,
+        )
+
+    async def is_trained_by_another(self, key: JobKey, *, trainer_id: str, address: str) -> bool:
+        """Returns True if another live trainer works on the stage.
+
+        A member at this trainer's own address is the process that this one replaced; it is ignored.
+        """
+        request = synchronizer_pb2.GetStatusRequest(experiment_id=key.experiment_id)
+        answer = await self._stub.GetStatus(request, timeout=CALL_SECONDS)
+        return any(
+            member.role == TRAINER
+            and member.id != trainer_id
+            and not (address and member.address == address)
+            and (member.experiment_id, member.stage) == (key.experiment_id, key.stage)
+            and member.silent_seconds <= LIVE_SECONDS
+            for member in answer.members
+        )
+
+    async def fail(self, key: JobKey, reason: str) -> None:
+        """Ends the experiment with a reason."""
+        request = synchronizer_pb2.FailStageRequest(
+            experiment_id=key.experiment_id,
+            stage=key.stage,
+            role=TRAINER,
+            reason=reason,
+            start_count=key.start_count,
+        )
+        await self._stub.FailStage(request, timeout=CALL_SECONDS)
+
+    def _say_away(self, error: grpc.aio.AioRpcError) -> None:
+        """Logs an outage once, however many attempts fail."""
+        if not self._is_away_said:
+            logger.info("the synchronizer does not answer", extra={"reason": error.details()})
+        self._is_away_said = True
+
+    def _note(self, *, is_connected: bool) -> None:
+        self._is_away_said = self._is_away_said and not is_connected
+        self.is_connected = is_connected
+        self.num_news += 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+def _plan_of(text: str) -> ExperimentPlan:
+    try:
+        return ExperimentPlan.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UserError(
+            f"its plan cannot be read: {where}: {first['msg']}; run one version of every service"
+        ) from error
+
+
+def _stage_of(plan: ExperimentPlan, name: str) -> StagePlan:
+    for stage in plan.stages:
+        if stage.name == name and stage.trainer_rank_num >= 1:
+            return stage
+    raise UserError(f"its plan has no stage {name} with a rank to train it")
+
+
+def _start_of(experiment: synchronizer_pb2.Experiment, index: int) -> synchronizer_pb2.Version:
+    """Returns the final version of the nearest earlier stage; empty for the user's model."""
+    for stage in reversed(experiment.stages[:index]):
+        if stage.final_version.path:
+            return stage.final_version
+    return synchronizer_pb2.Version()
+
+
+BUFFER_SERVICE = "trinity.api.v1.BufferService"
+
+
+class Need(StrEnum):
+    """A condition; the value is the message while it is not met."""
+
+    SYNCHRONIZER = "the synchronizer does not answer"
+    BUFFER = "the buffer does not answer"
+    GANG = "a stage is wanted and there is no gang"
+
+
+WAITS_FOR = {Need.SYNCHRONIZER: "synchronizer", Need.BUFFER: "buffer", Need.GANG: "ranks"}
+
+
+class Needs:
+    """Tracks unmet conditions; the trainer is ready while there are none.
+
+    At first both peers are missing. An unmet condition is shown as a wait.
+    """
+
+    def __init__(self, waits: Waits | None = None) -> None:
+        self._missing: set[Need] = set()
+        self._changed = asyncio.Event()
+        self._waits = waits
+        for need in (Need.SYNCHRONIZER, Need.BUFFER):
+            self.note(need, is_met=False)
+
+    def note(self, need: Need, *, is_met: bool) -> None:
+        """Records whether a condition is met."""
+        before = set(self._missing)
+        if is_met:
+            self._missing.discard(need)
+        else:
+            self._missing.add(need)
+        if self._missing != before:
+            self._changed.set()
+            self._show(need, is_met=is_met)
+
+    def have(self, need: Need) -> None:
+        """Records that a condition is met."""
+        self.note(need, is_met=True)
+
+    async def keep(self, health: Health) -> None:
+        """Reports every change to the health service, until cancelled."""
+        while True:
+            self._changed.clear()
+            await health.set_ready(not self._missing, "; ".join(sorted(self._missing)))
+            await self._changed.wait()
+
+    def _show(self, need: Need, *, is_met: bool) -> None:
+        """Shows the condition as a wait; the ranks that need it have deadlines of their own."""
+        if self._waits is None:
+            return
+        if is_met:
+            self._waits.clear(need.name)
+        else:
+            self._waits.set(need.name, waits_for=WAITS_FOR[need], reason=need.value)
+
+    async def follow_board(self, board: JobBoard) -> None:
+        """Tracks whether the synchronizer answers, until cancelled."""
+        while True:
+            seen = board.num_news
+            self.note(Need.SYNCHRONIZER, is_met=board.is_connected)
+            await board.wait_for_news(seen)
+
+    async def follow_buffer(self, channel: grpc.aio.Channel) -> None:
+        """Tracks whether the buffer reports itself ready, until cancelled."""
+        stub = health_pb2_grpc.HealthStub(channel)
+        request = health_pb2.HealthCheckRequest(service=BUFFER_SERVICE)
+        while True:
+            try:
+                async for answer in stub.Watch(request):
+                    is_ready = answer.status == health_pb2.HealthCheckResponse.SERVING
+                    self.note(Need.BUFFER, is_met=is_ready)
+            except grpc.aio.AioRpcError:
+                pass
+            self.note(Need.BUFFER, is_met=False)
+            await asyncio.sleep(RECONNECT_SECONDS)

@@ -1,0 +1,140 @@
+"""The trainer's current state: read by status calls, sent with heartbeats."""
+
+import uuid
+from dataclasses import dataclass, field
+
+import grpc
+
+from services.trainer import messages
+from trinity.api.v1 import trainer_pb2, trainer_pb2_grpc
+from trinity.members import Heartbeats
+
+STAND_BY = "stand by"
+
+
+@dataclass(slots=True)
+class TrainerState:
+    """One per process; changes go out with the next heartbeat."""
+
+    trainer_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    address: str = ""
+    """Address on which this trainer answers; empty where it cannot be called."""
+    experiment_id: str = ""
+    stage: str = ""
+    activity: str = "starting"
+    incarnation: int = 0
+    step: int = 0
+    """The newest step trained; lives that train again do not lower it."""
+    num_ranks: int = 0
+    num_gang_starts: int = 0
+    heartbeats: Heartbeats | None = None
+    _waits: set[str] = field(default_factory=set)
+
+    def begin(self, experiment_id: str, stage: str) -> None:
+        """Records that work on a stage begins."""
+        self.experiment_id, self.stage = experiment_id, stage
+        self.incarnation = self.step = self.num_gang_starts = 0
+        self.end_waits()
+        if self.heartbeats is not None:
+            self.heartbeats.set_work(experiment_id, stage)
+        if experiment_id:
+            self._set_activity("starting the ranks")
+
+    def idle(self) -> None:
+        """Records that there is no stage to train."""
+        self.begin("", "")
+        self._set_activity("waiting for a stage")
+
+    def stand_by(self, stage: str) -> None:
+        """Records that another trainer does the work."""
+        if self.experiment_id:
+            self.begin("", "")
+        self._set_activity("standing by")
+        reason = f"it works on stage {stage}"
+        self.set_wait(STAND_BY, waits_for="another trainer", reason=reason)
+
+    def note_activity(self, report: messages.Activity) -> bool:
+        """Records the first rank's report; returns True if a step was trained the first time."""
+        is_progress = report.step > self.step
+        self.incarnation = report.incarnation
+        self.step = max(self.step, report.step)
+        self._set_activity(report.activity)
+        if self.heartbeats is not None:
+            self.heartbeats.set_version(report.version)
+        return is_progress
+
+    def note_wait(self, rank: int, wait: messages.Waiting) -> None:
+        """Records that a rank's wait continues, or is over."""
+        name = f"rank {rank}: {wait.name}"
+        if wait.waits_for:
+            self.set_wait(
+                name,
+                waits_for=wait.waits_for,
+                reason=wait.reason,
+                deadline_seconds=wait.deadline_seconds,
+            )
+        else:
+            self.clear_wait(name)
+
+    def end_waits(self) -> None:
+        """Clears all waits: the ranks that waited are gone, or do something else."""
+        if self.heartbeats is not None:
+            for name in self._waits:
+                self.heartbeats.waits.clear(name)
+        self._waits.clear()
+
+    def set_wait(
+        self,
+        name: str,
+        *,
+        waits_for: str,
+        reason: str,
+        deadline_seconds: float = 0.0,
+        waited_seconds: float = 0.0,
+    ) -> None:
+        """Records a wait, as `Waits.set` does; it ends with the ranks at the latest."""
+        self._waits.add(name)
+        if self.heartbeats is not None:
+            self.heartbeats.waits.set(
+                name,
+                waits_for=waits_for,
+                reason=reason,
+                deadline_seconds=deadline_seconds,
+                waited_seconds=waited_seconds,
+            )
+
+    def clear_wait(self, name: str) -> None:
+        """Records that a wait is over."""
+        if self.heartbeats is not None:
+            self.heartbeats.waits.clear(name)
+
+    def _set_activity(self, activity: str) -> None:
+        self.activity = activity
+        if self.heartbeats is not None:
+            self.heartbeats.set_activity(activity)
+
+
+class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
+    """Answers from the state alone."""
+
+    def __init__(self, state: TrainerState) -> None:
+        self._state = state
+
+    async def GetTrainerStatus(
+        self,
+        request: trainer_pb2.GetTrainerStatusRequest,
+        context: grpc.aio.ServicerContext,
+    ) -> trainer_pb2.GetTrainerStatusResponse:
+        """Returns the trainer's current state."""
+        del request, context
+        state = self._state
+        return trainer_pb2.GetTrainerStatusResponse(
+            trainer_id=state.trainer_id,
+            experiment_id=state.experiment_id,
+            stage=state.stage,
+            activity=state.activity,
+            incarnation=state.incarnation,
+            step=state.step,
+            num_ranks=state.num_ranks,
+            num_gang_starts=state.num_gang_starts,
+        )

@@ -1,0 +1,425 @@
+"""Detects a gang that is alive and makes no progress."""
+
+import asyncio
+import logging
+import math
+import time
+from asyncio import FIRST_COMPLETED
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from enum import Enum
+
+import grpc
+
+from services.trainer.control.gang import Gang, GangKeeper, RankDied, RankEvent
+from services.trainer.control.jobs import Job, JobBoard, JobKey, Need, Needs
+from services.trainer.control.status import TrainerState
+from services.trainer.messages import Activity, StageEnded, StageFailed, Waiting
+from services.trainer.settings import TrainerSettings
+from trinity.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+
+START_SECONDS = 600.0
+"""Least time limit for importing and joining, on slow disks too."""
+
+
+class Watchdog:
+    """Measures how long a gang may still be silent.
+
+    Any rank's event counts: ranks that wait for one another cannot go on for long without each. A
+    rank that reported a wait with a deadline may be silent until then.
+    """
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seconds = seconds
+        self._first_seconds = max(seconds, START_SECONDS)
+        self._started = clock()
+        self._heard: float | None = None
+        self._waits: dict[tuple[int, str], float] = {}
+        """The times at which open waits give up, by rank and name."""
+
+    @property
+    def complaint(self) -> str:
+        """The reason to give for a gang whose time is over."""
+        return (
+            f"no rank gave a sign of life for {self.silent_seconds:.0f} s, and none had said that "
+            "it waits (`synchronizer.sync_timeout`)"
+        )
+
+    @property
+    def is_excused(self) -> bool:
+        """True if a rank has reported what it waits for."""
+        return bool(self._waits)
+
+    @property
+    def silent_seconds(self) -> float:
+        """Seconds since the last sign of life, or since the start."""
+        return self._clock() - (self._started if self._heard is None else self._heard)
+
+    @property
+    def limit_seconds(self) -> float:
+        """Limit of silence without a reported wait."""
+        return self._first_seconds if self._heard is None else self._seconds
+
+    def note(self, heard: RankEvent) -> None:
+        """Records an event of a rank."""
+        self._heard = self._clock()
+        if not isinstance(heard.event, Waiting):
+            return
+        place = heard.rank, heard.event.name
+        if not heard.event.waits_for:
+            self._waits.pop(place, None)
+        else:
+            self._waits.setdefault(place, self._heard + (heard.event.deadline_seconds or math.inf))
+
+    def remaining_seconds(self) -> float:
+        """Returns the seconds until the gang counts as stuck."""
+        if self._heard is None:
+            return self._started + self._first_seconds - self._clock()
+        excused = max([self._heard, *self._waits.values()])
+        return excused + self._seconds - self._clock()
+
+
+SILENCE = "silence"
+SHOWN_SILENCE_SECONDS = 2.0
+LAST_LISTEN_SECONDS = 0.1
+"""Least time to listen: what ranks sent while the service was held up counts, however late."""
+
+
+class Outcome(Enum):
+    """The ways in which a life ends."""
+
+    FINISHED = "finished"
+    CANCELLED = "cancelled"
+    """The buffer ended the stage."""
+    SUPERSEDED = "superseded"
+    """A newer incarnation trains the stage."""
+    DIED = "died"
+    """Another life may succeed."""
+    HOPELESS = "hopeless"
+    """Another life would end the same way."""
+    UNWANTED = "unwanted"
+    """The stage is no longer to be trained, or the service stops."""
+
+
+@dataclass(frozen=True, slots=True)
+class LifeEnd:
+    """The outcome of a life and its reason; the ranks are of further use only after FINISHED."""
+
+    outcome: Outcome
+    reason: str = ""
+
+
+class StageLife:
+    """Follows the gang, and ends with the first rank that ends in any way but by finishing."""
+
+    def __init__(
+        self,
+        *,
+        gang: Gang,
+        job: Job,
+        board: JobBoard,
+        state: TrainerState,
+        stop: asyncio.Event,
+        stop_seconds: float,
+    ) -> None:
+        self._gang = gang
+        self._job = job
+        self._board = board
+        self._state = state
+        self._stop = stop
+        self._stop_seconds = stop_seconds
+        self._unwanted_since: float | None = None
+        self.made_progress = False
+        """True if a step was trained for the first time."""
+
+    async def run(self) -> LifeEnd:
+        """Has the stage trained."""
+        watchdog = Watchdog(self._job.silence_seconds)
+        self._gang.order(self._job.order)
+        num_finished = 0
+        while num_finished < self._gang.num_ranks:
+            heard = await self._hear(watchdog)
+            match heard:
+                case LifeEnd():
+                    return heard
+                case RankDied(reason=reason):
+                    return LifeEnd(Outcome.DIED, reason)
+                case RankEvent(event=StageFailed(reason=reason, can_retry=can_retry)):
+                    return LifeEnd(Outcome.DIED if can_retry else Outcome.HOPELESS, reason)
+                case RankEvent(event=StageEnded(outcome="finished")):
+                    num_finished += 1
+                case RankEvent(event=StageEnded(outcome=outcome, reason=reason)):
+                    return LifeEnd(Outcome(outcome), reason)
+                case RankEvent():
+                    self._note(heard)
+        return LifeEnd(Outcome.FINISHED)
+
+    async def _hear(self, watchdog: Watchdog) -> RankEvent | RankDied | LifeEnd:
+        """Returns a rank's next event, or the end of the life."""
+        shown = asyncio.get_running_loop().call_later(
+            SHOWN_SILENCE_SECONDS, self._show_silence, watchdog
+        )
+        try:
+            return await self._hear_next(watchdog)
+        finally:
+            shown.cancel()
+            self._state.clear_wait(SILENCE)
+
+    def _show_silence(self, watchdog: Watchdog) -> None:
+        """Shows a wait for ranks that have not said what they wait for themselves."""
+        if watchdog.is_excused:
+            return
+        self._state.set_wait(
+            SILENCE,
+            waits_for="ranks",
+            reason=f"a sign of life; the last one: {self._state.activity}",
+            deadline_seconds=watchdog.limit_seconds,
+            waited_seconds=watchdog.silent_seconds,
+        )
+
+    async def _hear_next(self, watchdog: Watchdog) -> RankEvent | RankDied | LifeEnd:
+        while not self._stop.is_set():
+            seen = self._board.num_news
+            silence, unwanted = watchdog.remaining_seconds(), self._unwanted_seconds()
+            if unwanted <= 0:
+                break
+            heard = await self._next(seen, max(min(silence, unwanted), LAST_LISTEN_SECONDS))
+            if isinstance(heard, RankEvent):
+                watchdog.note(heard)
+            if heard is not None:
+                return heard
+            if silence <= 0:
+                return LifeEnd(Outcome.DIED, watchdog.complaint)
+        return LifeEnd(Outcome.UNWANTED)
+
+    def _unwanted_seconds(self) -> float:
+        """Returns how long to go on listening; infinite while the stage is to be trained.
+
+        A stage also leaves the list when its ranks have finished it: they soon report that.
+        """
+        if not self._board.is_connected or self._board.wants(self._job.key):
+            self._unwanted_since = None
+            return math.inf
+        if self._board.wants_anew(self._job.key):
+            return 0.0
+        now = time.monotonic()
+        if self._unwanted_since is None:
+            self._unwanted_since = now
+        return self._unwanted_since + self._stop_seconds - now
+
+    async def _next(self, seen: int, seconds: float) -> RankEvent | RankDied | None:
+        """Returns the gang's next event; None when news, the stop or the time limit come first."""
+        hearing = asyncio.create_task(self._gang.hear())
+        others: list[asyncio.Task[object]] = [
+            asyncio.create_task(self._stop.wait()),
+            asyncio.create_task(self._board.wait_for_news(seen)),
+        ]
+        limit = None if math.isinf(seconds) else seconds
+        await asyncio.wait([hearing, *others], timeout=limit, return_when=FIRST_COMPLETED)
+        for other in others:
+            other.cancel()
+        if hearing.done():
+            return hearing.result()
+        hearing.cancel()
+        return None
+
+    def _note(self, heard: RankEvent) -> None:
+        """Records waits of all ranks, but activities of the first rank alone."""
+        if isinstance(heard.event, Waiting):
+            self._state.note_wait(heard.rank, heard.event)
+        elif isinstance(heard.event, Activity) and heard.rank == 0:
+            self.made_progress |= self._state.note_activity(heard.event)
+
+
+RETRY = "retry"
+RETRY_SECONDS = 1.0
+STAND_BY_SECONDS = 5.0
+
+
+class Supervisor:
+    """Runs until told to stop; trains one stage at a time, the oldest first.
+
+    A stage is left alone once its end was reported to the synchronizer, and while another trainer
+    is seen to train it; a resumed experiment is another start, with stages of its own.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: TrainerSettings,
+        board: JobBoard,
+        state: TrainerState,
+        keeper: GangKeeper,
+        needs: Needs,
+        stop: asyncio.Event,
+    ) -> None:
+        self._settings = settings
+        self._board = board
+        self._state = state
+        self._keeper = keeper
+        self._needs = needs
+        self._stop = stop
+        self._told: set[JobKey] = set()
+        """Stages whose end was reported to the synchronizer; its news may not show that yet."""
+        self._left_to_others: set[JobKey] = set()
+
+    async def run(self) -> None:
+        """Works, then stops the ranks gracefully."""
+        try:
+            while not self._stop.is_set():
+                await self._work_or_wait()
+        finally:
+            await self._keeper.stop()
+
+    async def _work_or_wait(self) -> None:
+        seen = self._board.num_news
+        wanted = [key for key in self._board.wanted() if key not in self._told]
+        ours = [key for key in wanted if key not in self._left_to_others]
+        if ours:
+            if await self._is_free(ours[0]):
+                await self._take_up(ours[0])
+            return
+        self._needs.have(Need.GANG)
+        if not self._keeper.has_gang and self._settings.preload_ranks:
+            await self._keeper.gang_of(self._settings.preload_ranks)
+        if wanted:
+            await self._stand_by(wanted, seen)
+        else:
+            self._state.idle()
+            await self._until(self._board.wait_for_news(seen))
+
+    async def _is_free(self, key: JobKey) -> bool:
+        """Returns True if no other trainer works on it; if that is unknown, incarnations decide."""
+        try:
+            if not await self._is_trained_by_another(key):
+                return True
+        except grpc.aio.AioRpcError as error:
+            logger.info("cannot check for other trainers", extra={"reason": error.details()})
+            return True
+        logger.info("another trainer works on a stage", extra={"stage": key.stage})
+        self._left_to_others.add(key)
+        return False
+
+    async def _is_trained_by_another(self, key: JobKey) -> bool:
+        return await self._board.is_trained_by_another(
+            key, trainer_id=self._state.trainer_id, address=self._state.address
+        )
+
+    async def _take_up(self, key: JobKey) -> None:
+        try:
+            job = await self._board.job(
+                key,
+                trainer_id=self._state.trainer_id,
+                buffer=self._settings.buffer,
+                synchronizer=self._settings.synchronizer,
+                transfer_host=self._settings.transfer_host,
+            )
+        except grpc.aio.AioRpcError as error:
+            logger.warning("cannot fetch the plan", extra={"reason": error.details()})
+            self._show_retry(f"to read the plan of stage {key.stage}: {error.details()}")
+            await self._until(asyncio.sleep(RETRY_SECONDS))
+            return
+        except UserError as error:
+            await self._fail(key, f"the trainer cannot begin stage `{key.stage}`: {error}")
+            return
+        self._state.clear_wait(RETRY)
+        end = await self._train(job)
+        logger.info(
+            "work on a stage ended",
+            extra={"stage": key.stage, "outcome": end.outcome.value, "why": end.reason},
+        )
+        if end.outcome is Outcome.FINISHED:
+            self._told.add(key)
+        elif end.outcome is Outcome.SUPERSEDED:
+            self._left_to_others.add(key)
+        elif end.outcome is not Outcome.UNWANTED and self._board.wants(key):
+            await self._fail(key, _sentence(key, end))
+
+    async def _train(self, job: Job) -> LifeEnd:
+        """Starts lives one after the other, until the stage ends or restarts stop helping."""
+        self._state.begin(job.key.experiment_id, job.key.stage)
+        starts_without_progress = 0
+        while True:
+            self._needs.note(Need.GANG, is_met=self._keeper.has_gang)
+            life = StageLife(
+                gang=await self._keeper.gang_of(job.num_ranks),
+                job=job,
+                board=self._board,
+                state=self._state,
+                stop=self._stop,
+                stop_seconds=self._settings.stop_seconds,
+            )
+            self._needs.have(Need.GANG)
+            self._state.num_gang_starts += 1
+            end = await life.run()
+            await self._clear_away(end)
+            if end.outcome is not Outcome.DIED:
+                return end
+            logger.error("the gang died", extra={"reason": end.reason})
+            starts_without_progress = 1 if life.made_progress else starts_without_progress + 1
+            if starts_without_progress > self._settings.max_restarts:
+                return LifeEnd(Outcome.HOPELESS, end.reason)
+
+    async def _clear_away(self, end: LifeEnd) -> None:
+        """Kills ranks after anything but a regular end, as they may hang in each other's calls."""
+        if end.outcome is Outcome.UNWANTED:
+            await self._keeper.stop()
+        elif end.outcome is not Outcome.FINISHED:
+            await self._keeper.kill()
+        self._state.end_waits()
+
+    async def _stand_by(self, keys: list[JobKey], seen: int) -> None:
+        """Waits until there is news, or another trainer that works on a stage is gone."""
+        self._state.stand_by(keys[0].stage)
+        await self._until(self._board.wait_for_news(seen), STAND_BY_SECONDS)
+        for key in keys:
+            try:
+                is_trained = await self._is_trained_by_another(key)
+            except grpc.aio.AioRpcError as error:
+                logger.info("cannot check for other trainers", extra={"reason": error.details()})
+                return
+            if not is_trained:
+                logger.warning("no other trainer works on a stage", extra={"stage": key.stage})
+                self._left_to_others.discard(key)
+
+    async def _fail(self, key: JobKey, reason: str) -> None:
+        """Reports the failure until it is accepted: no other process ends the experiment."""
+        logger.error("the stage fails", extra={"reason": reason})
+        while not self._stop.is_set() and self._board.wants(key):
+            try:
+                await self._board.fail(key, reason)
+            except grpc.aio.AioRpcError as error:
+                logger.warning("cannot report the failure", extra={"reason": error.details()})
+                self._show_retry(f"to report that the stage failed: {error.details()}")
+                await self._until(asyncio.sleep(RETRY_SECONDS))
+            else:
+                self._told.add(key)
+                self._state.clear_wait(RETRY)
+                return
+
+    def _show_retry(self, reason: str) -> None:
+        """Shows a wait without a deadline: no other process could do it, so retries never end."""
+        self._state.set_wait(RETRY, waits_for="synchronizer", reason=reason)
+
+    async def _until(
+        self, awaitable: Coroutine[object, object, object], seconds: float | None = None
+    ) -> None:
+        """Waits for the awaitable, for the stop or for the time to pass."""
+        tasks: list[asyncio.Task[object]] = [
+            asyncio.create_task(awaitable),
+            asyncio.create_task(self._stop.wait()),
+        ]
+        await asyncio.wait(tasks, timeout=seconds, return_when=FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+
+
+def _sentence(key: JobKey, end: LifeEnd) -> str:
+    """Returns the reason that the experiment ends, as the user reads it."""
+    if end.outcome is Outcome.CANCELLED:
+        return f"the buffer ended stage `{key.stage}`: {end.reason or 'it did not say why'}"
+    return f"the trainer failed in stage `{key.stage}`: {end.reason}"

@@ -1,0 +1,138 @@
+"""Converts the rows of batches as the buffer sends them into rows to train on."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from services.trainer.types import RunReward, TrainRow
+from trinity.api.v1 import buffer_pb2, experience_pb2
+from trinity.codec import sequence_from_proto
+from trinity.errors import RunFailed
+from trinity.tensor_codec import tensor_from_proto
+from trinity.types import ArrayData, FloatArray, JsonObject
+
+ADVANTAGES = "advantages"
+TOKEN_REWARDS = "token_rewards"
+TEACHER_LOGPROBS = "teacher_logprobs"
+REWARD_BASELINE = "reward_baseline"
+NEVER_TRAINED = frozenset(
+    {experience_pb2.FINISH_REASON_ABORT, experience_pb2.FINISH_REASON_PROMPT_TRUNCATED}
+)
+
+
+class RowFormatter(Protocol):
+    """Tokenizes a row of training data: returns one row, or the two of a pair."""
+
+    def __call__(
+        self, row: JsonObject, *, index: int, position: int, weight: float
+    ) -> Sequence[TrainRow]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowReader:
+    """Reads the rows of a stage's batches.
+
+    rows = RowReader(formatter=formatter, among_rollouts=False).read(messages)
+    """
+
+    formatter: RowFormatter | None
+    """Formats training data; None where there is none."""
+    among_rollouts: bool
+    """True if training data is mixed with rollouts."""
+
+    def read(self, messages: Iterable[buffer_pb2.BatchRow]) -> list[TrainRow]:
+        """Returns the rows in order of position, with their tokens.
+
+        Raises: RunFailed when a row is of a kind that the stage cannot train on.
+        """
+        ordered = sorted(messages, key=lambda message: message.position)
+        return [row for message in ordered for row in self._read(message)]
+
+    def _read(self, message: buffer_pb2.BatchRow) -> Sequence[TrainRow]:
+        if message.WhichOneof("source") == "experience":
+            return [_from_experience(message)]
+        if self.formatter is None:
+            raise RunFailed(f"row {message.position} of the batch is training data, not a rollout")
+        rows = self.formatter(
+            json.loads(message.row_json),
+            index=message.row_index,
+            position=message.position,
+            weight=message.weight,
+        )
+        return [replace(row, is_expert=self.among_rollouts) for row in rows]
+
+
+def _from_experience(message: buffer_pb2.BatchRow) -> TrainRow:
+    experience = message.experience
+    if experience.WhichOneof("body") != "sequence":
+        raise RunFailed(f"experience {experience.id} is a pair: this algorithm takes sequences")
+    sequence = sequence_from_proto(experience.sequence)
+    mask = sequence.action_mask
+    if experience.finish_reason in NEVER_TRAINED:
+        mask = np.zeros_like(mask)
+    temperature = experience.sampling.temperature
+    length = sequence.response_length
+    advantages = _of_tokens(experience, ADVANTAGES, length)
+    if advantages is None:
+        advantages = np.full(length, message.advantage, dtype=np.float32)
+    return TrainRow(
+        position=message.position,
+        tokens=sequence.tokens,
+        prompt_length=sequence.prompt_length,
+        mask=mask,
+        rollout_logprobs=sequence.rollout_logprobs,
+        advantages=advantages,
+        weight=message.weight,
+        temperature=temperature if temperature > 0 else 1.0,
+        run_reward=_run_reward(experience),
+        token_rewards=_of_tokens(experience, TOKEN_REWARDS, length),
+        teacher_logprobs=_of_tokens(experience, TEACHER_LOGPROBS, length),
+        reward_baseline=_of_sequence(experience, REWARD_BASELINE),
+        oldest_version=min((span.version for span in experience.version_spans), default=None),
+    )
+
+
+def _run_reward(experience: experience_pb2.Experience) -> RunReward | None:
+    if not experience.HasField("reward"):
+        return None
+    return RunReward(
+        assignment_id=experience.assignment_id,
+        run=experience.eid.run,
+        reward=experience.reward,
+        parts=dict(experience.reward_parts),
+    )
+
+
+def _of_tokens(
+    experience: experience_pb2.Experience, name: str, response_length: int
+) -> FloatArray | None:
+    """Returns a further array of the experience, one number per response token; None if absent."""
+    data = _array(experience, name)
+    if data is None:
+        return None
+    if data.shape != (response_length,):
+        raise RunFailed(
+            f"experience {experience.id} has {name} of shape {list(data.shape)} "
+            f"for {response_length} response tokens"
+        )
+    return data.astype(np.float32)
+
+
+def _of_sequence(experience: experience_pb2.Experience, name: str) -> float | None:
+    data = _array(experience, name)
+    if data is None:
+        return None
+    if data.size != 1:
+        raise RunFailed(
+            f"experience {experience.id} has {name} of shape {list(data.shape)}: it is one number"
+        )
+    return float(data.reshape(()).astype(np.float64))
+
+
+def _array(experience: experience_pb2.Experience, name: str) -> ArrayData | None:
+    if name not in experience.arrays:
+        return None
+    return tensor_from_proto(experience.arrays[name]).data

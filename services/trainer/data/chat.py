@@ -1,0 +1,260 @@
+"""A chat template for training data: errors name the row that the template refuses."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from jinja2 import TemplateError
+from transformers import PreTrainedTokenizerBase
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from trinity.errors import UserError
+
+Message = dict[str, object]
+Tools = list[object]
+Span = tuple[int, int]
+"""Start and end of a range of characters; the end is exclusive."""
+
+MARK = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
+STAND_IN = "7c1b0standin4e92d"
+NOT_RENDERED = (TemplateError, TypeError, ValueError, LookupError)
+"""Exceptions that templates raise for messages they do not expect."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """The messages of a row, or a prefix of them."""
+
+    index: int
+    """The row's index."""
+    messages: Sequence[Message]
+    tools: Tools | None = None
+
+    @property
+    def answers(self) -> list[int]:
+        """Indexes of the assistant's messages."""
+        return [i for i, message in enumerate(self.messages) if message["role"] == "assistant"]
+
+    def until(self, place: int) -> "Conversation":
+        """Returns the messages before that one."""
+        return replace(self, messages=self.messages[:place])
+
+    def followed_by(self, messages: Sequence[Message]) -> "Conversation":
+        """Returns the conversation with more messages at its end."""
+        return replace(self, messages=[*self.messages, *messages])
+
+    def with_stand_in(self, place: int) -> "Conversation":
+        """Returns the conversation with the text of that message replaced by a stand-in."""
+        other: Message = {"role": self.messages[place]["role"], "content": STAND_IN}
+        return replace(self, messages=[*self.messages[:place], other, *self.messages[place + 1 :]])
+
+
+class ChatTemplate:
+    """A tokenizer's chat template with the switches that are set.
+
+    template.text(conversation.until(3), with_answer_to_come=True)
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, switches: Mapping[str, bool]) -> None:
+        self._tokenizer = tokenizer
+        self._switches = dict(switches)
+
+    def text(self, conversation: Conversation, *, with_answer_to_come: bool = False) -> str:
+        """Renders the conversation as the model reads it.
+
+        Raises: UserError when the template refuses it.
+        """
+        try:
+            text = self._tokenizer.apply_chat_template(
+                list(conversation.messages),
+                tools=conversation.tools,
+                tokenize=False,
+                add_generation_prompt=with_answer_to_come,
+                **self._switches,
+            )
+        except NOT_RENDERED as error:
+            raise _refused(conversation, error) from error
+        assert isinstance(text, str)
+        return text
+
+    def marks_answers(self, conversation: Conversation) -> bool:
+        """Returns True if the template marks what the assistant generates by `{% generation %}`."""
+        return MARK.search(self._template(conversation)) is not None
+
+    def marked(self, conversation: Conversation) -> tuple[str, list[Span]]:
+        """Renders the conversation as the model reads it, with the spans that are marked.
+
+        Raises: UserError when the template refuses it.
+        """
+        try:
+            (text,), (spans,) = render_jinja_template(
+                [list(conversation.messages)],
+                tools=conversation.tools,
+                chat_template=self._template(conversation),
+                return_assistant_tokens_mask=True,
+                **{**self._tokenizer.special_tokens_map, **self._switches},
+            )
+        except NOT_RENDERED as error:
+            raise _refused(conversation, error) from error
+        return text, spans
+
+    def _template(self, conversation: Conversation) -> str:
+        template: str = self._tokenizer.get_chat_template(None, conversation.tools)
+        return template
+
+
+def _refused(conversation: Conversation, error: Exception) -> UserError:
+    return UserError(
+        f"row {conversation.index}: the chat template refuses it ({' '.join(str(error).split())}): "
+        "correct its messages, or set `format.chat_template`"
+    )
+
+
+def find_answers(template: ChatTemplate, conversation: Conversation) -> tuple[str, list[Span]]:
+    """Returns the text of a conversation that ends with an answer, and the spans of its answers.
+
+    A template that marks answers by `{% generation %}` is trusted. Otherwise an answer begins where
+    the prompt that the model is given ends, and reaches to the end of the text of the messages up
+    to it; this requires that both are prefixes of the whole text. They are not where the template
+    writes an earlier turn differently from the last one, as templates do that drop the thoughts of
+    earlier turns. An earlier answer is then the part of the text that changes when a stand-in
+    replaces it: the text before and after it belongs to the other messages, in any form. Text with
+    which the template closes a turn belongs to the answer, where it follows it.
+
+    Raises: UserError when the template does not let answers be told from the text around them.
+    """
+    if template.marks_answers(conversation):
+        whole, spans = template.marked(conversation)
+        return whole, _in_order(spans, conversation)
+    whole = template.text(conversation)
+    spans = [_span(template, conversation, place, whole) for place in conversation.answers]
+    return whole, _in_order(spans, conversation)
+
+
+def _span(template: ChatTemplate, conversation: Conversation, place: int, whole: str) -> Span:
+    before = template.text(conversation.until(place), with_answer_to_come=True)
+    through = template.text(conversation.until(place + 1))
+    if through.startswith(before) and whole.startswith(through):
+        return len(before), len(through)
+    is_last = place == len(conversation.messages) - 1
+    span = None if is_last else _what_changes(template, conversation, place, whole)
+    if span is None:
+        raise _inseparable(conversation, f"the answer in message {place}")
+    return span
+
+
+def _what_changes(
+    template: ChatTemplate, conversation: Conversation, place: int, whole: str
+) -> Span | None:
+    try:
+        parts = template.text(conversation.with_stand_in(place)).split(STAND_IN)
+        as_last = template.text(conversation.until(place + 1).with_stand_in(place)).split(STAND_IN)
+    except UserError:  # e.g. the template wants a tool call before a tool's answer
+        return None
+    if len(parts) != 2 or len(as_last) != 2:
+        return None
+    before, after = parts
+    start, end = len(before), len(whole) - len(after)
+    if start > end or not (whole.startswith(before) and whole.endswith(after)):
+        return None
+    closing = as_last[1].rstrip()
+    return start, end + len(closing) if after.startswith(closing) else end
+
+
+def _in_order(spans: list[Span], conversation: Conversation) -> list[Span]:
+    ends = [0, *(end for _, end in spans)]
+    if any(start < end for (start, _), end in zip(spans, ends, strict=False)):
+        raise _inseparable(conversation, "one answer")
+    return spans
+
+
+def _inseparable(conversation: Conversation, what: str) -> UserError:
+    return UserError(
+        f"row {conversation.index}: {what} cannot be told from the text around it, as the chat "
+        "template writes that text differently once the answer is there: set "
+        "`format.enable_thinking` as the answers were written, or `format.chat_template` to a "
+        "template with {% generation %} around what the assistant writes"
+    )
+
+
+class Encoded(NamedTuple):
+    """A row's tokens."""
+
+    tokens: list[int]
+    prompt_length: int
+    """Number of tokens before the first that is trained on."""
+    mask: list[bool] | None = None
+    """True for those of the remaining tokens that are trained on; None means all."""
+
+
+class ChatText:
+    """A tokenizer with the tokens that end an answer, and the template's switches.
+
+    tokens, prompt_length, _ = chat.encode(prompt, messages[-1:])
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        end_tokens: frozenset[int],
+        switches: Mapping[str, bool] | None = None,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._end_tokens = end_tokens
+        self._template = ChatTemplate(tokenizer, switches or {})
+
+    def encode(self, prompt: Conversation, answer: Sequence[Message]) -> Encoded:
+        """Encodes a prompt and its answer; the prompt ends where the answer begins.
+
+        Raises: UserError when the template does not let prompt and answer be separated.
+        """
+        before = self._template.text(prompt, with_answer_to_come=True)
+        text = self._template.text(prompt.followed_by(answer))
+        if not text.startswith(before):
+            raise UserError(
+                f"row {prompt.index} cannot be split into prompt and answer: the chat template "
+                "writes the prompt differently once the answer follows: set "
+                "`format.enable_thinking` as the answers were written, or `format.chat_template`"
+            )
+        prompt_tokens = self._tokens(before)
+        trained, _ = self._cut_after_end(self._tokens(text[len(before) :]))
+        return Encoded(prompt_tokens + trained, len(prompt_tokens))
+
+    def encode_turns(self, conversation: Conversation) -> Encoded:
+        """Encodes a conversation to train on all its answers, with everything between them masked.
+
+        The tokens are those of the whole text, up to the last answer. Each answer is trained on as
+        it stands in that text: a template that drops the thoughts of earlier turns drops them here
+        too, as it does where the model is asked for the last answer.
+
+        Raises: UserError when the template does not let answers be told from the text around them.
+        """
+        last = conversation.answers[-1]
+        text, spans = find_answers(self._template, conversation.until(last + 1))
+        tokens: list[int] = []
+        mask: list[bool] = []
+        done, after_end = 0, list[int]()
+        for start, end in spans:
+            untrained = after_end + self._tokens(text[done:start])
+            trained, after_end = self._cut_after_end(self._tokens(text[start:end]))
+            tokens += untrained + trained
+            mask += [False] * len(untrained) + [True] * len(trained)
+            done = end
+        if True not in mask:
+            raise UserError(
+                f"row {conversation.index}: the chat template marks nothing of it as generated: "
+                "set `format.chat_template`"
+            )
+        first = mask.index(True)
+        return Encoded(tokens, first, mask[first:])
+
+    def _tokens(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
+
+    def _cut_after_end(self, answer: list[int]) -> tuple[list[int], list[int]]:
+        """Splits off what follows the end token: templates add line breaks that no rollout sees."""
+        ends = [place for place, token in enumerate(answer) if token in self._end_tokens]
+        end = ends[-1] + 1 if ends else len(answer)
+        return answer[:end], answer[end:]

@@ -1,0 +1,334 @@
+"""Encoders of rows of training data to tokens, one for each kind of data."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
+
+from services.trainer.data.chat import ChatText, Conversation, Encoded, Message, Tools
+from services.trainer.types import PairSide, TrainRow
+from trinity.algorithm.algorithm_type import RowSchema
+from trinity.config.data_format import FormatConfig
+from trinity.errors import UserError
+from trinity.types import JsonObject
+
+
+class Encoder(Protocol):
+    """Returns one sequence for a row, or the two of a pair, the chosen one first."""
+
+    def __call__(self, row: JsonObject, index: int) -> Sequence[Encoded]: ...
+
+
+class AnswerEncoder:
+    """Encoder for sft: trains on the last message, all the assistant's, or the response."""
+
+    def __init__(self, chat: ChatText, row_format: FormatConfig) -> None:
+        self._chat = chat
+        self._format = row_format
+
+    def __call__(self, row: JsonObject, index: int) -> Sequence[Encoded]:
+        """Raises: UserError naming the row and what it lacks."""
+        form = self._format
+        if form.prompt_type == "plaintext":
+            prompt = Conversation(index=index, messages=prompt_of(row, form, index))
+            answer = _text_message("assistant", _text(row, form.response_key, index))
+            return [self._chat.encode(prompt, [answer])]
+        conversation = Conversation(
+            index=index,
+            messages=_messages(row, form.messages_key, index),
+            tools=tools_of(row, form, index),
+        )
+        where = f"row {index}, column {form.messages_key!r}"
+        if form.enable_concatenated_multi_turn:
+            _check_turns(conversation, where)
+            return [self._chat.encode_turns(conversation)]
+        _check_last(conversation, where)
+        prompt = conversation.until(len(conversation.messages) - 1)
+        return [self._chat.encode(prompt, conversation.messages[-1:])]
+
+
+class PairEncoder:
+    """Encoder for dpo: a better and a worse answer to the same prompt, both trained on."""
+
+    def __init__(self, chat: ChatText, row_format: FormatConfig) -> None:
+        self._chat = chat
+        self._format = row_format
+
+    def __call__(self, row: JsonObject, index: int) -> Sequence[Encoded]:
+        """Raises: UserError naming the row and what it lacks."""
+        form = self._format
+        if form.prompt_type == "messages":
+            messages = _messages(row, form.messages_key, index)
+        else:
+            messages = prompt_of(row, form, index)
+        answers = [_answer(row, key, index) for key in (form.chosen_key, form.rejected_key)]
+        prompt = Conversation(index=index, messages=messages, tools=tools_of(row, form, index))
+        return [self._chat.encode(prompt, answer) for answer in answers]
+
+
+class TextEncoder:
+    """Encoder for cpt: a text and its end token; all but the first token is trained on."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, row_format: FormatConfig) -> None:
+        self._tokenizer = tokenizer
+        self._key = row_format.prompt_key
+
+    def __call__(self, row: JsonObject, index: int) -> Sequence[Encoded]:
+        """Raises: UserError naming the row and what it lacks."""
+        tokens: list[int] = self._tokenizer(_text(row, self._key, index))["input_ids"]
+        end = self._tokenizer.eos_token_id
+        if end is not None and tokens[-1:] != [end]:
+            tokens = [*tokens, end]
+        return [Encoded(tokens, min(1, len(tokens)))]
+
+
+def prompt_of(row: JsonObject, form: FormatConfig, index: int) -> list[Message]:
+    """Returns the prompt of a row of texts, after the system prompt if there is one.
+
+    The system prompt is the row's own, or that of all rows.
+    """
+    key, system = form.system_prompt_key, form.system_prompt
+    if key and _column(row, key, index) not in (None, ""):
+        system = _text(row, key, index)
+    user = _text_message("user", _text(row, form.prompt_key, index))
+    return [_text_message("system", system), user] if system else [user]
+
+
+def tools_of(row: JsonObject, form: FormatConfig, index: int) -> Tools | None:
+    """Returns the tools that the prompt offers; most rows have no such column.
+
+    Raises: UserError when the column holds something other than a list.
+    """
+    value = row.get(form.tools_key)
+    if not value:
+        return None
+    tools = _parsed(value, form.tools_key, index)
+    if not (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools)):
+        raise UserError(f"row {index}, column {form.tools_key!r}: not a list of JSON schemas")
+    return list(tools)
+
+
+def _text_message(role: str, content: object) -> Message:
+    return {"role": role, "content": content}
+
+
+def _answer(row: JsonObject, key: str, index: int) -> list[Message]:
+    """Returns the answer's messages from a list, its JSON text, or the text of one answer."""
+    value = _column(row, key, index)
+    if isinstance(value, str) and not value.startswith("[{"):
+        return [_text_message("assistant", value)]
+    return _messages(row, key, index)
+
+
+def _messages(row: JsonObject, key: str, index: int) -> list[Message]:
+    where = f"row {index}, column {key!r}"
+    parsed = _parsed(_column(row, key, index), key, index)
+    if not isinstance(parsed, list) or not parsed:
+        raise UserError(f"{where}: not a list of messages: correct the row or leave it out")
+    for place, message in enumerate(parsed):
+        if not _is_message(message):
+            raise UserError(
+                f"{where}: message {place} has no `role`, or neither `content` nor `tool_calls`: "
+                "correct the row or leave it out"
+            )
+    return parsed
+
+
+def _is_message(value: object) -> bool:
+    if not isinstance(value, dict) or not isinstance(value.get("role"), str):
+        return False
+    return value.get("content") is not None or bool(value.get("tool_calls"))
+
+
+def _check_last(conversation: Conversation, where: str) -> None:
+    """Checks that the last message is an answer with a prompt before it."""
+    role = conversation.messages[-1]["role"]
+    if role != "assistant":
+        raise UserError(
+            f"{where}: its last message is by {role!r}, no answer of the assistant to train on: "
+            "correct the row or leave it out"
+        )
+    if len(conversation.messages) == 1:
+        raise _without_prompt(where)
+
+
+def _check_turns(conversation: Conversation, where: str) -> None:
+    """Checks that there are answers, each with a prompt before it."""
+    if not conversation.answers:
+        raise UserError(
+            f"{where}: it has no answer of the assistant to train on: "
+            "correct the row or leave it out"
+        )
+    if conversation.answers[0] == 0:
+        raise _without_prompt(where)
+
+
+def _without_prompt(where: str) -> UserError:
+    return UserError(
+        f"{where}: it begins with the assistant, so its answer has no prompt: put a message "
+        "before it, or leave the row out"
+    )
+
+
+def _parsed(value: object, key: str, index: int) -> object:
+    """Returns a list, parsed if it is JSON text."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise UserError(
+            f"row {index}, column {key!r}: no JSON ({error}): correct the row or leave it out"
+        ) from error
+
+
+def _text(row: JsonObject, key: str, index: int) -> str:
+    value = _column(row, key, index)
+    if value is None or isinstance(value, list | dict):
+        raise UserError(
+            f"row {index}, column {key!r}: it holds no text: correct the row or leave it out"
+        )
+    return str(value)
+
+
+def _column(row: JsonObject, key: str, index: int) -> object:
+    if key not in row:
+        raise UserError(
+            f"row {index} has no column {key!r}; it has {', '.join(sorted(row))}: "
+            "correct the row or leave it out"
+        )
+    return row[key]
+
+
+MAX_CACHED_TOKENS = 25_000_000
+"""Limits the cache to 125 MB in each rank, masks included."""
+PAIR: tuple[PairSide, PairSide] = ("chosen", "rejected")
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A sequence to train on, cut to the maximum length."""
+
+    tokens_L: NDArray[np.int32]
+    mask_R: NDArray[np.bool_]
+    """True for those of the last tokens, the response, that are trained on."""
+    is_truncated: bool
+
+
+class Formatter:
+    """Returns one row to train on, or the two of a pair, for each row of data."""
+
+    def __init__(self, encoder: Encoder, *, name: str, max_length: int) -> None:
+        self._encoder = encoder
+        self._name = name
+        self._max_length = max_length
+        self._cache: dict[int, Sequence[_Cut]] = {}
+        self._num_cached_tokens = 0
+
+    def __call__(
+        self, row: JsonObject, *, index: int, position: int, weight: float
+    ) -> Sequence[TrainRow]:
+        """Returns the row's tokens, cut to the maximum length.
+
+        Raises: UserError naming the data, the row and what it lacks.
+        """
+        sequences = self._cache.get(index)
+        if sequences is None:
+            sequences = [self._cut(encoded) for encoded in self._encode(row, index)]
+            self._keep(index, sequences)
+        sides = PAIR if len(sequences) == len(PAIR) else (None,)
+        return [
+            _row(cut, side=side, position=position, weight=weight)
+            for cut, side in zip(sequences, sides, strict=True)
+        ]
+
+    def _encode(self, row: JsonObject, index: int) -> Sequence[Encoded]:
+        try:
+            return self._encoder(row, index)
+        except UserError as error:
+            raise UserError(
+                f"training data `{self._name}`: {error} (rows and messages count from 0)"
+            ) from error
+
+    def _cut(self, encoded: Encoded) -> _Cut:
+        all_tokens, num_untrained, mask = encoded
+        tokens = all_tokens[: self._max_length]
+        response_length = max(len(tokens) - num_untrained, 0)
+        is_trained = [True] * response_length if mask is None else mask[:response_length]
+        return _Cut(
+            tokens_L=np.asarray(tokens, dtype=np.int32),
+            mask_R=np.asarray(is_trained, dtype=np.bool_),
+            is_truncated=len(all_tokens) > self._max_length,
+        )
+
+    def _keep(self, index: int, sequences: Sequence[_Cut]) -> None:
+        num_tokens = sum(len(cut.tokens_L) for cut in sequences)
+        if self._num_cached_tokens + num_tokens <= MAX_CACHED_TOKENS:
+            self._cache[index] = sequences
+            self._num_cached_tokens += num_tokens
+
+
+def _row(cut: _Cut, *, side: PairSide | None, position: int, weight: float) -> TrainRow:
+    response_length = len(cut.mask_R)
+    return TrainRow(
+        position=position,
+        tokens=cut.tokens_L,
+        prompt_length=len(cut.tokens_L) - response_length,
+        mask=cut.mask_R,
+        rollout_logprobs=np.zeros(response_length, dtype=np.float32),
+        advantages=np.zeros(response_length, dtype=np.float32),
+        weight=weight,
+        side=side,
+        is_truncated=cut.is_truncated,
+    )
+
+
+def load_formatter(
+    model_directory: Path,
+    *,
+    name: str,
+    schema: RowSchema,
+    chat_template: str | None,
+    row_format: FormatConfig,
+    max_length: int,
+    enable_thinking: bool | None = None,
+) -> Formatter:
+    """Loads a formatter with the model's tokenizer; data among rollouts is formatted as for sft.
+
+    The name is that of the data, for messages about its rows.
+
+    Raises: UserError when the model has no tokenizer or no chat template.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model_directory)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"the tokenizer in {model_directory} cannot be read: {str(error).splitlines()[0]}"
+        ) from error
+    if schema == "cpt":
+        return Formatter(TextEncoder(tokenizer, row_format), name=name, max_length=max_length)
+    tokenizer.chat_template = row_format.chat_template or chat_template or tokenizer.chat_template
+    if not tokenizer.chat_template:
+        raise UserError(
+            f"the tokenizer in {model_directory} has no chat template: "
+            "give `model.chat_template_path`"
+        )
+    own = row_format.enable_thinking
+    thinking = enable_thinking if own is None else own
+    switches = {} if thinking is None else {"enable_thinking": thinking}
+    chat = ChatText(tokenizer, _end_tokens(model_directory, tokenizer), switches)
+    encoder = PairEncoder(chat, row_format) if schema == "dpo" else AnswerEncoder(chat, row_format)
+    return Formatter(encoder, name=name, max_length=max_length)
+
+
+def _end_tokens(model_directory: Path, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
+    ends = {tokenizer.eos_token_id}
+    if (model_directory / "generation_config.json").exists():
+        configured = GenerationConfig.from_pretrained(model_directory).eos_token_id
+        ends |= set(configured) if isinstance(configured, list) else {configured}
+    return frozenset(end for end in ends if end is not None)

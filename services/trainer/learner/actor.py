@@ -1,0 +1,188 @@
+"""The actor: its outputs for a batch, and the update of its weights."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import PretrainedConfig
+
+from services.trainer.backend.verl_worker import build_actor
+from services.trainer.checkpoints.lora import ADAPTER_DIRECTORY, adapter_of, check_kind
+from services.trainer.checkpoints.resume_source import take_over
+from services.trainer.learner.loss import BatchLoss, LossRecipe
+from services.trainer.learner.metrics import averaged
+from services.trainer.learner.microbatches import (
+    Calls,
+    Gatherer,
+    Matrix,
+    Outputs,
+    as_array,
+    on_device,
+)
+from services.trainer.learner.prepared_batch import PreparedBatch
+from trinity.algorithm.token_advantage.token_batch import FloatMatrix
+from trinity.config.plan import StagePlan
+
+Metrics = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActorUpdate:
+    """The result of one actor step; matrices are [B, T], 0 for rows without trained tokens."""
+
+    metrics: Metrics
+    seen: Mapping[str, FloatMatrix]
+    """Outputs of the policy that the step started from: `logprobs` and, where they were computed,
+    `entropies` and `clipped`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pass:
+    """One step of the optimizer."""
+
+    metrics: Metrics
+    seen: tuple[str, ...]
+    """Names of the per-token outputs that the loss recorded."""
+    computed_seconds: float
+
+
+class Actor:
+    """The policy of a stage. Every method is collective.
+
+    update = actor.update(prepared, learning_rate=1e-6, kl_coef=0.001)
+    tensors = actor.weights()
+    """
+
+    def __init__(self, *, plan: StagePlan, model_directory: Path, calls: Calls) -> None:
+        self._recipe = LossRecipe.of(plan)
+        self._max_response_tokens = plan.max_response_tokens
+        self._num_passes = plan.config.trainer.ppo_epochs
+        self._calls = calls
+        self.worker = build_actor(plan, model_directory)
+        self.adapter = adapter_of(self.worker.engine.module)
+        self._base_name = (plan.lora and plan.lora.base_model_name) or plan.model_path
+
+    @property
+    def model_config(self) -> PretrainedConfig:
+        """The model's configuration, with the user's overrides applied."""
+        config: PretrainedConfig = self.worker.engine.model_config.hf_config
+        return config
+
+    def infer(self, prepared: PreparedBatch, names: Sequence[str]) -> dict[str, FloatMatrix]:
+        """Computes the named outputs for each token, [B, T]."""
+        return self._calls.infer(self.worker, prepared, names)
+
+    def update(
+        self, prepared: PreparedBatch, *, learning_rate: float, kl_coef: float
+    ) -> ActorUpdate:
+        """Takes one optimizer step for each pass over the batch, all at `learning_rate`.
+
+        All passes compare the policy with the one before the first pass. A gradient that is not
+        finite changes no weight; `actor/grad_norm` then shows it.
+        """
+        started = time.perf_counter()
+        seen = Gatherer(prepared.layout, self._calls.ranks)
+        passes = [
+            self._pass(prepared, learning_rate, kl_coef, seen if number == 0 else None)
+            for number in range(self._num_passes)
+        ]
+        metrics = {
+            **averaged([step.metrics for step in passes]),
+            "actor/lr": learning_rate,
+            "time/forward_backward": sum(step.computed_seconds for step in passes),
+            "time/update_actor": time.perf_counter() - started,
+        }
+        gathered = {name: seen.gather(name) for name in passes[0].seen}
+        return ActorUpdate(metrics=metrics, seen=gathered)
+
+    def _pass(
+        self,
+        prepared: PreparedBatch,
+        learning_rate: float,
+        kl_coef: float,
+        gatherer: Gatherer | None,
+    ) -> "_Pass":
+        """Adds up the gradients of all micro-batches, then takes one optimizer step."""
+        started = time.perf_counter()
+        loss = self._loss_of(prepared, kl_coef)
+        outputs = Outputs(entropy_gradient=self._recipe.entropy_loss is not None)
+        matrices = _matrices(prepared)
+        for part in self._calls.add_gradients(self.worker, loss, prepared, matrices, outputs):
+            if gatherer is None:
+                continue
+            for name, values_NC in loss.seen.items():
+                gatherer.add(name, part, as_array(values_NC))
+        computed = time.perf_counter()
+        step = self.worker.optimizer_step({"lr": float(learning_rate)})
+        sums = loss.sums.over(self._calls.ranks)
+        metrics = {f"actor/{name}": value for name, value in sums.items()}
+        metrics["actor/grad_norm"] = float(step["grad_norm"])
+        return _Pass(
+            metrics=metrics, seen=tuple(sorted(loss.seen)), computed_seconds=computed - started
+        )
+
+    def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yields all weights whole, by their Hugging Face names; they alias the live ones."""
+        module = self.worker.engine.module
+        tied = set(module._tied_weights_keys or ()) if module.config.tie_word_embeddings else set()
+        parameters = (
+            self.worker.engine.get_per_tensor_param()[0]
+            if self.adapter is None
+            else self.adapter.merged()
+        )
+        for name, tensor in parameters:
+            if name not in tied:
+                yield name, tensor.detach().cpu()
+
+    def _loss_of(self, prepared: PreparedBatch, kl_coef: float) -> BatchLoss:
+        return BatchLoss(
+            self._recipe,
+            prepared.totals(prepared.mask_BT, self._max_response_tokens),
+            step=prepared.batch.step,
+            kl_coef=kl_coef,
+            num_ranks=self._calls.ranks.num_ranks,
+        )
+
+    def save(self, directory: Path, step: int) -> None:
+        """Writes this rank's part of the full state: weights, optimizer, random states."""
+        self.worker.save_checkpoint(str(directory), global_step=step)
+        if self.adapter is not None:
+            with on_device(self.worker):
+                self.adapter.save(
+                    directory / ADAPTER_DIRECTORY,
+                    base_model=self._base_name,
+                    writes=self._calls.ranks.is_first,
+                )
+
+    def load(self, directory: Path) -> None:
+        """Reads what `save` wrote.
+
+        Raises: UserError if the checkpoint is of an adapter and this model has none, or the
+        reverse.
+        """
+        check_kind(directory, self.adapter)
+        self.worker.load_checkpoint(str(directory))
+
+    def begin_with(self, directory: Path) -> None:
+        """Loads the policy of a former run."""
+        take_over(self.worker, directory, self._calls.ranks)
+
+
+def _matrices(prepared: PreparedBatch) -> dict[str, Matrix]:
+    matrices: dict[str, Matrix] = {
+        "loss_mask": prepared.mask_BT,
+        "old_logprobs": prepared.old_logprobs_BT,
+        "advantages": prepared.advantages_BT,
+    }
+    if prepared.reference_logprobs_BT is not None:
+        matrices["reference_logprobs"] = np.where(
+            prepared.mask_BT, prepared.reference_logprobs_BT, 0.0
+        )
+    if prepared.corrections_BT is not None:
+        matrices["corrections"] = prepared.corrections_BT
+    if prepared.chosen_BT is not None:
+        matrices["chosen"] = prepared.chosen_BT
+    return matrices

@@ -1,0 +1,304 @@
+"""Computes advantages of rollouts: correction, then KL penalty, then advantage.
+
+Shapes: N rollouts of T response tokens.
+"""
+
+import inspect
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from services.trainer.learner.metrics import spread
+from services.trainer.learner.prepared_batch import CriticTargets, PreparedBatch
+from services.trainer.learner.recipe import EstimateRecipe, actor_outputs
+from services.trainer.learner.roles import Roles
+from services.trainer.learner.rollouts import Rollouts
+from services.trainer.types import TrainBatch
+from trinity.algorithm.kl.penalty import KlPenalty, kl_penalty
+from trinity.algorithm.rollout_correction.correction import Correction, correct_rollout
+from trinity.algorithm.token_advantage.token_batch import (
+    BoolMatrix,
+    FloatMatrix,
+    IntVector,
+    TokenAdvantages,
+)
+from trinity.algorithm.token_choice import TOKEN_CHOICES
+from trinity.algorithm.token_choice.choice_batch import ChoiceBatch
+from trinity.config.plan import StagePlan
+from trinity.config.plan_parts import ResolvedAlgorithm
+from trinity.errors import UserError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """The result of the estimation."""
+
+    mask_NT: BoolMatrix
+    """Tokens that the policy's loss is computed on."""
+    critic_mask_NT: BoolMatrix
+    """Tokens that the critic learns from."""
+    old_NT: FloatMatrix
+    corrections_NT: FloatMatrix | None
+    advantages_NT: FloatMatrix
+    returns_NT: FloatMatrix | None
+    kl: float | None
+    metrics: Mapping[str, float]
+
+
+def estimate(recipe: EstimateRecipe, rollouts: Rollouts, kl_coef: float) -> Estimate:
+    """Applies the parts that the recipe has; the others are skipped.
+
+    Raises: UserError when an advantage needs data that the rollouts do not have.
+    """
+    correction = _correction(recipe, rollouts)
+    old_NT = rollouts.rollout_NT if recipe.bypass else rollouts.proximal_NT
+    penalised = _penalised(recipe, rollouts, correction.mask_BT, old_NT, kl_coef)
+    found = _advantages(recipe, rollouts, penalised.rewards_BT, correction)
+    mask_NT = correction.mask_BT if found.mask_BT is None else found.mask_BT
+    return Estimate(
+        mask_NT=mask_NT,
+        critic_mask_NT=correction.mask_BT,
+        old_NT=np.where(mask_NT, old_NT, 0.0),
+        corrections_NT=correction.weights_BT,
+        advantages_NT=np.where(mask_NT, found.advantages_BT, 0.0),
+        returns_NT=found.returns_BT,
+        kl=None if recipe.penalty == "none" else penalised.kl,
+        metrics={
+            **correction.metrics,
+            **{f"advantage/{name}": value for name, value in penalised.metrics.items()},
+            **{f"advantage/{name}": value for name, value in found.metrics.items()},
+            **_reward_metrics(rollouts, penalised.rewards_BT, found, mask_NT),
+        },
+    )
+
+
+def _correction(recipe: EstimateRecipe, rollouts: Rollouts) -> Correction:
+    if recipe.correction is None:
+        return Correction(weights_BT=None, mask_BT=rollouts.mask_NT)
+    return correct_rollout(
+        proximal_logprobs_BT=rollouts.proximal_NT,
+        rollout_logprobs_BT=rollouts.rollout_NT,
+        mask_BT=rollouts.mask_NT,
+        settings=recipe.correction,
+    )
+
+
+def _penalised(
+    recipe: EstimateRecipe,
+    rollouts: Rollouts,
+    mask_NT: BoolMatrix,
+    old_NT: FloatMatrix,
+    kl_coef: float,
+) -> KlPenalty:
+    rewards_NT = rollouts.rewards(mask_NT)
+    if recipe.penalty == "none":
+        return KlPenalty(rewards_BT=rewards_NT, kl=0.0, metrics={})
+    assert rollouts.reference_NT is not None
+    return kl_penalty(
+        rewards_NT,
+        estimator=recipe.penalty,
+        coef=kl_coef,
+        logprobs_BT=old_NT,
+        reference_logprobs_BT=rollouts.reference_NT,
+        mask_BT=mask_NT,
+        rollout_logprobs_BT=rollouts.rollout_NT,
+    )
+
+
+def _advantages(
+    recipe: EstimateRecipe, rollouts: Rollouts, rewards_NT: FloatMatrix, correction: Correction
+) -> TokenAdvantages:
+    if recipe.advantage is None:
+        return TokenAdvantages(advantages_BT=rollouts.advantages_NT)
+    batch = rollouts.token_batch(correction.mask_BT, rewards_NT, correction.weights_BT)
+    estimated = recipe.advantage(batch)
+    if rollouts.values_NT is not None and estimated.returns_BT is None:
+        raise UserError(
+            "`algorithm.advantage_fn` gives no returns for the critic to learn from: choose one "
+            "that does, such as ppo, or an algorithm_type without a critic"
+        )
+    return estimated
+
+
+def _reward_metrics(
+    rollouts: Rollouts, rewards_NT: FloatMatrix, found: TokenAdvantages, mask_NT: BoolMatrix
+) -> dict[str, float]:
+    """Returns spreads over rows; for advantages, returns and values, spreads of the rows' means.
+
+    Without a critic the returns are the advantages, as in verl.
+    """
+    scores = [row.run_reward.reward for row in rollouts.rows if row.run_reward is not None]
+    metrics = spread("critic/score", scores) | spread("critic/rewards", rewards_NT.sum(-1))
+    returns_NT = found.advantages_BT if found.returns_BT is None else found.returns_BT
+    means = {"advantages": found.advantages_BT, "returns": returns_NT}
+    if rollouts.values_NT is not None:
+        means["values"] = rollouts.values_NT
+    for name, matrix_NT in means.items():
+        metrics |= spread(f"critic/{name}", row_means(matrix_NT, mask_NT))
+    return metrics
+
+
+def row_means(matrix_NT: FloatMatrix, mask_NT: BoolMatrix) -> FloatMatrix:
+    """Returns the mean over the trained tokens of each row that has some, [M]."""
+    trained_N = mask_NT.any(-1)
+    sums_M = np.where(mask_NT, matrix_NT, 0.0)[trained_N].sum(-1)
+    means_M: FloatMatrix = sums_M / mask_NT[trained_N].sum(-1)
+    return means_M
+
+
+TokenChoice = Callable[[ChoiceBatch], BoolMatrix]
+
+
+def token_choice(algorithm: ResolvedAlgorithm) -> TokenChoice | None:
+    """Returns the loss's token selection, with its arguments bound; None for most losses."""
+    if algorithm.policy_loss_fn not in TOKEN_CHOICES.names():
+        return None
+    choose = TOKEN_CHOICES.get(algorithm.policy_loss_fn)
+    taken = inspect.signature(choose).parameters
+    arguments = algorithm.policy_loss_fn_args
+    return partial(choose, **{name: arguments[name] for name in arguments if name in taken})
+
+
+def chosen_tokens(choose: TokenChoice, prepared: PreparedBatch, seed: int) -> BoolMatrix:
+    """Selects tokens of the whole batch, [B, T]; the same each time this step is trained."""
+    return choose(
+        ChoiceBatch(
+            logprobs_BT=prepared.policy["logprobs"],
+            old_logprobs_BT=prepared.old_logprobs_BT,
+            advantages_BT=prepared.advantages_BT,
+            mask_BT=prepared.mask_BT,
+            lots_BT=_lots(prepared, seed),
+        )
+    )
+
+
+def _lots(prepared: PreparedBatch, seed: int) -> FloatMatrix:
+    """Draws uniform numbers per row that depend only on seed, step and position."""
+    step = prepared.batch.step
+    lots = (
+        np.random.default_rng((seed, step, row.position)).random(row.response_length)
+        for row in prepared.rows
+    )
+    return prepared.layout.stack(lots, np.float64)
+
+
+T = TypeVar("T", bound=np.generic)
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passed:
+    """The results of the forward passes, [B, T]."""
+
+    policy: Mapping[str, FloatMatrix]
+    """Computed before the step: log-probabilities, and what the advantage needs."""
+    reference_BT: FloatMatrix | None
+    values_BT: FloatMatrix | None
+    metrics: Mapping[str, float]
+
+
+class Preparation:
+    """Prepares the batches of a stage. Collective.
+
+    prepared = preparation.prepare(batch, kl_coef=0.001)
+    """
+
+    def __init__(self, *, plan: StagePlan, roles: Roles) -> None:
+        self._has_rollout = plan.has_rollouts
+        self._actor_outputs = actor_outputs(plan)
+        self._recipe = EstimateRecipe.of(plan)
+        self._choose = token_choice(plan.algorithm)
+        self._seed = plan.config.seed
+        self._roles = roles
+
+    def prepare(self, batch: TrainBatch, *, kl_coef: float) -> PreparedBatch:
+        """Computes all that is known before a weight changes; `kl_coef` is the reward penalty's.
+
+        Raises: UserError when an advantage needs data that the batch does not have.
+        """
+        prepared = PreparedBatch.of(batch)
+        passed = self._passes(prepared)
+        prepared = replace(
+            prepared,
+            policy=passed.policy,
+            reference_logprobs_BT=passed.reference_BT,
+            metrics=passed.metrics,
+        )
+        if not self._has_rollout or prepared.is_expert_B.all():
+            return prepared
+        started = time.perf_counter()
+        rollouts = Rollouts.of(prepared, passed.values_BT)
+        estimates = estimate(self._recipe, rollouts, kl_coef)
+        estimated = _with_estimate(prepared, rollouts.numbers, estimates, passed.values_BT)
+        if self._choose is not None:
+            chosen_BT = chosen_tokens(self._choose, estimated, self._seed)
+            estimated = replace(estimated, chosen_BT=chosen_BT)
+        seconds = {"time/adv": time.perf_counter() - started}
+        return replace(estimated, metrics={**prepared.metrics, **estimates.metrics, **seconds})
+
+    def _passes(self, prepared: PreparedBatch) -> Passed:
+        """Runs the forward passes that are needed, and times each."""
+        roles, names = self._roles, self._actor_outputs
+        metrics: dict[str, float] = {}
+        policy: Mapping[str, FloatMatrix] = {}
+        reference_BT = values_BT = None
+        if names:
+            policy, metrics["time/old_log_prob"] = _timed(
+                lambda: roles.actor.infer(prepared, names)
+            )
+        if (reference := roles.reference) is not None:
+            reference_BT, metrics["time/ref"] = _timed(lambda: reference.logprobs(prepared))
+        if (critic := roles.critic) is not None:
+            values_BT, metrics["time/values"] = _timed(lambda: critic.values(prepared))
+        return Passed(
+            policy=policy, reference_BT=reference_BT, values_BT=values_BT, metrics=metrics
+        )
+
+
+def _with_estimate(
+    prepared: PreparedBatch,
+    numbers: IntVector,
+    estimates: Estimate,
+    values_BT: FloatMatrix | None,
+) -> PreparedBatch:
+    """Writes the estimates into the rollouts' rows; the other rows stay as they are."""
+    critic = None
+    if values_BT is not None and estimates.returns_NT is not None:
+        nothing_BT = np.zeros_like(values_BT)
+        critic = CriticTargets(
+            old_values_BT=values_BT,
+            returns_BT=_laid_over(nothing_BT, numbers, estimates.returns_NT),
+            mask_BT=_laid_over(nothing_BT.astype(np.bool_), numbers, estimates.critic_mask_NT),
+        )
+    corrections_BT = None
+    if estimates.corrections_NT is not None:
+        ones_BT = np.ones(prepared.layout.shape)
+        corrections_BT = _laid_over(ones_BT, numbers, estimates.corrections_NT)
+    return replace(
+        prepared,
+        mask_BT=_laid_over(prepared.mask_BT, numbers, estimates.mask_NT),
+        old_logprobs_BT=_laid_over(prepared.old_logprobs_BT, numbers, estimates.old_NT),
+        advantages_BT=_laid_over(prepared.advantages_BT, numbers, estimates.advantages_NT),
+        corrections_BT=corrections_BT,
+        critic=critic,
+        kl=estimates.kl,
+    )
+
+
+def _laid_over(
+    matrix_BT: npt.NDArray[T], numbers: IntVector, rows_NT: npt.NDArray[T]
+) -> npt.NDArray[T]:
+    laid_BT = matrix_BT.copy()
+    laid_BT[numbers] = rows_NT
+    return laid_BT
+
+
+def _timed(compute: Callable[[], R]) -> tuple[R, float]:
+    started = time.perf_counter()
+    result = compute()
+    return result, time.perf_counter() - started

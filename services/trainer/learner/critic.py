@@ -1,0 +1,115 @@
+"""The critic: its values for a batch, and the update of its weights towards the returns."""
+
+import time
+from pathlib import Path
+
+import torch
+from tensordict import TensorDict
+
+from services.trainer.backend.verl_worker import build_critic
+from services.trainer.checkpoints.resume_source import take_over
+from services.trainer.collectives import Sums
+from services.trainer.learner.metrics import averaged
+from services.trainer.learner.microbatches import Calls, Matrix, Outputs, output_columns
+from services.trainer.learner.prepared_batch import CriticTargets, PreparedBatch
+from trinity.algorithm.aggregation import BatchTotals
+from trinity.algorithm.policy_loss.shares import loss_share, metric_shares
+from trinity.algorithm.token_advantage.token_batch import FloatMatrix
+from trinity.algorithm.value_loss import ValueInputs, value_loss
+from trinity.config.critic import CriticConfig
+from trinity.config.plan import StagePlan
+
+Metrics = dict[str, float]
+DIRECTORY = "critic"
+"""Subdirectory of its state in a checkpoint."""
+
+
+class ValueLoss:
+    """The critic's loss over the micro-batches of a batch, accumulated as the policy's is."""
+
+    def __init__(self, config: CriticConfig, totals: BatchTotals, num_ranks: int) -> None:
+        self._config = config
+        self._totals = totals
+        self._num_ranks = num_ranks
+        self.sums = Sums()
+
+    def __call__(
+        self, model_output: dict[str, torch.Tensor], data: TensorDict, dp_group: object
+    ) -> tuple[torch.Tensor, Metrics]:
+        """Computes the loss for verl's engine; the scale undoes gradient averaging over ranks."""
+        del dp_group
+        mask_NC = data["loss_mask"]
+        inputs = ValueInputs(
+            values_BT=torch.where(mask_NC, output_columns(model_output["values"], data), 0.0),
+            old_values_BT=data["old_values"],
+            returns_BT=data["returns"],
+            mask_BT=mask_NC,
+        )
+        value = value_loss(inputs, cliprange_value=self._config.cliprange_value)
+        rows_N1 = data["row_weights"][:, None]
+        share = loss_share(value, inputs, self._totals, self._config.loss_agg_mode, rows_N1)
+        self.sums.add(value.name, share)
+        for name, figure in metric_shares(value, inputs, self._totals).items():
+            self.sums.add(name, figure)
+        return share * self._num_ranks, {}
+
+
+class Critic:
+    """The value model of a stage, one of the models of the ranks. Every method is collective.
+
+    values_BT = critic.values(prepared)
+    metrics = critic.update(prepared, targets, learning_rate)
+    """
+
+    def __init__(self, *, plan: StagePlan, model_directory: Path, calls: Calls) -> None:
+        self._config = plan.config.trainer.critic
+        self._num_passes = plan.config.trainer.critic.ppo_epochs
+        self._max_response_tokens = plan.max_response_tokens
+        self._calls = calls
+        self._worker = build_critic(plan, model_directory)
+
+    def values(self, prepared: PreparedBatch) -> FloatMatrix:
+        """Returns the value of what precedes each token, [B, T]."""
+        return self._calls.infer(self._worker, prepared, ["values"])["values"]
+
+    def update(
+        self, prepared: PreparedBatch, targets: CriticTargets, learning_rate: float
+    ) -> Metrics:
+        """Takes one optimizer step for each pass; returns metrics of the whole batch."""
+        started = time.perf_counter()
+        passes = [self._pass(prepared, targets, learning_rate) for _ in range(self._num_passes)]
+        return {
+            **averaged(passes),
+            "critic/lr": learning_rate,
+            "time/update_critic": time.perf_counter() - started,
+        }
+
+    def _pass(
+        self, prepared: PreparedBatch, targets: CriticTargets, learning_rate: float
+    ) -> Metrics:
+        """Takes one step; returns and old values stay those from before the first pass."""
+        totals = prepared.totals(targets.mask_BT, self._max_response_tokens)
+        loss = ValueLoss(self._config, totals, self._calls.ranks.num_ranks)
+        matrices: dict[str, Matrix] = {
+            "loss_mask": targets.mask_BT,
+            "old_values": targets.old_values_BT,
+            "returns": targets.returns_BT,
+        }
+        for _ in self._calls.add_gradients(self._worker, loss, prepared, matrices, Outputs()):
+            pass
+        step = self._worker.optimizer_step({"lr": float(learning_rate)})
+        sums = loss.sums.over(self._calls.ranks)
+        metrics = {f"critic/{name}": value for name, value in sums.items()}
+        return {**metrics, "critic/grad_norm": float(step["grad_norm"])}
+
+    def save(self, directory: Path, step: int) -> None:
+        """Writes this rank's part of its full state into a checkpoint."""
+        self._worker.save_checkpoint(str(directory / DIRECTORY), global_step=step)
+
+    def load(self, directory: Path) -> None:
+        """Reads what `save` wrote."""
+        self._worker.load_checkpoint(str(directory / DIRECTORY))
+
+    def begin_with(self, directory: Path) -> None:
+        """Loads the critic of a former run."""
+        take_over(self._worker, directory, self._calls.ranks)

@@ -1,0 +1,313 @@
+"""Statistics of a step's rows, and metrics of the gap between rollouts and the trained policy."""
+
+import json
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import PretrainedConfig
+from verl.utils.flops_counter import ESTIMATE_FUNC, FlopsCounter
+
+from services.trainer.backend.verl_worker import packs_rows
+from services.trainer.collectives import Ranks
+from services.trainer.learner.actor import ActorUpdate
+from services.trainer.learner.advantages import Preparation, row_means
+from services.trainer.learner.microbatches import Calls, Splitter
+from services.trainer.learner.prepared_batch import PreparedBatch
+from services.trainer.learner.roles import Roles
+from services.trainer.learner.rollouts import lags_of
+from services.trainer.types import Metrics, RowStatistics, StepOutcome, TrainBatch
+from trinity.algorithm.kl.controller import KlController, kl_controller
+from trinity.algorithm.rollout_correction.health import off_policy_metrics
+from trinity.algorithm.token_advantage.token_batch import FloatMatrix
+from trinity.config.plan import StagePlan
+from trinity.config.section import Args
+from trinity.config.start_checkpoint import StartCheckpoint
+
+LARGEST_LOG_RATIO = 20.0
+
+
+def row_statistics(prepared: PreparedBatch, logprobs_BT: FloatMatrix) -> dict[int, RowStatistics]:
+    """Returns statistics of the rollouts that were trained on, by position in the batch."""
+    numbers = np.flatnonzero(prepared.mask_BT.any(-1) & ~prepared.is_expert_B)
+    mask_NT = prepared.mask_BT[numbers]
+    differences_NT = (logprobs_BT - prepared.rollout_logprobs_BT)[numbers]
+    ratios_NT = np.exp(np.clip(differences_NT, -LARGEST_LOG_RATIO, LARGEST_LOG_RATIO))
+    means = zip(
+        numbers.tolist(),
+        row_means(ratios_NT, mask_NT).tolist(),
+        row_means(prepared.advantages_BT[numbers], mask_NT).tolist(),
+        strict=True,
+    )
+    return {
+        prepared.rows[number].position: RowStatistics(mean_ratio=ratio, advantage=advantage)
+        for number, ratio, advantage in means
+    }
+
+
+def off_policy_figures(
+    prepared: PreparedBatch, seen: Mapping[str, FloatMatrix]
+) -> dict[str, float]:
+    """Compares rollouts with the policy that the step started from; `seen` has its outputs."""
+    numbers = np.flatnonzero(~prepared.is_expert_B)
+    given_NT = prepared.given_mask_BT[numbers]
+    if not given_NT.any():
+        return {}
+
+    def of_rollouts(matrix_BT: FloatMatrix | None) -> FloatMatrix | None:
+        return None if matrix_BT is None else matrix_BT[numbers]
+
+    logprobs_NT, rollout_NT = seen["logprobs"][numbers], prepared.rollout_logprobs_BT[numbers]
+    clipped_NT = of_rollouts(seen.get("clipped"))
+    figures = off_policy_metrics(
+        logprobs_BT=logprobs_NT,
+        rollout_logprobs_BT=rollout_NT,
+        mask_BT=given_NT,
+        entropies_BT=of_rollouts(seen.get("entropies")),
+        weights_BT=of_rollouts(prepared.corrections_BT),
+        clipped_BT=None if clipped_NT is None else clipped_NT > 0,
+        kept_BT=prepared.mask_BT[numbers],
+        lags_B=lags_of([prepared.rows[number] for number in numbers], prepared.batch.step),
+    )
+    gaps = np.abs(logprobs_NT - rollout_NT)[given_NT]
+    return {
+        "actor/rollout_logprob_diff": float(gaps.mean()),
+        "actor/rollout_logprob_diff_max": float(gaps.max()),
+        **figures,
+    }
+
+
+FILE_NAME = "kl.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KlControl:
+    """Coefficients of the penalty on rewards and of the term in the loss.
+
+    control = KlControl.of(plan)
+    control = control.updated(penalised=0.02, in_loss=None, num_rows=64)
+    """
+
+    penalty: KlController
+    loss: KlController
+
+    @classmethod
+    def of(cls, plan: StagePlan) -> "KlControl":
+        """Returns the coefficients at the beginning of the stage.
+
+        Raises: UserError when an argument that adaptation needs is missing.
+        """
+        algorithm = plan.algorithm
+        return cls(
+            penalty=_controller(algorithm.kl_penalty_fn_args),
+            loss=_controller(algorithm.kl_loss_fn_args),
+        )
+
+    def updated(
+        self, *, penalised: float | None, in_loss: float | None, num_rows: int
+    ) -> "KlControl":
+        """Returns the coefficients after a step that measured these divergences; None: not
+        measured.
+        """
+        return KlControl(
+            penalty=_updated(self.penalty, penalised, num_rows),
+            loss=_updated(self.loss, in_loss, num_rows),
+        )
+
+    def save(self, directory: Path) -> None:
+        """Writes the state into a checkpoint."""
+        state = {"penalty": self.penalty.state(), "loss": self.loss.state()}
+        (directory / FILE_NAME).write_text(json.dumps(state, indent=1, sort_keys=True))
+
+    def load(self, directory: Path) -> "KlControl":
+        """Returns the saved state; checkpoints from before KL control have no such file."""
+        path = directory / FILE_NAME
+        if not path.exists():
+            return self
+        state = json.loads(path.read_text())
+        return replace(
+            self,
+            penalty=self.penalty.restored(state["penalty"]),
+            loss=self.loss.restored(state["loss"]),
+        )
+
+
+def _controller(arguments: Args) -> KlController:
+    make: Callable[..., KlController] = kl_controller
+    return make(**arguments)
+
+
+def _updated(controller: KlController, kl: float | None, num_rows: int) -> KlController:
+    return controller if kl is None else controller.updated(kl=kl, batch_size=num_rows)
+
+
+BACKWARD_AND_FORWARD = 3
+"""A training pass takes this many times the operations of a forward pass."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Utilization:
+    """The policy's utilization; no metrics where verl does not know the model or the GPU."""
+
+    config: PretrainedConfig
+    num_ranks: int
+    num_passes: int
+
+    def figures(self, lengths: Sequence[int], times: Mapping[str, float]) -> dict[str, float]:
+        """Returns the metrics, from the tokens of each row and the seconds of a step's parts."""
+        shares = {
+            "perf/mfu/actor": self._share(lengths, times.get("time/update_actor"), self.num_passes),
+            "perf/mfu/actor_infer": self._share(
+                lengths, times.get("time/old_log_prob"), 1 / BACKWARD_AND_FORWARD
+            ),
+        }
+        return {name: share for name, share in shares.items() if share is not None}
+
+    def _share(
+        self, lengths: Sequence[int], seconds: float | None, num_passes: float
+    ) -> float | None:
+        is_known = torch.cuda.is_available() and self.config.model_type in ESTIMATE_FUNC
+        if not seconds or not is_known:
+            return None
+        try:
+            done, peak = FlopsCounter(self.config).estimate_flops(list(lengths), seconds)
+        except (AttributeError, TypeError):  # a model of that kind with parts of its own
+            return None
+        return float(done * num_passes / (peak * self.num_ranks)) if math.isfinite(peak) else None
+
+
+class Learner:
+    """The models of a stage, and the order of work in a step. Every method is collective.
+
+    learner = Learner(plan=plan, model_directory=start, ranks=ranks)
+    outcome = learner.train_step(batch, learning_rate=plan.learning_rate(batch.step))
+    tensors = learner.weights()
+    """
+
+    def __init__(
+        self,
+        *,
+        plan: StagePlan,
+        model_directory: Path,
+        ranks: Ranks,
+        critic_directory: Path | None = None,
+        former: StartCheckpoint | None = None,
+        on_part: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Loads the models; without its own model the critic starts from the actor's.
+
+        With `former`, policy and critic continue from what a former run saved.
+        """
+        seed_everything(plan.config.seed)
+        self._has_rollout = plan.has_rollouts
+        self._critic_warmup = plan.config.trainer.critic_warmup if plan.needs_critic else 0
+        self._control = KlControl.of(plan)
+        self._ranks = ranks
+        splitter = Splitter(
+            ranks=ranks,
+            max_tokens=plan.max_token_len_per_gpu,
+            keep_order=not plan.algorithm.can_balance_batch,
+        )
+        self._roles = Roles.load(
+            plan,
+            model_directory=model_directory,
+            policy_directory=_whole_policy(former) or model_directory,
+            critic_directory=critic_directory or model_directory,
+            calls=Calls(splitter=splitter, packed=packs_rows(plan), on_part=on_part),
+        )
+        self._preparation = Preparation(plan=plan, roles=self._roles)
+        self._utilization = Utilization(
+            config=self._roles.actor.model_config,
+            num_ranks=ranks.num_ranks,
+            num_passes=plan.config.trainer.ppo_epochs,
+        )
+        if former is not None and former.num_ranks is not None:
+            self._begin_with(former)
+
+    def train_step(
+        self, batch: TrainBatch, learning_rate: float, critic_learning_rate: float = 0.0
+    ) -> StepOutcome:
+        """Prepares the batch, updates the critic, then the actor unless the critic warms up."""
+        prepared = self._preparation.prepare(batch, kl_coef=self._control.penalty.coef)
+        metrics = dict(prepared.metrics)
+        if self._roles.critic is not None and prepared.critic is not None:
+            metrics |= self._roles.critic.update(prepared, prepared.critic, critic_learning_rate)
+        update = None
+        if batch.step > self._critic_warmup:
+            update = self._roles.actor.update(
+                prepared, learning_rate=learning_rate, kl_coef=self._control.loss.coef
+            )
+            metrics |= update.metrics
+        metrics |= self._observe_kl(prepared, metrics.get("actor/kl"))
+        lengths = [row.prompt_length + row.response_length for row in batch.rows]
+        metrics |= self._utilization.figures(lengths, metrics)
+        return self._outcome(prepared, update, metrics)
+
+    def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yields the actor's weights whole, by Hugging Face name; they alias the live ones."""
+        return self._roles.actor.weights()
+
+    def adapter_base(self) -> bytes | None:
+        """Hashes what the actor's adapter is trained on, on all ranks; None without an adapter."""
+        adapter = self._roles.actor.adapter
+        return adapter.base_hash(self._ranks) if adapter is not None else None
+
+    def save(self, directory: Path, step: int) -> None:
+        """Writes this rank's part of the full state: weights, optimizers, random states."""
+        self._roles.actor.save(directory, step)
+        if self._roles.critic is not None:
+            self._roles.critic.save(directory, step)
+        if self._ranks.is_first:
+            self._control.save(directory)
+
+    def load(self, directory: Path) -> None:
+        """Reads what `save` wrote; call it only for a directory whose manifest was verified."""
+        self._roles.actor.load(directory)
+        if self._roles.critic is not None:
+            self._roles.critic.load(directory)
+        self._control = self._control.load(directory)
+
+    def _begin_with(self, former: StartCheckpoint) -> None:
+        self._roles.actor.begin_with(former.policy)
+        if self._roles.critic is not None and former.critic is not None:
+            self._roles.critic.begin_with(former.critic)
+
+    def _observe_kl(self, prepared: PreparedBatch, kl_in_loss: float | None) -> Metrics:
+        """Updates the coefficients from the step's divergences; returns the coefficient it used."""
+        used = {} if kl_in_loss is None else {"actor/kl_coef": self._control.loss.coef}
+        self._control = self._control.updated(
+            penalised=prepared.kl, in_loss=kl_in_loss, num_rows=len(prepared.rows)
+        )
+        return used
+
+    def _outcome(
+        self, prepared: PreparedBatch, update: ActorUpdate | None, metrics: Metrics
+    ) -> StepOutcome:
+        """Adds row statistics; without rollouts there is nothing to compare."""
+        seen = {**(update.seen if update is not None else {}), **prepared.policy}
+        if not self._has_rollout or "logprobs" not in seen:
+            return StepOutcome(metrics=metrics, rows={})
+        metrics |= off_policy_figures(prepared, seen)
+        return StepOutcome(metrics=metrics, rows=row_statistics(prepared, seen["logprobs"]))
+
+
+def _whole_policy(former: StartCheckpoint | None) -> Path | None:
+    """Returns a whole model's directory; None for per-rank parts, which are loaded over a model."""
+    return former.policy if former is not None and former.num_ranks is None else None
+
+
+def seed_everything(seed: int) -> None:
+    """Seeds all generators: training itself draws nothing, but users' functions may."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def make_deterministic(num_threads: int) -> None:
+    """Makes arithmetic reproducible, as far as the machine allows; call it once per process."""
+    torch.set_num_threads(num_threads)
+    torch.use_deterministic_algorithms(True, warn_only=torch.cuda.is_available())

@@ -1,0 +1,161 @@
+"""The policy loss of one optimizer batch, as verl's worker calls it for each micro-batch.
+
+Shapes: N rows, C columns of a micro-batch.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from tensordict import TensorDict
+
+from services.trainer.collectives import Sums
+from services.trainer.learner.microbatches import output_columns
+from trinity.algorithm.aggregation import BatchTotals, LossAggMode
+from trinity.algorithm.entropy import ENTROPY_LOSSES
+from trinity.algorithm.entropy.inputs import EntropyInputs
+from trinity.algorithm.kl.estimators import KL_ESTIMATORS, KlEstimator
+from trinity.algorithm.policy_loss import POLICY_LOSSES
+from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
+from trinity.algorithm.policy_loss.shares import loss_share, metric_shares
+from trinity.algorithm.policy_loss.trial import try_policy_loss
+from trinity.config.plan import StagePlan
+
+CLIPPED = "pg_clipfrac"
+"""The metric by which clipping losses mark clipped tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossRecipe:
+    """The terms of the loss: policy + coefficient * divergence - entropy."""
+
+    policy_loss: Callable[[PolicyInputs], PolicyLoss]
+    kl: KlEstimator | None
+    entropy_loss: Callable[[EntropyInputs], PolicyLoss] | None
+    agg_mode: LossAggMode
+
+    @classmethod
+    def of(cls, plan: StagePlan) -> "LossRecipe":
+        """Builds the terms from the plan.
+
+        Raises: UserError when a function given by its path cannot be loaded or used.
+        """
+        algorithm = plan.algorithm
+        function = POLICY_LOSSES.get(algorithm.policy_loss_fn)
+        try_policy_loss(algorithm.policy_loss_fn, function, algorithm.policy_loss_fn_args)
+        entropy_loss = None
+        if algorithm.entropy_loss_fn != "none" and algorithm.entropy_loss_fn_args["entropy_coef"]:
+            entropy_loss = partial(
+                ENTROPY_LOSSES.get(algorithm.entropy_loss_fn), **algorithm.entropy_loss_fn_args
+            )
+        has_kl = algorithm.kl_loss_fn != "none"
+        return cls(
+            policy_loss=partial(function, **algorithm.policy_loss_fn_args),
+            kl=KL_ESTIMATORS[algorithm.kl_loss_fn] if has_kl else None,
+            entropy_loss=entropy_loss,
+            agg_mode=algorithm.loss_agg_mode,
+        )
+
+
+class BatchLoss:
+    """The loss over the micro-batches of an optimizer batch.
+
+    Gradients of all calls and ranks add up to the gradient of the whole batch.
+
+        loss = BatchLoss(recipe, totals, step=7, kl_coef=0.1, num_ranks=2)
+        worker.set_loss_fn(loss)
+        worker.forward_backward(part)       # once per micro-batch
+        loss.seen["logprobs"]               # of the last micro-batch
+        loss.sums                           # this rank's sums by name; add them over ranks
+    """
+
+    def __init__(
+        self, recipe: LossRecipe, totals: BatchTotals, *, step: int, kl_coef: float, num_ranks: int
+    ) -> None:
+        self._recipe = recipe
+        self._totals = totals
+        self._step = step
+        self._kl_coef = kl_coef
+        self._num_ranks = num_ranks
+        self.sums = Sums()
+        self.seen: dict[str, torch.Tensor] = {}
+        """Outputs of the last micro-batch, [N, C]: log-probabilities and, where there are any,
+        entropies and clipped tokens."""
+
+    def __call__(
+        self, model_output: dict[str, torch.Tensor], data: TensorDict, dp_group: object
+    ) -> tuple[torch.Tensor, dict[str, float]]:
+        """Computes the loss for verl's engine; the scale undoes gradient averaging over ranks."""
+        del dp_group
+        inputs = self._inputs(model_output, data)
+        policy = self._recipe.policy_loss(inputs)
+        self.seen = {"logprobs": inputs.logprobs_BT.detach()}
+        rows_N1 = data["row_weights"][:, None]
+        corrections_NC = data.get("corrections", None)
+        factors_NC = rows_N1 if corrections_NC is None else rows_N1 * corrections_NC
+        loss = self._add(policy, inputs, factors_NC)
+        loss = loss + self._divergence(inputs, rows_N1)
+        loss = loss - self._entropy(model_output, data, inputs, rows_N1)
+        self.sums.add("loss", loss)
+        self.sums.add("final_loss", loss)  # Trinity-RFT's name
+        self._observe(policy, inputs)
+        return loss * self._num_ranks, {}
+
+    def _inputs(self, model_output: dict[str, torch.Tensor], data: TensorDict) -> PolicyInputs:
+        mask_NC = data["loss_mask"]
+        logprobs_NC = output_columns(model_output["log_probs"], data)
+        return PolicyInputs(
+            logprobs_BT=torch.where(mask_NC, logprobs_NC, 0.0),
+            old_logprobs_BT=data["old_logprobs"],
+            advantages_BT=data["advantages"],
+            mask_BT=mask_NC,
+            reference_logprobs_BT=data.get("reference_logprobs", None),
+            is_expert_B=data.get("is_expert", None),
+            chosen_BT=data.get("chosen", None),
+            step=self._step,
+        )
+
+    def _divergence(self, inputs: PolicyInputs, rows_N1: torch.Tensor) -> torch.Tensor:
+        """Returns the aggregated, weighted term; the metric `kl` is the plain mean per token."""
+        if self._recipe.kl is None:
+            return torch.zeros(())
+        assert inputs.reference_logprobs_BT is not None
+        kl_NC = self._recipe.kl(
+            inputs.logprobs_BT, inputs.reference_logprobs_BT, inputs.old_logprobs_BT
+        )
+        measured_NC = torch.where(inputs.mask_BT, kl_NC.detach(), 0.0).double()
+        self.sums.add("kl", measured_NC.sum() / max(self._totals.num_tokens, 1))
+        return self._kl_coef * self._add(PolicyLoss(name="kl_loss", loss_BT=kl_NC), inputs, rows_N1)
+
+    def _entropy(
+        self,
+        model_output: dict[str, torch.Tensor],
+        data: TensorDict,
+        inputs: PolicyInputs,
+        rows_N1: torch.Tensor,
+    ) -> torch.Tensor:
+        """Returns the entropy term, and reports the mean entropy wherever the engine gives it."""
+        if "entropy" not in model_output:
+            return torch.zeros(())
+        entropy_NC = torch.where(inputs.mask_BT, output_columns(model_output["entropy"], data), 0.0)
+        self.seen["entropies"] = entropy_NC.detach()
+        self.sums.add("entropy", entropy_NC.sum() / max(self._totals.num_tokens, 1))
+        if self._recipe.entropy_loss is None:
+            return torch.zeros(())
+        entropy = EntropyInputs(
+            entropy_BT=entropy_NC, mask_BT=inputs.mask_BT, is_expert_B=inputs.is_expert_B
+        )
+        return self._add(self._recipe.entropy_loss(entropy), inputs, rows_N1)
+
+    def _observe(self, policy: PolicyLoss, inputs: PolicyInputs) -> None:
+        for name, value in metric_shares(policy, inputs, self._totals).items():
+            self.sums.add(name, value)
+        clipped = policy.metrics.get(CLIPPED)
+        if clipped is not None and clipped.shape == inputs.mask_BT.shape:
+            self.seen["clipped"] = clipped.detach()
+
+    def _add(self, part: PolicyLoss, inputs: PolicyInputs, factors: torch.Tensor) -> torch.Tensor:
+        share = loss_share(part, inputs, self._totals, self._recipe.agg_mode, factors)
+        self.sums.add(part.name, share)
+        return share

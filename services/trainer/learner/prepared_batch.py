@@ -1,0 +1,174 @@
+"""The rows of a micro-batch."""
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from services.trainer.types import TrainBatch, TrainRow
+from trinity.algorithm.aggregation import BatchTotals
+from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatrix, IntVector
+
+Part = Sequence[int]
+"""The row numbers of a micro-batch."""
+
+Unit = Sequence[int]
+"""Rows that are never separated: a single row, or the two of a pair."""
+
+
+T = TypeVar("T", bound=np.generic)
+
+
+class Layout:
+    """The places of the response tokens in a batch's rows.
+
+    layout = Layout(batch.rows)
+    mask_BT = layout.stack((row.mask for row in batch.rows), np.bool_)
+    mask_NC = layout.place(mask_BT, part)
+    layout.put_back(values_NC, part, into=values_BT)
+    """
+
+    def __init__(self, rows: Sequence[TrainRow]) -> None:
+        self.lengths_B: IntVector = np.array([row.response_length for row in rows], dtype=np.int64)
+        self._prompts_B: IntVector = np.array([row.prompt_length for row in rows], dtype=np.int64)
+        columns_T = np.arange(int(self.lengths_B.max(initial=1)))
+        self.is_token_BT: BoolMatrix = columns_T < self.lengths_B[:, None]
+        """False after the end of a row."""
+
+    def of_rows(self, numbers: IntVector) -> "Layout":
+        """Returns the layout of some of the rows, with the same number of columns."""
+        layout = copy.copy(self)
+        layout.lengths_B = self.lengths_B[numbers]
+        layout._prompts_B = self._prompts_B[numbers]
+        layout.is_token_BT = self.is_token_BT[numbers]
+        return layout
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """B and T."""
+        num_rows, num_columns = self.is_token_BT.shape
+        return num_rows, num_columns
+
+    def zeros(self) -> FloatMatrix:
+        """Returns a matrix of zeros."""
+        return np.zeros(self.shape)
+
+    def stack(self, arrays: Iterable[npt.ArrayLike], dtype: type[T]) -> npt.NDArray[T]:
+        """Stacks one array per row, with one entry per response token; 0 after the end of a row."""
+        matrix_BT = np.zeros(self.shape, dtype=dtype)
+        matrix_BT[self.is_token_BT] = np.concatenate([np.asarray(array) for array in arrays])
+        return matrix_BT
+
+    def first_token(self, part: Part) -> int:
+        """Returns the place in the sequence at which the columns of a micro-batch begin."""
+        return int(self._prompts_B[list(part)].min()) if len(part) else 1
+
+    def num_columns(self, part: Part) -> int:
+        """Returns C of a micro-batch."""
+        if not len(part):
+            return 1
+        numbers = list(part)
+        longest = int((self._prompts_B[numbers] + self.lengths_B[numbers]).max())
+        return longest - self.first_token(part)
+
+    def place(self, matrix_BT: npt.NDArray[T], part: Part) -> npt.NDArray[T]:
+        """Returns the micro-batch's rows of a matrix, aligned to its tensors; padded with 0."""
+        placed_NC = np.zeros((len(part), self.num_columns(part)), dtype=matrix_BT.dtype)
+        placed_NC[self._is_token_NC(part)] = matrix_BT[list(part)][self.is_token_BT[list(part)]]
+        return placed_NC
+
+    def put_back(self, values_NC: npt.NDArray[T], part: Part, *, into: npt.NDArray[T]) -> None:
+        """Writes the values of a micro-batch into the matrix of the batch."""
+        if not len(part):
+            return
+        rows_NT = into[list(part)]
+        rows_NT[self.is_token_BT[list(part)]] = values_NC[self._is_token_NC(part)]
+        into[list(part)] = rows_NT
+
+    def _is_token_NC(self, part: Part) -> BoolMatrix:
+        numbers = list(part)
+        begins_N1 = (self._prompts_B[numbers] - self.first_token(part))[:, None]
+        columns_C = np.arange(self.num_columns(part))
+        is_token_NC: BoolMatrix = (columns_C >= begins_N1) & (
+            columns_C < begins_N1 + self.lengths_B[numbers][:, None]
+        )
+        return is_token_NC
+
+
+BoolVector = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CriticTargets:
+    """The inputs of the critic's loss."""
+
+    old_values_BT: FloatMatrix
+    returns_BT: FloatMatrix
+    mask_BT: BoolMatrix
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedBatch:
+    """B rows of T response tokens; what the algorithm does not need is None."""
+
+    batch: TrainBatch
+    layout: Layout
+    mask_BT: BoolMatrix
+    """Tokens that the policy's loss is computed on."""
+    given_mask_BT: BoolMatrix
+    """The same before correction and advantage."""
+    old_logprobs_BT: FloatMatrix
+    """By the policy in the denominator of ratios."""
+    rollout_logprobs_BT: FloatMatrix
+    """By the policy that generated the tokens."""
+    advantages_BT: FloatMatrix
+    policy: Mapping[str, FloatMatrix] = field(default_factory=dict)
+    """Outputs of the policy that the step starts from: log-probabilities and others."""
+    corrections_BT: FloatMatrix | None = None
+    """Factors on the policy's losses."""
+    reference_logprobs_BT: FloatMatrix | None = None
+    chosen_BT: BoolMatrix | None = None
+    """Tokens that the policy's loss treats differently."""
+    critic: CriticTargets | None = None
+    kl: float | None = None
+    """The divergence that the rewards were penalised for."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, batch: TrainBatch) -> "PreparedBatch":
+        """Returns the batch before any computation."""
+        layout = Layout(batch.rows)
+        mask_BT = layout.stack((row.mask for row in batch.rows), np.bool_)
+        rollout_BT = layout.stack((row.rollout_logprobs for row in batch.rows), np.float64)
+        rollout_BT = np.where(mask_BT, rollout_BT, 0.0)
+        advantages_BT = layout.stack((row.advantages for row in batch.rows), np.float64)
+        return cls(
+            batch=batch,
+            layout=layout,
+            mask_BT=mask_BT,
+            given_mask_BT=mask_BT,
+            old_logprobs_BT=rollout_BT,
+            rollout_logprobs_BT=rollout_BT,
+            advantages_BT=np.where(mask_BT, advantages_BT, 0.0),
+        )
+
+    @property
+    def rows(self) -> Sequence[TrainRow]:
+        """The batch's rows, in order."""
+        return self.batch.rows
+
+    @property
+    def is_expert_B(self) -> BoolVector:
+        """True for training data among rollouts."""
+        return np.array([row.is_expert for row in self.rows], dtype=np.bool_)
+
+    def totals(self, mask_BT: BoolMatrix, max_response_tokens: int) -> BatchTotals:
+        """Counts rows and tokens over the whole batch."""
+        return BatchTotals.of(
+            mask_BT.sum(-1),
+            max_response_tokens=max_response_tokens,
+            is_expert_B=self.is_expert_B,
+        )

@@ -1,0 +1,78 @@
+"""The reference policy: the stage's starting weights, which never change."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from verl.workers.engine_workers_tinker import TinkerTrainingWorker
+
+from services.trainer.backend.verl_worker import build_reference
+from services.trainer.checkpoints.lora import Adapter
+from services.trainer.learner.actor import Actor
+from services.trainer.learner.critic import Critic
+from services.trainer.learner.microbatches import Calls
+from services.trainer.learner.prepared_batch import PreparedBatch
+from trinity.algorithm.token_advantage.token_batch import FloatMatrix
+from trinity.config.plan import StagePlan
+
+
+class PolicyWithoutAdapter:
+    """The policy's own model with its adapter off, so that it is in memory only once."""
+
+    def __init__(self, *, worker: TinkerTrainingWorker, adapter: Adapter, calls: Calls) -> None:
+        self._worker = worker
+        self._adapter = adapter
+        self._calls = calls
+
+    def logprobs(self, prepared: PreparedBatch) -> FloatMatrix:
+        """Computes log-probabilities of the tokens, [B, T]."""
+        with self._adapter.off():
+            return self._calls.infer(self._worker, prepared, ["logprobs"])["logprobs"]
+
+
+class Reference:
+    """A policy that only computes log-probabilities. Collective."""
+
+    def __init__(self, *, plan: StagePlan, model_directory: Path, calls: Calls) -> None:
+        self._calls = calls
+        self._worker = build_reference(plan, model_directory)
+
+    def logprobs(self, prepared: PreparedBatch) -> FloatMatrix:
+        """Computes log-probabilities of the tokens, [B, T]."""
+        return self._calls.infer(self._worker, prepared, ["logprobs"])["logprobs"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roles:
+    """The models, all sharded over the same ranks."""
+
+    actor: Actor
+    reference: Reference | PolicyWithoutAdapter | None
+    critic: Critic | None
+
+    @classmethod
+    def load(
+        cls,
+        plan: StagePlan,
+        *,
+        model_directory: Path,
+        policy_directory: Path,
+        critic_directory: Path,
+        calls: Calls,
+    ) -> "Roles":
+        """Loads them at the stage's start; the reference is of the model, wherever the policy
+        begins.
+
+        Raises: UserError when a model cannot be read.
+        """
+        reference: Reference | PolicyWithoutAdapter | None = None
+        critic = None
+        actor = Actor(plan=plan, model_directory=policy_directory, calls=calls)
+        if plan.needs_reference and actor.adapter and policy_directory == model_directory:
+            reference = PolicyWithoutAdapter(
+                worker=actor.worker, adapter=actor.adapter, calls=calls
+            )
+        elif plan.needs_reference:
+            reference = Reference(plan=plan, model_directory=model_directory, calls=calls)
+        if plan.needs_critic:
+            critic = Critic(plan=plan, model_directory=critic_directory, calls=calls)
+        return cls(actor=actor, reference=reference, critic=critic)

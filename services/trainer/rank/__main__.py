@@ -1,0 +1,137 @@
+"""One rank of the gang: `python -m services.trainer.rank`, started only by the trainer service.
+
+It imports the heavy libraries, joins the gang, reports that it is ready, and trains the stages
+ordered.
+"""
+
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from services.trainer.messages import (
+    LOG_FORMAT_VARIABLE,
+    LOG_LEVEL_VARIABLE,
+    Ready,
+    StageFailed,
+)
+from services.trainer.rank.link import RankLink, die_with_parent
+from services.trainer.rank.model_parts import ModelParts, load_model_parts
+from services.trainer.retry import StopRequested
+from trinity import telemetry
+from trinity.errors import InvalidRequest, NotFound, PreconditionFailed, RunFailed, UserError
+from trinity.logs import configure_logging
+
+if TYPE_CHECKING:  # it imports torch
+    from services.trainer.collectives import Ranks
+
+logger = logging.getLogger(__name__)
+
+GANG_TIMEOUT = timedelta(days=365)
+"""Ranks wait for the first one as long as it waits for a batch, which has a limit of its own."""
+QUIET = {
+    "VERL_LOGGING_LEVEL": "WARN",
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "GLOO_SOCKET_IFNAME": "lo",
+}
+FAILED = 1
+LASTING = (UserError, RunFailed, PreconditionFailed, InvalidRequest, NotFound)
+"""Errors that a retry does not cure."""
+
+
+class PrintedLines:
+    """Logs what libraries print, at debug level."""
+
+    def write(self, text: str) -> int:
+        """Logs every line that is not empty."""
+        for line in text.splitlines():
+            if line.strip():
+                logger.debug("printed", extra={"line": line.strip()})
+        return len(text)
+
+    def flush(self) -> None:
+        """Does nothing: no text is buffered."""
+
+    def isatty(self) -> bool:
+        """Returns False: libraries ask before they choose colours."""
+        return False
+
+
+def main(load_parts: Callable[[], ModelParts] = load_model_parts) -> int:
+    """Serves orders until told to stop; returns 0, or 1 after a reported failure."""
+    die_with_parent()
+    name = f"trainer-rank-{os.environ['RANK']}"
+    level = os.environ.get(LOG_LEVEL_VARIABLE, "INFO")
+    configure_logging(
+        name, level, "json" if os.environ.get(LOG_FORMAT_VARIABLE) == "json" else "text"
+    )
+    sys.stdout = PrintedLines()
+    warnings.simplefilter("ignore")
+    for variable, value in QUIET.items():
+        os.environ.setdefault(variable, value)
+    link = RankLink.from_environment()
+    parts = load_parts()
+    from services.trainer.collectives import join_gang
+
+    logging.setLogRecordFactory(
+        logging.LogRecord
+    )  # ray, which verl imports, adds fields of its own
+    parts.make_deterministic(_num_threads())
+    ranks = join_gang(GANG_TIMEOUT)
+    link.send(Ready())
+    if ranks.is_first:
+        telemetry.start("trinity-trainer", {"trinity.rank": "0"})
+    try:
+        return _serve(link, ranks, parts)
+    finally:
+        telemetry.stop()
+
+
+def _serve(link: RankLink, ranks: "Ranks", parts: ModelParts) -> int:
+    """Trains the stages ordered; returns the exit code."""
+    from services.trainer.rank.stage import run_stage
+
+    while (order := link.next_order()) is not None:
+        try:
+            link.send(run_stage(order, ranks=ranks, link=link, parts=parts))
+        except StopRequested:
+            break
+        except Exception as error:  # the edge of a stage: every error is reported
+            if link.stop.is_set():
+                logger.info("abandoned the stage: the gang stops")
+                break
+            logger.exception("the stage failed on this rank")
+            link.send(failure_of(error))
+            return FAILED
+    return 0
+
+
+def _num_threads() -> int:
+    """Returns a number that depends on the machine alone, as the order of sums depends on it."""
+    configured = os.environ.get("OMP_NUM_THREADS")
+    if configured:
+        return int(configured)
+    return max(1, (os.cpu_count() or 1) // int(os.environ["WORLD_SIZE"]))
+
+
+def failure_of(error: Exception) -> StageFailed:
+    """Returns a failure with a reason that a person can act on."""
+    if isinstance(error, LASTING):
+        return StageFailed(reason=str(error), can_retry=False)
+    if type(error).__name__ == "OutOfMemoryError":
+        return StageFailed(
+            reason="out of GPU memory: lower `trainer.max_token_len_per_gpu` or use more ranks",
+            can_retry=False,
+        )
+    return StageFailed(reason=f"{type(error).__name__}: {error}", can_retry=True)
+
+
+if __name__ == "__main__":
+    # Destroying process groups and engines can hang; everything that counts is on disk by now.
+    code = main()
+    logging.shutdown()
+    os._exit(code)

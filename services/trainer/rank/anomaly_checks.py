@@ -1,0 +1,87 @@
+"""Warnings about steps that went wrong, or that suggest the run soon will."""
+
+import logging
+import math
+import statistics
+from collections import deque
+from enum import StrEnum
+
+from services.trainer.types import RunReward, TrainBatch
+
+logger = logging.getLogger(__name__)
+
+MEDIAN_STEPS = 20
+MIN_MEDIAN_STEPS = 5
+SPIKE_FACTOR = 10.0
+SMALLEST_SPIKE = 0.05
+"""A divergence below this is no spike, however small the median."""
+GRADIENT_NORMS = ("actor/grad_norm", "critic/grad_norm")
+"""Norms of the models that were updated in the step."""
+DIVERGENCES = ("actor/ppo_kl", "actor/kl")
+"""Means per token, so that a value means the same in every run."""
+
+
+class StepWarning(StrEnum):
+    """Each is a metric `warning/<name>`, 1 where it fired."""
+
+    NON_FINITE_GRADIENT = "non_finite_gradient"
+    ZERO_REWARD_VARIANCE = "zero_reward_variance"
+    KL_SPIKE = "kl_spike"
+
+
+EXPLANATIONS = {
+    StepWarning.NON_FINITE_GRADIENT: "the gradient is not finite: the step moved nothing",
+    StepWarning.ZERO_REWARD_VARIANCE: "all runs of each task got the same reward: nothing to learn",
+    StepWarning.KL_SPIKE: "the policy moved away far faster than in the steps before",
+}
+
+
+class StepWatch:
+    """Checks each step's metrics once, in order."""
+
+    def __init__(self) -> None:
+        self._history = {name: deque[float](maxlen=MEDIAN_STEPS) for name in DIVERGENCES}
+
+    def check(self, batch: TrainBatch, metrics: dict[str, float]) -> dict[str, float]:
+        """Adds `warning/...` to the metrics, and drops those that are not finite numbers."""
+        warnings = self._warnings(batch, metrics)
+        for warning in warnings:
+            logger.warning(EXPLANATIONS[warning], extra={"step": batch.step, "warning": warning})
+        finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        return finite | {f"warning/{warning}": 1.0 for warning in warnings}
+
+    def _warnings(self, batch: TrainBatch, metrics: dict[str, float]) -> list[StepWarning]:
+        found = []
+        norms = [metrics[name] for name in GRADIENT_NORMS if name in metrics]
+        if not all(math.isfinite(norm) for norm in norms):
+            found.append(StepWarning.NON_FINITE_GRADIENT)
+        if _has_equal_rewards(batch):
+            found.append(StepWarning.ZERO_REWARD_VARIANCE)
+        spikes = [self._is_spike(name, metrics[name]) for name in DIVERGENCES if name in metrics]
+        if any(spikes):
+            found.append(StepWarning.KL_SPIKE)
+        return found
+
+    def _is_spike(self, name: str, value: float) -> bool:
+        history = self._history[name]
+        usual = statistics.median(map(abs, history)) if len(history) >= MIN_MEDIAN_STEPS else None
+        if math.isfinite(value):
+            history.append(value)
+        if usual is None:
+            return not math.isfinite(value)
+        return not abs(value) <= max(SPIKE_FACTOR * usual, SMALLEST_SPIKE)
+
+
+def _has_equal_rewards(batch: TrainBatch) -> bool:
+    """True if there are groups of several runs, and all runs of each group got the same reward.
+
+    Advantages do not show it: they need not be the reward less its group's mean.
+    """
+    groups: dict[str, list[RunReward]] = {}
+    for row in batch.rows:
+        if row.run_reward is not None:
+            groups.setdefault(row.run_reward.assignment_id, []).append(row.run_reward)
+    compared = [group for group in groups.values() if len({reward.run for reward in group}) > 1]
+    return bool(compared) and all(
+        len({reward.reward for reward in group}) == 1 for group in compared
+    )

@@ -1,0 +1,92 @@
+"""The resume point of a new life of the trainer: its checkpoint, and the steps it repeats."""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.trainer.clients import BufferClient
+from services.trainer.collectives import Ranks
+from trinity.api.v1 import buffer_pb2
+from trinity.errors import ManifestError
+from trinity.manifest import verify
+
+logger = logging.getLogger(__name__)
+
+NO_CHECKPOINT = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incarnation:
+    """One life of the trainer in a stage, the same on all ranks."""
+
+    number: int
+    checkpoint: Path | None
+    """The checkpoint to load; None begins with the stage's starting weights."""
+    step: int
+    """The train step after which the checkpoint was taken."""
+    recorded_step: int
+    """Steps up to this one are trained again from their recorded batches."""
+    known_version: int
+    """The newest version that an earlier life recorded; -1 when there is none."""
+    known_weights_sha256: bytes
+    finished_step: int
+    """The step at which an earlier life finished the training; 0 when none did."""
+    committed: tuple[Path, ...]
+    """All committed checkpoints."""
+    offered: tuple[buffer_pb2.Checkpoint, ...] = ()
+    """The same as the buffer's messages; in mode bench those to evaluate, where an empty path
+    means the starting weights."""
+
+    def version_to_republish(self, sync_interval: int) -> int:
+        """Returns the newest version due by the recorded steps; explorers continue from it."""
+        return self.recorded_step // sync_interval * sync_interval
+
+
+def begin_incarnation(
+    buffer: BufferClient, trainer_id: str, ranks: Ranks, *, resumes: bool = True
+) -> Incarnation:
+    """Fences off the previous life and chooses the newest checkpoint that verifies. Collective.
+
+    Chooses none if nothing is resumed.
+    """
+    if ranks.is_first:
+        answer = buffer.begin_incarnation(trainer_id)
+        ranks.bytes_from_first(answer.SerializeToString())
+        chosen = NO_CHECKPOINT
+        if resumes:
+            chosen = _newest_intact(answer.checkpoints, ranks.num_ranks)
+        ranks.from_first([chosen])
+    else:
+        answer = buffer_pb2.BeginIncarnationResponse.FromString(ranks.bytes_from_first(b""))
+        (chosen,) = ranks.from_first([NO_CHECKPOINT])
+    checkpoint = answer.checkpoints[chosen] if chosen != NO_CHECKPOINT else None
+    known = answer.newest_version
+    return Incarnation(
+        number=answer.incarnation,
+        checkpoint=Path(checkpoint.path) if checkpoint else None,
+        step=checkpoint.step if checkpoint else 0,
+        recorded_step=answer.recorded_step,
+        known_version=known.version if known.weights_sha256 else -1,
+        known_weights_sha256=known.weights_sha256,
+        finished_step=answer.finished_step,
+        committed=tuple(Path(row.path) for row in answer.checkpoints),
+        offered=tuple(answer.checkpoints),
+    )
+
+
+def _newest_intact(checkpoints: Iterable[buffer_pb2.Checkpoint], num_ranks: int) -> int:
+    """Returns the index of the first checkpoint that verifies and fits the number of ranks."""
+    for index, row in enumerate(checkpoints):
+        try:
+            manifest = verify(Path(row.path), row.manifest_sha256)
+        except ManifestError as error:
+            logger.error("skipped a checkpoint", extra={"reason": str(error)})
+            continue
+        if manifest.num_ranks == num_ranks:
+            return index
+        logger.warning(
+            "skipped a checkpoint: it is split over another number of ranks",
+            extra={"path": row.path, "num_ranks": manifest.num_ranks},
+        )
+    return NO_CHECKPOINT

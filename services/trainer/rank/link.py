@@ -1,0 +1,103 @@
+"""A rank's end of the pipes to its service: orders in, events out; no rank outlives its service."""
+
+import ctypes
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+from typing import IO
+
+import grpc
+
+from services.trainer.messages import (
+    EVENTS_VARIABLE,
+    ORDERS,
+    Activity,
+    Alive,
+    Event,
+    StageOrder,
+    encode,
+)
+from services.trainer.retry import RankWaits
+
+logger = logging.getLogger(__name__)
+
+PR_SET_PDEATHSIG = 1
+ORPHANED = 3
+
+
+def die_with_parent() -> None:
+    """Has the kernel kill this process with the service's; the closed pipe is the fallback."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class RankLink:
+    """Receives orders from the service and sends events to it.
+
+    `stop` is set by a stop order, which also closes the channels given to `close_on_stop`, so that
+    no long poll outlasts it.
+    """
+
+    def __init__(self, *, orders: IO[str], events_descriptor: int) -> None:
+        self.stop = threading.Event()
+        self.waits = RankWaits(self.send)
+        self._orders = orders
+        self._events_descriptor = events_descriptor
+        self._pending: queue.SimpleQueue[StageOrder | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._channels: list[grpc.Channel] = []
+        self._incarnation = 0
+
+    @classmethod
+    def from_environment(cls) -> "RankLink":
+        """Opens the pipes this process was started with, and begins to listen."""
+        link = cls(orders=sys.stdin, events_descriptor=int(os.environ[EVENTS_VARIABLE]))
+        threading.Thread(target=link._listen, name="orders", daemon=True).start()
+        return link
+
+    def next_order(self) -> StageOrder | None:
+        """Returns the next stage; None when it is time to exit."""
+        return self._pending.get()
+
+    def close_on_stop(self, channels: list[grpc.Channel]) -> None:
+        """Registers the channels of the current stage."""
+        with self._lock:
+            self._channels = channels
+
+    def send(self, event: Event) -> None:
+        """Sends an event to the service as one whole line."""
+        with self._lock:
+            os.write(self._events_descriptor, encode(event))
+
+    def begin(self, incarnation: int) -> None:
+        """Sets the incarnation that later activities belong to."""
+        self._incarnation = incarnation
+
+    def report_activity(self, activity: str, step: int, version: int) -> None:
+        """Reports this rank's activity."""
+        self.send(
+            Activity(activity=activity, incarnation=self._incarnation, step=step, version=version)
+        )
+
+    def report_alive(self) -> None:
+        """Reports a sign of life during a long activity."""
+        self.send(Alive())
+
+    def _listen(self) -> None:
+        for line in self._orders:
+            order = ORDERS.validate_json(line)
+            if isinstance(order, StageOrder):
+                self._pending.put(order)
+            else:
+                self._stop()
+        if not self.stop.is_set():
+            os._exit(ORPHANED)
+
+    def _stop(self) -> None:
+        self.stop.set()
+        self._pending.put(None)
+        with self._lock:
+            for channel in self._channels:
+                channel.close()

@@ -1,0 +1,396 @@
+"""Publishes the weights of a run's checkpoints, one after the other, for evaluation."""
+
+import gc
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from services.trainer.checkpoints.checkpoints import CheckpointStore
+from services.trainer.checkpoints.publisher import Offers, Publisher
+from services.trainer.checkpoints.weights import ModelFiles, WeightsStore
+from services.trainer.clients import BufferClient, SynchronizerClient
+from services.trainer.collectives import Ranks
+from services.trainer.data.batch_rows import RowFormatter, RowReader
+from services.trainer.data.batches import BatchSource
+from services.trainer.messages import StageEnded, StageOrder
+from services.trainer.rank.incarnation import Incarnation, begin_incarnation
+from services.trainer.rank.link import RankLink
+from services.trainer.rank.loop import StageParts, StageRun
+from services.trainer.rank.model_parts import ModelParts
+from services.trainer.retry import NamedWaits, Patience
+from services.trainer.telemetry import StepTelemetry
+from services.trainer.types import PublishedWeights, StageLearner
+from trinity.api.v1 import buffer_pb2
+from trinity.config.plan import StagePlan
+from trinity.config.plan_parts import ResolvedExperienceBuffer
+from trinity.config.start_checkpoint import (
+    StartCheckpoint,
+    check_start,
+    start_checkpoint,
+    verify_start,
+)
+from trinity.errors import ManifestError, RunFailed, Superseded, UserError
+from trinity.manifest import verify
+from trinity.plugins import load_plugins, plugin_dirs_from_environment
+from trinity.rpc.channel import open_sync_channel
+from trinity.transfer.offer import Limits
+from trinity.types import StageKey
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchRun:
+    """One life of the trainer in mode bench: nothing is trained.
+
+    A later life is told only of checkpoints that are not evaluated yet, and of the newest.
+    """
+
+    ranks: Ranks
+    life: Incarnation
+    learner: StageLearner
+    buffer: BufferClient
+    publisher: Publisher
+
+    def run(self) -> StageEnded:
+        """Publishes the versions in order; the buffer has each evaluated.
+
+        Raises: RunFailed when a checkpoint cannot be read.
+        """
+        step = 0
+        for checkpoint in sorted(self.life.offered, key=lambda checkpoint: checkpoint.step):
+            step = checkpoint.step
+            if checkpoint.path:
+                self._check(checkpoint)
+                self.learner.load(Path(checkpoint.path))
+            self.publisher.publish(self.learner, step)
+            logger.info("published a checkpoint for evaluation", extra={"version": step})
+        if self.ranks.is_first:
+            self.buffer.finish_training(step, self.life.number)
+            self.publisher.finish()
+        return StageEnded(outcome="finished")
+
+    def _check(self, checkpoint: buffer_pb2.Checkpoint) -> None:
+        """Verifies the whole checkpoint on every rank: damage in any file fails all ranks."""
+        try:
+            manifest = verify(Path(checkpoint.path), checkpoint.manifest_sha256)
+        except ManifestError as error:
+            raise RunFailed(
+                f"the checkpoint of step {checkpoint.step} is damaged: {error}"
+            ) from error
+        if manifest.num_ranks != self.ranks.num_ranks:
+            raise RunFailed(
+                f"the checkpoint of step {checkpoint.step} is split over {manifest.num_ranks} "
+                f"ranks, there are {self.ranks.num_ranks}: give "
+                f"`trainer.rank_num: {manifest.num_ranks}`"
+            )
+
+
+WANTED_FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.py")
+
+
+def starting_directory(path: str, manifest_sha256: str, *, ranks: Ranks, waits: NamedWaits) -> Path:
+    """Returns the local directory, verified by its manifest, or fetched from the hub. Collective.
+
+    Raises: RunFailed when an earlier stage's weights are damaged, UserError when there is no model.
+    """
+    if ranks.is_first:
+        if manifest_sha256:
+            directory = _verified(Path(path), manifest_sha256)
+        else:
+            directory = Path(path) if Path(path).is_dir() else _fetched(path, waits)
+        ranks.bytes_from_first(str(directory).encode())
+        return directory
+    return Path(ranks.bytes_from_first(b"").decode())
+
+
+def former_start(plan: StagePlan, *, has_checkpoint: bool, ranks: Ranks) -> StartCheckpoint | None:
+    """Returns the checkpoint of a former run, as long as the stage needs it. Collective.
+
+    Raises: UserError if it does not fit the plan.
+    """
+    path = plan.start_checkpoint
+    if path is None or (has_checkpoint and not _stays_below(plan, path)):
+        return None
+    check_start(plan)
+    found = start_checkpoint(path)
+    if ranks.is_first:
+        verify_start(found)
+    ranks.barrier()
+    return found
+
+
+def _stays_below(plan: StagePlan, path: str) -> bool:
+    """True if these weights are the base of the adapter's checkpoints, which do not hold them."""
+    is_there = plan.lora is not None and Path(path).is_dir()
+    return is_there and start_checkpoint(path).num_ranks is None
+
+
+def _verified(directory: Path, manifest_sha256: str) -> Path:
+    try:
+        verify(directory, bytes.fromhex(manifest_sha256))
+    except ManifestError as error:
+        raise RunFailed(f"the final weights of the previous stage are damaged: {error}") from error
+    return directory
+
+
+def _fetched(path: str, waits: NamedWaits) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    waits.set("model", waits_for="the model hub", reason=f"{path} is being fetched")
+    try:
+        return Path(snapshot_download(path, allow_patterns=list(WANTED_FILES)))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise UserError(
+            f"`model.model_path: {path}` is neither a directory nor a model on the hub: "
+            f"{str(error).splitlines()[0]}"
+        ) from error
+    finally:
+        waits.clear("model")
+
+
+def row_reader(
+    plan: StagePlan, model_directory: Path, load_formatter: Callable[..., RowFormatter]
+) -> RowReader:
+    """Returns a reader; it formats training data by the model's tokenizer, rollouts are tokens.
+
+    Raises: UserError when the tokenizer cannot be used.
+    """
+    data = _training_data(plan)
+    formatter = None
+    if data is not None:
+        formatter = load_formatter(
+            model_directory,
+            name=data.name,
+            schema=plan.algorithm.row_schema,
+            chat_template=plan.chat_template,
+            row_format=data.format,
+            max_length=plan.max_model_len,
+            enable_thinking=plan.config.model.enable_thinking,
+        )
+    return RowReader(formatter=formatter, among_rollouts=plan.has_rollouts)
+
+
+def _training_data(plan: StagePlan) -> ResolvedExperienceBuffer | None:
+    """Returns the buffer that holds training data; None where there are rollouts alone."""
+    return plan.expert_buffer if plan.has_rollouts else plan.experience_buffer
+
+
+def run_stage(order: StageOrder, *, ranks: Ranks, link: RankLink, parts: ModelParts) -> StageEnded:
+    """Runs one life of the trainer in the stage, from its first call to its last.
+
+    Raises: the error that made it fail; StopRequested when the service wants this rank to exit.
+    """
+    with ExitStack() as stack:
+        try:
+            return StageSetup(order, ranks=ranks, link=link, parts=parts, stack=stack).run()
+        except Superseded as error:
+            return StageEnded(outcome="superseded", reason=str(error))
+        finally:
+            gc.collect()
+
+
+def _plan_of(order: StageOrder) -> StagePlan:
+    """Returns the plan; a starting adapter is the user's, so it is dropped after another stage."""
+    plan = StagePlan.model_validate_json(order.plan_json)
+    follows = bool(order.start_manifest_sha256)
+    return plan.model_copy(update={"adapter_path": None}) if follows else plan
+
+
+class StageSetup:
+    """Builds everything a run needs, in order of dependency."""
+
+    def __init__(
+        self,
+        order: StageOrder,
+        *,
+        ranks: Ranks,
+        link: RankLink,
+        parts: ModelParts,
+        stack: ExitStack,
+    ) -> None:
+        self._order = order
+        self._ranks = ranks
+        self._link = link
+        self._parts = parts
+        self._stack = stack
+        self._plan = _plan_of(order)
+        self._directory = Path(order.job_dir) / "stages" / order.stage
+        key = StageKey(tenant=order.tenant, experiment_id=order.experiment_id, stage=order.stage)
+        self._key = key
+        buffer_channel = stack.enter_context(open_sync_channel(order.buffer_address))
+        synchronizer_channel = stack.enter_context(open_sync_channel(order.synchronizer_address))
+        link.close_on_stop([buffer_channel, synchronizer_channel])
+        self._buffer = BufferClient(
+            channel=buffer_channel, key=key, patience=self._patience("buffer")
+        )
+        self._synchronizer = SynchronizerClient(
+            channel=synchronizer_channel, key=key, patience=self._patience("synchronizer")
+        )
+
+    def run(self) -> StageEnded:
+        """Resumes and trains, unless an earlier life had only to report that it was done."""
+        load_plugins(plugin_dirs_from_environment())
+        self._link.report_activity("opening the stage", 0, 0)
+        total_steps = self._total_steps()
+        is_bench = self._plan.benched is not None
+        life = begin_incarnation(
+            self._buffer, self._order.trainer_id, self._ranks, resumes=not is_bench
+        )
+        self._link.begin(life.number)
+        if self._was_finished(life):
+            return StageEnded(outcome="finished", reason="an earlier life had finished it")
+        start = starting_directory(
+            self._order.start_path,
+            self._order.start_manifest_sha256,
+            ranks=self._ranks,
+            waits=self._link.waits,
+        )
+        self._link.report_activity("loading the model", life.step, 0)
+        learner = self._parts.make_learner(
+            plan=self._plan,
+            model_directory=start,
+            ranks=self._ranks,
+            critic_directory=self._critic_start(start),
+            former=former_start(
+                self._plan, has_checkpoint=life.checkpoint is not None, ranks=self._ranks
+            ),
+            on_part=self._link.report_alive,
+        )
+        if is_bench:
+            bench = BenchRun(
+                ranks=self._ranks,
+                life=life,
+                learner=learner,
+                buffer=self._buffer,
+                publisher=self._publisher(life, start),
+            )
+            return bench.run()
+        parts = StageParts(
+            plan=self._plan,
+            ranks=self._ranks,
+            life=life,
+            learner=learner,
+            buffer=self._buffer,
+            source=self._source(life, row_reader(self._plan, start, self._parts.load_formatter)),
+            publisher=self._publisher(life, start),
+            checkpoints=self._checkpoints(life),
+            telemetry=StepTelemetry(
+                key=self._key,
+                incarnation=life.number,
+                algorithm=self._plan.config.algorithm.algorithm_type,
+            ),
+            total_steps=total_steps,
+            report=self._link.report_activity,
+        )
+        return StageRun(parts).run()
+
+    def _patience(self, peer: str) -> Patience:
+        return Patience(
+            peer=peer,
+            seconds=self._plan.config.synchronizer.sync_timeout,
+            stop=self._link.stop,
+            waits=self._link.waits,
+        )
+
+    def _total_steps(self) -> int | None:
+        """Returns the smaller of the plan's and the data's steps; None when neither has an end."""
+        opened = None
+        if self._ranks.is_first:
+            opened = self._buffer.open_stage(self._order.plan_json, self._order.seed)
+        (known,) = self._ranks.from_first([opened or 0])
+        limits = [steps for steps in (known or None, self._plan.total_train_steps) if steps]
+        return min(limits, default=None)
+
+    def _was_finished(self, life: Incarnation) -> bool:
+        """Reports again that the stage is done, if its final version exists and is intact."""
+        if not life.finished_step:
+            return False
+        is_done = 0
+        if self._ranks.is_first:
+            final = self._intact_version(life.finished_step)
+            if final is not None:
+                self._synchronizer.finish(final)
+                is_done = 1
+        return self._ranks.from_first([is_done]) == [1]
+
+    def _intact_version(self, version: int) -> PublishedWeights | None:
+        for weights in sorted(self._synchronizer.versions(), reverse=True):
+            if weights.version == version:
+                try:
+                    verify(weights.path, weights.manifest_sha256)
+                except ManifestError as error:
+                    logger.warning("the final version is damaged", extra={"reason": str(error)})
+                    continue
+                return weights
+        return None
+
+    def _critic_start(self, start: Path) -> Path:
+        """Returns the actor's start, unless the user gave the critic a model of its own."""
+        path = self._plan.critic_model_path
+        if path is None or not self._plan.config.model.critic_model_path:
+            return start
+        return starting_directory(path, "", ranks=self._ranks, waits=self._link.waits)
+
+    def _source(self, life: Incarnation, reader: RowReader) -> BatchSource:
+        source = BatchSource(
+            buffer=self._buffer,
+            ranks=self._ranks,
+            incarnation=life.number,
+            reader=reader,
+            fetches_ahead=not self._plan.needs_rollout,
+            patience_seconds=self._plan.experience_buffer.max_read_timeout,
+            stop=self._link.stop,
+            waits=self._link.waits,
+        )
+        self._stack.callback(source.close)
+        return source
+
+    def _publisher(self, life: Incarnation, start: Path) -> Publisher:
+        root = self._directory / "weights"
+        dtype = self._plan.config.trainer.dtype
+        files = ModelFiles(
+            copy=self._directory / "model_files",
+            dtype=dtype,
+            chat_template=self._plan.chat_template,
+        )
+        store = WeightsStore(
+            root=root, stage=self._order.stage, files=files, dtype=getattr(torch, dtype)
+        )
+        if self._ranks.is_first:
+            files.copy_from(start)
+            store.open(self._synchronizer.versions(), life.number)
+        return Publisher(
+            store=store,
+            buffer=self._buffer,
+            synchronizer=self._synchronizer,
+            ranks=self._ranks,
+            incarnation=life.number,
+            offers=self._offers(),
+        )
+
+    def _offers(self) -> Offers | None:
+        """Creates the transfer server of weights from memory, if the stage uses one."""
+        if not (self._plan.sends_weights and self._ranks.is_first):
+            return None
+        sync = self._plan.config.synchronizer
+        offers = Offers(
+            host=self._order.transfer_host,
+            name=sync.group_name,
+            limits=Limits.within(sync.sync_timeout),
+        )
+        self._stack.callback(offers.close)
+        return offers
+
+    def _checkpoints(self, life: Incarnation) -> CheckpointStore:
+        store = CheckpointStore(
+            root=self._directory / "checkpoints", stage=self._order.stage, ranks=self._ranks
+        )
+        if self._ranks.is_first:
+            store.clean(life.committed, life.number)
+        return store

@@ -1,0 +1,150 @@
+"""A rank's waits, reported to its service, which shows them in its status."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+import grpc
+
+from services.trainer.messages import Waiting
+from trinity.errors import RunFailed, Superseded, Unavailable
+from trinity.rpc.errors import error_of
+
+logger = logging.getLogger(__name__)
+
+
+class NamedWaits(Protocol):
+    """Accepts waits by name; `trinity.waits.Waits` is one."""
+
+    def set(
+        self, name: str, *, waits_for: str, reason: str, deadline_seconds: float = 0.0
+    ) -> None: ...
+
+    def clear(self, name: str) -> None: ...
+
+
+class RankWaits:
+    """A rank's waits; thread-safe."""
+
+    def __init__(self, send: Callable[[Waiting], None]) -> None:
+        self._send = send
+        self._lock = threading.Lock()
+        self._open: set[str] = set()
+
+    def set(self, name: str, *, waits_for: str, reason: str, deadline_seconds: float = 0.0) -> None:
+        """Reports that the wait of this name continues."""
+        with self._lock:
+            self._open.add(name)
+        self._send(
+            Waiting(
+                name=name, waits_for=waits_for, reason=reason, deadline_seconds=deadline_seconds
+            )
+        )
+
+    def clear(self, name: str) -> None:
+        """Reports that the wait of this name is over, if it was open."""
+        with self._lock:
+            is_open = name in self._open
+            self._open.discard(name)
+        if is_open:
+            self._send(Waiting(name=name))
+
+
+T = TypeVar("T")
+
+FIRST_PAUSE_SECONDS = 0.2
+LONGEST_PAUSE_SECONDS = 0.5
+"""Kept short: a peer that was killed is back within seconds, and a retry costs it nothing."""
+ASK_AGAIN_SECONDS = 1.0
+
+
+class StopRequested(Exception):
+    """The service asked this rank to stop while it waited."""
+
+
+class Patience:
+    """Calls one peer, and retries while it is away or not yet ready, for `seconds` at most.
+
+    patience = Patience(peer="buffer", seconds=3600, stop=stop, waits=waits)
+    patience.call(lambda: stub.FinishTraining(request, timeout=10))
+    """
+
+    def __init__(
+        self, *, peer: str, seconds: float, stop: threading.Event, waits: NamedWaits
+    ) -> None:
+        self._peer = peer
+        self._seconds = seconds
+        self._stop = stop
+        self._waits = waits
+
+    def call(self, attempt: Callable[[], T]) -> T:
+        """Returns the answer of the first attempt that reaches the peer.
+
+        Raises: the error that a refusal stands for (Superseded when a newer incarnation exists),
+        RunFailed when the peer stays away too long, StopRequested.
+        """
+        name = f"{self._peer} away"
+        deadline = time.monotonic() + self._seconds
+        pause, logged = FIRST_PAUSE_SECONDS, ""
+        try:
+            while True:
+                try:
+                    return attempt()
+                except grpc.RpcError as error:
+                    reason = self._why_again(error, deadline)
+                if reason != logged:
+                    logger.warning("call failed, retrying", extra={"reason": reason})
+                    logged = reason
+                self._wait(name, reason, min(pause, deadline - time.monotonic()))
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+        finally:
+            self._waits.clear(name)
+
+    def call_until(self, attempt: Callable[[], T], not_yet: Callable[[T], str | None]) -> T:
+        """Returns the first answer for which `not_yet` gives no reason to ask again.
+
+        Raises: as `call`; also RunFailed when the peer is not ready in time.
+        """
+        name = f"{self._peer} not ready"
+        deadline = time.monotonic() + self._seconds
+        try:
+            while True:
+                answer = self.call(attempt)
+                reason = not_yet(answer)
+                if reason is None:
+                    return answer
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise RunFailed(
+                        f"the {self._peer} was not ready for {self._seconds:.0f} s "
+                        f"(`synchronizer.sync_timeout`): {reason}"
+                    )
+                self._wait(name, reason, min(ASK_AGAIN_SECONDS, left))
+        finally:
+            self._waits.clear(name)
+
+    def _wait(self, name: str, reason: str, seconds: float) -> None:
+        """Waits under that name, unless told to stop.
+
+        Raises: StopRequested.
+        """
+        self._waits.set(name, waits_for=self._peer, reason=reason, deadline_seconds=self._seconds)
+        if self._stop.wait(max(seconds, 0.0)):
+            raise StopRequested
+
+    def _why_again(self, error: grpc.RpcError, deadline: float) -> str:
+        if self._stop.is_set():
+            raise StopRequested from error
+        meaning = error_of(error)
+        if isinstance(meaning, Superseded):
+            raise meaning from error
+        if not isinstance(meaning, Unavailable):
+            raise type(meaning)(f"the {self._peer} refused: {meaning}") from error
+        if time.monotonic() >= deadline:
+            raise RunFailed(
+                f"the {self._peer} did not answer for {self._seconds:.0f} s "
+                f"(`synchronizer.sync_timeout`): {meaning}"
+            ) from error
+        return f"the {self._peer} does not answer: {meaning}"

@@ -1,0 +1,164 @@
+"""The input of a train step: rows of tokens and their known data, as numpy arrays."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from trinity.transfer.offer import Offer
+from trinity.types import BoolArray, FloatArray, IntArray
+
+if TYPE_CHECKING:
+    import torch
+
+
+PairSide = Literal["chosen", "rejected"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReward:
+    """The reward of a rollout, and the group it is compared in."""
+
+    assignment_id: str
+    """The runs of one assignment are a group."""
+    run: int
+    reward: float
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """The terms of the reward, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainRow:
+    """One sequence; all arrays but the tokens cover the R tokens after the prompt."""
+
+    position: int
+    """Place in the batch; the two rows of a pair have the same."""
+    tokens: IntArray
+    prompt_length: int
+    mask: BoolArray
+    """True if the token is trained on."""
+    rollout_logprobs: npt.NDArray[np.float32]
+    """By the rollout policy, as its engine gave them; 0 for training data."""
+    advantages: npt.NDArray[np.float32]
+    weight: float = 1.0
+    """Factor on the row's loss."""
+    temperature: float = 1.0
+    """The rollout's; log-probabilities are compared at the same one."""
+    run_reward: RunReward | None = None
+    """None where there is none, as with training data."""
+    token_rewards: FloatArray | None = None
+    """Set if the workflow rewards tokens; else the run's reward is the last token's."""
+    teacher_logprobs: FloatArray | None = None
+    """A teacher's, for distillation."""
+    reward_baseline: float | None = None
+    """Reward of a greedy rollout of the same task."""
+    oldest_version: int | None = None
+    """The oldest weights that generated one of its tokens."""
+    side: PairSide | None = None
+    """The half of a pair that it is; the chosen one comes first, its other right after."""
+    is_expert: bool = False
+    """True for training data in a batch of rollouts."""
+    is_truncated: bool = False
+    """True if the formatter had to cut it."""
+
+    @property
+    def length(self) -> int:
+        """Number of tokens in all."""
+        return len(self.tokens)
+
+    @property
+    def response_length(self) -> int:
+        """Number of tokens after the prompt."""
+        return len(self.tokens) - self.prompt_length
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainBatch:
+    """The rows of one train step in order of position, and the buffer's data about them."""
+
+    step: int
+    rows: Sequence[TrainRow]
+    metrics: dict[str, float]
+    """Means over the batch, measured by the buffer."""
+    replayed: bool
+    """True if it was composed for an earlier incarnation."""
+
+    @property
+    def num_trained_tokens(self) -> int:
+        """Number of tokens that the loss is computed on."""
+        return int(sum(int(row.mask.sum()) for row in self.rows))
+
+    @property
+    def num_trained_rows(self) -> int:
+        """Number of rows with at least one such token."""
+        return sum(bool(row.mask.any()) for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowStatistics:
+    """Means over a row's trained tokens."""
+
+    mean_ratio: float
+    """Probability by the policy that the step started from, divided by the rollout policy's."""
+    advantage: float
+
+
+Metrics = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOutcome:
+    """The result of a step: metrics of the whole batch, and statistics of its rows."""
+
+    metrics: Metrics
+    rows: dict[int, RowStatistics]
+    """Keyed by position in the batch."""
+
+
+class StageLearner(Protocol):
+    """One rank's share of the models that a stage trains. Every method is collective."""
+
+    def train_step(
+        self, batch: TrainBatch, learning_rate: float, critic_learning_rate: float = 0.0
+    ) -> StepOutcome:
+        """Trains on a whole batch."""
+
+    def weights(self) -> "Iterator[tuple[str, torch.Tensor]]":
+        """Yields whole tensors by their Hugging Face names."""
+
+    def adapter_base(self) -> bytes | None:
+        """Returns the hash of the weights below the adapter; None without one."""
+
+    def save(self, directory: Path, step: int) -> None:
+        """Writes this rank's part of a checkpoint."""
+
+    def load(self, directory: Path) -> None:
+        """Continues from a checkpoint."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class PublishedWeights:
+    """A version on disk; newer ones are greater."""
+
+    version: int
+    incarnation: int
+    path: Path
+    manifest_sha256: bytes
+    weights_sha256: bytes
+    parent: int
+    """The version it was trained from."""
+    offer: Offer | None = field(default=None, compare=False)
+    """The place from which it is also sent from memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenCheckpoint:
+    """A checkpoint on disk."""
+
+    step: int
+    incarnation: int
+    path: Path
+    manifest_sha256: bytes
