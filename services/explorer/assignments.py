@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from enum import StrEnum
 
-from services.explorer.weights import Requirement
+from services.explorer.weights_types import Requirement
 from trinity.types import JsonObject
 
 

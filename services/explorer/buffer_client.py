@@ -16,7 +16,7 @@ from services.explorer.assignments import (
 )
 from services.explorer.calls import calling, following
 from services.explorer.reports import Fate, Report
-from services.explorer.weights import Requirement
+from services.explorer.weights_types import Requirement
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.codec import stage_key_to_proto

@@ -19,7 +19,8 @@ from services.explorer.slow_calls import SlowCalls
 from services.explorer.stage_models import StageModel, stage_models
 from services.explorer.tokenizer import MAX_REMEMBERED_TOKENS, HuggingFaceTokenizer, load_tokenizer
 from services.explorer.vllm_options import look_at_machine, prepare_environment
-from services.explorer.weights import WeightLoader, model_weights
+from services.explorer.weights import WeightLoader
+from services.explorer.weights_types import model_weights
 from trinity.config.plan import StagePlan
 from trinity.config.plan_parts import ExternalAccess
 from trinity.errors import UserError

@@ -20,7 +20,7 @@ from services.explorer.synchronizer_client import (
     StageView,
     SynchronizerClient,
 )
-from services.explorer.weights import PublishedWeights, WeightsId, model_weights
+from services.explorer.weights_types import PublishedWeights, WeightsId, model_weights
 from trinity.config.plan import ExperimentPlan, StagePlan
 from trinity.errors import NotFound, RpcError
 from trinity.members import Heartbeats

@@ -10,13 +10,8 @@ from contextlib import asynccontextmanager, suppress
 from services.explorer.engine import EngineDied
 from services.explorer.lacking import Lack, LackingWeights
 from services.explorer.patience import Patience
-from services.explorer.weights import (
-    PublishedNow,
-    PublishedWeights,
-    Requirement,
-    WeightsId,
-    best_match,
-)
+from services.explorer.weights import PublishedNow
+from services.explorer.weights_types import PublishedWeights, Requirement, WeightsId, best_match
 from trinity.errors import ManifestError
 from trinity.members import Heartbeats
 from trinity.telemetry.instruments import GATE_SECONDS

@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 
 from services.explorer.patience import Patience
-from services.explorer.weights import Requirement
+from services.explorer.weights_types import Requirement
 
 
 @dataclass(frozen=True, slots=True)

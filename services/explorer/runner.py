@@ -12,7 +12,7 @@ from services.explorer.engine import Engine
 from services.explorer.making import Making
 from services.explorer.outcome import Attempt, Outcome
 from services.explorer.time_limit import TimeLimit
-from services.explorer.weights import WeightsId
+from services.explorer.weights_types import WeightsId
 from services.explorer.workbench import Workbench
 from trinity.masking import without_passwords
 from trinity.sample_check import check_experience

@@ -29,7 +29,7 @@ from services.explorer.telemetry import loading
 from services.explorer.time_limit import TimeLimit
 from services.explorer.transfers import EngineTransfers
 from services.explorer.unconfirmed import Unconfirmed
-from services.explorer.weights import PublishedWeights
+from services.explorer.weights_types import PublishedWeights
 from services.explorer.workbench import Workbench
 from trinity.config.plan import StagePlan
 from trinity.launch.names import check_parts

@@ -9,7 +9,7 @@ import grpc
 from pydantic import ValidationError
 
 from services.explorer.calls import calling, following
-from services.explorer.weights import PublishedWeights, WeightsId
+from services.explorer.weights_types import PublishedWeights, WeightsId
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.plan import ExperimentPlan

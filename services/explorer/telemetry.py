@@ -8,7 +8,7 @@ from typing import Protocol
 from services.explorer.counts import Counts
 from services.explorer.outcome import Attempt, Outcome
 from services.explorer.reports import Report
-from services.explorer.weights import PublishedWeights, WeightsId
+from services.explorer.weights_types import PublishedWeights, WeightsId
 from trinity.api.v1.experience_pb2 import RunResult
 from trinity.telemetry import instruments, names, places, tracing
 from trinity.telemetry.tracing import Span

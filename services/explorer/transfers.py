@@ -4,7 +4,7 @@ import logging
 import time
 
 from services.explorer.engine import Engine
-from services.explorer.weights import PublishedWeights
+from services.explorer.weights_types import PublishedWeights
 from trinity.errors import TransferFailed
 from trinity.telemetry.instruments import TRANSFERS
 from trinity.threads import in_daemon_thread

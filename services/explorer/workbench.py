@@ -8,7 +8,7 @@ from services.explorer.making import Making, RewardMaking, kind_named
 from services.explorer.openai_api.server import OpenAIApi
 from services.explorer.outcome import Attempt
 from services.explorer.seeds import SeedBase
-from services.explorer.weights import WeightsId
+from services.explorer.weights_types import WeightsId
 from trinity.config.plan import StagePlan
 from trinity.config.plan_parts import AuxiliaryModel, ResolvedTaskset, Sampling
 from trinity.plugins import REWARDS, WORKFLOWS

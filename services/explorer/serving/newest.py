@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from services.explorer.weights import PublishedWeights, WeightsId
+from services.explorer.weights_types import PublishedWeights, WeightsId
 from trinity.manifest import MANIFEST_NAME, Manifest
 
 PLAN_FILE = "config.json"

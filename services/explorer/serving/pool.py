@@ -6,7 +6,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from services.explorer.engine import Engine
-from services.explorer.weights import PublishedWeights, WeightLoader
+from services.explorer.weights import WeightLoader
+from services.explorer.weights_types import PublishedWeights
 from trinity.errors import ManifestError
 
 

@@ -8,7 +8,7 @@ from services.explorer.serving.lending import Lending
 from services.explorer.serving.pool import ServingPool
 from services.explorer.serving.server import ServingServer
 from services.explorer.serving.work import ServeWork
-from services.explorer.weights import model_weights
+from services.explorer.weights_types import model_weights
 from trinity.config.plan import StagePlan
 from trinity.members import Heartbeats
 from trinity.security.folder import Security

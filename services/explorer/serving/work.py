@@ -10,7 +10,7 @@ from services.explorer.serving.access import Access
 from services.explorer.serving.newest import newest_weights
 from services.explorer.serving.pool import ServingPool
 from services.explorer.serving.server import ServingServer
-from services.explorer.weights import PublishedWeights
+from services.explorer.weights_types import PublishedWeights
 from trinity.config.plan import StagePlan
 from trinity.errors import ManifestError
 from trinity.launch.preparing import SERVING

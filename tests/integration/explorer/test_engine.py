@@ -21,7 +21,7 @@ from services.explorer.gate import WeightGate
 from services.explorer.patience import Patience
 from services.explorer.vllm_engine import VllmEngine, start_vllm
 from services.explorer.vllm_options import look_at_machine
-from services.explorer.weights import Requirement
+from services.explorer.weights_types import Requirement
 from tests.unit.explorer.builders import build_weights, unheard_beats
 from trinity.config.rollout_model import RolloutModelConfig
 from trinity.errors import UserError

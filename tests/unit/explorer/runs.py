@@ -7,7 +7,7 @@ from services.explorer.bounded_tasks import BoundedTasks
 from services.explorer.outcome import Attempt, Outcome
 from services.explorer.runner import Runner
 from services.explorer.time_limit import TimeLimit
-from services.explorer.weights import WeightsId
+from services.explorer.weights_types import WeightsId
 from services.explorer.workbench import Workbench
 from tests.unit.explorer.builders import (
     KEY,

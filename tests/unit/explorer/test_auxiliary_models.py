@@ -15,7 +15,7 @@ from services.explorer.engines import Engines, RunningEngine
 from services.explorer.outcome import Attempt, Outcome
 from services.explorer.runner import Runner
 from services.explorer.time_limit import TimeLimit
-from services.explorer.weights import WeightsId
+from services.explorer.weights_types import WeightsId
 from services.explorer.workbench import Workbench
 from tests.model_free.engine import CharacterTokenizer
 from tests.unit.explorer.builders import KEY, ArithmeticEngine, build_assignment, build_plan

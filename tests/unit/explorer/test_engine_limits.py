@@ -11,7 +11,8 @@ from services.explorer.engine import EngineDied, EngineOptions
 from services.explorer.engines import Engines
 from services.explorer.gate import WeightGate
 from services.explorer.patience import Patience
-from services.explorer.weights import PublishedWeights, Requirement, WeightLoader
+from services.explorer.weights import WeightLoader
+from services.explorer.weights_types import PublishedWeights, Requirement
 from tests.model_free.engine import CharacterTokenizer, HashEngine
 from tests.unit.explorer.builders import build_plan, build_weights, unheard_beats
 from trinity.errors import UserError

@@ -11,7 +11,7 @@ from services.explorer import gate as gate_module
 from services.explorer.failures import StageFailed
 from services.explorer.gate import WeightGate
 from services.explorer.patience import Patience
-from services.explorer.weights import PublishedWeights, Requirement, WeightsId
+from services.explorer.weights_types import PublishedWeights, Requirement, WeightsId
 from tests.unit.explorer.builders import build_weights, unheard_beats
 from trinity.errors import ManifestError
 from trinity.members import Heartbeats

@@ -13,7 +13,7 @@ from services.explorer.openai_api.server import OpenAIApi
 from services.explorer.outcome import Attempt
 from services.explorer.runner import Runner
 from services.explorer.time_limit import TimeLimit
-from services.explorer.weights import WeightsId
+from services.explorer.weights_types import WeightsId
 from services.explorer.workbench import Workbench
 from tests.unit.explorer.builders import (
     KEY,

@@ -9,7 +9,8 @@ import torch
 
 from services.explorer.engine_pool import EnginePool
 from services.explorer.transfers import EngineTransfers
-from services.explorer.weights import PublishedWeights, WeightLoader
+from services.explorer.weights import WeightLoader
+from services.explorer.weights_types import PublishedWeights
 from tests.offers import offering
 from tests.unit.explorer.builders import ArithmeticEngine, build_weights
 from trinity.transfer.offer import Limits, Offer

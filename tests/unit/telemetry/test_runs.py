@@ -6,7 +6,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from services.explorer.outcome import Attempt, outcome_to_proto
 from services.explorer.telemetry import publishing, sampled, sampling
-from services.explorer.weights import WeightsId
+from services.explorer.weights_types import WeightsId
 from tests.unit.explorer.builders import KEY, build_assignment
 from tests.unit.explorer.runs import outcome_of
 from tests.unit.explorer.test_runner import registered
