@@ -9,14 +9,11 @@ from collections import deque
 
 from benchmarks.buffer.made import outcomes_of
 from benchmarks.buffer.worker import serve
-from services.explorer.assignments import Assignment, Granted
-from services.explorer.buffer_client import BufferClient
-from services.explorer.commits import CommitWatch
-from services.explorer.nats_broker import NatsBroker
-from services.explorer.outcome import Outcome, outcome_to_proto
-from services.explorer.publisher import Publisher
-from services.explorer.reports import Fate, Report
-from services.explorer.unconfirmed import Unconfirmed
+from services.explorer.clients.buffer import BufferClient
+from services.explorer.delivery.commits import CommitWatch
+from services.explorer.delivery.outbox import Unconfirmed
+from services.explorer.delivery.publisher import NatsBroker, Publisher
+from services.explorer.types import Assignment, Fate, Granted, Outcome, Report, outcome_to_proto
 from trinity.rpc.channel import open_channel
 from trinity.types import StageKey
 

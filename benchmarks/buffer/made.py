@@ -4,8 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from services.explorer.assignments import Assignment
-from services.explorer.outcome import Attempt, Outcome
+from services.explorer.types import Assignment, Attempt, Outcome
 from trinity.types import EID, Experience, SamplingParams, Sequence, StageKey, VersionSpan
 
 BYTES_A_TOKEN = 8

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.gpu.sizes import Size
-from services.explorer.engine import Engine, EngineOptions
-from services.explorer.vllm_engine import start_vllm
-from services.explorer.weights import WeightLoader
-from services.explorer.weights_types import PublishedWeights, WeightsId
+from services.explorer.engine.interface import Engine, EngineOptions
+from services.explorer.engine.vllm import start_vllm
+from services.explorer.engine.weight_transfer import WeightLoader
+from services.explorer.types import PublishedWeights, WeightsId
 from trinity.config.rollout_model import RolloutModelConfig
 from trinity.types import SamplingParams
 

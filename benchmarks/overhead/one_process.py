@@ -19,11 +19,11 @@ import numpy as np
 from benchmarks.gang import join_alone
 from benchmarks.overhead.job import Job
 from benchmarks.overhead.steps import Steps
-from services.explorer.engine import Engine, EngineOptions
-from services.explorer.seeds import SeedBase
-from services.explorer.tokenizer import HuggingFaceTokenizer, load_tokenizer
-from services.explorer.vllm_engine import start_vllm
-from services.explorer.vllm_options import look_at_machine, prepare_environment
+from services.explorer.engine.interface import Engine, EngineOptions
+from services.explorer.engine.tokenizer import HuggingFaceTokenizer, load_tokenizer
+from services.explorer.engine.vllm import start_vllm
+from services.explorer.engine.vllm_options import look_at_machine, prepare_environment
+from services.explorer.rollout.workflow_factory import SeedBase
 from services.trainer.types import RunReward, TrainBatch, TrainRow
 from trinity.algorithm.advantage.grpo import grpo
 from trinity.algorithm.advantage.samples import Samples

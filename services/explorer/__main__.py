@@ -3,10 +3,10 @@
 import asyncio
 import sys
 
-from services.explorer.nats_broker import NatsBroker
-from services.explorer.service import Explorer
+from services.explorer.control.explorer import Explorer
+from services.explorer.delivery.publisher import NatsBroker
+from services.explorer.engine.vllm import start_vllm
 from services.explorer.settings import ExplorerSettings
-from services.explorer.vllm_engine import start_vllm
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
 from trinity.rpc.runner import run_service
 

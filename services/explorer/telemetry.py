@@ -5,10 +5,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
-from services.explorer.counts import Counts
-from services.explorer.outcome import Attempt, Outcome
-from services.explorer.reports import Report
-from services.explorer.weights_types import PublishedWeights, WeightsId
+from services.explorer.control.counters import Counts
+from services.explorer.types import Attempt, Outcome, PublishedWeights, Report, WeightsId
 from trinity.api.v1.experience_pb2 import RunResult
 from trinity.telemetry import instruments, names, places, tracing
 from trinity.telemetry.tracing import Span

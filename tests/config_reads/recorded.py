@@ -8,7 +8,7 @@ ON_GPUS = {
     "RolloutModelConfig.enforce_eager": ["explorer"],
     "RolloutModelConfig.gpu_memory_utilization": ["explorer"],
 }
-"""Read by engines on GPUs alone: services/explorer/vllm_options.py."""
+"""Read by engines on GPUs alone: services/explorer/engine/vllm_options.py."""
 
 
 def recorded(directory: Path) -> dict[str, list[str]]:

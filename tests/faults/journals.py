@@ -26,7 +26,7 @@ def keep_told(folder: FaultsFolder) -> None:
 
         return settle
 
-    patch("services.explorer.unconfirmed:Unconfirmed.settle", wrap)
+    patch("services.explorer.delivery.outbox:Unconfirmed.settle", wrap)
 
 
 def _told(message: RunResult, report: Any) -> dict[str, object]:

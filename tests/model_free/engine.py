@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from services.explorer.engine import EngineOptions
+from services.explorer.engine.interface import EngineOptions
 from tests.model_free.model import TENSOR, as_digest, read_digest
 from trinity.errors import TransferFailed
 from trinity.threads import in_daemon_thread

@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from services.explorer.openai_api.refusals import InvalidRequest
+from services.explorer.openai_api.errors import InvalidRequest
 from trinity.workflows.generation import ANY_OBJECT
 from trinity.workflows.sampling import Sampling
 

@@ -9,10 +9,10 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from services.explorer.openai_api.answering import Answer, Answering, over
 from services.explorer.openai_api.chat import Writer
-from services.explorer.openai_api.parsers import ResponseParsers
-from services.explorer.openai_api.refusals import bearer_of, in_json, refuse, respond
+from services.explorer.openai_api.errors import bearer_of, in_json, refuse, respond
+from services.explorer.openai_api.handler import Answer, Answering, over
+from services.explorer.openai_api.tools import ResponseParsers
 from trinity.config.rollout_model import EngineConfig
 from trinity.errors import UserError
 from trinity.workflows.generation import ChatTokenizer

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from services.explorer.openai_api.refusals import bearer_of, refuse
+from services.explorer.openai_api.errors import bearer_of, refuse
 from trinity.errors import Unauthenticated, UserError
 from trinity.security import audit
 from trinity.security.caller import Caller

@@ -7,12 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from services.explorer.openai_api.answering import Answering
-from services.explorer.openai_api.models import model_list
-from services.explorer.openai_api.refusals import Handler, in_json, refuse, respond
+from services.explorer.openai_api.errors import Handler, in_json, refuse, respond
+from services.explorer.openai_api.handler import Answering, model_list
 from services.explorer.serving.access import Access
-from services.explorer.serving.lending import Lending
-from services.explorer.serving.pool import ServingPool
+from services.explorer.serving.pool import Lending, ServingPool
 from trinity.errors import UserError
 
 if TYPE_CHECKING:

@@ -1,14 +1,13 @@
 """Assembles the parts that serve a stage's model."""
 
-from services.explorer.engines import RunningEngine
-from services.explorer.openai_api.answering import Answering
+from services.explorer.engine.engines import RunningEngine
 from services.explorer.openai_api.chat import Writer
+from services.explorer.openai_api.handler import Answering
 from services.explorer.serving.access import Access
-from services.explorer.serving.lending import Lending
-from services.explorer.serving.pool import ServingPool
+from services.explorer.serving.pool import Lending, ServingPool
 from services.explorer.serving.server import ServingServer
 from services.explorer.serving.work import ServeWork
-from services.explorer.weights_types import model_weights
+from services.explorer.types import model_weights
 from trinity.config.plan import StagePlan
 from trinity.members import Heartbeats
 from trinity.security.folder import Security

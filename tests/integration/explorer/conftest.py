@@ -10,12 +10,12 @@ import pytest
 from pydantic import SecretStr
 
 from examples.addition.model import save_model
-from services.explorer.buffer_client import SERVICE as BUFFER
-from services.explorer.engine import Engine, EngineOptions
-from services.explorer.nats_broker import NatsBroker
-from services.explorer.service import Explorer
+from services.explorer.clients.buffer import SERVICE as BUFFER
+from services.explorer.clients.synchronizer import SERVICE as SYNCHRONIZER
+from services.explorer.control.explorer import Explorer
+from services.explorer.delivery.publisher import NatsBroker
+from services.explorer.engine.interface import Engine, EngineOptions
 from services.explorer.settings import ExplorerSettings
-from services.explorer.synchronizer_client import SERVICE as SYNCHRONIZER
 from tests.infra_fixtures import NatsUnderTest
 from tests.integration.explorer.peers import PeerBuffer, PeerSynchronizer, write_weights
 from tests.unit.explorer.builders import EXPERIMENT_ID, ArithmeticEngine, build_plan

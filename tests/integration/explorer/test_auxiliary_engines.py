@@ -12,10 +12,10 @@ import torch
 from transformers import AutoModelForCausalLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from services.explorer.engine import Engine, EngineDied, EngineOptions
-from services.explorer.engines import Engines, RunningEngine
-from services.explorer.vllm_engine import start_vllm
-from services.explorer.weights_types import PublishedWeights, WeightsId
+from services.explorer.engine.engines import Engines, RunningEngine
+from services.explorer.engine.interface import Engine, EngineDied, EngineOptions
+from services.explorer.engine.vllm import start_vllm
+from services.explorer.types import PublishedWeights, WeightsId
 from tests.integration.explorer.test_engine import PROMPT, sampling
 from tests.unit.explorer.builders import build_plan
 from trinity.config.data_format import FormatConfig

@@ -16,12 +16,12 @@ import pytest_asyncio
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from services.explorer.engine import Engine, EngineOptions
-from services.explorer.gate import WeightGate
-from services.explorer.patience import Patience
-from services.explorer.vllm_engine import VllmEngine, start_vllm
-from services.explorer.vllm_options import look_at_machine
-from services.explorer.weights_types import Requirement
+from services.explorer.engine.interface import Engine, EngineOptions
+from services.explorer.engine.vllm import VllmEngine, start_vllm
+from services.explorer.engine.vllm_options import look_at_machine
+from services.explorer.retry import Patience
+from services.explorer.rollout.weight_gate import WeightGate
+from services.explorer.types import Requirement
 from tests.unit.explorer.builders import build_weights, unheard_beats
 from trinity.config.rollout_model import RolloutModelConfig
 from trinity.errors import UserError

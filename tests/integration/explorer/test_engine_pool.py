@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from services.explorer.engine import EngineDied, EngineOptions
-from services.explorer.engine_pool import EnginePool
-from services.explorer.vllm_engine import start_vllm
+from services.explorer.engine.interface import EngineDied, EngineOptions
+from services.explorer.engine.pool import EnginePool
+from services.explorer.engine.vllm import start_vllm
 from tests.integration.explorer.test_engine import END, MAX_MODEL_LEN, PROMPT, sampling
 from trinity.config.rollout_model import RolloutModelConfig
 

@@ -14,10 +14,10 @@ import pytest_asyncio
 import torch
 from transformers import AutoModelForCausalLM
 
-from services.explorer.engine import Engine, EngineOptions
+from services.explorer.engine.interface import Engine, EngineOptions
+from services.explorer.engine.tokenizer import HuggingFaceTokenizer, load_tokenizer
+from services.explorer.engine.vllm import start_vllm
 from services.explorer.openai_api.server import OpenAIApi
-from services.explorer.tokenizer import HuggingFaceTokenizer, load_tokenizer
-from services.explorer.vllm_engine import start_vllm
 from trinity.config.rollout_model import RolloutModelConfig
 from trinity.types import Experience, SamplingParams
 from trinity.workflows.generation import ModelLimits

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from services.explorer.nats_broker import NatsBroker
+from services.explorer.delivery.publisher import NatsBroker
 from tests.infra_fixtures import NatsUnderTest
 from tests.integration.explorer.conftest import World
 from tests.integration.explorer.peers import assignments

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from services.explorer.engine.tokenizer import HuggingFaceTokenizer
 from services.explorer.openai_api.chat import Writer, read_request
-from services.explorer.openai_api.parsers import ResponseParsers, load_parsers
-from services.explorer.tokenizer import HuggingFaceTokenizer
+from services.explorer.openai_api.tools import ResponseParsers, load_parsers
 from trinity.config.rollout_model import AuxiliaryModelConfig, EngineConfig, RolloutModelConfig
 from trinity.errors import UserError
 from trinity.types import Experience, JsonObject, VersionSpan

@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from services.explorer.servicer import SERVICE
+from services.explorer.control.explorer import SERVICE
 from tests.infra_fixtures import NatsUnderTest
 from tests.integration.test_nats import with_wrong_password
 from trinity.local.ports import free_port

@@ -12,12 +12,12 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
-from services.explorer.engine import EngineOptions
-from services.explorer.engines import RunningEngine
+from services.explorer.engine.engines import RunningEngine
+from services.explorer.engine.interface import EngineOptions
+from services.explorer.engine.tokenizer import load_tokenizer
+from services.explorer.engine.vllm import start_vllm
+from services.explorer.engine.weight_transfer import WeightLoader
 from services.explorer.serving.setup import serve_work
-from services.explorer.tokenizer import load_tokenizer
-from services.explorer.vllm_engine import start_vllm
-from services.explorer.weights import WeightLoader
 from tests.unit.explorer.builders import build_plan, unheard_beats
 from trinity.launch.serving import serve_plan
 from trinity.manifest import ManifestHead, seal

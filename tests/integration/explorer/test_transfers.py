@@ -7,11 +7,10 @@ import pytest
 import pytest_asyncio
 import torch
 
-from services.explorer.engine import Engine, EngineOptions
-from services.explorer.transfers import EngineTransfers
-from services.explorer.vllm_engine import start_vllm
-from services.explorer.weights import WeightLoader
-from services.explorer.weights_types import PublishedWeights, WeightsId
+from services.explorer.engine.interface import Engine, EngineOptions
+from services.explorer.engine.vllm import start_vllm
+from services.explorer.engine.weight_transfer import EngineTransfers, WeightLoader
+from services.explorer.types import PublishedWeights, WeightsId
 from services.trainer.checkpoints.weights import weights_hash
 from tests.integration.explorer.offering import LIMITS, dying_trainer, weights_of
 from tests.integration.explorer.test_engine import END, MAX_MODEL_LEN, PROMPT, sampling

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import ClassVar
 
-from services.explorer.engine import EngineDied, EngineOptions
+from services.explorer.engine.interface import EngineDied, EngineOptions
 from tests.model_free.engine import HashEngine
 from trinity.types import Experience, SamplingParams
 from trinity.workflows.generation import Generation, Heard

@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from services.explorer.assignments import Assignment, Kind
-from services.explorer.weights_types import PublishedWeights, Requirement, WeightsId
+from services.explorer.types import Assignment, Kind, PublishedWeights, Requirement, WeightsId
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.load import load_config
 from trinity.config.plan import ExperimentPlan

@@ -2,13 +2,9 @@
 
 from pathlib import Path
 
-from services.explorer.assignments import Assignment
-from services.explorer.bounded_tasks import BoundedTasks
-from services.explorer.outcome import Attempt, Outcome
-from services.explorer.runner import Runner
-from services.explorer.time_limit import TimeLimit
-from services.explorer.weights_types import WeightsId
-from services.explorer.workbench import Workbench
+from services.explorer.rollout.runner import BoundedTasks, Runner, TimeLimit
+from services.explorer.rollout.workflow_factory import Workbench
+from services.explorer.types import Assignment, Attempt, Outcome, WeightsId
 from tests.unit.explorer.builders import (
     KEY,
     ArithmeticEngine,

@@ -8,15 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from services.explorer import engines
-from services.explorer.bounded_tasks import BoundedTasks
-from services.explorer.engine import EngineDied, EngineOptions
-from services.explorer.engines import Engines, RunningEngine
-from services.explorer.outcome import Attempt, Outcome
-from services.explorer.runner import Runner
-from services.explorer.time_limit import TimeLimit
-from services.explorer.weights_types import WeightsId
-from services.explorer.workbench import Workbench
+from services.explorer.engine import engines
+from services.explorer.engine.engines import Engines, RunningEngine
+from services.explorer.engine.interface import EngineDied, EngineOptions
+from services.explorer.rollout.runner import BoundedTasks, Runner, TimeLimit
+from services.explorer.rollout.workflow_factory import Workbench
+from services.explorer.types import Attempt, Outcome, WeightsId
 from tests.model_free.engine import CharacterTokenizer
 from tests.unit.explorer.builders import KEY, ArithmeticEngine, build_assignment, build_plan
 from trinity.config.plan import ExperimentPlan
@@ -239,7 +236,7 @@ async def test_a_judge_that_does_not_start_is_named_and_nothing_is_left(world: W
 async def test_a_judge_that_is_slow_is_what_the_explorer_says_it_waits_for(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.explorer.slow_calls.SHOWN_AFTER_SECONDS", 0.05)
+    monkeypatch.setattr("services.explorer.engine.pool.SHOWN_AFTER_SECONDS", 0.05)
     engine = await world.engines.ensure(world.plan.stages[0])
     gate = asyncio.Event()
     for _, judge in world.started[1:]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from services.explorer.bounded_tasks import BoundedTasks, TimeOver
+from services.explorer.rollout.runner import BoundedTasks, TimeOver
 from tests.unit.explorer.runs import outcome_of
 from trinity.plugins import WORKFLOWS
 from trinity.types import Experience
@@ -158,7 +158,7 @@ async def test_a_workflow_that_swallows_its_cancellation_ends_with_its_time(
 def test_one_that_never_ends_keeps_no_process_from_ending() -> None:
     code = """
 import asyncio
-from services.explorer.bounded_tasks import BoundedTasks, TimeOver
+from services.explorer.rollout.runner import BoundedTasks, TimeOver
 
 async def never():
     while True:

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from services.explorer import engines
-from services.explorer.engine import EngineDied, EngineOptions
-from services.explorer.engines import Engines
-from services.explorer.gate import WeightGate
-from services.explorer.patience import Patience
-from services.explorer.weights import WeightLoader
-from services.explorer.weights_types import PublishedWeights, Requirement
+from services.explorer.engine import engines
+from services.explorer.engine.engines import Engines
+from services.explorer.engine.interface import EngineDied, EngineOptions
+from services.explorer.engine.weight_transfer import WeightLoader
+from services.explorer.retry import Patience
+from services.explorer.rollout.weight_gate import WeightGate
+from services.explorer.types import PublishedWeights, Requirement
 from tests.model_free.engine import CharacterTokenizer, HashEngine
 from tests.unit.explorer.builders import build_plan, build_weights, unheard_beats
 from trinity.errors import UserError
@@ -76,7 +76,7 @@ async def test_an_engine_that_dies_while_it_takes_weights_is_noticed_at_once(
 ) -> None:
     weights = build_weights(1)
     monkeypatch.setattr(
-        "services.explorer.weights.manifest.verify",
+        "services.explorer.engine.weight_transfer.manifest.verify",
         lambda *_: SimpleNamespace(weights_sha256=weights.weights_sha256.hex()),
     )
     with pytest.raises(EngineDied, match="process died"):

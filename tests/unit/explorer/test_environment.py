@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from services.explorer.environment import WorkflowEnvironment
+from services.explorer.control.stage import WorkflowEnvironment
 
 
 def test_variables_of_a_stage_replace_those_of_the_one_before(

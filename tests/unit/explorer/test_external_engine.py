@@ -10,12 +10,10 @@ from dataclasses import dataclass, field
 import pytest
 from aiohttp import web
 
-from services.explorer.external_engine import ExternalEngine, read_access
-from services.explorer.external_tokenizer import ExternalTokenizer
-from services.explorer.failures import StageFailed
+from services.explorer.engine.external import ExternalEngine, ExternalTokenizer, read_access
 from services.explorer.openai_api.server import OpenAIApi
-from services.explorer.patience import Patience
-from services.explorer.workbench import UNKNOWN
+from services.explorer.retry import Patience, StageFailed
+from services.explorer.rollout.workflow_factory import UNKNOWN
 from tests.chat_server import KEY, ChatServer
 from tests.unit.explorer.builders import ArithmeticEngine, CharacterTokenizer
 from trinity.config.plan_parts import ExternalAccess

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from services.explorer import gate as gate_module
-from services.explorer.failures import StageFailed
-from services.explorer.gate import WeightGate
-from services.explorer.patience import Patience
-from services.explorer.weights_types import PublishedWeights, Requirement, WeightsId
+from services.explorer.retry import Patience, StageFailed
+from services.explorer.rollout import weight_gate as gate_module
+from services.explorer.rollout.weight_gate import WeightGate
+from services.explorer.types import PublishedWeights, Requirement, WeightsId
 from tests.unit.explorer.builders import build_weights, unheard_beats
 from trinity.errors import ManifestError
 from trinity.members import Heartbeats

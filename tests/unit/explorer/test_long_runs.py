@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from services.explorer import long_runs
-from services.explorer.long_runs import LongRuns
-from services.explorer.outcome import Attempt
-from services.explorer.time_limit import TimeLimit
+from services.explorer.rollout import run
+from services.explorer.rollout.run import LongRuns
+from services.explorer.rollout.runner import TimeLimit
+from services.explorer.types import Attempt
 from tests.unit.explorer.builders import build_assignment
 from trinity.config.explorer import ExplorerConfig
 from trinity.types import StageKey
@@ -23,8 +23,8 @@ def attempt(run: int) -> Attempt:
 async def test_the_longest_run_is_shown_with_the_time_that_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(long_runs, "SHOWN_AFTER_SECONDS", 0.02)
-    monkeypatch.setattr(long_runs, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(run, "SHOWN_AFTER_SECONDS", 0.02)
+    monkeypatch.setattr(run, "LOOK_SECONDS", 0.01)
     changed = asyncio.Event()
     waits = Waits(owner="explorer", on_change=changed.set)
     runs = LongRuns(waits=waits, limit=TimeLimit(ExplorerConfig(max_timeout=60.0)))

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from services.explorer import engines
-from services.explorer.engine import EngineOptions
-from services.explorer.engines import Engines, RunningEngine
-from services.explorer.external_tokenizer import ExternalTokenizer
-from services.explorer.failures import StageFailed
-from services.explorer.workbench import UNKNOWN
+from services.explorer.engine import engines
+from services.explorer.engine.engines import Engines, RunningEngine
+from services.explorer.engine.external import ExternalTokenizer
+from services.explorer.engine.interface import EngineOptions
+from services.explorer.retry import StageFailed
+from services.explorer.rollout.workflow_factory import UNKNOWN
 from tests.chat_server import KEY, ChatServer
 from tests.model_free.engine import CharacterTokenizer
 from tests.unit.explorer.builders import ArithmeticEngine, build_plan

@@ -8,13 +8,10 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
-from services.explorer.bounded_tasks import BoundedTasks
 from services.explorer.openai_api.server import OpenAIApi
-from services.explorer.outcome import Attempt
-from services.explorer.runner import Runner
-from services.explorer.time_limit import TimeLimit
-from services.explorer.weights_types import WeightsId
-from services.explorer.workbench import Workbench
+from services.explorer.rollout.runner import BoundedTasks, Runner, TimeLimit
+from services.explorer.rollout.workflow_factory import Workbench
+from services.explorer.types import Attempt, WeightsId
 from tests.unit.explorer.builders import (
     KEY,
     ArithmeticEngine,

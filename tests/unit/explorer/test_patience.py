@@ -5,10 +5,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from services.explorer.failures import StageFailed, sentence_of
-from services.explorer.feed import Feed
-from services.explorer.idleness import Idleness
-from services.explorer.patience import Patience
+from services.explorer.clients.streams import Feed
+from services.explorer.retry import Patience, StageFailed, sentence_of
+from services.explorer.rollout.scheduler import Idleness
 from trinity.errors import NotFound, Unavailable, UserError
 from trinity.waits import Waits
 
@@ -71,7 +70,7 @@ async def test_a_stream_that_stays_closed_ends_with_a_sentence(waits: Waits) -> 
 async def test_a_stream_that_opens_and_says_nothing_is_away(
     waits: Waits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.explorer.feed.FIRST_ANSWER_SECONDS", 0.02)
+    monkeypatch.setattr("services.explorer.clients.streams.FIRST_ANSWER_SECONDS", 0.02)
 
     async def silent() -> AsyncIterator[int]:
         await asyncio.Event().wait()

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from services.explorer.vllm_engine import _refusals
+from services.explorer.engine.vllm import _refusals
 from trinity.errors import UserError
 
 

@@ -9,9 +9,9 @@ from typing import ClassVar
 
 import pytest
 
-from services.explorer.engine import EngineDied
-from services.explorer.outcome import outcome_to_proto
-from services.explorer.workbench import Workbench
+from services.explorer.engine.interface import EngineDied
+from services.explorer.rollout.workflow_factory import Workbench
+from services.explorer.types import outcome_to_proto
 from tests.unit.explorer.builders import (
     ArithmeticEngine,
     CharacterTokenizer,

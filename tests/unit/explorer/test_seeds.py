@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from services.explorer.seeds import BITS, SeedBase
+from services.explorer.rollout.workflow_factory import BITS, SeedBase
 
 BASE = SeedBase(
     experiment_seed=7,

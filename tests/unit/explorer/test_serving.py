@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from aiohttp.test_utils import make_mocked_request
 
-from services.explorer.engine import EngineDied
+from services.explorer.engine.interface import EngineDied
 from services.explorer.serving.access import Access
-from services.explorer.serving.newest import newest_weights
 from services.explorer.serving.pool import ServingPool
-from services.explorer.weights_types import PublishedWeights, WeightsId, model_weights
+from services.explorer.serving.work import newest_weights
+from services.explorer.types import PublishedWeights, WeightsId, model_weights
 from tests.integration.explorer.peers import write_weights
 from tests.unit.explorer.builders import ArithmeticEngine
 from trinity.errors import ManifestError, UserError

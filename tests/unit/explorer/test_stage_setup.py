@@ -11,17 +11,16 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from services.explorer.buffer_client import BufferClient
-from services.explorer.counts import Counts
-from services.explorer.engines import RunningEngine
-from services.explorer.failures import StageFailed
-from services.explorer.feed import Feed
-from services.explorer.patience import Patience
+from services.explorer.clients.buffer import BufferClient
+from services.explorer.clients.streams import Feed
+from services.explorer.clients.synchronizer import Published
+from services.explorer.control.counters import Counts
+from services.explorer.control.stage import StageJob, StageSetup
+from services.explorer.delivery.outbox import Unconfirmed
+from services.explorer.engine.engines import RunningEngine
+from services.explorer.engine.weight_transfer import WeightLoader
+from services.explorer.retry import Patience, StageFailed
 from services.explorer.settings import ExplorerSettings
-from services.explorer.stage_setup import StageJob, StageSetup
-from services.explorer.synchronizer_client import Published
-from services.explorer.unconfirmed import Unconfirmed
-from services.explorer.weights import WeightLoader
 from tests.unit.explorer.builders import (
     KEY,
     ArithmeticEngine,

@@ -3,9 +3,8 @@
 import pytest
 
 from services.explorer.openai_api.chat import Writer, read_request
-from services.explorer.openai_api.chat_exchange import ChatExchange
-from services.explorer.openai_api.completion_exchange import CompletionExchange
-from services.explorer.openai_api.completions import read_completion
+from services.explorer.openai_api.chat_completions import ChatExchange
+from services.explorer.openai_api.completions import CompletionExchange, read_completion
 from tests.unit.explorer.offering import QUESTION
 from tests.unit.workflows.scripted import ScriptedEngine, TurnTokenizer
 from trinity.types import JsonObject, SamplingParams

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.explorer.openai_api.text_stream import TextStream
+from services.explorer.openai_api.chat_completions import TextStream
 
 
 def decode(tokens: list[int]) -> str:

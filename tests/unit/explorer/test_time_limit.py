@@ -1,7 +1,7 @@
 """A run may take what the configuration says, or a multiple of what runs took."""
 
-from services.explorer.assignments import Kind
-from services.explorer.time_limit import LEAST_SECONDS, TimeLimit
+from services.explorer.rollout.runner import LEAST_SECONDS, TimeLimit
+from services.explorer.types import Kind
 from tests.unit.explorer.builders import build_assignment
 from trinity.config.explorer import ExplorerConfig
 

@@ -6,7 +6,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from services.explorer.tokenizer import load_tokenizer
+from services.explorer.engine.tokenizer import load_tokenizer
 from trinity.workflows.generation import Prompt
 
 TEMPLATE = (

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from services.explorer.engine_pool import EnginePool
-from services.explorer.transfers import EngineTransfers
-from services.explorer.weights import WeightLoader
-from services.explorer.weights_types import PublishedWeights
+from services.explorer.engine.pool import EnginePool
+from services.explorer.engine.weight_transfer import EngineTransfers, WeightLoader
+from services.explorer.types import PublishedWeights
 from tests.offers import offering
 from tests.unit.explorer.builders import ArithmeticEngine, build_weights
 from trinity.transfer.offer import Limits, Offer

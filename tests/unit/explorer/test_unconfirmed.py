@@ -2,8 +2,8 @@
 
 import asyncio
 
-from services.explorer.reports import Fate, Report
-from services.explorer.unconfirmed import DOUBTED_SECONDS, FIRST_RESEND_SECONDS, Unconfirmed
+from services.explorer.delivery.outbox import DOUBTED_SECONDS, FIRST_RESEND_SECONDS, Unconfirmed
+from services.explorer.types import Fate, Report
 from trinity.api.v1.experience_pb2 import RunResult
 from trinity.types import StageKey
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from services.explorer.engine import EngineOptions
-from services.explorer.vllm_options import (
+from services.explorer.engine.interface import EngineOptions
+from services.explorer.engine.vllm_options import (
     Machine,
     engine_arguments,
     environment,

@@ -13,7 +13,7 @@ from trinity.telemetry.rpc import observed_channel
 
 PROGRAM = """
 import sys
-import services.buffer.__main__, services.explorer.__main__, services.explorer.service
+import services.buffer.__main__, services.explorer.__main__, services.explorer.control.explorer
 import services.synchronizer.__main__, services.trainer.__main__, services.trainer.telemetry
 from trinity import telemetry
 telemetry.start("trinity-test")

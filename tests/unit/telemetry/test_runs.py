@@ -4,9 +4,8 @@ from pathlib import Path
 
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from services.explorer.outcome import Attempt, outcome_to_proto
 from services.explorer.telemetry import publishing, sampled, sampling
-from services.explorer.weights_types import WeightsId
+from services.explorer.types import Attempt, WeightsId, outcome_to_proto
 from tests.unit.explorer.builders import KEY, build_assignment
 from tests.unit.explorer.runs import outcome_of
 from tests.unit.explorer.test_runner import registered

@@ -1,0 +1,179 @@
+"""Client of the buffer service: takes and returns domain values."""
+
+import hashlib
+from collections.abc import AsyncIterator, Iterable
+
+import grpc
+
+from services.explorer.clients.streams import calling, following
+from services.explorer.types import (
+    Assignment,
+    Cancelled,
+    Drained,
+    Fate,
+    Granted,
+    Kind,
+    LeaseAnswer,
+    Report,
+    Requirement,
+    Waiting,
+)
+from trinity.api.v1 import buffer_pb2 as pb
+from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
+from trinity.codec import stage_key_to_proto
+from trinity.errors import Unavailable
+from trinity.rpc.limits import CALL_SECONDS, CHUNK_BYTES
+from trinity.types import StageKey
+
+SERVICE = "trinity.api.v1.BufferService"
+OPEN_SECONDS = 120.0
+"""Opening a stage may read small tasksets."""
+POLL_SECONDS = 20.0
+UPLOAD_SECONDS = 60.0
+STREAM_SECONDS = 600.0
+
+KINDS = {
+    pb.ASSIGNMENT_KIND_TRAIN: Kind.TRAIN,
+    pb.ASSIGNMENT_KIND_EVAL: Kind.EVAL,
+}
+FATES = {
+    pb.CommitReport.STATE_COMMITTED: Fate.COMMITTED,
+    pb.CommitReport.STATE_SUPERSEDED: Fate.SUPERSEDED,
+    pb.CommitReport.STATE_LATE: Fate.LATE,
+    pb.CommitReport.STATE_REJECTED: Fate.REJECTED,
+}
+
+
+class BufferClient:
+    """Calls the buffer on behalf of one explorer process.
+
+    Every call raises an RpcError when it fails.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, explorer_id: str) -> None:
+        self._stub = BufferServiceStub(channel)
+        self._explorer_id = explorer_id
+
+    async def open_stage(self, key: StageKey, plan_json: str, seed: int) -> None:
+        """Registers the stage.
+
+        Raises: Unavailable, also while its tasksets are still being read or awaited.
+        """
+        request = pb.OpenStageRequest(key=stage_key_to_proto(key), plan_json=plan_json, seed=seed)
+        with calling("buffer"):
+            response = await self._stub.OpenStage(request, timeout=OPEN_SECONDS)
+        if response.state == pb.OpenStageResponse.STATE_READING:
+            raise Unavailable(response.reason or "its tasksets are being read")
+
+    async def lease(
+        self,
+        key: StageKey,
+        max_assignments: int,
+        lease_seconds: float,
+        *,
+        held: Iterable[Assignment],
+        trains_exactly: bool,
+        wait_seconds: float = POLL_SECONDS,
+    ) -> LeaseAnswer:
+        """Requests work and waits a while for it.
+
+        `held` names all leases that this explorer has in the stage: any others were lost in
+        transit and become free again. With `trains_exactly`, training runs need exactly the
+        version that they name.
+        """
+        request = pb.LeaseAssignmentsRequest(
+            key=stage_key_to_proto(key),
+            explorer_id=self._explorer_id,
+            max_assignments=max_assignments,
+            wait_seconds=min(wait_seconds, POLL_SECONDS),
+            lease_seconds=lease_seconds,
+            held=pb.HeldLeases(leases=map(_lease, held)),
+        )
+        with calling("buffer"):
+            response = await self._stub.LeaseAssignments(
+                request, timeout=POLL_SECONDS + CALL_SECONDS
+            )
+        return _lease_answer(response, trains_exactly)
+
+    async def renew(
+        self, key: StageKey, assignments: Iterable[Assignment], lease_seconds: float
+    ) -> set[str]:
+        """Renews leases and returns the ids of those that are lost."""
+        request = pb.RenewLeasesRequest(
+            key=stage_key_to_proto(key),
+            explorer_id=self._explorer_id,
+            leases=map(_lease, assignments),
+            lease_seconds=lease_seconds,
+        )
+        with calling("buffer"):
+            response = await self._stub.RenewLeases(request, timeout=CALL_SECONDS)
+        return set(response.lost_assignment_ids)
+
+    async def release(self, key: StageKey, assignments: Iterable[Assignment] = ()) -> None:
+        """Releases the given leases, or without any all that this explorer holds in the stage."""
+        request = pb.ReleaseLeasesRequest(
+            key=stage_key_to_proto(key),
+            explorer_id=self._explorer_id,
+            leases=map(_lease, assignments),
+        )
+        with calling("buffer"):
+            await self._stub.ReleaseLeases(request, timeout=CALL_SECONDS)
+
+    async def upload_blob(self, tenant: str, content: bytes) -> bytes:
+        """Stores content and returns its SHA-256."""
+        digest = hashlib.sha256(content).digest()
+        chunks = [content[i : i + CHUNK_BYTES] for i in range(0, len(content), CHUNK_BYTES)]
+        requests = [pb.UploadBlobRequest(chunk=chunk) for chunk in chunks]
+        requests[0].sha256 = digest
+        requests[0].tenant = tenant
+        with calling("buffer"):
+            await self._stub.UploadBlob(iter(requests), timeout=UPLOAD_SECONDS)
+        return digest
+
+    async def watch_commits(
+        self, producer: str, sequences: list[int]
+    ) -> AsyncIterator[list[tuple[int, Report]]]:
+        """Streams reports by sequence: first those for `sequences`, then new ones as they come."""
+        request = pb.WatchCommitsRequest(producer=producer, sequences=sequences)
+        stream = self._stub.WatchCommits(request, timeout=STREAM_SECONDS)
+        async for response in following("buffer", stream):
+            yield [(r.sequence, Report(FATES[r.state], r.reason)) for r in response.reports]
+
+
+def _lease(assignment: Assignment) -> pb.Lease:
+    return pb.Lease(assignment_id=assignment.id, lease_token=assignment.lease_token)
+
+
+def _lease_answer(response: pb.LeaseAssignmentsResponse, trains_exactly: bool) -> LeaseAnswer:
+    states = pb.LeaseAssignmentsResponse
+    match response.state:
+        case states.STATE_GRANTED:
+            return Granted(tuple(_assignment(m, trains_exactly) for m in response.assignments))
+        case states.STATE_DRAINED:
+            return Drained()
+        case states.STATE_CANCELLED:
+            return Cancelled(response.reason)
+        case _:
+            return Waiting(response.reason)
+
+
+def _assignment(message: pb.Assignment, trains_exactly: bool) -> Assignment:
+    kind = KINDS[message.kind]
+    return Assignment(
+        id=message.id,
+        kind=kind,
+        explore_step=message.explore_step,
+        position=message.position,
+        taskset=message.taskset,
+        task_index=message.task_index,
+        task_json=message.task_json,
+        runs=tuple(message.runs),
+        first_attempt=message.first_attempt,
+        lease_token=message.lease_token,
+        required=Requirement(
+            version=message.required_version,
+            incarnation=message.required_incarnation,
+            exact=trains_exactly or kind is Kind.EVAL,
+        ),
+        traceparent=message.traceparent,
+    )

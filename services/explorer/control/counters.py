@@ -1,0 +1,79 @@
+"""Counters of this process, shown by its gRPC service and its metrics."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from trinity.members import Heartbeats
+from trinity.types import SamplingParams
+from trinity.workflows.generation import Generation, Generator, Heard, Scores
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Counts:
+    """Counters that the rollout work writes and the servicer reads."""
+
+    num_running: int = 0
+    num_generated_tokens: int = 0
+
+
+class CountedGenerator:
+    """Wraps a generator and counts the tokens that it generates, whether or not they are used.
+
+    Samples cannot give this count: their tokens between turns are not generated, and some samples
+    are never handed in.
+    """
+
+    def __init__(self, generator: Generator, counts: Counts) -> None:
+        self._generator = generator
+        self._counts = counts
+
+    async def generate(
+        self,
+        prompt_token_ids: list[int],
+        sampling: SamplingParams,
+        *,
+        min_tokens: int = 0,
+        heard: Heard | None = None,
+    ) -> Generation:
+        """Continues the prompt."""
+        generation = await self._generator.generate(
+            prompt_token_ids, sampling, min_tokens=min_tokens, heard=heard
+        )
+        self._counts.num_generated_tokens += len(generation.token_ids)
+        return generation
+
+    async def score(self, token_ids: list[int], *, num_likeliest: int = 0) -> Scores:
+        """Scores given tokens, which are not counted."""
+        return await self._generator.score(token_ids, num_likeliest=num_likeliest)
+
+
+EXPLORING = "exploring"
+
+
+class Losing(Protocol):
+    """Runs calls that may go on after the wait for their result has ended."""
+
+    @property
+    def num_lost(self) -> int: ...
+
+
+class LostWatch:
+    """Keeps the activity shown in heartbeats up to date."""
+
+    def __init__(self, *, beats: Heartbeats, of: Sequence[Losing]) -> None:
+        self._beats = beats
+        self._of = of
+        self._num_lost = 0
+
+    def look(self) -> None:
+        """Updates the activity with the number of calls of users' code that outlive their run."""
+        num_lost = sum(runner.num_lost for runner in self._of)
+        if num_lost > self._num_lost:
+            logger.warning("calls of users' code outlive their runs", extra={"calls": num_lost})
+        self._num_lost = num_lost
+        lost = f"; {num_lost} calls of users' code outlive their runs" if num_lost else ""
+        self._beats.set_activity(EXPLORING + lost)

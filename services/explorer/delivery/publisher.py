@@ -1,0 +1,229 @@
+"""Sends results in batches to the buffer through JetStream, each until its fate is reported."""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable
+from types import TracebackType
+from typing import Protocol, Self
+
+from nats.aio.client import Client
+from nats.errors import BadSubjectError, MaxPayloadError
+from nats.errors import Error as NatsError
+
+from services.explorer.delivery.outbox import HeldResult, Unconfirmed
+from services.explorer.telemetry import sending
+from services.explorer.types import Fate, Report
+from trinity.api.v1.experience_pb2 import RunResultBatch
+from trinity.errors import InvalidRequest, RpcError, Unavailable
+from trinity.nats import connect, heeding_cancellation
+from trinity.subjects import runs_subject
+from trinity.telemetry import tracing
+from trinity.wire_parts import with_parts
+
+logger = logging.getLogger(__name__)
+
+
+RESULTS_FIELD = RunResultBatch.RESULTS_FIELD_NUMBER
+
+MAX_RESULTS = 64
+MAX_BYTES = 1 << 20
+"""Limit of the broker; larger content is uploaded to the buffer and sent as a reference."""
+ROOM_BYTES = MAX_BYTES - (16 << 10)
+FRAME_BYTES = 1 << 10
+"""Overhead of a message, so that only a single result can be too large for it."""
+LINGER_SECONDS = 0.01
+MAX_IN_FLIGHT = 16
+"""Messages sent and not yet acknowledged by the broker."""
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 0.5
+RESEND_CHECK_SECONDS = 0.5
+
+
+class Broker(Protocol):
+    """Publishes messages."""
+
+    def on_return(self, listener: Callable[[], None]) -> None:
+        """Registers `listener` to be called whenever the broker is back."""
+        ...
+
+    async def publish(self, subject: str, payload: bytes, message_id: str) -> None:
+        """Publishes a message and returns when it is stored.
+
+        Raises: Unavailable when it may not be stored, InvalidRequest when it never will be.
+        """
+        ...
+
+
+class BlobStore(Protocol):
+    """Stores content that is too large for the broker."""
+
+    async def upload_blob(self, tenant: str, content: bytes) -> bytes:
+        """Stores the content and returns its SHA-256.
+
+        Raises: Unavailable when it may not be stored, another RpcError when it never will be.
+        """
+        ...
+
+
+class Publisher:
+    """The only sender of this process's results."""
+
+    def __init__(
+        self, *, producer: str, unconfirmed: Unconfirmed, broker: Broker, blobs: BlobStore
+    ) -> None:
+        self._producer = producer
+        self._unconfirmed = unconfirmed
+        self._broker = broker
+        self._blobs = blobs
+        self._in_flight = asyncio.Semaphore(MAX_IN_FLIGHT)
+        self._num_sending = 0
+        self._pause_seconds = 0.0
+        broker.on_return(unconfirmed.doubt_sent)
+
+    async def run(self) -> None:
+        """Sends queued results and resends overdue ones, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._resend())
+            while True:
+                await self._in_flight.acquire()
+                results = await self._pack()
+                send_task = tasks.create_task(self._send(results))
+                self._num_sending += 1
+                send_task.add_done_callback(self._sent)
+
+    def _sent(self, _: asyncio.Task[None]) -> None:
+        self._num_sending -= 1
+        self._in_flight.release()
+
+    async def _pack(self) -> list[HeldResult]:
+        """Returns a batch of results of one stage, after a short wait for more of them.
+
+        Without another message being sent, a result is not kept waiting.
+        """
+        await self._unconfirmed.wait_queued()
+        lingers = self._num_sending and self._unconfirmed.num_queued < MAX_RESULTS
+        linger = LINGER_SECONDS if lingers else 0.0
+        await asyncio.sleep(linger + self._pause_seconds)
+        return self._unconfirmed.take(MAX_RESULTS, ROOM_BYTES - FRAME_BYTES)
+
+    async def _send(self, results: list[HeldResult]) -> None:
+        if not results:
+            return
+        needs = "buffer"
+        try:
+            content = await self._fitting(results)
+            needs = "broker"
+            with sending([held.span for held in results]):
+                await self._broker.publish(_subject(results), content, self._message_id(results))
+        except Unavailable as error:
+            self._postpone(results, needs, error)
+        except RpcError as error:
+            self._refuse(results, error)
+        else:
+            self._pause_seconds = 0.0
+            self._unconfirmed.unhindered("broker")
+            self._unconfirmed.sent(results)
+
+    async def _fitting(self, results: list[HeldResult]) -> bytes:
+        """Serializes the results as a message that fits the broker's limit."""
+        own = RunResultBatch(producer=self._producer).SerializeToString()
+        batch = own + with_parts(RESULTS_FIELD, (held.body for held in results))
+        if len(batch) <= ROOM_BYTES:
+            return batch
+        digest = await self._blobs.upload_blob(results[0].key.tenant, batch)
+        return RunResultBatch(producer=self._producer, blob_sha256=digest).SerializeToString()
+
+    def _postpone(self, results: list[HeldResult], needs: str, error: Unavailable) -> None:
+        pause = max(FIRST_PAUSE_SECONDS, 2 * self._pause_seconds)
+        self._pause_seconds = min(pause, LONGEST_PAUSE_SECONDS)
+        logger.warning("results could not be published", extra={"reason": str(error)})
+        self._unconfirmed.hindered(needs, str(error))
+        self._unconfirmed.send_again(results)
+
+    def _refuse(self, results: list[HeldResult], error: RpcError) -> None:
+        """Settles results as rejected: a retry would not help, so their runs must be failed."""
+        logger.error("results cannot be published", extra={"reason": str(error)})
+        for held in results:
+            self._unconfirmed.settle(held.sequence, Report(Fate.REJECTED, str(error)))
+
+    def _message_id(self, results: list[HeldResult]) -> str:
+        """Returns an id that differs on each send, or the broker would drop the resent copy."""
+        sends = ",".join(f"{result.sequence}:{result.num_sends}" for result in results)
+        return hashlib.blake2b(f"{self._producer}/{sends}".encode(), digest_size=16).hexdigest()
+
+    async def _resend(self) -> None:
+        while True:
+            await asyncio.sleep(RESEND_CHECK_SECONDS)
+            if num_overdue := self._unconfirmed.queue_overdue():
+                logger.warning("no report on results: resending", extra={"results": num_overdue})
+
+
+def _subject(results: list[HeldResult]) -> str:
+    key = results[0].key
+    return runs_subject(key.tenant, key.experiment_id, key.stage)
+
+
+SETTING = "TRINITY_EXPLORER_NATS_URL"
+PUBLISH_SECONDS = 5.0
+
+
+class NatsBroker:
+    """Publishes to JetStream.
+
+    `connect` may fail any number of times before it succeeds once; from then on the client
+    reconnects by itself.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._client: Client | None = None
+        self._on_return: Callable[[], None] = lambda: None
+
+    @property
+    def is_connected(self) -> bool:
+        """True if there is a connection now."""
+        return self._client is not None and bool(self._client.is_connected)
+
+    def on_return(self, listener: Callable[[], None]) -> None:
+        """Registers `listener` to be called whenever a lost connection is back."""
+        self._on_return = listener
+
+    async def connect(self) -> None:
+        """Connects; raises Unavailable when nothing answers, UserError for a wrong password."""
+        self._client = await connect(
+            self._url, name="explorer", setting=SETTING, on_return=lambda: self._on_return()
+        )
+
+    async def publish(self, subject: str, payload: bytes, message_id: str) -> None:
+        """Publishes a message and returns when it is stored.
+
+        Raises: Unavailable when it may not be stored, InvalidRequest when it never will be.
+        """
+        if self._client is None or not self._client.is_connected:
+            raise Unavailable("there is no connection to it")
+        try:
+            async with asyncio.timeout(PUBLISH_SECONDS):
+                with heeding_cancellation():
+                    await self._client.jetstream().publish(
+                        subject,
+                        payload,
+                        headers={"Nats-Msg-Id": message_id} | tracing.headers(),
+                        timeout=PUBLISH_SECONDS,
+                    )
+        except (MaxPayloadError, BadSubjectError) as error:
+            raise InvalidRequest(f"the broker rejects the message: {error}") from error
+        except (OSError, NatsError, TimeoutError) as error:
+            raise Unavailable(f"it did not store: {str(error) or type(error).__name__}") from error
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._client is not None:
+            await self._client.close()

