@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from services.buffer.background import BackgroundJobs, Job
-from services.buffer.handlers.open_stage import NeededTaskset
+from services.buffer.needed_types import NeededTaskset
 from services.buffer.store.database import Database, notify, tasksets_topic
 from services.buffer.store.features import known_features, read_features, store_features
 from services.buffer.store.stages import StageTaskset

@@ -12,7 +12,8 @@ from services.buffer.domain.operator import Chain
 from services.buffer.domain.samples import storable
 from services.buffer.domain.stage import Stage
 from services.buffer.functions import ServiceAway
-from services.buffer.handlers.grouping import Shaped, commit_shaped, hand_back
+from services.buffer.handlers.grouping import commit_shaped, hand_back
+from services.buffer.shaped_types import Shaped
 from services.buffer.shaping import Shaper
 from services.buffer.store.claims import Claim, renew_claims
 from services.buffer.store.database import Database

@@ -4,8 +4,8 @@ import hashlib
 from collections.abc import Sequence
 
 from services.buffer.allowed_files import check_place
-from services.buffer.handlers.open_stage import NeededTaskset
 from services.buffer.hub import newest_revision
+from services.buffer.needed_types import NeededTaskset
 from services.buffer.row_source import RowSource
 from trinity.config.data_files import find_data_files
 from trinity.config.taskset_storage import is_hub_name, without_password

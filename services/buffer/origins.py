@@ -5,8 +5,8 @@ import hashlib
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from services.buffer.handlers.open_stage import NeededTaskset
 from services.buffer.identity import identity, source_of
+from services.buffer.needed_types import NeededTaskset
 from services.buffer.reader import reading
 from services.buffer.row_source import RowSource
 from services.buffer.store.catalogue import rows_of

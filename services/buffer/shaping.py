@@ -14,7 +14,7 @@ from services.buffer.domain.group import Detail, Group, Outcome
 from services.buffer.domain.operator import Chain, Operator
 from services.buffer.domain.stage import Stage
 from services.buffer.functions import FunctionFailed, Functions
-from services.buffer.handlers.grouping import Shaped
+from services.buffer.shaped_types import Shaped
 from services.buffer.store.claims import Claim
 from services.buffer.store.contents import load_bodies
 from services.buffer.store.database import Database

@@ -6,7 +6,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from services.buffer.background import BackgroundJobs, Job
-from services.buffer.handlers.open_stage import NeededTaskset
+from services.buffer.needed_types import NeededTaskset
 from services.buffer.origins import Origin, origin_of_files, origin_of_stored
 from services.buffer.piping import Piping, copy_piped_rows
 from services.buffer.store.database import Database, notify, tasksets_topic

@@ -7,7 +7,7 @@ from nats.aio.msg import Msg
 
 from services.buffer.domain.judgement import Verdict
 from services.buffer.domain.states import AssignmentKind
-from services.buffer.handlers.grouping import Shaped
+from services.buffer.shaped_types import Shaped
 from services.buffer.store.assignments import NewAssignment, assignment_id
 from services.buffer.store.grants import Grant
 from services.buffer.store.ready_rows import ReadyRow

@@ -1,17 +1,15 @@
 """Commits the results computed for groups, under the claims on them."""
 
-import uuid
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.events import Notice
-from services.buffer.domain.group import Outcome
 from services.buffer.domain.samples import storable
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.states import ExperienceState, ScopeState
+from services.buffer.shaped_types import Shaped
 from services.buffer.store.assignments import first_explore_step
 from services.buffer.store.claims import Claim, end_claims, finish_claims
 from services.buffer.store.database import (
@@ -20,43 +18,13 @@ from services.buffer.store.database import (
     notify,
     work_topic,
 )
-from services.buffer.store.experiences import Derived, filter_raw, insert_derived, set_states
+from services.buffer.store.experiences import filter_raw, insert_derived, set_states
 from services.buffer.store.prepared import committing, unanswered
 from services.buffer.store.progress import log_event
 from services.buffer.store.stages import share_stage
-from trinity.name_uuid import name_uuid
 from trinity.types import StageKey
 
-DERIVED_NAMESPACE = uuid.UUID("5b1e0d0e-7a6c-5c3a-9a3c-3f6f4f0b9d21")
 MAX_ATTEMPTS = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shaped:
-    """The result computed for a claimed group."""
-
-    claim: Claim
-    operator: str = ""
-    outcome: Outcome
-
-    @property
-    def derived(self) -> list[Derived]:
-        """The rows that can be batched."""
-        return [
-            Derived(
-                experience_id=derived_id(row.parent_id, self.operator, row.ordinal),
-                parent_id=row.parent_id,
-                advantage=row.advantage,
-                reward=row.reward,
-                is_masked=row.is_masked,
-            )
-            for row in self.outcome.rows
-        ]
-
-
-def derived_id(parent_id: str, operator: str, ordinal: int) -> str:
-    """Returns the deterministic id of an output of an operator."""
-    return name_uuid(DERIVED_NAMESPACE, f"{parent_id}/{operator}/{ordinal}")
 
 
 async def commit_shaped(connection: AsyncConnection, shaped: Sequence[Shaped]) -> None:

@@ -14,6 +14,7 @@ from services.buffer.handlers.ranking import prepare_selector
 from services.buffer.handlers.reopening import reopen_stage
 from services.buffer.handlers.retraining import find_source
 from services.buffer.handlers.sourcing import count_explored, say_what_is_taken
+from services.buffer.needed_types import NeededTaskset
 from services.buffer.store.database import insert_rows, key_columns, notify, stage_topics
 from services.buffer.store.progress import log_event
 from services.buffer.store.segments import open_segment
@@ -30,31 +31,12 @@ from trinity.config.plan import StagePlan
 from trinity.config.plan_parts import ResolvedExperienceBuffer, ResolvedTaskset, Selector
 from trinity.config.too_few_rows import too_few_rows
 from trinity.errors import InvalidRequest, PreconditionFailed
-from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
 from trinity.types import StageKey
 
 MAX_STEPS = 10**12
 """More steps than can be trained, but few enough to compute with."""
 STEPPED = (TasksetKind.TRAIN, TasksetKind.DATA)
 """Kinds of tasksets whose rows determine the number of steps."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NeededTaskset:
-    """A taskset that a plan uses."""
-
-    name: str
-    kind: TasksetKind
-    path: str | None
-    """None for tasks that a client submits under this name."""
-    split: str
-    subset_name: str | None
-    table: str | None = None
-    """Table of a database."""
-    is_queue: bool = False
-    feature_keys: tuple[str, ...] = ()
-    pipeline: ResolvedTaskPipeline | None = None
-    """Processing of its rows before any of them is drawn."""
 
 
 def needed_tasksets(plan: StagePlan) -> list[NeededTaskset]:

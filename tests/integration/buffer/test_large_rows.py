@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from services.buffer.domain.states import TasksetKind
-from services.buffer.handlers.open_stage import NeededTaskset
+from services.buffer.needed_types import NeededTaskset
 from services.buffer.origins import origin_of_stored
 from services.buffer.store.database import Database
 from services.buffer.store.tasks import Taskset

@@ -13,7 +13,7 @@ from services.buffer.domain.operator import Chain
 from services.buffer.domain.stage import Stage
 from services.buffer.functions import Functions, ServiceAway
 from services.buffer.group_work import GroupWork
-from services.buffer.handlers.grouping import Shaped
+from services.buffer.shaped_types import Shaped
 from services.buffer.shaping import Shaper
 from services.buffer.store.claims import Claim
 from services.buffer.store.database import Database
