@@ -1,41 +1,36 @@
-"""Entry point: `python -m services.buffer`, and `python -m services.buffer migrate`."""
+"""Tunes malloc so that large blocks are returned to the system when freed."""
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import sys
 from collections.abc import AsyncIterator
 
-from services.buffer.background import BackgroundJobs
-from services.buffer.broker import ResultsClient
-from services.buffer.depths import Depths
-from services.buffer.features import FeatureLibrary
-from services.buffer.functions import Functions
-from services.buffer.handlers.composing import Composer
-from services.buffer.handlers.settling import Settler
-from services.buffer.held_back import HeldBack
-from services.buffer.ingest import Ingest
-from services.buffer.membership import membership
-from services.buffer.memory import give_large_blocks_back
-from services.buffer.migrations import MIGRATIONS
-from services.buffer.pipeline import Pipeline
-from services.buffer.priorities import Priorities
-from services.buffer.readiness import Needs
-from services.buffer.retention import keep_contents_few
-from services.buffer.servicer import BufferServicer, QueryServicer
-from services.buffer.servicer.catalogue import TasksetServicer
-from services.buffer.servicer.polling import Poller
-from services.buffer.settings import BufferSettings, MigrationSettings
-from services.buffer.store.database import CHANNEL, Database
-from services.buffer.stream import RunStream, connect
-from services.buffer.task_pipeline import PipelineLimits
-from services.buffer.tasksets import TasksetLibrary
-from services.buffer.upkeep import (
+from services.buffer.ingest.ingest import HeldBack, Ingest
+from services.buffer.ingest.stream import ResultsClient, RunStream, connect
+from services.buffer.ingest.wire import decode_sample
+from services.buffer.maintenance import (
+    Depths,
     end_waits_for_feedback,
     end_waits_for_stragglers,
+    keep_contents_few,
     keep_small,
 )
-from services.buffer.wire import decode_sample
+from services.buffer.migrations import MIGRATIONS
+from services.buffer.operations.batching import Composer
+from services.buffer.operations.results import Settler
+from services.buffer.pipeline.pipeline import Pipeline
+from services.buffer.servicer import BufferServicer, QueryServicer
+from services.buffer.servicer.common import Poller
+from services.buffer.servicer.taskset_calls import TasksetServicer
+from services.buffer.settings import BufferSettings, MigrationSettings
+from services.buffer.status import Needs, membership
+from services.buffer.store.database import CHANNEL, Database
+from services.buffer.tasksets.background_jobs import BackgroundJobs
+from services.buffer.tasksets.library import FeatureLibrary, TasksetLibrary
+from services.buffer.tasksets.task_pipeline import PipelineLimits
+from services.buffer.workers.functions import Functions, Priorities
 from trinity.api.v1 import (
     buffer_pb2,
     buffer_pb2_grpc,
@@ -49,6 +44,22 @@ from trinity.postgres import async_engine, report_health, wait_until_up
 from trinity.rpc.runner import run_service
 from trinity.rpc.server import Servicer, serve
 from trinity.waits import Waits
+
+M_MMAP_THRESHOLD = -3
+LARGE_BYTES = 2 * 1024 * 1024
+
+
+def give_large_blocks_back() -> None:
+    """Fixes the mmap threshold, so that every large block gets its own mapping.
+
+    By default glibc raises the threshold and takes ever larger blocks from its per-thread heaps,
+    whose holes stay with the process. Without glibc this does nothing.
+    """
+    try:
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
+    except (AttributeError, OSError):
+        return
+
 
 SERVICE = buffer_pb2.DESCRIPTOR.services_by_name["BufferService"].full_name
 TASKSETS = taskset_pb2.DESCRIPTOR.services_by_name["TasksetService"].full_name

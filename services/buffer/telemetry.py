@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 from nats.aio.msg import Msg
 
-from services.buffer.domain.judgement import Verdict
-from services.buffer.domain.states import AssignmentKind
-from services.buffer.shaped_types import Shaped
+from services.buffer.domain.results import Verdict
+from services.buffer.domain.stage import AssignmentKind
 from services.buffer.store.assignments import NewAssignment, assignment_id
-from services.buffer.store.grants import Grant
+from services.buffer.store.leases import Grant
 from services.buffer.store.ready_rows import ReadyRow
+from services.buffer.types import Shaped
 from trinity.telemetry import instruments, metrics, names, places, tracing
 from trinity.types import StageKey
 

@@ -73,61 +73,61 @@ def _synchronizer(moment: str, target: str, **more: Any) -> Point:
     return Point(process="synchronizer", moment=moment, target=target, **more)
 
 
-CALLS = "servicer.training:TrainerCalls"
+CALLS = "servicer.trainer_calls:TrainerCalls"
 ALL = (
     # A result: stored, committed, acknowledged.
-    _buffer("results-fetched", "ingest:Ingest.store", when="before"),
-    _buffer("results-inserted", "ingest:insert_reports"),
-    _buffer("results-committed", "ingest:Ingest._commit"),
+    _buffer("results-fetched", "ingest.ingest:Ingest.store", when="before"),
+    _buffer("results-inserted", "ingest.ingest:insert_reports"),
+    _buffer("results-committed", "ingest.ingest:Ingest._commit"),
     # A lease: in the database, not yet with the explorer.
-    _buffer("lease-granted", "servicer.leases:_response", counts=_is_granted),
+    _buffer("lease-granted", "servicer.explorer_calls:_response", counts=_is_granted),
     # A draw: what the selector learned from, what it took, neither committed yet.
-    _buffer("feedback-heard", "handlers.task_feedback:mark_heard"),
-    _buffer("tasks-drawn", "handlers.leasing:draw_tasks"),
-    _buffer("ranking-kept", "handlers.ranking:insert_ranking", in_campaign=False),
+    _buffer("feedback-heard", "operations.grouping:mark_heard"),
+    _buffer("tasks-drawn", "operations.leasing:draw_tasks"),
+    _buffer("ranking-kept", "operations.explore_steps:insert_ranking", in_campaign=False),
     # A group: claimed, shaped, committed.
-    _buffer("groups-claimed", "group_work:GroupWork._work_on", when="before"),
-    _buffer("groups-shaped", "handlers.grouping:notify"),
+    _buffer("groups-claimed", "pipeline.pipeline:GroupWork._work_on", when="before"),
+    _buffer("groups-shaped", "operations.grouping:notify"),
     # A batch: recorded, committed, answered.
-    _buffer("batch-recorded", "handlers.recording:insert_items"),
+    _buffer("batch-recorded", "operations.batch_sources:insert_items"),
     _buffer("batch-composed", f"{CALLS}._look_for_batch", counts=_is_batch),
     # A taskset that a client brings: rows stored, all of it committed and not answered, taken away.
-    _buffer("upload-stored", "servicer.tasksets:store_rows"),
-    _buffer("upload-ended", "servicer.tasksets:end_upload"),
-    _buffer("taskset-submitted", "servicer.tasksets:TasksetCalls.SubmitTaskset"),
-    _buffer("queue-closed", "servicer.catalogue:TasksetServicer.CloseQueue"),
-    _buffer("taskset-deleted", "servicer.catalogue:delete_taskset"),
+    _buffer("upload-stored", "servicer.taskset_calls:store_rows"),
+    _buffer("upload-ended", "servicer.taskset_calls:end_upload"),
+    _buffer("taskset-submitted", "servicer.taskset_calls:TasksetCalls.SubmitTaskset"),
+    _buffer("queue-closed", "servicer.taskset_calls:TasksetServicer.CloseQueue"),
+    _buffer("taskset-deleted", "servicer.taskset_calls:delete_taskset"),
     # One whose client never came back, deleted and not committed.
-    _buffer("abandoned-deleted", "upkeep:delete_taskset"),
+    _buffer("abandoned-deleted", "maintenance:delete_taskset"),
     # Rewards that come later, samples that are taken out: in the transaction, and not answered yet.
-    _buffer("reward-stored", "handlers.feedback:store_reward"),
-    _buffer("feedback-given", "servicer.steering:SteeringCalls.GiveFeedback"),
+    _buffer("reward-stored", "operations.feedback:store_reward"),
+    _buffer("feedback-given", "servicer.curation_calls:SteeringCalls.GiveFeedback"),
     # Rewards that never come: samples left out, their groups let go, all of it told, uncommitted.
-    _buffer("overdue-left-out", "handlers.feedback:log_event"),
-    _buffer("samples-excluded", "handlers.setting_aside:exclude"),
-    _buffer("exclusion-committed", "servicer.steering:SteeringCalls.ExcludeExperiences"),
-    _buffer("samples-included", "handlers.setting_aside:take_back"),
-    _buffer("inclusion-committed", "servicer.steering:SteeringCalls.IncludeExperiences"),
-    _buffer("contents-deleted", "handlers.setting_aside:delete_content"),
+    _buffer("overdue-left-out", "operations.feedback:log_event"),
+    _buffer("samples-excluded", "operations.curation:exclude"),
+    _buffer("exclusion-committed", "servicer.curation_calls:SteeringCalls.ExcludeExperiences"),
+    _buffer("samples-included", "operations.curation:take_back"),
+    _buffer("inclusion-committed", "servicer.curation_calls:SteeringCalls.IncludeExperiences"),
+    _buffer("contents-deleted", "operations.curation:delete_content"),
     # Old contents: given up and not committed, committed and there, detached and not dropped, gone.
-    _buffer("contents-given-up", "retention:retire_contents", counts=_is_retired),
+    _buffer("contents-given-up", "maintenance:retire_contents", counts=_is_retired),
     _buffer("partition-to-go", "store.segments:_detach", when="before"),
     _buffer("partition-detached", "store.segments:_detach"),
-    _buffer("partitions-removed", "retention:remove_retired", counts=bool),
+    _buffer("partitions-removed", "maintenance:remove_retired", counts=bool),
     # A batch that is trained again: copied, not committed.
-    _buffer("batch-copied", "handlers.recording:insert_items", variety="retrained"),
+    _buffer("batch-copied", "operations.batch_sources:insert_items", variety="retrained"),
     # Samples that are trained again by priority, tasks through a pipeline, another run's rows.
-    _buffer("replay-chosen", "handlers.composing:settle_choice", variety="replayed"),
-    _buffer("tasks-piped", "piping:insert_pipeline", variety="piped"),
-    _buffer("explored-taken", "handlers.composing:explored_rows", variety="explored"),
+    _buffer("replay-chosen", "operations.batching:settle_choice", variety="replayed"),
+    _buffer("tasks-piped", "tasksets.task_pipeline:insert_pipeline", variety="piped"),
+    _buffer("explored-taken", "operations.batching:explored_rows", variety="explored"),
     # An evaluation: opened with its tasks, summed up; neither committed yet.
     _buffer(
         "evaluation-opened",
-        "handlers.evaluating:insert_evaluation",
+        "operations.evaluation:insert_evaluation",
         counts=bool,
         variety="measured",
     ),
-    _buffer("evaluation-closed", "handlers.settling:close_evaluation", variety="measured"),
+    _buffer("evaluation-closed", "operations.results:close_evaluation", variety="measured"),
     # What the trainer says: committed, not yet answered.
     _buffer("incarnation-begun", f"{CALLS}.BeginIncarnation"),
     _buffer("version-recorded", f"{CALLS}.RecordVersion"),

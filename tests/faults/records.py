@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
-from services.buffer.domain.comparison import COPIED
+from services.buffer.domain.operators import COPIED
 from services.buffer.domain.stage import parse_plan
 from tests.faults import snapshot as s
 from tests.faults.folder import FaultsFolder

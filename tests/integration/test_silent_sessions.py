@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from services.buffer.store.prepared import driver_of, unanswered
+from services.buffer.store.database import driver_of, unanswered
 from trinity.errors import Unavailable
 from trinity.postgres import async_engine, map_database_errors, ping
 

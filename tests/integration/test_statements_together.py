@@ -7,13 +7,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from services.buffer.store.prepared import (
-    committing,
-    execute,
-    fetch,
-    fetch_together,
-    unanswered,
-)
+from services.buffer.store.database import committing, execute, fetch, fetch_together, unanswered
 from trinity.errors import Unavailable
 from trinity.postgres import async_engine, map_database_errors
 

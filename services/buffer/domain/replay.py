@@ -6,7 +6,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-from services.buffer.domain.lots import draw_lots
+from services.buffer.domain.sampling import draw_lots
+from services.buffer.domain.stage import Stage
 from trinity.algorithm.priority.candidate import Candidate
 from trinity.config.plan_parts import ResolvedReplay
 
@@ -138,3 +139,14 @@ def _normals(waiting: Sequence[Waiting], seed: int) -> list[float]:
     lots = draw_lots(seed, *places_N3.T)
     inverse = NormalDist().inv_cdf
     return [inverse(lot + HALF_A_LOT) for lot in lots.tolist()]
+
+
+def last_step_let_go(stage: Stage, oldest_kept: int) -> int:
+    """Returns the newest train step whose batch is never trained again; 0 when there is none.
+
+    `oldest_kept` is the step of the oldest checkpoint that a trainer may resume from.
+    """
+    keep_steps = stage.plan.config.buffer.keep_steps
+    if keep_steps is None:
+        return 0
+    return max(0, min(oldest_kept, stage.trained_step - keep_steps))

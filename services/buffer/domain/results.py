@@ -1,8 +1,16 @@
 """Results of runs as they arrive, and the known state of the runs they belong to."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
-from services.buffer.domain.states import AssignmentKind, AssignmentState, RunState
+from services.buffer.domain.stage import (
+    OPEN_ASSIGNMENT,
+    AssignmentKind,
+    AssignmentState,
+    AttemptState,
+    Fate,
+    RunState,
+)
 from trinity.types import StageKey
 
 
@@ -90,3 +98,110 @@ class AssignmentView:
     def num_open_runs(self) -> int:
         """Number of runs that have not ended."""
         return sum(run.state is RunState.OPEN for run in self.runs.values())
+
+
+FATES = {
+    AttemptState.WON: Fate.COMMITTED,
+    AttemptState.FAILED: Fate.COMMITTED,
+    AttemptState.SUPERSEDED: Fate.SUPERSEDED,
+    AttemptState.LATE: Fate.LATE,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The decision on a result."""
+
+    result: Result
+    fate: Fate
+    state: AttemptState | None = None
+    """State of the attempt to store; None if nothing is stored."""
+    reason: str = ""
+    """The reason for a rejection."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Judge:
+    """Judges the results of one stage in order of arrival; the first complete attempt wins.
+
+    The same result may arrive any number of times and gets the same decision each time. Different
+    content under the same attempt is rejected. The caller makes sure that no other transaction
+    judges results of these assignments meanwhile.
+    """
+
+    assignments: dict[str, AssignmentView]
+    known: Iterable[KnownAttempt]
+    stage_is_open: bool
+    max_attempts: int
+    stored: list[KnownAttempt] = field(init=False, default_factory=list)
+    """Attempts to store."""
+    _by_place: dict[tuple[str, int, int], KnownAttempt] = field(init=False)
+    _by_sequence: dict[tuple[str, int], KnownAttempt] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._by_place = {attempt.place: attempt for attempt in self.known}
+        self._by_sequence = {(known.producer, known.sequence): known for known in self.known}
+
+    def judge(self, result: Result) -> Verdict:
+        """Decides on a result; the decision counts for the results that follow."""
+        before = self._by_place.get(result.place) or self._by_sequence.get(
+            (result.producer, result.sequence)
+        )
+        if before is not None:
+            return _compare(result, before)
+        if contradiction := self._contradiction(result):
+            return Verdict(result=result, fate=Fate.REJECTED, reason=contradiction)
+        state = self._decide(result)
+        known = KnownAttempt(
+            place=result.place,
+            producer=result.producer,
+            sequence=result.sequence,
+            content_hash=result.content_hash,
+            state=state,
+        )
+        self.stored.append(known)
+        self._by_place[known.place] = known
+        self._by_sequence[known.producer, known.sequence] = known
+        return Verdict(result=result, fate=FATES[state], state=state)
+
+    def _contradiction(self, result: Result) -> str:
+        view = self.assignments.get(result.assignment_id)
+        if view is None:
+            return f"there is no assignment {result.assignment_id}"
+        if result.run not in view.runs:
+            return f"run {result.run} is outside 0..{len(view.runs) - 1}"
+        if not result.experiences:
+            return ""
+        if (result.explore_step, result.position) != (view.explore_step, view.position):
+            return "the EID is not the assignment's"
+        if (result.taskset, result.task_index) != (view.taskset, view.task_index):
+            return "the task is not the assignment's"
+        return ""
+
+    def _decide(self, result: Result) -> AttemptState:
+        view = self.assignments[result.assignment_id]
+        run = view.runs[result.run]
+        if run.state is RunState.WON:
+            return AttemptState.SUPERSEDED
+        closed = view.state not in OPEN_ASSIGNMENT
+        if run.state is RunState.GIVEN_UP or closed or not self.stage_is_open:
+            return AttemptState.LATE
+        if result.is_complete:
+            run.state = RunState.WON
+            return AttemptState.WON
+        _count_failure(run, result.reason, self.max_attempts)
+        return AttemptState.FAILED
+
+
+def _compare(result: Result, before: KnownAttempt) -> Verdict:
+    if before.place == result.place and before.content_hash == result.content_hash:
+        return Verdict(result=result, fate=FATES[AttemptState(before.state)])
+    reason = "another result was stored under the same attempt or sequence"
+    return Verdict(result=result, fate=Fate.REJECTED, reason=reason)
+
+
+def _count_failure(run: OpenRun, reason: str, max_attempts: int) -> None:
+    run.num_failed += 1
+    run.reason = reason
+    if run.num_failed >= max_attempts:
+        run.state = RunState.GIVEN_UP

@@ -1,13 +1,11 @@
 """RPC methods of the buffer: convert requests, call the handlers, convert responses."""
 
-from services.buffer.servicer.commits import CommitCalls
-from services.buffer.servicer.leases import LeaseCalls
-from services.buffer.servicer.progress import ProgressCalls
-from services.buffer.servicer.queries import LookingCalls
-from services.buffer.servicer.stages import StageCalls
-from services.buffer.servicer.steering import SteeringCalls
-from services.buffer.servicer.tasksets import TasksetCalls
-from services.buffer.servicer.training import TrainerCalls
+from services.buffer.servicer.curation_calls import SteeringCalls
+from services.buffer.servicer.explorer_calls import CommitCalls, LeaseCalls
+from services.buffer.servicer.query_calls import LookingCalls
+from services.buffer.servicer.stage_calls import StageCalls
+from services.buffer.servicer.taskset_calls import TasksetCalls
+from services.buffer.servicer.trainer_calls import ProgressCalls, TrainerCalls
 
 
 class BufferServicer(

@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from services.buffer.store.task_pipelines import PipelineCounts
+from services.buffer.store.tasksets import PipelineCounts
 from services.buffer.store.training import Checkpoint, Version
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1 import taskset_pb2

@@ -7,23 +7,20 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.states import (
-    AssignmentKind,
-    AssignmentState,
-    RunState,
-)
+from services.buffer.domain.stage import AssignmentKind, AssignmentState, RunState
 from services.buffer.store.database import (
     among,
     among_given,
+    execute,
     given,
     in_stage,
     insert_rows,
     key_columns,
     of_given_stage,
     of_stage,
+    unanswered,
 )
-from services.buffer.store.prepared import execute, unanswered
-from services.buffer.store.tables import STAGE_KEY, assignment, run
+from services.buffer.store.schema import STAGE_KEY, assignment, run
 from trinity.name_uuid import name_uuid
 from trinity.types import StageKey
 

@@ -1,7 +1,8 @@
 """Statements on experiences and their payloads."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -9,25 +10,33 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from services.buffer.domain.evaluation import RunScore
 from services.buffer.domain.group import Sample
 from services.buffer.domain.results import Result
-from services.buffer.domain.states import ExperienceState
-from services.buffer.store.arrays import BOOLEANS, FLOATS, UUIDS
-from services.buffer.store.copying import add_rows
+from services.buffer.domain.stage import ExperienceState
+from services.buffer.store.bulk_insert import add_rows
 from services.buffer.store.database import (
+    BOOLEANS,
+    FLOATS,
+    UUIDS,
+    Row,
     among,
     among_given,
     decode_numbers,
     encode_numbers,
+    execute,
+    fetch,
+    fetch_binary,
     given,
+    in_given_stage,
     in_stage,
     key_columns,
     of_given_stage,
     of_stage,
     one_of,
 )
-from services.buffer.store.prepared import execute, fetch
 from services.buffer.store.runs import won_runs
-from services.buffer.store.segments import payloads_of
-from services.buffer.store.tables import experience
+from services.buffer.store.schema import experience, segment
+from services.buffer.store.segments import payloads_of, while_it_is_there
+from trinity.api.v1 import experience_pb2 as pb
+from trinity.errors import PreconditionFailed
 from trinity.types import StageKey
 
 CODEC = "trinity.api.v1.Experience"
@@ -263,3 +272,108 @@ async def run_scores(
         )
         for place, own in values.items()
     ]
+
+
+def revised(body: bytes, *, reward: float | None, is_masked: bool) -> bytes:
+    """Returns the wire bytes with the new reward, if any, and with all tokens masked, if asked."""
+    if reward is None and not is_masked:
+        return body
+    message = pb.Experience.FromString(body)
+    if reward is not None:
+        message.reward = reward
+    if is_masked:
+        for sequence in _sequences(message):
+            sequence.action_mask.data = bytes(len(sequence.action_mask.data))
+    return message.SerializeToString(deterministic=True)
+
+
+def _sequences(message: pb.Experience) -> list[pb.Sequence]:
+    if message.HasField("sequence"):
+        return [message.sequence]
+    return [message.pair.chosen, message.pair.rejected]
+
+
+EXPERIENCE, SEGMENT = experience.c, segment.c
+
+PLACE = (
+    EXPERIENCE.segment_id,
+    EXPERIENCE.payload_id,
+    EXPERIENCE.shaped_reward,
+    EXPERIENCE.is_masked,
+)
+"""Columns that locate the content of an experience, and its changes by operators."""
+
+
+def has_content(whose: str = "given") -> sa.ColumnElement[bool]:
+    """Condition: the content is in a segment that is not retired; it may still be deleted."""
+    retired = sa.select(SEGMENT.segment_id).where(
+        in_given_stage(segment, whose), SEGMENT.retired_at.is_not(None)
+    )
+    return sa.and_(of_given_stage(experience, whose), EXPERIENCE.segment_id.not_in(retired))
+
+
+_PLACES = sa.select(EXPERIENCE.experience_id, *PLACE).where(
+    among_given(EXPERIENCE.experience_id), has_content()
+)
+
+
+async def load_bodies(
+    connection: AsyncConnection, key: StageKey, ids: Sequence[str]
+) -> list[bytes]:
+    """Returns wire bytes of experiences as operators left them, in the order of `ids`.
+
+    Raises: PreconditionFailed when some of them are gone.
+    """
+    return in_order_of(ids, await find_bodies(connection, key, ids), key)
+
+
+def in_order_of(ids: Sequence[str], found: Mapping[str, bytes], key: StageKey) -> list[bytes]:
+    """Returns the contents of these experiences, in the order of `ids`.
+
+    Raises: PreconditionFailed when some of them are gone.
+    """
+    if missing := sum(own_id not in found for own_id in ids):
+        raise PreconditionFailed(
+            f"the contents of {missing} samples of stage {key.stage} are gone: they were deleted, "
+            "or removed as older than all that is kept (`buffer.keep_steps`)"
+        )
+    return [found[own_id] for own_id in ids]
+
+
+async def find_bodies(
+    connection: AsyncConnection, key: StageKey, ids: Sequence[str]
+) -> dict[str, bytes]:
+    """Returns wire bytes by id, as operators left them, of experiences that still have them."""
+    return await bodies_at(connection, key, await fetch(connection, _PLACES, given(key, ids=ids)))
+
+
+async def bodies_at(
+    connection: AsyncConnection, key: StageKey, rows: Sequence[Row]
+) -> dict[str, bytes]:
+    """Does the same for rows with the `PLACE` columns."""
+    bodies: dict[str, bytes] = {}
+    for segment_id in {row.segment_id for row in rows}:
+        own = list({row.payload_id for row in rows if row.segment_id == segment_id})
+        values = given(key, ids=own, segment=segment_id)
+        with while_it_is_there():
+            found = await fetch_binary(connection, _bodies_in(segment_id), values)
+        bodies |= {str(payload_id): body for payload_id, body in found}
+    return {
+        row.experience_id: _revised(bodies[row.payload_id], row)
+        for row in rows
+        if row.payload_id in bodies
+    }
+
+
+@lru_cache
+def _bodies_in(segment_id: int) -> sa.Select[tuple[str, bytes]]:
+    table = payloads_of(segment_id)
+    return sa.select(table.c.payload_id, table.c.body).where(
+        in_given_stage(table),
+        table.c.segment_id == sa.bindparam("segment"),
+        among_given(table.c.payload_id),
+    )
+
+
+def _revised(body: bytes, row: Row) -> bytes:
+    return revised(body, reward=row.shaped_reward, is_masked=row.is_masked)

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.states import ExperienceState, ScopeState
+from services.buffer.domain.stage import ExperienceState, ScopeState
 from services.buffer.store.database import (
     SCOPES_TOPIC,
     among,
@@ -17,8 +17,8 @@ from services.buffer.store.database import (
     of_stage,
     one_of,
 )
+from services.buffer.store.schema import NOW, experience, pipeline_scope
 from services.buffer.store.segments import payloads_of
-from services.buffer.store.tables import NOW, experience, pipeline_scope
 from trinity.types import StageKey
 
 E, C = experience.c, pipeline_scope.c

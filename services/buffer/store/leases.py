@@ -1,17 +1,232 @@
-"""Statements on held leases: the explorer that works on an assignment, and until when."""
+"""Statements that lease assignments to explorers, with their tasks."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.states import AssignmentState
-from services.buffer.store.arrays import UUIDS
-from services.buffer.store.database import given, in_given_stage, in_stage
-from services.buffer.store.grants import lease_end
-from services.buffer.store.prepared import fetch, fetch_column
-from services.buffer.store.tables import NOW, UUID, assignment
+from services.buffer.domain.stage import (
+    AssignmentKind,
+    AssignmentState,
+    EvaluationState,
+    RunState,
+    Stage,
+)
+from services.buffer.store.database import (
+    UUIDS,
+    fetch,
+    fetch_column,
+    given,
+    in_given_stage,
+    in_stage,
+    of_given_stage,
+)
+from services.buffer.store.schema import (
+    NOW,
+    UUID,
+    assignment,
+    evaluation,
+    run,
+    stage_taskset,
+    task,
+    version,
+)
+from trinity.rpc.limits import MAX_MESSAGE_BYTES
 from trinity.types import StageKey
+
+MAX_GRANTED_BYTES = MAX_MESSAGE_BYTES // 2
+"""Limit for the tasks in one response, which is in memory whole on both sides."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """An assignment as it is leased."""
+
+    assignment_id: str
+    kind: AssignmentKind
+    explore_step: int
+    position: int
+    taskset: str
+    task_index: int
+    task_json: str
+    runs: tuple[int, ...]
+    first_attempt: int
+    lease_token: str
+    required_version: int
+    required_incarnation: int
+    repeat_times: int
+
+
+def lease_end(seconds: float | sa.BindParameter[float]) -> sa.ColumnElement[object]:
+    """Returns the time so many seconds from now, by the database's clock."""
+    return NOW + sa.func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+
+
+_C = assignment.c
+
+_ORDER = (
+    _C.required_version,
+    sa.case((_C.kind == AssignmentKind.TRAIN, 0), else_=1),
+    _C.explore_step,
+    _C.position,
+)
+"""Training precedes the evaluation of the same weights: the trainer works while they are
+evaluated. An evaluation precedes training with newer weights: the engines still hold its own."""
+
+_PLACES = [place.label(f"place_{i}") for i, place in enumerate(_ORDER)]
+
+
+def _places_of(row: sa.FromClause) -> list[sa.ColumnElement[Any]]:
+    return [row.c[place.name] for place in _PLACES]
+
+
+def _task_of(row: sa.FromClause, value: sa.ColumnElement[Any]) -> sa.ScalarSelect[Any]:
+    """Builds a lookup of `value` for the task that the assignment in `row` draws."""
+    taskset_id = (
+        sa.select(stage_taskset.c.taskset_id)
+        .where(in_given_stage(stage_taskset), stage_taskset.c.name == row.c.taskset)
+        .correlate(row)
+        .scalar_subquery()
+    )
+    statement = sa.select(value).where(
+        task.c.tenant == sa.bindparam("given_tenant"),
+        task.c.taskset_id == taskset_id,
+        task.c.index == row.c.task_index,
+    )
+    return statement.correlate(row).scalar_subquery()
+
+
+_RECORDED = sa.select(version.c.version).where(in_given_stage(version)).scalar_subquery()
+
+_MAY_BE_GRANTED = sa.or_(
+    sa.and_(
+        sa.bindparam("may_evaluate", type_=sa.Boolean),
+        _C.kind == AssignmentKind.EVAL,
+        _C.required_version == sa.any_(sa.func.array(_RECORDED)),
+    ),
+    sa.and_(
+        _C.kind == AssignmentKind.TRAIN,
+        _C.required_version <= sa.bindparam("published", type_=sa.BigInteger),
+    ),
+)
+"""Work whose weights are published; an evaluation needs exactly its version."""
+
+_FREE = (
+    sa.select(_C.assignment_id, _C.taskset, _C.task_index, *_PLACES)
+    .where(
+        in_given_stage(assignment),
+        _C.is_open,
+        sa.or_(_C.state == AssignmentState.PENDING, _C.lease_until < NOW),
+        _MAY_BE_GRANTED,
+    )
+    .order_by(*_ORDER)
+    .limit(sa.bindparam("max_assignments", type_=sa.Integer))
+    .subquery("free")
+)
+
+_SIZED = sa.select(
+    _FREE.c.assignment_id,
+    sa.func.sum(_task_of(_FREE, sa.func.octet_length(task.c.body)))
+    .over(order_by=_places_of(_FREE))
+    .label("num_bytes"),
+    sa.func.row_number().over(order_by=_places_of(_FREE)).label("number"),
+).subquery("sized")
+
+_CHOSEN = sa.select(_SIZED.c.assignment_id).where(
+    sa.or_(_SIZED.c.num_bytes <= MAX_GRANTED_BYTES, _SIZED.c.number == 1)
+)
+"""As many as fit into one response, but at least one."""
+
+_NEWEST_INCARNATION = (
+    sa.select(sa.func.max(version.c.incarnation))
+    .where(in_given_stage(version), version.c.version == _C.required_version)
+    .correlate(assignment)
+    .scalar_subquery()
+)
+"""The incarnation that published the version an assignment needs; NULL if none has yet."""
+
+_OPEN_RUNS = (
+    sa.select(run.c.run)
+    .where(
+        in_given_stage(run),
+        run.c.assignment_id == _C.assignment_id,
+        run.c.state == RunState.OPEN,
+    )
+    .order_by(run.c.run)
+    .correlate(assignment)
+    .scalar_subquery()
+)
+
+_GRANTED = (
+    *("assignment_id", "kind", "explore_step", "position", "taskset", "task_index"),
+    *("num_attempts", "lease_token", "required_version", "repeat_times"),
+)
+_TAKE = (
+    sa.update(assignment)
+    .where(
+        of_given_stage(assignment),
+        _C.assignment_id == sa.any_(sa.func.array(_CHOSEN.scalar_subquery())),
+    )
+    .values(
+        state=AssignmentState.LEASED,
+        lease_token=sa.func.gen_random_uuid(),
+        num_attempts=_C.num_attempts + sa.bindparam("attempts_a_lease", type_=sa.BigInteger),
+        leased_by=sa.bindparam("explorer_id", type_=UUID),
+        lease_until=lease_end(sa.bindparam("lease_seconds", type_=sa.Float)),
+    )
+    .returning(
+        *(_C[name] for name in _GRANTED),
+        _NEWEST_INCARNATION.label("incarnation"),
+        sa.func.array(_OPEN_RUNS).label("open_runs"),
+        _task_of(assignment, task.c.body).label("task_body"),
+        *_PLACES,
+    )
+)
+
+
+async def take_leases(
+    connection: AsyncConnection,
+    stage: Stage,
+    *,
+    explorer_id: str,
+    max_assignments: int,
+    lease_seconds: float,
+) -> list[Grant]:
+    """Leases assignments that are pending or whose lease has expired, oldest weights first."""
+    values = given(
+        stage.key,
+        published=stage.published,
+        may_evaluate=stage.published is not None or stage.finished_step is not None,
+        max_assignments=max_assignments,
+        attempts_a_lease=stage.attempts_a_lease,
+        explorer_id=explorer_id,
+        lease_seconds=lease_seconds,
+    )
+    rows = sorted(
+        await fetch(connection, _TAKE, values),
+        key=lambda row: (row.place_0, row.place_1, row.place_2, row.place_3),
+    )
+    return [_grant(stage, row) for row in rows]
+
+
+def _grant(stage: Stage, row: sa.Row[Any]) -> Grant:
+    return Grant(
+        assignment_id=row.assignment_id,
+        kind=AssignmentKind(row.kind),
+        explore_step=row.explore_step,
+        position=row.position,
+        taskset=row.taskset,
+        task_index=row.task_index,
+        task_json=row.task_body,
+        runs=tuple(row.open_runs),
+        first_attempt=row.num_attempts - stage.attempts_a_lease,
+        lease_token=row.lease_token,
+        required_version=row.required_version,
+        required_incarnation=row.incarnation or stage.incarnation,
+        repeat_times=row.repeat_times,
+    )
 
 
 async def renew_leases(
@@ -113,3 +328,20 @@ async def seconds_until_expiry(connection: AsyncConnection, key: StageKey) -> fl
     """
     seconds = (await fetch_column(connection, _SECONDS_UNTIL_EXPIRY, given(key)))[0]
     return None if seconds is None else float(seconds)
+
+
+_OF_EVALUATIONS = sa.select(evaluation.c.version).where(
+    in_given_stage(evaluation), evaluation.c.state == EvaluationState.OPEN
+)
+_OLDEST_OF_TRAINING = sa.select(sa.func.min(assignment.c.required_version)).where(
+    in_given_stage(assignment),
+    assignment.c.kind == AssignmentKind.TRAIN,
+    assignment.c.is_open,
+)
+_PINNED = sa.union(_OF_EVALUATIONS, _OLDEST_OF_TRAINING)
+
+
+async def pinned_versions(connection: AsyncConnection, key: StageKey) -> list[int]:
+    """Returns the versions needed by open evaluations and by the oldest open training work."""
+    found = await fetch_column(connection, _PINNED, given(key))
+    return sorted(version for version in found if version is not None)

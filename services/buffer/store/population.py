@@ -8,15 +8,10 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.population import Generated, Population, Task
-from services.buffer.domain.stage import Stage
-from services.buffer.domain.states import (
-    UNFINISHED_SCOPE,
-    AssignmentKind,
-    ExperienceState,
-)
+from services.buffer.domain.stage import UNFINISHED_SCOPE, AssignmentKind, ExperienceState, Stage
 from services.buffer.store.database import among, in_stage, one_of
-from services.buffer.store.tables import assignment, batch_item, experience, pipeline_scope
-from services.buffer.store.tables import stage as stage_table
+from services.buffer.store.schema import assignment, batch_item, experience, pipeline_scope
+from services.buffer.store.schema import stage as stage_table
 from trinity.types import StageKey
 
 MAX_GROUPS = 1024

@@ -9,12 +9,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.filter import Cursor, Filter
-from services.buffer.domain.states import ExperienceState
+from services.buffer.domain.stage import ExperienceState
+from services.buffer.domain.tasks import Cursor, Filter
 from services.buffer.store.database import among, decode_numbers, in_stage, of_stage, one_of
-from services.buffer.store.retention import retired_segments
-from services.buffer.store.segments import payloads_of, while_it_is_there
-from services.buffer.store.tables import assignment, batch_item, experience, stage
+from services.buffer.store.schema import assignment, batch_item, experience, stage
+from services.buffer.store.segments import payloads_of, retired_segments, while_it_is_there
 from trinity.types import StageKey
 
 GROUPS_A_LOOK = 256

@@ -1,6 +1,6 @@
-"""Statements on experiences that can be batched."""
+"""The statement that finds the first group that may still give rows."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -8,22 +8,71 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.batch_metrics import MeasuredRow
-from services.buffer.domain.stage import Stage
-from services.buffer.domain.states import AttemptState, ExperienceState
+from services.buffer.domain.admission import Load
+from services.buffer.domain.batches import MeasuredRow
+from services.buffer.domain.stage import (
+    UNFINISHED_SCOPE,
+    AssignmentKind,
+    AttemptState,
+    ExperienceState,
+    Stage,
+)
 from services.buffer.store.database import (
+    Row,
     among_given,
     decode_numbers,
+    fetch,
+    fetch_column,
+    fetch_together,
     given,
     in_given_stage,
     in_stage,
     of_given_stage,
     one_of,
 )
-from services.buffer.store.prepared import Row, fetch, fetch_column, fetch_together
-from services.buffer.store.tables import STAGE_KEY, experience, run_attempt
-from services.buffer.store.unfinished import FIRST_PLACE
+from services.buffer.store.schema import (
+    STAGE_KEY,
+    assignment,
+    batch_item,
+    experience,
+    pipeline_scope,
+    run_attempt,
+)
+from services.buffer.store.segments import retired_segments
 from trinity.types import StageKey
+
+A, S = assignment.c, pipeline_scope.c
+_IN_WORK = sa.and_(
+    in_given_stage(assignment),
+    A.kind == AssignmentKind.TRAIN,
+    A.is_open,
+)
+_IN_PIPELINE = sa.and_(in_given_stage(pipeline_scope), one_of(S.state, UNFINISHED_SCOPE))
+
+
+def _first(table: sa.Table, which: sa.ColumnElement[bool]) -> sa.Select[tuple[int, int]]:
+    place = (table.c.explore_step, table.c.position)
+    first = sa.select(*place).where(which).order_by(*place).limit(1).subquery()
+    return sa.select(first)
+
+
+_FIRST = sa.union_all(_first(assignment, _IN_WORK), _first(pipeline_scope, _IN_PIPELINE))
+_BEYOND_ALL = sa.select(*(sa.literal(2**63 - 1, sa.BigInteger) for _ in range(2)))
+_PLACES = sa.union_all(*_FIRST.selects, _BEYOND_ALL).subquery("places")
+FIRST_PLACE = (
+    sa.select(_PLACES.c.explore_step, _PLACES.c.position)
+    .order_by(_PLACES.c.explore_step, _PLACES.c.position)
+    .limit(1)
+    .scalar_subquery()
+)
+"""The first unfinished place, as part of a statement on the stage; beyond all places if none."""
+
+
+async def first_unfinished(connection: AsyncConnection, key: StageKey) -> tuple[int, int] | None:
+    """Returns explore step and position of the first open or unprocessed training group."""
+    rows = await fetch(connection, _FIRST, given(key))
+    return min(((row.explore_step, row.position) for row in rows), default=None)
+
 
 C, R = experience.c, run_attempt.c
 Place = tuple[int, int]
@@ -205,3 +254,92 @@ def _measured(row: Row) -> ReadyRow:
             run_metrics=run_metrics,
         ),
     )
+
+
+def _num_in_state(state: ExperienceState) -> sa.ScalarSelect[int]:
+    return (
+        sa.select(sa.func.count())
+        .select_from(experience)
+        .where(in_given_stage(experience), one_of(experience.c.state, [state]))
+        .scalar_subquery()
+    )
+
+
+_OPEN_RUNS = (
+    sa.select(sa.func.coalesce(sa.func.sum(assignment.c.num_open_runs), 0))
+    .where(
+        in_given_stage(assignment),
+        assignment.c.kind == AssignmentKind.TRAIN,
+        assignment.c.is_open,
+    )
+    .scalar_subquery()
+)
+
+_COUNTS = sa.select(
+    _OPEN_RUNS.label("open_runs"),
+    _num_in_state(ExperienceState.RAW).label("raw"),
+    _num_in_state(ExperienceState.AWAITING).label("awaiting"),
+)
+_READY = sa.select(_num_in_state(ExperienceState.READY).label("number"))
+
+
+async def current_load(connection: AsyncConnection, stage: Stage) -> Load:
+    """Counts the open runs of training assignments, and rows that are not batched yet.
+
+    Without a trainer no ready row is ever batched, so ready rows do not count then.
+    """
+    key = given(stage.key)
+    asked = [_COUNTS, _READY] if stage.plan.needs_training else [_COUNTS]
+    [row], *ready = await fetch_together(connection, *((statement, key) for statement in asked))
+    return Load(
+        num_outstanding=int(row.open_runs) + row.raw + row.awaiting,
+        num_ready=sum(rows[0].number for rows in ready),
+    )
+
+
+E = experience.c
+TAKEN = (ExperienceState.READY, ExperienceState.BATCHED)
+"""States of experiences that passed the pipeline, trained or not. A batched one that a user
+excluded has a reason."""
+
+
+async def least_used(connection: AsyncConnection, stage: Stage, count: int) -> list[ReadyRow]:
+    """Returns the rows of the source that this stage has trained least often, in order."""
+    uses = (
+        sa.select(batch_item.c.experience_id, sa.func.count().label("num"))
+        .where(in_stage(batch_item, stage.key), batch_item.c.line == stage.line)
+        .group_by(batch_item.c.experience_id)
+        .subquery()
+    )
+    num_uses = sa.func.coalesce(uses.c.num, 0)
+    retired = await retired_segments(connection, stage.samples_key)
+    statement = (
+        sa.select(E.experience_id)
+        .join_from(experience, uses, uses.c.experience_id == E.experience_id, isouter=True)
+        .where(_is_taken(stage.samples_key), E.segment_id.not_in(retired))
+        .order_by(num_uses, E.explore_step, E.position, E.run, E.step, E.suffix)
+        .limit(count)
+    )
+    ids = list((await connection.execute(statement)).scalars())
+    return await rows_of(connection, stage.samples_key, ids)
+
+
+async def count_taken(connection: AsyncConnection, key: StageKey) -> tuple[int, int]:
+    """Counts the rows of a source with contents, and those in retired segments."""
+    retired = await retired_segments(connection, key)
+    statement = (
+        sa.select(E.segment_id, sa.func.count()).where(_is_taken(key)).group_by(E.segment_id)
+    )
+    numbers = (await connection.execute(statement)).all()
+    num_gone = sum(number for segment_id, number in numbers if segment_id in retired)
+    return sum(number for _, number in numbers) - num_gone, num_gone
+
+
+async def segments_taken(connection: AsyncConnection, key: StageKey) -> Iterable[int]:
+    """Returns the segments with rows that another stage may train on."""
+    statement = sa.select(E.segment_id).distinct().where(_is_taken(key))
+    return (await connection.execute(statement)).scalars()
+
+
+def _is_taken(key: StageKey) -> sa.ColumnElement[bool]:
+    return sa.and_(in_stage(experience, key), one_of(E.state, TAKEN), E.reason == "")

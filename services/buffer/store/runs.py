@@ -8,21 +8,26 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.judgement import Verdict
-from services.buffer.domain.results import AssignmentView, KnownAttempt, OpenRun, Result
-from services.buffer.domain.stage import Stage
-from services.buffer.domain.states import (
+from services.buffer.domain.results import AssignmentView, KnownAttempt, OpenRun, Result, Verdict
+from services.buffer.domain.stage import (
     AssignmentKind,
     AssignmentState,
     AttemptState,
     RunState,
+    Stage,
 )
-from services.buffer.store.arrays import BIGINTS, INTEGERS, UUIDS
-from services.buffer.store.copying import add_rows
+from services.buffer.store.bulk_insert import add_rows
 from services.buffer.store.database import (
+    BIGINTS,
+    INTEGERS,
+    UUIDS,
+    Row,
     among_given,
     decode_numbers,
     encode_numbers,
+    execute,
+    fetch,
+    fetch_together,
     given,
     in_given_stage,
     in_stage,
@@ -30,10 +35,9 @@ from services.buffer.store.database import (
     of_given_stage,
     one_of,
 )
-from services.buffer.store.prepared import Row, execute, fetch, fetch_together
+from services.buffer.store.schema import STAGE_KEY, assignment, run, run_attempt
 from services.buffer.store.segments import FILL, Held
 from services.buffer.store.stages import locking, stage_of
-from services.buffer.store.tables import STAGE_KEY, assignment, run, run_attempt
 from trinity.types import StageKey
 
 RUN_COLUMNS = ("run", "state", "num_failed", "reason")

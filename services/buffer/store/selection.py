@@ -1,17 +1,38 @@
 """Statements on the state of selectors for a stage's tasksets: a ranking, or beliefs."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.difficulty import Beliefs, FloatVector, IntVector
-from services.buffer.store.database import given, in_given_stage, in_stage, key_columns
-from services.buffer.store.prepared import fetch_binary
-from services.buffer.store.tables import task_beliefs, task_ranking
-from trinity.types import StageKey
+from services.buffer.domain.stage import AssignmentState, ExperienceState, Stage
+from services.buffer.store.database import (
+    among,
+    fetch_binary,
+    given,
+    in_given_stage,
+    in_stage,
+    key_columns,
+)
+from services.buffer.store.ready_rows import Place
+from services.buffer.store.schema import (
+    assignment,
+    batch_item,
+    experience,
+    task,
+    task_beliefs,
+    task_feature,
+    task_ranking,
+)
+from trinity.errors import PreconditionFailed
+from trinity.types import JsonValue, StageKey
 
 WORD_BYTES = 8
 PART_BYTES = 1024 * 1024
@@ -128,3 +149,254 @@ def _own(key: StageKey, taskset: str) -> sa.ColumnElement[bool]:
 
 def _bytes(numbers: FloatVector) -> bytes:
     return numbers.astype("<f4").tobytes()
+
+
+Numbers = npt.NDArray[np.float64]
+T = TypeVar("T")
+READ_AT_ONCE = 5_000
+PARSE_AT_ONCE = 20
+STORED_BYTES = 2 * 1024 * 1024
+FEATURE = task_feature.c
+
+
+async def known_features(
+    connection: AsyncConnection, tenant: str, taskset_id: str, names: Sequence[str]
+) -> set[str]:
+    """Returns those of the features that are already stored."""
+    statement = sa.select(FEATURE.name).where(
+        FEATURE.tenant == tenant, FEATURE.taskset_id == taskset_id, FEATURE.name.in_(list(names))
+    )
+    return set((await connection.execute(statement)).scalars())
+
+
+async def load_features(
+    connection: AsyncConnection, tenant: str, taskset_id: str, names: Sequence[str]
+) -> list[Numbers]:
+    """Returns the features as arrays by row, in the order of `names`.
+
+    Raises: PreconditionFailed when one is not stored.
+    """
+    known = await known_features(connection, tenant, taskset_id, names)
+    if missing := [name for name in names if name not in known]:
+        raise PreconditionFailed(f"column {missing[0]} of taskset {taskset_id} was not read yet")
+    own = {"tenant": tenant, "taskset_id": taskset_id}
+    return [await _load(connection, {**own, "name": name}) for name in names]
+
+
+_OWN = sa.and_(
+    FEATURE.tenant == sa.bindparam("tenant"),
+    FEATURE.taskset_id == sa.bindparam("taskset_id"),
+    FEATURE.name == sa.bindparam("name"),
+)
+_SIZE = sa.select(sa.func.octet_length(FEATURE.numbers)).where(_OWN)
+_PART = sa.select(
+    sa.func.substring(FEATURE.numbers, sa.bindparam("first"), sa.bindparam("count"))
+).where(_OWN)
+
+
+async def _load(connection: AsyncConnection, own: Mapping[str, str]) -> Numbers:
+    """Reads in parts: a connection keeps memory for the largest row that it ever received."""
+    [(num_bytes,)] = await fetch_binary(connection, _SIZE, own)
+    whole = bytearray()
+    for first in range(0, num_bytes, PART_BYTES):
+        values = {**own, "first": first + 1, "count": PART_BYTES}
+        [(part,)] = await fetch_binary(connection, _PART, values)
+        whole += part
+    return np.frombuffer(whole, dtype="<f8")
+
+
+async def read_features(
+    connection: AsyncConnection, tenant: str, taskset_id: str, num_rows: int, name: str
+) -> Numbers:
+    """Returns a column of all rows as numbers, which the database extracts in parts.
+
+    Raises: PreconditionFailed naming the first row that has no number there.
+    """
+    numbers = np.empty(num_rows, dtype="<f8")
+    await connection.execute(sa.text("SET LOCAL statement_timeout = 0"))
+    own = sa.and_(task.c.tenant == tenant, task.c.taskset_id == taskset_id)
+    for first in range(0, num_rows, READ_AT_ONCE):
+        some = range(first, min(first + READ_AT_ONCE, num_rows))
+        try:
+            async with connection.begin_nested():
+                texts = await _texts(connection, own, some, name)
+        except sa.exc.DataError:  # the JSON holds a null character or an unpaired surrogate
+            texts = await _parsed(connection, own, some, name)
+        for row, text in texts:
+            numbers[row] = _number(text, name, row)
+    return numbers
+
+
+async def _texts(
+    connection: AsyncConnection, own: sa.ColumnElement[bool], rows: range, name: str
+) -> list[tuple[int, str | None]]:
+    """Returns the values of a column as texts.
+
+    Raises: DataError when any value of a row cannot be a text in Postgres.
+    """
+    text = sa.cast(task.c.body, sa.JSON)[name].as_string()
+    return await _select(connection, own, rows, text)
+
+
+async def _parsed(
+    connection: AsyncConnection, own: sa.ColumnElement[bool], rows: range, name: str
+) -> list[tuple[int, str | None]]:
+    """Returns the same for any JSON, by parsing whole rows; few at a time, as they may be large."""
+    texts = []
+    for first in range(0, len(rows), PARSE_AT_ONCE):
+        some = rows[first : first + PARSE_AT_ONCE]
+        for row, body in await _select(connection, own, some, task.c.body):
+            texts.append((row, _as_text(json.loads(body).get(name))))
+    return texts
+
+
+async def _select(
+    connection: AsyncConnection,
+    own: sa.ColumnElement[bool],
+    rows: range,
+    column: sa.ColumnElement[T],
+) -> list[tuple[int, T]]:
+    statement = (
+        sa.select(task.c.index, column)
+        .where(own, task.c.index >= rows.start, task.c.index < rows.stop)
+        .order_by(task.c.index)
+    )
+    return [(row, value) for row, value in await connection.execute(statement)]
+
+
+def _as_text(value: JsonValue) -> str | None:
+    """Returns the value as the database would."""
+    return value if value is None or isinstance(value, str) else json.dumps(value)
+
+
+def _number(text: str | None, name: str, row: int) -> float:
+    try:
+        number = float(text or "")
+    except ValueError:
+        number = np.nan
+    if not np.isfinite(number):
+        raise PreconditionFailed(f"row {row}: column {name} holds no number, but {text!r:.60}")
+    return number
+
+
+async def store_features(
+    connection: AsyncConnection, tenant: str, taskset_id: str, name: str, numbers: Numbers
+) -> None:
+    """Stores a column, unless it is stored already; every read of it gives the same."""
+    whole = numbers.astype("<f8").tobytes()
+    own = {"tenant": tenant, "taskset_id": taskset_id, "name": name}
+    statement = insert(task_feature).values({**own, "numbers": whole[:STORED_BYTES]})
+    statement = statement.on_conflict_do_nothing()
+    if (await connection.execute(statement.returning(FEATURE.name))).first() is None:
+        return
+    for first in range(STORED_BYTES, len(whole), STORED_BYTES):
+        more = sa.literal(whole[first : first + STORED_BYTES], sa.LargeBinary)
+        grown = sa.update(task_feature).where(
+            FEATURE.tenant == tenant, FEATURE.taskset_id == taskset_id, FEATURE.name == name
+        )
+        await connection.execute(grown.values(numbers=FEATURE.numbers.op("||")(more)))
+
+
+A = assignment.c
+E = experience.c
+NOT_WON = (ExperienceState.SUPERSEDED, ExperienceState.LATE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolledOut:
+    """A group that has ended and whose rewards its selector has not received."""
+
+    assignment_id: str
+    explore_step: int
+    task_index: int
+    rewards: list[float]
+
+
+async def last_place_of_batch(connection: AsyncConnection, stage: Stage, step: int) -> Place | None:
+    """Returns the place of the last group with a row in the batch of a step; None without one."""
+    ids = sa.select(batch_item.c.experience_id).where(
+        in_stage(batch_item, stage.key),
+        batch_item.c.line == stage.line,
+        batch_item.c.step == step,
+        batch_item.c.experience_id.is_not(None),
+    )
+    chosen = list((await connection.execute(ids)).scalars())
+    statement = (
+        sa.select(E.explore_step, E.position)
+        .where(in_stage(experience, stage.key), among(E.experience_id, chosen))
+        .order_by(E.explore_step.desc(), E.position.desc())
+        .limit(1)
+    )
+    row = (await connection.execute(statement)).first()
+    return None if row is None else (row.explore_step, row.position)
+
+
+async def unheard_groups(
+    connection: AsyncConnection, key: StageKey, taskset: str, up_to: Place
+) -> list[RolledOut]:
+    """Returns groups up to this place whose rewards the selector has not received, in order."""
+    statement = (
+        sa.select(A.assignment_id, A.explore_step, A.task_index)
+        .where(
+            in_stage(assignment, key),
+            A.awaits_feedback,
+            A.taskset == taskset,
+            A.state == AssignmentState.CLOSED,
+            sa.tuple_(A.explore_step, A.position) <= up_to,
+        )
+        .order_by(A.explore_step, A.position)
+    )
+    rows = list(await connection.execute(statement))
+    rewards = await _rewards(connection, key, [row.assignment_id for row in rows])
+    return [
+        RolledOut(
+            assignment_id=row.assignment_id,
+            explore_step=row.explore_step,
+            task_index=row.task_index,
+            rewards=rewards.get(row.assignment_id, []),
+        )
+        for row in rows
+    ]
+
+
+async def _rewards(
+    connection: AsyncConnection, key: StageKey, ids: list[str]
+) -> dict[str, list[float]]:
+    """Returns the original rewards of samples in any later state, in the order of the runs."""
+    statement = (
+        sa.select(E.assignment_id, E.reward)
+        .where(
+            in_stage(experience, key),
+            among(E.assignment_id, ids),
+            E.revision == 0,
+            E.reward.is_not(None),
+            E.state.not_in(NOT_WON),
+        )
+        .order_by(E.run, E.step, E.suffix)
+    )
+    rewards: dict[str, list[float]] = {}
+    for row in await connection.execute(statement):
+        rewards.setdefault(row.assignment_id, []).append(row.reward)
+    return rewards
+
+
+async def mark_heard(connection: AsyncConnection, key: StageKey, ids: list[str]) -> None:
+    """Marks groups as received by the selector."""
+    await connection.execute(
+        sa.update(assignment)
+        .where(in_stage(assignment, key), among(A.assignment_id, ids))
+        .values(awaits_feedback=False)
+    )
+
+
+async def tasks_of_step(
+    connection: AsyncConnection, key: StageKey, taskset: str, explore_step: int
+) -> set[int]:
+    """Returns the tasks that an explore step has drawn from a taskset."""
+    statement = sa.select(A.task_index).where(
+        in_stage(assignment, key),
+        A.kind == "train",
+        A.taskset == taskset,
+        A.explore_step == explore_step,
+    )
+    return set((await connection.execute(statement)).scalars())

@@ -1,9 +1,11 @@
 """Statements on stages and their tasksets."""
 
 import logging
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import sqlalchemy as sa
@@ -11,17 +13,39 @@ from pydantic import ValidationError
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.stage import Stage, parse_plan
-from services.buffer.domain.states import StageState, TasksetKind
+from services.buffer.domain.stage import (
+    AssignmentKind,
+    AssignmentState,
+    ExperienceState,
+    RunState,
+    Stage,
+    StageState,
+    TasksetKind,
+    parse_plan,
+)
 from services.buffer.store.database import (
+    Asked,
+    Row,
+    among,
+    execute,
+    fetch,
+    fetch_together,
     given,
     given_place,
     in_given_stage,
+    in_stage,
     key_columns,
     key_from_row,
 )
-from services.buffer.store.prepared import Asked, Row, execute, fetch, fetch_together
-from services.buffer.store.tables import stage, stage_taskset
+from services.buffer.store.schema import (
+    NOW,
+    assignment,
+    experience,
+    run,
+    stage,
+    stage_taskset,
+    step_report,
+)
 from trinity.config.plan import StagePlan
 from trinity.errors import NotFound, PreconditionFailed
 from trinity.limited_log import LimitedLog
@@ -252,3 +276,109 @@ async def list_stopped(connection: AsyncConnection, source: StageKey) -> list[St
     )
     statement = sa.select(stage).where(stage.c.tenant == source.tenant, is_stopped, names_it)
     return [_from_row(row) for row in await connection.execute(statement)]
+
+
+R = step_report.c
+NEVER = -1.0
+RECENT_REPORTS = 11
+RECENT_EXPLORE_STEPS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """The pace of training."""
+
+    age_seconds: float
+    """Seconds since the newest step report; -1 before the first."""
+    usual_seconds: float
+    """Median time between two reports; 0 while there are too few."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Losses:
+    """Lost runs of the newest explore steps."""
+
+    num_runs: int
+    num_lost: int
+    """Runs that failed or were filtered."""
+    reason: str
+    """The most frequent reason."""
+
+
+async def pace(connection: AsyncConnection, stage: Stage) -> Pace:
+    """Measures the current pace of training, from the newest reports of any incarnation."""
+    life = stage.incarnation
+    ages = await _ages(connection, stage, life)
+    while len(ages) < RECENT_REPORTS and (life := await _life_before(connection, stage, life)):
+        ages += await _ages(connection, stage, life)
+    ages = sorted(ages)[:RECENT_REPORTS]
+    gaps = [older - newer for newer, older in pairwise(ages)]
+    return Pace(
+        age_seconds=max(ages[0], 0.0) if ages else NEVER,
+        usual_seconds=statistics.median(gaps) if gaps else 0.0,
+    )
+
+
+async def _ages(connection: AsyncConnection, stage: Stage, incarnation: int) -> list[float]:
+    """Returns the ages of an incarnation's newest reports; it trains its steps in order.
+
+    The index is by step, not by time. Reading per incarnation skips older reports of the same steps
+    when many are trained again.
+    """
+    statement = (
+        sa.select(sa.extract("epoch", NOW - R.reported_at))
+        .where(in_stage(step_report, stage.key), R.line == stage.line, R.incarnation == incarnation)
+        .order_by(R.step.desc())
+        .limit(RECENT_REPORTS)
+    )
+    return [float(age) for age in (await connection.execute(statement)).scalars()]
+
+
+async def _life_before(connection: AsyncConnection, stage: Stage, incarnation: int) -> int:
+    """Returns the newest earlier incarnation that has reports; 0 without any."""
+    statement = sa.select(sa.func.max(R.incarnation)).where(
+        in_stage(step_report, stage.key), R.line == stage.line, R.incarnation < incarnation
+    )
+    return (await connection.execute(statement)).scalar() or 0
+
+
+async def losses(connection: AsyncConnection, stage: Stage) -> Losses:
+    """Counts the lost runs of the newest explore steps, over assignments that have ended."""
+    a = assignment.c
+    ended = sa.select(a.assignment_id, a.repeat_times).where(
+        in_stage(assignment, stage.key),
+        a.kind == AssignmentKind.TRAIN,
+        a.explore_step > stage.explore_step - RECENT_EXPLORE_STEPS,
+        a.state.in_([AssignmentState.CLOSED, AssignmentState.GIVEN_UP]),
+    )
+    rows = (await connection.execute(ended)).all()
+    ids = [row.assignment_id for row in rows]
+    reasons = await _filtered(connection, stage.key, ids)
+    reasons += await _given_up(connection, stage.key, ids)
+    return Losses(
+        num_runs=sum(row.repeat_times for row in rows),
+        num_lost=len(reasons),
+        reason=statistics.mode(reasons) if reasons else "",
+    )
+
+
+async def _filtered(connection: AsyncConnection, key: StageKey, ids: list[str]) -> list[str]:
+    """Returns a reason for each run with filtered samples."""
+    c = experience.c
+    statement = (
+        sa.select(sa.func.min(c.reason).label("reason"))
+        .where(
+            in_stage(experience, key),
+            among(c.assignment_id, ids),
+            c.state == ExperienceState.FILTERED,
+        )
+        .group_by(c.assignment_id, c.run)
+    )
+    return list((await connection.execute(statement)).scalars())
+
+
+async def _given_up(connection: AsyncConnection, key: StageKey, ids: list[str]) -> list[str]:
+    statement = sa.select(run.c.reason).where(
+        in_stage(run, key), among(run.c.assignment_id, ids), run.c.state == RunState.GIVEN_UP
+    )
+    return list((await connection.execute(statement)).scalars())

@@ -2,7 +2,7 @@
 
 import sys
 
-from services.buffer import upkeep
+from services.buffer import maintenance
 from services.buffer.__main__ import main
 from tests.faults.processes import prepare
 
@@ -11,5 +11,5 @@ UPKEEP_SECONDS = 0.3
 
 if __name__ == "__main__":
     prepare("buffer")
-    upkeep.PAUSE_SECONDS = upkeep.FEEDBACK_SECONDS = UPKEEP_SECONDS
+    maintenance.PAUSE_SECONDS = maintenance.FEEDBACK_SECONDS = UPKEEP_SECONDS
     sys.exit(main())

@@ -11,15 +11,15 @@ from unittest.mock import patch
 
 import sqlalchemy as sa
 
-from services.buffer.domain.judgement import Verdict
-from services.buffer.domain.states import AttemptState, ExperienceState, Fate, RunState
-from services.buffer.handlers.feedback import Given
-from services.buffer.store import catalogue, set_aside
+from services.buffer.domain.results import Verdict
+from services.buffer.domain.stage import AttemptState, ExperienceState, Fate, RunState
+from services.buffer.ingest.wire import open_parcel
+from services.buffer.operations.feedback import Given
+from services.buffer.store import curation, tasksets
 from services.buffer.store.database import of_stage
 from services.buffer.store.reports import Report, insert_reports
+from services.buffer.store.schema import experience, payload
 from services.buffer.store.segments import partition
-from services.buffer.store.tables import experience, payload
-from services.buffer.wire import open_parcel
 from tests.faults.folder import FaultsFolder
 from tests.faults.patching import Function
 
@@ -244,7 +244,7 @@ def keep_content(original: Function) -> Function:
         async def all_of_them(*_: object) -> set[int]:
             return {row.segment_id for row in rows}
 
-        with patch.object(set_aside, "retired_segments", all_of_them):
+        with patch.object(curation, "retired_segments", all_of_them):
             number: int = await original(connection, key, rows)
         return number
 
@@ -293,7 +293,7 @@ def delete_in_parts(original: Function) -> Function:
     """Delete a taskset for good before its rows."""
 
     async def delete_taskset(connection: Any, tenant: str, taskset_id: str) -> None:
-        with patch.object(catalogue, "delete_tasks", forget_count(original)):
+        with patch.object(tasksets, "delete_tasks", forget_count(original)):
             await original(connection, tenant, taskset_id)
         await connection.execute(sa.text("COMMIT"))
         await original(connection, tenant, taskset_id)

@@ -8,8 +8,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from services.buffer.maintenance import clear_once, delete_abandoned
 from services.buffer.store.database import Database
-from services.buffer.upkeep import clear_once, delete_abandoned
 from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.impatient import impatient_database
 from tests.integration.buffer.old_reports import fill_with_old_reports, held_old_report

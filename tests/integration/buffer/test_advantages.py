@@ -7,7 +7,7 @@ import grpc
 import psycopg
 import pytest
 
-from services.buffer.shaped_types import derived_id
+from services.buffer.types import derived_id
 from tests.integration.buffer.harness import Buffer, talk_to
 from tests.integration.buffer.plans import ROWS, rollout_plan, with_advantage
 from tests.integration.buffer.process import BufferProcess

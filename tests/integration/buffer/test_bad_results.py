@@ -11,14 +11,12 @@ import pytest
 from nats.aio.msg import Msg
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.judgement import Verdict
-from services.buffer.domain.results import Result
-from services.buffer.handlers.settling import Settler
-from services.buffer.held_back import HeldBack
-from services.buffer.ingest import Ingest
+from services.buffer.domain.results import Result, Verdict
+from services.buffer.ingest.ingest import HeldBack, Ingest
+from services.buffer.ingest.stream import RunStream
+from services.buffer.operations.results import Settler
 from services.buffer.store.database import Database
 from services.buffer.store.reports import MAX_BODY_BYTES
-from services.buffer.stream import RunStream
 from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import rollout_plan

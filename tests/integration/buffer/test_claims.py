@@ -4,9 +4,8 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from services.buffer.domain.states import ScopeState
-from services.buffer.store.claims import claim_groups, end_claims
-from services.buffer.store.scopes import seconds_until_claims_end
+from services.buffer.domain.stage import ScopeState
+from services.buffer.store.pipeline import claim_groups, end_claims, seconds_until_claims_end
 from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.plans import rollout_plan
 from tests.integration.buffer.process import BufferProcess

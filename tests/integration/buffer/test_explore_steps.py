@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from services.buffer.store.claims import claim_step
+from services.buffer.store.pipeline import claim_step
 from tests.integration.buffer.harness import Buffer, talk_to
 from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import ROWS, rollout_plan, with_advantage

@@ -20,8 +20,8 @@ QUICK = {
     "TRINITY_BUFFER_IDLE_TRANSACTION_SECONDS": "1",
     "TRINITY_BUFFER_PRIORITY_SECONDS": "1",
 }
-LEASING = "services.buffer.handlers.leasing:take_leases"
-STORING = "services.buffer.ingest:Ingest._settle_in"
+LEASING = "services.buffer.operations.leasing:take_leases"
+STORING = "services.buffer.ingest.ingest:Ingest._settle_in"
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from services.buffer.migrations import MIGRATIONS
-from services.buffer.shaped_types import derived_id
+from services.buffer.types import derived_id
 from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import ROWS, rollout_plan, with_advantage

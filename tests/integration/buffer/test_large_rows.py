@@ -3,11 +3,11 @@
 import json
 from pathlib import Path
 
-from services.buffer.domain.states import TasksetKind
-from services.buffer.needed_types import NeededTaskset
-from services.buffer.origins import origin_of_stored
+from services.buffer.domain.stage import TasksetKind
 from services.buffer.store.database import Database
-from services.buffer.store.tasks import Taskset
+from services.buffer.store.tasksets import Taskset
+from services.buffer.tasksets.library import origin_of_stored
+from services.buffer.types import NeededTaskset
 from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.looking import Looking
 from tests.integration.buffer.process import BufferProcess

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import grpc
 import pytest
 
-from services.buffer.servicer.uploads import MAX_BLOB_BYTES
+from services.buffer.servicer.common import MAX_BLOB_BYTES
 from tests.integration.buffer.harness import Buffer
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1.experience_pb2 import RunResult, RunResultBatch

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import psycopg
 
-from services.buffer.handlers.settling import Settler
+from services.buffer.ingest.wire import open_parcel
+from services.buffer.operations.results import Settler
 from services.buffer.store.runs import load_before
-from services.buffer.wire import open_parcel
 from tests.integration.buffer.calls import CALL_SECONDS
 from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.impatient import impatient_database

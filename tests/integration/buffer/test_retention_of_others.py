@@ -6,9 +6,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from services.buffer.handlers.retaining import BatchedSegments
-from services.buffer.retention import retain_once
-from services.buffer.store.retention import stages_with_old_segments
+from services.buffer.maintenance import retain_once
+from services.buffer.operations.retention import BatchedSegments
+from services.buffer.store.segments import stages_with_old_segments
 from services.buffer.store.stages import lock_stage
 from tests.integration.buffer.harness import talk_to
 from tests.integration.buffer.impatient import impatient_database

@@ -9,7 +9,7 @@ import grpc
 import psycopg
 import pytest
 
-from services.buffer.task_pipeline import PipelineLimits, PipelineProcess
+from services.buffer.tasksets.task_pipeline import PipelineLimits, PipelineProcess
 from tests.data_juicer_server import LongEnough, served
 from tests.integration.buffer.harness import Buffer, talk_to
 from tests.integration.buffer.process import BufferProcess

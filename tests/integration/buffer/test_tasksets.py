@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from services.buffer.handlers.open_stage import needed_tasksets
-from services.buffer.identity import identity, source_of
+from services.buffer.operations.stages import needed_tasksets
+from services.buffer.tasksets.library import identity, source_of
 from tests.integration.buffer.harness import Buffer, talk_to
 from tests.integration.buffer.plans import rollout_plan
 from tests.integration.buffer.process import BufferProcess

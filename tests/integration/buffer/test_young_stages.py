@@ -11,16 +11,8 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from services.buffer.store import (
-    assignments,
-    batches,
-    contents,
-    experiences,
-    ready_rows,
-    runs,
-    scopes,
-)
-from services.buffer.store.prepared import _prepared
+from services.buffer.store import assignments, batches, experiences, pipeline, ready_rows, runs
+from services.buffer.store.database import _prepared
 from tests.integration.buffer.process import BufferProcess
 
 ROWS = 5_000
@@ -28,7 +20,7 @@ DIALECT = sa.create_engine("postgresql+psycopg://").dialect
 BY_EXPERIENCE = {
     "derive": experiences._INSERT_DERIVED,
     "move on": experiences._SET_STATES,
-    "find contents": contents._PLACES,
+    "find contents": experiences._PLACES,
     "measure": ready_rows._THESE,
 }
 BY_ASSIGNMENT = {
@@ -36,7 +28,7 @@ BY_ASSIGNMENT = {
     "judge": runs._VIEWS,
     "count open runs": runs._UPDATE_OPEN_COUNTS,
     "end": assignments._END,
-    "open scopes": scopes._OPEN,
+    "open scopes": pipeline._OPEN,
     "shape": experiences._RAW_SAMPLES,
 }
 

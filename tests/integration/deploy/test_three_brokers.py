@@ -13,7 +13,7 @@ from nats.errors import Error as NatsError
 from nats.js.api import PubAck
 from nats.js.errors import Error as JetStreamError
 
-from services.buffer.stream import STREAM, RunStream
+from services.buffer.ingest.stream import STREAM, RunStream
 from tests.infra_fixtures import running
 from trinity.errors import Unavailable
 from trinity.local import binaries

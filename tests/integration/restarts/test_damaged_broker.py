@@ -10,7 +10,7 @@ import pytest
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 
-from services.buffer.stream import RunStream
+from services.buffer.ingest.stream import RunStream
 from tests.infra_fixtures import NatsUnderTest
 from tests.integration.local.stacks import no_services
 from trinity.errors import RunFailed, Unavailable

@@ -14,7 +14,7 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 from nats.js.api import ConsumerConfig
 
-from services.buffer.stream import RunStream
+from services.buffer.ingest.stream import RunStream
 from tests.infra_fixtures import NatsUnderTest, running
 from trinity.errors import UserError
 from trinity.local.binaries import nats_server as nats_server_program

@@ -4,8 +4,13 @@ import uuid
 from typing import Literal
 
 from services.buffer.domain.results import AssignmentView, OpenRun, Result
-from services.buffer.domain.stage import Stage
-from services.buffer.domain.states import AssignmentKind, AssignmentState, RunState, StageState
+from services.buffer.domain.stage import (
+    AssignmentKind,
+    AssignmentState,
+    RunState,
+    Stage,
+    StageState,
+)
 from tests.unit.config.builders import stage as plan_stage
 from trinity.config.plan import StagePlan
 from trinity.types import StageKey

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from services.buffer.allowed_files import check_place, open_allowed
+from services.buffer.tasksets.row_sources import check_place, open_allowed
 from trinity.errors import UserError
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.buffer.domain.figures import batch_figures
+from services.buffer.domain.batches import batch_figures
 
 
 def test_counts_add_up_ratios_are_averaged_and_the_rest_has_mean_min_and_max() -> None:

@@ -6,8 +6,8 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.stage import Stage
-from services.buffer.handlers import retaining
-from services.buffer.handlers.retaining import BatchedSegments
+from services.buffer.operations import retention
+from services.buffer.operations.retention import BatchedSegments
 from tests.unit.buffer.builders import stage
 
 CONNECTION = cast(AsyncConnection, None)
@@ -34,8 +34,8 @@ class Batches:
 def batches(monkeypatch: pytest.MonkeyPatch) -> Batches:
     made = Batches()
     for name in ("segments_batched", "oldest_kept_step"):
-        monkeypatch.setattr(retaining, name, getattr(made, name))
-    monkeypatch.setattr(retaining, "last_step_let_go", lambda _, oldest: oldest)
+        monkeypatch.setattr(retention, name, getattr(made, name))
+    monkeypatch.setattr(retention, "last_step_let_go", lambda _, oldest: oldest)
     return made
 
 

@@ -1,7 +1,7 @@
 """As many groups are claimed as their functions have time for."""
 
-from services.buffer.claim_sizes import MAX_CLAIMS, MAX_READ_CLAIMS, ClaimSizes
-from services.buffer.domain.operator import Chain, Operator
+from services.buffer.domain.operators import Chain, Operator
+from services.buffer.pipeline.pipeline import MAX_CLAIMS, MAX_READ_CLAIMS, ClaimSizes
 from trinity.algorithm.advantage.needs import Needs
 from trinity.types import StageKey
 

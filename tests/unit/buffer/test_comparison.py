@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from services.buffer.domain.comparison import COPIED, Comparison
 from services.buffer.domain.group import Detail, Group, Sample
-from services.buffer.domain.lots import draw_lots
+from services.buffer.domain.operators import COPIED, Comparison
+from services.buffer.domain.sampling import draw_lots
 from trinity.algorithm.advantage.grpo import grpo
 from trinity.algorithm.advantage.samples import Advantages
 from trinity.types import FinishReason

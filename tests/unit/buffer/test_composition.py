@@ -1,14 +1,6 @@
 """What is decided about the next batch."""
 
-from services.buffer.domain.composition import (
-    End,
-    Refill,
-    Supply,
-    Take,
-    Wait,
-    decide,
-    tasks_to_draw,
-)
+from services.buffer.domain.batches import End, Refill, Supply, Take, Wait, decide, tasks_to_draw
 from services.buffer.domain.stage import first_unbatched_step, planned_rows
 from tests.unit.buffer.builders import plan, stage
 

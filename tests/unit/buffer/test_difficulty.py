@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from services.buffer.domain.difficulty import Beliefs
-from services.buffer.domain.selector import generator
-from services.buffer.handlers.ranking import easy_to_hard
+from services.buffer.domain.sampling import generator
+from services.buffer.operations.explore_steps import easy_to_hard
 from trinity.config.difficulty import DifficultyConfig
 
 WEAK = np.array([0.9, 0.4, 0.1, 0.0])

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from services.buffer.domain.batch_metrics import MeasuredRow, batch_metrics
+from services.buffer.domain.batches import MeasuredRow, batch_metrics
 from services.buffer.domain.evaluation import RunScore, summarise
-from services.buffer.domain.selector import draw
+from services.buffer.domain.sampling import draw
 
 
 def test_sequential_draws_go_round() -> None:

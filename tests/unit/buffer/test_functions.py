@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from services.buffer import functions as functions_module
-from services.buffer.domain.operator import Chain, Operator
-from services.buffer.functions import NEEDS_UNKNOWN, Functions, ServiceAway
+from services.buffer.domain.operators import Chain, Operator
+from services.buffer.workers import functions as functions_module
+from services.buffer.workers.functions import NEEDS_UNKNOWN, Functions, ServiceAway
 from trinity.algorithm.advantage.needs import Needs
 from trinity.algorithm.advantage.samples import Samples
 

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer import group_work
-from services.buffer.domain.operator import Chain
+from services.buffer.domain.operators import Chain
 from services.buffer.domain.stage import Stage
-from services.buffer.functions import Functions, ServiceAway
-from services.buffer.group_work import GroupWork
-from services.buffer.shaped_types import Shaped
-from services.buffer.shaping import Shaper
-from services.buffer.store.claims import Claim
+from services.buffer.pipeline import pipeline
+from services.buffer.pipeline.pipeline import GroupWork
+from services.buffer.pipeline.shaping import Shaper
 from services.buffer.store.database import Database
+from services.buffer.store.pipeline import Claim
+from services.buffer.types import Shaped
+from services.buffer.workers.functions import Functions, ServiceAway
 from tests.unit.buffer.builders import ASSIGNMENT, KEY, stage
 from trinity.errors import Unavailable
 from trinity.postgres import async_engine
@@ -69,8 +69,8 @@ async def test_claims_are_renewed_again_when_the_database_is_back(
         renewed.extend(claims)
         shaper.is_enough.set()
 
-    monkeypatch.setattr(group_work, "CLAIM_SECONDS", 0.003)
-    monkeypatch.setattr(group_work, "renew_claims", renew)
+    monkeypatch.setattr(pipeline, "CLAIM_SECONDS", 0.003)
+    monkeypatch.setattr(pipeline, "renew_claims", renew)
     own = stage()
     with pytest.raises(ServiceAway, match="long enough"):
         await GroupWork(database=database, shaper=shaper).do(own, Chain.of(own.plan), [OWN])

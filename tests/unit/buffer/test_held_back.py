@@ -2,8 +2,8 @@
 
 import pytest
 
-from services.buffer import held_back
-from services.buffer.held_back import HeldBack
+from services.buffer.ingest import ingest
+from services.buffer.ingest.ingest import HeldBack
 from services.buffer.store.stages import UnreadablePlan
 from trinity.types import StageKey
 from trinity.waits import Waits
@@ -19,6 +19,6 @@ async def test_a_wait_is_over_when_no_result_comes_again(monkeypatch: pytest.Mon
     assert [one.reason for one in waits.to_proto()] == [
         "to store results: stage rft has an odd plan"
     ]
-    monkeypatch.setattr(held_back, "OVER_SECONDS", -1.0)
+    monkeypatch.setattr(ingest, "OVER_SECONDS", -1.0)
     seen.look()
     assert waits.to_proto() == []

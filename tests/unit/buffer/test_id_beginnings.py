@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.buffer.servicer.queries import digits_of
+from services.buffer.servicer.query_calls import digits_of
 from trinity.errors import InvalidRequest
 
 WHOLE = "0123abcd-4567-89ab-cdef-0123456789ab"

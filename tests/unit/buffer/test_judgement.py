@@ -2,8 +2,8 @@
 
 import random
 
-from services.buffer.domain.judgement import Judge
-from services.buffer.domain.states import AssignmentState, AttemptState, Fate, RunState
+from services.buffer.domain.results import Judge
+from services.buffer.domain.stage import AssignmentState, AttemptState, Fate, RunState
 from tests.unit.buffer.builders import result, view
 
 

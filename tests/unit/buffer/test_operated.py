@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from services.buffer.domain.comparison import Comparison
 from services.buffer.domain.group import Detail, Group, Sample
+from services.buffer.domain.operators import Comparison
 from trinity.algorithm.advantage.grpo import grpo
 from trinity.algorithm.advantage.samples import Advantages
 from trinity.operators.rollouts import Changes, Content

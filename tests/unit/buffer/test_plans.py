@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.buffer.servicer.plans import plan_of
+from services.buffer.servicer.stage_calls import plan_of
 from tests.integration.buffer.plans import rollout_plan
 from trinity.errors import InvalidRequest
 from trinity.types import JsonObject

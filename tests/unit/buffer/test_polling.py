@@ -1,7 +1,7 @@
 """Long polls: a lease that is about to run out is waited for, never spun on."""
 
-from services.buffer.handlers.leasing import Ended, Waiting
-from services.buffer.servicer.leases import LeaseLook
+from services.buffer.operations.leasing import Ended, Waiting
+from services.buffer.servicer.explorer_calls import LeaseLook
 
 
 def test_a_wait_for_a_lease_never_spins() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.buffer.priorities import Priorities, PriorityFailed
+from services.buffer.workers.functions import Priorities, PriorityFailed
 from trinity.algorithm.priority.candidate import Candidate
 
 OWN = "tests.integration.buffer.own_priorities"

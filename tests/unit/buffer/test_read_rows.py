@@ -13,9 +13,9 @@ import pyarrow.parquet
 import pytest
 from pyarrow import feather
 
-from services.buffer.domain.samples import data_sample, storable
-from services.buffer.read_rows import MAX_ROW_BYTES, main
-from services.buffer.row_source import RowSource
+from services.buffer.domain.tasks import data_sample, storable
+from services.buffer.tasksets.read_rows import MAX_ROW_BYTES, main
+from services.buffer.tasksets.row_sources import RowSource
 from trinity.config.data_format import FormatConfig
 from trinity.config.data_rows import count_rows, first_row
 

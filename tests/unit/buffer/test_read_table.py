@@ -8,11 +8,9 @@ from types import ModuleType
 
 import pytest
 
-from services.buffer import allowed_files
-from services.buffer import read_table as reading
-from services.buffer.allowed_files import check_place, open_allowed
-from services.buffer.read_table import read_table
-from services.buffer.row_source import RowSource
+from services.buffer.tasksets import row_sources
+from services.buffer.tasksets import row_sources as reading
+from services.buffer.tasksets.row_sources import RowSource, check_place, open_allowed, read_table
 from trinity.errors import UserError
 
 
@@ -123,7 +121,7 @@ def test_rows_that_are_only_in_the_log_are_read(asked: Path) -> None:
 def test_a_plain_file_that_changes_once_it_was_checked_leads_nowhere(
     asked: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    change_once_checked(allowed_files, asked, monkeypatch)
+    change_once_checked(row_sources, asked, monkeypatch)
     with pytest.raises(UserError, match="changed while it was opened"):
         open_allowed(asked, [str(asked.parents[1])])
 

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from services.buffer import reader
-from services.buffer.reader import reading
-from services.buffer.row_source import RowSource
+from services.buffer.tasksets import reader
+from services.buffer.tasksets.reader import reading
+from services.buffer.tasksets.row_sources import RowSource
 from trinity.errors import PreconditionFailed
 
 SOON_SECONDS = 20.0

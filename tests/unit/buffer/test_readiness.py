@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from services.buffer.readiness import Needs
+from services.buffer.status import Needs
 from trinity.waits import Waits
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from services.buffer.domain.admission import credit_rows
-from services.buffer.domain.composition import Refill, Supply, Take, Wait, decide_short
+from services.buffer.domain.batches import Refill, Supply, Take, Wait, decide_short
 from services.buffer.domain.replay import Choice, Waiting, candidates_of, choose
 from services.buffer.domain.stage import due_explore_step, first_unbatched_step, planned_rows
 from tests.unit.buffer.builders import stage

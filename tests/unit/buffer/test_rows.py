@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.buffer.domain.rows import why_refused
+from services.buffer.domain.tasks import why_refused
 
 
 @pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN", "Infinity", "-Infinity"])

@@ -5,8 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from services.buffer.domain.interleaving import interleave
-from services.buffer.domain.selector import draw
+from services.buffer.domain.sampling import draw, interleave
 from trinity.config.data_format import SelectorType
 
 SEEDS = (7, 42)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from services.buffer.domain.several_runs import best_of, over_runs
+from services.buffer.domain.evaluation import best_of, over_runs
 
 
 @pytest.mark.parametrize("k", [1, 2, 4, 5])

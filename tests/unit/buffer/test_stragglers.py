@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.buffer.domain.stragglers import StepTasks, has_enough, num_tasks_to_draw
+from services.buffer.domain.admission import StepTasks, has_enough, num_tasks_to_draw
 from tests.unit.buffer.builders import plan, stage
 from tests.unit.config.builders import stage as plan_stage
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer import upkeep
+from services.buffer import maintenance
 from services.buffer.domain.stage import Stage
 from services.buffer.store.database import Database
 from services.buffer.store.stages import UnreadablePlan
@@ -52,6 +52,6 @@ async def test_a_stage_that_cannot_be_locked_leaves_the_others_their_turn(
             raise error
         acted.append(key)
 
-    monkeypatch.setattr(upkeep, "list_readable", two_stages)
-    await upkeep._in_each_stage(Open(), lambda _: True, act, "something waits")
+    monkeypatch.setattr(maintenance, "list_readable", two_stages)
+    await maintenance._in_each_stage(Open(), lambda _: True, act, "something waits")
     assert acted == [NEXT]

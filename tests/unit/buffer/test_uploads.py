@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from services.buffer.servicer.uploads import UploadRoom
+from services.buffer.servicer.common import UploadRoom
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.errors import InvalidRequest, Unavailable
 from trinity.rpc.limits import CHUNK_BYTES

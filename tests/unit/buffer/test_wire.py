@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from services.buffer.counting import count_parts
-from services.buffer.ingest import BUNDLE_BYTES, bundles
-from services.buffer.wire import (
+from services.buffer.ingest.ingest import BUNDLE_BYTES, bundles
+from services.buffer.ingest.wire import (
     BATCH,
     COUNTED_BYTES,
     MAX_REASON_LENGTH,
     MAX_RESULTS,
     Unparsable,
+    count_parts,
     decode_sample,
     open_parcel,
     subject_of,

@@ -5,7 +5,7 @@ import asyncio
 import psutil
 import pytest
 
-from services.buffer.worker_process import WorkerFailed, WorkerProcess
+from services.buffer.workers.process import WorkerFailed, WorkerProcess
 
 MODULE = "tests.unit.buffer.leaves_a_child"
 IN_THE_GROUP, IN_ANOTHER = 0, 1

@@ -23,7 +23,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 import services.buffer.settings
-import services.buffer.store.tables
+import services.buffer.store.schema
 import services.explorer.settings
 import services.synchronizer.settings
 import services.synchronizer.tables

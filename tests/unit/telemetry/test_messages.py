@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.buffer.broker import _context_in
+from services.buffer.ingest.stream import _context_in
 from trinity.telemetry.places import Place
 
 CONTEXT = f"traceparent: {Place(1, 2, True).traceparent}\r\n".encode()

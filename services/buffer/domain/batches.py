@@ -1,0 +1,232 @@
+"""Decides whether the batch of a train step can be composed now, and if not, what it waits for."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from services.buffer.domain.stage import Stage, planned_rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supply:
+    """Rows and open work for the next batch.
+
+    Rows are those of rollouts. In a stage with fixed order, `num_rows` counts only rows that no
+    open work precedes.
+    """
+
+    num_rows: int
+    unfinished: str
+    """Description of the work that may still give rows; empty if none is open."""
+    next_step: str
+    """The reason why an explore step that may open has given no rows; empty if none may open."""
+    refill_rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Compose the batch from the rows that are ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The batch cannot be composed yet: ask again after a change."""
+
+    reason: str
+    num_rows: int = 0
+    """Rollouts that are ready."""
+    num_wanted: int = 0
+    """Rollouts that the batch needs; 0 if not known."""
+    look_again_seconds: float | None = None
+    """Delay after which to ask again even without a change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refill:
+    """Draw more tasks for the explore step that has too few rows."""
+
+    num_tasks: int
+    refill_round: int
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """There is no further batch."""
+
+    state: Literal["drained", "failed"]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class VersionWanted:
+    """The trainer must publish its current weights before the next batch."""
+
+    reason: str
+
+
+Decision = Take | Wait | Refill | End
+
+
+MOST_FOR_ONE = 4
+"""Most tasks that are drawn to replace one that gave no row."""
+FEW_RUNS = 32
+"""With fewer runs than this, the loss rate is not estimated."""
+
+
+def tasks_to_draw(num_missing: int, *, num_runs: int, num_lost: int) -> int:
+    """Returns how many tasks to draw so that about `num_missing` of them give rows.
+
+    The loss rate is that of the newest runs. No more are drawn, because surplus rows go into the
+    next batch, where their weights are older.
+    """
+    if num_runs < FEW_RUNS:
+        return num_missing
+    survival = max(1 - num_lost / num_runs, 1 / MOST_FOR_ONE)
+    return max(num_missing, int(num_missing / survival))
+
+
+def decide_at_once(stage: Stage, step: int, num_rows: int) -> Take | End | None:
+    """Returns the decision that follows from the number of rows alone: a full batch never waits."""
+    if step > stage.total_train_steps:
+        return End("drained", f"all {stage.total_train_steps} train steps have their batch")
+    return Take() if num_rows >= stage.plan.num_rollout_rows else None
+
+
+def decide(stage: Stage, step: int, supply: Supply) -> Decision:
+    """Takes a full batch at once, and a short one only when no more rows can come."""
+    return decide_at_once(stage, step, supply.num_rows) or decide_short(stage, step, supply)
+
+
+def decide_short(stage: Stage, step: int, supply: Supply) -> Decision:
+    """Decides about a batch that is not full."""
+    if supply.unfinished or supply.next_step:
+        return Wait(supply.unfinished or supply.next_step)
+    planned = planned_rows(stage, step)
+    if supply.num_rows >= planned:
+        return Take() if supply.num_rows else End("drained", "every task is used up")
+    buffer = stage.plan.config.buffer
+    if supply.refill_rounds < buffer.max_refill_rounds:
+        num_tasks = math.ceil((planned - supply.num_rows) / stage.repeat_times)
+        return Refill(num_tasks, supply.refill_rounds + 1)
+    if supply.num_rows and buffer.short_batch == "train":
+        return Take()
+    return End(
+        "failed",
+        f"train step {step} has {supply.num_rows} of {planned} rows after {supply.refill_rounds} "
+        "rounds of refill: the other runs failed or were filtered",
+    )
+
+
+GroupKey = tuple[int, int]
+RunKey = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRow:
+    """The fields of one row that the metrics are computed from."""
+
+    explore_step: int
+    position: int
+    run: int
+    reward: float | None
+    response_length: int
+    version_min: int | None
+    metrics: dict[str, float]
+    """Reward parts and metrics of the sample."""
+    run_metrics: dict[str, float]
+    """Metrics of the run that the sample came from, shared by all samples of the run."""
+
+
+def batch_metrics(rows: Sequence[MeasuredRow], step: int) -> dict[str, float]:
+    """Returns metrics of rewards, lengths, versions, and everything that the workflows measured.
+
+    A version's drift is how many train steps older it is than the weights that `step` starts from.
+    Rows without a version are counted if there are any: `max_staleness` never leaves them out.
+    """
+    rewards = [row.reward for row in rows if row.reward is not None]
+    lengths = [float(row.response_length) for row in rows]
+    versions = [float(row.version_min) for row in rows if row.version_min is not None]
+    figures = {"num_groups": float(len({(row.explore_step, row.position) for row in rows}))}
+    if rewards:
+        figures |= _spread("reward", rewards)
+        figures["group/reward_std"] = _mean_group_std(rows)
+    if lengths:
+        figures |= _range("response_length", lengths)
+    if versions:
+        drifts = [step - 1 - version for version in versions]
+        figures |= _range("sample/model_version", versions)
+        figures |= _range("sample/model_version_drift", drifts)
+    if len(versions) < len(rows):
+        figures["sample/num_unversioned_rows"] = float(len(rows) - len(versions))
+    for name, values in sorted(_rollout_values(rows).items()):
+        figures |= _range(f"rollout/{name}", values)
+    return figures
+
+
+def _range(name: str, values: Sequence[float]) -> dict[str, float]:
+    return {
+        f"{name}/mean": float(np.mean(values)),
+        f"{name}/min": float(np.min(values)),
+        f"{name}/max": float(np.max(values)),
+    }
+
+
+def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
+    return _range(name, values) | {f"{name}/std": float(np.std(values))}
+
+
+def _mean_group_std(rows: Iterable[MeasuredRow]) -> float:
+    groups: dict[GroupKey, list[float]] = defaultdict(list)
+    for row in rows:
+        if row.reward is not None:
+            groups[row.explore_step, row.position].append(row.reward)
+    return float(np.mean([np.std(rewards) for rewards in groups.values()]))
+
+
+def _rollout_values(rows: Iterable[MeasuredRow]) -> dict[str, list[float]]:
+    """Returns measured values by metric; a metric with any non-finite value is left out."""
+    values: dict[str, list[float]] = defaultdict(list)
+    seen_runs: set[RunKey] = set()
+    for row in rows:
+        for name, value in row.metrics.items():
+            values[name].append(value)
+        run = (row.explore_step, row.position, row.run)
+        if run not in seen_runs:
+            seen_runs.add(run)
+            for name, value in row.run_metrics.items():
+                values[name].append(value)
+    return {name: listed for name, listed in values.items() if np.isfinite(listed).all()}
+
+
+PREFIX = "experience_pipeline"
+SUMMED = ("_count", "dropped_all_correct", "dropped_all_wrong")
+RATIO = "_ratio"
+
+
+def batch_figures(groups: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Sums counts, averages ratios, and gives mean, min and max of all other metrics."""
+    values: dict[str, list[float]] = defaultdict(list)
+    for figures in groups:
+        for name, value in figures.items():
+            if np.isfinite(value):
+                values[name].append(value)
+    merged: dict[str, float] = {}
+    for name in sorted(values):
+        merged |= _merged(f"{PREFIX}/{name}", values[name])
+    return merged
+
+
+def _merged(name: str, values: list[float]) -> dict[str, float]:
+    if name.endswith(SUMMED):
+        return {name: float(np.sum(values))}
+    if name.endswith(RATIO):
+        return {name: float(np.mean(values))}
+    return {
+        f"{name}/mean": float(np.mean(values)),
+        f"{name}/min": float(np.min(values)),
+        f"{name}/max": float(np.max(values)),
+    }

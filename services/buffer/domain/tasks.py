@@ -1,0 +1,248 @@
+"""Validation of incoming taskset rows: accepted, or refused with a reason."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from services.buffer.domain.evaluation import MetricSummary
+from services.buffer.domain.stage import AssignmentKind, ExperienceState
+from trinity.config.data_format import FormatConfig
+from trinity.types import JsonObject, JsonValue
+
+MAX_ROW_BYTES = 3 * 1024 * 1024
+"""A row is sent to an explorer in a single message."""
+MAX_LISTED_REFUSALS = 1_000
+CHUNK_ROWS = 500
+CHUNK_LENGTH = 1024 * 1024
+"""While a chunk is inserted into the database, memory holds it several times."""
+
+
+def why_refused(row_json: str) -> str:
+    """Returns what is wrong with a row; empty if it is valid."""
+    if len(row_json) > MAX_ROW_BYTES:
+        return f"it has {len(row_json):,} characters, a row may have {MAX_ROW_BYTES:,}"
+    try:
+        row = json.loads(row_json, parse_constant=_refuse, parse_float=_finite)
+    except (ValueError, RecursionError) as error:
+        return f"not valid JSON: {error}"
+    return "" if isinstance(row, dict) else "a row must be a JSON object"
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if math.isinf(value):
+        raise ValueError(f"{number[:60]} is larger than any number may be")
+    return value
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not a number in JSON")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedRow:
+    """A row that was refused."""
+
+    index: int
+    reason: str
+
+
+@dataclass(slots=True)
+class Intake:
+    """The rows of one request; refused rows leave no gap in the numbers of accepted ones.
+
+    intake.add('{"prompt": "1+1="}')
+    if intake.is_chunk:
+        first, bodies = intake.take()
+    """
+
+    num_seen: int = 0
+    num_taken: int = 0
+    num_refused: int = 0
+    refused: list[RefusedRow] = field(default_factory=list)
+    """The first `MAX_LISTED_REFUSALS` refused rows."""
+    _waiting: list[str] = field(default_factory=list)
+    _waiting_length: int = 0
+
+    @property
+    def is_chunk(self) -> bool:
+        """True if enough rows wait to be stored as a chunk."""
+        return len(self._waiting) >= CHUNK_ROWS or self._waiting_length >= CHUNK_LENGTH
+
+    def add(self, row_json: str) -> None:
+        """Accepts a row, or records why it is refused."""
+        if reason := why_refused(row_json):
+            self.num_refused += 1
+            if len(self.refused) < MAX_LISTED_REFUSALS:
+                self.refused.append(RefusedRow(index=self.num_seen, reason=reason))
+        else:
+            self._waiting.append(row_json)
+            self._waiting_length += len(row_json)
+        self.num_seen += 1
+
+    def take(self) -> tuple[int, list[str]]:
+        """Removes and returns the waiting rows, with the number of rows taken before them."""
+        first, bodies = self.num_taken, self._waiting
+        self.num_taken += len(bodies)
+        self._waiting, self._waiting_length = [], 0
+        return first, bodies
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageOpened:
+    """A stage was opened."""
+
+    total_train_steps: int
+    total_explore_steps: int
+    num_tasks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchComposed:
+    """A batch was composed."""
+
+    step: int
+    num_rows: int
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTrained:
+    """A step was trained; `replayed` if an earlier incarnation had already trained it."""
+
+    step: int
+    incarnation: int
+    metrics: dict[str, float]
+    replayed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationDone:
+    """An evaluation is complete."""
+
+    version: int
+    taskset: str
+    num_tasks: int
+    num_failed: int
+    metrics: list[MetricSummary]
+    duration_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One sample as text."""
+
+    prompt: str
+    response: str
+    reward: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samples:
+    """Samples to show to people."""
+
+    samples: list[Sample]
+    experience_ids: list[str]
+    """The experiences that the samples come from; empty for training data."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """A message for people."""
+
+    text: str
+
+
+Event = StageOpened | BatchComposed | StepTrained | EvaluationDone | Samples | Notice
+KINDS: dict[type[Event], str] = {
+    StageOpened: "opened",
+    BatchComposed: "batch",
+    StepTrained: "step",
+    EvaluationDone: "evaluation",
+    Samples: "samples",
+    Notice: "notice",
+}
+
+
+def data_sample(row_json: str, form: FormatConfig) -> Sample:
+    """Returns prompt and response of a data row; the last of its messages is the response.
+
+    A row of another format is shown as it is: the trainer reports what is wrong with it.
+    """
+    try:
+        prompt, response = _parts(json.loads(row_json), form)
+    except (ValueError, RecursionError):  # RecursionError: nested too deeply
+        prompt, response = storable(row_json), ""
+    return Sample(prompt=prompt, response=response, reward=None)
+
+
+def _parts(row: JsonObject, form: FormatConfig) -> tuple[str, str]:
+    """Splits a row into prompt and response.
+
+    Raises: ValueError when there is no list of messages.
+    """
+    if form.prompt_type == "plaintext":
+        return _text(row.get(form.prompt_key)), _text(row.get(form.response_key))
+    messages = row.get(form.messages_key)
+    if isinstance(messages, str):
+        messages = json.loads(messages)
+    texts = [_text(message.get("content")) for message in _listed(messages)]
+    return "\n".join(texts[:-1]), "".join(texts[-1:])
+
+
+def _listed(messages: JsonValue) -> list[JsonObject]:
+    if not isinstance(messages, list):
+        raise ValueError("not a list of messages")
+    listed = [message for message in messages if isinstance(message, dict)]
+    if len(listed) < len(messages):
+        raise ValueError("not messages")
+    return listed
+
+
+def _text(value: JsonValue) -> str:
+    return storable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def storable(text: str) -> str:
+    """Replaces characters that the database cannot store: null characters, lone surrogates."""
+    return text.encode(errors="replace").decode().replace("\x00", "\N{REPLACEMENT CHARACTER}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Conditions that must all hold; None and empty values match everything."""
+
+    kind: AssignmentKind = AssignmentKind.TRAIN
+    states: Sequence[ExperienceState] = ()
+    """Empty for all but DERIVED, because a revision replaces each of those."""
+    reward_min: float | None = None
+    reward_max: float | None = None
+    version_min: int | None = None
+    version_max: int | None = None
+    taskset: str = ""
+    task_index: int | None = None
+    explore_step: int | None = None
+    train_step: int | None = None
+    text: str = ""
+    experience_ids: Sequence[str] = ()
+    finish_reason: str = ""
+
+    @property
+    def is_empty(self) -> bool:
+        """True if everything of its kind passes."""
+        return self == Filter(kind=self.kind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cursor:
+    """Position of a sample in the listing order."""
+
+    explore_step: int
+    position: int
+    run: int
+    step: int
+    suffix: str
+    revision: int
+    experience_id: str

@@ -1,0 +1,409 @@
+"""Waits of stages whose results need another version of the buffer to read their plan."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+from nats.js import JetStreamContext
+from nats.js.errors import Error as JetStreamError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.results import Result, Verdict
+from services.buffer.domain.stage import Fate
+from services.buffer.domain.tasks import storable
+from services.buffer.ingest.stream import ACK_SECONDS, RunStream, subject_of_message
+from services.buffer.ingest.wire import (
+    MAX_REASON_LENGTH,
+    Parcel,
+    Unparsable,
+    is_reference,
+    open_parcel,
+    subject_of,
+)
+from services.buffer.operations.results import Settler, WantsStageAlone
+from services.buffer.store.database import Database
+from services.buffer.store.reports import (
+    MAX_BODY_BYTES,
+    DeadLetter,
+    Report,
+    insert_dead_letters,
+    insert_reports,
+    take_blob,
+)
+from services.buffer.store.stages import UnreadablePlan
+from services.buffer.telemetry import stored
+from trinity.errors import Unavailable
+from trinity.limited_log import LimitedLog
+from trinity.nats import heeding_cancellation
+from trinity.telemetry import tracing
+from trinity.types import StageKey
+from trinity.waits import Waits
+
+logger = logging.getLogger(__name__)
+limited_log = LimitedLog(logger)
+
+
+AGAIN_SECONDS = 3.0
+"""Redelivery delay, after which another replica may take the results."""
+OVER_SECONDS = 4 * AGAIN_SECONDS
+"""After this time without a redelivery, another replica has stored them."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBack:
+    """Shows a wait for each such stage as long as its results are redelivered."""
+
+    waits: Waits
+    _seen: dict[StageKey, float] = field(default_factory=dict)
+
+    def note(self, error: UnreadablePlan) -> None:
+        """Records that a result of this stage was delivered."""
+        key = error.key
+        about = {"tenant": key.tenant, "experiment": key.experiment_id, "stage": key.stage}
+        kind = "results of a stage wait: its plan cannot be read"
+        limited_log.warning(kind, about, why=str(error))
+        self._seen[key] = time.monotonic()
+        self.waits.set(
+            _name(key),
+            waits_for="another version of the buffer",
+            reason=f"to store results: {error}",
+        )
+
+    def look(self) -> None:
+        """Ends the waits of stages whose results are no longer delivered."""
+        now = time.monotonic()
+        for key in [key for key, seen in self._seen.items() if now - seen > OVER_SECONDS]:
+            del self._seen[key]
+            self.waits.clear(_name(key))
+
+
+def _name(key: StageKey) -> str:
+    return f"results/{key.tenant}/{key.experiment_id}/{key.stage}"
+
+
+def rejections(parcel: Parcel, reason: str) -> list[Report]:
+    """Returns reports that none of the results in this message are stored."""
+    senders = [(result.producer, result.sequence) for result in parcel.results]
+    senders += [(refused.producer, refused.sequence) for refused in parcel.refused]
+    return [
+        Report(producer=producer, sequence=sequence, fate=Fate.REJECTED, reason=reason)
+        for producer, sequence in senders
+    ]
+
+
+def reports_of_refused(parcel: Parcel) -> list[Report]:
+    """Returns reports for results that could not be decoded."""
+    return [
+        Report(
+            producer=refused.producer,
+            sequence=refused.sequence,
+            fate=Fate.REJECTED,
+            reason=refused.reason,
+        )
+        for refused in parcel.refused
+    ]
+
+
+def letters_of_refused(subject: str, parcel: Parcel) -> list[DeadLetter]:
+    """Returns dead letters for results that could not be decoded."""
+    return [
+        DeadLetter(
+            subject=subject,
+            reason=refused.reason,
+            body=refused.body,
+            producer=refused.producer,
+            sequence=refused.sequence,
+        )
+        for refused in parcel.refused
+    ]
+
+
+def report_of(verdict: Verdict) -> Report:
+    """Returns the report for a judged result."""
+    return Report(
+        producer=verdict.result.producer,
+        sequence=verdict.result.sequence,
+        fate=verdict.fate,
+        reason=verdict.reason,
+    )
+
+
+def letter_of(verdict: Verdict) -> DeadLetter:
+    """Returns a dead letter for a rejected result, with the wire bytes of its samples."""
+    result = verdict.result
+    return DeadLetter(
+        subject=subject_of(result.key),
+        reason=verdict.reason,
+        body=b"".join(experience.body for experience in result.experiences),
+        producer=result.producer,
+        sequence=result.sequence,
+    )
+
+
+STREAM, STORE = "stream", "store"
+FETCH_SECONDS = 1.0
+"""A restarted broker has forgotten a fetch, so the rest of this timeout is lost."""
+RETRY_SECONDS = 0.5
+NAK_SECONDS = 1.0
+BUNDLE_BYTES = 8 * 1024 * 1024
+NUM_WORKERS = 2
+"""Workers per process; those of other replicas take from the same stream."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """The decoded content of a message."""
+
+    subject: str
+    evidence: bytes
+    """For a dead letter: the message, or the beginning of the blob's content, since the whole blob
+    would stay in memory while the results are stored."""
+    parcel: Parcel | None
+    """None if it was stored before, or cannot be read."""
+    flaw: str = ""
+    """The reason why it cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ingest:
+    """Drains the stream into the database; `bound` is set while it is subscribed."""
+
+    database: Database
+    stream: RunStream
+    settler: Settler
+    fetch_messages: int
+    bound: asyncio.Event
+    waits: Waits
+    held_back: HeldBack
+
+    async def run(self) -> None:
+        """Stores results until cancelled; survives outages of the broker and the database."""
+        while True:
+            try:
+                subscription = await self.stream.bind()
+                self.bound.set()
+                self.waits.clear(STREAM)
+                await self._drain(subscription)
+            except* (Unavailable, NatsError, JetStreamError, OSError) as group:
+                error = group.exceptions[0]
+                self.bound.clear()
+                logger.warning("lost the stream of results", extra={"why": str(error)})
+                self.waits.set(
+                    STREAM, waits_for="broker", reason=f"to take results from the stream: {error}"
+                )
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _drain(self, subscription: JetStreamContext.PullSubscription) -> None:
+        """Runs the workers: one fetches the next messages while another stores its own."""
+        fetching = asyncio.Lock()
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(NUM_WORKERS):
+                workers.create_task(self._store_all(subscription, fetching))
+
+    async def _store_all(
+        self, subscription: JetStreamContext.PullSubscription, fetching: asyncio.Lock
+    ) -> None:
+        while True:
+            await self._store_next(subscription, fetching)
+
+    async def _store_next(
+        self, subscription: JetStreamContext.PullSubscription, fetching: asyncio.Lock
+    ) -> None:
+        """Fetches and stores messages; they are out of memory before the worker takes more."""
+        self.held_back.look()
+        try:
+            async with fetching:
+                with heeding_cancellation():
+                    messages = await subscription.fetch(self.fetch_messages, timeout=FETCH_SECONDS)
+        except TimeoutError:
+            # Silence may mean that the broker has lost the consumer with its data.
+            await self.stream.check_place()
+            return
+        async with _held(messages):
+            for bundle in bundles(messages):
+                await self.store(bundle)
+
+    async def store(self, messages: Sequence[Msg]) -> None:
+        """Stores messages in one transaction; if that fails, each in its own."""
+        try:
+            await self._commit(messages)
+        except Unavailable as error:
+            logger.warning("the database is unavailable", extra={"why": str(error)})
+            self.waits.set(STORE, waits_for="database", reason=f"to store results: {error}")
+            for message in messages:
+                await message.nak(delay=NAK_SECONDS)
+        except Exception as error:  # edge of the loop: one message must not stop all others
+            if not isinstance(error, UnreadablePlan):
+                limited_log.error("messages cannot be stored together", error)
+            for message in messages:
+                await self._store_alone(message)
+        else:
+            self.waits.clear(STORE)
+            for message in messages:
+                await message.ack()
+
+    async def _store_alone(self, message: Msg) -> None:
+        """Stores one message; moves it to the dead letters if it cannot be stored."""
+        try:
+            await self._commit([message])
+        except Unavailable:
+            await message.nak(delay=NAK_SECONDS)
+        except UnreadablePlan as error:
+            await self._leave(message, error)
+        except Exception as error:  # the error is of this message alone
+            limited_log.error("a message cannot be stored", error, subject=message.subject)
+            await self._bury(message, f"it cannot be stored: {error}")
+        else:
+            await message.ack()
+
+    async def _leave(self, message: Msg, error: UnreadablePlan) -> None:
+        """Leaves a message to a buffer that can read the plan, unless the stage has ended.
+
+        Each unacknowledged message takes one of a limited number of places, so results that no
+        longer count become dead letters.
+        """
+        if not error.is_open:
+            await self._bury(message, f"it cannot be stored: {error}")
+            return
+        self.held_back.note(error)
+        await message.nak(delay=AGAIN_SECONDS)
+
+    async def _commit(self, messages: Sequence[Msg]) -> None:
+        begun_ns = tracing.now_ns()
+        opened = [_open(message) for message in messages]
+        try:
+            verdicts = await self._settle(opened, is_alone=False)
+        except WantsStageAlone:
+            verdicts = await self._settle(opened, is_alone=True)
+        stored(messages, verdicts, begun_ns)
+
+    async def _bury(self, message: Msg, reason: str) -> None:
+        """Stores a message as a dead letter; if even that fails, logs and drops it."""
+        try:
+            await self._keep_as_letter(message, storable(reason)[:MAX_REASON_LENGTH])
+        except Unavailable:
+            await message.nak(delay=NAK_SECONDS)
+            return
+        except Exception as error:  # it must not be redelivered forever
+            limited_log.error("a message is dropped", error, subject=message.subject)
+        await message.term()
+
+    async def _keep_as_letter(self, message: Msg, reason: str) -> None:
+        async with self.database.transaction() as connection:
+            opened = await _with_content(connection, _open(message))
+            letter = DeadLetter(subject=opened.subject, reason=reason, body=opened.evidence)
+            await insert_dead_letters(connection, [letter])
+            reports = rejections(opened.parcel, reason) if opened.parcel else []
+            await insert_reports(connection, reports)
+
+    async def _settle(self, opened: Sequence[Opened], *, is_alone: bool) -> list[Verdict]:
+        async with self.database.transaction() as connection:
+            return await self._settle_in(connection, opened, is_alone=is_alone)
+
+    async def _settle_in(
+        self, connection: AsyncConnection, opened: Sequence[Opened], *, is_alone: bool
+    ) -> list[Verdict]:
+        results: list[Result] = []
+        reports: list[Report] = []
+        letters: list[DeadLetter] = []
+        for message in opened:
+            content = await _with_content(connection, message)
+            if content.flaw:
+                letters.append(
+                    DeadLetter(subject=content.subject, reason=content.flaw, body=content.evidence)
+                )
+            if content.parcel is not None:
+                results += content.parcel.results
+                reports += reports_of_refused(content.parcel)
+                letters += letters_of_refused(content.subject, content.parcel)
+        settled = self.settler.settled(connection, results, is_alone=is_alone)
+        async with settled as verdicts:
+            letters += [letter_of(verdict) for verdict in verdicts if verdict.fate is Fate.REJECTED]
+            await insert_dead_letters(connection, letters)
+            await insert_reports(
+                connection, [*reports, *(report_of(verdict) for verdict in verdicts)]
+            )
+        for letter in letters:
+            limited_log.warning("a result was not stored", why=letter.reason)
+        return verdicts
+
+
+def _open(message: Msg) -> Opened:
+    subject, evidence = subject_of_message(message), message.data
+    try:
+        return Opened(subject=subject, evidence=evidence, parcel=open_parcel(subject, message.data))
+    except Unparsable as error:
+        return Opened(subject=subject, evidence=evidence, parcel=None, flaw=str(error))
+
+
+async def _with_content(connection: AsyncConnection, opened: Opened) -> Opened:
+    """Replaces a reference by the blob it refers to; most messages hold their results."""
+    if opened.parcel is None or not opened.parcel.blob_sha256:
+        return opened
+    subject, evidence = opened.subject, opened.evidence
+    try:
+        content = await _take_content(connection, subject, opened.parcel.blob_sha256)
+        evidence = content[:MAX_BODY_BYTES] or evidence
+        parcel = _open_content(subject, content) if content else None
+    except Unparsable as error:
+        return Opened(subject=subject, evidence=evidence, parcel=None, flaw=str(error))
+    return Opened(subject=subject, evidence=evidence, parcel=parcel)
+
+
+@asynccontextmanager
+async def _held(messages: Sequence[Msg]) -> AsyncIterator[None]:
+    """Prevents redelivery of messages while the block runs, however long it takes."""
+
+    async def hold() -> None:
+        while True:
+            await asyncio.sleep(ACK_SECONDS / 3)
+            for message in messages:
+                if not message.is_acked:
+                    await message.in_progress()
+
+    holding = asyncio.create_task(hold())
+    try:
+        yield
+    finally:
+        holding.cancel()
+        # Without a connection this may fail: the messages are redelivered.
+        await asyncio.gather(holding, return_exceptions=True)
+
+
+def bundles(messages: Iterable[Msg]) -> Iterator[list[Msg]]:
+    """Splits messages into bundles that fit into memory decoded; a reference is a bundle alone."""
+    bundle: list[Msg] = []
+    num_bytes = 0
+    for message in messages:
+        is_alone = is_reference(message.data)
+        if bundle and (is_alone or num_bytes + len(message.data) > BUNDLE_BYTES):
+            yield bundle
+            bundle, num_bytes = [], 0
+        if is_alone:
+            yield [message]
+            continue
+        bundle.append(message)
+        num_bytes += len(message.data)
+    if bundle:
+        yield bundle
+
+
+async def _take_content(connection: AsyncConnection, subject: str, sha256: bytes) -> bytes:
+    """Takes a blob's content out of the database; empty if its results were stored before."""
+    tenant = subject.split(".")[2] if subject.count(".") >= 2 else ""
+    content = await take_blob(connection, tenant, sha256)
+    if content is None:
+        raise Unparsable(f"it refers to the blob {sha256.hex()}, which was never uploaded")
+    return content
+
+
+def _open_content(subject: str, content: bytes) -> Parcel:
+    parcel = open_parcel(subject, content)
+    if parcel.blob_sha256:
+        raise Unparsable("it refers to a blob that refers to a blob")
+    return parcel

@@ -1,0 +1,275 @@
+"""The JetStream stream of results from explorers, and the buffer's consumer."""
+
+import asyncio
+import logging
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+from nats.errors import NoServersError
+from nats.js import JetStreamContext
+from nats.js.api import (
+    AckPolicy,
+    ConsumerConfig,
+    DiscardPolicy,
+    RetentionPolicy,
+    StorageType,
+    StreamConfig,
+)
+from nats.js.errors import BadRequestError, ServerError
+from nats.js.errors import Error as JetStreamError
+from nats.protocol.parser import AWAITING_CONTROL_LINE, CRLF_SIZE, Parser
+
+from trinity.errors import Unavailable, UserError
+from trinity.nats import PACE, PromptClient
+from trinity.security.broker import client_options
+from trinity.subjects import RUNS_CONSUMER, RUNS_PREFIX, RUNS_STREAM
+from trinity.telemetry import tracing
+
+logger = logging.getLogger(__name__)
+
+
+STREAM = RUNS_STREAM
+DURABLE = RUNS_CONSUMER
+ACK_SECONDS = 3.0
+"""A message is redelivered after this, unless the buffer acknowledges or extends it."""
+MAX_UNACKED = 1024
+RETRY_SECONDS = 0.2
+MAX_MESSAGE_BYTES = 1024 * 1024
+"""Larger results are uploaded as blobs, and the message refers to them."""
+OTHER_CONFIG = 10058
+"""Error code of the broker: the stream exists with another configuration."""
+UNREADABLE_CONSUMER = 10012
+"""Error code of the broker: the files of the consumer cannot be read."""
+
+
+@asynccontextmanager
+async def connect(client: Client, url: str, connect_seconds: float) -> AsyncIterator[None]:
+    """Connects while the block runs; reconnects whenever the broker comes back.
+
+    Raises: UserError when the broker does not answer at the start.
+    """
+    try:
+        async with asyncio.timeout(connect_seconds):
+            await _connect_once(client, url)
+    except TimeoutError as error:
+        raise UserError(
+            f"The broker at {_place(url)} does not answer: start it, or correct "
+            "TRINITY_BUFFER_NATS_URL"
+        ) from error
+    try:
+        yield
+    finally:
+        await client.close()
+
+
+async def _connect_once(client: Client, url: str) -> None:
+    while True:
+        try:
+            await client.connect(
+                url,
+                name="buffer",
+                max_reconnect_attempts=-1,
+                **PACE,
+                error_cb=_log_error,
+                **client_options(url),
+            )
+        except (OSError, NatsError, NoServersError) as error:
+            if "authorization" in str(error).lower():
+                raise UserError(
+                    f"The broker at {_place(url)} refuses the user or password: correct "
+                    "TRINITY_BUFFER_NATS_URL"
+                ) from error
+            await asyncio.sleep(RETRY_SECONDS)
+        else:
+            return
+
+
+async def _log_error(error: Exception) -> None:
+    logger.warning("broker", extra={"why": str(error) or type(error).__name__})
+
+
+def _place(url: str) -> str:
+    return url.rpartition("@")[2].removeprefix("nats://")
+
+
+class RunStream:
+    """The work queue of results: a message is kept until it is stored, however long it takes.
+
+    A full stream refuses new messages: the sender keeps them and retries.
+    """
+
+    def __init__(self, client: Client, max_bytes: int, replicas: int = 1) -> None:
+        self._client = client
+        self._replicas = replicas
+        self._jetstream: JetStreamContext = client.jetstream(timeout=5.0)
+        self._max_bytes = max_bytes
+
+    async def bind(self) -> JetStreamContext.PullSubscription:
+        """Creates or finds the stream and the consumer.
+
+        Raises: Unavailable when the broker does not answer.
+        """
+        try:
+            await self._make()
+            await self._make_consumer()
+            return await self._jetstream.pull_subscribe_bind(DURABLE, STREAM)
+        except (NatsError, JetStreamError, OSError, TimeoutError) as error:
+            raise Unavailable(f"the broker does not answer: {error!r}") from error
+
+    async def _make(self) -> None:
+        try:
+            await self._jetstream.add_stream(self._stream_config())
+        except BadRequestError as error:
+            if error.err_code != OTHER_CONFIG:
+                raise
+            await self._jetstream.update_stream(self._stream_config())
+
+    async def _make_consumer(self) -> None:
+        """Creates the consumer, or recreates a damaged one: redelivered results do no harm."""
+        config = self._consumer_config()
+        try:
+            await self._jetstream.add_consumer(STREAM, config)
+        except ServerError as error:
+            if error.err_code != UNREADABLE_CONSUMER:
+                raise
+            logger.warning("the stream of results is damaged and is created again")
+            await self._jetstream.delete_stream(STREAM)
+            await self._make()
+            await self._jetstream.add_consumer(STREAM, config)
+        if await self._skips_messages():
+            logger.warning("the stream of results has lost messages: it is read from its beginning")
+            await self._jetstream.delete_consumer(STREAM, DURABLE)
+            await self._jetstream.add_consumer(STREAM, config)
+
+    async def _skips_messages(self) -> bool:
+        """Returns whether the stream lost messages, so that the consumer would skip new ones."""
+        consumer = await self._jetstream.consumer_info(STREAM, DURABLE)
+        stream = await self._jetstream.stream_info(STREAM)
+        return consumer.delivered is not None and (
+            consumer.delivered.stream_seq > stream.state.last_seq
+        )
+
+    async def check_place(self) -> None:
+        """Checks that the consumer would receive new messages.
+
+        Raises: Unavailable when `bind` is needed again.
+        """
+        try:
+            is_lost = await self._skips_messages()
+        except (NatsError, JetStreamError, OSError, TimeoutError) as error:
+            raise Unavailable(f"the broker does not answer: {error!r}") from error
+        if is_lost:
+            raise Unavailable("the broker has lost messages")
+
+    async def num_pending(self) -> int:
+        """Returns the number of messages that are not stored yet.
+
+        Raises: Unavailable when the broker does not answer.
+        """
+        if not self.is_connected:
+            raise Unavailable("the broker does not answer")
+        try:
+            info = await self._jetstream.consumer_info(STREAM, DURABLE)
+        except (NatsError, JetStreamError, OSError, TimeoutError) as error:
+            raise Unavailable(f"the broker does not answer: {error!r}") from error
+        return (info.num_pending or 0) + (info.num_ack_pending or 0)
+
+    @property
+    def is_connected(self) -> bool:
+        """True if the broker is connected."""
+        return bool(self._client.is_connected)
+
+    def _stream_config(self) -> StreamConfig:
+        return StreamConfig(
+            name=STREAM,
+            subjects=[f"{RUNS_PREFIX}.>"],
+            retention=RetentionPolicy.WORK_QUEUE,
+            storage=StorageType.FILE,
+            max_bytes=self._max_bytes,
+            max_msg_size=MAX_MESSAGE_BYTES,
+            discard=DiscardPolicy.NEW,
+            num_replicas=self._replicas,
+        )
+
+    def _consumer_config(self) -> ConsumerConfig:
+        return ConsumerConfig(
+            durable_name=DURABLE,
+            ack_policy=AckPolicy.EXPLICIT,
+            ack_wait=ACK_SECONDS,
+            max_deliver=-1,
+            max_ack_pending=MAX_UNACKED,
+        )
+
+
+UNREADABLE = "\N{REPLACEMENT CHARACTER}"
+STORED = b"$JS.ACK."
+"""Prefix of the reply subject of messages from a stream; the broker's own messages lack it."""
+END_OF_LINE = b"\r\n"
+CONTEXT = re.compile(rb"\r\n(traceparent: [0-9a-f-]{55}\r\n)")
+NOT_IN_SUBJECTS = dict.fromkeys([0x0B, 0x0C], UNREADABLE)
+"""The broker accepts these characters in a subject; the library takes them for its end."""
+
+
+class ResultsClient(PromptClient):
+    """Reads any message that the broker delivers.
+
+    The library closes its connection on a subject that it cannot decode or split and on headers
+    that it cannot parse, and may take headers of a stored message for a status of the broker. Such
+    a message would be delivered again on every reconnect. Of a result's headers only the trace
+    context is used.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ps = _LineParser(self)
+
+    async def _process_msg(
+        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None
+    ) -> None:
+        own = _context_in(headers) if reply.startswith(STORED) else headers
+        await super()._process_msg(sid, subject, reply, data, own)
+
+
+def _context_in(headers: bytes | None) -> bytes | None:
+    """Returns a header block with only the trace context, if there is a valid one."""
+    found = CONTEXT.search(headers) if headers and tracing.is_on() else None
+    return b"NATS/1.0\r\n" + found[1] + b"\r\n" if found else None
+
+
+class _LineParser(Parser):  # type: ignore[misc]  # the library has no types
+    """Passes the library one line or one message body at a time, and only readable lines."""
+
+    def reset(self) -> None:
+        """Discards incomplete input."""
+        super().reset()
+        self._received = bytearray()
+
+    async def parse(self, data: bytes = b"") -> None:
+        """Parses complete parts; an incomplete one waits for the rest."""
+        self._received += data
+        while part := self._next_part():
+            await super().parse(part)
+
+    def _next_part(self) -> bytes:
+        """Returns a whole line, made readable, or a whole message body; empty if incomplete."""
+        if self.state == AWAITING_CONTROL_LINE:
+            length = self._received.find(END_OF_LINE)
+            line = self._take(length + CRLF_SIZE) if length >= 0 else b""
+            return line.decode(errors="replace").translate(NOT_IN_SUBJECTS).encode()
+        return self._take(self.needed + CRLF_SIZE)
+
+    def _take(self, length: int) -> bytes:
+        if length > len(self._received):
+            return b""
+        part = bytes(self._received[:length])
+        del self._received[:length]
+        return part
+
+
+def subject_of_message(message: Msg) -> str:
+    """Returns the subject of a message in a form that the database can store."""
+    return str(message.subject).replace("\x00", UNREADABLE)

@@ -1,0 +1,237 @@
+"""Periodic maintenance: deletes obsolete records, ends overdue waits."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.admission import Load, credit_rows
+from services.buffer.domain.stage import Stage
+from services.buffer.ingest.stream import RunStream
+from services.buffer.operations.explore_steps import cut_stragglers
+from services.buffer.operations.feedback import end_overdue
+from services.buffer.operations.retention import BatchedSegments, retire_contents
+from services.buffer.store.database import RETENTION_TOPIC, Database
+from services.buffer.store.ready_rows import current_load
+from services.buffer.store.reports import forget_blobs, forget_reports
+from services.buffer.store.segments import (
+    let_others_remove,
+    remove_retired,
+    stages_with_old_segments,
+    try_to_remove_alone,
+)
+from services.buffer.store.stages import list_readable
+from services.buffer.store.tasksets import delete_taskset
+from services.buffer.store.uploads import lock_abandoned
+from trinity.errors import PreconditionFailed, Unavailable
+from trinity.limited_log import LimitedLog
+from trinity.notifications import Listener
+from trinity.telemetry import instruments, metrics, names
+from trinity.telemetry.metrics import Observation
+from trinity.telemetry.tracing import Attributes
+from trinity.types import StageKey
+
+logger = logging.getLogger(__name__)
+limited_log = LimitedLog(logger)
+
+
+PAUSE_SECONDS = 600.0
+STRAGGLER_SECONDS = 1.0
+"""Interval of checks for explore steps that have enough."""
+FEEDBACK_SECONDS = 5.0
+"""Interval of checks for overdue samples."""
+
+
+async def keep_small(database: Database) -> None:
+    """Cleans up periodically, until cancelled."""
+    while True:
+        await clear_once(database)
+        await asyncio.sleep(PAUSE_SECONDS)
+
+
+async def clear_once(database: Database) -> None:
+    """Cleans up each kind independently, so that a failure of one does not stop the others."""
+    for clear in (_forget_reports, _forget_blobs, delete_abandoned):
+        try:
+            await clear(database)
+        except Unavailable as error:
+            logger.warning("what is old stays for now", extra={"why": str(error)})
+
+
+async def _forget_reports(database: Database) -> None:
+    async with database.autocommit() as connection:
+        await forget_reports(connection)
+
+
+async def _forget_blobs(database: Database) -> None:
+    async with database.autocommit() as connection:
+        await forget_blobs(connection)
+
+
+async def delete_abandoned(database: Database) -> None:
+    """Deletes unreferenced tasksets, one per transaction, because each may have many rows."""
+    while True:
+        async with database.transaction() as connection:
+            found = await lock_abandoned(connection)
+            if found is None:
+                return
+            await delete_taskset(connection, found.tenant, found.taskset_id)
+        extra = {"tenant": found.tenant, "taskset": found.name}
+        logger.info("an unreferenced taskset is deleted", extra=extra)
+
+
+async def end_waits_for_feedback(database: Database) -> None:
+    """Leaves out samples whose rewards are overdue, until cancelled."""
+
+    def waits(stage: Stage) -> bool:
+        return bool(stage.plan.config.buffer.feedback_timeout)
+
+    while True:
+        await _in_each_stage(database, waits, end_overdue, "overdue feedback is waited for")
+        await asyncio.sleep(FEEDBACK_SECONDS)
+
+
+async def end_waits_for_stragglers(database: Database) -> None:
+    """Leaves behind stragglers that explore steps need not wait for, until cancelled."""
+
+    def waits(stage: Stage) -> bool:
+        return stage.plan.needs_rollout and bool(stage.plan.num_spare_tasks)
+
+    while True:
+        await _in_each_stage(database, waits, cut_stragglers, "slow tasks are waited for")
+        await asyncio.sleep(STRAGGLER_SECONDS)
+
+
+async def _in_each_stage(
+    database: Database,
+    concerns: Callable[[Stage], bool],
+    act: Callable[[AsyncConnection, StageKey], Awaitable[object]],
+    otherwise: str,
+) -> None:
+    """Acts on each open stage that `concerns` selects; a failure does not stop the others."""
+    try:
+        async with database.transaction() as connection:
+            stages = await list_readable(connection)
+    except Unavailable as error:
+        logger.warning(otherwise, extra={"why": str(error)})
+        return
+    for stage in filter(concerns, stages):
+        try:
+            async with database.transaction() as connection:
+                await act(connection, stage.key)
+        except (Unavailable, PreconditionFailed) as error:  # a plan may become unreadable
+            logger.warning(otherwise, extra={"stage": stage.key.stage, "why": str(error)})
+
+
+LOOK_SECONDS = 60.0
+"""Interval without notifications; checkpoints and ends of stages notify."""
+
+
+async def keep_contents_few(database: Database, listener: Listener) -> None:
+    """Removes contents after each checkpoint and stage, and periodically, until cancelled."""
+    batched = BatchedSegments()
+    with listener.subscribe(RETENTION_TOPIC) as changes:
+        while True:
+            try:
+                await retain_once(database, batched)
+            except Unavailable as error:
+                logger.warning("old contents stay for now", extra={"why": str(error)})
+            await changes.wait(LOOK_SECONDS)
+
+
+async def retain_once(database: Database, batched: BatchedSegments) -> None:
+    """Retires unneeded contents of each stage independently, then drops what is retired."""
+    async with database.transaction() as connection:
+        keys = await stages_with_old_segments(connection)
+    for key in keys:
+        try:
+            await _retain(database, key, batched)
+        except (Unavailable, PreconditionFailed) as error:
+            about = {"tenant": key.tenant, "experiment": key.experiment_id, "stage": key.stage}
+            limited_log.warning("old contents of a stage stay for now", about, why=str(error))
+    await _remove(database)
+
+
+async def _retain(database: Database, key: StageKey, batched: BatchedSegments) -> None:
+    """Retires the unneeded contents of a stage.
+
+    Raises: Unavailable; PreconditionFailed when it cannot be determined what is needed.
+    """
+    async with database.transaction() as connection:
+        retired = await retire_contents(connection, key, batched)
+    if retired.num_segments:
+        extra = {"stage": key.stage, "rows": retired.num_rows, "bytes": retired.num_bytes}
+        logger.info("old contents are retired", extra=extra)
+
+
+async def _remove(database: Database) -> None:
+    """Drops retired contents, unless another replica is already doing so."""
+    async with database.autocommit() as connection:
+        if not await try_to_remove_alone(connection):
+            return
+        try:
+            await remove_retired(connection)
+        finally:
+            await let_others_remove(connection)
+
+
+MEASURE_SECONDS = 1.0
+Measure = Callable[[Stage, Load], int]
+
+
+@dataclass(slots=True)
+class Depths:
+    """The last measurements; nothing for sources that are unavailable and stages that ended."""
+
+    database: Database
+    stream: RunStream
+    _pending: int | None = None
+    _loads: list[tuple[Stage, Load]] = field(default_factory=list)
+
+    async def run(self) -> None:
+        """Measures periodically until cancelled, if metrics are on."""
+        if not metrics.is_on():
+            return
+        instruments.STREAM_PENDING.by(self._in_stream)
+        instruments.CREDIT.by(lambda: self._of_stages(_credit))
+        instruments.OUTSTANDING.by(lambda: self._of_stages(lambda _, load: load.num_outstanding))
+        instruments.READY.by(lambda: self._of_stages(lambda _, load: load.num_ready))
+        while True:
+            await self.measure()
+            await asyncio.sleep(MEASURE_SECONDS)
+
+    async def measure(self) -> None:
+        """Measures stream and database independently: one may be unavailable."""
+        try:
+            self._pending = await self.stream.num_pending()
+        except Unavailable:
+            self._pending = None
+        try:
+            async with self.database.autocommit() as connection:
+                stages = await list_readable(connection)
+                self._loads = [(stage, await current_load(connection, stage)) for stage in stages]
+        except Unavailable:
+            self._loads = []
+
+    def _in_stream(self) -> list[Observation]:
+        return [] if self._pending is None else [(self._pending, {})]
+
+    def _of_stages(self, measure: Measure) -> Iterator[Observation]:
+        for stage, load in self._loads:
+            yield measure(stage, load), _about(stage)
+
+
+def _credit(stage: Stage, load: Load) -> int:
+    return credit_rows(stage) - load.total
+
+
+def _about(stage: Stage) -> Attributes:
+    """Returns attributes that tell apart stages with the same name in several experiments."""
+    key = stage.key
+    return {
+        names.RL_RUN: key.experiment_id,
+        names.TENANT: key.tenant,
+        names.STAGE: key.stage,
+    }

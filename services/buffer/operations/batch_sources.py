@@ -1,0 +1,268 @@
+"""Composition of a batch beyond fresh rollouts: adds rows of data, leaves out stale rows."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.replay import Choice, Waiting, candidates_of, choose
+from services.buffer.domain.stage import ExperienceState, Stage, due_explore_step, planned_rows
+from services.buffer.domain.tasks import BatchComposed, Notice, Samples
+from services.buffer.operations.explore_steps import draw_rows
+from services.buffer.store.batches import (
+    BatchHead,
+    BatchItem,
+    any_metric_above_zero,
+    insert_head,
+    insert_items,
+)
+from services.buffer.store.bulk_insert import FEW_ROWS
+from services.buffer.store.database import committing, notify, stage_topics, unanswered, work_topic
+from services.buffer.store.experiences import set_states
+from services.buffer.store.ready_rows import Place, filter_stale, place_of_fresh
+from services.buffer.store.replay import enter_pool, leave_pool, load_unused, load_used
+from services.buffer.store.reports import log_event
+from services.buffer.store.stages import stage_tasksets, update_stage
+from services.buffer.workers.functions import Priorities
+from trinity.config.plan_parts import ResolvedExperienceBuffer, ResolvedReplay
+
+NUM_STALE = "sample/num_stale_rows"
+NUM_EXPERT = "sample/num_expert_rows"
+
+
+async def draw_data(
+    connection: AsyncConnection,
+    stage: Stage,
+    buffer: ResolvedExperienceBuffer,
+    *,
+    step: int,
+    count: int,
+) -> list[BatchItem]:
+    """Returns the rows of data that belong to a step: a function of its number alone."""
+    taskset = (await stage_tasksets(connection, stage.key))[buffer.name]
+    first = (step - 1) * count
+    drawn = await draw_rows(
+        connection, stage.key, taskset, buffer.selector, stage.seed, first=first, count=count
+    )
+    return [
+        BatchItem(taskset_id=taskset.taskset_id, row_index=row, advantage=0.0, weight=1.0)
+        for row in drawn
+    ]
+
+
+async def expert_rows(connection: AsyncConnection, stage: Stage, step: int) -> list[BatchItem]:
+    """Returns the rows of data that follow the rollouts in a batch; empty without a mix."""
+    buffer = stage.plan.expert_buffer
+    if buffer is None:
+        return []
+    count = stage.plan.num_expert_rows
+    return await draw_data(connection, stage, buffer, step=step, count=count)
+
+
+async def leave_out_stale(
+    connection: AsyncConnection, stage: Stage, step: int, before: Place | None
+) -> Stage:
+    """Leaves out ready rows that are too old for `step`, and counts them for its batch.
+
+    A row that is too old now is too old for every later step. In a stage with fixed order, rows
+    after the last row of the batch stay for the next one, so that no count depends on the order of
+    arrival; with replay, `before` ensures that.
+    """
+    oldest = stage.plan.oldest_version(step)
+    if oldest == 0 or step > stage.total_train_steps:
+        return stage
+    last = None
+    if stage.is_ordered and stage.plan.replay is None:
+        number = stage.plan.num_rollout_rows
+        last = await place_of_fresh(connection, stage, number, oldest=oldest, before=before)
+    reason = _why_stale(stage, step)
+    count = await filter_stale(
+        connection, stage, oldest=oldest, before=before, up_to=last, reason=reason
+    )
+    if not count:
+        return stage
+    if not stage.num_stale and not await any_metric_above_zero(connection, stage, NUM_STALE):
+        text = f"{count} rows are left out: {reason}; all of them are counted in {NUM_STALE}"
+        await log_event(connection, stage.key, Notice(text=text))
+    stage = dataclasses.replace(stage, num_stale=stage.num_stale + count)
+    await update_stage(connection, stage.key, num_stale=stage.num_stale)
+    # Rows left out free credit for the next explore step.
+    await notify(connection, work_topic(stage.key))
+    return stage
+
+
+def _why_stale(stage: Stage, step: int) -> str:
+    most = stage.plan.algorithm.sampling.max_staleness
+    return (
+        f"made by weights older than version {stage.plan.oldest_version(step)}, the oldest that "
+        f"train step {step} takes with `max_staleness: {most}`"
+    )
+
+
+def sampling_figures(stage: Stage) -> dict[str, float]:
+    """Returns the number of expert rows in a batch, and of stale rows left out before it."""
+    figures = {}
+    if stage.plan.num_expert_rows:
+        figures[NUM_EXPERT] = float(stage.plan.num_expert_rows)
+    if stage.plan.algorithm.sampling.max_staleness is not None:
+        figures[NUM_STALE] = float(stage.num_stale)
+    return figures
+
+
+def version_for_refill(stage: Stage) -> int:
+    """Returns a weights version for more tasks of an explore step, fresh enough to train on."""
+    if stage.plan.is_driven:
+        return max(stage.step_version, stage.published or 0)
+    required = stage.plan.required_version(stage.explore_step)
+    if stage.plan.algorithm.sampling.max_staleness is None:
+        return required
+    return max(required, stage.version_after(stage.recorded_step))
+
+
+NUM_REPLAYED = "replay/num_replayed_rows"
+NUM_WAITING = "replay/num_waiting_rows"
+NUM_RETIRED = "replay/num_retired_rows"
+NUM_DROPPED = "replay/num_dropped_rows"
+USES = "replay/use_count"
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A choice among the samples up to a place."""
+
+    stage: Stage
+    choice: Choice
+    before: Place | None
+    is_enough: bool
+    """True if all due rows are there."""
+
+
+def bounds(stage: Stage, step: int) -> Iterator[Place | None]:
+    """Yields places up to which a batch may take samples, to be tried until there are enough.
+
+    In a stage with fixed order these are the due explore steps, and later ones only if the due ones
+    have too few rows: the batch must not depend on what else has arrived.
+    """
+    if not stage.is_ordered:
+        yield None
+        return
+    for explore_step in range(due_explore_step(stage, step), stage.explore_step + 1):
+        yield explore_step + 1, 0
+
+
+async def look(
+    connection: AsyncConnection,
+    stage: Stage,
+    step: int,
+    before: Place | None,
+    priorities: Priorities,
+) -> Look:
+    """Chooses among the candidates for the batch of `step`; changes nothing but stale rows.
+
+    Raises: PriorityFailed.
+    """
+    settings = _replay(stage)
+    stage = await leave_out_stale(connection, stage, step, before)
+    oldest = stage.plan.oldest_version(step)
+    unused = await load_unused(connection, stage, before)
+    used = await load_used(connection, stage)
+    stale = [row for row in used if row.version is not None and row.version < oldest]
+    stale_ids = {row.experience_id for row in stale}
+    waiting = [*unused, *(row for row in used if row.experience_id not in stale_ids)]
+    computed = await priorities.compute(
+        settings.priority_fn, settings.priority_fn_args, candidates_of(waiting, stage.seed)
+    )
+    size = stage.plan.num_rollout_rows
+    choice = choose(waiting, computed, settings, step=step, size=size)
+    choice = replace(choice, retired=[*choice.retired, *stale])
+    num_there = len(choice.taken if stage.is_ordered else choice.unused)
+    return Look(stage, choice, before, is_enough=num_there >= max(planned_rows(stage, step), 1))
+
+
+async def settle_choice(
+    connection: AsyncConnection, stage: Stage, choice: Choice, step: int
+) -> dict[str, float]:
+    """Applies a choice to the database; returns metrics for the batch."""
+    replay, key = _replay(stage), stage.key
+    fresh = _ids(choice.unused)
+    await set_states(connection, key, fresh, ExperienceState.BATCHED)
+    if replay.cooldown_steps is not None:
+        await enter_pool(connection, key, fresh)
+    await leave_pool(connection, key, _ids(choice.retired))
+    await _leave_out(connection, stage, choice.dropped, _why_dropped(replay, step))
+    unwanted = f"`priority_fn: {replay.priority_fn}` gave it no priority"
+    await _leave_out(connection, stage, choice.refused, unwanted)
+    return _figures(choice)
+
+
+async def _leave_out(
+    connection: AsyncConnection, stage: Stage, rows: Sequence[Waiting], reason: str
+) -> None:
+    if not rows:
+        return
+    await set_states(connection, stage.key, _ids(rows), ExperienceState.FILTERED, reason)
+    if not await any_metric_above_zero(connection, stage, NUM_DROPPED):
+        text = f"{len(rows)} rows are left out: {reason}; all of them are counted in {NUM_DROPPED}"
+        await log_event(connection, stage.key, Notice(text=text))
+    # Rows left out free credit for the next explore step.
+    await notify(connection, work_topic(stage.key))
+
+
+def _why_dropped(replay: ResolvedReplay, step: int) -> str:
+    return (
+        f"the last in order when the batch of train step {step} was composed, and the replay "
+        f"buffer has room for {replay.capacity} (`capacity`, `when_full: drop`)"
+    )
+
+
+def _figures(choice: Choice) -> dict[str, float]:
+    uses = [row.num_uses for row in choice.taken]
+    return {
+        NUM_REPLAYED: float(len(choice.replayed)),
+        NUM_WAITING: float(choice.num_kept),
+        NUM_RETIRED: float(len(choice.retired)),
+        NUM_DROPPED: float(len(choice.dropped) + len(choice.refused)),
+        f"{USES}/mean": sum(uses) / len(uses),
+        f"{USES}/max": float(max(uses)),
+    }
+
+
+def _replay(stage: Stage) -> ResolvedReplay:
+    assert stage.plan.replay is not None, "its batches go by priority"
+    return stage.plan.replay
+
+
+def _ids(rows: Sequence[Waiting]) -> list[str]:
+    return [row.experience_id for row in rows]
+
+
+async def record_batch(
+    connection: AsyncConnection,
+    stage: Stage,
+    head: BatchHead,
+    items: Sequence[BatchItem],
+    *,
+    taken: Sequence[str] = (),
+    samples: Samples | None = None,
+) -> None:
+    """Stores a batch with its rows, logs it, notifies waiters, and commits.
+
+    `taken` are experiences to mark as batched; `samples` are shown to people.
+    """
+    async with AsyncExitStack() as stack:
+        if len(items) <= FEW_ROWS:
+            await stack.enter_async_context(committing(connection))
+        async with unanswered(connection):
+            await set_states(connection, stage.key, taken, ExperienceState.BATCHED)
+            await insert_head(connection, stage, head)
+        await insert_items(connection, stage, head, items)
+        if len(items) > FEW_ROWS:
+            await stack.enter_async_context(committing(connection))
+        await update_stage(connection, stage.key, recorded_step=head.step, num_stale=0)
+        event = BatchComposed(step=head.step, num_rows=head.num_rows, metrics=head.metrics)
+        await log_event(connection, stage.key, event)
+        if samples is not None:
+            await log_event(connection, stage.key, samples)
+        await notify(connection, *stage_topics(stage.key))

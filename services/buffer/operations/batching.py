@@ -1,0 +1,365 @@
+"""Handles a batch that lacks rows: draws more tasks, waits with a reason, or ends the stage."""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer import telemetry
+from services.buffer.domain.admission import can_open_after
+from services.buffer.domain.batches import (
+    Decision,
+    End,
+    Refill,
+    Supply,
+    Take,
+    VersionWanted,
+    Wait,
+    batch_figures,
+    batch_metrics,
+    decide,
+    decide_at_once,
+    decide_short,
+    tasks_to_draw,
+)
+from services.buffer.domain.stage import AssignmentKind, Stage, StageState, planned_rows
+from services.buffer.domain.tasks import Sample, Samples, data_sample
+from services.buffer.operations.batch_sources import (
+    Look,
+    bounds,
+    draw_data,
+    expert_rows,
+    leave_out_stale,
+    look,
+    record_batch,
+    sampling_figures,
+    settle_choice,
+    version_for_refill,
+)
+from services.buffer.operations.explore_steps import explored_rows, wanted_version
+from services.buffer.operations.leasing import describe_rollouts, describe_scopes, draw_assignments
+from services.buffer.operations.retrain import compose_stored
+from services.buffer.operations.stage_end import end_stage
+from services.buffer.store.assignments import count_refills
+from services.buffer.store.batches import BatchHead, BatchItem, load_tasks
+from services.buffer.store.database import notify, work_topic
+from services.buffer.store.experiences import load_bodies
+from services.buffer.store.feedback import count_held
+from services.buffer.store.pipeline import count_unfinished_scopes, take_figures
+from services.buffer.store.ready_rows import (
+    Place,
+    ReadyRow,
+    count_ready,
+    first_unfinished,
+    load_ready,
+    rows_of,
+)
+from services.buffer.store.runs import commonest_failure, oldest_open_work
+from services.buffer.store.stages import losses, update_stage
+from services.buffer.workers.functions import Priorities, PriorityDied, PriorityFailed
+from trinity.errors import PreconditionFailed
+from trinity.telemetry import tracing
+from trinity.types import StageKey
+
+logger = logging.getLogger(__name__)
+
+
+async def go_without(
+    connection: AsyncConnection, stage: Stage, step: int, decision: Decision, num_rows: int
+) -> Wait | End:
+    """Acts on a decision against composing a batch now."""
+    match decision:
+        case Refill(num_tasks, refill_round):
+            drawn = await _refill(connection, stage, num_tasks, refill_round)
+            reason = f"explore step {stage.explore_step}: {drawn} further tasks drawn"
+            return Wait(reason, num_rows, planned_rows(stage, step))
+        case End("failed", reason):
+            reason += await _why_short(connection, stage)
+            await end_stage(connection, stage, StageState.FAILED, reason)
+            return End("failed", reason)
+        case Wait(reason):
+            return Wait(reason, num_rows, planned_rows(stage, step))
+        case End():
+            return decision
+        case Take():
+            raise AssertionError("a batch that can be taken is not gone without")
+
+
+async def supply_of(connection: AsyncConnection, stage: Stage, step: int, num_rows: int) -> Supply:
+    """Returns the rows that are ready for a step's batch, and the work that may add more."""
+    unfinished = ""
+    [work] = await oldest_open_work(connection, stage.key, AssignmentKind.TRAIN)
+    if work:
+        unfinished = describe_rollouts(work)
+    elif scopes := await count_unfinished_scopes(connection, stage.key):
+        num_awaited = await count_held(connection, stage.key)
+        unfinished = describe_scopes(*scopes, num_awaited)
+    return Supply(
+        num_rows=num_rows,
+        unfinished=unfinished,
+        next_step=_next_step(stage, step),
+        refill_rounds=(await count_refills(connection, stage.key, stage.explore_step)).num_rounds,
+    )
+
+
+def _next_step(stage: Stage, step: int) -> str:
+    """Returns why the next explore step has not begun, if steps before `step` suffice for it."""
+    if not can_open_after(stage, step - 1):
+        return ""
+    number = stage.explore_step + 1
+    needed = 0 if stage.plan.is_driven else stage.plan.required_version(number)
+    if stage.published is None or needed > stage.published:
+        return f"explore step {number} needs weights version {needed}, which is not published yet"
+    return f"no explorer has asked for explore step {number} yet"
+
+
+async def _why_short(connection: AsyncConnection, stage: Stage) -> str:
+    """Returns why rows are missing, as a clause to append to the reason."""
+    filtered = "" if stage.num_stale else (await losses(connection, stage)).reason
+    failure = filtered or await commonest_failure(connection, stage.key)
+    why = f"; most often: {failure}" if failure else ""
+    if stage.num_stale:
+        why += f"; {stage.num_stale} were left out as too old (`max_staleness`)"
+    return why
+
+
+async def _refill(
+    connection: AsyncConnection, stage: Stage, num_missing: int, refill_round: int
+) -> int:
+    """Draws tasks to make up for missing ones; returns how many."""
+    num_tasks = num_missing
+    if not stage.num_stale:  # else rows were lost to age, which fresh ones are not
+        lost = await losses(connection, stage)
+        num_tasks = tasks_to_draw(num_missing, num_runs=lost.num_runs, num_lost=lost.num_lost)
+    refills = await count_refills(connection, stage.key, stage.explore_step)
+    await draw_assignments(
+        connection,
+        stage,
+        num_tasks,
+        first_position=refills.next_position,
+        refill_round=refill_round,
+        required_version=version_for_refill(stage),
+    )
+    await notify(connection, work_topic(stage.key))
+    return num_tasks
+
+
+NUM_SAMPLES = 3
+MAX_TRIES = 3
+"""Attempts at a batch whose priority function loses its process each time."""
+SampleDecoder = Callable[[bytes], Sample]
+
+
+@dataclass(frozen=True, slots=True)
+class Composer:
+    """Composes batches in the caller's transaction, which holds the stage's lock, and commits it.
+
+    In a stage with fixed order, a batch is a function of the rollouts alone: no row is taken while
+    work that would precede it is still open. The open work is read before the rows, so that the
+    composer may see too few rows but never a wrong order.
+
+    A priority function is called under that lock; in ordered stages, once for each due explore
+    step. If its process dies or hangs, it is called again in another transaction.
+    """
+
+    decode_sample: SampleDecoder
+    priorities: Priorities
+    num_deaths: Counter[StageKey] = field(default_factory=Counter)
+    """Consecutive deaths of the process that calls the priority function, by stage."""
+
+    async def compose(
+        self, connection: AsyncConnection, stage: Stage, step: int
+    ) -> BatchHead | Wait | End | VersionWanted:
+        """Composes the batch of `step`, which does not exist yet; `stage` is locked."""
+        if not stage.is_open:
+            return End("failed", stage.reason)
+        if stage.plan.stored_batches is not None:
+            return await compose_stored(connection, stage, step)
+        if step != stage.recorded_step + 1:
+            raise PreconditionFailed(
+                f"step {step} has no batch, the next one to compose is {stage.recorded_step + 1}"
+            )
+        if wanted := wanted_version(stage):
+            return wanted
+        if stage.plan.stored_rollouts is not None:
+            return await self._compose_explored(connection, stage, step)
+        if not stage.plan.needs_rollout:
+            return await self._compose_data(connection, stage, step)
+        if stage.plan.replay is not None:
+            return await self._compose_by_priority(connection, stage, step)
+        return await self._compose_rollouts(connection, stage, step)
+
+    async def _compose_rollouts(
+        self, connection: AsyncConnection, stage: Stage, step: int
+    ) -> BatchHead | Wait | End:
+        begun_ns = tracing.now_ns()
+        if stage.plan.oldest_version(step):
+            unfinished = await _first_unfinished(connection, stage)
+            stage = await leave_out_stale(connection, stage, step, unfinished)
+        ready = await load_ready(connection, stage, wanted=stage.plan.num_rollout_rows)
+        num_rows = ready.num_rows
+        decision: Decision | None = decide_at_once(stage, step, num_rows)
+        if decision is None:
+            supply = await supply_of(connection, stage, step, num_rows)
+            decision = decide(stage, step, supply)
+        match decision:
+            case Take():
+                rows = ready.rows or (await load_ready(connection, stage, wanted=1)).rows
+                last = rows[-1].measured if stage.is_ordered and num_rows > len(rows) else None
+                up_to = (last.explore_step, last.position) if last else None
+                head = await self._take(
+                    connection, stage, step, rows, up_to=up_to, figures={}, are_new=True
+                )
+                telemetry.composed(stage.key, step, rows, stage.incarnation, begun_ns)
+                return head
+            case _:
+                return await go_without(connection, stage, step, decision, num_rows)
+
+    async def _compose_by_priority(
+        self, connection: AsyncConnection, stage: Stage, step: int
+    ) -> BatchHead | Wait | End:
+        if step > stage.total_train_steps:
+            return End("drained", f"all {stage.total_train_steps} train steps have their batch")
+        begun_ns = tracing.now_ns()
+        unfinished = await _first_unfinished(connection, stage)
+        try:
+            seen = await self._look(connection, stage, step, unfinished)
+        except PriorityFailed as error:
+            return await self._without_priorities(connection, stage, error)
+        self.num_deaths.pop(stage.key, None)
+        if seen is not None and seen.is_enough:
+            return await self._take_chosen(connection, step, seen, begun_ns)
+        stage = seen.stage if seen else stage
+        num_rows = len(seen.choice.taken) if seen else await count_ready(connection, stage)
+        supply = await supply_of(connection, stage, step, num_rows)
+        decision = decide_short(stage, step, supply)
+        if isinstance(decision, Take) and seen is not None:
+            return await self._take_chosen(connection, step, seen, begun_ns)
+        return await go_without(connection, stage, step, decision, num_rows)
+
+    async def _look(
+        self, connection: AsyncConnection, stage: Stage, step: int, unfinished: Place | None
+    ) -> Look | None:
+        """Returns the first sufficient choice, or the last one; None if nothing can be chosen yet.
+
+        Raises: PriorityFailed.
+        """
+        seen: Look | None = None
+        for before in bounds(stage, step):
+            if before is not None and unfinished is not None and unfinished < before:
+                break
+            seen = await look(connection, stage, step, before, self.priorities)
+            stage = seen.stage
+            if seen.is_enough:
+                break
+        return seen
+
+    async def _without_priorities(
+        self, connection: AsyncConnection, stage: Stage, error: PriorityFailed
+    ) -> Wait | End:
+        """Retries after the process died, `MAX_TRIES` tries in all; otherwise fails the stage."""
+        assert stage.plan.replay is not None
+        name = f"`priority_fn: {stage.plan.replay.priority_fn}`"
+        reason = f"{name} cannot be used: {error}"
+        if isinstance(error, PriorityDied):
+            self.num_deaths[stage.key] += 1
+            if self.num_deaths[stage.key] < MAX_TRIES:
+                logger.warning("a batch is composed again", extra={"why": f"{name}: {error}"})
+                return Wait(f"{name} is called again: {error}", look_again_seconds=0.0)
+            reason = f"{reason}, {MAX_TRIES} times"
+        self.num_deaths.pop(stage.key, None)
+        await end_stage(connection, stage, StageState.FAILED, reason)
+        return End("failed", reason)
+
+    async def _take_chosen(
+        self, connection: AsyncConnection, step: int, seen: Look, begun_ns: int
+    ) -> BatchHead:
+        stage, choice = seen.stage, seen.choice
+        figures = await settle_choice(connection, stage, choice, step)
+        ids = [row.experience_id for row in choice.taken]
+        rows = await rows_of(connection, stage.key, ids)
+        up_to = (seen.before[0], seen.before[1] - 1) if seen.before else None
+        head = await self._take(connection, stage, step, rows, up_to=up_to, figures=figures)
+        telemetry.composed(stage.key, step, rows, stage.incarnation, begun_ns)
+        return head
+
+    async def _take(
+        self,
+        connection: AsyncConnection,
+        stage: Stage,
+        step: int,
+        rows: Sequence[ReadyRow],
+        *,
+        up_to: Place | None,
+        figures: dict[str, float],
+        are_new: bool = False,
+    ) -> BatchHead:
+        """Records a batch of these rows; `are_new` rows are marked as batched too."""
+        metrics = batch_metrics([row.measured for row in rows], step) | sampling_figures(stage)
+        metrics |= batch_figures(await take_figures(connection, stage.key, step, up_to)) | figures
+        items = [
+            BatchItem(experience_id=row.experience_id, advantage=row.advantage, weight=1.0)
+            for row in rows
+        ]
+        items += await expert_rows(connection, stage, step)
+        samples = None
+        if step == 1:
+            ids = _of_different_groups(rows)
+            bodies = await load_bodies(connection, stage.samples_key, ids)
+            shown = [self.decode_sample(body) for body in bodies]
+            samples = Samples(samples=shown, experience_ids=ids)
+        head = _head(stage, step, items, metrics)
+        taken = [row.experience_id for row in rows] if are_new else []
+        await record_batch(connection, stage, head, items, taken=taken, samples=samples)
+        return head
+
+    async def _compose_explored(
+        self, connection: AsyncConnection, stage: Stage, step: int
+    ) -> BatchHead | End:
+        rows = await explored_rows(connection, stage) if step <= stage.total_train_steps else []
+        if not rows:
+            return End("drained", f"all {stage.total_train_steps} train steps have their batch")
+        return await self._take(connection, stage, step, rows, up_to=None, figures={})
+
+    async def _compose_data(
+        self, connection: AsyncConnection, stage: Stage, step: int
+    ) -> BatchHead | End:
+        if step > stage.total_train_steps:
+            return End("drained", f"all {stage.total_train_steps} train steps have their batch")
+        buffer = stage.plan.experience_buffer
+        size = stage.plan.train_batch_size
+        items = await draw_data(connection, stage, buffer, step=step, count=size)
+        await update_stage(connection, stage.key, num_drawn=step * size)
+        samples = None
+        if step == 1:
+            places = [
+                (item.taskset_id, item.row_index)
+                for item in items[:NUM_SAMPLES]
+                if item.taskset_id is not None and item.row_index is not None
+            ]
+            texts = await load_tasks(connection, stage.key.tenant, places)
+            shown = [data_sample(texts[place], buffer.format) for place in places]
+            samples = Samples(samples=shown, experience_ids=[])
+        head = _head(stage, step, items, {"num_rows": float(size)})
+        await record_batch(connection, stage, head, items, samples=samples)
+        return head
+
+
+async def _first_unfinished(connection: AsyncConnection, stage: Stage) -> Place | None:
+    """Returns the place of the first group that may still give rows, if their order is fixed."""
+    return await first_unfinished(connection, stage.key) if stage.is_ordered else None
+
+
+def _head(
+    stage: Stage, step: int, items: Sequence[BatchItem], metrics: dict[str, float]
+) -> BatchHead:
+    return BatchHead(step=step, incarnation=stage.incarnation, num_rows=len(items), metrics=metrics)
+
+
+def _of_different_groups(rows: Sequence[ReadyRow]) -> list[str]:
+    first: dict[tuple[int, int], str] = {}
+    for row in rows:
+        first.setdefault((row.measured.explore_step, row.measured.position), row.experience_id)
+    return list(first.values())[:NUM_SAMPLES]

@@ -1,0 +1,368 @@
+"""Straggler cutoff: explore steps that have enough leave their open tasks behind."""
+
+import asyncio
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.admission import (
+    REASON,
+    Refusal,
+    StepTasks,
+    has_enough,
+    num_tasks_to_draw,
+)
+from services.buffer.domain.batches import VersionWanted
+from services.buffer.domain.difficulty import Beliefs, FloatVector, IntVector
+from services.buffer.domain.sampling import Share, draw, generator, interleave
+from services.buffer.domain.stage import ExperienceState, Stage, StageState
+from services.buffer.domain.tasks import Notice
+from services.buffer.operations.evaluation import open_evaluations
+from services.buffer.operations.grouping import current_beliefs
+from services.buffer.store.database import (
+    RETENTION_TOPIC,
+    SCOPES_TOPIC,
+    batch_topic,
+    notify,
+    stage_topics,
+)
+from services.buffer.store.experiences import count_state
+from services.buffer.store.feedback import hold_scopes
+from services.buffer.store.pipeline import open_scopes
+from services.buffer.store.ready_rows import ReadyRow, first_unfinished, least_used
+from services.buffer.store.reports import log_event
+from services.buffer.store.selection import (
+    has_selection,
+    insert_beliefs,
+    insert_ranking,
+    load_features,
+    ranked_rows,
+    tasks_of_step,
+)
+from services.buffer.store.stages import StageTaskset, lock_stage, stage_tasksets, update_stage
+from services.buffer.store.stragglers import (
+    count_kept_runs,
+    drop,
+    leave_behind,
+    seconds_since_ended,
+    tasks_by_step,
+    with_ended_runs,
+)
+from services.buffer.store.tasksets import Taskset, get_taskset
+from services.buffer.store.training import Version, insert_version, open_versions
+from trinity.config.plan import StagePlan
+from trinity.config.plan_parts import ResolvedTaskset, Selector
+from trinity.config.steps import train_steps_from
+from trinity.types import StageKey
+
+
+async def cut_stragglers(connection: AsyncConnection, key: StageKey) -> int:
+    """Cuts the open tasks of steps that have had enough for `wait_after_min` seconds.
+
+    Returns the number of tasks left behind.
+    """
+    stage = await lock_stage(connection, key)
+    if not stage.is_open:
+        return 0
+    num_cut = 0
+    for tasks in await tasks_by_step(connection, key, only_open=True):
+        if has_enough(tasks, stage.plan.num_spare_tasks) and await _is_over(
+            connection, stage, tasks
+        ):
+            num_cut += await _cut(connection, stage, tasks)
+    if num_cut:
+        await notify(connection, SCOPES_TOPIC, *stage_topics(key))
+    return num_cut
+
+
+async def count_tasks_to_draw(connection: AsyncConnection, stage: Stage) -> int:
+    """Returns the number of tasks that the next explore step begins with."""
+    if not stage.plan.num_spare_tasks:
+        return stage.plan.config.buffer.batch_size
+    earlier = await tasks_by_step(connection, stage.key, only_open=False)
+    num_kept = await count_kept_runs(connection, stage.key) if _keeps_ended_runs(stage) else 0
+    return num_tasks_to_draw(stage, earlier, num_kept)
+
+
+def _keeps_ended_runs(stage: Stage) -> bool:
+    return stage.plan.config.explorer.over_rollout.return_partial_tasks
+
+
+async def _is_over(connection: AsyncConnection, stage: Stage, tasks: StepTasks) -> bool:
+    number = tasks.num_drawn - stage.plan.num_spare_tasks
+    waited = await seconds_since_ended(connection, stage.key, tasks.explore_step, number)
+    return waited is None or waited >= stage.plan.config.explorer.over_rollout.wait_after_min
+
+
+async def _cut(connection: AsyncConnection, stage: Stage, tasks: StepTasks) -> int:
+    key = stage.key
+    cut = await leave_behind(connection, key, tasks.explore_step, REASON)
+    kept = await with_ended_runs(connection, key, cut) if _keeps_ended_runs(stage) else []
+    await drop(connection, key, [task for task in cut if task.assignment_id not in kept], REASON)
+    await open_scopes(connection, key, kept)
+    if stage.plan.config.buffer.await_feedback:
+        await hold_scopes(connection, key, kept)
+    num_cut = len(cut)
+    text = (
+        f"explore step {tasks.explore_step}: {num_cut} of {tasks.num_drawn} tasks were left "
+        f"behind, the others had ended (`explorer.over_rollout`){_of_kept(len(kept))}"
+    )
+    await log_event(connection, stage.key, Notice(text=text))
+    return num_cut
+
+
+def _of_kept(num_kept: int) -> str:
+    return f"; of {num_kept} of them the runs that had ended are trained" if num_kept else ""
+
+
+async def ask_for_version(connection: AsyncConnection, stage: Stage) -> None:
+    """Asks the trainer to publish its current weights, before its next step at the latest."""
+    await update_stage(connection, stage.key, wants_version=True)
+    await notify(connection, batch_topic(stage.key))
+
+
+def wanted_version(stage: Stage) -> VersionWanted | None:
+    """Returns VersionWanted if the trainer, done with all batches, must publish; else None."""
+    is_known = stage.published is not None and stage.recorded_step <= stage.published
+    if not stage.wants_version or is_known:
+        return None
+    return VersionWanted(f"explorers wait for weights version {stage.recorded_step}")
+
+
+async def evaluate_between(connection: AsyncConnection, stage: Stage) -> None:
+    """Opens evaluations of the next step's weights after an interval's last explore step."""
+    done = stage.explore_step - 1
+    if stage.plan.is_driven and done and done % stage.plan.eval_interval == 0:
+        await open_evaluations(connection, stage, stage.step_version)
+
+
+STARTING_WEIGHTS = Version(version=0, incarnation=0, weights_sha256=b"")
+"""The initial weights, which no trainer publishes: explorers already have them."""
+
+
+async def begin_exploring(connection: AsyncConnection, stage: Stage) -> None:
+    """Records the initial weights as published, so that work can be leased."""
+    await insert_version(connection, stage, STARTING_WEIGHTS)
+    await update_stage(connection, stage.key, published=STARTING_WEIGHTS.version)
+    if stage.is_evaluated(STARTING_WEIGHTS.version):
+        await open_evaluations(connection, stage, STARTING_WEIGHTS.version)
+
+
+async def say_how_far(connection: AsyncConnection, stage: Stage) -> None:
+    """Logs about ten notices of progress, because no train step reports any."""
+    step, total = stage.explore_step, stage.total_explore_steps
+    if not stage.plan.needs_training and 10 * step // total > 10 * (step - 1) // total:
+        await log_event(
+            connection, stage.key, Notice(text=f"explore step {step} of {total} begins")
+        )
+
+
+async def finish_if_explored(connection: AsyncConnection, stage: Stage) -> bool:
+    """Ends a stage without a trainer when all of its tasks are done; returns whether they are."""
+    unfinished = (
+        stage.explore_step < stage.total_explore_steps
+        or await first_unfinished(connection, stage.key)
+        or await open_versions(connection, stage.key)
+    )
+    if unfinished:
+        return False
+    await update_stage(connection, stage.key, state=StageState.FINISHED)
+    num_rows = await count_state(connection, stage.key, ExperienceState.READY)
+    text = f"{stage.explore_step} explore steps are done, {num_rows} experiences are stored"
+    await log_event(connection, stage.key, Notice(text=text))
+    await notify(connection, *stage_topics(stage.key), RETENTION_TOPIC)
+    return True
+
+
+def steps_of_explored(plan: StagePlan, num_rows: int) -> int:
+    """Returns the most train steps that use no row more often than `buffer.total_epochs`."""
+    return plan.config.buffer.total_epochs * num_rows // plan.train_batch_size
+
+
+async def explored_rows(connection: AsyncConnection, stage: Stage) -> list[ReadyRow]:
+    """Returns the rows of the next batch: the least used ones first."""
+    return await least_used(connection, stage, stage.plan.train_batch_size)
+
+
+async def queue_of(connection: AsyncConnection, stage: Stage) -> Taskset | None:
+    """Returns the current queue of a stage, which has one or none."""
+    for taskset in stage.plan.tasksets:
+        if taskset.storage_type == "queue":
+            stored = (await stage_tasksets(connection, stage.key))[taskset.name]
+            return await get_taskset(connection, stage.key.tenant, stored.taskset_id)
+    return None
+
+
+async def lack_of_tasks(connection: AsyncConnection, stage: Stage) -> tuple[Stage, Refusal | None]:
+    """Returns a refusal if a queue has too few tasks for the next explore step.
+
+    A closed queue ends the stage with the last step that it has tasks for.
+    """
+    queue = await queue_of(connection, stage)
+    batch_size = stage.plan.config.buffer.batch_size
+    if queue is None or stage.num_drawn + batch_size <= queue.num_rows:
+        return stage, None
+    num_left = queue.num_rows - stage.num_drawn
+    if not queue.is_complete:
+        return stage, Refusal(
+            f"explore step {stage.explore_step + 1} waits until the queue "
+            f"{stage.plan.tasksets[0].name} has {batch_size} tasks, it has {num_left}"
+        )
+    return await _end(connection, stage, num_left), Refusal("the queue is used up", is_final=True)
+
+
+async def _end(connection: AsyncConnection, stage: Stage, num_left: int) -> Stage:
+    plan = stage.plan
+    rows = stage.explore_step * plan.rows_per_explore_step
+    made = train_steps_from(rows, plan.num_fresh_rows, plan.config.buffer.short_batch)
+    total = max(stage.recorded_step, min(stage.total_train_steps, made))
+    await update_stage(
+        connection,
+        stage.key,
+        total_explore_steps=stage.explore_step,
+        total_train_steps=total,
+    )
+    text = f"queue {plan.tasksets[0].name} is closed and used up: {total} train steps in all"
+    if num_left:
+        text += (
+            f"; its last {num_left} tasks make no explore step of {plan.config.buffer.batch_size}"
+        )
+    await log_event(connection, stage.key, Notice(text=text))
+    await notify(connection, *stage_topics(stage.key))
+    return dataclasses.replace(
+        stage, total_explore_steps=stage.explore_step, total_train_steps=total
+    )
+
+
+MIX = 1
+"""Seed that separates the mixing of tasksets from the random draws of their selectors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A drawn task."""
+
+    taskset: str
+    row: int
+    awaits_feedback: bool
+
+
+async def draw_tasks(
+    connection: AsyncConnection, stage: Stage, count: int, *, version: int
+) -> list[Drawn]:
+    """Returns the next tasks of a stage, to be rolled out with `version`.
+
+    They depend on stored state alone. The caller holds the stage's lock and records the draw in the
+    same transaction.
+    """
+    stored = await stage_tasksets(connection, stage.key)
+    tasksets = stage.plan.tasksets
+    queue = await queue_of(connection, stage)
+    if queue is not None:
+        name = tasksets[0].name
+        stored[name] = replace(stored[name], num_rows=queue.num_rows)
+    sizes = [stored[taskset.name].num_rows for taskset in tasksets]
+    seeds = (stage.seed, MIX)
+    drawn: dict[int, Drawn] = {}
+    for share in interleave(sizes, seeds=seeds, first=stage.num_drawn, count=count):
+        own = tasksets[share.taskset]
+        learns = own.selector.difficulty is not None
+        if learns:
+            rows = await _draw_learned(connection, stage, own, share, version)
+        else:
+            rows = await _draw_share(connection, stage, own.selector, stored[own.name], share)
+        drawn |= {
+            place: Drawn(own.name, row, learns)
+            for place, row in zip(share.places, rows, strict=True)
+        }
+    return [drawn[place] for place in range(count)]
+
+
+async def cursor_after(connection: AsyncConnection, stage: Stage, count: int) -> int:
+    """Returns the draw counter of a stage after `count` more draws.
+
+    It stops at the end of a queue: if a refill reuses tasks of the queue, tasks that are added
+    later are still drawn.
+    """
+    queue = await queue_of(connection, stage)
+    last = stage.num_drawn + count
+    return last if queue is None else min(last, queue.num_rows)
+
+
+async def _draw_share(
+    connection: AsyncConnection,
+    stage: Stage,
+    selector: Selector,
+    taskset: StageTaskset,
+    share: Share,
+) -> Sequence[int]:
+    first, count = share.first, len(share.places)
+    return await draw_rows(
+        connection, stage.key, taskset, selector, stage.seed, first=first, count=count
+    )
+
+
+async def _draw_learned(
+    connection: AsyncConnection,
+    stage: Stage,
+    taskset: ResolvedTaskset,
+    share: Share,
+    version: int,
+) -> Sequence[int]:
+    config = taskset.selector.difficulty
+    assert config is not None
+    beliefs = await current_beliefs(connection, stage, taskset.name, config, version=version)
+    excluded = await tasks_of_step(connection, stage.key, taskset.name, stage.explore_step)
+    chance = generator((stage.seed, taskset.selector.seed), share.first)
+    count = len(share.places)
+    return await asyncio.to_thread(beliefs.choose, config, chance, count, excluded)
+
+
+async def draw_rows(
+    connection: AsyncConnection,
+    key: StageKey,
+    taskset: StageTaskset,
+    selector: Selector,
+    seed: int,
+    *,
+    first: int,
+    count: int,
+) -> Sequence[int]:
+    """Returns the rows of draws `first` to `first + count - 1`, independent of earlier results."""
+    numbers = draw(
+        selector.selector_type,
+        seeds=(seed, selector.seed),
+        num_rows=taskset.num_rows,
+        first=first,
+        count=count,
+    )
+    if selector.selector_type == "offline_easy2hard":
+        return await ranked_rows(connection, key, taskset.name, numbers)
+    return numbers
+
+
+async def prepare_selector(
+    connection: AsyncConnection, key: StageKey, taskset: StageTaskset, selector: Selector
+) -> None:
+    """Prepares a selector once per stage and taskset; learned state is never overwritten."""
+    names = selector.feature_keys
+    if not names or await has_selection(connection, key, taskset.name):
+        return
+    features = await load_features(connection, key.tenant, taskset.taskset_id, names)
+    if selector.difficulty is not None:
+        weak_N, strong_N = (feature_N.astype("<f4") for feature_N in features)
+        del features
+        beliefs = Beliefs.initial(weak_N, strong_N, selector.difficulty.rho)
+        await insert_beliefs(connection, key, taskset.name, beliefs)
+        return
+    rows_N = await asyncio.to_thread(easy_to_hard, features)
+    await insert_ranking(connection, key, taskset.name, rows_N)
+
+
+def easy_to_hard(features: Sequence[FloatVector]) -> IntVector:
+    """Returns rows by descending features, the first most significant; ties: later row first."""
+    rising_N: IntVector = np.lexsort([np.arange(len(features[0])), *reversed(features)])
+    return rising_N[::-1]

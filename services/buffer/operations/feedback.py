@@ -1,0 +1,127 @@
+"""Delayed rewards: samples wait for them, and so do their groups."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.results import ExperienceRecord, Result
+from services.buffer.domain.stage import ExperienceState, Stage
+from services.buffer.domain.tasks import Notice
+from services.buffer.store.database import notify, stage_topics
+from services.buffer.store.experiences import load_bodies
+from services.buffer.store.feedback import (
+    Rewarded,
+    leave_out_overdue,
+    release_scopes,
+    store_reward,
+)
+from services.buffer.store.queries import StoredExperience, load_experiences
+from services.buffer.store.reports import log_event
+from services.buffer.store.stages import lock_stage
+from trinity.types import FinishReason, StageKey
+
+UNREWARDED = (FinishReason.ABORT, FinishReason.PROMPT_TRUNCATED)
+"""Samples with these reasons are never trained on, so their rewards are not awaited."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feedback:
+    """The reward of one sample."""
+
+    experience_id: str
+    reward: float
+    reward_parts: Mapping[str, float]
+
+
+RewardWriter = Callable[[bytes, Feedback], bytes]
+"""Returns the content of a sample with the reward added."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Given:
+    """The result of giving feedback; `refused` holds experience ids and reasons."""
+
+    num_set: int = 0
+    num_known: int = 0
+    refused: list[tuple[str, str]] = field(default_factory=list)
+
+
+def by_awaited(
+    stage: Stage, result: Result, state: ExperienceState
+) -> Iterator[tuple[Result, ExperienceState]]:
+    """Splits a result: samples that wait for a reward are separated from the others."""
+    if state is not ExperienceState.RAW or not stage.plan.config.buffer.await_feedback:
+        yield result, state
+        return
+    awaiting = tuple(sample for sample in result.experiences if _is_awaited(sample))
+    others = tuple(sample for sample in result.experiences if not _is_awaited(sample))
+    for part, own in ((others, state), (awaiting, ExperienceState.AWAITING)):
+        if part:
+            yield replace(result, experiences=part), own
+
+
+def _is_awaited(sample: ExperienceRecord) -> bool:
+    return sample.reward is None and sample.finish_reason not in UNREWARDED
+
+
+async def give_feedback(
+    connection: AsyncConnection, key: StageKey, feedback: Sequence[Feedback], write: RewardWriter
+) -> Given:
+    """Sets rewards, the first one for each sample; complete groups go to the pipeline."""
+    await lock_stage(connection, key)
+    found = await load_experiences(connection, key, [reward.experience_id for reward in feedback])
+    result = Given()
+    released: set[str] = set()
+    for reward in feedback:
+        sample = found.get(reward.experience_id)
+        if reason := _why_not(sample, reward):
+            result.refused.append((reward.experience_id, reason))
+        elif sample is not None and sample.state is ExperienceState.AWAITING:
+            [body] = await load_bodies(connection, key, [reward.experience_id])
+            await store_reward(connection, key, _rewarded(reward, write(body, reward)))
+            rewarded = replace(sample, state=ExperienceState.RAW, reward=reward.reward)
+            found[reward.experience_id] = rewarded
+            released.add(sample.assignment_id)
+            result.num_set += 1
+        else:
+            result.num_known += 1
+    if released:
+        await release_scopes(connection, key, released)
+        await notify(connection, *stage_topics(key))
+    return result
+
+
+def _why_not(sample: StoredExperience | None, reward: Feedback) -> str:
+    if sample is None:
+        return "there is no such sample in the stage"
+    if sample.state is ExperienceState.AWAITING or sample.reward == reward.reward:
+        return ""
+    if sample.reward is None:
+        return f"it is {sample.state} and waits for no reward"
+    return f"its reward is {sample.reward:g} already"
+
+
+def _rewarded(reward: Feedback, body: bytes) -> Rewarded:
+    return Rewarded(
+        experience_id=reward.experience_id,
+        body=body,
+        reward=reward.reward,
+        reward_parts=reward.reward_parts,
+    )
+
+
+async def end_overdue(connection: AsyncConnection, key: StageKey) -> None:
+    """Leaves out samples whose reward is overdue, if `buffer.feedback_timeout` is set."""
+    stage = await lock_stage(connection, key)
+    seconds = stage.plan.config.buffer.feedback_timeout
+    if not stage.is_open or not seconds:
+        return
+    reason = f"no reward came in {seconds:g} s (`buffer.feedback_timeout`)"
+    groups = await leave_out_overdue(connection, key, seconds=seconds, reason=reason)
+    if not groups:
+        return
+    await release_scopes(connection, key, set(groups))
+    text = f"{len(groups)} samples of {len(set(groups))} tasks are left out: {reason}"
+    await log_event(connection, key, Notice(text=text))
+    await notify(connection, *stage_topics(key))

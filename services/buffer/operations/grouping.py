@@ -1,0 +1,155 @@
+"""Commits the results computed for groups, under the claims on them."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.difficulty import Beliefs
+from services.buffer.domain.stage import ExperienceState, ScopeState, Stage
+from services.buffer.domain.tasks import Notice, storable
+from services.buffer.store.assignments import first_explore_step
+from services.buffer.store.database import (
+    SCOPES_TOPIC,
+    batch_topic,
+    committing,
+    notify,
+    unanswered,
+    work_topic,
+)
+from services.buffer.store.experiences import filter_raw, insert_derived, set_states
+from services.buffer.store.pipeline import Claim, end_claims, finish_claims
+from services.buffer.store.reports import log_event
+from services.buffer.store.selection import (
+    RolledOut,
+    last_place_of_batch,
+    load_beliefs,
+    mark_heard,
+    unheard_groups,
+    update_beliefs,
+)
+from services.buffer.store.stages import share_stage
+from services.buffer.types import Shaped
+from trinity.config.difficulty import DifficultyConfig
+from trinity.types import StageKey
+
+MAX_ATTEMPTS = 3
+
+
+async def commit_shaped(connection: AsyncConnection, shaped: Sequence[Shaped]) -> None:
+    """Stores the groups of one stage whose claims still hold, and commits.
+
+    The stage is locked last, in shared mode with results and other groups: no other transaction
+    changes these rows, or sees them before the commit.
+    """
+    if not shaped:
+        return
+    key = shaped[0].claim.key
+    await _commit_outcomes(connection, key, [group for group in shaped if not group.outcome.error])
+    stage = await share_stage(connection, key)
+    await _commit_errors(connection, stage, [group for group in shaped if group.outcome.error])
+    topics = [batch_topic(stage.key)]
+    is_short = any(len(group.outcome.rows) < stage.repeat_times for group in shaped)
+    if is_short or stage.plan.is_driven or not stage.plan.needs_training:
+        # Missing rows free credit for the next explore step, or it waits for the last run to end.
+        topics.append(work_topic(stage.key))
+    async with committing(connection):
+        await notify(connection, *topics)
+
+
+async def _commit_outcomes(
+    connection: AsyncConnection, key: StageKey, shaped: Sequence[Shaped]
+) -> None:
+    metrics = {group.claim: group.outcome.metrics for group in shaped}
+    held = await finish_claims(connection, metrics)
+    own = [group for group in shaped if group.claim.assignment_id in held]
+    left_out: dict[str, list[str]] = defaultdict(list)
+    for group in own:
+        for sample in group.outcome.left_out:
+            left_out[sample.reason].append(sample.experience_id)
+    async with unanswered(connection):
+        for reason, ids in left_out.items():
+            await set_states(connection, key, ids, ExperienceState.FILTERED, storable(reason))
+        await insert_derived(connection, key, [row for group in own for row in group.derived])
+
+
+async def _commit_errors(
+    connection: AsyncConnection, stage: Stage, shaped: Sequence[Shaped]
+) -> None:
+    """Reopens the scopes for a retry, or leaves out the groups that have used all attempts."""
+    claims_by_error: dict[tuple[ScopeState, str, str], list[Claim]] = defaultdict(list)
+    for group in shaped:
+        state = ScopeState.DEAD if group.claim.attempts >= MAX_ATTEMPTS else ScopeState.OPEN
+        claims_by_error[state, group.outcome.function, group.outcome.error].append(group.claim)
+    for (state, function, error), claims in claims_by_error.items():
+        held = await end_claims(connection, claims, state, error)
+        if held and state is ScopeState.DEAD:
+            own = function or f"advantage function {stage.plan.algorithm.advantage_fn}"
+            await _leave_out(connection, stage, sorted(held), own, error)
+        elif held:
+            await notify(connection, SCOPES_TOPIC)
+
+
+async def _leave_out(
+    connection: AsyncConnection, stage: Stage, ids: Sequence[str], function: str, error: str
+) -> None:
+    await filter_raw(connection, stage.key, ids, f"the pipeline failed: {function}: {error}")
+    step = await first_explore_step(connection, stage.key, ids)
+    text = (
+        f"explore step {step}: the samples of {len(ids)} tasks are left out, "
+        f"{function} cannot be used on them: {error}"
+    )
+    await log_event(connection, stage.key, Notice(text=text))
+
+
+async def hand_back(connection: AsyncConnection, claims: Sequence[Claim]) -> None:
+    """Releases claims on groups that were not tried, without counting an attempt."""
+    if claims:
+        await end_claims(connection, claims, ScopeState.OPEN, is_counted=False)
+        await notify(connection, SCOPES_TOPIC)
+
+
+async def current_beliefs(
+    connection: AsyncConnection,
+    stage: Stage,
+    taskset: str,
+    config: DifficultyConfig,
+    *,
+    version: int,
+) -> Beliefs:
+    """Returns the beliefs for draws that roll out `version`; the caller holds the stage's lock."""
+    beliefs = await load_beliefs(connection, stage.key, taskset)
+    last = await last_place_of_batch(connection, stage, version)
+    if last is None:
+        return beliefs
+    groups = await unheard_groups(connection, stage.key, taskset, last)
+    if not groups:
+        return beliefs
+    steps = _pass_rates(groups)
+    beliefs = await asyncio.to_thread(_learn, beliefs, steps, config)
+    await update_beliefs(connection, stage.key, taskset, beliefs, len(steps))
+    await mark_heard(connection, stage.key, [group.assignment_id for group in groups])
+    return beliefs
+
+
+def _pass_rates(groups: Sequence[RolledOut]) -> list[dict[int, float]]:
+    """Returns for each explore step the pass rate by task: its mean reward, clipped to 0..1."""
+    rewards: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for group in groups:
+        if group.rewards:
+            rewards[group.explore_step][group.task_index] += group.rewards
+    return [
+        {task: min(1.0, max(0.0, sum(own) / len(own))) for task, own in of_step.items()}
+        for of_step in rewards.values()
+    ]
+
+
+def _learn(
+    beliefs: Beliefs, steps: Sequence[dict[int, float]], config: DifficultyConfig
+) -> Beliefs:
+    for rates in steps:
+        tasks_K = np.array(list(rates), dtype=np.int64)
+        beliefs = beliefs.learned(tasks_K, np.array(list(rates.values())), config)
+    return beliefs

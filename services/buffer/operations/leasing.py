@@ -1,0 +1,259 @@
+"""Texts for the reasons why a caller waits."""
+
+import dataclasses
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer import telemetry
+from services.buffer.domain.admission import (
+    Refusal,
+    lack_of_credit,
+    lack_of_weights,
+    refusal,
+    version_to_open,
+)
+from services.buffer.domain.stage import AssignmentKind, Stage, StageState
+from services.buffer.operations.explore_steps import (
+    ask_for_version,
+    count_tasks_to_draw,
+    cursor_after,
+    draw_tasks,
+    evaluate_between,
+    finish_if_explored,
+    lack_of_tasks,
+    say_how_far,
+)
+from services.buffer.store.assignments import NewAssignment, insert_assignments
+from services.buffer.store.database import notify, unanswered, work_topic
+from services.buffer.store.leases import Grant, free_lost_leases, seconds_until_expiry, take_leases
+from services.buffer.store.ready_rows import current_load
+from services.buffer.store.runs import OpenWork, oldest_open_work
+from services.buffer.store.stages import lock_stage, update_stage
+from trinity.types import StageKey
+
+
+def describe_rollouts(work: OpenWork) -> str:
+    """Describes open training work of an explore step."""
+    return f"explore step {work.explore_step}: {_describe(work)}"
+
+
+def describe_evaluation(work: OpenWork) -> str:
+    """Describes open work of an evaluation."""
+    return f"evaluation of version {work.explore_step}: {_describe(work)}"
+
+
+def describe_needed_version(work: OpenWork, published: int) -> str:
+    """Describes training work whose weights the newest trainer has not published yet."""
+    return (
+        f"explore step {work.explore_step} needs weights version {work.required_version}, "
+        f"this incarnation of the trainer has published version {published}"
+    )
+
+
+def describe_scopes(explore_step: int, num_groups: int, num_awaiting: int) -> str:
+    """Describes groups that are complete but not in batches yet."""
+    if num_awaiting == num_groups:
+        return (
+            f"explore step {explore_step}: {num_groups} groups wait for rewards that come later "
+            "(`trinity feedback` gives them)"
+        )
+    awaiting = f", {num_awaiting} further ones wait for their rewards" if num_awaiting else ""
+    working = num_groups - num_awaiting
+    return f"explore step {explore_step}: the pipeline works on {working} groups{awaiting}"
+
+
+def _describe(work: OpenWork) -> str:
+    still_open = f"{work.num_open} of {work.num_all} assignments still open"
+    holders = f", held by explorer {' and '.join(work.holders)}" if work.holders else ""
+    pending = f", {work.num_pending} not leased" if work.num_pending else ""
+    return still_open + holders + pending
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseRequest:
+    """An explorer's request for work."""
+
+    key: StageKey
+    explorer_id: str
+    max_assignments: int
+    lease_seconds: float
+    held: Collection[str] | None
+    """Tokens of all leases that it holds; None if not given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """Leases for the explorer."""
+
+    grants: Sequence[Grant]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """No work now; a lease may expire after `look_again_seconds`."""
+
+    reason: str
+    look_again_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """There will be no more work."""
+
+    state: Literal["drained", "cancelled"]
+    reason: str
+
+
+LeaseAnswer = Granted | Waiting | Ended
+
+
+async def lease(connection: AsyncConnection, request: LeaseRequest) -> LeaseAnswer:
+    """Leases work, or returns the reason why there is none."""
+    stage = await lock_stage(connection, request.key)
+    if ended := _ended(stage):
+        return ended
+    await _free_lost(connection, request)
+    stage, refused = await _open_explore_steps(connection, stage, request.max_assignments)
+    grants = await take_leases(
+        connection,
+        stage,
+        explorer_id=request.explorer_id,
+        max_assignments=request.max_assignments,
+        lease_seconds=request.lease_seconds,
+    )
+    if grants:
+        return Granted(grants)
+    may_end = refused.is_final and not stage.plan.needs_training
+    if may_end and await finish_if_explored(connection, stage):
+        return Ended("drained", "")
+    reason = await _why_nothing(connection, stage, refused)
+    return Waiting(reason, await seconds_until_expiry(connection, stage.key))
+
+
+async def _free_lost(connection: AsyncConnection, request: LeaseRequest) -> None:
+    """Frees leases that were granted in a response that the explorer never received."""
+    if request.held is None:
+        return
+    if await free_lost_leases(connection, request.key, request.explorer_id, request.held):
+        await notify(connection, work_topic(request.key))
+
+
+def _ended(stage: Stage) -> Ended | None:
+    if stage.state is StageState.FINISHED:
+        return Ended("drained", "")
+    if not stage.is_open:
+        return Ended("cancelled", stage.reason)
+    return None
+
+
+async def _open_explore_steps(
+    connection: AsyncConnection, stage: Stage, max_assignments: int
+) -> tuple[Stage, Refusal]:
+    """Opens steps until one is refused or there is enough for the lease; returns the refusal.
+
+    Thousands of steps may be allowed to open; opening all of them in one call would exceed its
+    deadline.
+    """
+    num_drawn = 0
+    while num_drawn < max_assignments:
+        stage, refused = await _refusal(connection, stage)
+        if refused is not None:
+            if refused.wants_version and not stage.wants_version:
+                await ask_for_version(connection, stage)
+            return stage, refused
+        num_tasks = await count_tasks_to_draw(connection, stage)
+        stage = await _open_explore_step(connection, stage, num_tasks)
+        num_drawn += num_tasks
+    return stage, Refusal(f"explore step {stage.explore_step + 1} opens with the next lease")
+
+
+async def _refusal(connection: AsyncConnection, stage: Stage) -> tuple[Stage, Refusal | None]:
+    """Returns the reason why the next explore step does not open now; None if it does."""
+    refused = refusal(stage)
+    if refused is None:
+        stage, refused = await lack_of_tasks(connection, stage)
+    if refused is None:
+        load = await current_load(connection, stage)
+        refused = lack_of_credit(stage, load) or lack_of_weights(stage, load)
+    return stage, refused
+
+
+async def _open_explore_step(connection: AsyncConnection, stage: Stage, num_tasks: int) -> Stage:
+    version = version_to_open(stage)
+    stage = dataclasses.replace(stage, explore_step=stage.explore_step + 1, step_version=version)
+    stage = await draw_assignments(
+        connection,
+        stage,
+        num_tasks,
+        first_position=0,
+        refill_round=0,
+        required_version=version,
+    )
+    await evaluate_between(connection, stage)
+    await say_how_far(connection, stage)
+    return stage
+
+
+async def draw_assignments(
+    connection: AsyncConnection,
+    stage: Stage,
+    num_tasks: int,
+    *,
+    first_position: int,
+    refill_round: int,
+    required_version: int,
+) -> Stage:
+    """Draws tasks for explore step `stage.explore_step`; selectors never go back."""
+    drawn = await draw_tasks(connection, stage, num_tasks, version=required_version)
+    num_drawn = await cursor_after(connection, stage, num_tasks)
+    new = [
+        NewAssignment(
+            kind=AssignmentKind.TRAIN,
+            taskset=task.taskset,
+            task_index=task.row,
+            explore_step=stage.explore_step,
+            position=first_position + i,
+            refill_round=refill_round,
+            required_version=required_version,
+            repeat_times=stage.repeat_times,
+            awaits_feedback=task.awaits_feedback,
+        )
+        for i, task in enumerate(drawn)
+    ]
+    stage = dataclasses.replace(stage, num_drawn=num_drawn)
+    async with unanswered(connection):
+        await insert_assignments(connection, stage.key, new)
+        await update_stage(
+            connection,
+            stage.key,
+            explore_step=stage.explore_step,
+            num_drawn=stage.num_drawn,
+            step_version=stage.step_version,
+        )
+    telemetry.drawn(stage.key, new)
+    return stage
+
+
+async def _why_nothing(connection: AsyncConnection, stage: Stage, refused: Refusal) -> str:
+    if stage.published is None and stage.finished_step is None:
+        return "the trainer has not published weights yet"
+    evaluation, rollouts = await oldest_open_work(
+        connection, stage.key, AssignmentKind.EVAL, AssignmentKind.TRAIN
+    )
+    if evaluation:
+        return describe_evaluation(evaluation)
+    if rollouts:
+        if rollouts.required_version > (stage.published or 0):
+            return describe_needed_version(rollouts, stage.published or 0)
+        return describe_rollouts(rollouts)
+    if not refused.is_final:
+        return refused.reason
+    if not stage.plan.needs_training:
+        return f"{refused.reason}; the pipeline works on what came of the last ones"
+    return (
+        f"{refused.reason}; the trainer has trained step {stage.trained_step} of "
+        f"{stage.total_train_steps}, its end opens the last evaluation"
+    )

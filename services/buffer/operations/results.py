@@ -1,0 +1,328 @@
+"""Stores results of runs, and ends the assignments whose runs have all ended."""
+
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.results import AssignmentView, Judge, KnownAttempt, Result, Verdict
+from services.buffer.domain.stage import (
+    OPEN_ASSIGNMENT,
+    AssignmentKind,
+    AssignmentState,
+    AttemptState,
+    ExperienceState,
+    Fate,
+    RunState,
+    Stage,
+)
+from services.buffer.domain.tasks import Notice
+from services.buffer.operations.evaluation import close_evaluation
+from services.buffer.operations.feedback import by_awaited
+from services.buffer.operations.stage_end import finish_if_done
+from services.buffer.store.assignments import end_assignments
+from services.buffer.store.bulk_insert import FEW_ROWS
+from services.buffer.store.database import (
+    SCOPES_TOPIC,
+    committing,
+    notify,
+    stage_topics,
+    unanswered,
+)
+from services.buffer.store.experiences import insert_experiences
+from services.buffer.store.feedback import hold_scopes
+from services.buffer.store.pipeline import open_scopes
+from services.buffer.store.reports import log_event
+from services.buffer.store.runs import (
+    Before,
+    insert_attempts,
+    load_before,
+    update_open_counts,
+    update_runs,
+)
+from services.buffer.store.segments import Held, grow_segment, open_segment
+from services.buffer.store.stages import in_order, update_stage
+from trinity.types import StageKey
+
+KEPT_AS = {
+    AttemptState.SUPERSEDED: ExperienceState.SUPERSEDED,
+    AttemptState.LATE: ExperienceState.LATE,
+}
+
+
+class WantsStageAlone(Exception):
+    """Raised when consequences of these results need an exclusive lock on their stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """Decisions on a stage's results, and what to store."""
+
+    stage: Stage
+    verdicts: Sequence[Verdict]
+    touched: Sequence[AssignmentView]
+    samples: Sequence[tuple[Result, ExperienceState]]
+    held: Held
+    """Size of the segment including these samples."""
+
+    @property
+    def new(self) -> list[Verdict]:
+        """Verdicts on results that are stored."""
+        return [verdict for verdict in self.verdicts if verdict.state is not None]
+
+    @property
+    def ended(self) -> list[AssignmentView]:
+        """Assignments whose runs have all ended."""
+        return [view for view in self.touched if _has_ended(view)]
+
+    @property
+    def num_rows(self) -> int:
+        """Number of attempts and samples to store."""
+        return len(self.new) + sum(len(result.experiences) for result, _ in self.samples)
+
+
+@dataclass(frozen=True, slots=True)
+class Settler:
+    """Stores batches of results in the caller's transaction.
+
+    Several transactions may do so concurrently, even for one stage, unless they have results of the
+    same assignments. All other operations on the stage are exclusive with them.
+    """
+
+    segment_max_rows: int
+    segment_max_bytes: int
+
+    @asynccontextmanager
+    async def settled(
+        self, connection: AsyncConnection, results: Sequence[Result], *, is_alone: bool
+    ) -> AsyncIterator[list[Verdict]]:
+        """Judges and stores results together with everything that follows from them.
+
+        The block may add statements but must not read their results. The commit follows it.
+
+        Raises: WantsStageAlone when another transaction must do it with `is_alone`.
+        """
+        judged = await _judge_all(connection, results, is_alone=is_alone)
+        if not is_alone and any(self._asks_more(part) for part in judged):
+            raise WantsStageAlone
+        known = {part.stage.key for part in judged}
+        verdicts = [_unknown(result) for result in results if result.key not in known]
+        verdicts += [verdict for part in judged for verdict in part.verdicts]
+        are_few = sum(part.num_rows for part in judged) <= FEW_ROWS
+        if not are_few:  # many rows are streamed with COPY
+            for part in judged:
+                await _store(connection, part)
+        if is_alone:
+            async with unanswered(connection):
+                await _settle(connection, judged, are_stored=not are_few)
+            for part in judged:
+                await self._go_on(connection, part)
+            async with committing(connection):
+                yield verdicts
+            return
+        async with committing(connection):
+            await _settle(connection, judged, are_stored=not are_few)
+            yield verdicts
+
+    def _is_full(self, held: Held) -> bool:
+        return held.num_rows >= self.segment_max_rows or held.num_bytes >= self.segment_max_bytes
+
+    def _asks_more(self, judged: _Judged) -> bool:
+        """Returns whether the consequences need to read results of the database."""
+        return self._is_full(judged.held) or bool(_measured(judged.ended))
+
+    async def _go_on(self, connection: AsyncConnection, judged: _Judged) -> None:
+        key = judged.stage.key
+        if self._is_full(judged.held):
+            await update_stage(connection, key, segment_id=await open_segment(connection, key))
+        await _end_evaluations(connection, judged.stage, judged.ended)
+
+
+async def _judge_all(
+    connection: AsyncConnection, results: Sequence[Result], *, is_alone: bool
+) -> list[_Judged]:
+    """Judges the results of existing stages."""
+    by_stage: dict[StageKey, list[Result]] = defaultdict(list)
+    for result in results:
+        by_stage[result.key].append(result)
+    judged = []
+    earlier: list[KnownAttempt] = []  # attempts of the previous stages
+    for key in in_order(by_stage):
+        before = await load_before(connection, key, by_stage[key], is_alone=is_alone)
+        if before is not None:
+            judged.append(_judge(before, by_stage[key], earlier))
+    return judged
+
+
+def _judge(before: Before, results: Sequence[Result], earlier: list[KnownAttempt]) -> _Judged:
+    stage = before.stage
+    judge = Judge(
+        assignments=before.views,
+        known=[*before.known, *earlier],
+        stage_is_open=stage.is_open,
+        max_attempts=stage.max_attempts,
+    )
+    verdicts = [judge.judge(result) for result in results]
+    earlier += judge.stored
+    new = [verdict for verdict in verdicts if verdict.state is not None]
+    ids = {verdict.result.assignment_id: None for verdict in new}
+    samples = [part for verdict in new for part in _samples(stage, verdict, before.views)]
+    sizes = [len(experience.body) for result, _ in samples for experience in result.experiences]
+    held = before.held
+    return _Judged(
+        stage=stage,
+        verdicts=verdicts,
+        touched=[before.views[assignment_id] for assignment_id in ids],
+        samples=samples,
+        held=Held(held.num_rows + len(sizes), held.num_bytes + sum(sizes)),
+    )
+
+
+async def _settle(
+    connection: AsyncConnection, judged: Sequence[_Judged], *, are_stored: bool
+) -> None:
+    """Stores attempts with their samples, unless already stored, and their consequences."""
+    for part in judged:
+        if not are_stored:
+            await _store(connection, part)
+        await _store_runs(connection, part)
+    # Rows that results of other assignments lock too are locked last, in a fixed order.
+    for part in judged:
+        await _grow(connection, part)
+    for part in judged:
+        await _close(connection, part.stage, part.ended)
+
+
+async def _store(connection: AsyncConnection, judged: _Judged) -> None:
+    stage = judged.stage
+    await insert_attempts(connection, stage.key, judged.new)
+    await insert_experiences(connection, stage.key, stage.segment_id, judged.samples)
+
+
+def _samples(
+    stage: Stage, verdict: Verdict, views: Mapping[str, AssignmentView]
+) -> Iterable[tuple[Result, ExperienceState]]:
+    """Returns the parts of a result to store, with their states."""
+    if not verdict.result.experiences:
+        return ()
+    state = _state_of(verdict, views[verdict.result.assignment_id])
+    return by_awaited(stage, verdict.result, state)
+
+
+async def _grow(connection: AsyncConnection, judged: _Judged) -> None:
+    """Adds the stored samples to the size of the segment."""
+    stage = judged.stage
+    sizes = [
+        len(experience.body) for result, _ in judged.samples for experience in result.experiences
+    ]
+    if sizes:
+        await grow_segment(connection, stage.key, stage.segment_id, len(sizes), sum(sizes))
+
+
+async def _store_runs(connection: AsyncConnection, judged: _Judged) -> None:
+    """Stores the state of the runs whose results counted."""
+    places = {
+        (verdict.result.assignment_id, verdict.result.run)
+        for verdict in judged.new
+        if verdict.state in (AttemptState.WON, AttemptState.FAILED)
+    }
+    by_id = {view.assignment_id: view for view in judged.touched}
+    changed = [
+        (assignment_id, number, by_id[assignment_id].runs[number])
+        for assignment_id, number in sorted(places)
+    ]
+    key = judged.stage.key
+    await update_runs(connection, key, changed)
+    await update_open_counts(
+        connection, key, sorted({assignment_id for assignment_id, _ in places})
+    )
+
+
+def _unknown(result: Result) -> Verdict:
+    reason = f"stage {result.key.stage} of experiment {result.key.experiment_id} is not open"
+    return Verdict(result=result, fate=Fate.REJECTED, reason=reason)
+
+
+def _state_of(verdict: Verdict, view: AssignmentView) -> ExperienceState:
+    assert verdict.state is not None
+    if verdict.state in KEPT_AS:
+        return KEPT_AS[verdict.state]
+    return ExperienceState.RAW if view.kind is AssignmentKind.TRAIN else ExperienceState.EVAL
+
+
+async def _close(
+    connection: AsyncConnection, stage: Stage, ended: Sequence[AssignmentView]
+) -> None:
+    """Ends assignments whose runs have all ended, and starts what waits for them."""
+    key = stage.key
+    closed = [view for view in ended if _has_winner(view)]
+    given_up = [view for view in ended if not _has_winner(view)]
+    await end_assignments(
+        connection, key, [view.assignment_id for view in closed], AssignmentState.CLOSED, ""
+    )
+    for view in given_up:
+        await end_assignments(
+            connection, key, [view.assignment_id], AssignmentState.GIVEN_UP, _reason(view)
+        )
+    await _say_given_up(connection, stage, given_up)
+    trained = [view.assignment_id for view in closed if view.kind is AssignmentKind.TRAIN]
+    await open_scopes(connection, key, trained)
+    if stage.plan.config.buffer.await_feedback:
+        await hold_scopes(connection, key, trained)
+    if given_up:
+        # An explore step that is processed as a whole may have waited for these alone.
+        await notify(connection, SCOPES_TOPIC, *stage_topics(key))
+
+
+async def _end_evaluations(
+    connection: AsyncConnection, stage: Stage, ended: Sequence[AssignmentView]
+) -> None:
+    """Closes complete evaluations; for train groups, the pipeline notifies when it is done."""
+    measured = _measured(ended)
+    for version, taskset in sorted(measured):
+        await close_evaluation(connection, stage, version, taskset)
+    if measured:
+        await finish_if_done(connection, stage)
+        await notify(connection, *stage_topics(stage.key))
+
+
+def _measured(ended: Iterable[AssignmentView]) -> set[tuple[int, str]]:
+    """Returns versions and tasksets of evaluations that some of these belong to."""
+    return {(view.explore_step, view.taskset) for view in ended if view.kind is AssignmentKind.EVAL}
+
+
+def _has_ended(view: AssignmentView) -> bool:
+    return view.state in OPEN_ASSIGNMENT and all(
+        run.state is not RunState.OPEN for run in view.runs.values()
+    )
+
+
+def _has_winner(view: AssignmentView) -> bool:
+    return any(run.state is RunState.WON for run in view.runs.values())
+
+
+def _reason(view: AssignmentView) -> str:
+    return next((run.reason for run in view.runs.values() if run.reason), "")
+
+
+async def _say_given_up(
+    connection: AsyncConnection, stage: Stage, views: Sequence[AssignmentView]
+) -> None:
+    if not views:
+        return
+    first = views[0]
+    what = "evaluation of version" if first.kind is AssignmentKind.EVAL else "explore step"
+    text = (
+        f"{what} {first.explore_step}: {_given_up(len(views))} "
+        f"row {first.task_index} of {first.taskset}: {_reason(first)}"
+    )
+    await log_event(connection, stage.key, Notice(text=text))
+
+
+def _given_up(num_tasks: int) -> str:
+    """Returns the count of tasks, to precede the example whose reason is given."""
+    if num_tasks == 1:
+        return "1 task was given up, as all of its runs failed:"
+    return f"{num_tasks} tasks were given up, as all of their runs failed; one of them,"

@@ -1,0 +1,141 @@
+"""Retires the contents that a stage no longer needs, by segment."""
+
+from dataclasses import dataclass
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.replay import last_step_let_go
+from services.buffer.domain.stage import Stage, first_unbatched_step
+from services.buffer.domain.tasks import Notice
+from services.buffer.store.curation import oldest_kept_step
+from services.buffer.store.ready_rows import segments_taken
+from services.buffer.store.replay import segments_replayed
+from services.buffer.store.reports import log_event
+from services.buffer.store.segments import (
+    old_segments,
+    retire_segments,
+    retired_segments,
+    segments_batched,
+    segments_evaluated,
+    segments_reopened,
+    segments_waiting,
+)
+from services.buffer.store.stages import get_stage, list_stopped, list_unfinished, lock_stage
+from trinity.types import StageKey
+
+
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """Counts of what was retired."""
+
+    num_segments: int = 0
+    num_rows: int = 0
+    num_bytes: int = 0
+
+
+@dataclass(slots=True)
+class _Seen:
+    let_go: int
+    up_to: int
+    segments: set[int]
+
+
+class BatchedSegments:
+    """A cache of the segments with samples of batches that are or may be trained again.
+
+    A recorded batch never changes, so only batches recorded since the last call are read. The cache
+    is rebuilt when older batches are no longer needed.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[StageKey, _Seen] = {}
+
+    async def of(self, connection: AsyncConnection, stage: Stage) -> set[int]:
+        """Returns all of them; the cost grows with the batches recorded since the last call."""
+        let_go = last_step_let_go(stage, await oldest_kept_step(connection, stage))
+        seen = self._seen.get(stage.key)
+        if seen is None or seen.let_go != let_go:
+            seen = self._seen[stage.key] = _Seen(let_go, let_go, set())
+        found = await segments_batched(connection, stage, seen.up_to + 1, stage.recorded_step)
+        seen.segments |= found
+        seen.up_to = max(seen.up_to, stage.recorded_step)
+        return seen.segments
+
+
+async def retire_contents(
+    connection: AsyncConnection, key: StageKey, batched: BatchedSegments
+) -> Retired:
+    """Retires every old segment that holds nothing needed.
+
+    The stage's lock is held, so transactions that take rows or begin to retrain them run before or
+    after. A retired segment is never needed again, so it may be dropped at any later time.
+    """
+    before = await get_stage(connection, key)
+    if before.plan.config.buffer.keep_steps is None:
+        return Retired()
+    await batched.of(connection, before)  # most of the work, done before taking the lock
+    stage = await lock_stage(connection, key)
+    old = await old_segments(connection, stage)
+    unneeded = old and old - await needed_segments(connection, stage, batched)
+    if not unneeded:
+        return Retired()
+    is_first = not await retired_segments(connection, key)
+    rows = await retire_segments(connection, key, unneeded)
+    if is_first:
+        await _say_so(connection, stage)
+    return Retired(
+        num_segments=len(rows),
+        num_rows=sum(row.num_rows for row in rows),
+        num_bytes=sum(row.num_bytes for row in rows),
+    )
+
+
+async def needed_segments(
+    connection: AsyncConnection, stage: Stage, batched: BatchedSegments
+) -> set[int]:
+    """Returns segments with contents that may still be read.
+
+    These hold samples that may enter a batch, samples of batches that are or may be trained again,
+    of running evaluations, of groups that are retried when the stage is reopened, and samples in
+    the replay pool.
+    """
+    key = stage.key
+    return {
+        *await segments_waiting(connection, key),
+        *await batched.of(connection, stage),
+        *await segments_evaluated(connection, key),
+        *await segments_reopened(connection, key, first_unbatched_step(stage)),
+        *await segments_replayed(connection, key),
+        *await _trained_again(connection, stage),
+    }
+
+
+async def _trained_again(connection: AsyncConnection, stage: Stage) -> set[int]:
+    """Returns segments that another, unfinished stage reads from this one.
+
+    A stage that failed or was cancelled may be reopened: it then trains its newest batches again
+    and takes further samples after them. A stage that trains recorded batches takes no others.
+    """
+    found: set[int] = set()
+    for other in await list_stopped(connection, stage.key):
+        if other.plan.stored_rollouts and other.samples_key == stage.key:
+            first = await oldest_kept_step(connection, other) + 1
+            found |= await segments_batched(connection, other, first, other.recorded_step)
+    for other in await list_unfinished(connection, stage.key.tenant, ""):
+        if other.key == stage.key or other.samples_key != stage.key:
+            continue
+        if other.plan.stored_rollouts is not None:
+            found |= {*await segments_taken(connection, stage.key)}
+        elif (stored := other.plan.stored_batches) is not None:
+            first, last = stored.first_step, stored.last_step
+            found |= await segments_batched(connection, stage, first, last)
+    return found
+
+
+async def _say_so(connection: AsyncConnection, stage: Stage) -> None:
+    kept = stage.plan.config.buffer.keep_steps
+    text = (
+        f"contents of old samples are removed from now on (`buffer.keep_steps: {kept}`); what "
+        "they were, and the batches they were in, stays known"
+    )
+    await log_event(connection, stage.key, Notice(text=text))

@@ -1,0 +1,326 @@
+"""Reopens a stage that failed or was cancelled."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.stage import (
+    AssignmentKind,
+    Stage,
+    StageState,
+    TasksetKind,
+    first_unbatched_step,
+    parse_plan,
+)
+from services.buffer.domain.tasks import Notice, StageOpened
+from services.buffer.operations.explore_steps import (
+    begin_exploring,
+    prepare_selector,
+    steps_of_explored,
+)
+from services.buffer.operations.retrain import find_source, newest_benched
+from services.buffer.store.database import insert_rows, key_columns, notify, stage_topics
+from services.buffer.store.ready_rows import count_taken
+from services.buffer.store.reports import log_event
+from services.buffer.store.schema import stage_taskset
+from services.buffer.store.segments import open_segment
+from services.buffer.store.stages import (
+    StageTaskset,
+    find_stage,
+    get_stage,
+    insert_stage,
+    lock_stage,
+    update_stage,
+)
+from services.buffer.store.stragglers import (
+    find_cancelled,
+    find_lost,
+    forget_refills,
+    reopen_assignments,
+    reopen_evaluations,
+    reopen_left_out_scopes,
+)
+from services.buffer.store.tasksets import hold_tasksets
+from services.buffer.types import NeededTaskset
+from trinity.config.plan import StagePlan
+from trinity.config.plan_parts import (
+    ResolvedExperienceBuffer,
+    ResolvedTaskset,
+    Selector,
+    StoredRollouts,
+)
+from trinity.config.stored_rollouts import check_rows
+from trinity.config.too_few_rows import too_few_rows
+from trinity.errors import InvalidRequest, PreconditionFailed, UserError
+from trinity.types import StageKey
+
+ENDINGS = {StageState.FAILED: "had failed", StageState.CANCELLED: "was cancelled"}
+
+
+async def reopen_stage(connection: AsyncConnection, stage: Stage) -> None:
+    """Resumes the work where it stopped; the caller holds the stage's lock.
+
+    Lost work is retried, because a person may have fixed the cause. No lease is granted until the
+    trainer has published weights.
+    """
+    await update_stage(connection, stage.key, state=StageState.OPEN, reason="", published=None)
+    evaluated = await reopen_evaluations(connection, stage.key)
+    await reopen_assignments(connection, stage.key, evaluated)
+    if stage.plan.needs_rollout and stage.finished_step is None:
+        await _reopen_training(connection, stage)
+    text = f"stage {stage.key.stage} goes on; it {ENDINGS[stage.state]}: {stage.reason}"
+    await log_event(connection, stage.key, Notice(text=text))
+
+
+async def _reopen_training(connection: AsyncConnection, stage: Stage) -> None:
+    """Reopens lost tasks, but only up to the planned number: refills replaced some of them."""
+    key = stage.key
+    await forget_refills(connection, key, stage.explore_step)
+    cancelled = await find_cancelled(connection, key, AssignmentKind.TRAIN)
+    first_step = first_unbatched_step(stage)
+    lost = await find_lost(connection, key, first_step)
+    num_planned = (stage.explore_step - first_step + 1) * stage.plan.config.buffer.batch_size
+    num_alive = lost.num_drawn - len(lost.unshaped) - len(lost.given_up)
+    num_wanted = max(0, num_planned - num_alive)
+    unshaped = lost.unshaped[:num_wanted]
+    given_up = lost.given_up[: num_wanted - len(unshaped)]
+    await reopen_left_out_scopes(connection, key, unshaped)
+    await reopen_assignments(connection, key, [*cancelled, *given_up])
+
+
+async def count_explored(connection: AsyncConnection, stage: Stage) -> int:
+    """Returns the number of rows for a stage that trains on stored experiences.
+
+    Their stage is locked, so that their contents cannot be removed before this transaction ends.
+
+    Raises: PreconditionFailed when they are missing, too few for a batch, or have other advantages.
+    """
+    stored = _stored(stage)
+    _check_ended(stage, await find_stage(connection, stage.samples_key), stored)
+    source = await lock_stage(connection, stage.samples_key)
+    try:
+        check_rows(stage.plan, source.plan, stored)
+    except UserError as error:
+        raise PreconditionFailed(str(error)) from error
+    num_rows, num_gone = await count_taken(connection, source.key)
+    _check_enough(stage, source, num_rows, num_gone)
+    return num_rows
+
+
+def _stored(stage: Stage) -> StoredRollouts:
+    assert stage.plan.stored_rollouts is not None, "the stage trains on stored experiences"
+    return stage.plan.stored_rollouts
+
+
+def _check_ended(stage: Stage, source: Stage | None, stored: StoredRollouts) -> None:
+    """Checks that the source is finished; a stage of another run may have been stopped instead."""
+    what = f"stage {stage.key.stage} trains on what {stored.words} has stored"
+    if not stored.run:
+        if source is None or source.state is not StageState.FINISHED:
+            raise PreconditionFailed(f"{what}, which is not finished")
+    elif source is None:
+        raise PreconditionFailed(
+            f"{what}, and there is no such stage here: name one with "
+            "`experience_buffer.source_run` and `source_stage`"
+        )
+    elif source.is_open:
+        raise PreconditionFailed(
+            f"{what}, which is still running: let it finish, or stop it gracefully, and start again"
+        )
+
+
+def _check_enough(stage: Stage, source: Stage, num_rows: int, num_gone: int) -> None:
+    size = stage.plan.train_batch_size
+    if num_rows >= size:
+        return
+    removed = f" with contents (those of {num_gone} more were removed, {_kept(source)})"
+    raise PreconditionFailed(
+        f"{_stored(stage).words} has stored {num_rows} experiences{removed if num_gone else ''}, a "
+        f"batch of stage {stage.key.stage} takes {size}: explore more steps, or lower "
+        "`buffer.train_batch_size`"
+    )
+
+
+async def say_what_is_taken(connection: AsyncConnection, stage: Stage) -> None:
+    """Logs the number of rows taken from another run, and of those whose contents are gone."""
+    stored = stage.plan.stored_rollouts
+    if stored is None or not stored.run or stage.plan.stored_batches is not None:
+        return
+    source = await get_stage(connection, stage.samples_key)
+    num_rows, num_gone = await count_taken(connection, source.key)
+    text = f"trains on {num_rows:,} experiences of {stored.words}"
+    if num_gone:
+        text += f"; the contents of {num_gone:,} further ones were removed there ({_kept(source)})"
+    await log_event(connection, stage.key, Notice(text=text))
+
+
+def _kept(source: Stage) -> str:
+    return f"`buffer.keep_steps: {source.plan.config.buffer.keep_steps}`"
+
+
+MAX_STEPS = 10**12
+"""More steps than can be trained, but few enough to compute with."""
+STEPPED = (TasksetKind.TRAIN, TasksetKind.DATA)
+"""Kinds of tasksets whose rows determine the number of steps."""
+
+
+def needed_tasksets(plan: StagePlan) -> list[NeededTaskset]:
+    """Returns all tasksets of a plan; in mode train only the one with the data."""
+    if plan.stored_batches is not None or plan.stored_rollouts is not None:
+        return []
+    if not plan.needs_rollout:
+        return [_needed(plan.experience_buffer, TasksetKind.DATA)]
+    experts = [plan.expert_buffer] if plan.expert_buffer else []
+    return [
+        *(_needed(taskset, TasksetKind.TRAIN) for taskset in plan.tasksets),
+        *(_needed(taskset, TasksetKind.EVAL) for taskset in plan.eval_tasksets),
+        *(_needed(taskset, TasksetKind.EXPERT) for taskset in experts),
+    ]
+
+
+def _needed(
+    taskset: ResolvedTaskset | ResolvedExperienceBuffer, kind: TasksetKind
+) -> NeededTaskset:
+    return NeededTaskset(
+        name=taskset.name,
+        kind=kind,
+        path=taskset.path,
+        split=taskset.split,
+        subset_name=taskset.subset_name,
+        table=taskset.table,
+        is_queue=kind is TasksetKind.TRAIN and taskset.storage_type == "queue",
+        feature_keys=() if kind is TasksetKind.EVAL else taskset.selector.feature_keys,
+        pipeline=taskset.task_pipeline,
+    )
+
+
+async def open_stage(
+    connection: AsyncConnection,
+    key: StageKey,
+    plan_json: str,
+    seed: int,
+    tasksets: Sequence[StageTaskset],
+) -> Stage:
+    """Creates the stage, or updates the plan of an existing one, whose tasksets stay the same.
+
+    A stage that failed or was cancelled is reopened.
+
+    Raises: InvalidRequest when plan and data give more than `MAX_STEPS` steps;
+    PreconditionFailed when they give none.
+    """
+    plan = parse_plan(plan_json)
+    is_new = await insert_stage(connection, key, plan=plan_json, seed=seed, segment_id=0)
+    await lock_stage(connection, key)
+    if is_new:
+        await _hold(connection, key.tenant, tasksets)
+    await _take_tasksets(connection, key, plan, tasksets)
+    size = await _size_of(connection, key, plan, tasksets)
+    if max(size.total_train_steps, size.total_explore_steps) > MAX_STEPS:
+        raise InvalidRequest(f"plan_json: it gives more than {MAX_STEPS} steps with these data")
+    if tasksets and (reason := too_few_rows(plan, size.num_rows)):
+        names = ", ".join(taskset.name for taskset in tasksets if taskset.kind in STEPPED)
+        raise PreconditionFailed(f"stage {key.stage}, taskset {names}: its {reason}")
+    await update_stage(connection, key, plan=plan_json, **asdict(size))
+    stage = await get_stage(connection, key)
+    if is_new:
+        await _begin(connection, stage)
+    elif stage.state in (StageState.FAILED, StageState.CANCELLED):
+        await reopen_stage(connection, stage)
+    if not plan.needs_training:
+        await begin_exploring(connection, await get_stage(connection, key))
+    await notify(connection, *stage_topics(key))
+    return await get_stage(connection, key)
+
+
+async def _take_tasksets(
+    connection: AsyncConnection, key: StageKey, plan: StagePlan, tasksets: Sequence[StageTaskset]
+) -> None:
+    """Stores the tasksets of the stage; existing ones stay as they are."""
+    rows = [
+        {
+            **key_columns(key),
+            "name": taskset.name,
+            "taskset_id": taskset.taskset_id,
+            "kind": taskset.kind,
+            "num_rows": taskset.num_rows,
+        }
+        for taskset in tasksets
+    ]
+    await insert_rows(connection, stage_taskset, rows, ignore_existing=True)
+    for taskset, selector in _selected(plan, tasksets):
+        await prepare_selector(connection, key, taskset, selector)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Size:
+    """Number of rows, and of the steps they make."""
+
+    num_rows: int
+    total_train_steps: int
+    total_explore_steps: int
+
+
+async def _size_of(
+    connection: AsyncConnection, key: StageKey, plan: StagePlan, tasksets: Sequence[StageTaskset]
+) -> _Size:
+    num_stored = 0
+    if plan.stored_rollouts is not None and plan.stored_batches is None:
+        num_stored = await count_explored(connection, await get_stage(connection, key))
+    num_rows = sum(taskset.num_rows for taskset in tasksets if taskset.kind in STEPPED) + num_stored
+    total_train_steps = plan.num_train_steps(num_rows)
+    if num_stored:
+        total_train_steps = min(total_train_steps, steps_of_explored(plan, num_stored))
+    if plan.stored_batches is not None:
+        source = await find_source(connection, key.tenant, plan.stored_batches)
+        num_rows, total_train_steps = source.num_rows, source.total_train_steps
+    return _Size(
+        num_rows=num_rows,
+        total_train_steps=total_train_steps,
+        total_explore_steps=plan.num_explore_steps(num_rows) if plan.needs_rollout else 0,
+    )
+
+
+async def _begin(connection: AsyncConnection, stage: Stage) -> None:
+    """Initialises a new stage."""
+    key, plan = stage.key, stage.plan
+    await update_stage(connection, key, segment_id=await open_segment(connection, key))
+    if plan.stored_batches is not None:
+        before = plan.stored_batches.first_step - 1
+        await update_stage(connection, key, recorded_step=before, trained_step=before)
+    if plan.benched is not None:
+        newest = await newest_benched(connection, stage)
+        await update_stage(connection, key, recorded_step=newest, trained_step=newest)
+    await _log_opened(connection, stage)
+    await say_what_is_taken(connection, stage)
+
+
+async def _hold(connection: AsyncConnection, tenant: str, tasksets: Sequence[StageTaskset]) -> None:
+    """Locks the tasksets, because a client may have deleted one after it was looked up."""
+    held = await hold_tasksets(connection, tenant, [taskset.taskset_id for taskset in tasksets])
+    for taskset in tasksets:
+        if taskset.taskset_id not in held:
+            raise PreconditionFailed(
+                f"taskset {taskset.name} was deleted at this moment: start again"
+            )
+
+
+def _selected(
+    plan: StagePlan, tasksets: Sequence[StageTaskset]
+) -> Iterator[tuple[StageTaskset, Selector]]:
+    """Yields tasksets that rows are drawn from, with their selectors."""
+    selectors = {taskset.name: taskset.selector for taskset in plan.tasksets}
+    for buffer in (plan.experience_buffer, *plan.auxiliary_buffers):
+        selectors[buffer.name] = buffer.selector
+    for taskset in tasksets:
+        if taskset.kind is not TasksetKind.EVAL and taskset.name in selectors:
+            yield taskset, selectors[taskset.name]
+
+
+async def _log_opened(connection: AsyncConnection, stage: Stage) -> None:
+    event = StageOpened(
+        total_train_steps=stage.total_train_steps,
+        total_explore_steps=stage.total_explore_steps,
+        num_tasks=stage.num_rows,
+    )
+    await log_event(connection, stage.key, event)

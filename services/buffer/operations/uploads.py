@@ -1,0 +1,143 @@
+"""Stores tasks that clients upload; retries are idempotent.
+
+An upload counts its rows. A retry sends all rows from the first, and only those beyond the count
+are added. Two clients that send the same upload concurrently store each row once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.tasks import RefusedRow
+from services.buffer.store.database import notify, tasksets_topic, work_topic
+from services.buffer.store.stages import stages_using
+from services.buffer.store.tasksets import (
+    Taskset,
+    delete_tasks,
+    find_taskset,
+    insert_tasks,
+    update_taskset,
+)
+from services.buffer.store.uploads import (
+    Upload,
+    complete_upload,
+    delete_uploads,
+    find_upload,
+    grow_upload,
+    insert_submitted,
+    insert_upload,
+)
+from trinity.errors import InvalidRequest, PreconditionFailed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadKey:
+    """A request that stores tasks under a name."""
+
+    tenant: str
+    name: str
+    request_id: str
+    is_queue: bool
+
+
+async def begin_upload(connection: AsyncConnection, key: UploadKey) -> Upload:
+    """Returns the current upload; the unfinished one of another request is replaced.
+
+    Raises: PreconditionFailed when the taskset accepts no more rows; InvalidRequest when the
+    request id was used for another taskset.
+    """
+    await insert_submitted(connection, key.tenant, key.name, is_queue=key.is_queue)
+    found = await _locked(connection, key)
+    upload = await find_upload(connection, key.tenant, key.request_id)
+    if upload is not None:
+        if upload.taskset_id != found.taskset_id:
+            raise InvalidRequest("request_id: it was used for another taskset, choose a new one")
+        await grow_upload(connection, key.tenant, key.request_id, 0)
+        return upload
+    if found.is_queue != key.is_queue:
+        kind = "a queue: say so" if found.is_queue else "no queue: choose another name"
+        raise PreconditionFailed(f"taskset {key.name} is {kind}")
+    if found.is_complete:
+        why = "is closed" if found.is_queue else "was submitted before"
+        raise PreconditionFailed(f"taskset {key.name} {why}: choose another name")
+    if not found.is_queue:
+        await _start_over(connection, key, found)
+    await insert_upload(connection, key.tenant, key.request_id, found.taskset_id)
+    return Upload(
+        taskset_id=found.taskset_id, num_stored=0, num_refused=0, refused=[], is_complete=False
+    )
+
+
+async def _start_over(connection: AsyncConnection, key: UploadKey, found: Taskset) -> None:
+    await delete_uploads(connection, key.tenant, found.taskset_id)
+    await delete_tasks(connection, key.tenant, found.taskset_id)
+    await update_taskset(connection, key.tenant, found.taskset_id, num_rows=0)
+
+
+async def store_rows(
+    connection: AsyncConnection, key: UploadKey, first: int, bodies: Sequence[str]
+) -> None:
+    """Stores rows of an upload; `first` is the number of accepted rows before them.
+
+    Raises: PreconditionFailed when the taskset was taken over, deleted or closed meanwhile.
+    """
+    found, upload = await _held(connection, key)
+    new = bodies[max(0, upload.num_stored - first) :]
+    if upload.is_complete:
+        return
+    await grow_upload(connection, key.tenant, key.request_id, len(new))
+    if not new:
+        return
+    if found.is_complete:
+        raise PreconditionFailed(f"taskset {key.name} is closed: choose another name")
+    await insert_tasks(connection, key.tenant, found.taskset_id, found.num_rows, new)
+    num_rows = found.num_rows + len(new)
+    await update_taskset(connection, key.tenant, found.taskset_id, num_rows=num_rows)
+    if found.is_queue:
+        await _wake(connection, key.tenant, found.taskset_id)
+
+
+async def end_upload(
+    connection: AsyncConnection, key: UploadKey, num_refused: int, refused: Sequence[RefusedRow]
+) -> Upload:
+    """Completes the upload, and its taskset too unless that is a queue."""
+    found, upload = await _held(connection, key)
+    if not upload.is_complete:
+        await complete_upload(
+            connection, key.tenant, key.request_id, num_refused=num_refused, refused=refused
+        )
+        if not found.is_queue:
+            await update_taskset(connection, key.tenant, found.taskset_id, is_complete=True)
+        await notify(connection, tasksets_topic(key.tenant))
+    ended = await find_upload(connection, key.tenant, key.request_id)
+    assert ended is not None
+    return ended
+
+
+async def _held(connection: AsyncConnection, key: UploadKey) -> tuple[Taskset, Upload]:
+    found = await find_taskset(connection, key.tenant, name=key.name, for_update=True)
+    upload = await find_upload(connection, key.tenant, key.request_id)
+    if found is None or upload is None or upload.taskset_id != found.taskset_id:
+        raise PreconditionFailed(f"another client took over the taskset {key.name}, or deleted it")
+    return found, upload
+
+
+async def _locked(connection: AsyncConnection, key: UploadKey) -> Taskset:
+    found = await find_taskset(connection, key.tenant, name=key.name, for_update=True)
+    if found is None:
+        raise PreconditionFailed(f"taskset {key.name} was deleted at this moment: submit it again")
+    return found
+
+
+async def close_queue(connection: AsyncConnection, tenant: str, found: Taskset) -> None:
+    """Closes a queue; stages that draw from it end with the tasks it has."""
+    await update_taskset(connection, tenant, found.taskset_id, is_complete=True)
+    await notify(connection, tasksets_topic(tenant))
+    await _wake(connection, tenant, found.taskset_id)
+
+
+async def _wake(connection: AsyncConnection, tenant: str, taskset_id: str) -> None:
+    topics = [work_topic(key) for key in await stages_using(connection, tenant, taskset_id)]
+    if topics:
+        await notify(connection, *topics)

@@ -1,0 +1,275 @@
+"""Reads values from whole samples that some functions need and database columns lack."""
+
+import asyncio
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.struct_pb2 import Value
+
+from services.buffer.domain.group import Detail, Group, Outcome
+from services.buffer.domain.operators import Chain, Comparison, Operator
+from services.buffer.domain.stage import Stage
+from services.buffer.store.database import Database
+from services.buffer.store.experiences import load_bodies, load_raw_samples
+from services.buffer.store.pipeline import Claim
+from services.buffer.types import Shaped
+from services.buffer.workers.functions import FunctionFailed, Functions
+from trinity.algorithm.advantage.needs import Needs
+from trinity.algorithm.advantage.samples import Advantages
+from trinity.api.v1 import experience_pb2 as pb
+from trinity.codec import sequence_from_proto
+from trinity.operators.rollouts import Content
+from trinity.tensor_codec import tensor_from_proto
+from trinity.types import StageKey
+from trinity.waits import Waits
+
+
+def read_details(bodies: Iterable[bytes], needs: Needs) -> list[Detail]:
+    """Returns the needed values of each sample, in the same order."""
+    return [_detail(pb.Experience.FromString(body), needs) for body in bodies]
+
+
+def _detail(message: pb.Experience, needs: Needs) -> Detail:
+    return Detail(
+        mean_logprob=_mean_logprob(message) if needs.mean_logprobs else math.nan,
+        step_reward=_number(message, needs.step_reward_key),
+        state=_state(message, needs.state_key),
+        numbers={key: _number(message, key) for key in needs.numbers},
+        content=_content(message) if needs.content else None,
+    )
+
+
+def _content(message: pb.Experience) -> Content:
+    body = message.sequence if message.HasField("sequence") else message.pair.chosen
+    return Content(
+        prompt_text=body.prompt_text,
+        response_text=body.response_text,
+        info=MessageToDict(message.info),
+        metrics={**message.metrics, **message.reward_parts},
+    )
+
+
+def _mean_logprob(message: pb.Experience) -> float:
+    """Returns the mean over the tokens that are trained on; 0 if there are none."""
+    body = message.sequence if message.HasField("sequence") else message.pair.chosen
+    sequence = sequence_from_proto(body)
+    own = sequence.rollout_logprobs[sequence.action_mask]
+    return float(np.mean(own, dtype=np.float64)) if len(own) else 0.0
+
+
+def _number(message: pb.Experience, key: str) -> float:
+    """Returns the number under the key, NaN if there is none."""
+    if not key:
+        return math.nan
+    if key in message.info:
+        value = message.info.fields[key]
+        kind = value.WhichOneof("kind")
+        if kind == "bool_value":
+            return float(value.bool_value)
+        return value.number_value if kind == "number_value" else math.nan
+    for numbers in (message.metrics, message.reward_parts):
+        if key in numbers:
+            return numbers[key]
+    if key in message.arrays:
+        data = tensor_from_proto(message.arrays[key]).data
+        return float(data.sum()) if data.size == 1 else math.nan
+    return math.nan
+
+
+def _state(message: pb.Experience, key: str) -> str:
+    """Returns a text that is equal for equal values under the key; empty if there is none."""
+    if not key:
+        return ""
+    if key in message.info:
+        return _text(message.info.fields[key])
+    if key in message.metrics:
+        return repr(message.metrics[key])
+    if key in message.arrays:
+        tensor = message.arrays[key]
+        digest = hashlib.sha256(tensor.data).hexdigest()
+        return f"{tensor.dtype} {list(tensor.shape)} {digest}"
+    return ""
+
+
+def _text(value: Value) -> str:
+    match value.WhichOneof("kind"):
+        case "string_value":
+            return value.string_value
+        case "number_value":
+            return repr(value.number_value)
+        case "null_value" | None:
+            return ""
+        case _:
+            return value.SerializeToString(deterministic=True).hex()
+
+
+SHOWN_AFTER_SECONDS = 1.0
+READ_AT_ONCE = 256
+"""Whole samples that are in memory together."""
+NOTHING_TO_COMPARE = Advantages(np.zeros(0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Groups that functions process in one call."""
+
+    claims: Sequence[Claim]
+    comparison: Comparison
+
+    def shaped(self, chain: Chain, outcomes: Sequence[Outcome]) -> list[Shaped]:
+        """Returns the result of each group; for a whole explore step, one error fails all."""
+        failed = next((outcome for outcome in outcomes if outcome.error), None)
+        if failed and chain.needs.whole_step:
+            outcomes = [failed for _ in outcomes]
+        return [
+            Shaped(claim=claim, operator=chain.advantage.name, outcome=outcome)
+            for claim, outcome in zip(self.claims, outcomes, strict=True)
+        ]
+
+    def failed(self, chain: Chain, operator: Operator, error: str) -> list[Shaped]:
+        """Returns the groups as failed."""
+        function = operator.title if operator.kind == "operator" else ""
+        outcome = Outcome(error=error, function=function)
+        return self.shaped(chain, [outcome for _ in self.claims])
+
+
+@dataclass(slots=True, kw_only=True)
+class Work:
+    """Parts that go from function to function, and the results of finished ones."""
+
+    chain: Chain
+    parts: list[Part]
+    done: list[Shaped] = field(default_factory=list)
+
+    def operated(self, operator: Operator, answers: Sequence[Any]) -> None:
+        """Continues with the samples that an operator left; drops parts that were not tried."""
+        going = []
+        for part, answer in zip(self.parts, answers, strict=False):
+            try:
+                if isinstance(answer, str):
+                    raise ValueError(answer)
+                comparison = part.comparison.changed(operator.name, answer)
+                going.append(replace(part, comparison=comparison))
+            except ValueError as error:
+                self.done += part.failed(self.chain, operator, str(error))
+        self.parts = going
+
+    def compared(self, answers: Sequence[Any]) -> None:
+        """Finishes the parts with their advantages."""
+        for part, answer in zip(self.parts, answers, strict=False):
+            try:
+                if isinstance(answer, str):
+                    raise ValueError(answer)
+                self.done += part.shaped(self.chain, part.comparison.outcomes(answer))
+            except ValueError as error:
+                self.done += part.failed(self.chain, self.chain.advantage, str(error))
+        self.parts = []
+
+    def take_empty(self) -> None:
+        """Finishes parts without samples, which need no function."""
+        empty = [part for part in self.parts if not part.comparison.ids]
+        asked = [part for part in self.parts if part.comparison.ids]
+        self.parts = empty
+        self.compared([NOTHING_TO_COMPARE for _ in empty])
+        self.parts = asked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shaper:
+    """Computes results for groups without changing the database."""
+
+    database: Database
+    functions: Functions
+    waits: Waits
+
+    async def chain_of(self, stage: Stage) -> Chain:
+        """Returns the stage's functions with their needs; load errors surface when called."""
+        chain = Chain.of(stage.plan)
+        operators = [await self._with_needs(operator) for operator in chain.operators]
+        return Chain(operators=tuple(operators), advantage=await self._with_needs(chain.advantage))
+
+    async def _with_needs(self, operator: Operator) -> Operator:
+        try:
+            return replace(operator, needs=await self.functions.needs(operator))
+        except FunctionFailed:
+            return operator
+
+    async def shape(self, stage: Stage, chain: Chain, claims: Sequence[Claim]) -> list[Shaped]:
+        """Returns the results of these groups; missing groups were not tried."""
+        groups = await self._load_groups(stage.key, claims)
+        details = await self._load_details(stage.key, chain, groups)
+        parts = await asyncio.to_thread(_parts, chain, claims, groups, details, stage.seed)
+        work = Work(chain=chain, parts=parts)
+        for operator in chain.steps:
+            work.take_empty()
+            samples = [part.comparison.samples for part in work.parts]
+            with self._shown(operator, claims):
+                answers = await self.functions.compute(operator, samples)
+            if operator.kind == "operator":
+                await asyncio.to_thread(work.operated, operator, answers)
+            else:
+                await asyncio.to_thread(work.compared, answers)
+        return work.done
+
+    def _shown(self, operator: Operator, claims: Sequence[Claim]) -> AbstractContextManager[None]:
+        what = f"{len(claims)} groups, the first of assignment {claims[0].assignment_id}"
+        kind = "experience operator" if operator.kind == "operator" else "advantage function"
+        return self.waits.if_longer(
+            SHOWN_AFTER_SECONDS,
+            for_=kind,
+            reason=f"{operator.name} to shape {what}",
+            deadline_seconds=0.0 if operator.is_built_in else self.functions.limit_seconds,
+        )
+
+    async def _load_groups(self, key: StageKey, claims: Sequence[Claim]) -> list[Group]:
+        ids = [claim.assignment_id for claim in claims]
+        async with self.database.autocommit() as connection:
+            samples = await load_raw_samples(connection, key, ids)
+        return [
+            Group(
+                explore_step=claim.explore_step,
+                position=claim.position,
+                samples=samples[claim.assignment_id],
+            )
+            for claim in claims
+        ]
+
+    async def _load_details(
+        self, key: StageKey, chain: Chain, groups: Sequence[Group]
+    ) -> dict[str, Detail]:
+        """Returns values of whole samples that the functions need, by experience."""
+        if not chain.needs.reads_samples:
+            return {}
+        ids = [sample.experience_id for group in groups for sample in group.compared]
+        details: dict[str, Detail] = {}
+        for first in range(0, len(ids), READ_AT_ONCE):
+            chunk = ids[first : first + READ_AT_ONCE]
+            async with self.database.transaction() as connection:
+                bodies = await load_bodies(connection, key, chunk)
+            read = await asyncio.to_thread(read_details, bodies, chain.needs)
+            details |= zip(chunk, read, strict=True)
+        return details
+
+
+def _parts(
+    chain: Chain,
+    claims: Sequence[Claim],
+    groups: Sequence[Group],
+    details: Mapping[str, Detail],
+    seed: int,
+) -> list[Part]:
+    """Returns one part for all groups, or one for each."""
+    size = len(groups) if chain.takes_many_groups else 1
+    return [
+        Part(
+            claims=claims[first : first + size],
+            comparison=Comparison.of(groups[first : first + size], details, seed),
+        )
+        for first in range(0, len(groups), size)
+    ]

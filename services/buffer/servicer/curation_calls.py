@@ -1,0 +1,207 @@
+"""RPC methods for data curation: exclude, include, delete, feedback, distribution shift."""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+
+from services.buffer.domain.population import Generated, Population, shifts
+from services.buffer.domain.stage import ExperienceState
+from services.buffer.domain.tasks import Filter
+from services.buffer.operations.curation import (
+    Deleted,
+    Excluded,
+    Included,
+    check_deletable,
+    delete_experiences,
+    exclude_experiences,
+    include_experiences,
+    was_excluded,
+)
+from services.buffer.operations.feedback import Given, give_feedback
+from services.buffer.operations.training import newest_population
+from services.buffer.servicer.common import Context
+from services.buffer.servicer.convert import few_of, key_of, sentence_of
+from services.buffer.servicer.samples import (
+    Pages,
+    Part,
+    count_to_proto,
+    feedback_of,
+    filter_of,
+    with_reward,
+)
+from services.buffer.store.curation import UNTRAINED
+from services.buffer.store.database import Database
+from services.buffer.store.segments import Count
+from services.buffer.store.stages import get_stage
+from trinity.api.v1 import query_pb2 as pb
+from trinity.errors import InvalidRequest
+from trinity.types import StageKey
+
+MAX_REASONS = 10
+FEEDBACK_AT_ONCE = 100
+"""Most samples in one transaction, each read and written whole."""
+Asked = pb.ExcludeExperiencesRequest | pb.DeleteExperiencesRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class SteeringCalls:
+    """ExcludeExperiences, IncludeExperiences, DeleteExperiences, GiveFeedback, GetPopulation."""
+
+    database: Database
+
+    async def ExcludeExperiences(
+        self, request: pb.ExcludeExperiencesRequest, _: Context
+    ) -> pb.ExcludeExperiencesResponse:
+        """Excludes samples from training."""
+        key, wanted, reason = _asked(request)
+        done = Excluded()
+        async for part in self._parts(key, wanted):
+            done.num_batched += sum(row.state is ExperienceState.BATCHED for row in part.rows)
+            if request.dry_run:
+                done.num_excluded += sum(row.state in UNTRAINED for row in part.rows)
+                continue
+            async with self.database.transaction() as connection:
+                done.num_excluded += await exclude_experiences(connection, key, part.rows, reason)
+        return pb.ExcludeExperiencesResponse(
+            num_excluded=done.num_excluded, num_batched=done.num_batched
+        )
+
+    async def IncludeExperiences(
+        self, request: pb.IncludeExperiencesRequest, _: Context
+    ) -> pb.IncludeExperiencesResponse:
+        """Includes excluded samples again."""
+        key, wanted = _named(request)
+        if wanted.states not in ((), (ExperienceState.EXCLUDED,)):
+            raise InvalidRequest("filter: only excluded samples can be included: give no state")
+        meant = wanted.states or (ExperienceState.EXCLUDED, ExperienceState.BATCHED)
+        wanted = replace(wanted, states=meant)
+        done = Included()
+        async for part in self._parts(key, wanted):
+            rows = [row for row in part.rows if was_excluded(row)]
+            if not rows:
+                continue
+            async with self.database.transaction() as connection:
+                counts = await include_experiences(
+                    connection, key, rows, is_dry_run=request.dry_run
+                )
+            done.num_included += counts.num_included
+            done.num_too_late += counts.num_too_late
+        return pb.IncludeExperiencesResponse(
+            num_included=done.num_included, num_too_late=done.num_too_late
+        )
+
+    async def DeleteExperiences(
+        self, request: pb.DeleteExperiencesRequest, _: Context
+    ) -> pb.DeleteExperiencesResponse:
+        """Deletes the content of samples: of all that match, or of none."""
+        key, wanted, reason = _asked(request)
+        found = Deleted()
+        async for part in self._parts(key, wanted):
+            rows = [row for row in part.rows if row.state is not ExperienceState.DELETED]
+            if not rows:
+                continue
+            found.num_deleted += len(rows)
+            async with self.database.transaction() as connection:
+                await check_deletable(connection, key, wanted.kind, rows)
+        if request.dry_run:
+            return pb.DeleteExperiencesResponse(num_deleted=found.num_deleted)
+        done = Deleted()
+        async for part in self._parts(key, wanted):
+            async with self.database.transaction() as connection:
+                counts = await delete_experiences(connection, key, wanted.kind, part.rows, reason)
+            done.num_deleted += counts.num_deleted
+            done.num_bytes += counts.num_bytes
+        return pb.DeleteExperiencesResponse(num_deleted=done.num_deleted, num_bytes=done.num_bytes)
+
+    async def _parts(self, key: StageKey, wanted: Filter) -> AsyncIterator[Part]:
+        async with self.database.transaction() as connection:
+            await get_stage(connection, key)
+        pages = Pages(database=self.database, key=key, wanted=wanted, with_content=False)
+        async for part in pages.parts():
+            if part.rows:
+                yield part
+
+    async def GiveFeedback(
+        self, request: pb.GiveFeedbackRequest, _: Context
+    ) -> pb.GiveFeedbackResponse:
+        """Sets rewards that samples wait for."""
+        key = key_of(request.key)
+        feedback = [feedback_of(message) for message in few_of(request.feedback, "feedback")]
+        done = Given()
+        for first in range(0, len(feedback), FEEDBACK_AT_ONCE):
+            async with self.database.transaction() as connection:
+                chunk = feedback[first : first + FEEDBACK_AT_ONCE]
+                result = await give_feedback(connection, key, chunk, with_reward)
+            done.num_set += result.num_set
+            done.num_known += result.num_known
+            done.refused += result.refused
+        return pb.GiveFeedbackResponse(
+            num_set=done.num_set,
+            num_known=done.num_known,
+            refused=[
+                pb.RefusedFeedback(experience_id=experience_id, reason=reason)
+                for experience_id, reason in done.refused
+            ],
+        )
+
+    async def GetPopulation(
+        self, request: pb.GetPopulationRequest, _: Context
+    ) -> pb.GetPopulationResponse:
+        """Compares the generated samples with the trained ones."""
+        key = key_of(request.key)
+        async with self.database.transaction() as connection:
+            stage = await get_stage(connection, key)
+            found = await newest_population(connection, stage)
+        return pb.GetPopulationResponse() if found is None else _population(found)
+
+
+def _asked(request: Asked) -> tuple[StageKey, Filter, str]:
+    """Returns key, filter and reason.
+
+    Raises: InvalidRequest when the filter or the reason is empty.
+    """
+    key, wanted = _named(request)
+    reason = sentence_of(request.reason)
+    if not reason:
+        raise InvalidRequest("reason: say why; it is kept with the samples")
+    return key, wanted, reason
+
+
+def _named(request: Asked | pb.IncludeExperiencesRequest) -> tuple[StageKey, Filter]:
+    """Returns key and filter.
+
+    Raises: InvalidRequest when the filter is empty, because it would match everything.
+    """
+    wanted = filter_of(request.filter)
+    if wanted.is_empty:
+        raise InvalidRequest("filter: give at least one condition; without any it names everything")
+    return key_of(request.key), wanted
+
+
+def _population(found: Population) -> pb.GetPopulationResponse:
+    return pb.GetPopulationResponse(
+        first_explore_step=found.first_step,
+        last_explore_step=found.last_step,
+        num_runs=sum(found.runs_of.values()),
+        num_generated=len(found.samples),
+        num_trained=found.num_trained,
+        comparisons=[
+            pb.Comparison(
+                name=shift.name,
+                generated_mean=shift.generated_mean,
+                trained_mean=shift.trained_mean,
+                shift=shift.distance,
+                is_significant=shift.is_significant,
+            )
+            for shift in shifts(found)
+        ],
+        left_out=[count_to_proto(count) for count in _left_out(found.samples)],
+    )
+
+
+def _left_out(samples: Sequence[Generated]) -> list[Count]:
+    counted = Counter((sample.state, sample.reason) for sample in samples if not sample.is_trained)
+    return [
+        Count(state=ExperienceState(state), reason=reason, number=number)
+        for (state, reason), number in counted.most_common(MAX_REASONS)
+    ]

@@ -1,0 +1,253 @@
+"""RPC methods for explorers: leases of assignments."""
+
+import hashlib
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+
+from services.buffer.domain.stage import AssignmentKind, Fate
+from services.buffer.ingest.wire import Unparsable, check_parts
+from services.buffer.operations.leasing import (
+    Ended,
+    Granted,
+    LeaseAnswer,
+    LeaseRequest,
+    Waiting,
+    lease,
+)
+from services.buffer.servicer.common import Context, Parts
+from services.buffer.servicer.convert import (
+    few_of,
+    key_of,
+    lease_seconds_of,
+    tokens_of,
+    uuid_of,
+    wait_of,
+)
+from services.buffer.store.database import notify, producer_topic, work_topic
+from services.buffer.store.leases import Grant, release_leases, renew_leases
+from services.buffer.store.reports import (
+    Report,
+    load_fates,
+    load_reports,
+    newest_report,
+    store_blob,
+)
+from services.buffer.store.stages import get_stage, lock_stage
+from services.buffer.telemetry import leased
+from trinity.api.v1 import buffer_pb2 as pb
+from trinity.errors import InvalidRequest, TooLarge
+from trinity.telemetry import tracing
+
+Response = pb.LeaseAssignmentsResponse
+KINDS = {
+    AssignmentKind.TRAIN: pb.ASSIGNMENT_KIND_TRAIN,
+    AssignmentKind.EVAL: pb.ASSIGNMENT_KIND_EVAL,
+}
+SHORTEST_LOOK_SECONDS = 1.0
+ENDED_STATES = {"drained": Response.STATE_DRAINED, "cancelled": Response.STATE_CANCELLED}
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLook:
+    """The result of one poll for work."""
+
+    answer: LeaseAnswer
+
+    @property
+    def is_final(self) -> bool:
+        """True if the answer is not a wait."""
+        return not isinstance(self.answer, Waiting)
+
+    @property
+    def look_again_seconds(self) -> float | None:
+        """Delay until another explorer's lease may expire; bounded below to avoid a busy loop."""
+        if not isinstance(self.answer, Waiting) or self.answer.look_again_seconds is None:
+            return None
+        return max(SHORTEST_LOOK_SECONDS, self.answer.look_again_seconds)
+
+
+class LeaseCalls(Parts):
+    """LeaseAssignments, RenewLeases, ReleaseLeases."""
+
+    async def LeaseAssignments(
+        self, request: pb.LeaseAssignmentsRequest, _: Context
+    ) -> pb.LeaseAssignmentsResponse:
+        """Leases work, waiting until there is some."""
+        if request.max_assignments < 1:
+            raise InvalidRequest("max_assignments must be 1 or more")
+        wanted = LeaseRequest(
+            key=key_of(request.key),
+            explorer_id=uuid_of(request.explorer_id, "explorer_id"),
+            max_assignments=request.max_assignments,
+            lease_seconds=lease_seconds_of(request.lease_seconds),
+            held=_held_by(request),
+        )
+
+        begun_ns = 0
+
+        async def look() -> LeaseLook:
+            nonlocal wanted, begun_ns
+            begun_ns = tracing.now_ns()
+            async with self.database.transaction() as connection:
+                answer = await lease(connection, wanted)
+            wanted = replace(wanted, held=None)  # lost leases were freed by the first poll
+            return LeaseLook(answer)
+
+        topic = work_topic(wanted.key)
+        answer = await self.poller.poll(topic, wait_of(request.wait_seconds), look)
+        return _response(answer, wanted.lease_seconds, lambda grant: leased(grant, begun_ns))
+
+    async def RenewLeases(
+        self, request: pb.RenewLeasesRequest, _: Context
+    ) -> pb.RenewLeasesResponse:
+        """Extends leases; returns the ones that were lost."""
+        key, tokens = key_of(request.key), tokens_of(request.leases)
+        seconds = lease_seconds_of(request.lease_seconds)
+        explorer_id = uuid_of(request.explorer_id, "explorer_id")
+        async with self.database.transaction() as connection:
+            await get_stage(connection, key)
+            held = await renew_leases(connection, key, explorer_id, tokens, seconds)
+        return pb.RenewLeasesResponse(
+            lost_assignment_ids=[
+                assignment_id for assignment_id in tokens if assignment_id not in held
+            ],
+            remaining_seconds=seconds,
+        )
+
+    async def ReleaseLeases(
+        self, request: pb.ReleaseLeasesRequest, _: Context
+    ) -> pb.ReleaseLeasesResponse:
+        """Releases leases, so that other explorers can take the work."""
+        key, tokens = key_of(request.key), tokens_of(request.leases)
+        explorer_id = uuid_of(request.explorer_id, "explorer_id")
+        async with self.database.transaction() as connection:
+            await lock_stage(connection, key)
+            num_released = await release_leases(connection, key, explorer_id, tokens)
+            await notify(connection, work_topic(key))
+        return pb.ReleaseLeasesResponse(num_released=num_released)
+
+
+def _held_by(request: pb.LeaseAssignmentsRequest) -> Collection[str] | None:
+    return tokens_of(request.held.leases).values() if request.HasField("held") else None
+
+
+def _response(
+    answer: LeaseAnswer, lease_seconds: float, leased: Callable[[Grant], str]
+) -> pb.LeaseAssignmentsResponse:
+    match answer:
+        case Granted(grants):
+            response = Response(state=Response.STATE_GRANTED, remaining_seconds=lease_seconds)
+            for grant in grants:
+                _add(response, grant, leased(grant))
+            return response
+        case Waiting(reason, _):
+            return Response(state=Response.STATE_WAITING, reason=reason)
+        case Ended(state, reason):
+            return Response(state=ENDED_STATES[state], reason=reason)
+
+
+def _add(response: pb.LeaseAssignmentsResponse, grant: Grant, traceparent: str) -> None:
+    """Adds an assignment in place: assigning a message to a field would copy all its bytes."""
+    response.assignments.add(
+        id=grant.assignment_id,
+        kind=KINDS[grant.kind],
+        explore_step=grant.explore_step,
+        position=grant.position,
+        taskset=grant.taskset,
+        task_index=grant.task_index,
+        task_json=grant.task_json,
+        runs=grant.runs,
+        first_attempt=grant.first_attempt,
+        lease_token=grant.lease_token,
+        required_version=grant.required_version,
+        required_incarnation=grant.required_incarnation,
+        repeat_times=grant.repeat_times,
+        traceparent=traceparent,
+    )
+
+
+MAX_SEQUENCES = 100_000
+REPORTS_A_MESSAGE = 1_000
+STATES = {
+    Fate.COMMITTED: pb.CommitReport.STATE_COMMITTED,
+    Fate.SUPERSEDED: pb.CommitReport.STATE_SUPERSEDED,
+    Fate.LATE: pb.CommitReport.STATE_LATE,
+    Fate.REJECTED: pb.CommitReport.STATE_REJECTED,
+}
+
+
+class CommitCalls(Parts):
+    """UploadBlob, WatchCommits."""
+
+    async def UploadBlob(
+        self, requests: AsyncIterator[pb.UploadBlobRequest], _: Context
+    ) -> pb.UploadBlobResponse:
+        """Stores content that is too large for a message, after verifying its hash."""
+        async with self.uploads.receive(requests) as upload:
+            if hashlib.sha256(upload.body).digest() != upload.sha256:
+                raise InvalidRequest("the content does not have this SHA-256")
+            body = bytes(upload.body)
+            try:
+                check_parts(body)
+            except Unparsable as error:
+                raise TooLarge(f"the content cannot be taken as results: {error}") from error
+            async with self.database.transaction() as connection:
+                await store_blob(connection, upload.tenant, upload.sha256, body)
+        return pb.UploadBlobResponse(size=len(body))
+
+    async def WatchCommits(
+        self, request: pb.WatchCommitsRequest, _: Context
+    ) -> AsyncIterator[pb.WatchCommitsResponse]:
+        """Streams the commit states that a producer asks for, then each new one."""
+        producer = uuid_of(request.producer, "producer")
+        sequences = few_of(request.sequences, "sequences", MAX_SEQUENCES)
+        seen: int | None = None
+        async for _change in self.poller.changes(producer_topic(producer)):
+            if seen is None:
+                seen = await self._newest(producer)
+                async for reports in self._known(producer, list(sequences)):
+                    yield _message(reports)
+            async for reports in self._after(producer, seen):
+                seen = reports[-1].number
+                yield _message(reports)
+
+    async def _newest(self, producer: str) -> int:
+        """Returns the newest report; read first, so that a commit in between is never missed."""
+        async with self.database.autocommit() as connection:
+            return await newest_report(connection, producer)
+
+    async def _known(self, producer: str, sequences: Sequence[int]) -> AsyncIterator[list[Report]]:
+        """Yields the reports known now, in parts; one empty part if there are none."""
+        last, told = 0, REPORTS_A_MESSAGE
+        while told == REPORTS_A_MESSAGE:
+            async with self.database.autocommit() as connection:
+                reports = await load_fates(
+                    connection, producer, sequences, after_sequence=last, limit=REPORTS_A_MESSAGE
+                )
+            if reports or not last:
+                yield reports
+            told, last = len(reports), reports[-1].sequence if reports else last
+
+    async def _after(self, producer: str, number: int) -> AsyncIterator[list[Report]]:
+        """Yields reports after a number, in parts."""
+        told = REPORTS_A_MESSAGE
+        while told == REPORTS_A_MESSAGE:
+            async with self.database.autocommit() as connection:
+                reports = await load_reports(
+                    connection, producer, after=number, limit=REPORTS_A_MESSAGE
+                )
+            if reports:
+                number = reports[-1].number
+                yield reports
+            told = len(reports)
+
+
+def _message(reports: list[Report]) -> pb.WatchCommitsResponse:
+    return pb.WatchCommitsResponse(
+        reports=[
+            pb.CommitReport(
+                sequence=report.sequence, state=STATES[report.fate], reason=report.reason
+            )
+            for report in reports
+        ]
+    )

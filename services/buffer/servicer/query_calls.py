@@ -1,0 +1,276 @@
+"""RPC methods of QueryService that read: stored samples, and the samples of each train step."""
+
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.stage import ExperienceState, Stage
+from services.buffer.servicer.common import Context
+from services.buffer.servicer.convert import key_of, name_of, uuid_of, version_to_proto
+from services.buffer.servicer.samples import (
+    Pages,
+    Part,
+    by_size,
+    count_to_proto,
+    cursor_of,
+    cursor_to_text,
+    filter_of,
+    record_to_proto,
+    use_to_proto,
+)
+from services.buffer.store.batches import (
+    BatchHead,
+    Item,
+    find_batch,
+    load_attempt,
+    load_items,
+    load_tasks,
+    load_uses,
+    newest_version_up_to,
+    sizes_of_tasks,
+    times_trained,
+)
+from services.buffer.store.database import Database
+from services.buffer.store.experiences import find_bodies
+from services.buffer.store.queries import StoredExperience, find_by_prefix, load_experiences
+from services.buffer.store.segments import (
+    StoredStage,
+    count_by_reason,
+    retired_segments,
+    stored_stages,
+)
+from services.buffer.store.stages import get_stage
+from trinity.api.v1 import buffer_pb2, query_pb2
+from trinity.codec import stage_key_to_proto
+from trinity.errors import InvalidRequest, NotFound
+from trinity.types import StageKey
+
+HEX_DIGITS = frozenset("0123456789abcdef")
+NUM_DIGITS = 32
+"""Number of hex digits of a UUID."""
+ITEMS_A_MESSAGE = 256
+UNLIMITED = 2**62
+
+
+@dataclass(frozen=True, kw_only=True)
+class LookingCalls:
+    """ListStages, ListExperiences, GetExperience, GetStep."""
+
+    database: Database
+
+    async def ListStages(
+        self, request: query_pb2.ListStagesRequest, _: Context
+    ) -> query_pb2.ListStagesResponse:
+        """Lists the stages with counts of their samples."""
+        tenant = name_of(request.tenant, "tenant") if request.tenant else ""
+        experiment = request.experiment_id
+        wanted = uuid_of(experiment, "experiment_id") if experiment else ""
+        async with self.database.transaction() as connection:
+            stages = await stored_stages(connection, tenant, wanted)
+        return query_pb2.ListStagesResponse(stages=[await self._stage(stage) for stage in stages])
+
+    async def _stage(self, stored: StoredStage) -> query_pb2.StoredStage:
+        async with self.database.transaction() as connection:
+            counts = await count_by_reason(connection, stored.key)
+        return query_pb2.StoredStage(
+            key=stage_key_to_proto(stored.key),
+            state=stored.state,
+            trained_step=stored.trained_step,
+            recorded_step=stored.recorded_step,
+            counts=[count_to_proto(count) for count in counts],
+        )
+
+    async def ListExperiences(
+        self, request: query_pb2.ListExperiencesRequest, _: Context
+    ) -> AsyncIterator[query_pb2.ListExperiencesResponse]:
+        """Streams the samples that match the filter."""
+        key, wanted = key_of(request.key), filter_of(request.filter)
+        if request.limit < 0:
+            raise InvalidRequest(f"limit is {request.limit}: 0 is for all")
+        async with self.database.transaction() as connection:
+            stage = await get_stage(connection, key)
+        pages = Pages(
+            database=self.database,
+            key=key,
+            wanted=wanted,
+            with_content=request.with_content,
+            latest_first=request.latest_first,
+        )
+        num_left = request.limit or UNLIMITED
+        async for part in pages.parts(cursor_of(request.cursor)):
+            yield await self._page(stage, part, num_left)
+            num_left -= len(part.rows)
+            if num_left <= 0:
+                return
+
+    async def _page(self, stage: Stage, part: Part, most: int) -> query_pb2.ListExperiencesResponse:
+        key, rows = stage.key, part.rows[:most]
+        async with self.database.transaction() as connection:
+            uses = await load_uses(connection, key, [row.experience_id for row in rows])
+            removed = await _removed(connection, stage, rows)
+        end = part.end if len(rows) == len(part.rows) else rows[-1].cursor
+        return query_pb2.ListExperiencesResponse(
+            experiences=[
+                record_to_proto(
+                    key.stage,
+                    row,
+                    uses.get(row.experience_id, []),
+                    part.bodies.get(row.experience_id),
+                    removed.get(row.experience_id, ""),
+                )
+                for row in rows
+            ],
+            cursor=cursor_to_text(end),
+        )
+
+    async def GetExperience(
+        self, request: query_pb2.GetExperienceRequest, _: Context
+    ) -> query_pb2.GetExperienceResponse:
+        """Returns one sample with its content."""
+        key = key_of(request.key)
+        async with self.database.transaction() as connection:
+            stage = await get_stage(connection, key)
+            own_id = await _only(connection, key, request.experience_id)
+            sample = (await load_experiences(connection, key, [own_id]))[own_id]
+            body = (await find_bodies(connection, key, [own_id])).get(own_id)
+            removed = (await _removed(connection, stage, [sample])).get(own_id, "")
+            uses = await load_uses(connection, key, [own_id])
+            seconds, metrics = await load_attempt(
+                connection, key, sample.assignment_id, sample.cursor.run, sample.attempt
+            )
+        return query_pb2.GetExperienceResponse(
+            experience=record_to_proto(key.stage, sample, uses.get(own_id, []), body, removed),
+            run_seconds=seconds,
+            run_metrics=metrics,
+        )
+
+    async def GetStep(
+        self, request: query_pb2.GetStepRequest, _: Context
+    ) -> AsyncIterator[query_pb2.GetStepResponse]:
+        """Streams the composition of a train step."""
+        key = key_of(request.key)
+        async with self.database.transaction() as connection:
+            stage = await get_stage(connection, key)
+            batch = await find_batch(connection, key, request.step)
+            if batch is None:
+                raise NotFound(
+                    f"step {request.step} of stage {key.stage} has no batch; "
+                    f"the newest that has one is {stage.recorded_step}"
+                )
+            head = await _head(connection, stage, batch)
+        yield query_pb2.GetStepResponse(head=head)
+        for first in range(0, batch.num_rows, ITEMS_A_MESSAGE):
+            async for rows in self._step_rows(stage, batch.step, first):
+                yield query_pb2.GetStepResponse(rows=query_pb2.StepRows(rows=rows))
+
+    async def _step_rows(
+        self, stage: Stage, step: int, first: int
+    ) -> AsyncIterator[Sequence[query_pb2.StepRow]]:
+        """Yields up to `ITEMS_A_MESSAGE` rows of a step from `first` on, in parts."""
+        async with self.database.transaction() as connection:
+            items = await load_items(connection, stage, step, first=first, count=ITEMS_A_MESSAGE)
+            sizes = await _sizes(connection, stage, items)
+
+        def size_of(item: Item) -> int:
+            return 0 if item.data_row is None else sizes.get(item.data_row, 0)
+
+        for part in by_size(items, size_of):
+            async with self.database.transaction() as connection:
+                rows = await _rows(connection, stage, part)
+            yield rows
+
+
+def digits_of(prefix: str, name: str) -> str:
+    """Returns the hex digits of a UUID prefix, given without dashes or with the usual ones.
+
+    Raises: InvalidRequest when it is not the prefix of a UUID.
+    """
+    lowered = prefix.lower()
+    digits = lowered.replace("-", "")
+    if 0 < len(digits) <= NUM_DIGITS and HEX_DIGITS.issuperset(digits):
+        with_dashes = str(uuid.UUID(digits.ljust(NUM_DIGITS, "0")))
+        if lowered == digits or with_dashes.startswith(lowered):
+            return digits
+    raise InvalidRequest(f"{name} {prefix[:60]!r} is not a UUID or the beginning of one")
+
+
+async def _only(connection: AsyncConnection, key: StageKey, prefix: str) -> str:
+    """Returns the id of the only sample with the prefix.
+
+    Raises: InvalidRequest when several samples match, NotFound when none does.
+    """
+    found = await find_by_prefix(connection, key, digits_of(prefix, "experience_id"), limit=2)
+    if len(found) > 1:
+        raise InvalidRequest(f"several samples begin with {prefix}: give more digits")
+    if not found:
+        raise NotFound(f"stage {key.stage} holds no sample {prefix}")
+    return found[0]
+
+
+async def _removed(
+    connection: AsyncConnection, stage: Stage, rows: Sequence[StoredExperience]
+) -> dict[str, str]:
+    """Returns reasons, by experience, for contents that retention removed."""
+    retired = await retired_segments(connection, stage.key)
+    kept = stage.plan.config.buffer.keep_steps
+    text = f"removed as older than all that is kept (`buffer.keep_steps: {kept}`)"
+    retired_rows = [row for row in rows if row.segment_id in retired]
+    return {
+        row.experience_id: text for row in retired_rows if row.state is not ExperienceState.DELETED
+    }
+
+
+async def _head(connection: AsyncConnection, stage: Stage, batch: BatchHead) -> query_pb2.StepHead:
+    before = await newest_version_up_to(connection, stage, batch.step - 1)
+    after = await newest_version_up_to(connection, stage, batch.step)
+    trained = await times_trained(connection, stage, batch.step)
+    stored, source = stage.plan.stored_rollouts, stage.samples_key
+    return query_pb2.StepHead(
+        rows_from=None if source == stage.key else stage_key_to_proto(source),
+        rows_from_run=stored.run if stored else "",
+        step=batch.step,
+        line=stage.line,
+        incarnation=batch.incarnation,
+        num_rows=batch.num_rows,
+        batch_metrics=batch.metrics,
+        trained=[
+            buffer_pb2.StepTrained(
+                step=batch.step,
+                incarnation=report.incarnation,
+                metrics=report.metrics,
+                replayed=number > 0,
+            )
+            for number, report in enumerate(trained)
+        ],
+        weights_before=version_to_proto(before) if before else None,
+        weights_after=(version_to_proto(after) if after and after.version == batch.step else None),
+    )
+
+
+async def _sizes(
+    connection: AsyncConnection, stage: Stage, items: Sequence[Item]
+) -> dict[tuple[str, int], int]:
+    """Returns the sizes of data rows in bytes; records of experiences are small."""
+    drawn = [place for item in items if (place := item.data_row)]
+    return await sizes_of_tasks(connection, stage.key.tenant, drawn)
+
+
+async def _rows(
+    connection: AsyncConnection, stage: Stage, items: Sequence[Item]
+) -> list[query_pb2.StepRow]:
+    ids = [item.experience_id for item in items if item.experience_id is not None]
+    found = await load_experiences(connection, stage.samples_key, ids)
+    drawn = [place for item in items if (place := item.data_row)]
+    text_of = await load_tasks(connection, stage.key.tenant, drawn)
+    rows = []
+    for item in items:
+        row = query_pb2.StepRow(use=use_to_proto(item.use), row_index=item.row_index or 0)
+        if item.experience_id is not None:
+            sample = found[item.experience_id]
+            row.experience.CopyFrom(record_to_proto(stage.samples_key.stage, sample, [], None))
+        elif place := item.data_row:
+            row.row_json = text_of[place]
+        rows.append(row)
+    return rows

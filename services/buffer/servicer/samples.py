@@ -1,0 +1,290 @@
+"""Converts stored samples to protobuf, and filters, cursors and feedback from it."""
+
+import base64
+import dataclasses
+import json
+import math
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar, cast
+
+from services.buffer.domain.stage import AssignmentKind, ExperienceState
+from services.buffer.domain.tasks import Cursor, Filter
+from services.buffer.operations.feedback import Feedback
+from services.buffer.servicer.convert import few_of, metrics_of, name_of, text_of, uuid_of
+from services.buffer.store.batches import Use
+from services.buffer.store.database import Database
+from services.buffer.store.experiences import find_bodies
+from services.buffer.store.queries import Look, StoredExperience, list_page, sizes_of
+from services.buffer.store.segments import Count
+from trinity.api.v1 import buffer_pb2, experience_pb2, query_pb2
+from trinity.codec import FINISH_REASON_NAMES, FINISH_REASONS
+from trinity.errors import InvalidRequest, TooLarge
+from trinity.types import FinishReason, StageKey
+
+MAX_FILTER_TEXT = 1_000
+MOST = 2**62
+"""Larger than any number in use, and small enough for the database."""
+STATES = {
+    state: cast(
+        query_pb2.ExperienceState, query_pb2.ExperienceState.Value(f"EXPERIENCE_STATE_{state.name}")
+    )
+    for state in ExperienceState
+}
+STATE_OF = {code: state for state, code in STATES.items()}
+KINDS = {
+    buffer_pb2.ASSIGNMENT_KIND_UNSPECIFIED: AssignmentKind.TRAIN,
+    buffer_pb2.ASSIGNMENT_KIND_TRAIN: AssignmentKind.TRAIN,
+    buffer_pb2.ASSIGNMENT_KIND_EVAL: AssignmentKind.EVAL,
+}
+OPTIONAL_NUMBERS = (
+    "reward_min",
+    "reward_max",
+    "version_min",
+    "version_max",
+    "task_index",
+    "explore_step",
+    "train_step",
+)
+
+
+def filter_of(message: query_pb2.ExperienceFilter) -> Filter:
+    """Converts a filter.
+
+    Raises: InvalidRequest that names the invalid condition, TooLarge when its text is too long.
+    """
+    if message.kind not in KINDS or any(state not in STATE_OF for state in message.states):
+        raise InvalidRequest("filter: there is no such kind or state")
+    numbers = {name: getattr(message, name) for name in OPTIONAL_NUMBERS if message.HasField(name)}
+    for name, value in numbers.items():
+        if not math.isfinite(value) or abs(value) > MOST:
+            raise InvalidRequest(f"filter.{name} is {value}, which is no number to compare with")
+    if len(message.text) > MAX_FILTER_TEXT:
+        raise TooLarge(f"filter.text has more than {MAX_FILTER_TEXT} characters")
+    ids = few_of(message.experience_ids, "filter.experience_ids")
+    return Filter(
+        kind=KINDS[message.kind],
+        states=tuple(STATE_OF[state] for state in message.states),
+        taskset=name_of(message.taskset, "filter.taskset") if message.taskset else "",
+        text=text_of(message.text, "filter.text"),
+        experience_ids=tuple(
+            uuid_of(experience_id, "filter.experience_ids") for experience_id in ids
+        ),
+        finish_reason=FINISH_REASON_NAMES.get(message.finish_reason, ""),
+        **numbers,
+    )
+
+
+def cursor_to_text(cursor: Cursor) -> str:
+    """Encodes a cursor as an opaque text that a client passes back to continue."""
+    fields = json.dumps(dataclasses.astuple(cursor))
+    return base64.urlsafe_b64encode(fields.encode()).decode()
+
+
+def cursor_of(text: str) -> Cursor | None:
+    """Decodes a cursor; None if empty.
+
+    Raises: InvalidRequest when it was not made by `cursor_to_text`.
+    """
+    if not text:
+        return None
+    try:
+        place = json.loads(base64.urlsafe_b64decode(text.encode()))
+        *numbers, suffix, revision, experience_id = place
+        explore_step, position, run, step = (_number(number) for number in numbers)
+        return Cursor(
+            explore_step=explore_step,
+            position=position,
+            run=run,
+            step=step,
+            suffix=text_of(str(suffix), "cursor"),
+            revision=_number(revision),
+            experience_id=str(uuid.UUID(experience_id)),
+        )
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InvalidRequest("cursor: give back one that came with a page, as it was") from error
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, int) or abs(value) > MOST:
+        raise ValueError("not a number of a place")
+    return value
+
+
+def use_to_proto(use: Use) -> query_pb2.BatchUse:
+    """Converts a use in a batch to protobuf."""
+    return query_pb2.BatchUse(
+        line=use.line,
+        step=use.step,
+        position=use.position,
+        advantage=use.advantage,
+        weight=use.weight,
+        mean_ratio=use.mean_ratio,
+        trained_advantage=use.trained_advantage,
+    )
+
+
+def record_to_proto(
+    stage: str, row: StoredExperience, uses: list[Use], body: bytes | None, removed: str = ""
+) -> query_pb2.ExperienceRecord:
+    """Converts a stored sample to protobuf, with its content or the reason why it is removed."""
+    place = row.cursor
+    record = query_pb2.ExperienceRecord(
+        id=row.experience_id,
+        parent_id=row.parent_id or "",
+        eid=experience_pb2.Eid(
+            stage=stage,
+            explore_step=place.explore_step,
+            position=place.position,
+            run=place.run,
+            attempt=row.attempt,
+            step=place.step,
+            suffix=place.suffix,
+        ),
+        assignment_id=row.assignment_id,
+        taskset=row.taskset,
+        task_index=row.task_index,
+        state=STATES[row.state],
+        reason=row.reason,
+        reward=row.reward,
+        advantage=row.advantage,
+        version_min=row.version_min,
+        version_max=row.version_max,
+        num_tokens=row.num_tokens,
+        response_length=row.response_length,
+        finish_reason=FINISH_REASONS[FinishReason(row.finish_reason)],
+        revision=place.revision,
+        metrics=row.metrics,
+        unix_millis=int(row.created_at.timestamp() * 1000),
+        uses=[use_to_proto(use) for use in uses],
+        content_removed="" if body is not None else removed,
+    )
+    if body is not None:
+        record.content.MergeFromString(body)
+    return record
+
+
+def count_to_proto(count: Count) -> query_pb2.StateCount:
+    """Converts a count to protobuf."""
+    return query_pb2.StateCount(state=STATES[count.state], reason=count.reason, count=count.number)
+
+
+def feedback_of(message: query_pb2.Feedback) -> Feedback:
+    """Converts feedback.
+
+    Raises: InvalidRequest when the id is not a UUID or a number is not finite.
+    """
+    numbers = [message.reward, *message.reward_parts.values()]
+    if not all(map(math.isfinite, numbers)):
+        raise InvalidRequest(f"feedback.reward of {message.experience_id} is not a finite number")
+    return Feedback(
+        experience_id=uuid_of(message.experience_id, "feedback.experience_id"),
+        reward=message.reward,
+        reward_parts=metrics_of(message.reward_parts),
+    )
+
+
+def with_reward(body: bytes, feedback: Feedback) -> bytes:
+    """Returns the serialized sample with the reward set."""
+    message = experience_pb2.Experience.FromString(body)
+    message.reward = feedback.reward
+    message.reward_parts.update(feedback.reward_parts)
+    message.reward_state = experience_pb2.REWARD_STATE_FINAL
+    message.reward_revision += 1
+    return message.SerializeToString(deterministic=True)
+
+
+def says(body: bytes, text: str) -> bool:
+    """Returns whether a prompt or response of a stored sample contains the text."""
+    message = experience_pb2.Experience.FromString(body)
+    sides = (message.sequence, message.pair.chosen, message.pair.rejected)
+    return any(text in side.prompt_text or text in side.response_text for side in sides)
+
+
+ROWS_A_PAGE = 256
+BYTES_A_PAGE = 8 * 1024 * 1024
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Consecutive samples, with their contents if requested and still there."""
+
+    rows: Sequence[StoredExperience]
+    bodies: dict[str, bytes]
+    end: Cursor
+    """The place to continue from: after the last sample, or the last one examined."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pages:
+    """Reads all samples that match a filter, with bounded memory."""
+
+    database: Database
+    key: StageKey
+    wanted: Filter
+    with_content: bool
+    latest_first: bool = False
+
+    async def parts(self, after: Cursor | None = None) -> AsyncIterator[Part]:
+        """Yields the samples in order, starting after a place."""
+        while True:
+            async with self.database.transaction() as connection:
+                page = await list_page(connection, self._look(after))
+            async for part in self._parts_of(page.rows):
+                yield part
+            if page.end is None:
+                return
+            after = page.end
+
+    def _look(self, after: Cursor | None) -> Look:
+        return Look(
+            key=self.key,
+            wanted=self.wanted,
+            after=after,
+            size=ROWS_A_PAGE,
+            latest_first=self.latest_first,
+        )
+
+    async def _parts_of(self, rows: Sequence[StoredExperience]) -> AsyncIterator[Part]:
+        if not rows:
+            return
+        if not self.with_content and not self.wanted.text:
+            yield Part(rows=rows, bodies={}, end=rows[-1].cursor)
+            return
+        async with self.database.transaction() as connection:
+            sizes = await sizes_of(connection, self.key, rows, holding=self.wanted.text)
+        if self.wanted.text:
+            rows = [row for row in rows if row.experience_id in sizes]
+        for part in by_size(rows, lambda row: sizes.get(row.experience_id, 0)):
+            yield await self._read(part, sizes)
+
+    async def _read(self, rows: Sequence[StoredExperience], sizes: dict[str, int]) -> Part:
+        ids = [row.experience_id for row in rows if row.experience_id in sizes]
+        async with self.database.transaction() as connection:
+            bodies = await find_bodies(connection, self.key, ids)
+        end = rows[-1].cursor
+        if self.wanted.text:
+            own = {
+                experience_id: body
+                for experience_id, body in bodies.items()
+                if says(body, self.wanted.text)
+            }
+            rows = [row for row in rows if row.experience_id in own]
+        return Part(rows=rows, bodies=bodies if self.with_content else {}, end=end)
+
+
+def by_size(rows: Sequence[Row], size_of: Callable[[Row], int]) -> Iterator[Sequence[Row]]:
+    """Splits rows in order into parts whose contents fit into a message."""
+    part: list[Row] = []
+    num_bytes = 0
+    for row in rows:
+        size = size_of(row)
+        if part and num_bytes + size > BYTES_A_PAGE:
+            yield part
+            part, num_bytes = [], 0
+        part.append(row)
+        num_bytes += size
+    if part:
+        yield part

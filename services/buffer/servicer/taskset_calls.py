@@ -1,0 +1,239 @@
+"""RPC method for tasksets that a client streams."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.tasks import Intake
+from services.buffer.operations.uploads import (
+    UploadKey,
+    begin_upload,
+    close_queue,
+    end_upload,
+    store_rows,
+)
+from services.buffer.servicer.common import Context, Parts
+from services.buffer.servicer.convert import (
+    few_of,
+    name_of,
+    pipeline_to_proto,
+    subject_part_of,
+    uuid_of,
+)
+from services.buffer.store.database import Database
+from services.buffer.store.tasksets import (
+    Described,
+    delete_taskset,
+    find_described,
+    find_need,
+    get_taskset,
+    list_tasksets,
+    rows_of,
+    source_rows_of,
+)
+from services.buffer.store.uploads import Upload
+from trinity.api.v1 import buffer_pb2 as pb
+from trinity.api.v1 import taskset_pb2
+from trinity.errors import InvalidRequest, NotFound, PreconditionFailed
+
+ROWS_AT_ONCE = 500
+"""Number of rows to parse before yielding to other calls."""
+
+
+class TasksetCalls(Parts):
+    """SubmitTaskset."""
+
+    async def SubmitTaskset(
+        self, requests: AsyncIterator[pb.SubmitTasksetRequest], _: Context
+    ) -> pb.SubmitTasksetResponse:
+        """Stores a streamed taskset in chunks; retries continue after the stored rows."""
+        key = await _key_of(requests)
+        async with self.database.transaction() as connection:
+            upload = await begin_upload(connection, key)
+        if upload.is_complete:
+            return _response(upload)
+        intake = Intake()
+        await self._take_in(key, intake, requests)
+        async with self.database.transaction() as connection:
+            ended = await end_upload(connection, key, intake.num_refused, intake.refused)
+        return _response(ended)
+
+    async def _take_in(
+        self, key: UploadKey, intake: Intake, requests: AsyncIterator[pb.SubmitTasksetRequest]
+    ) -> None:
+        """Reads rows until the explicit `end`, because an aborted stream looks complete."""
+        async for request in requests:
+            if request.num_before != intake.num_seen:
+                raise InvalidRequest(
+                    f"num_before is {request.num_before}, but {intake.num_seen} rows have come: "
+                    "send all of it again with the same request_id"
+                )
+            if request.WhichOneof("part") == "end":
+                return await self._store(key, intake)
+            for row in _rows_of(request):
+                intake.add(row)
+                if intake.is_chunk:
+                    await self._store(key, intake)
+                elif intake.num_seen % ROWS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        raise InvalidRequest(
+            f"the stream stopped after {intake.num_seen} rows without an `end`: send all of it "
+            "again with the same request_id"
+        )
+
+    async def _store(self, key: UploadKey, intake: Intake) -> None:
+        first, bodies = intake.take()
+        async with self.database.transaction() as connection:
+            await store_rows(connection, key, first, bodies)
+
+
+async def _key_of(requests: AsyncIterator[pb.SubmitTasksetRequest]) -> UploadKey:
+    async for request in requests:
+        if request.WhichOneof("part") != "header":
+            break
+        header = request.header
+        return UploadKey(
+            tenant=subject_part_of(header.tenant, "tenant"),
+            name=name_of(header.name, "name"),
+            request_id=uuid_of(header.request_id, "request_id"),
+            is_queue=header.is_queue,
+        )
+    raise InvalidRequest("the first message must be a header")
+
+
+def _rows_of(request: pb.SubmitTasksetRequest) -> Sequence[str]:
+    match request.WhichOneof("part"):
+        case "row":
+            return [request.row.json]
+        case "rows":
+            return few_of(request.rows.json, "rows")
+        case _:
+            raise InvalidRequest("only the first message is a header, others are rows or the end")
+
+
+def _response(upload: Upload) -> pb.SubmitTasksetResponse:
+    return pb.SubmitTasksetResponse(
+        taskset_id=upload.taskset_id,
+        num_stored=upload.num_stored,
+        refused=[pb.RefusedRow(index=row.index, reason=row.reason) for row in upload.refused],
+        num_refused=upload.num_refused,
+    )
+
+
+USUAL_PAGE = 100
+MAX_PAGE = 1_000
+MAX_OFFSET = 10**9
+MAX_SHOWN = 100
+MAX_ROW_NUMBER = 10**12
+
+
+@dataclass(frozen=True, slots=True)
+class TasksetServicer:
+    """Implements trinity.api.v1.TasksetService."""
+
+    database: Database
+
+    async def ListTasksets(
+        self, request: taskset_pb2.ListTasksetsRequest, _: Context
+    ) -> taskset_pb2.ListTasksetsResponse:
+        """Returns one page of tasksets, newest first."""
+        tenant = subject_part_of(request.tenant, "tenant")
+        size = _within(request.page_size, 0, MAX_PAGE, "page_size") or USUAL_PAGE
+        offset = _offset_of(request.page_token)
+        async with self.database.transaction() as connection:
+            found = await list_tasksets(connection, tenant, limit=size + 1, offset=offset)
+        return taskset_pb2.ListTasksetsResponse(
+            tasksets=[_to_proto(taskset) for taskset in found[:size]],
+            next_page_token=str(offset + size) if len(found) > size else "",
+        )
+
+    async def GetTaskset(
+        self, request: taskset_pb2.GetTasksetRequest, _: Context
+    ) -> taskset_pb2.GetTasksetResponse:
+        """Returns one taskset, with some of its rows."""
+        tenant = subject_part_of(request.tenant, "tenant")
+        first = _within(request.first_row, 0, MAX_ROW_NUMBER, "first_row")
+        count = _within(request.num_rows, 0, MAX_SHOWN, "num_rows")
+        async with self.database.transaction() as connection:
+            found = await _find(connection, tenant, request.taskset)
+            rows = await rows_of(connection, tenant, found.taskset_id, first=first, count=count)
+            numbers = await source_rows_of(
+                connection, tenant, found.taskset_id, first=first, count=count
+            )
+        return taskset_pb2.GetTasksetResponse(
+            taskset=_to_proto(found), rows=rows, source_rows=numbers[: len(rows)]
+        )
+
+    async def DeleteTaskset(
+        self, request: taskset_pb2.DeleteTasksetRequest, _: Context
+    ) -> taskset_pb2.DeleteTasksetResponse:
+        """Deletes a taskset that no stage needs."""
+        tenant = subject_part_of(request.tenant, "tenant")
+        async with self.database.transaction() as connection:
+            found = await _find(connection, tenant, request.taskset, for_update=True)
+            if need := await find_need(connection, tenant, found.taskset_id):
+                raise PreconditionFailed(f"taskset {request.taskset} is needed: {need}")
+            await delete_taskset(connection, tenant, found.taskset_id)
+        return taskset_pb2.DeleteTasksetResponse(num_rows=found.num_rows)
+
+    async def CloseQueue(
+        self, request: taskset_pb2.CloseQueueRequest, _: Context
+    ) -> taskset_pb2.CloseQueueResponse:
+        """Closes a queue: no more tasks will be added."""
+        tenant = subject_part_of(request.tenant, "tenant")
+        async with self.database.transaction() as connection:
+            found = await _find(connection, tenant, request.taskset, for_update=True)
+            if not found.is_queue:
+                raise PreconditionFailed(f"taskset {request.taskset} is no queue")
+            queue = await get_taskset(connection, tenant, found.taskset_id)
+            await close_queue(connection, tenant, queue)
+        return taskset_pb2.CloseQueueResponse(num_rows=queue.num_rows)
+
+
+async def _find(
+    connection: AsyncConnection, tenant: str, taskset: str, *, for_update: bool = False
+) -> Described:
+    wanted = name_of(taskset, "taskset")
+    found = await find_described(connection, tenant, wanted, for_update=for_update)
+    if found is None:
+        raise NotFound(f"there is no taskset {wanted}")
+    return found
+
+
+def _within(number: int, least: int, most: int, name: str) -> int:
+    if not least <= number <= most:
+        raise InvalidRequest(f"{name} {number} is not in {least}..{most}")
+    return number
+
+
+def _offset_of(token: str) -> int:
+    if not token:
+        return 0
+    if not (token.isascii() and token.isdigit() and int(token[:20]) <= MAX_OFFSET):
+        raise InvalidRequest(f"page_token {token[:60]!r} was not returned with a page")
+    return int(token)
+
+
+def _state(taskset: Described) -> taskset_pb2.Taskset.State:
+    if taskset.is_complete:
+        return taskset_pb2.Taskset.STATE_COMPLETE
+    return (
+        taskset_pb2.Taskset.STATE_OPEN if taskset.is_queue else taskset_pb2.Taskset.STATE_INCOMPLETE
+    )
+
+
+def _to_proto(taskset: Described) -> taskset_pb2.Taskset:
+    return taskset_pb2.Taskset(
+        id=taskset.taskset_id,
+        name=taskset.name,
+        source=taskset.source,
+        state=_state(taskset),
+        num_rows=taskset.num_rows,
+        num_refused=taskset.num_refused,
+        created_millis=int(taskset.created_at.timestamp() * 1000),
+        num_stages=taskset.num_stages,
+        is_queue=taskset.is_queue,
+        pipeline=None if taskset.pipeline is None else pipeline_to_proto(taskset.pipeline),
+    )

@@ -1,0 +1,313 @@
+"""RPC methods for the trainer."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.batches import End, VersionWanted, Wait
+from services.buffer.domain.stage import Stage, StageState
+from services.buffer.operations.training import (
+    begin_incarnation,
+    check_incarnation,
+    commit_checkpoint,
+    finish_training,
+    record_version,
+    report_step,
+)
+from services.buffer.servicer.common import Context, Parts
+from services.buffer.servicer.convert import (
+    checkpoint_of,
+    checkpoint_to_proto,
+    few_of,
+    key_of,
+    metrics_of,
+    name_of,
+    uuid_of,
+    version_of,
+    version_to_proto,
+    wait_of,
+)
+from services.buffer.servicer.stage_calls import MAX_ROWS
+from services.buffer.store.batches import BatchHead, Feedback, LoadedRow, find_with_stage, load_rows
+from services.buffer.store.database import batch_topic, decode_numbers, progress_topic
+from services.buffer.store.reports import LoggedEvent, load_events
+from trinity.api.v1 import buffer_pb2 as pb
+from trinity.errors import InvalidRequest
+from trinity.types import StageKey
+
+FIRST_ROWS = 64
+"""Number of rows to read before the size of rows is known."""
+BYTES_A_PART = 1024 * 1024
+"""Target size of a part; the trainer reads one while the next is loaded."""
+BYTES_A_MESSAGE = 8 * 1024 * 1024
+Answer = BatchHead | Wait | End | VersionWanted
+HEAD_STATES = {"drained": pb.BatchHead.STATE_DRAINED, "failed": pb.BatchHead.STATE_CANCELLED}
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLook:
+    """The result of one poll for a batch."""
+
+    answer: tuple[Stage, Answer]
+
+    @property
+    def look_again_seconds(self) -> float | None:
+        """Delay after which to look again even without a notification."""
+        answer = self.answer[1]
+        return answer.look_again_seconds if isinstance(answer, Wait) else None
+
+    @property
+    def is_final(self) -> bool:
+        """True if the answer is not a wait."""
+        return not isinstance(self.answer[1], Wait)
+
+
+class TrainerCalls(Parts):
+    """BeginIncarnation, RecordVersion, GetBatch, ReportStep, CommitCheckpoint, FinishTraining."""
+
+    async def BeginIncarnation(
+        self, request: pb.BeginIncarnationRequest, _: Context
+    ) -> pb.BeginIncarnationResponse:
+        """Starts a new incarnation of the trainer."""
+        trainer_id = uuid_of(request.trainer_id, "trainer_id")
+        async with self.database.transaction() as connection:
+            begun = await begin_incarnation(connection, key_of(request.key), trainer_id)
+        newest = begun.newest_version
+        return pb.BeginIncarnationResponse(
+            incarnation=begun.incarnation,
+            line=begun.line,
+            checkpoints=[checkpoint_to_proto(checkpoint) for checkpoint in begun.checkpoints],
+            recorded_step=begun.recorded_step,
+            newest_version=None if newest is None else version_to_proto(newest),
+            finished_step=begun.finished_step,
+        )
+
+    async def RecordVersion(
+        self, request: pb.RecordVersionRequest, _: Context
+    ) -> pb.RecordVersionResponse:
+        """Records published weights."""
+        async with self.database.transaction() as connection:
+            pinned = await record_version(
+                connection, key_of(request.key), version_of(request.version)
+            )
+        return pb.RecordVersionResponse(pinned_versions=pinned)
+
+    async def GetBatch(
+        self, request: pb.GetBatchRequest, _: Context
+    ) -> AsyncIterator[pb.GetBatchResponse]:
+        """Streams a step's batch, waiting for it; every rank may call it."""
+        key, wait_seconds = key_of(request.key), wait_of(request.wait_seconds)
+        if request.step < 1:
+            raise InvalidRequest("the first step is 1")
+
+        is_first = True
+
+        async def look() -> BatchLook:
+            nonlocal is_first
+            answer = await self._look_for_batch(
+                key, request.incarnation, request.step, is_first=is_first
+            )
+            is_first = False
+            return BatchLook(answer)
+
+        stage, answer = await self.poller.poll(batch_topic(key), wait_seconds, look)
+        yield pb.GetBatchResponse(head=_head(answer, request.incarnation))
+        if isinstance(answer, BatchHead):
+            async for rows in self._rows(stage, answer):
+                for part in _by_size(rows):
+                    yield _message(part)
+
+    async def _rows(self, stage: Stage, head: BatchHead) -> AsyncIterator[list[LoadedRow]]:
+        """Yields all rows in order, in parts; the next part is loaded while one is sent."""
+        parts = self._parts(stage, head)
+        reading = asyncio.ensure_future(anext(parts, None))
+        try:
+            while (rows := await reading) is not None:
+                reading = asyncio.ensure_future(anext(parts, None))
+                yield rows
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    async def _parts(self, stage: Stage, head: BatchHead) -> AsyncIterator[list[LoadedRow]]:
+        """Yields parts of about `BYTES_A_PART` bytes, and at least one row."""
+        first, count, num_bytes = 0, FIRST_ROWS, 0
+        while first < head.num_rows:
+            async with self.database.autocommit() as connection:
+                rows = await load_rows(connection, stage, head.step, first, count)
+            assert rows, "a composed batch has all its rows"
+            yield rows
+            first += len(rows)
+            num_bytes += sum(map(_size, rows))
+            count = max(1, BYTES_A_PART * first // max(num_bytes, 1))
+
+    async def _look_for_batch(
+        self, key: StageKey, incarnation: int, step: int, *, is_first: bool
+    ) -> tuple[Stage, Answer]:
+        """Finds or composes a batch; the first look takes no lock: most batches exist by then."""
+        async with self.database.transaction() as connection:
+            if is_first and (found := await _find(connection, key, incarnation, step)):
+                return found
+            stage, head = await find_with_stage(connection, key, step, locks=True)
+            check_incarnation(stage, incarnation)
+            if _has_failed(stage):
+                return stage, End("failed", stage.reason)
+            return stage, head or await self.composer.compose(connection, stage, step)
+
+    async def ReportStep(self, request: pb.ReportStepRequest, _: Context) -> pb.ReportStepResponse:
+        """Records a trained step."""
+        rows = [
+            Feedback(position=row.position, mean_ratio=row.mean_ratio, advantage=row.advantage)
+            for row in few_of(request.rows, "rows", MAX_ROWS)
+        ]
+        metrics = metrics_of(request.metrics)
+        async with self.database.transaction() as connection:
+            pinned = await report_step(
+                connection,
+                key_of(request.key),
+                request.incarnation,
+                request.step,
+                metrics,
+                rows,
+            )
+        return pb.ReportStepResponse(pinned_versions=pinned)
+
+    async def CommitCheckpoint(
+        self, request: pb.CommitCheckpointRequest, _: Context
+    ) -> pb.CommitCheckpointResponse:
+        """Makes a checkpoint the one to resume from."""
+        async with self.database.transaction() as connection:
+            removable = await commit_checkpoint(
+                connection, key_of(request.key), checkpoint_of(request.checkpoint)
+            )
+        return pb.CommitCheckpointResponse(
+            removable=[checkpoint_to_proto(checkpoint) for checkpoint in removable]
+        )
+
+    async def FinishTraining(
+        self, request: pb.FinishTrainingRequest, _: Context
+    ) -> pb.FinishTrainingResponse:
+        """Ends the training of a stage."""
+        async with self.database.transaction() as connection:
+            await finish_training(
+                connection, key_of(request.key), request.incarnation, request.step
+            )
+        return pb.FinishTrainingResponse()
+
+
+async def _find(
+    connection: AsyncConnection, key: StageKey, incarnation: int, step: int
+) -> tuple[Stage, Answer] | None:
+    stage, head = await find_with_stage(connection, key, step, locks=False)
+    check_incarnation(stage, incarnation)
+    return None if head is None or _has_failed(stage) else (stage, head)
+
+
+def _has_failed(stage: Stage) -> bool:
+    return stage.state in (StageState.CANCELLED, StageState.FAILED)
+
+
+def _head(answer: Answer, incarnation: int) -> pb.BatchHead:
+    match answer:
+        case BatchHead():
+            return pb.BatchHead(
+                state=pb.BatchHead.STATE_READY,
+                num_rows=answer.num_rows,
+                replayed=answer.incarnation < incarnation,
+                metrics=answer.metrics,
+            )
+        case Wait():
+            return pb.BatchHead(
+                state=pb.BatchHead.STATE_WAITING,
+                reason=answer.reason,
+                num_rows=answer.num_rows,
+                num_wanted=answer.num_wanted,
+            )
+        case VersionWanted(reason):
+            return pb.BatchHead(state=pb.BatchHead.STATE_VERSION_WANTED, reason=reason)
+        case End(state, reason):
+            return pb.BatchHead(state=HEAD_STATES[state], reason=reason)
+
+
+def _by_size(rows: Sequence[LoadedRow]) -> Iterator[list[LoadedRow]]:
+    """Splits rows in order into parts that fit into a message."""
+    part: list[LoadedRow] = []
+    num_bytes = 0
+    for row in rows:
+        num_bytes += _size(row)
+        if part and num_bytes > BYTES_A_MESSAGE:
+            yield part
+            part, num_bytes = [], _size(row)
+        part.append(row)
+    if part:
+        yield part
+
+
+def _size(row: LoadedRow) -> int:
+    return len(row.experience_body or row.row_json or "")
+
+
+def _message(rows: Sequence[LoadedRow]) -> pb.GetBatchResponse:
+    """Builds a message in place: assigning messages to fields would copy all their bytes."""
+    response = pb.GetBatchResponse()
+    for row in rows:
+        message = response.rows.rows.add(
+            position=row.position,
+            advantage=row.advantage,
+            weight=row.weight,
+            row_index=row.row_index or 0,
+        )
+        if row.experience_body is not None:
+            message.experience.MergeFromString(row.experience_body)
+        else:
+            message.row_json = row.row_json or ""
+    return response
+
+
+EVENTS_A_MESSAGE = 200
+MESSAGES = {
+    "opened": pb.StageOpened,
+    "batch": pb.BatchComposed,
+    "step": pb.StepTrained,
+    "evaluation": pb.EvaluationDone,
+    "samples": pb.Samples,
+    "notice": pb.Notice,
+}
+
+
+class ProgressCalls(Parts):
+    """WatchProgress."""
+
+    async def WatchProgress(
+        self, request: pb.WatchProgressRequest, _: Context
+    ) -> AsyncIterator[pb.WatchProgressResponse]:
+        """Streams past events, then new ones."""
+        tenant = name_of(request.tenant, "tenant")
+        experiment_id = uuid_of(request.experiment_id, "experiment_id")
+        seen = request.after_event
+        async for _change in self.poller.changes(progress_topic(tenant, experiment_id)):
+            while True:
+                async with self.database.transaction() as connection:
+                    events = await load_events(
+                        connection, tenant, experiment_id, seen, EVENTS_A_MESSAGE
+                    )
+                if not events:
+                    break
+                seen = events[-1].number
+                yield pb.WatchProgressResponse(events=[_event(event) for event in events])
+
+
+def _event(logged: LoggedEvent) -> pb.ProgressEvent:
+    body = dict(logged.body)
+    metrics = body.get("metrics")
+    if isinstance(metrics, dict):
+        body["metrics"] = decode_numbers(metrics)  # type: ignore[arg-type, assignment]
+    body.pop("experience_ids", None)  # internal: finds texts to delete
+    message = MESSAGES[logged.kind](**body)
+    event = pb.ProgressEvent(
+        number=logged.number, stage=logged.stage, unix_millis=logged.unix_millis
+    )
+    getattr(event, logged.kind).CopyFrom(message)
+    return event

@@ -1,0 +1,260 @@
+"""Statements that exclude or delete samples at a user's request."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.stage import OPEN_SCOPE, ExperienceState, ScopeState, Stage
+from services.buffer.store.database import SCOPES_TOPIC, among, in_stage, notify, of_stage, one_of
+from services.buffer.store.queries import StoredExperience
+from services.buffer.store.schema import NOW, batch_item, checkpoint, experience, pipeline_scope
+from services.buffer.store.segments import payloads_of, retired_segments
+from trinity.types import FinishReason, StageKey
+
+E = experience.c
+UNTRAINED = (ExperienceState.AWAITING, ExperienceState.RAW, ExperienceState.READY)
+"""States of samples that may still be batched."""
+
+
+async def revoke_claims(
+    connection: AsyncConnection, key: StageKey, assignment_ids: Iterable[str]
+) -> None:
+    """Revokes claims, so that the pipeline starts over on groups that it has not finished.
+
+    Call it before locking the stage: the pipeline takes the locks in this order.
+    """
+    c = pipeline_scope.c
+    own = sa.and_(
+        in_stage(pipeline_scope, key),
+        among(c.assignment_id, assignment_ids),
+        one_of(c.state, OPEN_SCOPE),
+    )
+    await connection.execute(sa.select(c.assignment_id).where(own).with_for_update())
+    await connection.execute(
+        sa.update(pipeline_scope)
+        .where(own, c.state == ScopeState.CLAIMED)
+        .values(
+            state=ScopeState.OPEN, claim_token=None, claimed_until=None, attempts=c.attempts - 1
+        )
+    )
+    await notify(connection, SCOPES_TOPIC)
+
+
+async def exclude(
+    connection: AsyncConnection, key: StageKey, rows: Sequence[StoredExperience], reason: str
+) -> int:
+    """Excludes samples and their revisions from batches; returns the number of rows."""
+    ids = [row.experience_id for row in rows]
+    statement = (
+        sa.update(experience)
+        .where(
+            of_stage(experience, key),
+            among(E.assignment_id, {row.assignment_id for row in rows}),
+            sa.or_(among(E.experience_id, ids), among(E.parent_id, ids)),
+            one_of(E.state, UNTRAINED),
+        )
+        .values(state=ExperienceState.EXCLUDED, reason=reason)
+        .returning(E.experience_id)
+    )
+    return len((await connection.execute(statement)).all())
+
+
+async def needed_steps(
+    connection: AsyncConnection, stage: Stage, rows: Sequence[StoredExperience]
+) -> dict[int, int]:
+    """Counts uses of these contents in batches that may be trained again, by train step."""
+    c = batch_item.c
+    siblings = sa.select(E.experience_id).where(_same_content(stage.key, rows))
+    items = sa.select(c.step, sa.func.count().label("number")).where(
+        in_stage(batch_item, stage.key),
+        c.line == stage.line,
+        c.step > await oldest_kept_step(connection, stage),
+        c.experience_id.in_(siblings),
+    )
+    found = await connection.execute(items.group_by(c.step).order_by(c.step))
+    return {row.step: row.number for row in found}
+
+
+async def oldest_kept_step(connection: AsyncConnection, stage: Stage) -> int:
+    """Returns the step of the oldest kept checkpoint of the line; 0 without one."""
+    c = checkpoint.c
+    statement = sa.select(sa.func.min(c.step)).where(
+        in_stage(checkpoint, stage.key), c.line == stage.line, c.is_kept
+    )
+    return (await connection.execute(statement)).scalar() or 0
+
+
+async def count_deleted(
+    connection: AsyncConnection, stage: Stage, first_step: int, last_step: int
+) -> int:
+    """Counts deleted samples in the batches of these steps."""
+    c = batch_item.c
+    ids = sa.select(c.experience_id).where(
+        in_stage(batch_item, stage.key),
+        c.line == stage.line,
+        c.step.between(first_step, last_step),
+        c.experience_id.is_not(None),
+    )
+    gone = (
+        sa.select(sa.func.count())
+        .select_from(experience)
+        .where(
+            in_stage(experience, stage.samples_key),
+            E.experience_id.in_(ids),
+            E.state == ExperienceState.DELETED,
+        )
+    )
+    return int((await connection.execute(gone)).scalar_one())
+
+
+async def mark_deleted(
+    connection: AsyncConnection, key: StageKey, rows: Sequence[StoredExperience], reason: str
+) -> list[str]:
+    """Marks these samples, and all with the same content, as deleted; returns their ids."""
+    statement = (
+        sa.update(experience)
+        .where(_same_content(key, rows), E.state != ExperienceState.DERIVED)
+        .values(state=ExperienceState.DELETED, reason=reason)
+        .returning(E.experience_id)
+    )
+    return [str(own_id) for own_id in (await connection.execute(statement)).scalars()]
+
+
+async def delete_content(
+    connection: AsyncConnection, key: StageKey, rows: Sequence[StoredExperience]
+) -> int:
+    """Deletes the contents of these samples; returns their size in bytes. The rows stay.
+
+    Requires the stage's lock, so that no segment is retired in the meantime.
+    """
+    by_segment: dict[int, list[str]] = defaultdict(list)
+    retired = await retired_segments(connection, key)
+    for row in rows:
+        if row.segment_id not in retired:
+            by_segment[row.segment_id].append(row.payload_id)
+    num_bytes = 0
+    for segment_id, ids in by_segment.items():
+        table = payloads_of(segment_id)
+        statement = (
+            sa.delete(table)
+            .where(
+                in_stage(table, key),
+                table.c.segment_id == segment_id,
+                among(table.c.payload_id, ids),
+            )
+            .returning(sa.func.octet_length(table.c.body))
+        )
+        num_bytes += sum((await connection.execute(statement)).scalars())
+    return num_bytes
+
+
+def _same_content(key: StageKey, rows: Sequence[StoredExperience]) -> sa.ColumnElement[bool]:
+    """Condition: samples with the content of these; a sample and its revisions share one."""
+    return sa.and_(
+        of_stage(experience, key),
+        among(E.assignment_id, {row.assignment_id for row in rows}),
+        among(E.payload_id, {row.payload_id for row in rows}),
+    )
+
+
+EXPERIENCE, SCOPE = experience.c, pipeline_scope.c
+
+
+async def find_includable(
+    connection: AsyncConnection, key: StageKey, rows: Sequence[StoredExperience]
+) -> list[StoredExperience]:
+    """Returns excluded samples with an advantage, or whose group was not judged without them."""
+    raw = {row.assignment_id for row in rows if row.parent_id is None}
+    judged = await _judged(connection, key, raw) if raw else set()
+    return [
+        row
+        for row in rows
+        if row.state is ExperienceState.EXCLUDED
+        and (row.parent_id is not None or row.assignment_id not in judged)
+    ]
+
+
+async def _judged(
+    connection: AsyncConnection, key: StageKey, assignment_ids: Iterable[str]
+) -> set[str]:
+    """Returns the groups that have advantages, were filtered as a whole, or were cut."""
+    samples = sa.select(EXPERIENCE.assignment_id, EXPERIENCE.revision).where(
+        of_stage(experience, key),
+        among(EXPERIENCE.assignment_id, assignment_ids),
+        sa.or_(
+            EXPERIENCE.revision > 0,
+            sa.and_(EXPERIENCE.state == ExperienceState.FILTERED, _IS_COMPARED),
+        ),
+    )
+    rows = (await connection.execute(samples)).all()
+    filtered = {row.assignment_id for row in rows if row.revision == 0}
+    scopes = sa.select(SCOPE.assignment_id, SCOPE.error).where(
+        in_stage(pipeline_scope, key),
+        among(SCOPE.assignment_id, assignment_ids),
+        SCOPE.state == ScopeState.DONE,
+    )
+    done = (await connection.execute(scopes)).all()
+    shaped = {row.assignment_id for row in rows if row.revision > 0}
+    left_out = {row.assignment_id for row in done if row.assignment_id in filtered}
+    # A scope that the pipeline finished has no error; that of a cut task has the reason.
+    left_behind = {row.assignment_id for row in done if row.error}
+    return shaped | left_out | left_behind
+
+
+# The same rule as `Sample.why_not_compared`.
+_IS_COMPARED = sa.and_(
+    EXPERIENCE.finish_reason != FinishReason.ABORT,
+    sa.or_(
+        EXPERIENCE.reward.is_not(None), EXPERIENCE.finish_reason == FinishReason.PROMPT_TRUNCATED
+    ),
+)
+
+
+async def take_back(
+    connection: AsyncConnection, stage: Stage, rows: Sequence[StoredExperience]
+) -> int:
+    """Restores the state that the samples would have; returns their number."""
+    awaits = stage.plan.config.buffer.await_feedback
+    no_reward = sa.and_(EXPERIENCE.reward.is_(None), sa.literal(awaits))
+    state = sa.case(
+        (EXPERIENCE.parent_id.is_not(None), ExperienceState.READY.value),
+        (no_reward, ExperienceState.AWAITING.value),
+        else_=ExperienceState.RAW.value,
+    )
+    statement = (
+        sa.update(experience)
+        .where(
+            in_stage(experience, stage.key),
+            among(EXPERIENCE.assignment_id, {row.assignment_id for row in rows}),
+            among(EXPERIENCE.experience_id, [row.experience_id for row in rows]),
+            one_of(EXPERIENCE.state, [ExperienceState.EXCLUDED]),
+        )
+        .values(state=state, reason="")
+        .returning(EXPERIENCE.experience_id)
+    )
+    return len((await connection.execute(statement)).all())
+
+
+async def reopen_finished_scopes(
+    connection: AsyncConnection, key: StageKey, assignment_ids: Iterable[str]
+) -> None:
+    """Lets the pipeline process groups again that it had finished without these samples."""
+    await connection.execute(
+        sa.update(pipeline_scope)
+        .where(
+            in_stage(pipeline_scope, key),
+            among(SCOPE.assignment_id, assignment_ids),
+            one_of(SCOPE.state, [ScopeState.DONE, ScopeState.DEAD]),
+        )
+        .values(
+            state=ScopeState.OPEN,
+            attempts=0,
+            error="",
+            opened_at=NOW,
+            metrics={},
+            batched_step=None,
+        )
+    )
+    await notify(connection, SCOPES_TOPIC)

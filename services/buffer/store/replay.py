@@ -1,0 +1,194 @@
+"""Statements on samples that batches may draw by priority, for the first time or again."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.replay import Waiting
+from services.buffer.domain.stage import ExperienceState, Stage
+from services.buffer.store.database import (
+    among,
+    among_given,
+    execute,
+    fetch,
+    fetch_column,
+    given,
+    in_given_stage,
+    in_stage,
+    insert_rows,
+    key_columns,
+    of_given_stage,
+    of_stage,
+    one_of,
+)
+from services.buffer.store.ready_rows import Place, is_ready
+from services.buffer.store.schema import batch_item, experience, replay_pool
+from trinity.types import StageKey
+
+E, P, USED = experience.c, replay_pool.c, batch_item.c
+ID = sa.cast(E.experience_id, sa.Text)
+"""The id as a text: there are thousands, and the driver would build a UUID object of each."""
+_SEEN = (
+    ID,
+    E.explore_step,
+    E.position,
+    E.run,
+    E.step,
+    E.suffix,
+    E.version_min,
+    E.reward,
+    E.advantage,
+)
+
+
+async def load_unused(
+    connection: AsyncConnection, stage: Stage, before: Place | None
+) -> list[Waiting]:
+    """Returns samples that were in no batch; with `before`, only of groups before that place."""
+    statement: sa.Select[Any] = sa.select(*_SEEN).where(is_ready(stage.key, before))
+    return [_waiting(row, 0, 0) for row in await connection.execute(statement)]
+
+
+_POOL = sa.select(sa.cast(P.experience_id, sa.Text)).where(in_given_stage(replay_pool))
+_POOLED: sa.Select[Any] = sa.select(*_SEEN).where(
+    of_given_stage(experience),
+    among_given(E.experience_id),
+    one_of(E.state, [ExperienceState.BATCHED]),
+)
+_USES = (
+    sa.select(sa.cast(USED.experience_id, sa.Text), sa.func.count(), sa.func.max(USED.step))
+    .where(
+        in_given_stage(batch_item),
+        USED.line == sa.bindparam("given_line"),
+        USED.experience_id.is_not(None),
+        among_given(USED.experience_id),
+    )
+    .group_by(USED.experience_id)
+)
+
+
+async def load_used(connection: AsyncConnection, stage: Stage) -> list[Waiting]:
+    """Returns samples of the pool, with the number and last step of their uses on the line."""
+    ids = list(await fetch_column(connection, _POOL, given(stage.key)))
+    if not ids:
+        return []
+    of_line = given(stage.key, ids=ids, given_line=stage.line)
+    found = await fetch(connection, _USES, of_line)
+    uses = {experience_id: (number, last) for experience_id, number, last in found}
+    rows = await fetch(connection, _POOLED, given(stage.key, ids=ids))
+    return [_waiting(row, *uses[row[0]]) for row in rows if row[0] in uses]
+
+
+def _waiting(row: Sequence[Any], num_uses: int, last_step: int) -> Waiting:
+    experience_id, explore_step, position, run, step, suffix, version, reward, advantage = row
+    return Waiting(
+        experience_id=experience_id,
+        place=(explore_step, position, run, step, suffix),
+        version=version,
+        reward=reward,
+        advantage=advantage,
+        num_uses=num_uses,
+        last_step=last_step,
+    )
+
+
+async def enter_pool(connection: AsyncConnection, key: StageKey, ids: Sequence[str]) -> None:
+    """Adds samples to the pool: further batches may use them."""
+    rows = [{**key_columns(key), "experience_id": own_id} for own_id in ids]
+    await insert_rows(connection, replay_pool, rows, ignore_existing=True)
+
+
+_LEAVE = sa.delete(replay_pool).where(in_given_stage(replay_pool), among_given(P.experience_id))
+
+
+async def leave_pool(connection: AsyncConnection, key: StageKey, ids: Collection[str]) -> None:
+    """Removes samples from the pool: no further batch uses them."""
+    if ids:
+        await execute(connection, _LEAVE, given(key, ids=list(ids)))
+
+
+async def withdraw(
+    connection: AsyncConnection, key: StageKey, ids: Collection[str], reason: str
+) -> None:
+    """Keeps samples out of further batches of any stage, and records the user's reason."""
+    await leave_pool(connection, key, ids)
+    if ids:
+        chosen = sa.and_(_batched(key, ids), E.reason == "")
+        await connection.execute(sa.update(experience).where(chosen).values(reason=reason))
+
+
+async def take_back_batched(connection: AsyncConnection, stage: Stage, ids: Collection[str]) -> int:
+    """Reverses `withdraw` for those of the samples that have a reason; returns their number."""
+    if not ids:
+        return 0
+    statement = (
+        sa.update(experience)
+        .where(_batched(stage.key, ids), E.reason != "")
+        .values(reason="")
+        .returning(ID)
+    )
+    withdrawn = list((await connection.execute(statement)).scalars())
+    if stage.plan.replay is not None and stage.plan.replay.cooldown_steps is not None:
+        await enter_pool(connection, stage.key, withdrawn)
+    return len(withdrawn)
+
+
+def _batched(key: StageKey, ids: Collection[str]) -> sa.ColumnElement[bool]:
+    return sa.and_(
+        of_stage(experience, key),
+        among(E.experience_id, ids),
+        one_of(E.state, [ExperienceState.BATCHED]),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayCounts:
+    """Counts of samples that were trained more than once."""
+
+    num_trained: int
+    """Samples in batches, each counted once."""
+    num_replayed: int
+    """Rows of batches whose sample had been trained before."""
+    max_uses: int
+    num_waiting: int
+
+
+async def count_replayed(connection: AsyncConnection, stage: Stage) -> ReplayCounts:
+    """Counts replayed samples over all batches of the line."""
+    uses = (
+        sa.select(sa.func.count().label("number"))
+        .where(
+            in_stage(batch_item, stage.key),
+            USED.line == stage.line,
+            USED.experience_id.is_not(None),
+        )
+        .group_by(USED.experience_id)
+        .subquery()
+    )
+    number = uses.c.number
+    totals = sa.select(
+        sa.func.count(), sa.func.coalesce(sa.func.sum(number), 0), sa.func.max(number)
+    )
+    num_trained, num_rows, most = (await connection.execute(totals)).one()
+    pooled = sa.select(sa.func.count()).select_from(replay_pool)
+    waiting = await connection.execute(pooled.where(in_stage(replay_pool, stage.key)))
+    return ReplayCounts(
+        num_trained=num_trained,
+        num_replayed=int(num_rows) - num_trained,
+        max_uses=most or 0,
+        num_waiting=waiting.scalar_one(),
+    )
+
+
+async def segments_replayed(connection: AsyncConnection, key: StageKey) -> set[int]:
+    """Returns the segments with contents of samples in the pool."""
+    ids = list(await fetch_column(connection, _POOL, given(key)))
+    statement = (
+        sa.select(E.segment_id)
+        .distinct()
+        .where(of_given_stage(experience), among_given(E.experience_id))
+    )
+    return set((await connection.execute(statement, given(key, ids=ids))).scalars())

@@ -1,0 +1,393 @@
+"""Identity of the content of a taskset, so that the same content is read only once."""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from services.buffer.store.database import Database, notify, tasksets_topic
+from services.buffer.store.selection import known_features, read_features, store_features
+from services.buffer.store.stages import StageTaskset
+from services.buffer.store.tasksets import (
+    Taskset,
+    claim_source,
+    copy_rows,
+    counts_of,
+    find_taskset,
+    rows_of,
+    says_none_left,
+)
+from services.buffer.tasksets.background_jobs import BackgroundJobs, Job
+from services.buffer.tasksets.reader import reading
+from services.buffer.tasksets.row_sources import RowSource, check_place, newest_revision
+from services.buffer.tasksets.task_pipeline import PipelineLimits, Piping, copy_piped_rows
+from services.buffer.types import NeededTaskset
+from trinity.config.data_files import find_data_files
+from trinity.config.taskset_storage import is_hub_name, without_password
+from trinity.errors import PreconditionFailed, UserError
+from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
+
+
+def source_of(
+    needed: NeededTaskset, place: str, roots: Sequence[str], commit: str | None = None
+) -> RowSource:
+    """Returns the source for the reader; a hub dataset without `commit` gets the newest one.
+
+    Raises: PreconditionFailed that names the taskset when there is no such dataset.
+    """
+    kind, revision = "file", None
+    if needed.table is not None:
+        kind = "sql"
+    elif is_hub_name(place):
+        kind, revision = "hub", commit or _newest_revision(needed.name, place)
+    return RowSource.model_validate(
+        {
+            "kind": kind,
+            "place": place,
+            "revision": revision,
+            "split": needed.split,
+            "subset_name": needed.subset_name,
+            "table": needed.table,
+            "roots": tuple(roots),
+        }
+    )
+
+
+def _newest_revision(name: str, place: str) -> str:
+    try:
+        return newest_revision(place)
+    except UserError as error:
+        raise PreconditionFailed(f"taskset {name}: {error}") from error
+
+
+def identity(name: str, source: RowSource, experiment_id: str) -> str:
+    """Returns a text that differs whenever the content may differ.
+
+    Files are identified by sizes and modification times, datasets on the hub by their commit.
+    Changes of a table cannot be detected: each experiment reads it once and keeps that copy.
+
+    Raises: PreconditionFailed that names the taskset when its data are missing or unreadable.
+    """
+    try:
+        match source.kind:
+            case "sql":
+                return f"{without_password(source.place)}|{source.table}|{experiment_id}"
+            case "hub":
+                assert source.revision is not None
+                stamp = source.revision
+            case _:
+                stamp = _stamp(source)
+    except (UserError, OSError) as error:
+        raise PreconditionFailed(f"taskset {name}: {error}") from error
+    return f"{source.place}|{source.split}|{source.subset_name or ''}|{stamp}"
+
+
+def _stamp(source: RowSource) -> str:
+    check_place(source.place, source.roots)
+    files = find_data_files(source.place, source.split, source.subset_name)
+    for file in files:
+        check_place(str(file), source.roots)
+    stamps = [f"{file}:{file.stat().st_size}:{file.stat().st_mtime_ns}" for file in files]
+    return hashlib.sha256("\n".join(stamps).encode()).hexdigest()
+
+
+PIPED = "task pipeline"
+ROWS_AT_ONCE = 1_000
+"""Rows of a submitted taskset that are read together; fewer if they are large."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A source of rows that are not stored yet."""
+
+    content: str
+    """Identity of the rows: a text that differs whenever they may differ."""
+    place: str
+    """Description for people."""
+    read: Callable[[], AsyncGenerator[bytes]]
+    """Yields all rows from the first: chunks of lines."""
+    commits: Mapping[str, str] = field(default_factory=dict)
+    """Commits of the hub datasets that are read, by name."""
+
+
+async def origin_of_files(
+    needed: NeededTaskset,
+    place: str,
+    roots: Sequence[str],
+    experiment_id: str,
+    commits: Mapping[str, str],
+) -> Origin:
+    """Returns the origin of files, tables or hub datasets, at their `commits` or the newest ones.
+
+    Raises: PreconditionFailed that names the taskset when its data are missing or unreadable.
+    """
+    further = needed.pipeline.further_paths if needed.pipeline else ()
+    sources = [
+        await asyncio.to_thread(source_of, needed, path, roots, commits.get(path))
+        for path in (place, *further)
+    ]
+    contents = [
+        await asyncio.to_thread(identity, needed.name, source, experiment_id) for source in sources
+    ]
+    content = contents[0]
+    if needed.pipeline is not None:
+        content = _piped(content, contents[1:], needed.pipeline, experiment_id)
+    return Origin(
+        content,
+        without_password(place),
+        lambda: _read(needed.name, sources),
+        {source.place: source.revision for source in sources if source.revision is not None},
+    )
+
+
+def origin_of_stored(
+    needed: NeededTaskset, taskset: Taskset, database: Database, tenant: str, experiment_id: str
+) -> Origin:
+    """Returns the origin of submitted tasks that go through a pipeline."""
+    assert needed.pipeline is not None
+    content = _piped(f"taskset {taskset.taskset_id}|", [], needed.pipeline, experiment_id)
+    place = f"submitted as {needed.name}"
+    return Origin(content, place, lambda: _stored(database, tenant, taskset.taskset_id))
+
+
+def _piped(
+    content: str, further: Sequence[str], pipeline: ResolvedTaskPipeline, experiment_id: str
+) -> str:
+    """Returns the identity after a pipeline, per experiment if it has users' operators.
+
+    Those may change at any time: each experiment runs them once and keeps the result.
+    """
+    parts = [content, *further, pipeline.model_dump_json()]
+    if not pipeline.is_ours:
+        parts.append(experiment_id)
+    stamp = hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    return f"{content.rpartition('|')[0]}|{PIPED}|{stamp}"
+
+
+async def _read(name: str, sources: Sequence[RowSource]) -> AsyncGenerator[bytes]:
+    for source in sources:
+        async with reading(source) as reader:
+            async for lines in reader.lines():
+                yield lines
+            await reader.check_end(name)
+
+
+async def _stored(database: Database, tenant: str, taskset_id: str) -> AsyncGenerator[bytes]:
+    """Yields stored rows, not in one transaction, because the consumer may be slow."""
+    first = 0
+    while rows := await _some_stored(database, tenant, taskset_id, first):
+        # JSON from a client may contain line ends between its tokens.
+        yield "".join([row.replace("\n", " ") + "\n" for row in rows]).encode()
+        first += len(rows)
+
+
+async def _some_stored(
+    database: Database, tenant: str, taskset_id: str, first: int
+) -> Sequence[str]:
+    async with database.autocommit() as connection:
+        return await rows_of(connection, tenant, taskset_id, first=first, count=ROWS_AT_ONCE)
+
+
+FORGOTTEN_SECONDS = 600.0
+"""A client that has not asked for a taskset for this long has given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Stored tasksets, and the reasons why others are not ready."""
+
+    stored: list[StageTaskset] = field(default_factory=list)
+    awaited: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Commits:
+    """Commits of datasets, with the time when they were chosen."""
+
+    of: Mapping[str, str]
+    noted_at: float = field(default_factory=time.monotonic)
+
+
+class TasksetLibrary:
+    """Finds tasksets by the identity of their content, and reads new ones."""
+
+    def __init__(
+        self,
+        *,
+        database: Database,
+        jobs: BackgroundJobs,
+        roots: Sequence[str],
+        limits: PipelineLimits,
+    ) -> None:
+        self._database = database
+        self._jobs = jobs
+        self._roots = roots
+        self._limits = limits
+        self._commits: dict[tuple[str, str, str], _Commits] = {}
+        """Commits of hub datasets that are being read for an experiment's taskset. Without this, a
+        commit made meanwhile would cause a second download."""
+
+    async def resolve(
+        self, tenant: str, experiment_id: str, needed: Sequence[NeededTaskset]
+    ) -> Resolved:
+        """Finds stored tasksets and starts to read the others.
+
+        Raises: PreconditionFailed that names a taskset that cannot be read.
+        """
+        resolved = Resolved()
+        for taskset in needed:
+            found = await self._find(tenant, experiment_id, taskset)
+            if isinstance(found, str):
+                resolved.awaited.append(found)
+                continue
+            if found.num_rows == 0 and not taskset.is_queue:
+                lack = await self._lack(tenant, taskset, found)
+                raise PreconditionFailed(f"taskset {taskset.name}: {lack}")
+            resolved.stored.append(
+                StageTaskset(
+                    name=taskset.name,
+                    taskset_id=found.taskset_id,
+                    kind=taskset.kind,
+                    num_rows=found.num_rows,
+                )
+            )
+        return resolved
+
+    async def _find(self, tenant: str, experiment_id: str, needed: NeededTaskset) -> Taskset | str:
+        """Returns the complete stored taskset, or the reason why it is not ready."""
+        reading = (tenant, experiment_id, needed.name)
+        if needed.path is not None:
+            commits = self._commits_of(reading)
+            origin = await origin_of_files(needed, needed.path, self._roots, experiment_id, commits)
+        else:
+            found = await self._submitted(tenant, needed)
+            if isinstance(found, str) or needed.pipeline is None:
+                return found
+            origin = origin_of_stored(needed, found, self._database, tenant, experiment_id)
+        async with self._database.transaction() as connection:
+            stored = await find_taskset(connection, tenant, source=origin.content)
+        self._commits.pop(reading, None)
+        if stored is not None:
+            return stored
+        waits_for = self._begin(tenant, needed, origin)
+        self._commits[reading] = _Commits(origin.commits)
+        return waits_for
+
+    def _commits_of(self, reading: tuple[str, str, str]) -> Mapping[str, str]:
+        """Returns the commits chosen at the first request; drops those of expired requests."""
+        oldest = time.monotonic() - FORGOTTEN_SECONDS
+        self._commits = {key: own for key, own in self._commits.items() if own.noted_at > oldest}
+        known = self._commits.get(reading)
+        return known.of if known else {}
+
+    def _begin(self, tenant: str, needed: NeededTaskset, origin: Origin) -> str:
+        async def work(job: Job) -> None:
+            await self._read(job, tenant, origin, needed.pipeline)
+
+        job = self._jobs.ask(
+            (tenant, origin.content),
+            work,
+            name=f"taskset {needed.name}",
+            reason=f"to read taskset {needed.name} ({origin.place})",
+        )
+        return f"taskset {needed.name}: {job.num_rows:,} rows read so far"
+
+    async def _submitted(self, tenant: str, needed: NeededTaskset) -> Taskset | str:
+        async with self._database.transaction() as connection:
+            found = await find_taskset(connection, tenant, name=needed.name)
+        if found is None or not (found.is_complete or found.is_queue):
+            kind = "queue" if needed.is_queue else "taskset"
+            return f"{kind} {needed.name} is awaited from a client: submit it with SubmitTaskset"
+        if found.is_queue != needed.is_queue:
+            kind, storage = ("a queue", "queue") if found.is_queue else ("no queue", "client")
+            raise PreconditionFailed(
+                f"taskset {needed.name} is {kind}: give `storage_type: {storage}`"
+            )
+        return found
+
+    async def _read(
+        self, job: Job, tenant: str, origin: Origin, pipeline: ResolvedTaskPipeline | None
+    ) -> None:
+        """Reads the rows unless their content is stored; a failure leaves nothing behind."""
+        async with self._database.transaction() as connection:
+            claimed = await claim_source(connection, tenant, origin.content)
+            if claimed is None:
+                return
+
+            def read() -> AsyncGenerator[bytes]:
+                job.num_rows = 0
+                return _counted(origin.read(), job)
+
+            if pipeline is not None:
+                piping = Piping(pipeline, self._limits, read)
+                await copy_piped_rows(connection, tenant, claimed, piping)
+            else:
+                async with aclosing(read()) as rows:
+                    await copy_rows(connection, tenant, claimed, rows)
+            await notify(connection, tasksets_topic(tenant))
+
+    async def _lack(self, tenant: str, needed: NeededTaskset, found: Taskset) -> str:
+        """Returns why a taskset is empty."""
+        async with self._database.transaction() as connection:
+            counts = await counts_of(connection, tenant, found.taskset_id)
+        if counts is not None and counts.num_read:
+            return says_none_left(counts)
+        return f"{needed.path or 'it'} has no rows"
+
+
+async def _counted(rows: AsyncGenerator[bytes], job: Job) -> AsyncGenerator[bytes]:
+    async with aclosing(rows):
+        async for lines in rows:
+            job.num_rows += lines.count(b"\n")
+            yield lines
+
+
+class FeatureLibrary:
+    """Finds stored features, and starts to read missing ones."""
+
+    def __init__(self, *, database: Database, jobs: BackgroundJobs) -> None:
+        self._database = database
+        self._jobs = jobs
+
+    async def awaited(
+        self, tenant: str, needed: Sequence[NeededTaskset], stored: Sequence[StageTaskset]
+    ) -> list[str]:
+        """Returns which columns of these tasksets are still being read.
+
+        Raises: PreconditionFailed that names the first row without a number in such a column.
+        """
+        by_name = {taskset.name: taskset for taskset in stored}
+        waits = []
+        for taskset in needed:
+            if taskset.feature_keys and taskset.name in by_name:
+                waits += await self._awaited(tenant, by_name[taskset.name], taskset.feature_keys)
+        return waits
+
+    async def _awaited(self, tenant: str, taskset: StageTaskset, names: Sequence[str]) -> list[str]:
+        async with self._database.transaction() as connection:
+            known = await known_features(connection, tenant, taskset.taskset_id, names)
+        missing = [name for name in names if name not in known]
+        for name in missing:
+            self._begin(tenant, taskset, name)
+        return [f"column {name} of taskset {taskset.name} is being read" for name in missing]
+
+    def _begin(self, tenant: str, taskset: StageTaskset, name: str) -> None:
+        async def work(_: Job) -> None:
+            async with self._database.transaction() as connection:
+                try:
+                    numbers = await read_features(
+                        connection, tenant, taskset.taskset_id, taskset.num_rows, name
+                    )
+                except PreconditionFailed as error:
+                    raise PreconditionFailed(f"taskset {taskset.name}, {error}") from error
+                await store_features(connection, tenant, taskset.taskset_id, name, numbers)
+                await notify(connection, tasksets_topic(tenant))
+
+        self._jobs.ask(
+            (tenant, taskset.taskset_id, name),
+            work,
+            name=f"taskset {taskset.name}",
+            reason=f"to read column {name} of taskset {taskset.name}",
+        )

@@ -1,0 +1,77 @@
+"""Handle for the process that reads the rows of a taskset."""
+
+import asyncio
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from services.buffer.tasksets.row_sources import RowSource
+from services.buffer.workers.process import end_child, start_child
+from trinity.errors import PreconditionFailed
+
+MODULE = "services.buffer.tasksets.read_rows"
+CHUNK_BYTES = 256 * 1024
+KEPT_BYTES = 64 * 1024
+"""Bytes of its standard error that are kept: the last line says what is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A running reader process."""
+
+    child: Process
+    rows: asyncio.StreamReader
+    said: asyncio.Task[bytes]
+
+    async def lines(self) -> AsyncIterator[bytes]:
+        """Yields the rows as they arrive: chunks of whole lines with their ends."""
+        parts: list[bytes] = []
+        while chunk := await self.rows.read(CHUNK_BYTES):
+            end = chunk.rfind(b"\n") + 1
+            if end:
+                yield b"".join([*parts, chunk[:end]])
+                parts = []
+            parts.append(chunk[end:])
+
+    async def check_end(self, name: str) -> None:
+        """Waits for the exit of the reader.
+
+        Raises: PreconditionFailed with the reader's error about the data.
+        """
+        errors = (await self.said).decode(errors="replace").strip()
+        if await self.child.wait() != 0:
+            reason = (
+                errors.splitlines()[-1]
+                if errors
+                else f"the reader ended with {self.child.returncode}"
+            )
+            raise PreconditionFailed(f"taskset {name}: {reason}")
+
+
+@asynccontextmanager
+async def reading(source: RowSource) -> AsyncIterator[Reader]:
+    """Runs a reader of these rows, which ends with the block.
+
+    Its standard error is drained all the time, because a full pipe would block it.
+    """
+    argv = [sys.executable, "-m", MODULE]
+    child = await start_child(argv, limit=CHUNK_BYTES, stderr=PIPE)
+    assert child.stdin is not None and child.stdout is not None and child.stderr is not None
+    errors = asyncio.create_task(_last_of(child.stderr))
+    try:
+        child.stdin.write(source.model_dump_json().encode())
+        child.stdin.close()
+        yield Reader(child, child.stdout, errors)
+    finally:
+        errors.cancel()
+        await end_child(child)
+        await asyncio.gather(errors, return_exceptions=True)
+
+
+async def _last_of(stream: asyncio.StreamReader) -> bytes:
+    kept = b""
+    while chunk := await stream.read(CHUNK_BYTES):
+        kept = (kept + chunk)[-KEPT_BYTES:]
+    return kept

@@ -1,0 +1,277 @@
+"""Source of the rows of a taskset, as passed to the reader process."""
+
+import contextlib
+import os
+import sqlite3
+import stat
+import urllib.parse
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+import sqlalchemy as sa
+from pydantic import BaseModel, ConfigDict
+
+from trinity.config.data_files import SUFFIXES
+from trinity.config.hub_names import is_offline
+from trinity.errors import UserError
+
+
+class RowSource(BaseModel):
+    """A source, passed as JSON on standard input: a command line would expose passwords."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["file", "hub", "sql"]
+    place: str
+    """A path, `owner/name`, or the address of a database."""
+    revision: str | None = None
+    """Commit of a dataset on the hub."""
+    split: str = "train"
+    subset_name: str | None = None
+    table: str | None = None
+    roots: tuple[str, ...] = ("/",)
+    """Directories that files may be read from."""
+
+
+KERNEL = ("/proc", "/sys", "/dev")
+"""Pseudo files there reveal facts about the machine, or block."""
+KINDS = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def check_place(path: str, roots: Sequence[str]) -> str:
+    """Checks that data may be read from a path; returns the real path to open.
+
+    Raises: UserError when it is outside the roots, or neither a file nor a directory.
+    """
+    real = os.path.realpath(path)
+    if not any(_is_inside(real, os.path.realpath(root)) for root in roots):
+        led = "" if real == os.path.abspath(path) else f" leads to {real}, which"
+        raise UserError(
+            f"{path}{led} lies outside of {' and '.join(roots)}, where tasksets may be read from: "
+            "move it there, or change TRINITY_BUFFER_TASKSET_ROOTS"
+        )
+    if any(_is_inside(real, place) for place in KERNEL):
+        raise UserError(f"{path} leads to {real}, which holds no data: give a file of rows")
+    if Path(real).exists():
+        _check_kind(path, Path(real).stat().st_mode)
+    return real
+
+
+def _is_inside(real: str, root: str) -> bool:
+    return os.path.commonpath([real, root]) == root
+
+
+def _check_kind(path: str, mode: int) -> None:
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        kind = KINDS.get(stat.S_IFMT(mode), "no file")
+        raise UserError(f"{path} is {kind}: give a file of rows")
+
+
+def open_allowed(file: Path, roots: Sequence[str]) -> BinaryIO:
+    """Opens a data file, and checks the opened file, not only its path.
+
+    Raises: UserError like `check_place`; OSError when it cannot be read.
+    """
+    real = check_place(str(file), roots)
+    # A FIFO swapped in after the check would block, and a link could lead anywhere.
+    descriptor = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    stream = os.fdopen(descriptor, "rb")
+    mode = os.fstat(descriptor).st_mode
+    opened = os.path.realpath(f"/proc/self/fd/{descriptor}")
+    if not stat.S_ISREG(mode) or opened != real:
+        stream.close()
+        raise changed(str(file))
+    return stream
+
+
+def changed(file: str) -> UserError:
+    """Returns the error for a file that is no longer the one that was checked."""
+    return UserError(f"{file} changed while it was opened: give a file of rows that stays")
+
+
+ANSWER_SECONDS = 10.0
+
+
+def hub_cache() -> str:
+    """Returns the cache directory of the hub's client."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    return str(HF_HUB_CACHE)
+
+
+def newest_revision(name: str) -> str:
+    """Returns the newest commit of a dataset on the hub, or in the cache if the hub is offline.
+
+    Raises: UserError when it is in neither.
+    """
+    from httpx import HTTPError
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
+
+    try:
+        if not is_offline():
+            return str(HfApi().dataset_info(name, timeout=ANSWER_SECONDS).sha)
+    except RepositoryNotFoundError as error:
+        raise UserError(
+            f"{name} is no file or directory here and no public dataset on the hub: correct it, "
+            "or set HF_TOKEN for a private one"
+        ) from error
+    except (HTTPError, HfHubHTTPError, OSError, ValueError):
+        pass  # the hub does not answer: fall back to the cache
+    try:
+        return _note_of_newest(name).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise UserError(
+            f"{name} is no file or directory here and not in the hub's cache, and the hub does "
+            "not answer: fetch the dataset first, or give a path"
+        ) from error
+
+
+def _note_of_newest(name: str) -> Path:
+    """Returns the file in which the hub's client stores the newest known commit of a dataset."""
+    return Path(hub_cache()) / f"datasets--{name.replace('/', '--')}" / "refs" / "main"
+
+
+def download(source: RowSource) -> str:
+    """Downloads the data files of the source's commit unless cached; returns their directory.
+
+    It always uses this commit, even if there is a newer one.
+
+    Raises: UserError when they cannot be downloaded.
+    """
+    assert source.revision is not None
+    from httpx import HTTPError
+
+    try:
+        place = _fetched(source.place, source.revision)
+    except (HTTPError, OSError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"dataset {source.place} cannot be fetched: {reason}") from error
+    _note_newest(source.place, source.revision)
+    return place
+
+
+def _fetched(name: str, commit: str) -> str:
+    from httpx import ConnectError, TimeoutException
+    from huggingface_hub.errors import OfflineModeIsEnabled
+
+    try:
+        return _snapshot(name, commit, is_here=False)
+    except (ConnectError, TimeoutException, OfflineModeIsEnabled) as error:
+        # The client asks the hub for a file list unless it is cached: without the hub, use the
+        # files in the cache.
+        try:
+            return _snapshot(name, commit, is_here=True)
+        except (OSError, ValueError):
+            raise error from None
+
+
+def _snapshot(name: str, commit: str, *, is_here: bool) -> str:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    disable_progress_bars()  # not interactive
+    return str(
+        snapshot_download(
+            name,
+            repo_type="dataset",
+            revision=commit,
+            allow_patterns=[f"*{suffix}" for suffix in SUFFIXES],
+            local_files_only=is_here,
+        )
+    )
+
+
+def _note_newest(name: str, commit: str) -> None:
+    """Stores the newest commit for offline use: the client does not for downloads by commit."""
+    note = _note_of_newest(name)
+    with suppress(OSError):  # a read-only cache keeps its own
+        note.parent.mkdir(parents=True, exist_ok=True)
+        partial = note.parent.parent / f".main-{uuid.uuid4()}"
+        partial.write_text(commit, encoding="utf-8")
+        partial.replace(note)
+
+
+ROWS_AT_ONCE = 1_000
+TASK_COLUMN = "raw_task"
+"""A table with this column holds whole tasks there, as JSON."""
+SQLITE = "sqlite:///"
+DRIVERS = {"postgresql": "postgresql+psycopg"}
+
+
+def read_table(source: RowSource) -> Iterator[object]:
+    """Yields the rows as columns by name, with only one chunk in memory.
+
+    Raises: UserError when there is no such database or table.
+    """
+    engine = _engine(source)
+    try:
+        with engine.connect() as connection:
+            table = _reflected(connection, source.table or "")
+            statement = sa.select(table).order_by(*table.primary_key.columns)
+            options = connection.execution_options(yield_per=ROWS_AT_ONCE)
+            for row in options.execute(statement).mappings():
+                yield row[TASK_COLUMN] if TASK_COLUMN in row else dict(row)
+    except sa.exc.SQLAlchemyError as error:
+        reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+        raise UserError(f"table {source.table} cannot be read: {reason}") from error
+    finally:
+        engine.dispose()
+
+
+def _engine(source: RowSource) -> sa.Engine:
+    """Returns an engine; SQLite files must be allowed and are opened read-only."""
+    if source.place.startswith(SQLITE):
+        return _engine_of_file(source.place.removeprefix(SQLITE), source)
+    try:
+        url = sa.make_url(source.place)
+        return sa.create_engine(url.set(drivername=DRIVERS[url.drivername]))
+    except (sa.exc.ArgumentError, KeyError) as error:
+        raise UserError("the address is not that of a supported database") from error
+
+
+def _engine_of_file(file: str, source: RowSource) -> sa.Engine:
+    real = check_place(file, source.roots)
+    if not Path(real).is_file():
+        raise UserError(f"there is no database {file}: correct the path")
+    return sa.create_engine("sqlite://", creator=lambda: _opened(file, real))
+
+
+def _opened(file: str, real: str) -> sqlite3.Connection:
+    """Opens SQLite by name, then checks which files it has open, as a link may have changed."""
+    before = _open_files()
+    connection = sqlite3.connect(f"file:{urllib.parse.quote(real)}?mode=ro", uri=True)
+    try:
+        connection.execute("PRAGMA schema_version").fetchall()  # opens its log, if it has one
+        places = {place for _, place in _open_files() - before}
+        if real not in places or not places <= {real, f"{real}-wal", f"{real}-shm"}:
+            raise changed(file)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _open_files() -> set[tuple[str, str]]:
+    """Returns the open file descriptors of this process, with their paths."""
+    found = set()
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the descriptor of this listing is closed
+            found.add((descriptor, os.readlink(f"/proc/self/fd/{descriptor}")))
+    return found
+
+
+def _reflected(connection: sa.Connection, name: str) -> sa.Table:
+    schema, _, table = name.rpartition(".")
+    try:
+        return sa.Table(table, sa.MetaData(), schema=schema or None, autoload_with=connection)
+    except sa.exc.NoSuchTableError as error:
+        raise UserError(f"there is no table {name}: set `table`, or create it") from error

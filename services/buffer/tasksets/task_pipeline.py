@@ -1,0 +1,225 @@
+"""Handle for the process that runs a task pipeline over the rows of a taskset."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import sys
+from asyncio.subprocess import Process
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from services.buffer.domain.tasks import storable
+from services.buffer.store.tasksets import (
+    PipelineCounts,
+    copy_rows,
+    insert_pipeline,
+    insert_source_rows,
+)
+from services.buffer.workers.process import end_child, start_child
+from trinity.errors import PreconditionFailed, Unavailable
+from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
+
+logger = logging.getLogger(__name__)
+
+
+MODULE = "trinity.task_operators.worker"
+MAX_ANSWER_BYTES = 1024 * 1024
+"""Limit of one line, without the rows after it; twice that is buffered while Postgres is slow."""
+WORD_BYTES = 8
+CALL, DONE, ROWS, SUMMARY, ERROR, AWAY = b"C", b"D", b"R", b"S", b"E", b"U"
+
+
+class PipelineDied(Exception):
+    """Raised when its process was killed from outside; a retry may succeed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineLimits:
+    """Time and memory limits of users' task operators."""
+
+    call_seconds: float
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PipedRows:
+    """A chunk of rows that the pipeline keeps."""
+
+    numbers: bytes
+    """Their row numbers in the source, 8 bytes each."""
+    lines: bytes
+
+
+@dataclass(slots=True)
+class PipelineProcess:
+    """The process for one taskset; it holds rows on disk until their order is known.
+
+    async with PipelineProcess(pipeline, limits) as process:
+        feeding = group.create_task(process.feed(rows))
+        async for row in process.rows(): ...
+    """
+
+    pipeline: ResolvedTaskPipeline
+    limits: PipelineLimits
+    counts: PipelineCounts | None = None
+    """Set after all rows were yielded."""
+    _process: Process | None = None
+    _calls: str = ""
+    """The user's operator that is being called, if any."""
+
+    async def __aenter__(self) -> Self:
+        argv = [sys.executable, "-m", MODULE, str(self.limits.memory_bytes)]
+        self._process = await start_child(argv, limit=MAX_ANSWER_BYTES)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._process is not None:
+            await end_child(self._process)
+
+    async def feed(self, rows: AsyncIterator[bytes]) -> None:
+        """Writes all rows to the process; if it has ended, `rows` reports why."""
+        assert self._process is not None and self._process.stdin is not None
+        stdin = self._process.stdin
+        with contextlib.suppress(ConnectionError):
+            stdin.write(self.pipeline.model_dump_json().encode() + b"\n")
+            async for lines in rows:
+                stdin.write(lines)
+                await stdin.drain()
+            await stdin.drain()
+            stdin.close()
+
+    async def rows(self) -> AsyncGenerator[PipedRows]:
+        """Yields the rows that the pipeline keeps, in order, in chunks.
+
+        Raises: PreconditionFailed for an error of an operator, Unavailable when a service that an
+        operator needs does not answer, PipelineDied.
+        """
+        while (line := await self._line()).endswith(b"\n"):
+            letter, text = line[:1], line[2:-1]
+            if letter == ROWS:
+                num_rows, num_bytes = map(int, text.split())
+                numbers = await self._exactly(num_rows * WORD_BYTES)
+                yield PipedRows(numbers, await self._exactly(num_bytes))
+            elif letter == SUMMARY:
+                self.counts = PipelineCounts(**json.loads(text))
+            elif letter == ERROR:
+                raise PreconditionFailed(f"task_pipeline: {storable(text.decode())}")
+            elif letter == AWAY:
+                raise Unavailable(f"task_pipeline: {storable(text.decode())}")
+            else:
+                self._calls = text.decode() if letter == CALL else ""
+        if self.counts is None:
+            raise self._died()
+
+    async def _exactly(self, num_bytes: int) -> bytes:
+        try:
+            return await self._stdout.readexactly(num_bytes)
+        except asyncio.IncompleteReadError as error:
+            raise self._died() from error
+
+    async def _line(self) -> bytes:
+        """Returns the next line, empty at the end; calls of users' operators have a time limit."""
+        seconds = self.limits.call_seconds if self._calls else None
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._stdout.readline()
+        except TimeoutError as error:
+            raise PreconditionFailed(
+                f"task_pipeline: task operator {self._calls} did not answer within {seconds:g} s"
+            ) from error
+
+    @property
+    def _stdout(self) -> asyncio.StreamReader:
+        assert self._process is not None and self._process.stdout is not None
+        return self._process.stdout
+
+    def _died(self) -> PipelineDied:
+        called = f" while {self._calls} was called" if self._calls else ""
+        return PipelineDied(f"task_pipeline: the process that runs it ended{called}")
+
+
+PART_BYTES = 512 * 1024
+"""Bytes of source row numbers that are collected before they are stored."""
+MAX_TRIES = 3
+"""Tries of a process that is killed from outside; errors of an operator are not retried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piping:
+    """A task pipeline with its input."""
+
+    pipeline: ResolvedTaskPipeline
+    limits: PipelineLimits
+    read: Callable[[], AsyncGenerator[bytes]]
+    """Yields all rows, from the first on each call: chunks of lines."""
+
+
+async def copy_piped_rows(
+    connection: AsyncConnection, tenant: str, taskset_id: str, piping: Piping
+) -> None:
+    """Stores the rows that the pipeline keeps, in order, and counts of the others.
+
+    Raises: PreconditionFailed that says what is wrong with the pipeline or the rows.
+    """
+    for tries_left in reversed(range(MAX_TRIES)):
+        try:
+            async with connection.begin_nested():
+                await _copy(connection, tenant, taskset_id, piping)
+            return
+        except PipelineDied as error:
+            if not tries_left:
+                raise PreconditionFailed(f"{error}, {MAX_TRIES} times") from error
+            logger.warning("a task pipeline is restarted", extra={"why": str(error)})
+
+
+async def _copy(connection: AsyncConnection, tenant: str, taskset_id: str, piping: Piping) -> None:
+    async with (
+        aclosing(piping.read()) as rows,
+        PipelineProcess(piping.pipeline, piping.limits) as process,
+    ):
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(process.feed(rows))
+                await _store(connection, tenant, taskset_id, process)
+        except ExceptionGroup as errors:
+            # The error of the source comes first: if there are two, it caused the other.
+            raise errors.exceptions[0] from errors
+        assert process.counts is not None
+        counts = process.counts
+    await insert_pipeline(connection, tenant, taskset_id, counts)
+
+
+async def _store(
+    connection: AsyncConnection, tenant: str, taskset_id: str, process: PipelineProcess
+) -> None:
+    """Stores rows and their source numbers alternately, so that few of them are in memory."""
+    num_rows = 0
+    async with aclosing(process.rows()) as rows:
+        while True:
+            first, numbers = num_rows, bytearray()
+            lines = _noted(rows, numbers)
+            num_rows = await copy_rows(connection, tenant, taskset_id, lines, first=first)
+            if not numbers:
+                return
+            part = bytes(numbers)
+            await insert_source_rows(connection, tenant, taskset_id, first=first, rows=part)
+
+
+async def _noted(rows: AsyncIterator[PipedRows], numbers: bytearray) -> AsyncIterator[bytes]:
+    """Yields the next lines and collects their numbers, until there are enough for a part."""
+    async for chunk in rows:
+        numbers += chunk.numbers
+        yield chunk.lines
+        if len(numbers) >= PART_BYTES:
+            return

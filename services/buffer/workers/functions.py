@@ -1,0 +1,283 @@
+"""Calls operators and advantage functions: built-in ones here, users' in a worker process."""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+from services.buffer.domain.operators import Operator
+from services.buffer.workers.process import WorkerFailed, WorkerProcess, sentence_of
+from trinity.algorithm.advantage.needs import Needs, needs_of
+from trinity.algorithm.advantage.samples import Samples
+from trinity.algorithm.priority import BUILT_IN, PRIORITIES
+from trinity.algorithm.priority.candidate import Candidate
+from trinity.algorithm.priority.computing import priorities_of
+from trinity.config.section import Args
+from trinity.errors import Unavailable, UserError
+from trinity.operators.kinds import KINDS
+from trinity.threads import in_daemon_thread
+
+OPERATOR_WORKER = "trinity.operators.worker"
+LOAD_SECONDS = 30.0
+TURN_SECONDS = 1.0
+"""Time for calls on groups of one stage before another stage has its turn."""
+
+NEEDS_UNKNOWN = "what it needs was not known when its samples were read"
+
+
+class FunctionFailed(Exception):
+    """Raised when a function cannot be used at all, or not on these samples."""
+
+
+class ServiceAway(Exception):
+    """Raised when a service that a built-in operator calls does not answer."""
+
+
+class Functions:
+    """Calls the functions of all stages; a harmful call only ends the worker process.
+
+    async with Functions(limit_seconds=10.0, memory_bytes=2**31) as functions:
+        await functions.load([operator])
+        await functions.compute(operator, [samples])
+    """
+
+    def __init__(self, limit_seconds: float, memory_bytes: int) -> None:
+        self._limit_seconds = limit_seconds
+        self._turn = asyncio.Lock()
+        self._worker = WorkerProcess(OPERATOR_WORKER, memory_bytes)
+        self._needs: dict[str, Needs] = {}
+
+    @property
+    def limit_seconds(self) -> float:
+        """Time limit of one call."""
+        return self._limit_seconds
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._worker.end()
+
+    async def load(self, operators: Sequence[Operator]) -> None:
+        """Loads the functions, as their files are now.
+
+        Raises: FunctionFailed that names the one that cannot be loaded.
+        """
+        if not all(operator.is_built_in for operator in operators):
+            async with self._turn:
+                await self._worker.end()
+        for operator in operators:
+            try:
+                await self.needs(operator)
+            except FunctionFailed as error:
+                raise FunctionFailed(f"{operator.title}: {error}") from error
+
+    async def needs(self, operator: Operator) -> Needs:
+        """Returns the inputs that the function needs when called with its arguments.
+
+        Raises: FunctionFailed.
+        """
+        if operator.is_built_in:
+            return _needs(operator)
+        if known := self._known_needs(operator):
+            return known
+        async with self._turn:
+            return await self._ask_needs(operator)
+
+    async def compute(self, operator: Operator, parts: Sequence[Samples]) -> list[Any]:
+        """Calls the function on each part in order; a result that is a text is the call's error.
+
+        The result may be shorter than `parts`; the others were not tried. It ends after a part that
+        ends the process or takes too long, which gets that as its error, when the turn is over, and
+        before a part for which a service is unavailable.
+
+        Raises: ServiceAway when the service is unavailable for the first part.
+        """
+        if operator.is_built_in:
+            return await _compute_here(operator, parts)
+        if not parts:
+            return []
+        async with self._turn:
+            try:
+                needs = await self._ask_needs(operator)
+            except FunctionFailed as error:
+                return [str(error) for _ in parts]
+            if needs != operator.needs:
+                # The process was lost before it reported its needs: inputs may be missing.
+                return [NEEDS_UNKNOWN for _ in parts]
+            return await self._compute(operator, parts)
+
+    async def _compute(self, operator: Operator, parts: Sequence[Samples]) -> list[Any]:
+        kind = KINDS[operator.kind]
+        computed: list[Any] = []
+        try:
+            for part in _in_turn(parts):
+                encoded = await asyncio.to_thread(kind.given_to_json, part)
+                await self._worker.send({**_request(operator), "parts": [encoded]})
+                answer = await self._worker.receive(self._limit_seconds)
+                failed = "error" in answer
+                computed.append(
+                    sentence_of(answer["error"]) if failed else kind.answer_from_json(answer)
+                )
+        except WorkerFailed as error:
+            computed.append(str(error))
+        return computed
+
+    async def _ask_needs(self, operator: Operator) -> Needs:
+        if known := self._known_needs(operator):
+            return known
+        request = _request(operator)
+        await self._worker.send({**request, "parts": None})
+        try:
+            answer = await self._worker.receive(LOAD_SECONDS)
+        except WorkerFailed as error:
+            raise FunctionFailed(str(error)) from error
+        if "error" in answer:
+            raise FunctionFailed(sentence_of(answer["error"]))
+        needs = self._needs[_asked(operator)] = Needs.from_json(answer)
+        return needs
+
+    def _known_needs(self, operator: Operator) -> Needs | None:
+        """Returns needs reported by the current process; another one may load other files."""
+        if not self._worker.is_running:
+            self._needs.clear()
+        return self._needs.get(_asked(operator))
+
+
+async def _compute_here(operator: Operator, parts: Sequence[Samples]) -> list[Any]:
+    computed: list[Any] = []
+    for part in _in_turn(parts):
+        try:
+            computed.append(await in_daemon_thread(partial(_call, operator, part)))
+        except ServiceAway:
+            if not computed:
+                raise
+            break
+    return computed
+
+
+def _in_turn(parts: Sequence[Samples]) -> Iterator[Samples]:
+    """Yields the first part, and others as long as the turn lasts."""
+    ends = time.monotonic() + TURN_SECONDS
+    for place, part in enumerate(parts):
+        if place and time.monotonic() >= ends:
+            return
+        yield part
+
+
+def _asked(operator: Operator) -> str:
+    return json.dumps(_request(operator), sort_keys=True)
+
+
+def _request(operator: Operator) -> dict[str, Any]:
+    return {
+        "kind": operator.kind,
+        "name": operator.name,
+        "arguments": dict(operator.arguments),
+    }
+
+
+def _needs(operator: Operator) -> Needs:
+    function = KINDS[operator.kind].registry.get(operator.name)
+    try:
+        return needs_of(function, operator.arguments)
+    except UserError as error:
+        raise FunctionFailed(sentence_of(str(error))) from error
+
+
+def _call(operator: Operator, part: Samples) -> Any:
+    try:
+        return KINDS[operator.kind].call(operator.name, part, operator.arguments)
+    except UserError as error:
+        return sentence_of(str(error))
+    except Unavailable as error:
+        raise ServiceAway(str(error)) from error
+    except Exception as error:  # arguments are a user's
+        return sentence_of(f"{type(error).__name__}: {error}")
+
+
+PRIORITY_WORKER = "trinity.algorithm.priority.worker"
+
+
+class PriorityFailed(Exception):
+    """Raised when a function cannot be used at all, or not on these samples."""
+
+
+class PriorityDied(PriorityFailed):
+    """Raised when the worker process died or did not answer; a retry may succeed."""
+
+
+class Priorities:
+    """Calls functions in one worker process, started on demand and killed on a timeout.
+
+    async with Priorities(limit_seconds=10.0, memory_bytes=2**31) as priorities:
+        await priorities.load("my_priorities.surprising", {})
+        await priorities.compute("my_priorities.surprising", {}, candidates)
+    """
+
+    def __init__(self, limit_seconds: float, memory_bytes: int) -> None:
+        self._limit_seconds = limit_seconds
+        self._turn = asyncio.Lock()
+        self._worker = WorkerProcess(PRIORITY_WORKER, memory_bytes)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._worker.end()
+
+    async def load(self, name: str, arguments: Args) -> None:
+        """Loads the function, as its file is now.
+
+        Raises: PriorityFailed.
+        """
+        if name not in BUILT_IN:
+            async with self._turn:
+                await self._worker.end()
+                await self._ask(name, arguments, [], LOAD_SECONDS)
+
+    async def compute(
+        self, name: str, arguments: Args, candidates: Sequence[Candidate]
+    ) -> list[float | None]:
+        """Returns one priority per candidate.
+
+        Raises: PriorityFailed; PriorityDied if it may be retried.
+        """
+        if name not in BUILT_IN:
+            async with self._turn:
+                limit = self._limit_seconds + (0.0 if self._worker.is_running else LOAD_SECONDS)
+                return await self._ask(name, arguments, candidates, limit)
+        try:
+            return await asyncio.to_thread(
+                priorities_of, PRIORITIES.get(name), arguments, candidates
+            )
+        except Exception as error:  # arguments are a user's
+            raise PriorityFailed(sentence_of(f"{type(error).__name__}: {error}")) from error
+
+    async def _ask(
+        self, name: str, arguments: Args, candidates: Sequence[Candidate], limit_seconds: float
+    ) -> list[float | None]:
+        listed = [asdict(candidate) for candidate in candidates]
+        try:
+            await self._worker.send({"name": name, "arguments": arguments, "candidates": listed})
+            answer = await self._worker.receive(limit_seconds)
+        except WorkerFailed as error:
+            raise PriorityDied(str(error)) from error
+        if "error" in answer:
+            raise PriorityFailed(sentence_of(answer["error"]))
+        computed: list[float | None] = answer["priorities"]
+        return computed

@@ -1,0 +1,119 @@
+"""Child processes that end with the buffer, together with all processes they started."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from services.buffer.domain.tasks import storable
+from trinity.local.identity import OWN_IDENTITY
+
+
+async def start_child(argv: list[str], *, limit: int, stderr: int | None = None) -> Process:
+    """Starts a child with piped stdin and stdout, in its own process group.
+
+    `limit` bounds the output that is buffered here before it is read, in bytes.
+    """
+    command = OWN_IDENTITY.command(argv, death_signal=signal.SIGKILL)
+    return await asyncio.create_subprocess_exec(
+        *command, stdin=PIPE, stdout=PIPE, stderr=stderr, limit=limit, start_new_session=True
+    )
+
+
+async def end_child(process: Process) -> None:
+    """Kills the process and its group.
+
+    A descendant that has moved to another group may still hold the pipes. They are closed here,
+    because `wait` would wait for them.
+    """
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process._transport.close()  # type: ignore[attr-defined]  # there is no other way
+    await process.wait()
+
+
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+
+
+class WorkerFailed(Exception):
+    """Raised when the process ended or was killed; the next request starts another one."""
+
+
+class WorkerProcess:
+    """One process at a time, for one caller at a time.
+
+    await worker.send({"kind": "operator", ...})
+    answer = await worker.receive(limit_seconds=10.0)
+    """
+
+    def __init__(self, module: str, memory_bytes: int) -> None:
+        self._module = module
+        self._memory_bytes = memory_bytes
+        self._process: Process | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """True if the process is running and keeps its state."""
+        return self._process is not None
+
+    async def send(self, request: Mapping[str, Any]) -> None:
+        """Sends a request; the part that does not fit into the pipe is written in `receive`."""
+        process = self._process or await self._start()
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(request).encode() + b"\n")
+
+    async def receive(self, limit_seconds: float) -> dict[str, Any]:
+        """Returns the next answer.
+
+        Raises: WorkerFailed.
+        """
+        assert self._process is not None
+        try:
+            async with asyncio.timeout(limit_seconds):
+                line = await _next_line(self._process)
+        except TimeoutError as error:
+            await self.end()
+            raise WorkerFailed(f"it did not answer within {limit_seconds:g} s") from error
+        except BaseException:
+            # An abandoned answer must not be taken for the answer to a later request.
+            await self.end()
+            raise
+        if not line:
+            await self.end()
+            raise WorkerFailed("the process that calls it ended")
+        answer: dict[str, Any] = json.loads(line)
+        if answer.get("is_last"):
+            await self.end()
+            raise WorkerFailed(answer["error"])
+        return answer
+
+    async def _start(self) -> Process:
+        argv = [sys.executable, "-m", self._module, str(self._memory_bytes)]
+        self._process = await start_child(argv, limit=MAX_ANSWER_BYTES)
+        return self._process
+
+    async def end(self) -> None:
+        """Kills the process and its group."""
+        process, self._process = self._process, None
+        if process is not None:
+            await end_child(process)
+
+
+async def _next_line(process: Process) -> bytes:
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        await process.stdin.drain()
+        return await process.stdout.readline()
+    except (ConnectionError, ValueError):
+        return b""
+
+
+def sentence_of(error: str) -> str:
+    """Returns the first line of the error of a user's function."""
+    return storable(error.strip().split("\n")[0]) or "it failed without a message"
