@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from trinity.algorithm.rollout_correction.presets import PRESETS, PresetName
+from trinity.algorithm.rollout_correction.settings import PRESETS, PresetName
 from trinity.algorithm.types import ALGORITHM_TYPES
 
 Settings = Mapping[str, Any]

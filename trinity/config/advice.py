@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 
-from trinity.algorithm.rollout_correction.presets import PRESETS
+from trinity.algorithm.rollout_correction.settings import PRESETS
 from trinity.algorithm.types import ALGORITHM_TYPES
 from trinity.config.algorithm_check import staleness_cause
 from trinity.config.data_format import FormatConfig

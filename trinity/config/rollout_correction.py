@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
-from trinity.algorithm.rollout_correction.presets import PRESETS, PresetName
-from trinity.algorithm.rollout_correction.settings import CorrectionSettings
+from trinity.algorithm.rollout_correction.settings import PRESETS, CorrectionSettings, PresetName
 from trinity.config.section import Section
 from trinity.config.status import Planned, Renamed
 

@@ -9,8 +9,8 @@ import numpy.typing as npt
 from services.buffer.domain.group import Detail, Group, LeftOut, NewRow, Outcome, Sample
 from services.buffer.domain.sampling import draw_lots
 from services.buffer.domain.tasks import storable
+from trinity.algorithm.advantage.groups import places_within, ranks_within
 from trinity.algorithm.advantage.needs import NOTHING, Needs
-from trinity.algorithm.advantage.order import places_within, ranks_within
 from trinity.algorithm.advantage.samples import Advantages, FloatVector, IntVector, Samples
 from trinity.config.plan import StagePlan
 from trinity.config.plan_parts import ResolvedAlgorithm

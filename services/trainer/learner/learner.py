@@ -22,7 +22,7 @@ from services.trainer.learner.roles import Roles
 from services.trainer.learner.rollouts import lags_of
 from services.trainer.types import Metrics, RowStatistics, StepOutcome, TrainBatch
 from trinity.algorithm.kl.controller import KlController, kl_controller
-from trinity.algorithm.rollout_correction.health import off_policy_metrics
+from trinity.algorithm.rollout_correction.metrics import off_policy_metrics
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix
 from trinity.config.plan import StagePlan
 from trinity.config.section import Args

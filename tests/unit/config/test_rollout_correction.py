@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.config.builders import GRPO, config, load, stage
-from trinity.algorithm.rollout_correction.presets import PRESETS
-from trinity.algorithm.rollout_correction.settings import CorrectionSettings
+from trinity.algorithm.rollout_correction.settings import PRESETS, CorrectionSettings
 from trinity.config.advice import advice
 from trinity.config.plan_parts import ResolvedAlgorithm
 from trinity.config.planning import plan_experiment

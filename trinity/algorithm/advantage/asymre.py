@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from trinity.algorithm.advantage.groups import without_flat_groups
 from trinity.algorithm.advantage.samples import Advantages, Samples
-from trinity.algorithm.advantage.spread import without_flat_groups
 
 
 def asymre(

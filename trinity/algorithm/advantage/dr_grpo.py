@@ -1,7 +1,7 @@
 """Dr. GRPO: GRPO without the division by std, which favours tasks whose rewards hardly differ."""
 
+from trinity.algorithm.advantage.groups import without_flat_groups
 from trinity.algorithm.advantage.samples import Advantages, Samples
-from trinity.algorithm.advantage.spread import without_flat_groups
 
 
 def dr_grpo(samples: Samples, *, std_threshold: float | None = None) -> Advantages:

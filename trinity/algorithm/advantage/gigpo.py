@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from trinity.algorithm.advantage.choices import check_choice
+from trinity.algorithm.advantage.groups import check_choice, without_flat_groups
 from trinity.algorithm.advantage.needs import Arguments, Needs, needs
 from trinity.algorithm.advantage.samples import (
     Advantages,
@@ -15,7 +15,6 @@ from trinity.algorithm.advantage.samples import (
     Samples,
     sums_by,
 )
-from trinity.algorithm.advantage.spread import without_flat_groups
 
 STEP_REWARD_KEY = "step_reward"
 STATE_KEY = "env_state_hash"

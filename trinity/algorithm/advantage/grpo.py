@@ -3,15 +3,15 @@
 from dataclasses import replace
 from typing import Literal
 
-from trinity.algorithm.advantage.choices import check_choice
-from trinity.algorithm.advantage.needs import Arguments, Needs, needs
-from trinity.algorithm.advantage.order import ranks_within
-from trinity.algorithm.advantage.samples import Advantages, FloatVector, Samples
-from trinity.algorithm.advantage.spread import (
+from trinity.algorithm.advantage.groups import (
+    check_choice,
     deviation_of_all,
     draw_copies,
+    ranks_within,
     without_flat_groups,
 )
+from trinity.algorithm.advantage.needs import Arguments, Needs, needs
+from trinity.algorithm.advantage.samples import Advantages, FloatVector, Samples
 
 
 def _needs(arguments: Arguments) -> Needs:

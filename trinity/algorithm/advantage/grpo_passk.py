@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from trinity.algorithm.advantage.order import ranks_within
+from trinity.algorithm.advantage.groups import ranks_within, without_flat_groups
 from trinity.algorithm.advantage.samples import Advantages, Samples
-from trinity.algorithm.advantage.spread import without_flat_groups
 
 
 def grpo_passk(

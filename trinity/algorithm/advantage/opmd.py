@@ -4,9 +4,8 @@ from typing import Literal
 
 import numpy as np
 
-from trinity.algorithm.advantage.choices import check_choice
+from trinity.algorithm.advantage.groups import check_choice, without_flat_groups
 from trinity.algorithm.advantage.samples import Advantages, FloatVector, Samples
-from trinity.algorithm.advantage.spread import without_flat_groups
 from trinity.errors import UserError
 
 

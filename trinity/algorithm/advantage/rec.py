@@ -4,10 +4,8 @@ from typing import Literal
 
 import numpy as np
 
-from trinity.algorithm.advantage.choices import check_choice
-from trinity.algorithm.advantage.order import ranks_within
+from trinity.algorithm.advantage.groups import check_choice, ranks_within, without_flat_groups
 from trinity.algorithm.advantage.samples import Advantages, BoolVector, Samples
-from trinity.algorithm.advantage.spread import without_flat_groups
 
 
 def rec(

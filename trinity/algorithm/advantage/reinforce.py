@@ -1,7 +1,7 @@
 """REINFORCE: the reward itself."""
 
+from trinity.algorithm.advantage.groups import without_flat_groups
 from trinity.algorithm.advantage.samples import Advantages, Samples
-from trinity.algorithm.advantage.spread import without_flat_groups
 
 
 def reinforce(samples: Samples, *, std_threshold: float | None = None) -> Advantages:

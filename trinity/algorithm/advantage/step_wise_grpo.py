@@ -4,10 +4,9 @@ from typing import Literal
 
 import numpy as np
 
-from trinity.algorithm.advantage.choices import check_choice
+from trinity.algorithm.advantage.groups import check_choice, deviation_of_all, without_flat_groups
 from trinity.algorithm.advantage.needs import Arguments, Needs, needs
 from trinity.algorithm.advantage.samples import Advantages, FloatVector, Samples
-from trinity.algorithm.advantage.spread import deviation_of_all, without_flat_groups
 
 
 def _needs(arguments: Arguments) -> Needs:

@@ -3,8 +3,7 @@
 import torch
 
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
-from trinity.algorithm.policy_loss.ratio import both_bounds
-from trinity.algorithm.policy_loss.trust_region import inside_trust_region
+from trinity.algorithm.policy_loss.ratio import both_bounds, inside_trust_region
 
 
 def dppo_tv(

@@ -1,8 +1,7 @@
 """GSPO: the clipped ratio of whole sequences."""
 
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
-from trinity.algorithm.policy_loss.ratio import row_means
-from trinity.algorithm.policy_loss.sequence_ratio import clipped_by_sequence, mean_log_ratio
+from trinity.algorithm.policy_loss.ratio import clipped_by_sequence, mean_log_ratio, row_means
 
 
 def gspo(

@@ -1,7 +1,7 @@
 """GSPO's token variant: the sequence's ratio, with advantages and gradients of single tokens."""
 
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
-from trinity.algorithm.policy_loss.sequence_ratio import clipped_by_sequence, mean_log_ratio
+from trinity.algorithm.policy_loss.ratio import clipped_by_sequence, mean_log_ratio
 
 
 def gspo_token(

@@ -5,7 +5,7 @@ from typing import Literal
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
 from trinity.algorithm.policy_loss.ppo import ppo
 from trinity.algorithm.policy_loss.sft import sft
-from trinity.algorithm.policy_loss.two_kinds import mixed
+from trinity.algorithm.policy_loss.shares import mixed
 
 
 def mix(

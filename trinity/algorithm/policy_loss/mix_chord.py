@@ -10,7 +10,7 @@ from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
 from trinity.algorithm.policy_loss.ppo import ppo
 from trinity.algorithm.policy_loss.sft import sft
 from trinity.algorithm.policy_loss.sft_phi import sft_phi
-from trinity.algorithm.policy_loss.two_kinds import mixed
+from trinity.algorithm.policy_loss.shares import mixed
 
 
 def mix_chord(

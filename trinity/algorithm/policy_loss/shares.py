@@ -15,7 +15,7 @@ from trinity.algorithm.aggregation import (
     token_weights,
     token_weights_by_kind,
 )
-from trinity.algorithm.policy_loss.inputs import PolicyLoss
+from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
 
 USUAL, EXPERT = "usual/", "expert/"
 
@@ -95,3 +95,29 @@ def _is_expert(rows: TrainedRows, wanted: bool) -> torch.Tensor:
     if rows.is_expert_B is None:
         return torch.full(rows.mask_BT.shape[:1], not wanted, device=rows.mask_BT.device)
     return rows.is_expert_B == wanted
+
+
+def mixed(
+    inputs: PolicyInputs,
+    usual: PolicyLoss,
+    expert: PolicyLoss,
+    *,
+    mu: float,
+    expert_agg_mode: LossAggMode,
+) -> PolicyLoss:
+    """(1 - mu) times the usual loss or mu times the expert's, by the row's kind."""
+    assert usual.loss_BT is not None and expert.loss_BT is not None
+    loss_BT = (1 - mu) * usual.loss_BT
+    if inputs.is_expert_B is not None:
+        loss_BT = torch.where(inputs.is_expert_B[:, None], mu * expert.loss_BT, loss_BT)
+    metrics = {f"usual/{name}": values for name, values in _figures(usual).items()}
+    metrics |= {f"expert/{name}": values for name, values in _figures(expert).items()}
+    return PolicyLoss(
+        name="mix_loss", loss_BT=loss_BT, expert_agg_mode=expert_agg_mode, metrics=metrics
+    )
+
+
+def _figures(loss: PolicyLoss) -> dict[str, torch.Tensor]:
+    """Returns the loss and its metrics, as means over tokens."""
+    assert loss.loss_BT is not None
+    return {loss.name: loss.loss_BT, **loss.metrics}

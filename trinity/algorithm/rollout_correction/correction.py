@@ -1,14 +1,226 @@
-"""The correction of one batch: factors, mask, and metrics of the mismatch."""
+"""Importance weights: the ratio of each token, or the product over a row, kept within bounds."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from trinity.algorithm.rollout_correction.divergence import divergence_metrics
-from trinity.algorithm.rollout_correction.importance import importance_weights
-from trinity.algorithm.rollout_correction.rejection import rejected
-from trinity.algorithm.rollout_correction.settings import CorrectionSettings
-from trinity.algorithm.token_advantage.masked import kept
-from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatrix
+import numpy as np
+
+from trinity.algorithm.rollout_correction.metrics import (
+    bounded,
+    bounded_exp,
+    divergence_metrics,
+    named,
+    row_figures,
+    spread_of,
+)
+from trinity.algorithm.rollout_correction.settings import Bounds, CorrectionSettings
+from trinity.algorithm.token_advantage.masked import (
+    ALMOST_NOTHING,
+    kept,
+    masked_mean,
+    row_means,
+    spread,
+)
+from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatrix, FloatVector
+
+
+def importance_weights(
+    log_ratio_BT: FloatMatrix,
+    mask_BT: BoolMatrix,
+    bounds: Bounds,
+    *,
+    by_row: bool,
+    normalize: bool,
+) -> tuple[FloatMatrix, dict[str, float]]:
+    """Returns weights, 0 outside the mask, and metrics of them before normalization."""
+    rows_B = mask_BT.any(-1)
+    if by_row:
+        log_ratio_BT = np.broadcast_to(log_ratio_BT.sum(-1, keepdims=True), mask_BT.shape)
+    raw_BT = kept(np.exp(bounded(log_ratio_BT)), mask_BT)
+    weights_BT = _within(raw_BT, bounds)
+    metrics = _weight_metrics(weights_BT, mask_BT, bounds)
+    if by_row:
+        metrics |= _extremes_of_rows(log_ratio_BT[rows_B, 0], bounds)
+    else:
+        metrics |= _extremes_of_tokens(raw_BT, weights_BT, mask_BT, bounds)
+    metrics |= _row_weight_metrics(raw_BT, weights_BT, mask_BT, bounds)
+    if bounds.lower is not None:
+        metrics["rollout_is_oob_ratio"] = masked_mean(
+            (raw_BT < bounds.lower) | (raw_BT > bounds.upper), mask_BT
+        )
+    if normalize:
+        mean = _mean_weight(weights_BT, mask_BT, by_row)
+        metrics["rollout_is_batch_norm_factor"] = mean
+        weights_BT = weights_BT / mean
+    return weights_BT, metrics
+
+
+def _within(raw_BT: FloatMatrix, bounds: Bounds) -> FloatMatrix:
+    """Truncates at a single bound; with two bounds sets weights outside to 0."""
+    if bounds.lower is None:
+        return np.minimum(raw_BT, bounds.upper)
+    return np.where((raw_BT >= bounds.lower) & (raw_BT <= bounds.upper), raw_BT, 0.0)
+
+
+def _mean_weight(weights_BT: FloatMatrix, mask_BT: BoolMatrix, by_row: bool) -> float:
+    """Returns the mean weight; 1 where all weights are 0."""
+    rows_B = mask_BT.any(-1)
+    mean = (
+        float(row_means(weights_BT, mask_BT)[rows_B].mean())
+        if by_row
+        else masked_mean(weights_BT, mask_BT)
+    )
+    return mean if mean > ALMOST_NOTHING else 1.0
+
+
+def _weight_metrics(
+    weights_BT: FloatMatrix, mask_BT: BoolMatrix, bounds: Bounds
+) -> dict[str, float]:
+    weights_BT = np.minimum(weights_BT, bounds.upper)
+    mean = masked_mean(weights_BT, mask_BT)
+    squares = masked_mean(np.square(weights_BT / (mean + ALMOST_NOTHING)), mask_BT)
+    return {
+        "rollout_is_mean": mean,
+        "rollout_is_std": spread_of(weights_BT, mask_BT),
+        "rollout_is_eff_sample_size": 1.0 / squares if squares > 0 else 0.0,
+    }
+
+
+def _extremes_of_tokens(
+    raw_BT: FloatMatrix, weights_BT: FloatMatrix, mask_BT: BoolMatrix, bounds: Bounds
+) -> dict[str, float]:
+    weights_N = weights_BT[mask_BT]
+    return {
+        "rollout_is_max": float(weights_N.max()),
+        "rollout_is_min": float(weights_N.min()),
+        "rollout_is_ratio_fraction_high": masked_mean(raw_BT > bounds.upper, mask_BT),
+        "rollout_is_ratio_fraction_low": masked_mean(raw_BT < _low(bounds), mask_BT),
+    }
+
+
+def _extremes_of_rows(log_ratio_R: FloatVector, bounds: Bounds) -> dict[str, float]:
+    """Returns metrics of the ratios before truncation."""
+    return {
+        "rollout_is_max": float(bounded_exp(log_ratio_R.max())),
+        "rollout_is_min": float(bounded_exp(log_ratio_R.min())),
+        "rollout_is_ratio_fraction_high": float((log_ratio_R > np.log(bounds.upper)).mean()),
+        "rollout_is_ratio_fraction_low": float((log_ratio_R < np.log(_low(bounds))).mean()),
+    }
+
+
+def _row_weight_metrics(
+    raw_BT: FloatMatrix, weights_BT: FloatMatrix, mask_BT: BoolMatrix, bounds: Bounds
+) -> dict[str, float]:
+    rows_B = mask_BT.any(-1)
+    means_R = row_means(weights_BT, mask_BT)[rows_B]
+    raw_means_R = row_means(raw_BT, mask_BT)[rows_B]
+    return {
+        **named("rollout_is_seq_", row_figures(means_R)),
+        "rollout_is_seq_max_deviation": float(np.abs(means_R - 1.0).max()),
+        "rollout_is_seq_fraction_high": float((raw_means_R > bounds.upper).mean()),
+        "rollout_is_seq_fraction_low": float((raw_means_R < _low(bounds)).mean()),
+    }
+
+
+def _low(bounds: Bounds) -> float:
+    return 1.0 / bounds.upper if bounds.lower is None else bounds.lower
+
+
+ESTIMATES: Mapping[str, Callable[[FloatMatrix], FloatMatrix]] = {
+    "k1": lambda log_ratio: -log_ratio,
+    "k2": lambda log_ratio: 0.5 * np.square(log_ratio),
+    "k3": lambda log_ratio: np.exp(log_ratio) - 1.0 - log_ratio,
+}
+TOGETHER: Mapping[str, Callable[[FloatMatrix, BoolMatrix], FloatVector]] = {
+    "seq_sum": lambda values_BT, mask_BT: kept(values_BT, mask_BT).sum(-1),
+    "seq_mean": row_means,
+    "seq_max": lambda values_BT, mask_BT: np.where(
+        mask_BT.any(-1), np.where(mask_BT, values_BT, -np.inf).max(-1, initial=-np.inf), 0.0
+    ),
+}
+
+
+def rejected(
+    log_ratio_BT: FloatMatrix, mask_BT: BoolMatrix, bounds: Mapping[str, Bounds]
+) -> tuple[BoolMatrix, dict[str, float]]:
+    """Returns the tokens that any option rejects, and metrics of each option."""
+    rejected_BT = np.zeros_like(mask_BT)
+    metrics: dict[str, float] = {}
+    for option, limits in bounds.items():
+        by_option_BT, figures = _rejected_by(option, limits, bounded(log_ratio_BT), mask_BT)
+        rejected_BT |= by_option_BT
+        metrics |= named(f"rollout_rs_{option}_", figures)
+    if bounds:
+        metrics |= named("rollout_rs_", _fractions(rejected_BT, mask_BT))
+    return rejected_BT, metrics
+
+
+def _rejected_by(
+    option: str, limits: Bounds, log_ratio_BT: FloatMatrix, mask_BT: BoolMatrix
+) -> tuple[BoolMatrix, dict[str, float]]:
+    level, _, estimate = option.rpartition("_")
+    if estimate == "k1":
+        limits = limits.log
+    values_BT = ESTIMATES[estimate](log_ratio_BT)
+    by_row = level != "token"
+    if by_row:
+        values_B = TOGETHER[level](values_BT, mask_BT)
+        values_BT = spread(values_B, mask_BT)
+    else:
+        values_B = row_means(values_BT, mask_BT)
+    rows_B = mask_BT.any(-1)
+    rejected_BT = mask_BT & ((values_BT > limits.upper) | _below(values_BT, limits))
+    return rejected_BT, {
+        **_rejection_metrics(values_BT, mask_BT, limits, by_row=by_row),
+        **named("seq_", _rejected_row_metrics(values_B[rows_B], limits)),
+        **_fractions(rejected_BT, mask_BT),
+    }
+
+
+def _fractions(rejected_BT: BoolMatrix, mask_BT: BoolMatrix) -> dict[str, float]:
+    return {
+        "masked_fraction": masked_mean(rejected_BT, mask_BT),
+        "seq_masked_fraction": _share_of_rows(rejected_BT, mask_BT),
+    }
+
+
+def _rejection_metrics(
+    values_BT: FloatMatrix, mask_BT: BoolMatrix, limits: Bounds, *, by_row: bool
+) -> dict[str, float]:
+    """Returns metrics; the fractions are of rows where rows are rejected whole, else of tokens."""
+    values_N = values_BT[mask_BT]
+    share = _share_of_rows if by_row else masked_mean
+    within_BT = np.clip(values_BT, 0.0 if limits.lower is None else limits.lower, limits.upper)
+    return {
+        "mean": masked_mean(values_BT, mask_BT),
+        "max": float(values_N.max()),
+        "min": float(values_N.min()),
+        "fraction_high": share(values_BT > limits.upper, mask_BT),
+        "fraction_low": share(_below(values_BT, limits), mask_BT),
+        "std": spread_of(within_BT, mask_BT),
+    }
+
+
+def _rejected_row_metrics(values_R: FloatVector, limits: Bounds) -> dict[str, float]:
+    figures = {
+        **row_figures(values_R),
+        "max_deviation": float(np.abs(values_R).max()),
+        "fraction_high": float((values_R > limits.upper).mean()),
+    }
+    if limits.lower is not None:
+        figures["fraction_low"] = float((values_R < limits.lower).mean())
+    return figures
+
+
+def _below(values: FloatMatrix, limits: Bounds) -> BoolMatrix:
+    below: BoolMatrix = values < (-np.inf if limits.lower is None else limits.lower)
+    return below
+
+
+def _share_of_rows(chosen_BT: BoolMatrix, mask_BT: BoolMatrix) -> float:
+    """Returns the share of rows with any chosen token, among rows with tokens."""
+    num_chosen = np.count_nonzero((chosen_BT & mask_BT).any(-1))
+    return float(num_chosen / np.count_nonzero(mask_BT.any(-1)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

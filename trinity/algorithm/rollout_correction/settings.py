@@ -1,14 +1,97 @@
-"""Settings of a rollout correction."""
+"""Parses thresholds as users write them: `2.0`, `0.5_5.0`, `0.5_2.0,0.01`."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from trinity.algorithm.rollout_correction.thresholds import (
-    Bounds,
-    rejection_bounds,
-    weight_bounds,
+from trinity.errors import UserError
+
+REJECTIONS = (
+    "token_k1",
+    "token_k2",
+    "token_k3",
+    "seq_sum_k1",
+    "seq_sum_k2",
+    "seq_sum_k3",
+    "seq_mean_k1",
+    "seq_mean_k2",
+    "seq_mean_k3",
+    "seq_max_k2",
+    "seq_max_k3",
 )
+"""The statistics for rejection: an aggregation over a row's tokens, and an estimate of the
+divergence, k1 = -log r, k2 = log(r)^2 / 2, k3 = r - 1 - log r."""
+_SECTION = "algorithm.rollout_correction"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Inclusive bounds; `lower` is None if there is none."""
+
+    upper: float
+    lower: float | None = None
+
+    @property
+    def log(self) -> "Bounds":
+        """The bounds of the logarithm."""
+        lower = None if self.lower is None else math.log(self.lower)
+        return Bounds(math.log(self.upper), lower)
+
+
+def weight_bounds(threshold: float | str) -> Bounds:
+    """Parses the bounds of importance weights.
+
+    Raises: UserError when it is not a threshold.
+    """
+    return _bounds("rollout_is_threshold", str(threshold))
+
+
+def rejection_bounds(options: str, threshold: float | str | None) -> dict[str, Bounds]:
+    """Parses the bounds of each option, in their order.
+
+    Raises: UserError for an unknown option, or a missing or invalid threshold.
+    """
+    names = list(dict.fromkeys(part.strip() for part in options.split(",") if part.strip()))
+    for name in names or [options]:
+        if name not in REJECTIONS:
+            raise UserError(f"`{_SECTION}.rollout_rs`: {name!r} is none of {', '.join(REJECTIONS)}")
+    if threshold is None:
+        raise UserError(f"`{_SECTION}.rollout_rs_threshold` is missing: {options} needs one")
+    texts = [part.strip() for part in str(threshold).split(",") if part.strip()]
+    if len(texts) == 1:
+        texts = texts * len(names)
+    if len(texts) != len(names):
+        raise UserError(
+            f"`{_SECTION}.rollout_rs_threshold` has {len(texts)} parts for {len(names)} parts of "
+            "rollout_rs: give one for all or one each"
+        )
+    return {name: _rejection_bounds(name, text) for name, text in zip(names, texts, strict=True)}
+
+
+def _rejection_bounds(name: str, text: str) -> Bounds:
+    """Parses one option's bounds; for k1 the lower bound of the ratio defaults to 1 / upper."""
+    bounds = _bounds("rollout_rs_threshold", text)
+    if name.endswith("k1"):
+        return bounds if bounds.lower is not None else Bounds(bounds.upper, 1.0 / bounds.upper)
+    if bounds.lower is not None:
+        raise UserError(f"`{_SECTION}.rollout_rs_threshold`: {name} takes one number, not {text!r}")
+    return bounds
+
+
+def _bounds(key: str, text: str) -> Bounds:
+    parts = text.strip().split("_", 1)
+    try:
+        numbers = [float(part) for part in parts]
+    except ValueError:
+        raise UserError(
+            f"`{_SECTION}.{key}` is {text!r}: give a number, or two as lower_upper, such as 0.5_2.0"
+        ) from None
+    if not all(0.0 < number < math.inf for number in numbers) or numbers[0] > numbers[-1]:
+        raise UserError(
+            f"`{_SECTION}.{key}` is {text!r}: give numbers above 0, the lower one first"
+        )
+    return Bounds(numbers[-1], numbers[0] if len(numbers) == 2 else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,3 +132,62 @@ class CorrectionSettings:
         if self.rollout_rs == "none":
             return {}
         return rejection_bounds(self.rollout_rs, self.rollout_rs_threshold)
+
+
+PresetName = Literal["tis", "seq_tis", "icepop", "decoupled_ppo", "seq_mis", "geo_rs", "k3_rs"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """Settings, and the mismatch that they correct for."""
+
+    settings: CorrectionSettings
+    summary: str
+    stands_lag: bool
+    """True if anything is left to train on where rollouts are of older weights."""
+
+
+PRESETS: Mapping[PresetName, Preset] = {
+    "tis": Preset(
+        settings=CorrectionSettings(rollout_is="token"),
+        summary="Truncated importance sampling per token: verl's Token-TIS, "
+        "https://fengyao.notion.site/off-policy-rl",
+        stands_lag=True,
+    ),
+    "seq_tis": Preset(
+        settings=CorrectionSettings(rollout_is="sequence"),
+        summary="One truncated weight for a whole answer: verl's Seq-TIS. The longer the answer, "
+        "the further the product of its ratios is from 1",
+        stands_lag=True,
+    ),
+    "icepop": Preset(
+        settings=CorrectionSettings(rollout_is="token", rollout_is_threshold="0.5_5.0"),
+        summary="Ignores tokens whose ratio is far from 1: https://arxiv.org/abs/2510.18855",
+        stands_lag=True,
+    ),
+    "decoupled_ppo": Preset(
+        settings=CorrectionSettings(rollout_is="token", rollout_is_threshold=5.0),
+        summary="The proximal policy's ratio to the rollout policy, truncated at a high bound: "
+        "https://arxiv.org/abs/2505.24298",
+        stands_lag=True,
+    ),
+    "seq_mis": Preset(
+        settings=CorrectionSettings(
+            rollout_is="sequence", rollout_rs="seq_sum_k1", rollout_rs_threshold="0.5_2.0"
+        ),
+        summary="Like seq_tis, and leaves out answers whose weight is out of bounds: verl's "
+        "Seq-MIS",
+        stands_lag=True,
+    ),
+    "geo_rs": Preset(
+        settings=CorrectionSettings(rollout_rs="seq_mean_k1", rollout_rs_threshold="0.999_1.001"),
+        summary="Leaves out answers whose mean ratio is not within a thousandth of 1: verl's "
+        "Geo-RS",
+        stands_lag=False,
+    ),
+    "k3_rs": Preset(
+        settings=CorrectionSettings(rollout_rs="seq_mean_k3", rollout_rs_threshold=0.01),
+        summary="Leaves out answers whose mean divergence (k3) is above a hundredth: verl's K3-RS",
+        stands_lag=False,
+    ),
+}

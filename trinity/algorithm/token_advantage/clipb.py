@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from trinity.algorithm.token_advantage.clipped_fractions import clipped_fractions
 from trinity.algorithm.token_advantage.grpo_verl import group_scores
-from trinity.algorithm.token_advantage.masked import spread
+from trinity.algorithm.token_advantage.masked import clipped_fractions, spread
 from trinity.algorithm.token_advantage.token_batch import TokenAdvantages, TokenBatch
 
 LEAST_STD = 1e-12

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from trinity.algorithm.token_advantage.groups import Groups
 from trinity.algorithm.token_advantage.grpo_verl import in_groups
-from trinity.algorithm.token_advantage.masked import spread, whitened
+from trinity.algorithm.token_advantage.masked import Groups, spread, whitened
 from trinity.algorithm.token_advantage.token_batch import FloatVector, TokenAdvantages, TokenBatch
 from trinity.errors import UserError
 

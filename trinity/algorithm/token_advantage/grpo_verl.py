@@ -1,7 +1,6 @@
 """GRPO in the trainer, for rewards that are given per token or carry a KL penalty."""
 
-from trinity.algorithm.token_advantage.groups import Groups
-from trinity.algorithm.token_advantage.masked import spread
+from trinity.algorithm.token_advantage.masked import Groups, spread
 from trinity.algorithm.token_advantage.token_batch import FloatVector, TokenAdvantages, TokenBatch
 
 

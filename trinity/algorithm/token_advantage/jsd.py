@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from trinity.algorithm.token_advantage.row_sums import mean_and_std
+from trinity.algorithm.token_advantage.masked import mean_and_std
 from trinity.algorithm.token_advantage.token_batch import FloatVector, TokenAdvantages, TokenBatch
 from trinity.errors import UserError
 

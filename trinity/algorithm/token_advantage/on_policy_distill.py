@@ -1,7 +1,6 @@
 """Distillation on-policy: towards a teacher, on the student's own tokens."""
 
-from trinity.algorithm.token_advantage.masked import kept
-from trinity.algorithm.token_advantage.row_sums import mean_and_std
+from trinity.algorithm.token_advantage.masked import kept, mean_and_std
 from trinity.algorithm.token_advantage.token_batch import TokenAdvantages, TokenBatch
 
 

@@ -4,8 +4,7 @@ from typing import Literal
 
 import numpy as np
 
-from trinity.algorithm.token_advantage.groups import Groups
-from trinity.algorithm.token_advantage.masked import spread
+from trinity.algorithm.token_advantage.masked import Groups, spread
 from trinity.algorithm.token_advantage.token_batch import FloatVector, TokenAdvantages, TokenBatch
 from trinity.errors import UserError
 

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from trinity.algorithm.token_advantage.groups import Groups
-from trinity.algorithm.token_advantage.masked import spread
+from trinity.algorithm.token_advantage.masked import Groups, spread
 from trinity.algorithm.token_advantage.token_batch import TokenAdvantages, TokenBatch
 
 

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from trinity.algorithm.token_advantage.groups import Groups
-from trinity.algorithm.token_advantage.masked import kept
+from trinity.algorithm.token_advantage.masked import Groups, kept
 from trinity.algorithm.token_advantage.recurrence import discounted_sums
 from trinity.algorithm.token_advantage.token_batch import (
     BoolMatrix,

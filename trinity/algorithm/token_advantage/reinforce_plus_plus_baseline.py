@@ -1,7 +1,6 @@
 """REINFORCE++ with a baseline: scores less their group's mean, normalized over the batch."""
 
-from trinity.algorithm.token_advantage.groups import Groups
-from trinity.algorithm.token_advantage.masked import spread, whitened
+from trinity.algorithm.token_advantage.masked import Groups, spread, whitened
 from trinity.algorithm.token_advantage.token_batch import TokenAdvantages, TokenBatch
 
 

@@ -11,9 +11,12 @@ from verl.trainer.ppo import rollout_corr_helper as verl
 
 from tests.unit.algorithm.rollout_correction.gaps import Gap, random_gap
 from trinity.algorithm.rollout_correction.correction import Correction, correct_rollout
-from trinity.algorithm.rollout_correction.presets import PRESETS, PresetName
-from trinity.algorithm.rollout_correction.settings import CorrectionSettings
-from trinity.algorithm.rollout_correction.thresholds import REJECTIONS
+from trinity.algorithm.rollout_correction.settings import (
+    PRESETS,
+    REJECTIONS,
+    CorrectionSettings,
+    PresetName,
+)
 
 SETTINGS = [
     CorrectionSettings(),

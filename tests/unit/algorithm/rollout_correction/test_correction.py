@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 
 from tests.unit.algorithm.rollout_correction.gaps import Gap, random_gap
 from trinity.algorithm.rollout_correction.correction import Correction, correct_rollout
-from trinity.algorithm.rollout_correction.presets import PRESETS
-from trinity.algorithm.rollout_correction.settings import CorrectionSettings
-from trinity.algorithm.rollout_correction.thresholds import REJECTIONS
+from trinity.algorithm.rollout_correction.settings import PRESETS, REJECTIONS, CorrectionSettings
 from trinity.errors import UserError
 
 choices = st.sampled_from(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.unit.algorithm.rollout_correction.gaps import random_gap
-from trinity.algorithm.rollout_correction.health import off_policy_metrics
+from trinity.algorithm.rollout_correction.metrics import off_policy_metrics
 
 
 def metrics_of(seed: int = 0, **more: np.ndarray) -> tuple[dict[str, float], np.ndarray]:

@@ -1,16 +1,92 @@
-"""Metrics of the health of off-policy training, in total and by staleness."""
+"""Statistics over tokens and rows, computed as in verl's rollout correction."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from trinity.algorithm.rollout_correction.statistics import bounded, named
+from trinity.algorithm.token_advantage.masked import kept, masked_mean, row_means
 from trinity.algorithm.token_advantage.token_batch import (
     BoolMatrix,
     FloatMatrix,
     FloatVector,
     IntVector,
 )
+
+LARGEST_LOG_RATIO = 20.0
+"""Logarithms are clamped to this before they are exponentiated."""
+
+
+def bounded(log_ratio: FloatMatrix) -> FloatMatrix:
+    """Clamps on both sides."""
+    return np.clip(log_ratio, -LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
+
+
+def bounded_exp(logarithms: FloatMatrix) -> FloatMatrix:
+    """Returns exp, clamped from above."""
+    powers: FloatMatrix = np.exp(np.minimum(logarithms, LARGEST_LOG_RATIO))
+    return powers
+
+
+def spread_of(values_BT: FloatMatrix, mask_BT: BoolMatrix) -> float:
+    """Returns the population's standard deviation; 0 for a single token."""
+    if mask_BT.sum() < 2:
+        return 0.0
+    mean = masked_mean(values_BT, mask_BT)
+    variance = masked_mean(np.square(values_BT), mask_BT) - mean * mean
+    return float(np.sqrt(max(variance, 0.0)))
+
+
+def row_figures(values_R: FloatVector) -> dict[str, float]:
+    """Returns mean, unbiased std, max and min over rows that have tokens."""
+    return {
+        "mean": float(values_R.mean()),
+        "std": float(values_R.std(ddof=1)) if len(values_R) > 1 else 0.0,
+        "max": float(values_R.max()),
+        "min": float(values_R.min()),
+    }
+
+
+def named(prefix: str, figures: dict[str, float]) -> dict[str, float]:
+    """Adds a prefix to each name."""
+    return {f"{prefix}{name}": value for name, value in figures.items()}
+
+
+def divergence_metrics(
+    proximal_BT: FloatMatrix, rollout_BT: FloatMatrix, mask_BT: BoolMatrix
+) -> dict[str, float]:
+    """Returns divergences over tokens and perplexities over rows; the mask must not be empty."""
+    proximal_BT, rollout_BT = kept(proximal_BT, mask_BT), kept(rollout_BT, mask_BT)
+    log_ratio_BT = proximal_BT - rollout_BT
+    rows_B = mask_BT.any(-1)
+    log_ratio_R = bounded(log_ratio_BT.sum(-1)[rows_B])
+    return {
+        "kl": masked_mean(-log_ratio_BT, mask_BT),
+        "k3_kl": masked_mean(bounded_exp(log_ratio_BT) - log_ratio_BT - 1.0, mask_BT),
+        "chi2_token": masked_mean(np.exp(2.0 * bounded(log_ratio_BT)), mask_BT) - 1.0,
+        "chi2_seq": float(np.exp(2.0 * log_ratio_R).mean()) - 1.0,
+        **_perplexities(proximal_BT, rollout_BT, mask_BT),
+    }
+
+
+def _perplexities(
+    proximal_BT: FloatMatrix, rollout_BT: FloatMatrix, mask_BT: BoolMatrix
+) -> dict[str, float]:
+    rows_B = mask_BT.any(-1)
+    training_R = -row_means(proximal_BT, mask_BT)[rows_B]
+    rollout_R = -row_means(rollout_BT, mask_BT)[rows_B]
+    difference_R = training_R - rollout_R
+    return {
+        "training_ppl": float(bounded_exp(training_R).mean()),
+        "training_log_ppl": float(training_R.mean()),
+        "rollout_ppl": float(bounded_exp(rollout_R).mean()),
+        "rollout_log_ppl": float(rollout_R.mean()),
+        "log_ppl_diff": float(difference_R.mean()),
+        "log_ppl_abs_diff": float(np.abs(difference_R).mean()),
+        "log_ppl_diff_max": float(difference_R.max()),
+        "log_ppl_diff_min": float(difference_R.min()),
+        "ppl_ratio": float(bounded_exp(difference_R).mean()),
+    }
+
 
 PERCENTILES = (1, 10, 50, 90, 99)
 LAG_STARTS = (0, 1, 2, 3, 4, 8, 16)

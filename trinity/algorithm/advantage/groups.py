@@ -1,10 +1,10 @@
-"""Filters groups whose rewards hardly differ, and draws replacements for them."""
+"""Ranks and places within groups, without a loop over groups."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 
-from trinity.algorithm.advantage.order import places_within
 from trinity.algorithm.advantage.samples import (
     Advantages,
     BoolVector,
@@ -12,6 +12,24 @@ from trinity.algorithm.advantage.samples import (
     IntVector,
     Samples,
 )
+from trinity.errors import UserError
+
+
+def ranks_within(groups_N: IntVector, values_N: FloatVector) -> IntVector:
+    """Ranks values within their groups from 0, the least, [N]; ties keep their order."""
+    order_N = np.lexsort((values_N, groups_N))
+    ranks_N = np.empty(len(groups_N), dtype=np.int64)
+    ranks_N[order_N] = places_within(groups_N[order_N])
+    return ranks_N
+
+
+def places_within(groups_N: IntVector) -> IntVector:
+    """Returns each sample's place in its group, from 0, [N]; groups must be contiguous."""
+    numbers_N = np.arange(len(groups_N), dtype=np.int64)
+    begins_N = np.ones(len(groups_N), dtype=np.bool_)
+    begins_N[1:] = groups_N[1:] != groups_N[:-1]
+    starts_N: IntVector = np.maximum.accumulate(np.where(begins_N, numbers_N, 0))
+    return numbers_N - starts_N
 
 
 def without_flat_groups(
@@ -62,3 +80,13 @@ def draw_copies(samples: Samples, left_out_N: BoolVector) -> IntVector:
     donor_N = donor_G[samples.groups]
     places_N = places_within(samples.groups) % samples.group_sizes[donor_N]
     return np.where(is_left_out_G[samples.groups], starts_G[donor_N] + places_N, copies_N)
+
+
+def check_choice(function: str, name: str, value: str | None, choices: Iterable[str]) -> None:
+    """Raises: UserError when the value is not one of the choices."""
+    allowed = list(choices)
+    if value not in allowed:
+        raise UserError(
+            f"{name} of advantage function {function} is {value!r}; in advantage_fn_args give one "
+            f"of {', '.join(allowed)}"
+        )

@@ -1,0 +1,426 @@
+"""The algorithm types by name: each is a choice of parts, without computation."""
+
+from trinity.algorithm.algorithm_type import AlgorithmType
+from trinity.plugins import Registry
+
+PPO = AlgorithmType(
+    name="ppo",
+    summary="A critic's values make the advantages (GAE); the policy moves within a clipped ratio.",
+    when_to_use=(
+        "Long answers or rewards within them, where a critic pays for its memory; one rollout "
+        "a task is enough."
+    ),
+    paper="https://arxiv.org/abs/1707.06347",
+    safe_lag="4 or more",
+    needs_critic=True,
+    advantage_fn="ppo",
+    policy_loss_fn="ppo",
+    kl_loss_fn="k2",
+    entropy_loss_fn="default",
+)
+
+
+GRPO = AlgorithmType(
+    name="grpo",
+    summary="Compares each rollout with the mean of its task's rollouts, in standard deviations.",
+    when_to_use="The usual start for rewards that can be checked.",
+    paper="https://arxiv.org/abs/2402.03300",
+    safe_lag="4 or more",
+    repeat_times=2,
+    advantage_fn="grpo",
+    policy_loss_fn="ppo",
+    kl_loss_fn="k2",
+    entropy_loss_fn="default",
+)
+
+
+GRPO_VERL = AlgorithmType(
+    name="grpo_verl",
+    summary=(
+        "GRPO as verl computes it: in the trainer, over the rewards with the KL penalty "
+        "already subtracted."
+    ),
+    when_to_use="GRPO with `kl_penalty_fn`, whose penalty the buffer cannot see.",
+    paper="https://arxiv.org/abs/2402.03300",
+    safe_lag="4 or more",
+    repeat_times=2,
+    advantage_fn="grpo_verl",
+    policy_loss_fn="ppo",
+    kl_loss_fn="k2",
+    entropy_loss_fn="default",
+)
+
+
+DR_GRPO = AlgorithmType(
+    name="dr_grpo",
+    summary="GRPO without the division by the standard deviation and by the answer's length.",
+    when_to_use="Where GRPO makes wrong answers ever longer.",
+    paper="https://arxiv.org/abs/2503.20783",
+    safe_lag="4 or more",
+    repeat_times=8,
+    advantage_fn="dr_grpo",
+    policy_loss_fn="ppo",
+    loss_agg_mode="seq-mean-token-sum-norm",
+)
+
+
+DAPO = AlgorithmType(
+    name="dapo",
+    summary=(
+        "GRPO that clips increases later than decreases and replaces groups in which all "
+        "rollouts are equal."
+    ),
+    when_to_use="Long reasoning without a reference model, where entropy collapses under GRPO.",
+    paper="https://arxiv.org/abs/2503.14476",
+    safe_lag="4 or more",
+    repeat_times=16,
+    advantage_fn="grpo",
+    policy_loss_fn="ppo",
+    entropy_loss_fn="default",
+    args={
+        "advantage_fn": {"std_threshold": 0.0},
+        "policy_loss_fn": {"clip_range_high": 0.28},
+    },
+)
+
+
+REINFORCEPLUSPLUS = AlgorithmType(
+    name="reinforceplusplus",
+    summary="Discounted returns, whitened over the whole batch instead of the group.",
+    when_to_use="Many tasks with few rollouts each.",
+    paper="https://arxiv.org/abs/2501.03262",
+    safe_lag="4 or more",
+    repeat_times=2,
+    advantage_fn="reinforceplusplus",
+    policy_loss_fn="ppo",
+    kl_loss_fn="k2",
+    entropy_loss_fn="default",
+)
+
+
+RLOO = AlgorithmType(
+    name="rloo",
+    summary="Compares each rollout with the mean of the others of its task.",
+    when_to_use="An unbiased baseline without a critic; groups may be small.",
+    paper="https://arxiv.org/abs/2402.14740",
+    safe_lag="4 or more",
+    repeat_times=2,
+    advantage_fn="rloo",
+    policy_loss_fn="ppo",
+    kl_loss_fn="k2",
+    entropy_loss_fn="default",
+)
+
+
+OPMD = AlgorithmType(
+    name="opmd",
+    summary="Rewards less their group's mean weight the log-probabilities; no importance ratio.",
+    when_to_use="Slightly old rollouts, without importance ratios.",
+    paper="https://arxiv.org/abs/2501.12599",
+    safe_lag="2",
+    repeat_times=2,
+    advantage_fn="opmd",
+    policy_loss_fn="opmd",
+    kl_loss_fn="k2",
+    entropy_loss_fn="default",
+)
+
+
+ASYMRE = AlgorithmType(
+    name="asymre",
+    summary=(
+        "REINFORCE with a baseline a little below the group's mean, so that good answers "
+        "weigh more than bad ones."
+    ),
+    when_to_use="Old rollouts, without importance ratios.",
+    paper="https://arxiv.org/abs/2506.20520",
+    safe_lag="4 or more",
+    repeat_times=2,
+    advantage_fn="asymre",
+    policy_loss_fn="opmd",
+)
+
+
+TOPR = AlgorithmType(
+    name="topr",
+    summary="Good answers train in full, bad ones by their truncated importance ratio.",
+    when_to_use="Old or foreign rollouts, of which many are wrong.",
+    paper="https://arxiv.org/abs/2503.14286",
+    safe_lag="4 or more",
+    repeat_times=2,
+    advantage_fn="reinforce",
+    policy_loss_fn="topr",
+    kl_loss_fn="k2",
+    entropy_loss_fn="default",
+)
+
+
+CISPO = AlgorithmType(
+    name="cispo",
+    summary=(
+        "Clips the importance weight instead of the update, so that every token keeps its gradient."
+    ),
+    when_to_use="Long reasoning, where PPO's clipping silences rare but decisive tokens.",
+    paper="https://arxiv.org/abs/2506.13585",
+    safe_lag="4 or more",
+    repeat_times=2,
+    advantage_fn="grpo",
+    policy_loss_fn="cispo",
+    kl_loss_fn="k2",
+    entropy_loss_fn="default",
+)
+
+
+GSPO = AlgorithmType(
+    name="gspo",
+    summary="One importance ratio for the whole answer, clipped as a whole.",
+    when_to_use="Mixtures of experts and long answers, whose token ratios are noise.",
+    paper="https://arxiv.org/abs/2507.18071",
+    safe_lag="4 or more",
+    repeat_times=2,
+    advantage_fn="grpo",
+    policy_loss_fn="gspo",
+    kl_loss_fn="k2",
+    entropy_loss_fn="default",
+    loss_agg_mode="seq-mean-token-mean",
+)
+
+
+GSPO_TOKEN = AlgorithmType(
+    name="gspo_token",
+    summary="GSPO's sequence ratio, with a gradient through each token by its own advantage.",
+    when_to_use="Like gspo, where advantages differ within an answer.",
+    paper="https://arxiv.org/abs/2507.18071",
+    safe_lag="4 or more",
+    repeat_times=2,
+    advantage_fn="grpo",
+    policy_loss_fn="gspo_token",
+    kl_loss_fn="k2",
+    entropy_loss_fn="default",
+    loss_agg_mode="seq-mean-token-mean",
+)
+
+
+SAPO = AlgorithmType(
+    name="sapo",
+    summary="A smooth gate in place of the clipping, stricter for bad answers.",
+    when_to_use="Where hard clipping makes training jump.",
+    paper="https://arxiv.org/abs/2511.20347",
+    safe_lag="4 or more",
+    repeat_times=2,
+    advantage_fn="grpo",
+    policy_loss_fn="sapo",
+    kl_loss_fn="k2",
+    entropy_loss_fn="default",
+)
+
+
+SPPO = AlgorithmType(
+    name="sppo",
+    summary="The log-ratio, trained only where the ratio is within its range.",
+    when_to_use="Several updates on the same rollouts with a plain objective.",
+    paper="https://arxiv.org/abs/2108.05828",
+    safe_lag="4 or more",
+    repeat_times=2,
+    advantage_fn="opmd",
+    policy_loss_fn="sppo",
+)
+
+
+REC = AlgorithmType(
+    name="rec",
+    summary=(
+        "Group-relative REINFORCE; `clip_mode`, `weight`, `regularizer` and `drop` select "
+        "its variants."
+    ),
+    when_to_use="To find out which of clipping, weighting and dropping an off-policy run needs.",
+    paper="https://arxiv.org/abs/2509.24203",
+    safe_lag="2",
+    repeat_times=2,
+    advantage_fn="rec",
+    policy_loss_fn="rec",
+    kl_loss_fn="k2",
+    entropy_loss_fn="default",
+)
+
+
+RAFT = AlgorithmType(
+    name="raft",
+    summary="Supervised fine-tuning on the rollouts that were good enough; drops the others.",
+    when_to_use="A robust first baseline, also for old rollouts.",
+    paper="https://arxiv.org/abs/2304.06767",
+    safe_lag="4 or more",
+    repeat_times=4,
+    advantage_fn="reward_filter",
+    policy_loss_fn="sft",
+)
+
+
+MIX = AlgorithmType(
+    name="mix",
+    summary="A weighted sum of PPO's loss on rollouts and SFT's on expert rows of the same batch.",
+    when_to_use="Good demonstrations exist and RL alone finds too few right answers.",
+    paper="https://arxiv.org/abs/2505.17826",
+    safe_lag="4 or more",
+    repeat_times=8,
+    sample_strategy="mix",
+    advantage_fn="grpo",
+    policy_loss_fn="mix",
+    kl_loss_fn="k2",
+    entropy_loss_fn="mix",
+)
+
+
+MIX_CHORD = AlgorithmType(
+    name="mix_chord",
+    summary=(
+        "Like mix, but the weight of the expert rows decays, and tokens are weighted by how "
+        "unsure the policy is."
+    ),
+    when_to_use="Like mix, with experts whose style differs from the model's.",
+    paper="https://arxiv.org/abs/2508.11408",
+    safe_lag="4 or more",
+    repeat_times=8,
+    sample_strategy="mix",
+    advantage_fn="grpo",
+    policy_loss_fn="mix_chord",
+    kl_loss_fn="k2",
+    entropy_loss_fn="mix",
+)
+
+
+MULTI_STEP_GRPO = AlgorithmType(
+    name="multi_step_grpo",
+    summary="GRPO on each rollout's last reward, given to all of its steps.",
+    when_to_use="Agents whose every step is an experience of its own and only the end is judged.",
+    paper="https://arxiv.org/abs/2402.03300",
+    safe_lag="4 or more",
+    repeat_times=8,
+    advantage_fn="step_wise_grpo",
+    policy_loss_fn="ppo",
+    kl_loss_fn="k2",
+    entropy_loss_fn="default",
+)
+
+
+GIGPO = AlgorithmType(
+    name="gigpo",
+    summary=(
+        "Compares rollouts with each other, and steps with those of other rollouts in the "
+        "same state."
+    ),
+    when_to_use="Agents in environments whose states repeat, with rewards for steps.",
+    paper="https://arxiv.org/abs/2505.10978",
+    safe_lag="4 or more",
+    repeat_times=8,
+    advantage_fn="gigpo",
+    policy_loss_fn="ppo",
+    kl_loss_fn="k2",
+    entropy_loss_fn="default",
+)
+
+
+ON_POLICY_DISTILL = AlgorithmType(
+    name="on_policy_distill",
+    summary="Rewards each token of the student's own answers by how likely a teacher finds it.",
+    when_to_use="A stronger model with the same tokenizer is available.",
+    paper="https://thinkingmachines.ai/blog/on-policy-distillation/",
+    safe_lag="4 or more",
+    repeat_times=8,
+    advantage_fn="on_policy_distill",
+    policy_loss_fn="ppo",
+)
+
+
+JSD = AlgorithmType(
+    name="jsd",
+    summary="On-policy distillation, between the forward and the reverse divergence.",
+    when_to_use="Only to match Trinity-RFT's `jsd`: with its default `lambda_coef` "
+    "the model unlearns, at 0 it is on_policy_distill. The true Jensen-Shannon divergence is "
+    "jensen_shannon.",
+    paper="https://arxiv.org/abs/2306.13649",
+    safe_lag="none; 4 or more with `lambda_coef: 0`",
+    repeat_times=8,
+    advantage_fn="jsd",
+    policy_loss_fn="ppo",
+)
+
+
+JENSEN_SHANNON = AlgorithmType(
+    name="jensen_shannon",
+    summary="On-policy distillation that descends the true generalised Jensen-Shannon divergence.",
+    when_to_use="A teacher whose modes the student cannot all cover.",
+    paper="https://arxiv.org/abs/2306.13649",
+    safe_lag="4 or more",
+    repeat_times=8,
+    advantage_fn="jensen_shannon",
+    policy_loss_fn="ppo",
+)
+
+
+SFT = AlgorithmType(
+    name="sft",
+    summary="Raises the likelihood of given answers.",
+    when_to_use="A warm start before RL, or demonstrations alone.",
+    paper="https://arxiv.org/abs/2203.02155",
+    schema="sft",
+    policy_loss_fn="sft",
+)
+
+
+CPT = AlgorithmType(
+    name="cpt",
+    summary="Raises the likelihood of whole texts.",
+    when_to_use="New knowledge from raw text.",
+    paper="https://arxiv.org/abs/2004.10964",
+    schema="cpt",
+    policy_loss_fn="sft",
+)
+
+
+DPO = AlgorithmType(
+    name="dpo",
+    summary="Prefers the better of two given answers, measured against the reference model.",
+    when_to_use="Pairs of a better and a worse answer, without rollouts.",
+    paper="https://arxiv.org/abs/2305.18290",
+    schema="dpo",
+    can_balance_batch=False,
+    policy_loss_fn="dpo",
+    entropy_loss_fn="default",
+)
+
+
+_NAMES = (
+    "ppo",
+    "grpo",
+    "grpo_verl",
+    "dr_grpo",
+    "dapo",
+    "reinforceplusplus",
+    "rloo",
+    "opmd",
+    "asymre",
+    "topr",
+    "cispo",
+    "gspo",
+    "gspo_token",
+    "sapo",
+    "sppo",
+    "rec",
+    "raft",
+    "mix",
+    "mix_chord",
+    "multi_step_grpo",
+    "gigpo",
+    "on_policy_distill",
+    "jsd",
+    "jensen_shannon",
+    "sft",
+    "cpt",
+    "dpo",
+)
+
+ALGORITHM_TYPES: Registry[AlgorithmType] = Registry(
+    "algorithm type", {name: f"{__name__}.{name}.{name.upper()}" for name in _NAMES}
+)
+"""In the order of the documentation; a plugin may register more."""
