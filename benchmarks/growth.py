@@ -24,7 +24,7 @@ from tests.model_free.experiment import experiment_plan, start_experiment
 from tests.model_free.stack import model_free_stack
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.local.secret_files import SecretFiles
 from trinity.rpc.channel import open_channel
 

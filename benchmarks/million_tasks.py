@@ -37,7 +37,7 @@ from benchmarks.table import Claim, print_claims
 from tests.integration.buffer.harness import talk_to
 from tests.integration.buffer.process import BufferProcess
 from tests.unit.config.builders import stage
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks/results/million_tasks.json"

@@ -9,7 +9,7 @@ from tests.model_free.learner import STEP_SECONDS_VARIABLE
 from tests.model_free.stack import model_free_stack
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.rpc.channel import open_channel
 
 FINISHED = "EXPERIMENT_STATE_FINISHED"

@@ -31,7 +31,7 @@ from trinity.api.v1 import trainer_pb2 as pb
 from trinity.api.v1 import trainer_pb2_grpc
 from trinity.api.v1.buffer_pb2 import WatchProgressRequest
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.local.stack import LocalStack
 from trinity.rpc.channel import open_channel
 from trinity.rpc.server import Servicer, serve

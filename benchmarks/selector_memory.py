@@ -20,7 +20,7 @@ from benchmarks.table import Claim, print_claims
 from tests.integration.buffer.harness import talk_to
 from tests.integration.buffer.plans import rollout_plan
 from tests.integration.buffer.process import BufferProcess
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks/results/selector_memory.json"

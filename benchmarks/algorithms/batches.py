@@ -16,7 +16,7 @@ from benchmarks.algorithms.trials import Trial
 from services.trainer.types import RunReward, TrainBatch, TrainRow
 from trinity.algorithm.advantage import ADVANTAGES
 from trinity.algorithm.advantage.samples import Advantages, FloatVector, Samples
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from benchmarks.algorithms.trials import Trial
 from examples.addition.problems import has_carry
 from trinity.algorithm.algorithm_type import RowSchema
 from trinity.algorithm.types import ALGORITHM_TYPES
-from trinity.config.section import Args
+from trinity.config.schema.base import Args
 from trinity.types import FloatArray
 
 if TYPE_CHECKING:

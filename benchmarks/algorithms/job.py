@@ -13,10 +13,10 @@ from examples.addition.prepare import prepare
 from services.trainer.data.encoders import Formatter, load_formatter
 from services.trainer.types import TrainRow
 from trinity.algorithm.algorithm_type import RowSchema
-from trinity.config.data_format import FormatConfig
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.planning import plan_experiment
-from trinity.config.root import Config
+from trinity.config.schema.data import FormatConfig
+from trinity.config.schema.experiment import Config
 
 IntArray = npt.NDArray[np.int64]
 Row = Mapping[str, str]

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from tests.unit.config.builders import stage
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 
 BATCH_ROWS = 256
 REPEAT_TIMES = 8

@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.buffer.worker import Worker, started
 from tests.infra_fixtures import running
 from tests.integration.buffer.process import BufferProcess
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.local.nats import NatsServer
 from trinity.local.ports import free_port
 from trinity.local.postgres import SUPERUSER, embedded_postgres

@@ -12,7 +12,7 @@ from services.explorer.engine.interface import Engine, EngineOptions
 from services.explorer.engine.vllm import start_vllm
 from services.explorer.engine.weight_transfer import WeightLoader
 from services.explorer.types import PublishedWeights, WeightsId
-from trinity.config.rollout_model import RolloutModelConfig
+from trinity.config.schema.explorer import RolloutModelConfig
 from trinity.types import SamplingParams
 
 

@@ -13,7 +13,7 @@ from benchmarks.gpu.device import measure_device, settle
 from benchmarks.gpu.sizes import Size
 from services.trainer.types import TrainBatch, TrainRow
 from tests.unit.trainer.builders import make_plan
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 
 if TYPE_CHECKING:
     from services.trainer.learner.learner import Learner

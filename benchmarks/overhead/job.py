@@ -8,8 +8,8 @@ from typing import Any, Self
 
 from omegaconf import OmegaConf
 
-from trinity.config.load import load_config
-from trinity.config.plan import StagePlan
+from trinity.config.loading.load import load_config
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.planning import plan_experiment
 
 STAGE = "rft"

@@ -27,7 +27,7 @@ from services.explorer.rollout.workflow_factory import SeedBase
 from services.trainer.types import RunReward, TrainBatch, TrainRow
 from trinity.algorithm.advantage.grpo import grpo
 from trinity.algorithm.advantage.samples import Samples
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.types import SamplingParams
 from trinity.workflows.generation import Generation, Prompt
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from services.synchronizer.domain import PlannedStage, Role
 from services.synchronizer.validation import MAX_NAME_LENGTH, text
-from trinity.config.secret import hidden
+from trinity.config.schema.base import hidden
 from trinity.errors import InvalidRequest, PreconditionFailed
 
 MAX_STAGES = 1_000

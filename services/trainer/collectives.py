@@ -12,7 +12,7 @@ import torch
 import torch.distributed
 
 from services.trainer.messages import LISTENER_VARIABLE
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
 
 

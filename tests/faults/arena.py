@@ -28,7 +28,7 @@ from tests.model_free.experiment import (
 from tests.model_free.learner import STEP_SECONDS_VARIABLE
 from tests.model_free.stack import model_free_stack
 from trinity.api.v1 import synchronizer_pb2 as pb
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.local.messages import EventKind
 from trinity.local.secret_files import SecretFiles
 from trinity.local.stack import LocalStack

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 
 NAME = "held-out"
 NUM_TASKS = 5

@@ -1,7 +1,7 @@
 """What a plan asks for of batches with replay, in the words of the model that works them out."""
 
 from tests.replay_model import Rules
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 
 
 def rules_of(plan: StagePlan, num_steps: int) -> Rules | None:

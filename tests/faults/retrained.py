@@ -7,7 +7,7 @@ from psycopg.rows import dict_row
 
 from tests.faults.arena import Arena
 from trinity.api.v1 import synchronizer_pb2 as pb
-from trinity.config.plan_parts import StoredBatches
+from trinity.config.plan.parts import StoredBatches
 
 ITEMS = """
     SELECT step, position, experience_id, advantage, weight FROM batch_item

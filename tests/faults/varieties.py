@@ -24,8 +24,8 @@ from tests.faults.retrained import differences, retrain
 from tests.faults.snapshot import Evaluation, Snapshot
 from tests.model_free.experiment import experiment_plan, final_weights
 from trinity.api.v1 import synchronizer_pb2 as pb
-from trinity.config.plan import ExperimentPlan
-from trinity.config.plan_parts import StoredRollouts
+from trinity.config.plan.parts import StoredRollouts
+from trinity.config.plan.stage_plan import ExperimentPlan
 
 NUM_STEPS = 8
 EXPLORED_STEPS = 4

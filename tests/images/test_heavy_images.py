@@ -19,8 +19,8 @@ from examples.addition.prepare import prepare
 from tests.deployed.by_hand import ByHand, by_hand
 from tests.images.containers import contain, give, python_of
 from tests.images.environments import REPOSITORY, Environment, install
-from trinity.config.load import load_config
-from trinity.config.plan import ExperimentPlan
+from trinity.config.loading.load import load_config
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
 from trinity.deploy.deployment import Deployment, Images
 from trinity.deploy.render import Rendering

@@ -12,10 +12,9 @@ from pydantic import JsonValue
 from tests.model_free.model import write_model
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.config.merging import deep_merge
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
-from trinity.config.root import Config
+from trinity.config.schema.experiment import Config, deep_merge
 from trinity.rpc.channel import open_channel
 from trinity.security.folder import Security
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from services.trainer.types import TrainRow
-from trinity.config.data_format import FormatConfig
+from trinity.config.schema.data import FormatConfig
 from trinity.types import JsonObject
 
 

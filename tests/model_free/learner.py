@@ -16,8 +16,8 @@ import torch
 from services.trainer.collectives import Ranks
 from services.trainer.types import TrainBatch, TrainRow
 from tests.model_free.model import TENSOR, as_array, as_digest, read_digest
-from trinity.config.plan import StagePlan
-from trinity.config.start_checkpoint import StartCheckpoint
+from trinity.config.plan.stage_plan import StagePlan
+from trinity.config.plan.start_checkpoint import StartCheckpoint
 
 STEP_SECONDS_VARIABLE = "TRINITY_TEST_STEP_SECONDS"
 """How long a train step takes."""

@@ -7,7 +7,7 @@ from pydantic import JsonValue
 
 from tests.model_free.experiment import experiment_plan
 from tests.model_free.stack import model_free_services
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import UserError
 from trinity.launch.benching import BenchSource, bench_plan
 from trinity.launch.run import Run

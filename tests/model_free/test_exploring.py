@@ -12,7 +12,7 @@ from tests.faults.journals import LOADS
 from tests.faults.shared_arena import ON_IT
 from tests.model_free.experiment import experiment_plan, final_weights
 from trinity.api.v1 import synchronizer_pb2 as pb
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 
 pytestmark = [ON_IT, pytest.mark.timeout(600)]
 

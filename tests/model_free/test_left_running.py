@@ -9,7 +9,7 @@ from tests.model_free.experiment import experiment_plan, start_experiment
 from tests.model_free.stack import model_free_services, model_free_stack
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.launch.left_running import REASON
 from trinity.launch.run import Run
 from trinity.launch.stored_run import find_experiment

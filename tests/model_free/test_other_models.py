@@ -10,7 +10,7 @@ from tests.model_free.alone import weights_of
 from tests.model_free.experiment import experiment_plan, run_to_end
 from tests.model_free.model import write_model
 from tests.model_free.stack import model_free_services, model_free_stack
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import RunFailed
 from trinity.launch.run import Run
 from trinity.progress.reporter import make_reporter

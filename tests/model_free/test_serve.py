@@ -12,7 +12,7 @@ from pydantic import JsonValue
 
 from tests.model_free.experiment import experiment_plan
 from tests.model_free.stack import model_free_services
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.launch.ordered_stop import Interrupted
 from trinity.launch.run import Run
 from trinity.launch.serving import serve_plan

@@ -11,9 +11,8 @@ from pydantic import JsonValue
 from trinity.cli.notices import WORDS
 from trinity.cli.overrides import parse_overrides
 from trinity.config.check import Report, check_file
-from trinity.config.known_names import check_known
-from trinity.config.monitor_check import check_package
-from trinity.config.status import Status
+from trinity.config.checks.runtime import check_known, check_package
+from trinity.config.schema.base import Status
 from trinity.errors import UserError
 
 USER_MISTAKE = 2

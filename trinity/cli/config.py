@@ -118,7 +118,7 @@ def init(
 ) -> None:
     """Write a configuration with a comment behind each key; asks for missing options."""
     from trinity.cli.drafting import write_draft
-    from trinity.config.draft import Wishes
+    from trinity.config.docs.template import Wishes
 
     if file is not None and output is not None:
         raise UserError(f"{file} and --output {output} are both given: name one file to write")

@@ -10,9 +10,9 @@ from trinity.cli.counting import counted
 from trinity.cli.plan_memory import memory_lines
 from trinity.config.check import check_file
 from trinity.config.data_files import find_data_files
-from trinity.config.data_rows import count_rows
-from trinity.config.plan import ExperimentPlan, StagePlan
-from trinity.config.status import Status
+from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
+from trinity.config.plan.task_storage import count_rows
+from trinity.config.schema.base import Status
 from trinity.errors import UserError
 from trinity.sizing.demand import demand_of, machines_of
 from trinity.sizing.memory import GIB

@@ -41,7 +41,7 @@ def render(
     plugin_dir: PluginDirOption = None,
 ) -> None:
     """Write the manifests of an experiment; nothing is started, and no secret is written."""
-    from trinity.config.load import load_config
+    from trinity.config.loading.load import load_config
     from trinity.config.planning import plan_experiment
     from trinity.deploy.deployment import Deployment, Images
     from trinity.deploy.notes import notes

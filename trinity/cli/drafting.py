@@ -4,7 +4,7 @@ from pathlib import Path
 
 from trinity.cli.writing import writing
 from trinity.config.check import check_file
-from trinity.config.draft import Wishes, draft
+from trinity.config.docs.template import Wishes, draft
 from trinity.errors import UserError
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from trinity.cli.counting import counted
-from trinity.config.hub_names import to_fetch
-from trinity.config.plan import StagePlan
-from trinity.config.plan_parts import ResolvedExperienceBuffer, ResolvedTaskset
-from trinity.config.taskset_storage import without_password
+from trinity.config.plan.model import to_fetch
+from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedTaskset
+from trinity.config.plan.stage_plan import StagePlan
+from trinity.config.plan.task_storage import without_password
 from trinity.launch.prepare import Prepared
 
 

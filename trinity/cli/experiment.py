@@ -12,7 +12,7 @@ from trinity.cli.dry_run import describe
 from trinity.cli.notices import WORDS
 from trinity.cli.overrides import parse_overrides
 from trinity.cli.results import result_lines
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import UserError
 from trinity.launch.benching import BenchSource
 from trinity.launch.gpus import check_gpus

@@ -2,8 +2,7 @@
 
 import json
 
-from trinity.config.explain import MANY, find_keys, lines_about
-from trinity.config.json_schema import json_schema
+from trinity.config.docs.explain import MANY, find_keys, json_schema, lines_about
 
 WIDTH = 9
 

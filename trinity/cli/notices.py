@@ -1,6 +1,6 @@
 """Labels in a terminal for keys that do not act as written."""
 
-from trinity.config.status import Status
+from trinity.config.schema.base import Status
 
 WORDS = {
     Status.NO_EFFECT: "no effect",

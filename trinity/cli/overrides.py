@@ -35,7 +35,7 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, JsonValue]:
 def _parsed(argument: str) -> tuple[str, JsonValue]:
     import yaml
 
-    from trinity.config.yaml_tree import load_yaml
+    from trinity.config.loading.yaml import load_yaml
 
     key, equals, text = argument.partition("=")
     if not equals or not key.strip():

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trinity.cli.counting import counted
-from trinity.config.model_files import local_model_directory
-from trinity.config.plan import StagePlan
-from trinity.config.plan_parts import AuxiliaryModel
+from trinity.config.plan.model import local_model_directory
+from trinity.config.plan.parts import AuxiliaryModel
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
 from trinity.sizing.adapter import count_adapter
 from trinity.sizing.advice import USABLE, engine_advice, rank_advice

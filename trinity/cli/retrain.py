@@ -6,9 +6,9 @@ import typer
 
 from trinity.cli.experiment import conclude, follow
 from trinity.cli.run import ConfigOption
-from trinity.config.load import load_config
+from trinity.config.checks.runtime import check_inputs
+from trinity.config.loading.load import load_config
 from trinity.config.planning import plan_experiment
-from trinity.config.preflight import check_inputs
 from trinity.errors import UserError
 from trinity.launch.gpus import check_gpus
 from trinity.launch.resume import holds_run

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from trinity.cli.standing import last_summary
-from trinity.config.load import load_config
+from trinity.config.loading.load import load_config
 from trinity.config.planning import plan_experiment
-from trinity.config.root import Config
+from trinity.config.schema.experiment import Config
 from trinity.errors import UserError
 from trinity.launch.resume import PLAN_FILE, holds_run
 from trinity.launch.serving import SUFFIX, is_serve, serve_plan

@@ -5,10 +5,9 @@ from pathlib import Path
 
 from trinity.cli.overrides import parse_overrides
 from trinity.config.check import Report, check_file
-from trinity.config.resolved import Resolved, resolve
-from trinity.config.secret import hidden, shown
-from trinity.config.status import Status
-from trinity.config.yaml_text import yaml_text
+from trinity.config.docs.resolved import Resolved, resolve
+from trinity.config.loading.yaml import yaml_text
+from trinity.config.schema.base import Status, hidden, shown
 from trinity.errors import UserError
 
 

@@ -7,15 +7,14 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from trinity.config.advice import advice
-from trinity.config.keys import general, parsed
-from trinity.config.located import located
-from trinity.config.notices import Notice
-from trinity.config.plan import ExperimentPlan
+from trinity.config.checks.advice import advice
+from trinity.config.loading.keys import general, parsed
+from trinity.config.loading.load import Reading, read_config
+from trinity.config.loading.migrate import Notice
+from trinity.config.loading.source import Source, located
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
-from trinity.config.reading import Reading, read_config
-from trinity.config.root import Config
-from trinity.config.source import Source
+from trinity.config.schema.experiment import Config
 from trinity.errors import UserError
 
 _KEY = re.compile(r"`([a-z_]+(?:\.\w+(?:\[\d+\])?)+)")

@@ -7,12 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 
-from trinity.config.catalog import Key, all_keys
-from trinity.config.explain import read_by, verl_names
-from trinity.config.secret import shown
-from trinity.config.section import Section
-from trinity.config.status import Status
-from trinity.config.verl_keys import INSTEAD, USED, USUAL, WITHOUT_EFFECT
+from trinity.config.docs.catalog import Key, all_keys
+from trinity.config.docs.explain import read_by, verl_names
+from trinity.config.loading.verl_keys import INSTEAD, USED, USUAL, WITHOUT_EFFECT
+from trinity.config.schema.base import Section, Status, shown
 from trinity.written_pages import fill_tables, write_page
 
 Row = tuple[str, ...]

@@ -1,20 +1,250 @@
-"""Derives the plan of an experiment from its configuration."""
+"""Derives the plan of one stage from its merged configuration."""
 
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
-from trinity.config.gathered import all_of
-from trinity.config.merging import Stage, stages_of
-from trinity.config.plan import ExperimentPlan, StagePlan
-from trinity.config.ranks import Rollout, largest_rollout
-from trinity.config.resolve_data import absolute
-from trinity.config.root import Config
-from trinity.config.serving_check import check_alone
-from trinity.config.stage_planning import plan_stage
-from trinity.config.stored_rollouts import with_stored_rollouts
-from trinity.config.trainer import TrainerConfig
+from trinity.config.checks.algorithm import check_algorithm
+from trinity.config.checks.model import located_adapter
+from trinity.config.checks.runtime import (
+    check_alone,
+    check_monitor_args,
+    check_placement,
+    check_serving,
+    check_tools,
+)
+from trinity.config.error_collector import Gathered, all_of
+from trinity.config.plan.algorithm import resolve_algorithm
+from trinity.config.plan.data import (
+    absolute,
+    check_names,
+    is_external,
+    resolve_auxiliary_buffers,
+    resolve_eval_tasksets,
+    resolve_experience_buffer,
+    resolve_external_model,
+    resolve_train_tasksets,
+)
+from trinity.config.plan.lengths import Lengths, resolve_lengths, total_steps
+from trinity.config.plan.model import (
+    chat_template_of,
+    located_critic,
+    located_if_given,
+    located_model,
+    resolve_auxiliary_models,
+)
+from trinity.config.plan.parts import (
+    AuxiliaryModel,
+    ResolvedAlgorithm,
+    ResolvedExperienceBuffer,
+    ResolvedOperator,
+    ResolvedTaskset,
+    fresh_rows,
+)
+from trinity.config.plan.pipelines import resolve_operators
+from trinity.config.plan.replay import check_capacity
+from trinity.config.plan.sizes import Rollout, Sizes, largest_rollout, resolve_sizes
+from trinity.config.plan.stage_plan import ExperimentPlan, Role, StagePlan
+from trinity.config.plan.stored_rollouts import with_stored_rollouts
+from trinity.config.schema.algorithm import OptimizerConfig
+from trinity.config.schema.choices import EXPLORING, WITHOUT_TASKS, LearningRateSchedule, Mode
+from trinity.config.schema.experiment import Config, Stage, stages_of
+from trinity.config.schema.trainer import TrainerConfig
 from trinity.errors import UserError
+
+ROLES: dict[Mode, tuple[Role, ...]] = {
+    "both": ("trainer", "explorer"),
+    "train": ("trainer",),
+    "explore": ("explorer",),
+    "bench": ("trainer", "explorer"),
+    "serve": ("explorer",),
+}
+"""In bench the trainer reads the checkpoints and gives out their weights."""
+SHORTEST = Lengths(model=2, prompt=1, response=1, min_response=0)
+"""Stands in for wrong lengths, so that tasksets can still be checked."""
+
+
+class _Model(NamedTuple):
+    path: str
+    critic_path: str | None
+    adapter_path: str | None
+    chat_template: str | None
+
+
+class _Data(NamedTuple):
+    tasksets: tuple[ResolvedTaskset, ...]
+    eval_tasksets: tuple[ResolvedTaskset, ...]
+    experience_buffer: ResolvedExperienceBuffer
+    auxiliary_buffers: tuple[ResolvedExperienceBuffer, ...]
+
+
+def plan_stage(stage: Stage, rollout: Rollout) -> StagePlan:
+    """Returns a stage's plan; `rollout` has the GPUs that rollout takes in all stages.
+
+    Raises: UserError with a line for each error, except those that only follow from others.
+    """
+    config, name = stage.config, stage.name
+    errors = Gathered()
+    algorithm = errors.of(lambda: resolve_algorithm(config.algorithm, config.mode, name))
+    lengths = errors.of(lambda: resolve_lengths(config.model, name))
+    model = errors.of(lambda: _model(config, algorithm, name))
+    sizes = None
+    if algorithm:
+        sizes = errors.of(lambda: resolve_sizes(config, algorithm, lengths, name, rollout))
+    data = errors.of(lambda: _data(config, lengths or SHORTEST, algorithm, name))
+    operators = errors.of(lambda: _operators(config, name))
+    auxiliary = errors.of(lambda: _auxiliary_models(config, lengths or SHORTEST, name))
+    external = errors.of(lambda: resolve_external_model(config, name))
+    errors.raise_all()
+    assert algorithm and lengths and model and sizes and data and operators is not None
+    plan = _plan(stage, algorithm, lengths, model, sizes, data, operators)
+    plan = plan.model_copy(update={"auxiliary_models": auxiliary, "external_model": external})
+    errors.of(lambda: check_algorithm(plan))
+    errors.of(lambda: check_capacity(plan.replay, plan.num_rollout_rows, name))
+    errors.of(lambda: check_placement(plan))
+    errors.of(lambda: check_serving(plan))
+    errors.of(lambda: check_tools(plan))
+    errors.of(lambda: check_monitor_args(config.monitor, name))
+    errors.raise_all()
+    return plan
+
+
+def _plan(
+    stage: Stage,
+    algorithm: ResolvedAlgorithm,
+    lengths: Lengths,
+    model: _Model,
+    sizes: Sizes,
+    data: _Data,
+    operators: tuple[ResolvedOperator, ...],
+) -> StagePlan:
+    config = stage.config
+    steps = total_steps(
+        config,
+        rows_per_train_step=fresh_rows(
+            data.experience_buffer.replay,
+            sizes.train_batch - sizes.expert_rows,
+            sizes.explore_rows,
+        ),
+        rows_per_explore_step=sizes.explore_rows,
+    )
+    return StagePlan(
+        index=stage.index,
+        name=stage.name,
+        mode=config.mode,
+        roles=_roles(config),
+        config=config,
+        algorithm=algorithm,
+        operators=operators,
+        model_path=model.path,
+        critic_model_path=model.critic_path,
+        adapter_path=model.adapter_path,
+        chat_template=model.chat_template,
+        max_model_len=lengths.model,
+        max_prompt_tokens=lengths.prompt,
+        max_response_tokens=lengths.response,
+        min_response_tokens=lengths.min_response,
+        train_batch_size=sizes.train_batch,
+        num_expert_rows=sizes.expert_rows,
+        rows_per_explore_step=sizes.explore_rows,
+        total_explore_steps=steps.explore,
+        total_train_steps=steps.train,
+        trainer_rank_num=sizes.ranks,
+        max_token_len_per_gpu=sizes.max_token_len,
+        tasksets=data.tasksets,
+        eval_tasksets=data.eval_tasksets,
+        eval_interval=_eval_interval(config),
+        experience_buffer=data.experience_buffer,
+        auxiliary_buffers=data.auxiliary_buffers,
+        lr_schedule=_lr_schedule(config.algorithm.optimizer),
+        critic_lr_schedule=_lr_schedule(config.trainer.critic.optimizer),
+    )
+
+
+def _model(config: Config, algorithm: ResolvedAlgorithm | None, stage: str) -> _Model:
+    errors = Gathered()
+    path = errors.of(
+        lambda: (
+            located_if_given(config.model)
+            if is_external(config)
+            else located_model(config.model, stage)
+        )
+    )
+    adapter = errors.of(lambda: located_adapter(config.model, stage))
+    template = errors.of(lambda: chat_template_of(config.model, stage))
+    errors.raise_all()
+    assert path is not None
+    has_critic = algorithm is not None and algorithm.needs_critic
+    critic = located_critic(config.model, stage) if has_critic else None
+    return _Model(path, critic, adapter, template)
+
+
+def _data(
+    config: Config, lengths: Lengths, algorithm: ResolvedAlgorithm | None, stage: str
+) -> _Data:
+    errors = Gathered()
+    repeat_times = algorithm.repeat_times if algorithm else 1
+    tasksets = errors.of(lambda: _tasksets(config, lengths, repeat_times, stage))
+    schema = algorithm.row_schema if algorithm else "sft"
+    buffer = errors.of(lambda: resolve_experience_buffer(config, config.mode, schema, stage))
+    auxiliary = errors.of(lambda: resolve_auxiliary_buffers(config, stage))
+    errors.raise_all()
+    assert tasksets is not None and buffer is not None and auxiliary is not None
+    return _Data(*tasksets, buffer, auxiliary)
+
+
+def _roles(config: Config) -> tuple[Role, ...]:
+    """The stage's roles; a model served elsewhere has no checkpoints for a trainer to read."""
+    return ("explorer",) if is_external(config) else ROLES[config.mode]
+
+
+def _operators(config: Config, stage: str) -> tuple[ResolvedOperator, ...]:
+    """The experience operators; data that is not rolled out passes through none."""
+    if config.mode not in EXPLORING:
+        return ()
+    operators = config.data_processor.experience_pipeline.operators
+    return resolve_operators(operators, config.service, stage)
+
+
+def _auxiliary_models(config: Config, lengths: Lengths, stage: str) -> tuple[AuxiliaryModel, ...]:
+    """The auxiliary models; data that is not rolled out needs none."""
+    return () if config.mode == "train" else resolve_auxiliary_models(config, lengths, stage)
+
+
+def _tasksets(
+    config: Config, lengths: Lengths, repeat_times: int, stage: str
+) -> tuple[tuple[ResolvedTaskset, ...], tuple[ResolvedTaskset, ...]]:
+    if config.mode in WITHOUT_TASKS:
+        return (), ()
+    errors = Gathered()
+    tasksets: tuple[ResolvedTaskset, ...] | None = ()
+    if config.mode in EXPLORING:
+        tasksets = errors.of(lambda: resolve_train_tasksets(config, lengths, repeat_times, stage))
+    eval_tasksets = errors.of(lambda: resolve_eval_tasksets(config, lengths, stage))
+    errors.raise_all()
+    assert tasksets is not None and eval_tasksets is not None
+    auxiliary = config.buffer.trainer_input.auxiliary_buffers
+    check_names([*(taskset.name for taskset in (*tasksets, *eval_tasksets)), *auxiliary], stage)
+    return tasksets, eval_tasksets
+
+
+def _eval_interval(config: Config) -> int:
+    """Rounds to versions, which evaluations are pinned to and which come per `sync_interval`."""
+    interval, sync = config.explorer.eval_interval, config.synchronizer.sync_interval
+    return max(interval // sync, 1) * sync
+
+
+def _lr_schedule(optimizer: OptimizerConfig) -> LearningRateSchedule:
+    return LearningRateSchedule(
+        lr=optimizer.lr,
+        kind=optimizer.lr_scheduler_type,
+        warmup_steps=optimizer.lr_warmup_steps,
+        warmup_ratio=optimizer.lr_warmup_steps_ratio,
+        min_ratio=optimizer.min_lr_ratio,
+        anneal_steps=optimizer.lr_wsd_decay_steps,
+        anneal_style=optimizer.lr_wsd_decay_style,
+    )
 
 
 def plan_experiment(config: Config, *, now: datetime | None = None) -> ExperimentPlan:

@@ -4,7 +4,7 @@ import grpc
 
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.deploy.submission import not_taken
 from trinity.errors import UserError
 from trinity.launch.stored_run import find_experiment

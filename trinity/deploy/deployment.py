@@ -8,14 +8,10 @@ from pathlib import Path
 from typing import Literal
 
 from trinity.config.data_files import SUFFIXES
-from trinity.config.plan import ExperimentPlan, StagePlan
-from trinity.config.plan_parts import (
-    ExternalAccess,
-    ResolvedExperienceBuffer,
-    ResolvedTaskset,
-)
-from trinity.config.secret import hidden
-from trinity.config.taskset_storage import DATABASES
+from trinity.config.plan.parts import ExternalAccess, ResolvedExperienceBuffer, ResolvedTaskset
+from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
+from trinity.config.plan.task_storage import DATABASES
+from trinity.config.schema.base import hidden
 from trinity.errors import UserError
 
 Variant = Literal["cpu", "gpu"]

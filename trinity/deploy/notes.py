@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from trinity.config.known_names import check_known
-from trinity.config.plan import ExperimentPlan
+from trinity.config.checks.runtime import check_known
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.deploy.deployment import MODELS, Deployment
 from trinity.deploy.kubernetes import Overlay
 from trinity.deploy.render import Target

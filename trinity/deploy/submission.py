@@ -7,7 +7,7 @@ import grpc
 from pydantic import ValidationError
 
 from trinity.api.v1 import buffer_pb2_grpc, synchronizer_pb2, synchronizer_pb2_grpc
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import NotTaken, RunFailed, TrinityError, UserError
 from trinity.launch.follow import FINISHED, Follower
 from trinity.launch.source_runs import with_source_runs

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.config.plan import ExperimentPlan, StagePlan
-from trinity.config.plan_parts import BenchedRun
-from trinity.config.secret import hidden
-from trinity.config.stored_rollouts import UNKNOWN
+from trinity.config.plan.parts import BenchedRun
+from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
+from trinity.config.plan.stored_rollouts import UNKNOWN
+from trinity.config.schema.base import hidden
 from trinity.errors import UserError
 from trinity.launch.resume import PLAN_FILE, digest_of_fixed, holds_run
 from trinity.launch.stored_run import StoredRun

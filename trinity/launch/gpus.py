@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import UserError
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"

@@ -2,9 +2,9 @@
 
 from functools import partial
 
-from trinity.config.gathered import Gathered
-from trinity.config.hub_names import HubName, to_fetch
-from trinity.config.plan import ExperimentPlan
+from trinity.config.error_collector import Gathered
+from trinity.config.plan.model import HubName, to_fetch
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import UserError
 
 ANSWER_SECONDS = 15.0

@@ -2,7 +2,7 @@
 
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.rpc.limits import CALL_SECONDS
 
 REASON = "its launcher ended without a word"

@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 
-from trinity.config.known_names import check_tasksets
-from trinity.config.plan import ExperimentPlan, StagePlan
-from trinity.config.plan_parts import ResolvedTaskset
-from trinity.config.workflow_check import check_workflow
+from trinity.config.checks.runtime import check_tasksets, check_workflow
+from trinity.config.plan.parts import ResolvedTaskset
+from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.errors import UserError
 from trinity.plugins import REWARDS, WORKFLOWS, load_plugins, plugin_dirs_from_environment
 from trinity.rewards.reward import check_reward

@@ -7,14 +7,13 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from trinity.config.advice import advice
 from trinity.config.check import plan_of, refuse_mistakes
-from trinity.config.gathered import Gathered
-from trinity.config.load import runnable
-from trinity.config.notices import Notice
-from trinity.config.plan import ExperimentPlan
-from trinity.config.preflight import check_inputs
-from trinity.config.reading import read_config
+from trinity.config.checks.advice import advice
+from trinity.config.checks.runtime import check_inputs
+from trinity.config.error_collector import Gathered
+from trinity.config.loading.load import read_config, runnable
+from trinity.config.loading.migrate import Notice
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.launch.benching import bench_plan, is_bench
 from trinity.launch.names import check_names
 from trinity.launch.resume import check_resumable, holds_run

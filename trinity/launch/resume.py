@@ -5,9 +5,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trinity.config.plan import ExperimentPlan
-from trinity.config.root import Config
-from trinity.config.secret import hidden
+from trinity.config.plan.stage_plan import ExperimentPlan
+from trinity.config.schema.base import hidden
+from trinity.config.schema.experiment import Config
 from trinity.errors import UserError
 from trinity.types import JsonValue
 

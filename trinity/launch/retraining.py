@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from trinity.config.near import did_you_mean
-from trinity.config.plan import ExperimentPlan, StagePlan
-from trinity.config.plan_parts import StoredBatches
-from trinity.config.stored_rollouts import UNKNOWN
+from trinity.config.error_collector import did_you_mean
+from trinity.config.plan.parts import StoredBatches
+from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
+from trinity.config.plan.stored_rollouts import UNKNOWN
 from trinity.errors import UserError
 from trinity.launch.resume import check_resumable, holds_run
 from trinity.launch.run import SynchronizerStub

@@ -12,7 +12,7 @@ from typing import TypeAlias, TypeVar
 import grpc
 
 from trinity.api.v1 import buffer_pb2_grpc, synchronizer_pb2, synchronizer_pb2_grpc
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import RunFailed
 from trinity.launch.follow import FINISHED, Follower
 from trinity.launch.gpus import share_gpus

@@ -1,7 +1,7 @@
 """Serves the newest weights of a run, as an experiment in a directory beside the run's."""
 
-from trinity.config.plan import ExperimentPlan
-from trinity.config.plan_parts import ServedRun
+from trinity.config.plan.parts import ServedRun
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import UserError
 from trinity.security.folder import VARIABLE, Security
 from trinity.security.loopback import is_loopback

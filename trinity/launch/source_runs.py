@@ -8,11 +8,11 @@ from pydantic import ValidationError
 
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.config.mode import EXPLORING
-from trinity.config.near import did_you_mean
-from trinity.config.plan import ExperimentPlan, StagePlan
-from trinity.config.plan_parts import StoredRollouts
-from trinity.config.stored_rollouts import check_rows
+from trinity.config.error_collector import did_you_mean
+from trinity.config.plan.parts import StoredRollouts
+from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
+from trinity.config.plan.stored_rollouts import check_rows
+from trinity.config.schema.choices import EXPLORING
 from trinity.errors import RunFailed, UserError
 from trinity.launch.resume import PLAN_FILE, holds_run
 from trinity.launch.stored_run import find_experiment

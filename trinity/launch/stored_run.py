@@ -5,7 +5,7 @@ from pathlib import Path
 
 from trinity.api.v1 import synchronizer_pb2
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.config.plan import ExperimentPlan, StagePlan
+from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.errors import RunFailed
 from trinity.rpc.limits import CALL_SECONDS
 

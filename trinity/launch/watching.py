@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Protocol
 
 from trinity.api.v1 import buffer_pb2_grpc
-from trinity.config.plan import ExperimentPlan
-from trinity.config.secret import is_secret
+from trinity.config.plan.stage_plan import ExperimentPlan
+from trinity.config.schema.base import is_secret
 from trinity.monitors.absence import Absence
 from trinity.monitors.feed import MonitorFeed, Says
 from trinity.monitors.making import make_monitor

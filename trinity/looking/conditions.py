@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import cast
 
 from trinity.api.v1 import buffer_pb2, experience_pb2, query_pb2
-from trinity.config.near import did_you_mean
+from trinity.config.error_collector import did_you_mean
 from trinity.errors import UserError
 
 Filter = query_pb2.ExperienceFilter

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from operator import attrgetter
 from pathlib import Path
 
-from trinity.config.near import did_you_mean
+from trinity.config.error_collector import did_you_mean
 from trinity.errors import UserError
 from trinity.looking.log_lines import LogLine, parsed
 

@@ -16,7 +16,7 @@ import grpc
 from trinity.api.v1 import buffer_pb2, query_pb2, synchronizer_pb2
 from trinity.api.v1.query_pb2_grpc import QueryServiceStub
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.config.near import did_you_mean
+from trinity.config.error_collector import did_you_mean
 from trinity.errors import RunFailed, Unauthenticated, Unavailable, UserError
 from trinity.launch.resume import PLAN_FILE
 from trinity.local.addresses import ServiceAddresses

@@ -11,7 +11,7 @@ from typing import NoReturn, Protocol
 import grpc
 
 from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc
-from trinity.config.secret import hidden
+from trinity.config.schema.base import hidden
 from trinity.monitors.absence import Absence
 from trinity.monitors.monitor import Monitor
 from trinity.monitors.points import Points, Reading

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.monitors.mlflow import MlflowMonitor
 from trinity.monitors.monitor import Monitor, Setting
 from trinity.monitors.names import RunNames

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from trinity.config.secret import hidden
-from trinity.config.section import Args
+from trinity.config.schema.base import Args, hidden
 from trinity.json_values import JsonValue
 from trinity.monitors.names import RunNames
 from trinity.monitors.points import Point

@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Self
 
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.monitors.points import Series
 
 ID_LENGTH = 20

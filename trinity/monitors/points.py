@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Literal
 
 from trinity.api.v1 import buffer_pb2
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 
 Role = Literal["explorer", "trainer"]
 ROLES: tuple[Role, ...] = ("explorer", "trainer")

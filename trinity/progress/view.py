@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trinity.api.v1 import buffer_pb2
-from trinity.config.plan import ExperimentPlan, StagePlan
+from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.progress.kept import WARNING_PREFIX, Metrics, kept_of_batch, kept_of_step
 
 

@@ -2,7 +2,7 @@
 
 import re
 
-from trinity.config.lora import ALL_LINEAR, LoRAConfig, Names
+from trinity.config.schema.model import ALL_LINEAR, LoRAConfig, Names
 from trinity.sizing.model_shape import ModelShape
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.sizing.memory import GIB, Training, cache_room
 from trinity.sizing.model_shape import ModelShape
 from trinity.sizing.stage_sizes import rank_memory, training_of

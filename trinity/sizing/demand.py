@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.sizing.placement import Demand, Engines, Machines
 
 

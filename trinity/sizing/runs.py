@@ -1,6 +1,6 @@
 """The number of workflow runs in progress at a time."""
 
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 
 RUNS_PER_RUNNER = 64
 """The default; TRINITY_EXPLORER_RUNS_PER_RUNNER overrides it where the explorer runs."""

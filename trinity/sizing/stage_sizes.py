@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from trinity.config.plan import StagePlan
-from trinity.config.plan_parts import AuxiliaryModel
-from trinity.config.rollout_model import EngineConfig
+from trinity.config.plan.parts import AuxiliaryModel
+from trinity.config.plan.stage_plan import StagePlan
+from trinity.config.schema.explorer import EngineConfig
 from trinity.sizing.adapter import count_adapter
 from trinity.sizing.demand import sequence_parallel_of
 from trinity.sizing.memory import (

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

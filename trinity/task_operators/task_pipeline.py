@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from trinity.config.section import Args
+from trinity.config.schema.base import Args
 
 OrderMethod = Literal["sort", "folding", "shuffle", "keep"]
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from trinity.config.status import NoEffect, Renamed
-from trinity.config.verl_keys import PREFIX, USED, WITHOUT_EFFECT, fate_of
+from trinity.config.loading.verl_keys import PREFIX, USED, WITHOUT_EFFECT, fate_of
+from trinity.config.schema.base import NoEffect, Renamed
 from trinity.verl.row import TRAINER_CONFIG, Fate, Row, missing, moved
 
 NOT_GIVEN = "not passed on to the back end, which keeps its own way"

@@ -1,8 +1,8 @@
 """Values that a check would warn about although the result is the same without them."""
 
-from trinity.config.root import Config
-from trinity.config.shape import section_at
-from trinity.config.status import NoEffect, mark_of
+from trinity.config.loading.source import section_at
+from trinity.config.schema.base import NoEffect, mark_of
+from trinity.config.schema.experiment import Config
 from trinity.verl.json_value import JsonValue
 
 SAME_RESULT = ("trainer.use_dynamic_bsz", "trainer.balance_batch")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from trinity.config.lines import lines_of
+from trinity.config.loading.yaml import lines_of
 from trinity.errors import UserError
 from trinity.verl.json_value import JsonValue
 from trinity.verl.override_grammar import read_override

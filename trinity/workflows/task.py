@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from trinity.config.data_format import FormatConfig
+from trinity.config.schema.data import FormatConfig
 from trinity.errors import UserError
 from trinity.rewards.reward import Reward
 from trinity.types import JsonObject, JsonValue

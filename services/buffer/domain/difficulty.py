@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trinity.config.difficulty import DifficultyConfig
+from trinity.config.schema.choices import DifficultyConfig
 
 FloatVector = npt.NDArray[np.floating[Any]]
 IntVector = npt.NDArray[np.int64]

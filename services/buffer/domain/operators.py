@@ -12,8 +12,8 @@ from services.buffer.domain.tasks import storable
 from trinity.algorithm.advantage.groups import places_within, ranks_within
 from trinity.algorithm.advantage.needs import NOTHING, Needs
 from trinity.algorithm.advantage.samples import Advantages, FloatVector, IntVector, Samples
-from trinity.config.plan import StagePlan
-from trinity.config.plan_parts import ResolvedAlgorithm
+from trinity.config.plan.parts import ResolvedAlgorithm
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.operators.kinds import KINDS, KindName
 from trinity.operators.rollouts import Changes, Rollouts
 from trinity.types import JsonValue

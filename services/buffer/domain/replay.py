@@ -9,7 +9,7 @@ import numpy as np
 from services.buffer.domain.sampling import draw_lots
 from services.buffer.domain.stage import Stage
 from trinity.algorithm.priority.candidate import Candidate
-from trinity.config.plan_parts import ResolvedReplay
+from trinity.config.plan.parts import ResolvedReplay
 
 SamplePlace = tuple[int, int, int, int, str]
 HALF_A_LOT = 2.0**-54

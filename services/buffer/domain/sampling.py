@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from trinity.config.data_format import SelectorType
+from trinity.config.schema.data import SelectorType
 
 WORD = 2**64
 IntVector = npt.NDArray[np.int64]

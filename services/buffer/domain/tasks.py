@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from services.buffer.domain.evaluation import MetricSummary
 from services.buffer.domain.stage import AssignmentKind, ExperienceState
-from trinity.config.data_format import FormatConfig
+from trinity.config.schema.data import FormatConfig
 from trinity.types import JsonObject, JsonValue
 
 MAX_ROW_BYTES = 3 * 1024 * 1024

@@ -26,7 +26,7 @@ from services.buffer.store.replay import enter_pool, leave_pool, load_unused, lo
 from services.buffer.store.reports import log_event
 from services.buffer.store.stages import stage_tasksets, update_stage
 from services.buffer.workers.functions import Priorities
-from trinity.config.plan_parts import ResolvedExperienceBuffer, ResolvedReplay
+from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedReplay
 
 NUM_STALE = "sample/num_stale_rows"
 NUM_EXPERT = "sample/num_expert_rows"

@@ -53,9 +53,9 @@ from services.buffer.store.stragglers import (
 )
 from services.buffer.store.tasksets import Taskset, get_taskset
 from services.buffer.store.training import Version, insert_version, open_versions
-from trinity.config.plan import StagePlan
-from trinity.config.plan_parts import ResolvedTaskset, Selector
-from trinity.config.steps import train_steps_from
+from trinity.config.plan.lengths import train_steps_from
+from trinity.config.plan.parts import ResolvedTaskset, Selector
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.types import StageKey
 
 

@@ -32,7 +32,7 @@ from services.buffer.store.selection import (
 )
 from services.buffer.store.stages import share_stage
 from services.buffer.types import Shaped
-from trinity.config.difficulty import DifficultyConfig
+from trinity.config.schema.choices import DifficultyConfig
 from trinity.types import StageKey
 
 MAX_ATTEMPTS = 3

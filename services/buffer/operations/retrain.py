@@ -18,7 +18,7 @@ from services.buffer.store.training import (
     kept_checkpoints,
     versions_of,
 )
-from trinity.config.plan_parts import StoredBatches
+from trinity.config.plan.parts import StoredBatches
 from trinity.errors import PreconditionFailed
 from trinity.types import StageKey
 

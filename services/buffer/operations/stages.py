@@ -43,15 +43,15 @@ from services.buffer.store.stragglers import (
 )
 from services.buffer.store.tasksets import hold_tasksets
 from services.buffer.types import NeededTaskset
-from trinity.config.plan import StagePlan
-from trinity.config.plan_parts import (
+from trinity.config.plan.parts import (
     ResolvedExperienceBuffer,
     ResolvedTaskset,
     Selector,
     StoredRollouts,
 )
-from trinity.config.stored_rollouts import check_rows
-from trinity.config.too_few_rows import too_few_rows
+from trinity.config.plan.sizes import too_few_rows
+from trinity.config.plan.stage_plan import StagePlan
+from trinity.config.plan.stored_rollouts import check_rows
 from trinity.errors import InvalidRequest, PreconditionFailed, UserError
 from trinity.types import StageKey
 

@@ -40,9 +40,9 @@ from services.buffer.tasksets.library import Resolved
 from services.buffer.workers.functions import FunctionFailed, PriorityFailed
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.codec import stage_key_to_proto
-from trinity.config.plan import StagePlan
-from trinity.config.plan_parts import ResolvedReplay, ResolvedTaskset
-from trinity.config.selecting import ANCHORS
+from trinity.config.plan.data import ANCHORS
+from trinity.config.plan.parts import ResolvedReplay, ResolvedTaskset
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import InvalidRequest, PreconditionFailed, TooLarge, Unavailable, UserError
 
 MAX_PLAN_LENGTH = 1024 * 1024

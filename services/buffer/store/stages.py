@@ -46,7 +46,7 @@ from services.buffer.store.schema import (
     stage_taskset,
     step_report,
 )
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import NotFound, PreconditionFailed
 from trinity.limited_log import LimitedLog
 from trinity.types import StageKey

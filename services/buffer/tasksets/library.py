@@ -25,7 +25,7 @@ from services.buffer.tasksets.row_sources import RowSource, check_place, newest_
 from services.buffer.tasksets.task_pipeline import PipelineLimits, Piping, copy_piped_rows
 from services.buffer.types import NeededTaskset
 from trinity.config.data_files import find_data_files
-from trinity.config.taskset_storage import is_hub_name, without_password
+from trinity.config.plan.task_storage import is_hub_name, without_password
 from trinity.errors import PreconditionFailed, UserError
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
 

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from pydantic import BaseModel, ConfigDict
 
 from trinity.config.data_files import SUFFIXES
-from trinity.config.hub_names import is_offline
+from trinity.config.plan.model import is_offline
 from trinity.errors import UserError
 
 

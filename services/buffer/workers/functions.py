@@ -16,7 +16,7 @@ from trinity.algorithm.advantage.samples import Samples
 from trinity.algorithm.priority import BUILT_IN, PRIORITIES
 from trinity.algorithm.priority.candidate import Candidate
 from trinity.algorithm.priority.computing import priorities_of
-from trinity.config.section import Args
+from trinity.config.schema.base import Args
 from trinity.errors import Unavailable, UserError
 from trinity.operators.kinds import KINDS
 from trinity.threads import in_daemon_thread

@@ -12,7 +12,7 @@ from services.explorer.clients.streams import calling, following
 from services.explorer.types import PublishedWeights, WeightsId
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import UserError
 from trinity.rpc.limits import CALL_SECONDS
 from trinity.transfer.offer import Offer

@@ -26,7 +26,7 @@ from services.explorer.types import (
     WeightsId,
     model_weights,
 )
-from trinity.config.plan import ExperimentPlan, StagePlan
+from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.errors import NotFound, RpcError
 from trinity.members import Heartbeats
 from trinity.types import StageKey

@@ -25,7 +25,7 @@ from services.explorer.serving.work import ServeWork
 from services.explorer.settings import ExplorerSettings
 from services.explorer.telemetry import loading
 from services.explorer.types import PublishedWeights
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.launch.names import check_parts
 from trinity.members import Heartbeats
 from trinity.threads import DaemonThreads, in_daemon_thread

@@ -22,9 +22,9 @@ from services.explorer.openai_api.server import OpenAIApi
 from services.explorer.openai_api.tools import ResponseParsers, load_parsers
 from services.explorer.retry import Patience
 from services.explorer.types import model_weights
-from trinity.config.plan import StagePlan
-from trinity.config.plan_parts import AuxiliaryModel, ExternalAccess
-from trinity.config.rollout_model import EngineConfig
+from trinity.config.plan.parts import AuxiliaryModel, ExternalAccess
+from trinity.config.plan.stage_plan import StagePlan
+from trinity.config.schema.explorer import EngineConfig
 from trinity.errors import UserError
 from trinity.threads import in_daemon_thread
 from trinity.waits import Waits

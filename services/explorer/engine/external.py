@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from services.explorer.retry import Patience, StageFailed
-from trinity.config.plan_parts import ExternalAccess
+from trinity.config.plan.parts import ExternalAccess
 from trinity.errors import UserError
 from trinity.masking import HIDDEN
 from trinity.transfer.offer import Receivers, Seat

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from trinity.config.rollout_model import EngineConfig
+from trinity.config.schema.explorer import EngineConfig
 from trinity.errors import TrinityError
 from trinity.transfer.offer import Receivers, Seat
 from trinity.workflows.generation import Generator

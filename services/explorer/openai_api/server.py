@@ -13,7 +13,7 @@ from services.explorer.openai_api.chat import Writer
 from services.explorer.openai_api.errors import bearer_of, in_json, refuse, respond
 from services.explorer.openai_api.handler import Answer, Answering, over
 from services.explorer.openai_api.tools import ResponseParsers
-from trinity.config.rollout_model import EngineConfig
+from trinity.config.schema.explorer import EngineConfig
 from trinity.errors import UserError
 from trinity.workflows.generation import ChatTokenizer
 from trinity.workflows.model import ModelWrapper

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from services.explorer.engine.tokenizer import HuggingFaceTokenizer
 from services.explorer.openai_api.errors import InvalidRequest
 from services.explorer.openai_api.fields import Body
-from trinity.config.rollout_model import EngineConfig
+from trinity.config.schema.explorer import EngineConfig
 from trinity.errors import UserError
 from trinity.types import Experience, JsonObject, JsonValue
 from trinity.workflows.generation import ANY_OBJECT

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from services.explorer.engine.interface import Engine
 from services.explorer.rollout.workflow_factory import Making, Workbench
 from services.explorer.types import Assignment, Attempt, Kind, Outcome, WeightsId
-from trinity.config.explorer import ExplorerConfig
+from trinity.config.schema.explorer import ExplorerConfig
 from trinity.masking import without_passwords
 from trinity.sample_check import check_experience
 from trinity.telemetry import tracing

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from services.explorer.engine.engines import RunningModel
 from services.explorer.openai_api.server import OpenAIApi
 from services.explorer.types import Attempt, WeightsId
-from trinity.config.plan import StagePlan
-from trinity.config.plan_parts import AuxiliaryModel, ResolvedTaskset, Sampling
+from trinity.config.plan.parts import AuxiliaryModel, ResolvedTaskset, Sampling
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
 from trinity.plugins import REWARDS, WORKFLOWS
 from trinity.rewards.reward import Reward, RewardFn, RewardSource

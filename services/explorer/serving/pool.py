@@ -13,7 +13,7 @@ from services.explorer.openai_api.errors import InvalidRequest
 from services.explorer.openai_api.handler import Exchange
 from services.explorer.rollout.workflow_factory import BITS
 from services.explorer.types import PublishedWeights
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import ManifestError
 from trinity.types import SamplingParams
 from trinity.workflows.generation import ChatTokenizer, ModelLimits

@@ -8,7 +8,7 @@ from services.explorer.serving.pool import Lending, ServingPool
 from services.explorer.serving.server import ServingServer
 from services.explorer.serving.work import ServeWork
 from services.explorer.types import model_weights
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.members import Heartbeats
 from trinity.security.folder import Security
 

@@ -15,7 +15,7 @@ from services.explorer.serving.access import Access
 from services.explorer.serving.pool import ServingPool
 from services.explorer.serving.server import ServingServer
 from services.explorer.types import PublishedWeights, Stopped, WeightsId
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import ManifestError
 from trinity.launch.preparing import SERVING
 from trinity.manifest import MANIFEST_NAME, Manifest

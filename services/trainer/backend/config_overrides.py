@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import JsonValue
 from transformers import AutoConfig, PretrainedConfig
 
-from trinity.config.near import did_you_mean
+from trinity.config.error_collector import did_you_mean
 from trinity.errors import UserError
 
 NESTED = "model_config"

@@ -15,7 +15,7 @@ from verl.workers.engine.fsdp.transformer_impl import (
     FSDPEngineWithValueHead,
 )
 
-from trinity.config.lora import ALL_LINEAR, Names
+from trinity.config.schema.model import ALL_LINEAR, Names
 from trinity.errors import UserError
 
 KEY = "model.lora_configs"

@@ -22,11 +22,13 @@ from services.trainer.backend.config_overrides import check_override, import_lib
 from services.trainer.backend.padded_engine import PaddedEngine, PaddedValueEngine  # noqa: E402
 from services.trainer.collectives import check_gpus_of  # noqa: E402
 from services.trainer.learner.recipe import actor_outputs  # noqa: E402
-from trinity.config.critic import CriticConfig  # noqa: E402
-from trinity.config.lora import LoRAConfig  # noqa: E402
-from trinity.config.optimizer import OptimizerConfig  # noqa: E402
-from trinity.config.plan import StagePlan  # noqa: E402
-from trinity.config.trainer import TrainerConfig  # noqa: E402
+from trinity.config.plan.stage_plan import StagePlan  # noqa: E402
+from trinity.config.schema.algorithm import OptimizerConfig  # noqa: E402
+from trinity.config.schema.model import LoRAConfig  # noqa: E402
+from trinity.config.schema.trainer import (
+    CriticConfig,  # noqa: E402
+    TrainerConfig,  # noqa: E402
+)
 from trinity.errors import UserError  # noqa: E402
 
 FULL_STATE = ["model", "optimizer", "extra"]

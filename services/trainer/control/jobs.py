@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from services.trainer.messages import StageOrder
 from trinity.api.v1 import synchronizer_pb2
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.config.plan import ExperimentPlan, StagePlan
+from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.errors import UserError
 from trinity.rpc.health import Health
 from trinity.rpc.limits import CALL_SECONDS

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBas
 from services.trainer.data.chat import ChatText, Conversation, Encoded, Message, Tools
 from services.trainer.types import PairSide, TrainRow
 from trinity.algorithm.algorithm_type import RowSchema
-from trinity.config.data_format import FormatConfig
+from trinity.config.schema.data import FormatConfig
 from trinity.errors import UserError
 from trinity.types import JsonObject
 

@@ -24,7 +24,7 @@ from services.trainer.learner.microbatches import (
 )
 from services.trainer.learner.prepared_batch import PreparedBatch
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 
 Metrics = dict[str, float]
 

@@ -29,8 +29,8 @@ from trinity.algorithm.token_advantage.token_batch import (
 )
 from trinity.algorithm.token_choice import TOKEN_CHOICES
 from trinity.algorithm.token_choice.choice_batch import ChoiceBatch
-from trinity.config.plan import StagePlan
-from trinity.config.plan_parts import ResolvedAlgorithm
+from trinity.config.plan.parts import ResolvedAlgorithm
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
 
 

@@ -16,8 +16,8 @@ from trinity.algorithm.aggregation import BatchTotals
 from trinity.algorithm.policy_loss.shares import loss_share, metric_shares
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix
 from trinity.algorithm.value_loss import ValueInputs, value_loss
-from trinity.config.critic import CriticConfig
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
+from trinity.config.schema.trainer import CriticConfig
 
 Metrics = dict[str, float]
 DIRECTORY = "critic"

@@ -24,9 +24,9 @@ from services.trainer.types import Metrics, RowStatistics, StepOutcome, TrainBat
 from trinity.algorithm.kl.controller import KlController, kl_controller
 from trinity.algorithm.rollout_correction.metrics import off_policy_metrics
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix
-from trinity.config.plan import StagePlan
-from trinity.config.section import Args
-from trinity.config.start_checkpoint import StartCheckpoint
+from trinity.config.plan.stage_plan import StagePlan
+from trinity.config.plan.start_checkpoint import StartCheckpoint
+from trinity.config.schema.base import Args
 
 LARGEST_LOG_RATIO = 20.0
 

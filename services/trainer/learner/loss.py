@@ -20,7 +20,7 @@ from trinity.algorithm.policy_loss import POLICY_LOSSES
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
 from trinity.algorithm.policy_loss.shares import loss_share, metric_shares
 from trinity.algorithm.policy_loss.trial import try_policy_loss
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 
 CLIPPED = "pg_clipfrac"
 """The metric by which clipping losses mark clipped tokens."""

@@ -7,7 +7,7 @@ from functools import partial
 from trinity.algorithm.rollout_correction.settings import CorrectionSettings
 from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES, needs_of
 from trinity.algorithm.token_advantage.token_batch import TokenAdvantages, TokenBatch
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 
 DISTRIBUTION_NEEDS = ("collision", "discriminator")
 """Further data that advantages may need, besides entropies, which are nearly free."""

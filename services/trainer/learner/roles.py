@@ -12,7 +12,7 @@ from services.trainer.learner.critic import Critic
 from services.trainer.learner.microbatches import Calls
 from services.trainer.learner.prepared_batch import PreparedBatch
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 
 
 class PolicyWithoutAdapter:

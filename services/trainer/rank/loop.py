@@ -18,7 +18,7 @@ from services.trainer.rank.anomaly_checks import StepWatch
 from services.trainer.rank.incarnation import Incarnation
 from services.trainer.telemetry import StepTelemetry
 from services.trainer.types import StageLearner, StepOutcome, TrainBatch
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.telemetry import tracing
 from trinity.telemetry.tracing import Span
 

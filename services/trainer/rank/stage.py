@@ -25,9 +25,9 @@ from services.trainer.retry import NamedWaits, Patience
 from services.trainer.telemetry import StepTelemetry
 from services.trainer.types import PublishedWeights, StageLearner
 from trinity.api.v1 import buffer_pb2
-from trinity.config.plan import StagePlan
-from trinity.config.plan_parts import ResolvedExperienceBuffer
-from trinity.config.start_checkpoint import (
+from trinity.config.plan.parts import ResolvedExperienceBuffer
+from trinity.config.plan.stage_plan import StagePlan
+from trinity.config.plan.start_checkpoint import (
     StartCheckpoint,
     check_start,
     start_checkpoint,

@@ -13,8 +13,8 @@ DIRECTORY = os.environ.get("TRINITY_TEST_CONFIG_READS")
 
 def _install(directory: str) -> None:
     """Append `Class.field reader` to a file of this process, once each."""
-    from trinity.config.plan_parts import Derived
-    from trinity.config.section import Section
+    from trinity.config.plan.parts import Derived
+    from trinity.config.schema.base import Section
 
     known: set[str] = set()
     path = os.path.join(directory, f"{os.getpid()}.reads")

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TypedDict, Unpack
 
 from tests.unit.config.builders import SFT, stage
-from trinity.config.plan import StagePlan
-from trinity.config.plan_parts import ResolvedOperator
+from trinity.config.plan.parts import ResolvedOperator
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.types import JsonValue
 
 REPEAT_TIMES = 2

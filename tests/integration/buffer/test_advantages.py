@@ -12,7 +12,7 @@ from tests.integration.buffer.harness import Buffer, talk_to
 from tests.integration.buffer.plans import ROWS, rollout_plan, with_advantage
 from tests.integration.buffer.process import BufferProcess
 from trinity.api.v1 import buffer_pb2 as pb
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 
 LIMIT_SECONDS = 0.5
 WORKING = "print('a word of the user'); return Advantages(samples.rewards - offset)"

@@ -10,7 +10,7 @@ from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.plans import write_tasks
 from tests.unit.config.builders import stage
 from trinity.api.v1 import buffer_pb2 as pb
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 
 NUM_TASKS = 3
 SOON_SECONDS = 5.0

@@ -17,7 +17,7 @@ from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import ROWS, Sizes, rollout_plan, with_advantage
 from trinity.api.v1 import buffer_pb2
 from trinity.api.v1 import query_pb2 as pb
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.types import FinishReason
 
 AWAITING = pb.EXPERIENCE_STATE_AWAITING

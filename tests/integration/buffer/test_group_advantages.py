@@ -16,7 +16,7 @@ from tests.integration.buffer.process import BufferProcess
 from trinity.algorithm.advantage.gigpo import gigpo
 from trinity.algorithm.advantage.samples import Samples
 from trinity.api.v1 import buffer_pb2 as pb
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 
 DERIVED = """
 SELECT parent_id, experience_id, position, advantage, state FROM buffer.experience

@@ -10,7 +10,7 @@ from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import rollout_plan, with_operators
 from trinity.api.v1 import buffer_pb2
 from trinity.api.v1 import query_pb2 as pb
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.types import FinishReason
 
 READY = pb.EXPERIENCE_STATE_READY

@@ -13,8 +13,8 @@ from tests.integration.buffer.plans import ROWS, rollout_plan, with_operators
 from tests.integration.buffer.process import BufferProcess
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.codec import experience_from_proto
-from trinity.config.plan import StagePlan
-from trinity.config.plan_parts import ResolvedOperator
+from trinity.config.plan.parts import ResolvedOperator
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.data_juicer import server
 from trinity.types import FinishReason, JsonValue
 

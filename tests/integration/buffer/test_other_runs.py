@@ -16,8 +16,8 @@ from tests.integration.buffer.test_retention import own_settings as own_settings
 from tests.unit.config.builders import stage
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1 import query_pb2
-from trinity.config.plan import StagePlan
-from trinity.config.plan_parts import StoredBatches, StoredRollouts
+from trinity.config.plan.parts import StoredBatches, StoredRollouts
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.rpc.channel import open_channel
 
 NUM_STEPS = 3

@@ -13,8 +13,8 @@ from tests.integration.buffer.plans import data_plan, mixed_plan, rollout_plan
 from tests.integration.buffer.process import BufferProcess
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1 import query_pb2
-from trinity.config.plan import StagePlan
-from trinity.config.plan_parts import StoredBatches
+from trinity.config.plan.parts import StoredBatches
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.rpc.channel import open_channel
 
 WEIGHTS = b"\x03" * 32

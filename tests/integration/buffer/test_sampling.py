@@ -11,7 +11,7 @@ from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import ROWS, fresh_plan, mixed_plan, rollout_plan
 from tests.integration.buffer.process import BufferProcess
 from trinity.api.v1 import buffer_pb2 as pb
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 
 EXPERT, STALE = "sample/num_expert_rows", "sample/num_stale_rows"
 UNVERSIONED = "sample/num_unversioned_rows"

@@ -12,7 +12,7 @@ from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import BATCH_SIZE, REPEAT_TIMES, rollout_plan
 from tests.integration.buffer.process import BufferProcess
 from trinity.api.v1 import buffer_pb2 as pb
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 
 Draws = dict[tuple[int, int], tuple[str, int]]
 """Taskset and row by explore step and position."""

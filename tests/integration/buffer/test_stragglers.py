@@ -9,7 +9,7 @@ from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import REPEAT_TIMES, rollout_plan
 from trinity.api.v1 import buffer_pb2 as pb
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 
 NEEDED = 2
 ROWS = NEEDED * REPEAT_TIMES

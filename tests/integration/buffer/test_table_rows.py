@@ -11,7 +11,7 @@ from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.plans import rollout_plan
 from tests.unit.config.builders import CPT, DPO, SFT, stage
 from trinity.api.v1 import buffer_pb2 as pb
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 
 COLUMNS: dict[str, dict[str, object]] = {
     "sft": {"message_list": [{"role": "user", "content": "?"}, {"role": "assistant"}]},

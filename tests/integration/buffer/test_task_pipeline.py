@@ -16,8 +16,8 @@ from tests.integration.buffer.process import BufferProcess
 from tests.unit.config.builders import stage
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.client import AsyncTasksets
-from trinity.config.plan import StagePlan
-from trinity.config.section import Args
+from trinity.config.plan.stage_plan import StagePlan
+from trinity.config.schema.base import Args
 from trinity.data_juicer import server
 from trinity.errors import Unavailable
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline, TaskOperator

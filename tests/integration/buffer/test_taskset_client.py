@@ -19,7 +19,7 @@ from tests.integration.buffer.plans import BATCH_SIZE, rollout_plan
 from tests.integration.buffer.process import BufferProcess
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.client import AsyncTasksets, Tasksets, TasksetState
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import NotFound, PreconditionFailed, Unavailable
 
 COMMAND_SECONDS = 120

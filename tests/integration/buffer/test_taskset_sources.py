@@ -16,7 +16,7 @@ from tests.stub_hub import StubHub, hub
 from tests.unit.config.builders import SFT, stage
 from trinity.cli.taskset import RowFile
 from trinity.client import AsyncTasksets
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 
 MANY = 52_000
 COMMIT, LATER = "0123456789abcdef0123456789abcdef01234567", "f" * 40

@@ -19,7 +19,7 @@ from tests.integration.buffer.plans import rollout_plan
 from tests.integration.buffer.process import BufferProcess
 from tests.unit.config.builders import stage
 from trinity.api.v1 import buffer_pb2 as pb
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 
 
 def plan_of(**taskset: object) -> StagePlan:

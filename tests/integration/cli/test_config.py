@@ -9,7 +9,7 @@ import yaml
 
 from tests.e2e.conftest import REPOSITORY
 from tests.unit.config.builders import GRPO, write_model, write_rows
-from trinity.config.merging import deep_merge
+from trinity.config.schema.experiment import deep_merge
 
 GUIDE = REPOSITORY / "tests/unit/config/guide"
 GOOD = "examples/addition/addition.yaml"

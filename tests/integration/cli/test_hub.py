@@ -10,7 +10,7 @@ import yaml
 from tests.e2e.conftest import REPOSITORY
 from tests.stub_hub import StubHub, hub
 from tests.unit.config.builders import GRPO
-from trinity.config.merging import deep_merge
+from trinity.config.schema.experiment import deep_merge
 from trinity.local.ports import free_port
 
 __all__ = ["hub"]

@@ -11,7 +11,7 @@ from nats.js.errors import Error as JetStreamError
 
 from tests.deployed.by_hand import ByHand, by_hand
 from trinity.api.v1 import synchronizer_pb2, synchronizer_pb2_grpc
-from trinity.config.load import load_config
+from trinity.config.loading.load import load_config
 from trinity.config.planning import plan_experiment
 from trinity.deploy.cancellation import cancel_experiment
 from trinity.deploy.submission import Submission

@@ -14,7 +14,7 @@ from tests.integration.deploy.test_one_node import JOBS
 from tests.integration.looking.test_source_runs import taking
 from tests.model_free.experiment import experiment_plan
 from tests.model_free.stack import MODULES
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.deploy.compose import compose_override
 from trinity.deploy.deployment import Deployment, Images
 from trinity.deploy.render import Rendering

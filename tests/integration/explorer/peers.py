@@ -19,7 +19,7 @@ from trinity.api.v1 import experience_pb2 as epb
 from trinity.api.v1 import synchronizer_pb2 as spb
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceServicer
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceServicer
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import InvalidRequest
 
 Context: TypeAlias = grpc.aio.ServicerContext

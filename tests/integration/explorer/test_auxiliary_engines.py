@@ -18,7 +18,7 @@ from services.explorer.engine.vllm import start_vllm
 from services.explorer.types import PublishedWeights, WeightsId
 from tests.integration.explorer.test_engine import PROMPT, sampling
 from tests.unit.explorer.builders import build_plan
-from trinity.config.data_format import FormatConfig
+from trinity.config.schema.data import FormatConfig
 from trinity.plugins import WORKFLOWS
 from trinity.types import SamplingParams
 from trinity.waits import Waits

@@ -23,7 +23,7 @@ from services.explorer.retry import Patience
 from services.explorer.rollout.weight_gate import WeightGate
 from services.explorer.types import Requirement
 from tests.unit.explorer.builders import build_weights, unheard_beats
-from trinity.config.rollout_model import RolloutModelConfig
+from trinity.config.schema.explorer import RolloutModelConfig
 from trinity.errors import UserError
 from trinity.local.sockets import VARIABLE as SOCKETS
 from trinity.types import FinishReason, SamplingParams

@@ -13,7 +13,7 @@ from services.explorer.engine.interface import EngineDied, EngineOptions
 from services.explorer.engine.pool import EnginePool
 from services.explorer.engine.vllm import start_vllm
 from tests.integration.explorer.test_engine import END, MAX_MODEL_LEN, PROMPT, sampling
-from trinity.config.rollout_model import RolloutModelConfig
+from trinity.config.schema.explorer import RolloutModelConfig
 
 DIED_SECONDS = 60.0
 

@@ -18,7 +18,7 @@ from services.explorer.engine.interface import Engine, EngineOptions
 from services.explorer.engine.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from services.explorer.engine.vllm import start_vllm
 from services.explorer.openai_api.server import OpenAIApi
-from trinity.config.rollout_model import RolloutModelConfig
+from trinity.config.schema.explorer import RolloutModelConfig
 from trinity.types import Experience, SamplingParams
 from trinity.workflows.generation import ModelLimits
 from trinity.workflows.model import ModelWrapper

@@ -9,7 +9,7 @@ import pytest
 from services.explorer.engine.tokenizer import HuggingFaceTokenizer
 from services.explorer.openai_api.chat import Writer, read_request
 from services.explorer.openai_api.tools import ResponseParsers, load_parsers
-from trinity.config.rollout_model import AuxiliaryModelConfig, EngineConfig, RolloutModelConfig
+from trinity.config.schema.explorer import AuxiliaryModelConfig, EngineConfig, RolloutModelConfig
 from trinity.errors import UserError
 from trinity.types import Experience, JsonObject, VersionSpan
 from trinity.types import Sequence as TokenSequence

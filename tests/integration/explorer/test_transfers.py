@@ -15,7 +15,7 @@ from services.trainer.checkpoints.weights import weights_hash
 from tests.integration.explorer.offering import LIMITS, dying_trainer, weights_of
 from tests.integration.explorer.test_engine import END, MAX_MODEL_LEN, PROMPT, sampling
 from tests.offers import offering
-from trinity.config.rollout_model import RolloutModelConfig
+from trinity.config.schema.explorer import RolloutModelConfig
 from trinity.transfer import sending, tensors
 from trinity.transfer.offer import Offer
 from trinity.waits import Waits

@@ -9,7 +9,7 @@ from trinity.api.v1 import buffer_pb2, experience_pb2
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.local.addresses import ServiceAddresses
 from trinity.rpc.channel import open_channel
 

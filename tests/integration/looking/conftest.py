@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from tests.model_free.experiment import experiment_plan, run_to_end
 from tests.model_free.stack import model_free_stack
 from trinity.cli.main import make_app
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.launch.resume import remember
 
 WIDTH = {"COLUMNS": "200"}

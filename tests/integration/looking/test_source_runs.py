@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from tests.integration.looking.conftest import ended_run, trinity
 from tests.model_free.experiment import Sections, experiment_plan
 from tests.model_free.stack import model_free_services
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import UserError
 from trinity.launch.resume import remember
 from trinity.launch.retraining import without_explorer

@@ -8,7 +8,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from tests.model_free.experiment import experiment_plan
 from tests.model_free.stack import model_free_stack
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.deploy.submission import Submission
 from trinity.local.stack import LocalStack
 

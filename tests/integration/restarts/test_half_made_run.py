@@ -12,7 +12,7 @@ from tests.model_free.alone import weights_of
 from tests.model_free.experiment import experiment_plan, run_to_end, start_experiment
 from tests.model_free.learner import STATE_FILE
 from tests.model_free.stack import MODULES, model_free_stack
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.local.messages import EventKind
 from trinity.local.run_file import read_running
 

@@ -17,8 +17,8 @@ from tests.model_free.experiment import Sections, experiment_plan
 from tests.model_free.stack import model_free_services
 from tests.unit.config.builders import GRPO
 from trinity.cli.main import make_app
-from trinity.config.merging import deep_merge
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
+from trinity.config.schema.experiment import deep_merge
 from trinity.launch.resume import PLAN_FILE
 from trinity.launch.run import Run
 from trinity.local.run_file import read_running

@@ -15,7 +15,7 @@ from tests.model_free.experiment import (
     wait_until_ended,
 )
 from trinity.api.v1 import synchronizer_pb2 as pb
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 
 FAULTS = "tests.integration.stalls.faults"
 

@@ -9,7 +9,7 @@ from tests.integration.synchronizer.builders import creation
 from tests.integration.synchronizer.conftest import TIMEOUT, Running
 from tests.model_free.experiment import experiment_plan
 from trinity.api.v1 import synchronizer_pb2 as pb
-from trinity.config.plan_parts import StoredRollouts
+from trinity.config.plan.parts import StoredRollouts
 from trinity.launch.source_runs import with_source_runs
 from trinity.launch.stored_run import find_experiment
 

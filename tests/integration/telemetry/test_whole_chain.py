@@ -17,7 +17,7 @@ from tests.model_free.engine import RUN_SECONDS_VARIABLE
 from tests.model_free.experiment import experiment_plan, start_experiment, wait_until_ended
 from tests.model_free.stack import model_free_stack
 from trinity.api.v1 import synchronizer_pb2 as pb
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.telemetry import instruments as i
 from trinity.telemetry import names, places
 

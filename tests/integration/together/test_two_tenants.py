@@ -15,7 +15,7 @@ from tests.model_free.experiment import experiment_plan, start_experiment, wait_
 from tests.model_free.stack import model_free_stack
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.experience_pb2 import RunResultBatch
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.local.stack import LocalStack
 from trinity.manifest import MANIFEST_NAME
 from trinity.subjects import RUNS_PREFIX, runs_subject

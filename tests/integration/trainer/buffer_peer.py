@@ -8,7 +8,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2
 
 from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 
 Rows = Callable[[int], list[buffer_pb2.BatchRow]]
 BUFFER_SERVICE = "trinity.api.v1.BufferService"

@@ -15,7 +15,7 @@ from tests.unit.trainer.builders import save_tiny_model
 if TYPE_CHECKING:
     from services.trainer.collectives import Ranks
     from services.trainer.learner.learner import Learner
-    from trinity.config.plan import StagePlan
+    from trinity.config.plan.stage_plan import StagePlan
 
 LIBRARIES = "ignore:.*"
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from services.trainer.types import TrainBatch
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 
 if TYPE_CHECKING:
     from services.trainer.learner.learner import Learner

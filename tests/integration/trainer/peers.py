@@ -11,7 +11,7 @@ from tests.integration.trainer.buffer_peer import BufferPeer, Rows
 from tests.integration.trainer.peer_rows import TENANT
 from trinity.api.v1 import buffer_pb2_grpc, synchronizer_pb2
 from trinity.api.v1 import synchronizer_pb2_grpc as synchronizer_grpc
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 
 
 class Peers(BufferPeer, synchronizer_grpc.SynchronizerServiceServicer):

@@ -13,9 +13,9 @@ import psutil
 
 from tests.integration.trainer.peer_rows import rollout_rows, text_rows
 from tests.integration.trainer.peers import Peers
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
-from trinity.config.root import Config
+from trinity.config.schema.experiment import Config
 from trinity.local.ports import free_port
 
 ROWS, VOCABULARY, STEPS = 16, 256, 6

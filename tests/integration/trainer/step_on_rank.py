@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from services.trainer.types import TrainBatch
 from tests.unit.trainer.builders import make_plan, random_batch, random_pairs
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 
 if TYPE_CHECKING:
     from services.trainer.checkpoints.checkpoints import CheckpointStore

@@ -22,8 +22,8 @@ from tests.unit.trainer.builders import (
     random_batch,
     random_pairs,
 )
-from trinity.config.plan import StagePlan
-from trinity.config.start_checkpoint import start_checkpoint
+from trinity.config.plan.stage_plan import StagePlan
+from trinity.config.plan.start_checkpoint import start_checkpoint
 from trinity.errors import UserError
 
 if TYPE_CHECKING:

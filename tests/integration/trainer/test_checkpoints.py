@@ -11,7 +11,7 @@ from services.trainer.checkpoints.weights import ModelFiles
 from tests.integration.trainer.learners import assert_same, critic_weights_of, stepped
 from tests.unit.trainer.builders import grpo_plan, make_plan, random_batch
 from tests.unit.trainer.test_gathered import Weights
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import ManifestError
 from trinity.manifest import verify
 

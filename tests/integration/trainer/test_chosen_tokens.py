@@ -11,7 +11,7 @@ from services.trainer.learner.advantages import chosen_tokens, token_choice
 from services.trainer.types import TrainBatch
 from tests.integration.trainer.learners import Build, assert_close, gradients_of, stepped
 from tests.unit.trainer.builders import make_plan, random_batch
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 
 if TYPE_CHECKING:
     from services.trainer.learner.learner import Learner

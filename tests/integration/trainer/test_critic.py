@@ -19,7 +19,7 @@ from tests.integration.trainer.learners import (
     weights_of,
 )
 from tests.unit.trainer.builders import make_plan, random_batch
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
 
 BATCH = random_batch(16, seed=5)

@@ -14,7 +14,7 @@ from tests.integration.trainer.learners import (
     weights_of,
 )
 from tests.unit.trainer.builders import make_plan, random_batch
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 from services.trainer.types import TrainBatch
 from tests.integration.trainer.learners import Build, assert_close, gradients_of, stepped
 from tests.unit.trainer.builders import data_row, make_plan, random_batch
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 
 USUAL = random_batch(12, seed=6)
 

@@ -14,7 +14,7 @@ from tests.integration.trainer.learners import (
     weights_of,
 )
 from tests.unit.trainer.builders import grpo_plan, make_plan, random_batch, save_tiny_model
-from trinity.config.start_checkpoint import start_checkpoint
+from trinity.config.plan.start_checkpoint import start_checkpoint
 from trinity.errors import UserError
 
 if TYPE_CHECKING:

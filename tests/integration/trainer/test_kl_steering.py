@@ -10,7 +10,7 @@ import pytest
 from services.trainer.types import TrainBatch
 from tests.integration.trainer.learners import stepped
 from tests.unit.trainer.builders import grpo_plan, random_batch, save_tiny_model
-from trinity.config.start_checkpoint import start_checkpoint
+from trinity.config.plan.start_checkpoint import start_checkpoint
 
 if TYPE_CHECKING:
     from services.trainer.collectives import Ranks

@@ -16,7 +16,7 @@ from tests.integration.trainer.learners import (
     weights_of,
 )
 from tests.unit.trainer.builders import grpo_plan, make_plan, random_batch
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 
 BATCH = random_batch(16, seed=5)
 AGG_MODES = [

@@ -17,7 +17,7 @@ from tests.integration.trainer.learners import (
     weights_of,
 )
 from tests.unit.trainer.builders import make_plan, random_batch
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 
 if TYPE_CHECKING:
     from services.trainer.learner.learner import Learner

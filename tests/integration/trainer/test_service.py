@@ -22,7 +22,7 @@ from tests.integration.trainer.service import (
     stop,
 )
 from trinity.api.v1 import trainer_pb2, trainer_pb2_grpc
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.manifest import verify
 
 

@@ -19,7 +19,7 @@ from tests.integration.trainer.service import (
 )
 from tests.unit.trainer.builders import random_batch
 from trinity.api.v1 import synchronizer_pb2
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 
 if TYPE_CHECKING:
     from services.trainer.collectives import Ranks

@@ -12,7 +12,7 @@ from services.buffer.domain.stage import (
     StageState,
 )
 from tests.unit.config.builders import stage as plan_stage
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.types import StageKey
 
 KEY = StageKey(tenant="default", experiment_id=str(uuid.UUID(int=1)), stage="rft")

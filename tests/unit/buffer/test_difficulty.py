@@ -8,7 +8,7 @@ import pytest
 from services.buffer.domain.difficulty import Beliefs
 from services.buffer.domain.sampling import generator
 from services.buffer.operations.explore_steps import easy_to_hard
-from trinity.config.difficulty import DifficultyConfig
+from trinity.config.schema.choices import DifficultyConfig
 
 WEAK = np.array([0.9, 0.4, 0.1, 0.0])
 STRONG = np.array([1.0, 0.8, 0.5, 0.2])

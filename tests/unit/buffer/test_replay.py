@@ -12,8 +12,8 @@ from tests.unit.config.builders import stage as plan_stage
 from trinity.algorithm.priority.candidate import Candidate
 from trinity.algorithm.priority.decay_limit_randomization import decay_limit_randomization
 from trinity.algorithm.priority.linear_decay import linear_decay
-from trinity.config.plan import StagePlan
-from trinity.config.plan_parts import ResolvedReplay
+from trinity.config.plan.parts import ResolvedReplay
+from trinity.config.plan.stage_plan import StagePlan
 
 
 def sample(number: int, *, uses: int = 0, last: int = 0, version: int = 0) -> Waiting:

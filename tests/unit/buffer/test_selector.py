@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from services.buffer.domain.sampling import draw, interleave
-from trinity.config.data_format import SelectorType
+from trinity.config.schema.data import SelectorType
 
 SEEDS = (7, 42)
 

@@ -4,11 +4,10 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from trinity.config.load import load_config
-from trinity.config.merging import deep_merge
-from trinity.config.plan import StagePlan
+from trinity.config.loading.load import load_config
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.planning import plan_experiment
-from trinity.config.root import Config
+from trinity.config.schema.experiment import Config, deep_merge
 
 _HEADER = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
 SAFETENSORS = len(_HEADER).to_bytes(8, "little") + _HEADER + bytes(4)

@@ -1,7 +1,7 @@
 """What is allowed but seldom meant is said before a start."""
 
 from tests.unit.config.builders import GRPO, SFT, config
-from trinity.config.advice import advice
+from trinity.config.checks.advice import advice
 from trinity.config.planning import plan_experiment
 
 

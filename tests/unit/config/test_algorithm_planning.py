@@ -4,7 +4,7 @@ import pytest
 
 from tests.unit.config.builders import CPT, DPO, GRPO, SFT, stage
 from trinity.algorithm.types import ALGORITHM_TYPES
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
 
 WORKFLOW: dict[str, object] = {

@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 
 from trinity.cli.main import make_app
 from trinity.config.check import check_file
-from trinity.config.explain import verl_names
-from trinity.config.verl_keys import PREFIX, USED
+from trinity.config.docs.explain import verl_names
+from trinity.config.loading.verl_keys import PREFIX, USED
 from trinity.errors import UserError
 from trinity.verl.names import row_of
 from trinity.verl.row import Fate

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from trinity.config.load import load_config
-from trinity.config.plan import ExperimentPlan
+from trinity.config.loading.load import load_config
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
 
 ROOT = Path(__file__).parents[3]

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from tests.unit.config.builders import load
-from trinity.config.catalog import Key, all_keys
 from trinity.config.check import check_file
-from trinity.config.keys import parsed, put
-from trinity.config.reading import Reading, read_config
-from trinity.config.status import mark_of
-from trinity.config.yaml_text import yaml_text
+from trinity.config.docs.catalog import Key, all_keys
+from trinity.config.loading.keys import parsed, put
+from trinity.config.loading.load import Reading, read_config
+from trinity.config.loading.yaml import yaml_text
+from trinity.config.schema.base import mark_of
 from trinity.errors import UserError
 
 SINGLE = [key for key in all_keys() if "[]" not in key.path and "<name>" not in key.path]

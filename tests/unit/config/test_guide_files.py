@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from trinity.config.check import check_file
-from trinity.config.status import Status
+from trinity.config.schema.base import Status
 
 GUIDE = sorted((Path(__file__).parent / "guide").glob("*.yaml"))
 ROOT = Path(__file__).parents[3]

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.config.builders import GRPO, SFT, config, write_model
-from trinity.config.advice import advice
-from trinity.config.plan import ExperimentPlan
+from trinity.config.checks.advice import advice
+from trinity.config.checks.runtime import check_inputs
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
-from trinity.config.preflight import check_inputs
 from trinity.errors import UserError
 
 MODEL = "`model.model_path: some/model`"

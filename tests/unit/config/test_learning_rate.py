@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from trinity.config.learning_rate import AnnealStyle, LearningRateSchedule, ScheduleKind
+from trinity.config.schema.choices import AnnealStyle, LearningRateSchedule, ScheduleKind
 
 TOTAL = 40
 STEPS = range(1, TOTAL + 1)

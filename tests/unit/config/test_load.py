@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from tests.unit.config.builders import load
-from trinity.config.load import load_config
+from trinity.config.loading.load import load_config
 from trinity.errors import UserError
 
 

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from trinity.config.lines import lines_of
-from trinity.config.located import located
-from trinity.config.source import Source
+from trinity.config.loading.source import Source, located
+from trinity.config.loading.yaml import lines_of
 from trinity.errors import UserError
 from trinity.launch.prepare import prepare
 

@@ -3,9 +3,9 @@
 import pytest
 
 from tests.unit.config.builders import GRPO, config, stage
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
-from trinity.config.root import Config
+from trinity.config.schema.experiment import Config
 from trinity.errors import UserError
 
 

@@ -8,9 +8,9 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from trinity.config.catalog import all_keys
 from trinity.config.check import check_file
-from trinity.config.resolved import resolve
+from trinity.config.docs.catalog import all_keys
+from trinity.config.docs.resolved import resolve
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]

@@ -6,7 +6,7 @@ import pytest
 
 from trinity.cli.overrides import is_override, parse_overrides
 from trinity.config.check import check_file
-from trinity.config.load import load_config
+from trinity.config.loading.load import load_config
 from trinity.errors import UserError
 
 

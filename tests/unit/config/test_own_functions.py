@@ -8,7 +8,7 @@ import pytest
 from tests.unit.config.builders import GRPO, stage
 from trinity.algorithm.algorithm_type import AlgorithmType, Part
 from trinity.algorithm.types import ALGORITHM_TYPES
-from trinity.config.plan_parts import ResolvedAlgorithm
+from trinity.config.plan.parts import ResolvedAlgorithm
 from trinity.errors import UserError
 from trinity.plugins import PLUGIN_DIRS_VARIABLE
 from trinity.types import JsonValue

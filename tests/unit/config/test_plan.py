@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.config.builders import GRPO, SFT, config, stage
-from trinity.config.advice import advice
-from trinity.config.plan import ExperimentPlan
+from trinity.config.checks.advice import advice
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
 

@@ -8,8 +8,8 @@ import pyarrow.parquet
 import pytest
 
 from tests.unit.config.builders import CPT, DPO, GRPO, SFT, config, write_model, write_rows
+from trinity.config.checks.runtime import check_inputs
 from trinity.config.planning import plan_experiment
-from trinity.config.preflight import check_inputs
 from trinity.errors import UserError
 
 TASK: object = {"prompt": "1+1=", "response": "2"}

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.config.builders import IMITATION, REINFORCEMENT, SFT, config, stage
 from trinity.config.planning import plan_experiment
-from trinity.config.root import Config
+from trinity.config.schema.experiment import Config
 from trinity.errors import UserError
 
 ELSEWHERE: Mapping[str, object] = {"external_model": {"enable": True, "model_name": "theirs"}}

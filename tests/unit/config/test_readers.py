@@ -12,10 +12,9 @@ from functools import cache
 from pathlib import Path
 
 from tests.config_reads.recorded import recorded
-from trinity.config.catalog import Key, all_keys
-from trinity.config.explain import read_by
-from trinity.config.section import Args, literals
-from trinity.config.status import Status
+from trinity.config.docs.catalog import Key, all_keys
+from trinity.config.docs.explain import read_by
+from trinity.config.schema.base import Args, Status, literals
 
 ROOT = Path(__file__).parents[3]
 ADDITION = "examples/addition/addition.yaml"

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.config.builders import SFT, config, load, stage
-from trinity.config.advice import advice
-from trinity.config.plan import StagePlan
-from trinity.config.plan_parts import ResolvedReplay
+from trinity.config.checks.advice import advice
+from trinity.config.plan.parts import ResolvedReplay
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
 

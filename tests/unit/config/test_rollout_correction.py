@@ -7,8 +7,8 @@ import pytest
 
 from tests.unit.config.builders import GRPO, config, load, stage
 from trinity.algorithm.rollout_correction.settings import PRESETS, CorrectionSettings
-from trinity.config.advice import advice
-from trinity.config.plan_parts import ResolvedAlgorithm
+from trinity.config.checks.advice import advice
+from trinity.config.plan.parts import ResolvedAlgorithm
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.config.builders import SFT, stage
 from trinity.cli.dry_run import stage_lines
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
 
 ADDRESS = "postgresql://me:hidden@db:5432/data"

@@ -25,7 +25,7 @@ from tests.unit.config.rules.explorer_rules import EXPLORER, SYNCHRONIZER
 from tests.unit.config.rules.model_rules import GPUS, MODEL
 from tests.unit.config.rules.run_rules import OLDER, THE_RUN
 from trinity.config.check import Report, check_file
-from trinity.config.merging import deep_merge
+from trinity.config.schema.experiment import deep_merge
 
 CASES = [*OLDER, *THE_RUN, *ALGORITHM, *MODEL, *GPUS, *SYNCHRONIZER, *EXPLORER, *BUFFER, *TRAINER]
 

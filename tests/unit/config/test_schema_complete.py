@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from trinity.config.catalog import Key, all_keys
-from trinity.config.root import Config
-from trinity.config.shape import section_at
-from trinity.config.status import Status
-from trinity.config.verl_keys import USED
+from trinity.config.docs.catalog import Key, all_keys
+from trinity.config.loading.source import section_at
+from trinity.config.loading.verl_keys import USED
+from trinity.config.schema.base import Status
+from trinity.config.schema.experiment import Config
 
 KEYS = (Path(__file__).parent / "trinity_rft_keys.txt").read_text().split()
 KNOWN = {key.path: key for key in all_keys()}

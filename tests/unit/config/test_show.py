@@ -11,13 +11,12 @@ from omegaconf import OmegaConf
 
 from tests.unit.config.builders import GRPO
 from trinity.cli.showing import show_difference, show_file
-from trinity.config.catalog import all_keys
 from trinity.config.check import check_file
+from trinity.config.docs.catalog import all_keys
+from trinity.config.docs.explain import find_keys, json_schema, lines_about
+from trinity.config.docs.template import Wishes, draft
 from trinity.config.document import documented
-from trinity.config.draft import Wishes, draft
-from trinity.config.explain import find_keys, lines_about
-from trinity.config.json_schema import json_schema
-from trinity.config.merging import deep_merge
+from trinity.config.schema.experiment import deep_merge
 from trinity.errors import UserError
 
 ROOT = Path(__file__).parents[3]

@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.unit.config.builders import GRPO, SFT, stage
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.config.builders import config
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
+from trinity.config.plan.start_checkpoint import check_start, start_checkpoint, verify_start
 from trinity.config.planning import plan_experiment
-from trinity.config.start_checkpoint import check_start, start_checkpoint, verify_start
 from trinity.errors import UserError
 from trinity.manifest import ManifestHead, seal
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.unit.config.builders import stage, write_rows
-from trinity.config.data_check import check_number_of_tasks, check_taskset
-from trinity.config.difficulty import DifficultyConfig
-from trinity.config.plan import StagePlan
-from trinity.config.reading import read_config
-from trinity.config.taskset_storage import without_password
+from trinity.config.checks.data import check_number_of_tasks, check_taskset
+from trinity.config.loading.load import read_config
+from trinity.config.plan.stage_plan import StagePlan
+from trinity.config.plan.task_storage import without_password
+from trinity.config.schema.choices import DifficultyConfig
 from trinity.errors import UserError
 
 DIFFICULTY = {"selector_type": "difficulty_based", "feature_keys": ["weak", "strong"]}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from trinity.config.variables import filled, is_open
+from trinity.config.loading.tree import filled, is_open
 
 PIECES = st.sampled_from(
     [

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from trinity.config.load import load_config
+from trinity.config.loading.load import load_config
 from trinity.config.planning import plan_experiment
 from trinity.deploy.deployment import Deployment, Images
 from trinity.deploy.kubernetes import Overlay

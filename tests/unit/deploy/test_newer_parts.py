@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 from tests.unit.deploy.manifests import compose_files, deployment_of, rendered
 from trinity.cli.deploy import app
-from trinity.config.plan import ExperimentPlan
-from trinity.config.plan_parts import AuxiliaryModel, ExternalAccess, ResolvedOperator
-from trinity.config.rollout_model import AuxiliaryModelConfig
+from trinity.config.plan.parts import AuxiliaryModel, ExternalAccess, ResolvedOperator
+from trinity.config.plan.stage_plan import ExperimentPlan
+from trinity.config.schema.explorer import AuxiliaryModelConfig
 from trinity.deploy.deployment import Deployment, Images
 from trinity.deploy.kubernetes import Overlay
 from trinity.deploy.notes import notes

@@ -19,7 +19,7 @@ from tests.unit.deploy.manifests import (
     objects,
     rendered,
 )
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.deploy.deployment import Deployment
 from trinity.deploy.kubernetes import Overlay
 from trinity.deploy.render import Target

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.config.builders import stage
 from tests.unit.deploy.manifests import deployment_of
 from trinity.cli.main import NO_ANSWER, main
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.deploy import submission
 
 SECONDS = 1.0

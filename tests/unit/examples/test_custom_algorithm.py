@@ -14,7 +14,7 @@ from tests.unit.config.builders import write_model, write_rows
 from trinity.algorithm.advantage import ADVANTAGES
 from trinity.algorithm.advantage.samples import Samples
 from trinity.algorithm.policy_loss.inputs import PolicyInputs
-from trinity.config.load import load_config
+from trinity.config.loading.load import load_config
 from trinity.config.planning import plan_experiment
 
 ROOT = Path(__file__).parents[3]

@@ -8,7 +8,7 @@ import pytest
 from examples.custom_operator.near_miss import near_miss
 from trinity.algorithm.advantage.needs import needs_of
 from trinity.algorithm.advantage.samples import Samples
-from trinity.config.load import load_config
+from trinity.config.loading.load import load_config
 from trinity.config.planning import plan_experiment
 from trinity.operators import OPERATORS
 from trinity.operators.rollouts import Content, Rollouts

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from services.explorer.types import Assignment, Kind, PublishedWeights, Requirement, WeightsId
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.config.load import load_config
-from trinity.config.plan import ExperimentPlan
+from trinity.config.loading.load import load_config
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
 from trinity.members import Heartbeats
 from trinity.rpc.channel import open_channel

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import openai
 
 from tests.unit.explorer.builders import ArithmeticEngine
-from trinity.config.rollout_model import RolloutModelConfig
+from trinity.config.schema.explorer import RolloutModelConfig
 from trinity.workflows.model import ModelWrapper
 
 QUESTION = [{"role": "user", "content": "a"}]

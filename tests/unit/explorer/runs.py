@@ -12,7 +12,7 @@ from tests.unit.explorer.builders import (
     build_assignment,
     build_plan,
 )
-from trinity.config.explorer import ExplorerConfig
+from trinity.config.schema.explorer import ExplorerConfig
 from trinity.threads import DaemonThreads
 from trinity.types import JsonObject
 

@@ -16,8 +16,8 @@ from services.explorer.retry import Patience, StageFailed
 from services.explorer.rollout.workflow_factory import UNKNOWN
 from tests.chat_server import KEY, ChatServer
 from tests.unit.explorer.builders import ArithmeticEngine, CharacterTokenizer
-from trinity.config.plan_parts import ExternalAccess
-from trinity.config.rollout_model import RolloutModelConfig
+from trinity.config.plan.parts import ExternalAccess
+from trinity.config.schema.explorer import RolloutModelConfig
 from trinity.errors import UserError
 from trinity.types import SamplingParams
 from trinity.waits import Waits

@@ -9,7 +9,7 @@ from services.explorer.rollout.run import LongRuns
 from services.explorer.rollout.runner import TimeLimit
 from services.explorer.types import Attempt
 from tests.unit.explorer.builders import build_assignment
-from trinity.config.explorer import ExplorerConfig
+from trinity.config.schema.explorer import ExplorerConfig
 from trinity.types import StageKey
 from trinity.waits import Waits
 

@@ -14,7 +14,7 @@ from services.explorer.rollout.workflow_factory import UNKNOWN
 from tests.chat_server import KEY, ChatServer
 from tests.model_free.engine import CharacterTokenizer
 from tests.unit.explorer.builders import ArithmeticEngine, build_plan
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
 from trinity.types import JsonObject, SamplingParams
 from trinity.waits import Waits

@@ -29,7 +29,7 @@ from tests.unit.explorer.builders import (
     unheard_beats,
 )
 from tests.unit.explorer.runs import taskset
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.plugins import REWARDS
 from trinity.rewards.reward import RewardFn
 from trinity.rpc.channel import open_channel

@@ -3,7 +3,7 @@
 from services.explorer.rollout.runner import LEAST_SECONDS, TimeLimit
 from services.explorer.types import Kind
 from tests.unit.explorer.builders import build_assignment
-from trinity.config.explorer import ExplorerConfig
+from trinity.config.schema.explorer import ExplorerConfig
 
 EVALUATION = build_assignment(kind=Kind.EVAL)
 

@@ -13,7 +13,7 @@ from services.explorer.engine.vllm_options import (
     own_devices,
     prepare_environment,
 )
-from trinity.config.rollout_model import RolloutModelConfig
+from trinity.config.schema.explorer import RolloutModelConfig
 from trinity.types import JsonObject
 
 CPU = Machine(has_gpu=False, num_cpus=4)

@@ -46,9 +46,9 @@ from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES
 from trinity.algorithm.token_choice import TOKEN_CHOICES
 from trinity.algorithm.types import ALGORITHM_TYPES
 from trinity.cli.main import GROUPS, make_app
-from trinity.config.catalog import all_keys
 from trinity.config.check import check_file
-from trinity.config.resolved import resolve
+from trinity.config.docs.catalog import all_keys
+from trinity.config.docs.resolved import resolve
 from trinity.operators import OPERATORS
 from trinity.progress.summary import RunSummary
 from trinity.settings import ServiceSettings

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.config.builders import IMITATION, REINFORCEMENT, config
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
 from trinity.launch import gpus as launched

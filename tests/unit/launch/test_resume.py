@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.config.builders import config
-from trinity.config.plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
 from trinity.launch.prepare import capped

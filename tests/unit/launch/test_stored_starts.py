@@ -6,10 +6,10 @@ import pytest
 
 from tests.unit.config.builders import IMITATION, REINFORCEMENT, SAFETENSORS, config
 from trinity.api.v1 import synchronizer_pb2 as pb
-from trinity.config.plan import ExperimentPlan, StagePlan
-from trinity.config.plan_parts import BenchedRun
+from trinity.config.plan.parts import BenchedRun
+from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
+from trinity.config.plan.stored_rollouts import UNKNOWN
 from trinity.config.planning import plan_experiment
-from trinity.config.stored_rollouts import UNKNOWN
 from trinity.errors import RunFailed
 from trinity.launch.benching import BenchSource
 from trinity.launch.resume import remember

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from tests.unit.config.builders import config
 from tests.unit.progress.builders import batch, empty_view, opened, trained, whole_run
-from trinity.config.plan_parts import StoredBatches
+from trinity.config.plan.parts import StoredBatches
 from trinity.config.planning import plan_experiment
 from trinity.progress import figures
 from trinity.progress.curves import draw_curves, limits, smooth

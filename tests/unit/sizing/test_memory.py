@@ -2,7 +2,7 @@
 
 import pytest
 
-from trinity.config.lora import LoRAConfig
+from trinity.config.schema.model import LoRAConfig
 from trinity.sizing.adapter import count_adapter
 from trinity.sizing.memory import (
     GIB,

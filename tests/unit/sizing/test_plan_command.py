@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from tests.unit.config.builders import GRPO
 from trinity.cli.main import make_app
-from trinity.config.merging import deep_merge
+from trinity.config.schema.experiment import deep_merge
 from trinity.errors import UserError
 
 QWEN = {

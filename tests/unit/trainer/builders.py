@@ -8,9 +8,9 @@ import numpy as np
 
 from services.trainer.types import PairSide, RunReward, TrainBatch, TrainRow
 from trinity.algorithm.token_advantage.token_batch import IntVector
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.planning import plan_experiment
-from trinity.config.root import Config
+from trinity.config.schema.experiment import Config
 
 VOCABULARY = 48
 GROUP_SIZE = 4

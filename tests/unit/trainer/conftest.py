@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from trinity.algorithm.algorithm_type import RowSchema
-from trinity.config.data_format import FormatConfig
+from trinity.config.schema.data import FormatConfig
 
 if TYPE_CHECKING:  # it imports torch
     from transformers import PreTrainedTokenizerFast

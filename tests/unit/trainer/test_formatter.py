@@ -15,7 +15,7 @@ from tests.unit.trainer.formatting import (
     messages_of,
     only_row,
 )
-from trinity.config.data_format import FormatConfig
+from trinity.config.schema.data import FormatConfig
 from trinity.errors import UserError
 from trinity.types import JsonObject, JsonValue
 

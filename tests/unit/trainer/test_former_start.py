@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.trainer.builders import make_plan
-from trinity.config.plan import StagePlan
-from trinity.config.start_checkpoint import StartCheckpoint
+from trinity.config.plan.stage_plan import StagePlan
+from trinity.config.plan.start_checkpoint import StartCheckpoint
 from trinity.errors import UserError
 
 LORA = {"lora_configs": [{"lora_rank": 4}]}

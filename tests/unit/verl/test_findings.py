@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.verl.builders import converted, flat, from_keys, value
-from trinity.config.lora import LoRAConfig
+from trinity.config.schema.model import LoRAConfig
 from trinity.errors import UserError
 from trinity.verl.back import verl_command
 

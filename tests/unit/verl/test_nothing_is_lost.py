@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.unit.verl.builders import converted, flat, from_keys
 from tests.unit.verl.guide import GRPO_SCRIPT, PPO_SCRIPT
-from trinity.config.root import Config
-from trinity.config.shape import section_at
+from trinity.config.loading.source import section_at
+from trinity.config.schema.experiment import Config
 from trinity.errors import UserError
 from trinity.verl.convert import convert
 from trinity.verl.names import ROWS, SUPERVISED_ROWS, row_of

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from trinity.config.data_format import FormatConfig
+from trinity.config.schema.data import FormatConfig
 from trinity.plugins import WORKFLOWS
 from trinity.types import Experience, FinishReason, JsonObject, SamplingParams
 from trinity.workflows.generation import Generation, Heard, ModelLimits, Prompt, Scores

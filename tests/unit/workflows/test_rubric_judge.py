@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.workflows.scripted import ScriptedEngine, scripted_model
-from trinity.config.data_format import FormatConfig
+from trinity.config.schema.data import FormatConfig
 from trinity.errors import UserError
 from trinity.plugins import WORKFLOWS
 from trinity.types import Experience, JsonObject

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.unit.workflows.scripted import play, task_of
-from trinity.config.data_format import FormatConfig
+from trinity.config.schema.data import FormatConfig
 from trinity.errors import UserError
 from trinity.plugins import REWARDS
 from trinity.rewards.reward import Reward, RewardFn

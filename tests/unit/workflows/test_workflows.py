@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.unit.explorer.builders import ArithmeticEngine, CharacterTokenizer
-from trinity.config.data_format import FormatConfig
+from trinity.config.schema.data import FormatConfig
 from trinity.errors import UserError
 from trinity.plugins import REWARDS, WORKFLOWS
 from trinity.rewards.reward import Reward

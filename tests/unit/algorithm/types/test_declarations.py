@@ -17,8 +17,12 @@ from trinity.algorithm.sample_strategy import SAMPLE_STRATEGIES
 from trinity.algorithm.signature import read_signature, read_table
 from trinity.algorithm.token_advantage import NEEDS, TOKEN_ADVANTAGES
 from trinity.algorithm.types import ALGORITHM_TYPES
-from trinity.config.algorithm import EntropyLossFn, KlFn, LossAggMode
-from trinity.config.rollout_correction import RolloutCorrectionConfig
+from trinity.config.schema.algorithm import (
+    EntropyLossFn,
+    KlFn,
+    LossAggMode,
+    RolloutCorrectionConfig,
+)
 
 NAMES = tuple(ALGORITHM_TYPES.builtins)
 OF_TRINITY_RFT = [

@@ -15,7 +15,7 @@ from tests.unit.config.rules.case import (
     tasksets,
     told,
 )
-from trinity.config.merging import deep_merge
+from trinity.config.schema.experiment import deep_merge
 
 BUFFER = [
     follows("a batch of whole groups", {}, lambda plan: plan.train_batch_size == 32),

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.unit.config.builders import GRPO
-from trinity.config.plan import StagePlan
-from trinity.config.status import Status
+from trinity.config.plan.stage_plan import StagePlan
+from trinity.config.schema.base import Status
 
 Tree = Mapping[str, Any]
 PLANNED, NO_EFFECT, RENAMED = Status.PLANNED, Status.NO_EFFECT, Status.RENAMED

@@ -14,7 +14,7 @@ from tests.unit.config.rules.case import (
     refused,
     told,
 )
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
 
 
 def syncs(style: str) -> Callable[[StagePlan], bool]:

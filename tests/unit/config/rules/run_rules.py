@@ -13,8 +13,8 @@ from tests.unit.config.rules.case import (
     refused,
     told,
 )
-from trinity.config.merging import deep_merge
-from trinity.config.plan import StagePlan
+from trinity.config.plan.stage_plan import StagePlan
+from trinity.config.schema.experiment import deep_merge
 
 
 def reports_to(monitor: str) -> Callable[[StagePlan], bool]:

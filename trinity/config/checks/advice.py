@@ -1,0 +1,308 @@
+"""Advice on the training engine's settings: keys without effect, models that differ."""
+
+import math
+from collections.abc import Callable, Iterator
+
+from trinity.algorithm.rollout_correction.settings import PRESETS
+from trinity.algorithm.types import ALGORITHM_TYPES
+from trinity.config.checks.algorithm import staleness_cause
+from trinity.config.plan.model import to_fetch
+from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
+from trinity.config.schema.data import FormatConfig
+
+OFFLOADS = ("param_offload", "optimizer_offload", "offload_policy")
+
+
+def offload_without_gpus(stage: StagePlan) -> Iterator[str]:
+    """Offloading without GPUs moves nothing: all memory is the host's."""
+    trainer = stage.config.trainer
+    keys = [f"trainer.{key}" for key in OFFLOADS if getattr(trainer, key)]
+    critic = trainer.critic
+    of_critic = {"param": critic.param_offload, "optimizer": critic.optimizer_offload}
+    if stage.needs_critic:
+        keys += [f"trainer.critic.{key}_offload" for key, value in of_critic.items() if value]
+    if keys and not stage.config.cluster.gpu_per_node:
+        yield f"`{'`, `'.join(keys)}`: nothing moves where there is no GPU"
+
+
+def other_model_than_the_engines(stage: StagePlan) -> Iterator[str]:
+    """Ratios compare the trainer's log-probabilities with the engine's."""
+    if stage.config.trainer.override_config and stage.needs_rollout:
+        yield (
+            "`trainer.override_config` is laid over the trainer's models alone: where it changes "
+            "what a model computes, tell the engine too "
+            "(`explorer.rollout_model.extra_engine_args.hf_overrides`)"
+        )
+
+
+OF_TRAINING_DATA = (
+    "tools_key",
+    "enable_concatenated_multi_turn",
+    "chat_template",
+    "enable_thinking",
+)
+"""Keys of `format` that make a row's tokens."""
+LOOKED_AT_STEPS = 100
+"""Explore steps after which nothing new is expected."""
+
+
+def advice(plan: ExperimentPlan) -> tuple[str, ...]:
+    """Returns one sentence for each setting worth a second look."""
+    of_stages = (
+        f"stage `{stage.name}`: {text}"
+        for stage in plan.stages
+        if stage.mode != "serve"
+        for look in LOOKS
+        for text in look(stage)
+    )
+    return (*of_stages, *_fetched(plan))
+
+
+def _fetched(plan: ExperimentPlan) -> Iterator[str]:
+    """Names that will be fetched from the hub; such a name may be a mistyped path."""
+    for hub_name in to_fetch(plan):
+        yield (
+            f"{hub_name.place} is not here and not in the hub's cache: it is fetched from the "
+            "hub at the start"
+        )
+
+
+def _truncated_sampling(stage: StagePlan) -> Iterator[str]:
+    """Log-probabilities of a truncated distribution are not those that the trainer computes."""
+    samplings = [taskset.sampling for taskset in stage.tasksets]
+    for top_p in sorted({sampling.top_p for sampling in samplings if sampling.top_p < 1}):
+        yield _truncates(f"top_p: {top_p}", "1.0")
+    for top_k in sorted({sampling.top_k for sampling in samplings if sampling.top_k > 0}):
+        yield _truncates(f"top_k: {top_k}", "-1")
+    for penalty in sorted({sampling.repetition_penalty for sampling in samplings} - {1.0}):
+        yield (
+            f"training on samples of penalised repetition (`repetition_penalty: {penalty}`): "
+            "ratios to the trainer's own log-probabilities are off; 1.0 does not penalise"
+        )
+
+
+def _truncates(setting: str, off: str) -> str:
+    return (
+        f"training on samples of a truncated distribution (`{setting}`): ratios to the trainer's "
+        f"own log-probabilities are off; {off} does not truncate"
+    )
+
+
+def _leaves_nothing_behind(stage: StagePlan) -> Iterator[str]:
+    ratio, num_tasks = stage.config.explorer.over_rollout.ratio, stage.config.buffer.batch_size
+    if stage.needs_rollout and ratio and not stage.num_spare_tasks:
+        yield (
+            f"`explorer.over_rollout.ratio: {ratio:g}` of {num_tasks} tasks is less than one: "
+            f"nothing is left behind below {1 / num_tasks:.2g}"
+        )
+
+
+def _calls_are_not_recorded(stage: StagePlan) -> Iterator[str]:
+    rollout = stage.config.explorer.rollout_model
+    if stage.needs_rollout and rollout.enable_openai_api and not rollout.enable_history:
+        yield (
+            "`explorer.rollout_model.enable_openai_api` answers calls, and none is kept to train "
+            "on: `enable_history: true` lets a workflow take them as experiences"
+        )
+
+
+def _nothing_to_compare(stage: StagePlan) -> Iterator[str]:
+    algorithm = stage.algorithm
+    if algorithm.repeat_times > 1 or not stage.needs_rollout:
+        return
+    declared = ALGORITHM_TYPES.get(algorithm.algorithm_type)
+    if declared.repeat_times > 1 and algorithm.advantage_fn == declared.advantage_fn:
+        yield (
+            f"{declared.name} compares the rollouts of a task, and with "
+            "`algorithm.repeat_times: 1` each stands alone: 2 or more gives it a comparison"
+        )
+
+
+def _left_out_as_stale(stage: StagePlan) -> Iterator[str]:
+    """A bound below the age that rollouts have by plan costs most of them."""
+    most = stage.algorithm.sampling.max_staleness
+    if most is None or stage.is_driven or not stage.needs_training:
+        return
+    usual = _usual_staleness(stage)
+    if most < usual:
+        yield (
+            f"rollouts are up to {usual} train steps old when their turn comes, and "
+            f"`max_staleness: {most}` leaves those out: {usual} keeps them"
+        )
+
+
+def _bound_on_stored(stage: StagePlan) -> Iterator[str]:
+    """The versions of stored rows are their own stage's."""
+    most = stage.algorithm.sampling.max_staleness
+    if most is not None and stage.stored_rollouts is not None:
+        yield (
+            f"`max_staleness: {most}` leaves out no stored experience: the weights they were "
+            "made with are not this stage's"
+        )
+
+
+def _rejected_as_stale(stage: StagePlan) -> Iterator[str]:
+    """The engine's arithmetic moves a ratio far less than a train step does."""
+    preset = stage.config.algorithm.rollout_correction.preset
+    if preset == "none" or PRESETS[preset].stands_lag or not stage.needs_rollout:
+        return
+    if cause := staleness_cause(stage):
+        yield (
+            f"`algorithm.rollout_correction.preset: {preset}` is made for engines that compute "
+            f"otherwise, and with {cause} it leaves out nearly all rollouts as too old: `tis` "
+            "weighs them instead"
+        )
+
+
+def _usual_staleness(stage: StagePlan) -> int:
+    """Train steps between a rollout's weights and its batch, where none is filtered."""
+    steps = range(1, min(stage.total_explore_steps or LOOKED_AT_STEPS, LOOKED_AT_STEPS) + 1)
+    rows, size = stage.rows_per_explore_step, stage.num_fresh_rows
+    return max(
+        (math.ceil(step * rows / size) - 1 - stage.required_version(step) for step in steps),
+        default=0,
+    )
+
+
+def _kept_elsewhere(stage: StagePlan) -> Iterator[str]:
+    """Storage of experiences, which files written for Trinity-RFT have to name."""
+    if not stage.has_rollouts:
+        return
+    buffer = stage.config.buffer.trainer_input.experience_buffer
+    for name, value in (("storage_type", buffer.storage_type), ("path", buffer.path)):
+        if value not in (None, "queue", ""):
+            yield (
+                f"`buffer.trainer_input.experience_buffer.{name}: {value}` has no effect in "
+                f"`mode: {stage.mode}`: the buffer's database keeps every experience"
+            )
+
+
+def _replay(stage: StagePlan) -> Iterator[str]:
+    """A cooldown in steps is the same after a restart; a cooldown in seconds would not be."""
+    buffer = stage.config.buffer.trainer_input.experience_buffer
+    cooldown = buffer.replay_buffer.reuse_cooldown_time
+    if stage.replay is None:
+        written = {"capacity", "reuse_cooldown_time"} & (
+            buffer.model_fields_set | buffer.replay_buffer.model_fields_set
+        )
+        if stage.needs_rollout and written:
+            yield (
+                f"`buffer.trainer_input.experience_buffer`: {', '.join(sorted(written))} has no "
+                "effect without `replay_buffer.enable: true`"
+            )
+    elif cooldown is not None and cooldown > 1:
+        yield (
+            f"`replay_buffer.reuse_cooldown_time: {cooldown:g}` counts train steps, not seconds: "
+            f"a sample is trained again {stage.replay.cooldown_steps} steps later at the earliest"
+        )
+
+
+def _evaluated_less_often(stage: StagePlan) -> Iterator[str]:
+    configured, interval = stage.config.explorer.eval_interval, stage.eval_interval
+    if stage.eval_tasksets and configured != interval:
+        yield (
+            f"`explorer.eval_interval: {configured}` is taken for {interval}, as there are new "
+            f"weights every {stage.config.synchronizer.sync_interval} steps only "
+            "(`synchronizer.sync_interval`)"
+        )
+
+
+def _workflow_is_guessed(stage: StagePlan) -> Iterator[str]:
+    explorer_input, defaults = (
+        stage.config.buffer.explorer_input,
+        stage.config.buffer.explorer_input,
+    )
+    if stage.taskset is None or defaults.default_workflow_type is not None:
+        return
+    tasksets = (
+        *((explorer_input.taskset,) if explorer_input.taskset else ()),
+        *explorer_input.tasksets,
+        *explorer_input.eval_tasksets,
+    )
+    if any(taskset.default_workflow_type is None for taskset in tasksets):
+        guessed = {
+            "math_workflow": "answers are graded as mathematics (`math_workflow`)",
+            "simple_workflow": "one answer a task is given to the reward (`simple_workflow`)",
+        }
+        yield (
+            "no workflow is named, so "
+            f"{guessed.get(stage.taskset.workflow, f'it is `{stage.taskset.workflow}`')}: "
+            "if that is not meant, give `buffer.explorer_input.default_workflow_type`"
+        )
+
+
+def _repeats_of_its_own(stage: StagePlan) -> Iterator[str]:
+    """A group is as large as the algorithm says, whatever taskset its task is from."""
+    explorer_input = stage.config.buffer.explorer_input
+    tasksets = (explorer_input.taskset, *explorer_input.tasksets) if stage.needs_rollout else ()
+    for own in sorted({taskset.repeat_times for taskset in tasksets if taskset is not None}):
+        if own not in (1, stage.algorithm.repeat_times):
+            yield (
+                f"`repeat_times: {own}` of a taskset to train on has no effect: "
+                f"`algorithm.repeat_times: {stage.algorithm.repeat_times}` counts"
+            )
+
+
+def _contents_kept_anyway(stage: StagePlan) -> Iterator[str]:
+    """A resume from the oldest checkpoint needs every batch since."""
+    keep_steps, trainer = stage.config.buffer.keep_steps, stage.config.trainer
+    if keep_steps is not None and trainer.save_interval and not trainer.max_checkpoints_to_keep:
+        yield (
+            f"`buffer.keep_steps: {keep_steps}` removes nothing newer than the first checkpoint: "
+            "all checkpoints are kept, see `trainer.max_checkpoints_to_keep`"
+        )
+
+
+def _format_of_training_data(stage: StagePlan) -> Iterator[str]:
+    """Tasks are rendered by the model's template or by their workflow."""
+    usual = FormatConfig()
+    for taskset in (*stage.tasksets, *stage.eval_tasksets):
+        for name in OF_TRAINING_DATA:
+            if getattr(taskset.format, name) != getattr(usual, name):
+                yield (
+                    f"`format.{name}` of `{taskset.name}` has no effect on tasks, only on training "
+                    "data: `model` has what prompts are made with"
+                )
+
+
+def _ignored(stage: StagePlan) -> Iterator[str]:
+    """Keys that a stage on data sets or inherits and that nothing reads."""
+    if stage.has_rollouts:
+        return
+    algorithm = stage.config.algorithm
+    is_given = {
+        "sample_strategy": algorithm.sample_strategy not in (None, "default"),
+        "advantage_fn": algorithm.advantage_fn not in (None, "none"),
+        "kl_penalty_fn": algorithm.kl_penalty_fn not in (None, "none"),
+        "bypass_old_logprobs": not algorithm.bypass_old_logprobs,
+        "rollout_correction": algorithm.rollout_correction.settings.is_on,
+    }
+    for key in (key for key, is_there in is_given.items() if is_there):
+        yield _has_no_effect(f"algorithm.{key}", stage)
+    if stage.config.data_processor.experience_pipeline.operators:
+        yield _has_no_effect("data_processor.experience_pipeline.operators", stage)
+
+
+def _has_no_effect(key: str, stage: StagePlan) -> str:
+    return f"`{key}` has no effect on `{stage.algorithm_type}`, which trains on data"
+
+
+LOOKS: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
+    _truncated_sampling,
+    _leaves_nothing_behind,
+    _calls_are_not_recorded,
+    _nothing_to_compare,
+    _left_out_as_stale,
+    _bound_on_stored,
+    _rejected_as_stale,
+    _kept_elsewhere,
+    _replay,
+    _repeats_of_its_own,
+    _format_of_training_data,
+    _evaluated_less_often,
+    _workflow_is_guessed,
+    _contents_kept_anyway,
+    _ignored,
+    offload_without_gpus,
+    other_model_than_the_engines,
+)

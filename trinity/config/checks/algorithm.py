@@ -1,0 +1,306 @@
+"""Checks that the rows of a batch have a source, and that the loss trains on them."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+
+import numpy as np
+
+from trinity.algorithm.advantage import ADVANTAGES
+from trinity.algorithm.advantage.samples import Samples
+from trinity.algorithm.kl.controller import kl_controller
+from trinity.algorithm.policy_loss import POLICY_LOSSES
+from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES, needs_of
+from trinity.algorithm.token_advantage.need import WHERE_FROM, Need
+from trinity.algorithm.token_advantage.token_batch import TokenBatch
+from trinity.config.error_collector import did_you_mean
+from trinity.config.plan.algorithm import find_part
+from trinity.config.plan.parts import ResolvedAlgorithm
+from trinity.config.plan.stage_plan import StagePlan
+from trinity.errors import UserError
+from trinity.part_names import TEACHING_WORKFLOWS
+from trinity.plugins import WORKFLOWS
+
+MIXED_LOSSES = frozenset({"mix", "mix_chord"})
+
+
+def sampling_mistakes(plan: StagePlan) -> Iterator[str]:
+    """Yields a sentence for each error."""
+    strategy = plan.algorithm.sampling
+    yield from _loss_suits(plan, has_experts=strategy.expert_buffer is not None)
+    if strategy.expert_buffer is not None:
+        yield from _experts_are_there(plan, strategy.expert_buffer)
+    if strategy.max_staleness is not None:
+        yield from _fresh_rows_can_be(plan, strategy.max_staleness)
+
+
+def _loss_suits(plan: StagePlan, *, has_experts: bool) -> Iterator[str]:
+    loss, name = plan.algorithm.policy_loss_fn, plan.algorithm.sample_strategy
+    is_mixed = loss in MIXED_LOSSES
+    if is_mixed and not has_experts:
+        yield (
+            f"`algorithm.policy_loss_fn: {loss}` trains on rollouts and expert rows, and "
+            f"`sample_strategy: {name}` brings no expert rows: give `sample_strategy: mix`"
+        )
+    if has_experts and not is_mixed and loss in POLICY_LOSSES.builtins:
+        yield (
+            f"`algorithm.sample_strategy: {name}` brings expert rows, on which `{loss}` does not "
+            "train: give `policy_loss_fn: mix` or `mix_chord`"
+        )
+
+
+def _experts_are_there(plan: StagePlan, expert_buffer: str) -> Iterator[str]:
+    names = [buffer.name for buffer in plan.auxiliary_buffers]
+    if expert_buffer not in names:
+        advice = did_you_mean(expert_buffer, names) if names else ": give it, with its `path`"
+        yield (
+            f"`algorithm.sample_strategy: {plan.algorithm.sample_strategy}` takes expert rows from "
+            f"`buffer.trainer_input.auxiliary_buffers.{expert_buffer}`, which is missing{advice}"
+        )
+
+
+def _fresh_rows_can_be(plan: StagePlan, max_staleness: int) -> Iterator[str]:
+    """Checks the bound: between two versions the newest weights get older with each train step."""
+    interval = plan.config.synchronizer.sync_interval
+    if max_staleness < interval - 1:
+        yield (
+            f"`algorithm.sample_strategy_args.max_staleness: {max_staleness}` leaves out every row "
+            f"of some steps, as `synchronizer.sync_interval: {interval}` lets even the newest "
+            f"weights grow {interval - 1} steps old: give {interval - 1} or more"
+        )
+
+
+SUPERVISED_LOSSES = frozenset({"sft", "sft_is", "sft_phi"})
+"""Losses that need neither rewards nor the log-probabilities of the rows' source."""
+LOSSES_WITHOUT_RATIO = SUPERVISED_LOSSES | {"dro", "gpg", "opmd"}
+"""Losses that do not weigh by the ratio to the old log-probabilities."""
+BLIND_TO_REWARDS: frozenset[Need] = frozenset({"teacher", "reward_parts"})
+"""Advantages that need these are computed from them alone."""
+BROUGHT_BY_WORKFLOW: tuple[Need, ...] = ("teacher", "baselines")
+BRINGING: Mapping[Need, frozenset[str]] = {"teacher": TEACHING_WORKFLOWS}
+"""Workflows that come with the system and bring more than rewards."""
+
+
+def check_algorithm(plan: StagePlan) -> None:
+    """Runs all checks of a stage; raises UserError with a sentence for each error."""
+    mistakes = [f"stage `{plan.name}`: {text}" for check in CHECKS for text in check(plan)]
+    if mistakes:
+        raise UserError("\n".join(mistakes))
+
+
+def _kl_coefficients(plan: StagePlan) -> Iterator[str]:
+    algorithm = plan.algorithm
+    for part, name, arguments in (
+        ("kl_penalty_fn", algorithm.kl_penalty_fn, algorithm.kl_penalty_fn_args),
+        ("kl_loss_fn", algorithm.kl_loss_fn, algorithm.kl_loss_fn_args),
+    ):
+        if name != "none":
+            call = partial(kl_controller, **arguments)  # type: ignore[arg-type]  # checked before
+            yield from _refusal(call, f"`algorithm.{part}_args`: ")
+
+
+def _correction(plan: StagePlan) -> Iterator[str]:
+    yield from _refusal(plan.algorithm.rollout_correction.check)
+
+
+def _advantage_takes_its_values(plan: StagePlan) -> Iterator[str]:
+    """Tries an advantage whose arguments are not its defaults; numpy is imported only then."""
+    name, arguments = plan.algorithm.advantage_fn, plan.config.algorithm.advantage_fn_args
+    usual = find_part("advantage_fn", name).signature.defaults if arguments else {}
+    if all(argument in usual and usual[argument] == own for argument, own in arguments.items()):
+        return
+
+    call = partial(try_advantage, plan.algorithm)
+    yield from _refusal(call, f"`algorithm.advantage_fn: {name}`: ")
+
+
+def _penalty_is_seen(plan: StagePlan) -> Iterator[str]:
+    algorithm = plan.algorithm
+    if algorithm.kl_penalty_fn != "none" and not algorithm.advantage_in_trainer:
+        yield (
+            f"`algorithm.kl_penalty_fn: {algorithm.kl_penalty_fn}` changes rewards in the trainer, "
+            f"after the buffer has made advantages of them with `{algorithm.advantage_fn}`: "
+            "give `kl_loss_fn` instead, or an `advantage_fn` of the trainer such as `grpo_verl`"
+        )
+    elif algorithm.kl_penalty_fn != "none" and needs_of(algorithm.advantage_fn) & BLIND_TO_REWARDS:
+        yield (
+            f"`algorithm.kl_penalty_fn: {algorithm.kl_penalty_fn}` changes the rewards of tokens, "
+            f"at which `{algorithm.advantage_fn}` does not look: give `kl_loss_fn` instead"
+        )
+
+
+def _recomputing_is_corrected(plan: StagePlan) -> Iterator[str]:
+    algorithm = plan.algorithm
+    if algorithm.bypass_old_logprobs or algorithm.rollout_correction.is_on:
+        return
+    if cause := staleness_cause(plan):
+        yield (
+            "`algorithm.bypass_old_logprobs: false` forgets which weights made the rollouts, and "
+            f"with {cause} they may be old: give `rollout_correction.preset: tis`, "
+            "or `bypass_old_logprobs: true`"
+        )
+
+
+def _ratio_counts_once(plan: StagePlan) -> Iterator[str]:
+    algorithm = plan.algorithm
+    weighs = algorithm.rollout_correction.rollout_is != "none"
+    loss = algorithm.policy_loss_fn
+    if weighs and algorithm.bypass_old_logprobs and _has_ratio(algorithm):
+        yield (
+            f"`algorithm.rollout_correction.rollout_is` weighs what the ratio of `{loss}` weighs "
+            "already: give `bypass_old_logprobs: false`, or `rollout_is: none`"
+        )
+
+
+def _critic_is_there(plan: StagePlan) -> Iterator[str]:
+    warmup = plan.config.trainer.critic_warmup
+    if warmup and not plan.needs_critic:
+        yield (
+            f"`trainer.critic_warmup: {warmup}` keeps the policy still for a critic that "
+            f"`{plan.algorithm.advantage_fn}` does not have: remove it, or give `advantage_fn: ppo`"
+        )
+
+
+def _policy_moves(plan: StagePlan) -> Iterator[str]:
+    warmup, steps = plan.config.trainer.critic_warmup, plan.total_train_steps
+    if plan.needs_critic and steps is not None and warmup >= steps:
+        yield (
+            f"`trainer.critic_warmup: {warmup}` leaves none of the {steps} train steps to the "
+            "policy: give fewer, or more steps"
+        )
+
+
+def _loss_suits_rows(plan: StagePlan) -> Iterator[str]:
+    schema, loss = plan.algorithm.row_schema, plan.algorithm.policy_loss_fn
+    if loss not in POLICY_LOSSES.builtins:
+        return
+    if (schema == "dpo") != (loss == "dpo"):
+        yield (
+            f"`algorithm.policy_loss_fn: {loss}` does not train on rows of "
+            f"`{plan.algorithm_type}`: {_losses_for(schema)}"
+        )
+    elif schema in ("sft", "cpt") and loss not in SUPERVISED_LOSSES:
+        yield (
+            f"`algorithm.policy_loss_fn: {loss}` needs rewards, which rows of "
+            f"`{plan.algorithm_type}` do not have: {_losses_for(schema)}"
+        )
+
+
+def _workflow_brings(plan: StagePlan) -> Iterator[str]:
+    """Most of the workflows that come with the system bring rewards alone."""
+    workflows = {
+        taskset.workflow for taskset in plan.tasksets if taskset.workflow in WORKFLOWS.builtins
+    }
+    needs = needs_of(plan.algorithm.advantage_fn)
+    for need in (need for need in BROUGHT_BY_WORKFLOW if need in needs):
+        for workflow in sorted(workflows - BRINGING.get(need, frozenset())):
+            known = "".join(f"`{name}` or " for name in sorted(BRINGING.get(need, ())))
+            yield (
+                f"`algorithm.advantage_fn: {plan.algorithm.advantage_fn}` needs "
+                f"{WHERE_FROM[need]}: `{workflow}` does not, name {known}one of your own that does"
+            )
+
+
+def _teacher_is_there(plan: StagePlan) -> Iterator[str]:
+    for workflow in sorted({taskset.workflow for taskset in plan.tasksets} & TEACHING_WORKFLOWS):
+        if not plan.auxiliary_models:
+            yield (
+                f"`{workflow}` asks a teacher with the policy's tokenizer: give one in "
+                "`explorer.auxiliary_models`"
+            )
+        elif plan.auxiliary_models[0].external is not None:
+            yield (
+                f"`{workflow}` asks the first of `explorer.auxiliary_models` for log-probabilities "
+                f"of given tokens, which `{plan.auxiliary_models[0].name}`, as others serve it, "
+                "does not tell: give a model with an engine of its own first"
+            )
+
+
+CHECKS: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
+    _kl_coefficients,
+    _correction,
+    _advantage_takes_its_values,
+    _penalty_is_seen,
+    _recomputing_is_corrected,
+    _ratio_counts_once,
+    _critic_is_there,
+    _policy_moves,
+    _loss_suits_rows,
+    sampling_mistakes,
+    _workflow_brings,
+    _teacher_is_there,
+)
+
+
+def staleness_cause(plan: StagePlan) -> str:
+    """The setting that lets rollouts be older than the weights they train; empty if none does."""
+    sync, rows = plan.config.synchronizer, plan.rows_per_explore_step
+    if plan.replay is not None and plan.replay.cooldown_steps is not None:
+        return "`replay_buffer.reuse_cooldown_time`"
+    if plan.is_driven:
+        return f"`synchronizer.sync_style: {sync.sync_style}`"
+    if sync.sync_interval > 1:
+        return f"`synchronizer.sync_interval: {sync.sync_interval}`"
+    if sync.sync_offset > 0:
+        return f"`synchronizer.sync_offset: {sync.sync_offset}`"
+    if rows and plan.num_rollout_rows % rows:
+        share = f", {plan.num_rollout_rows} of them rollouts," if plan.num_expert_rows else ""
+        size = f"`buffer.train_batch_size: {plan.train_batch_size}`{share}"
+        return f"{size} of {rows} rows an explore step"
+    return ""
+
+
+def _has_ratio(algorithm: ResolvedAlgorithm) -> bool:
+    """True for a built-in loss with a ratio; a user's own loss counts as having none."""
+    loss = algorithm.policy_loss_fn
+    if loss == "rec":
+        return "importance_sampling" in str(algorithm.policy_loss_fn_args["weight"])
+    return loss in POLICY_LOSSES.builtins and loss not in LOSSES_WITHOUT_RATIO
+
+
+def _losses_for(schema: str) -> str:
+    if schema == "dpo":
+        return "give `dpo`"
+    if schema == "experience":
+        return "give `ppo`, or `algorithm_type: dpo` with pairs of answers"
+    return "give " + ", ".join(f"`{loss}`" for loss in sorted(SUPERVISED_LOSSES))
+
+
+def _refusal(call: Callable[[], object], where: str = "") -> Iterator[str]:
+    """Yields the error that a part raises about its own settings."""
+    try:
+        call()
+    except UserError as error:
+        yield f"{where}{error}"
+
+
+def try_advantage(algorithm: ResolvedAlgorithm) -> None:
+    """Calls a built-in advantage once; a user's own is not called, as it may do more than compute.
+
+    Raises: UserError when it does not take a value.
+    """
+    name, arguments = algorithm.advantage_fn, algorithm.advantage_fn_args
+    if name in ADVANTAGES.builtins:
+        ADVANTAGES.get(name)(Samples.of_groups([0.0, 1.0]), **arguments)
+    elif name in TOKEN_ADVANTAGES.builtins:
+        TOKEN_ADVANTAGES.get(name)(_two_tokens(), **arguments)
+
+
+def _two_tokens() -> TokenBatch:
+    """A batch of two rollouts of one task, a token each, with every column filled in."""
+    zeros_BT = np.zeros((2, 1))
+    return TokenBatch(
+        rewards_BT=np.array([[0.0], [1.0]]),
+        mask_BT=np.ones((2, 1), dtype=np.bool_),
+        lengths_B=np.ones(2, dtype=np.int64),
+        groups_B=np.zeros(2, dtype=np.int64),
+        logprobs_BT=zeros_BT,
+        rollout_logprobs_BT=zeros_BT,
+        values_BT=zeros_BT,
+        entropies_BT=zeros_BT,
+        collision_BT=zeros_BT + 1.0,
+        discriminator_BT=zeros_BT,
+        teacher_logprobs_BT=zeros_BT,
+        baselines_B=np.zeros(2),
+        reward_parts=defaultdict(lambda: np.array([0.0, 1.0]), reward=np.array([0.0, 1.0])),
+    )

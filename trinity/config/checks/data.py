@@ -1,0 +1,183 @@
+"""Checks that tasksets and experience buffers hold rows with the required columns."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from trinity.algorithm.algorithm_type import RowSchema
+from trinity.config.checks.model import check_template
+from trinity.config.data_files import find_data_files
+from trinity.config.plan.model import HubName, Rows, dataset_of, refuse_offline
+from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedTaskset
+from trinity.config.plan.sizes import too_few_rows
+from trinity.config.plan.stage_plan import StagePlan
+from trinity.config.plan.task_storage import Row, count_rows, first_row
+from trinity.config.schema.data import FormatConfig
+from trinity.errors import UserError
+
+
+def check_taskset(taskset: ResolvedTaskset) -> None:
+    """Checks the files and their first row; rows elsewhere are checked when they are read."""
+    _check_fetchable(taskset)
+    files = _files_here(taskset)
+    if not files:
+        return
+    row = first_row(files)
+    columns = taskset.format
+    for key, column in {
+        "prompt_key": columns.prompt_key,
+        "response_key": columns.response_key,
+        "system_prompt_key": columns.system_prompt_key,
+        "workflow_key": columns.workflow_key,
+        "reward_fn_key": columns.reward_fn_key,
+    }.items():
+        _check_column(row, key, column)
+    for column in taskset.selector.feature_keys if taskset.task_pipeline is None else ():
+        _check_feature(row, column)
+
+
+def check_number_of_tasks(stage: StagePlan) -> None:
+    """Checks that the training tasksets together hold enough tasks for one step.
+
+    The result of a task pipeline is known only after it has run.
+    """
+    if not stage.tasksets or stage.total_train_steps is not None:
+        return
+    if any(taskset.task_pipeline is not None for taskset in stage.tasksets):
+        return
+    files = [_files_here(taskset) for taskset in stage.tasksets]
+    if all(files):
+        _check_size(sum(count_rows(paths) for paths in files), stage)
+
+
+def _check_fetchable(rows: Rows) -> None:
+    if name := dataset_of(rows):
+        refuse_offline(HubName("dataset", name, f"`path: {name}`"))
+
+
+def _files_here(rows: Rows) -> tuple[Path, ...]:
+    """The local files; empty if rows come from a database, from the hub or from a client."""
+    if rows.storage_type != "file" or rows.path is None or dataset_of(rows):
+        return ()
+    return find_data_files(rows.path, rows.split, rows.subset_name)
+
+
+def _check_feature(row: Row, column: str) -> None:
+    if column not in row:
+        raise UserError(
+            f"its rows have no column `{column}`, only {_columns(row)}: "
+            "set `data_selector.feature_keys`"
+        )
+    try:
+        float(str(row[column]))
+    except ValueError as error:
+        raise UserError(
+            f"column `{column}` of its first row is not a number: set `data_selector.feature_keys`"
+        ) from error
+
+
+def check_experience_buffer(buffer: ResolvedExperienceBuffer, stage: StagePlan) -> None:
+    """Checks the files, their first row, and that they hold enough rows for one step.
+
+    Rows in a database or on the hub are checked when they are read.
+    """
+    files = _files_to_train_on(buffer)
+    if not files:
+        return
+    _check_row(first_row(files), buffer.format, stage.algorithm.row_schema)
+    if stage.total_train_steps is None and buffer.task_pipeline is None:
+        _check_size(count_rows(files), stage)
+
+
+def check_auxiliary_buffer(buffer: ResolvedExperienceBuffer) -> None:
+    """Checks the files and their first row: expert rows have the columns of `sft`."""
+    if files := _files_to_train_on(buffer):
+        _check_row(first_row(files), buffer.format, "sft")
+
+
+def _files_to_train_on(buffer: ResolvedExperienceBuffer) -> tuple[Path, ...]:
+    if buffer.format.chat_template is not None:
+        check_template(buffer.format.chat_template, "of `format`")
+    _check_fetchable(buffer)
+    return _files_here(buffer)
+
+
+def _check_row(row: Row, columns: FormatConfig, schema: RowSchema) -> None:
+    if schema == "cpt":
+        _check_text(row, "prompt_key", columns.prompt_key)
+    elif columns.prompt_type == "messages":
+        _check_messages(row, columns, schema)
+    else:
+        answers = _answer_keys(columns, schema)
+        for key, column in {"prompt_key": columns.prompt_key, **answers}.items():
+            _check_text(row, key, column)
+        _check_column(row, "system_prompt_key", columns.system_prompt_key)
+
+
+def _answer_keys(columns: FormatConfig, schema: RowSchema) -> dict[str, str]:
+    if schema == "dpo":
+        return {"chosen_key": columns.chosen_key, "rejected_key": columns.rejected_key}
+    return {"response_key": columns.response_key}
+
+
+def _check_column(row: Row, key: str, column: str | None) -> None:
+    if column and column not in row:
+        raise UserError(
+            f"its rows have no column `{column}`, only {_columns(row)}: set `format.{key}`"
+        )
+
+
+def _check_text(row: Row, key: str, column: str) -> None:
+    _check_column(row, key, column)
+    if isinstance(row[column], list | Mapping):
+        raise UserError(
+            f"column `{column}` of its first row is not text: set `format.{key}`, "
+            "or `format.prompt_type: messages`"
+        )
+
+
+def _check_messages(row: Row, columns: FormatConfig, schema: RowSchema) -> None:
+    answers = _answer_keys(columns, schema)
+    key = columns.messages_key
+    if key not in row:
+        advice = f"its rows have no column `{key}`, only {_columns(row)}: set `format.messages_key`"
+        if {columns.prompt_key, *answers.values()} <= row.keys():
+            advice += ", or `format.prompt_type: plaintext`"
+        raise UserError(advice)
+    _check_list(row, key)
+    if schema == "dpo":
+        for name, column in answers.items():
+            _check_column(row, name, column)
+            _check_list(row, column)
+
+
+def _check_list(row: Row, key: str) -> None:
+    messages = row[key]
+    if isinstance(messages, str):
+        try:
+            messages = json.loads(messages)
+        except ValueError as error:
+            raise UserError(
+                f"column `{key}` of its first row is not valid JSON ({error})"
+            ) from error
+    if not _are_messages(messages):
+        raise UserError(
+            f"column `{key}` of its first row is not a list of messages with `role` and `content`"
+        )
+
+
+def _are_messages(value: object) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) > 0
+        and all(isinstance(m, Mapping) and "role" in m and "content" in m for m in value)
+    )
+
+
+def _check_size(rows: int, stage: StagePlan) -> None:
+    if reason := too_few_rows(stage, rows):
+        raise UserError(f"its {reason}")
+
+
+def _columns(row: Row) -> str:
+    return ", ".join(f"`{column}`" for column in row) or "empty ones"

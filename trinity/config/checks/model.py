@@ -1,0 +1,319 @@
+"""Checks a chat template by compiling it the way transformers does."""
+
+import json
+import re
+from pathlib import Path
+
+from jinja2 import Environment, TemplateSyntaxError, nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from trinity.config.plan.data import absolute
+from trinity.config.plan.model import local_model_directory
+from trinity.config.plan.stage_plan import StagePlan
+from trinity.config.schema.explorer import EngineConfig
+from trinity.config.schema.model import LoRAConfig, ModelConfig, Names
+from trinity.errors import UserError
+
+
+class _Generation(Extension):
+    """The tag that transformers puts around the assistant's text; parses its content only."""
+
+    tags = {"generation"}  # noqa: RUF012 (so declared by jinja2)
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def check_template(template: str, whose: str) -> None:
+    """Checks the syntax, and that every filter and test the template names exists.
+
+    Raises: UserError with the line of the first error.
+    """
+    environment = Environment(extensions=["jinja2.ext.loopcontrols", _Generation])
+    try:
+        environment.compile(template)
+    except TemplateSyntaxError as error:
+        raise UserError(
+            f"the chat template {whose} is not valid Jinja (line {error.lineno}: "
+            f"{error.message}): correct it"
+        ) from error
+
+
+CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+"""Head sizes that vLLM's attention takes without a GPU."""
+
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
+
+
+class _NamedTemplate(BaseModel):
+    name: str
+    template: str
+
+
+_NAMED_TEMPLATES = TypeAdapter(list[_NamedTemplate])
+
+
+class _Architecture(BaseModel):
+    """The fields of a model's `config.json` that are checked."""
+
+    model_config = ConfigDict(protected_namespaces=())
+
+    model_type: str
+    num_attention_heads: int | None = Field(default=None, gt=0)
+    hidden_size: int | None = Field(default=None, gt=0)
+    head_dim: int | None = None
+    max_position_embeddings: int | None = None
+    rope_scaling: object = None
+    vocab_size: int | None = None
+
+    @property
+    def head_size(self) -> int | None:
+        """Width of an attention head; None if the config does not give it in the usual way."""
+        if self.head_dim or self.hidden_size is None or self.num_attention_heads is None:
+            return self.head_dim
+        return self.hidden_size // self.num_attention_heads
+
+
+def check_model(stage: StagePlan) -> None:
+    """Checks the policy's model; raises for the first thing that is missing or does not fit."""
+    if stage.external_model is not None:
+        return
+    if stage.chat_template is not None:
+        check_template(stage.chat_template, "of `model`")
+    directory = local_model_directory(stage.model_path)
+    if directory is None:
+        return
+    architecture = _read_architecture(directory)
+    _check_weights(directory)
+    _check_tokenizer(directory, stage.chat_template, "model.chat_template_path")
+    _check_length(architecture, stage.max_model_len, "model", stage.model_path)
+    if stage.needs_rollout:
+        rollout = stage.config.explorer.rollout_model
+        _check_engine(architecture, rollout, "explorer.rollout_model", stage.model_path, stage)
+
+
+def check_auxiliary_model(stage: StagePlan, position: int) -> None:
+    """Checks a model beside the policy in the same way."""
+    model, at = stage.auxiliary_models[position], f"explorer.auxiliary_models[{position}]"
+    if model.external is not None:
+        return
+    if model.chat_template is not None:
+        check_template(model.chat_template, f"of `{at}`")
+    directory = local_model_directory(model.model_path, f"{at}.model_path")
+    if directory is None:
+        return
+    architecture = _read_architecture(directory)
+    _check_weights(directory)
+    _check_tokenizer(directory, model.chat_template, f"{at}.chat_template")
+    _check_length(architecture, model.max_model_len, at, model.model_path)
+    _check_engine(architecture, model.engine, at, model.model_path, stage)
+
+
+def check_critic(stage: StagePlan) -> None:
+    """Checks a critic that has a model of its own, which must read the policy's tokens."""
+    path = stage.critic_model_path
+    if path is None or path == stage.model_path:
+        return
+    directory, policy = local_model_directory(path), local_model_directory(stage.model_path)
+    if directory is None:
+        return
+    critic = _read_architecture(directory)
+    _check_weights(directory)
+    if policy is None:
+        return
+    own, wanted = critic.vocab_size, _read_architecture(policy).vocab_size
+    if own and wanted and own < wanted:
+        raise UserError(
+            f"`model.critic_model_path: {path}` knows {own} tokens, the policy {wanted}: "
+            "give a model with the policy's tokenizer"
+        )
+
+
+def _read_architecture(directory: Path) -> _Architecture:
+    file = directory / "config.json"
+    try:
+        return _Architecture.model_validate_json(file.read_bytes())
+    except OSError as error:
+        raise UserError(
+            f"the model {directory} has no readable config.json ({error.strerror}): "
+            "give a directory in Hugging Face's layout"
+        ) from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        reason = f"{where}: {first['msg']}" if where else first["msg"]
+        raise UserError(f"{file} is damaged ({reason}): save the model again") from error
+
+
+def _check_weights(directory: Path) -> None:
+    files = sorted(directory.glob("*.safetensors"))
+    if not files:
+        raise UserError(
+            f"the model {directory} has no *.safetensors file: save its weights in that format"
+        )
+    for file in files:
+        _check_safetensors(file)
+    index = directory / "model.safetensors.index.json"
+    if not index.is_file():
+        return
+    try:
+        shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise UserError(f"{index} is damaged: save the model again") from error
+    for shard in sorted(shards):
+        if not (directory / shard).is_file():
+            raise UserError(f"the model {directory} lacks its shard {shard}: copy it there")
+
+
+def _check_safetensors(file: Path) -> None:
+    """Checks that the header is whole and the file as long as it says; weights are not read."""
+    try:
+        with file.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            size = file.stat().st_size
+            header = json.loads(stream.read(length)) if length <= size - 8 else {}
+        ends = [entry["data_offsets"][1] for name, entry in header.items() if name[:2] != "__"]
+    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        raise UserError(f"{file} is not a safetensors file: save the model again") from error
+    if not ends or size != 8 + length + max(ends):
+        raise UserError(f"{file} is cut short or damaged: copy or save the model again")
+
+
+def _check_tokenizer(directory: Path, chat_template: str | None, key: str) -> None:
+    if not any((directory / name).is_file() for name in _TOKENIZERS):
+        raise UserError(
+            f"the model {directory} has no tokenizer (such as tokenizer.json): save one with it"
+        )
+    file = directory / "tokenizer.json"
+    try:
+        json.loads(file.read_bytes() if file.is_file() else b"{}")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file} is damaged: save the tokenizer again") from error
+    if chat_template is not None:
+        return
+    template = _own_template(directory)
+    if not template:
+        raise UserError(f"the tokenizer of {directory} has no chat template: give `{key}`")
+    for name, text in _templates_by_name(template, directory).items():
+        check_template(text, f"{name}of the tokenizer in {directory}")
+
+
+def _templates_by_name(template: object, directory: Path) -> dict[str, str]:
+    """A tokenizer has one template, or several in a list of names and texts."""
+    if isinstance(template, str):
+        return {"": template}
+    try:
+        named = _NAMED_TEMPLATES.validate_python(template)
+    except ValidationError as error:
+        raise UserError(
+            f"the chat template of the tokenizer in {directory} is neither a text nor a list of "
+            "names and templates: save the tokenizer again"
+        ) from error
+    return {f"`{entry.name}` ": entry.template for entry in named}
+
+
+def _own_template(directory: Path) -> object:
+    """The tokenizer's template: a text, or another value if there are several by name."""
+    file = directory / "chat_template.jinja"
+    try:
+        if file.is_file():
+            return file.read_text(encoding="utf-8")
+        for name in ("chat_template.json", "tokenizer_config.json"):
+            file = directory / name
+            if file.is_file() and (found := json.loads(file.read_bytes()).get("chat_template")):
+                return found
+    except (OSError, ValueError, AttributeError) as error:
+        raise UserError(f"{file} is damaged: save the tokenizer again") from error
+    return None
+
+
+def _check_length(architecture: _Architecture, length: int, at: str, path: str) -> None:
+    longest = architecture.max_position_embeddings
+    if longest and not architecture.rope_scaling and length > longest:
+        raise UserError(
+            f"a sequence of {length} tokens (`{at}.max_model_len`, or prompt and response "
+            f"together) exceeds the {longest} positions of the model {path}: make it shorter"
+        )
+
+
+def _check_engine(
+    architecture: _Architecture, engine: EngineConfig, at: str, path: str, stage: StagePlan
+) -> None:
+    heads = architecture.num_attention_heads
+    tensor_parallel = engine.tensor_parallel_size
+    if heads and heads % tensor_parallel:
+        raise UserError(
+            f"`{at}.tensor_parallel_size: {tensor_parallel}` does not divide the "
+            f"{heads} attention heads of the model {path}: give a divisor"
+        )
+    head_size = architecture.head_size
+    if head_size and stage.config.cluster.gpu_per_node == 0 and head_size not in CPU_HEAD_SIZES:
+        raise UserError(
+            f"the model {path} has heads of {head_size}, which vLLM does not run "
+            f"without a GPU: give a model with heads of {', '.join(map(str, CPU_HEAD_SIZES))}"
+        )
+
+
+KEY = "model.lora_configs"
+_BEYOND = ("use_dora", "modules_to_save", "rank_pattern", "alpha_pattern", "target_parameters")
+_FILES = ("adapter_config.json", "adapter_model.safetensors")
+
+
+def located_adapter(model: ModelConfig, stage: str) -> str | None:
+    """Returns the absolute directory of the adapter to start from; None if it starts at zero.
+
+    Raises: UserError if there are several adapters, or one that cannot be trained.
+    """
+    if len(model.lora_configs) > 1:
+        raise UserError(
+            f"stage `{stage}`: `{KEY}` has {len(model.lora_configs)} adapters, and one is trained "
+            "at a time: leave one, or train each in a stage of its own"
+        )
+    lora = model.lora
+    if lora is None:
+        return None
+    for key, names_of in (("target_modules", lora.targets), ("exclude_modules", lora.excluded)):
+        _check_pattern(key, names_of, stage)
+    if lora.path is None:
+        return None
+    directory = absolute(lora.path)
+    _check_files(Path(directory), lora, stage)
+    return directory
+
+
+def _check_pattern(key: str, names: Names, stage: str) -> None:
+    if not isinstance(names, str):
+        return
+    if not names.strip():
+        raise UserError(f"stage `{stage}`: `{KEY}`: `{key}` is empty: name layers, or remove it")
+    try:
+        re.compile(names)
+    except re.error as error:
+        raise UserError(
+            f"stage `{stage}`: `{KEY}`: `{key}: {names}` is not a regular expression ({error}): "
+            "give names with commas in between, or fix it"
+        ) from error
+
+
+def _check_files(directory: Path, lora: LoRAConfig, stage: str) -> None:
+    where = f"stage `{stage}`: `{KEY}`: `path: {directory}`"
+    for name in _FILES:
+        if not (directory / name).is_file():
+            raise UserError(f"{where} has no {name}: give an adapter's directory in peft's layout")
+    try:
+        saved = json.loads((directory / _FILES[0]).read_bytes())
+        found = {"lora_rank": saved["r"], "lora_alpha": saved["lora_alpha"]}
+        is_plain = saved.get("peft_type") == "LORA" and not any(saved.get(key) for key in _BEYOND)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{where}: its {_FILES[0]} is damaged: save the adapter again") from error
+    if not is_plain or saved.get("bias", "none") != "none":
+        raise UserError(f"{where} is more than low-rank matrices: give a plain LoRA adapter")
+    for key, configured in (("lora_rank", lora.lora_rank), ("lora_alpha", lora.lora_alpha)):
+        if key in lora.model_fields_set and found[key] != configured:
+            raise UserError(
+                f"{where} has {key} {found[key]}, not {configured}: write that number, or "
+                "leave it out"
+            )

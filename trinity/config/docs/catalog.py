@@ -1,0 +1,230 @@
+"""Descriptions of keys: the texts under the fields, read from the source on first use."""
+
+import ast
+import inspect
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import annotated_types as bound
+from pydantic import StringConstraints
+from pydantic.fields import FieldInfo
+
+from trinity.config.loading.source import is_by_name, section_of
+from trinity.config.schema.base import Renamed, Section, Status, choices_of, mark_of, status_of
+from trinity.config.schema.experiment import Config, StageConfig
+
+
+def meaning_of(section: type[Section], name: str) -> str:
+    """The text under a field, taken from the most derived class that has one."""
+    for declared in section.__mro__:
+        if issubclass(declared, Section) and (text := _texts(declared).get(name)):
+            return text
+    return ""
+
+
+@cache
+def _texts(section: type[Section]) -> dict[str, str]:
+    for node in _classes(inspect.getfile(section)):
+        if node.name == section.__name__:
+            return _texts_under_fields(node)
+    return {}
+
+
+@cache
+def _classes(file: str) -> tuple[ast.ClassDef, ...]:
+    tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+    return tuple(node for node in tree.body if isinstance(node, ast.ClassDef))
+
+
+def _texts_under_fields(node: ast.ClassDef) -> dict[str, str]:
+    found = {}
+    for field, after in zip(node.body, node.body[1:], strict=False):
+        is_text = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and is_text:
+            assert isinstance(after, ast.Expr)
+            assert isinstance(after.value, ast.Constant)
+            found[field.target.id] = " ".join(str(after.value.value).split())
+    return found
+
+
+_PLAIN = {int: "whole number", float: "number", bool: "true or false", str: "text"}
+_SEGMENT = "letters, digits, `.`, `_` and `-`"
+
+
+def type_in_words(field: FieldInfo) -> str:
+    """Describes the values that a field accepts."""
+    return _words(field.annotation, field.metadata)
+
+
+def _words(annotation: Any, metadata: Iterable[object] = ()) -> str:
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _words(arguments[0], (*_flat(arguments[1:]), *metadata))
+    if origin in (Union, UnionType):
+        return " or ".join(_alternatives(arguments, metadata))
+    if origin is Literal:
+        return " or ".join(f"`{value}`" for value in arguments)
+    if origin is dict:
+        inner = _section(arguments[1])
+        return "sections under names of your own" if inner else "keys of your own"
+    if origin is tuple:
+        return _list(arguments)
+    if _section(annotation):
+        return "section"
+    return f"{_PLAIN.get(annotation, 'any value')}{_bounds(metadata)}"
+
+
+def _alternatives(arguments: tuple[Any, ...], metadata: Iterable[object]) -> Iterator[str]:
+    for argument in arguments:
+        yield "null" if argument is NoneType else _words(argument, metadata)
+
+
+def _list(arguments: tuple[Any, ...]) -> str:
+    if arguments[-1] is not ...:
+        return f"list of {len(arguments)}: {', '.join(_words(argument) for argument in arguments)}"
+    return "list of sections" if _section(arguments[0]) else f"list, each {_words(arguments[0])}"
+
+
+def _flat(metadata: Iterable[object]) -> Iterator[object]:
+    for item in metadata:
+        if isinstance(item, FieldInfo):
+            yield from item.metadata
+        else:
+            yield item
+
+
+def _bounds(metadata: Iterable[object]) -> str:
+    words = []
+    for constraint in metadata:
+        match constraint:
+            case bound.Gt(gt):
+                words.append(f"above {gt}")
+            case bound.Ge(ge):
+                words.append(f"from {ge} on")
+            case bound.Lt(lt):
+                words.append(f"below {lt}")
+            case bound.Le(le):
+                words.append(f"up to {le}")
+            case StringConstraints(pattern=pattern) if pattern is not None:
+                words.append(f"of {_SEGMENT}")
+    return f" {', '.join(words)}" if words else ""
+
+
+def _section(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, Section)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """One key, or an older name of one."""
+
+    path: str
+    """`buffer.explorer_input.eval_tasksets[].name`, `...auxiliary_buffers.<name>.path`."""
+    section: type[Section]
+    name: str
+    status: Status
+    reason: str = ""
+    """Why it does not act; for an older name, the current key."""
+    field: FieldInfo | None = None
+    """None for an older name."""
+
+    @property
+    def meaning(self) -> str:
+        """Description of the key."""
+        return meaning_of(self.section, self.name)
+
+    @property
+    def type(self) -> str:
+        """Type, in words."""
+        return type_in_words(self.field) if self.field else ""
+
+    @property
+    def is_required(self) -> bool:
+        """True if the key has no default."""
+        return self.field is not None and self.field.is_required()
+
+    @property
+    def default(self) -> Any:
+        """Value of a key that is left out."""
+        assert self.field is not None
+        return self.field.get_default(call_default_factory=True)
+
+    @property
+    def is_section(self) -> bool:
+        """True if it has keys below it and no value of its own."""
+        return self.field is not None and _is_section(self.field)
+
+    @property
+    def planned_values(self) -> dict[str, str]:
+        """Planned values, with their descriptions."""
+        return dict(choices_of(self.field).planned) if self.field else {}
+
+    @property
+    def other_values(self) -> dict[str, str]:
+        """Aliases of values, with the names used here."""
+        return dict(choices_of(self.field).aliases) if self.field else {}
+
+
+def all_keys() -> Iterator[Key]:
+    """Yields all keys, a section before its keys; a stage has the sections of the top level."""
+    for key in _keys(Config, "", None):
+        yield key
+        if key.path == "stages":
+            names = ("stage_name", "mode")
+            yield from (_key(StageConfig, "stages[].", name, None) for name in names)
+
+
+def _keys(section: type[Section], prefix: str, above: Key | None) -> Iterator[Key]:
+    for name, field in section.model_fields.items():
+        key = _key(section, prefix, name, above)
+        yield key
+        inner = section_of(field.annotation)
+        if inner is not None and name != "stages":
+            yield from _keys(inner, f"{key.path}{_below(field)}.", key)
+    yield from _older(section, prefix)
+
+
+def _key(section: type[Section], prefix: str, name: str, above: Key | None) -> Key:
+    """Describes a key; keys below one that does not act do not act either."""
+    field = section.model_fields[name]
+    mark, status = mark_of(field), status_of(field)
+    reason = mark.reason if mark else ""
+    if above is not None and above.status is not Status.ACTS:
+        status, reason = above.status, above.reason
+    return Key(
+        path=f"{prefix}{name}",
+        section=section,
+        name=name,
+        status=status,
+        reason=reason,
+        field=field,
+    )
+
+
+def _older(section: type[Section], prefix: str) -> Iterator[Key]:
+    for name, renamed in section.old_names.items():
+        yield Key(
+            path=f"{prefix}{name}",
+            section=section,
+            name=name,
+            status=Status.RENAMED,
+            reason=_new_name(prefix, renamed),
+        )
+
+
+def _new_name(prefix: str, renamed: Renamed) -> str:
+    return renamed.to[1:] if renamed.to.startswith("/") else f"{prefix}{renamed.to}"
+
+
+def _below(field: FieldInfo) -> str:
+    if is_by_name(field):
+        return ".<name>"
+    return "[]" if get_origin(field.annotation) is tuple else ""
+
+
+def _is_section(field: FieldInfo) -> bool:
+    return isinstance(field.annotation, type) and issubclass(field.annotation, Section)

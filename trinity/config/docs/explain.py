@@ -1,0 +1,180 @@
+"""Explains a single key: description, type, default, status and readers."""
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from trinity.config.docs.catalog import Key, all_keys, meaning_of
+from trinity.config.error_collector import nearest
+from trinity.config.loading.keys import general, parsed
+from trinity.config.loading.source import sections_below
+from trinity.config.schema.base import (
+    Section,
+    Status,
+    choices_of,
+    is_container,
+    literals,
+    mark_of,
+    shown,
+    status_of,
+)
+from trinity.config.schema.experiment import Config
+from trinity.errors import UserError
+
+READERS = Path(__file__).with_name("readers.json")
+MANY = 12
+
+Line = tuple[str, str]
+
+
+def find_keys(asked: str) -> tuple[Key, ...]:
+    """The key of this path, or all that end with it.
+
+    Raises: UserError naming the nearest one if there is none.
+    """
+    wanted = general(parsed(asked)) or asked
+    keys = {_plain(key.path): key for key in all_keys()}
+    if wanted in keys:
+        return (keys[wanted],)
+    ending = tuple(key for path, key in keys.items() if path.endswith(f".{wanted}"))
+    if ending:
+        return tuple(sorted(ending, key=lambda key: key.status is not Status.ACTS))
+    near = nearest(wanted, keys) or nearest(wanted, {path.split(".")[-1] for path in keys})
+    advice = f": did you mean `{near}`?" if near else ": `trinity config schema` has all of them"
+    raise UserError(f"there is no key `{asked}`{advice}")
+
+
+def lines_about(key: Key) -> Iterator[Line]:
+    """Yields a label and its text for each fact about the key."""
+    if key.status is Status.RENAMED:
+        yield "renamed", f"it is called `{key.reason}` here, where its value is used"
+        return
+    yield "", key.meaning
+    yield "type", key.type
+    if not key.is_section:
+        yield "default", default_of(key)
+    for value, name in key.other_values.items():
+        yield "also", f"`{value}` for `{name}`"
+    for value, what in key.planned_values.items():
+        yield "planned", f"`{value}`: {what}"
+    yield "status", f"{key.status}: {key.reason}" if key.reason else str(key.status)
+    if readers := read_by(key):
+        yield "read by", ", ".join(readers)
+    if verl := verl_names(key.path):
+        yield "in verl", ", ".join(f"`{name}`" for name in verl)
+
+
+def default_of(key: Key) -> str:
+    """The default on one line, with secrets hidden."""
+    return "none: it must be given" if key.is_required else shown(key.path, key.default)
+
+
+def read_by(key: Key) -> list[str]:
+    """Parts of a run that read the key, as recorded: see tests/config_reads."""
+    for section in key.section.__mro__:
+        if found := _readers().get(f"{section.__name__}.{key.name}"):
+            return found
+    return []
+
+
+def verl_names(path: str) -> list[str]:
+    """veRL's names of the key, or of the keys it is made from, as `from-verl` converts them."""
+    return _verl_names().get(_plain(path), [])
+
+
+@cache
+def _verl_names() -> dict[str, list[str]]:
+    from trinity.verl.names import ROWS
+
+    found: dict[str, list[str]] = {}
+    for row in ROWS:
+        for ours in row.ours.split(", "):
+            names = found.setdefault(general(parsed(ours)), [])
+            names += [row.verl] if row.verl not in names else []
+    return found
+
+
+@cache
+def _readers() -> dict[str, list[str]]:
+    if not READERS.exists():
+        return {}
+    read: dict[str, list[str]] = json.loads(READERS.read_text(encoding="utf-8"))
+    return read
+
+
+def _plain(path: str) -> str:
+    """The path without its placeholders for positions and names."""
+    return path.replace("[]", "").replace(".<name>", "")
+
+
+INTERPOLATION = {"type": "string", "pattern": r"\$\{.+\}"}
+"""An expression that OmegaConf replaces by a value."""
+
+
+def json_schema() -> dict[str, Any]:
+    """The schema of a file."""
+    schema = Config.model_json_schema()
+    schema |= {"$schema": "http://json-schema.org/draft-07/schema#", "title": "trinity"}
+    definitions = schema["$defs"]
+    sections: set[type[Section]] = {Config, *_sections(Config)}
+    for section in sections:
+        described = schema if section is Config else definitions.get(section.__name__)
+        if described is not None:
+            _describe(described, section)
+    return schema
+
+
+def _sections(section: type[Section]) -> Iterator[type[Section]]:
+    for inner in sections_below(section).values():
+        yield inner
+        yield from _sections(inner)
+
+
+def _describe(schema: dict[str, Any], section: type[Section]) -> None:
+    properties = schema.setdefault("properties", {})
+    for name, field in section.model_fields.items():
+        properties[name] = _property(properties[name], section, name, field)
+    for name, renamed in section.old_names.items():
+        text = f"Called `{renamed.to.removeprefix('/')}` here."
+        properties[name] = {"description": text, "deprecated": True}
+
+
+def _property(
+    schema: dict[str, Any], section: type[Section], name: str, field: FieldInfo
+) -> dict[str, Any]:
+    mark, status = mark_of(field), status_of(field)
+    text = meaning_of(section, name)
+    default = schema.pop("default", None)
+    schema.pop("title", None)
+    described: dict[str, Any] = {"description": text}
+    if mark is not None:
+        described["description"] = f"{text} {status.capitalize()}: {mark.reason}."
+    if status is Status.NO_EFFECT:
+        described["deprecated"] = True
+    if default is not None:
+        described["default"] = default
+    values = [*literals(field.annotation)]
+    if values:
+        choices = choices_of(field)
+        known = [*values, *choices.aliases, *choices.planned]
+        folded = {"type": "string", "pattern": f"^(?i:{'|'.join(map(_escape_pattern, known))})$"}
+        return {**described, "anyOf": [{"enum": known}, *_others(schema), INTERPOLATION, folded]}
+    nothing = [{"type": "null"}] if is_container(field.annotation) else []
+    return {**described, "anyOf": [schema, *nothing, INTERPOLATION]}
+
+
+def _others(schema: dict[str, Any]) -> list[dict[str, Any]]:
+    """The alternatives to a name."""
+    return [
+        option
+        for option in schema.get("anyOf", [])
+        if "enum" not in option and "const" not in option
+    ]
+
+
+def _escape_pattern(value: str) -> str:
+    return value.replace("+", r"\+").replace(".", r"\.")

@@ -1,0 +1,108 @@
+"""A new configuration as text: the keys that a first run needs, each with its description."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from trinity.config.docs.catalog import meaning_of
+from trinity.config.loading.keys import parsed
+from trinity.config.loading.source import section_at
+from trinity.config.loading.yaml import scalar
+from trinity.config.schema.experiment import Config
+
+SCHEMA_LINE = "# yaml-language-server: $schema=trinity.schema.json"
+IS_MATHS = "math_workflow"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """Options of a first configuration."""
+
+    name: str
+    model: str
+    taskset: str
+    algorithm: str = "grpo"
+    workflow: str = IS_MATHS
+    reward: str | None = None
+    prompt_key: str = "question"
+    response_key: str = "answer"
+    eval_split: str | None = None
+    gpus: int = 0
+
+
+def draft(wishes: Wishes) -> str:
+    """The file's text; it loads unchanged if the model and the tasks exist at the given paths."""
+    head = [
+        SCHEMA_LINE,
+        "# `trinity config explain KEY` explains a key, `trinity config check` checks the file,",
+        "# `trinity run --dry-run` also checks that the model and the data exist.",
+    ]
+    return "\n".join([*head, *_lines(_tree(wishes), "", "")]) + "\n"
+
+
+def _tree(wishes: Wishes) -> dict[str, Any]:
+    columns = {"prompt_key": wishes.prompt_key, "response_key": wishes.response_key}
+    tasks: dict[str, Any] = {"default_workflow_type": wishes.workflow}
+    if wishes.reward:
+        tasks["default_reward_fn_type"] = wishes.reward
+    tasks["taskset"] = {"name": "train", "path": wishes.taskset, "split": "train"}
+    tasks["taskset"] |= {"format": columns, "data_selector": {"selector_type": "shuffle"}}
+    if wishes.eval_split:
+        held_out: dict[str, Any] = {
+            "name": "held_out",
+            "path": wishes.taskset,
+            "split": wishes.eval_split,
+        }
+        held_out |= {"format": columns, "rollout_args": {"temperature": 0.0}}
+        tasks["eval_tasksets"] = [held_out]
+    tree: dict[str, Any] = {
+        "project": "trinity",
+        "name": wishes.name,
+        "checkpoint_root_dir": "./checkpoints",
+        "mode": "both",
+        "seed": 42,
+        "model": {
+            "model_path": wishes.model,
+            "max_prompt_tokens": 1024,
+            "max_response_tokens": 1024,
+        },
+        "algorithm": {
+            "algorithm_type": wishes.algorithm,
+            "repeat_times": 8,
+            "optimizer": {"lr": 1e-6, "lr_warmup_steps": 10},
+        },
+        "cluster": {"gpu_per_node": wishes.gpus},
+        "buffer": {"batch_size": 32, "total_epochs": 1, "explorer_input": tasks},
+        "explorer": {"runner_per_model": 32, "eval_interval": 20},
+        "trainer": {"save_interval": 50, "max_checkpoints_to_keep": 2},
+        "synchronizer": {"sync_interval": 1, "sync_offset": 0},
+    }
+    return tree
+
+
+def _lines(tree: dict[str, Any], key: str, indent: str) -> Iterator[str]:
+    for name, value in tree.items():
+        inner = f"{key}.{name}" if key else name
+        if isinstance(value, dict):
+            yield f"{indent}{name}:"
+            yield from _lines(value, inner, f"{indent}  ")
+        elif isinstance(value, list):
+            yield f"{indent}{name}:"
+            for position, item in enumerate(value):
+                yield from _item(item, f"{inner}[{position}]", f"{indent}  ")
+        else:
+            yield f"{indent}{name}: {scalar(value)}  # {_meaning(inner)}"
+
+
+def _item(item: dict[str, Any], key: str, indent: str) -> Iterator[str]:
+    for position, line in enumerate(_lines(item, key, f"{indent}  ")):
+        yield f"{indent}- {line[len(indent) + 2 :]}" if position == 0 else line
+
+
+def _meaning(key: str) -> str:
+    """First sentence of the key's description."""
+    location = parsed(key)
+    section = section_at(location[:-1], Config)
+    assert section is not None
+    return re.split(r"(?<!\.)\. ", meaning_of(section, str(location[-1])))[0].removesuffix(".")

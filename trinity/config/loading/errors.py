@@ -1,0 +1,116 @@
+"""Finds the nearest existing key, to suggest it for an unknown one."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from trinity.config.error_collector import nearest
+from trinity.config.loading.keys import Location, dotted, existing
+from trinity.config.loading.source import Source, section_at, sections_below
+from trinity.config.schema.base import Section, Status, hidden, status_of
+from trinity.config.schema.experiment import Config
+
+
+def similar_key(section: type[Section], prefix: str, name: str) -> str | None:
+    """The valid key that was probably meant: one like it here, or the same name elsewhere."""
+    elsewhere = next((key for key in _keys(Config, "") if key.split(".")[-1] == name), None)
+    near = nearest(name, _acting(section))
+    if near is None and elsewhere is None:
+        near = nearest(name, (*section.model_fields, *section.old_names))
+    if near is not None:
+        return f"{prefix}.{near}" if prefix else near
+    return elsewhere
+
+
+def _acting(section: type[Section]) -> list[str]:
+    fields = section.model_fields.items()
+    return [name for name, field in fields if status_of(field) is Status.ACTS]
+
+
+def _keys(section: type[Section], prefix: str) -> Iterator[str]:
+    below = sections_below(section)
+    for name in _acting(section):
+        if name == "stages":
+            continue
+        yield prefix + name
+        if name in below:
+            yield from _keys(below[name], f"{prefix}{name}.")
+
+
+def complaints(error: ValidationError, tree: Any, source: Source) -> Iterator[str]:
+    """Yields a sentence for each error; a key of several types gets only one."""
+    found: dict[Location, list[ErrorDetails]] = {}
+    for details in error.errors(include_url=False):
+        is_missing = details["type"] == "missing"
+        place = details["loc"] if is_missing else existing(tree, details["loc"])
+        found.setdefault(place, []).append(details)
+    for location, errors in found.items():
+        yield _complaint(location, errors, source)
+
+
+def _complaint(location: Location, errors: Sequence[ErrorDetails], source: Source) -> str:
+    key, details = dotted(location), errors[0]
+    where = source.at(key)
+    match details["type"]:
+        case "extra_forbidden":
+            return _unknown_key(location, where)
+        case "invalid_key":
+            return f"unknown key `{details['input']}` {where}: remove it"
+        case "missing":
+            return f"`{key}` is missing in {source.path}: give it"
+    if details["loc"][-1:] == ("[key]",):
+        section = dotted(details["loc"][:-2])
+        where = source.at(section)
+        return f"the key `{details['input']}` of `{section}` {where} is not text: put it in quotes"
+    demand = " or ".join(dict.fromkeys(_demand(error) for error in errors)).replace(
+        " or must be", " or"
+    )
+    value = _shown(hidden(key, details["input"]))
+    return f"`{source.as_written(key)}` {where} {demand}, not {value}"
+
+
+def _unknown_key(location: Location, where: str) -> str:
+    key, name = dotted(location), str(location[-1])
+    valid = section_at(location[:-1], Config)
+    similar = similar_key(valid, dotted(location[:-1]), name) if valid else None
+    advice = f"did you mean `{similar}`?" if similar else "remove it"
+    return f"unknown key `{key}` {where}: {advice}"
+
+
+def _demand(details: ErrorDetails) -> str:
+    match details["type"]:
+        case "model_type" | "model_attributes_type" | "dict_type":
+            return "must be a section of keys"
+        case "tuple_type" | "list_type":
+            return "must be a list"
+        case "string_type":
+            return "must be a text (numbers in quotes)"
+        case "string_pattern_mismatch":
+            return _of_characters(str(details["ctx"]["pattern"]))
+        case "bool_parsing" | "bool_type":
+            return "must be true or false"
+        case "value_error":
+            return details["msg"].removeprefix("Value error, ")
+    demand = re.sub(r"^\w+ should (be|have)", r"must \1", details["msg"])
+    return demand.split(", unable to parse")[0]
+
+
+def _of_characters(pattern: str) -> str:
+    """The patterns of names, in words."""
+    signs = "letters, digits, `.`, `_` and `-`" if "._-" in pattern else "letters, digits, `_`, `-`"
+    if "_.-" in pattern:
+        return "must be 1 to 64 letters, digits, `.`, `_` and `-`"
+    first = ", a letter or digit first" if "[A-Za-z0-9][" in pattern else ""
+    parts = ", in up to three parts with `/` between them" if "(/" in pattern else ""
+    return f"must be {signs}{first}{parts}"
+
+
+def _shown(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)  # as YAML has it, too
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

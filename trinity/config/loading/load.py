@@ -1,0 +1,99 @@
+"""Reads a file and command-line overrides into a configuration with errors and notices."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import JsonValue, ValidationError
+
+from trinity.config.loading import keys
+from trinity.config.loading.errors import complaints
+from trinity.config.loading.migrate import Notice, Renaming, take_planned_values, take_unread
+from trinity.config.loading.source import Source
+from trinity.config.loading.tree import misread_bounds, read_tree
+from trinity.config.loading.verl_files import lay_in_verls_files
+from trinity.config.schema.base import Status
+from trinity.config.schema.experiment import Config
+from trinity.errors import UserError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A file that was read, with its errors and notices."""
+
+    source: Source
+    written: Mapping[str, JsonValue]
+    """The user's values, interpolated, under the current names."""
+    config: Config | None
+    """Only keys that act, without wrong ones; None if the wrong ones cannot be separated."""
+    mistakes: tuple[str, ...]
+    notices: tuple[Notice, ...]
+
+    @property
+    def planned(self) -> tuple[Notice, ...]:
+        """Notices because of which a run is refused."""
+        return tuple(notice for notice in self.notices if notice.status is Status.PLANNED)
+
+
+def read_config(path: Path, overrides: Mapping[str, JsonValue] | None = None) -> Reading:
+    """Reads a file; raises UserError only if it is not a configuration at all."""
+    source = Source.read(path).with_overridden(frozenset(overrides or {}))
+    tree, unfilled = read_tree(source, overrides or {})
+    source, unread = lay_in_verls_files(tree, source)
+    renaming = Renaming(tree, source)
+    renaming.apply()
+    source = source.with_moved(renaming.moved)
+    notices = [*renaming.notices, *take_planned_values(tree, source)]
+    mistakes = [*unfilled, *unread, *renaming.mistakes, *misread_bounds(source)]
+    written = copy.deepcopy(tree)
+    config, wrong = _validated(tree, source)
+    if config is not None:
+        notices += take_unread(tree, config, source)
+        config = Config.model_validate(tree)
+    return Reading(
+        source=source,
+        written=written,
+        config=config,
+        mistakes=(*mistakes, *wrong),
+        notices=tuple(sorted(notices, key=lambda notice: notice.line)),
+    )
+
+
+def _validated(tree: dict[str, Any], source: Source) -> tuple[Config | None, Sequence[str]]:
+    """Validates the tree, drops wrong keys from it, and returns the rest with the errors."""
+    try:
+        return Config.model_validate(tree), ()
+    except ValidationError as error:
+        mistakes = tuple(complaints(error, tree, source))
+        for details in error.errors(include_url=False):
+            keys.drop(tree, keys.existing(tree, details["loc"]))
+    try:
+        return Config.model_validate(tree), mistakes
+    except ValidationError:
+        return None, mistakes
+
+
+def load_config(path: str | Path, overrides: Mapping[str, JsonValue] | None = None) -> Config:
+    """Returns the file's interpolated configuration; `overrides` go on top, by dotted key.
+
+    load_config("gsm8k.yaml", {"buffer.total_steps": 10})
+
+    Raises: UserError with a sentence for each error, or one for all planned keys.
+    """
+    return runnable(read_config(Path(path), overrides))
+
+
+def runnable(reading: Reading) -> Config:
+    """Returns the configuration if it has no errors and asks for nothing that is only planned."""
+    if reading.mistakes:
+        raise UserError("\n".join(reading.mistakes))
+    assert reading.config is not None
+    if reading.planned:
+        asked = ", ".join(f"{notice.what} {notice.place}" for notice in reading.planned)
+        raise UserError(
+            f"{asked} {'is' if len(reading.planned) == 1 else 'are'} planned, not there yet: "
+            f"remove, or see `trinity config check {reading.source.path}`"
+        )
+    return reading.config

@@ -1,0 +1,209 @@
+"""Notices on a file besides errors: keys without effect, renamed keys and planned keys."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from trinity.config.loading import keys
+from trinity.config.loading.keys import Location, dotted
+from trinity.config.loading.source import Source, section_at, written_sections
+from trinity.config.loading.verl_keys import Happens, fate_of
+from trinity.config.schema.base import (
+    NoEffect,
+    Planned,
+    Renamed,
+    Section,
+    Status,
+    choices_of,
+    known_value,
+    mark_of,
+    shown,
+)
+from trinity.config.schema.experiment import Config
+from trinity.config.schema.trainer import TrainerConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """A key that does not act as written."""
+
+    status: Status
+    key: str
+    """The key as the user wrote it."""
+    value: Any
+    place: str
+    """`in file:line`."""
+    line: int
+    """0 for the command line."""
+    text: str
+    """The reason; for a renamed key, the new name."""
+
+    @property
+    def what(self) -> str:
+        """The key, with its value if that is short."""
+        value = shown(self.key, self.value)
+        is_short = not isinstance(self.value, dict | list | tuple) and len(value) <= 40
+        return f"`{self.key}: {value}`" if is_short else f"`{self.key}`"
+
+    def __str__(self) -> str:
+        if self.status is Status.RENAMED:
+            return f"`{self.key}` is used as `{self.text}`"
+        return f"{self.what}: {self.text}"
+
+
+VERL = "trainer_config"
+
+
+@dataclass(slots=True)
+class Renaming:
+    """Moves the keys of a tree in place, and collects notices and errors about them."""
+
+    tree: dict[str, Any]
+    source: Source
+    moved: dict[str, str] = field(default_factory=dict)
+    """New key to the written key."""
+    notices: list[Notice] = field(default_factory=list)
+    mistakes: list[str] = field(default_factory=list)
+
+    def apply(self) -> None:
+        """Moves every value that has an older name."""
+        for at, trainer in list(_trainers(self.tree)):
+            self._verl_keys(at, trainer)
+        for at, section, written in list(written_sections(self.tree, Config)):
+            for name in section.old_names.keys() & written.keys():
+                self._move((*at, name), section.old_names[name])
+
+    def _verl_keys(self, at: Location, trainer: dict[str, Any]) -> None:
+        verl = trainer[VERL]
+        for place, value in list(keys.leaves(verl)):
+            location = (*at, VERL, *place)
+            match fate_of(".".join(map(str, place)), value):
+                case Renamed() as renamed:
+                    self._move(location, renamed)
+                case NoEffect(reason):
+                    self._say(Status.NO_EFFECT, location, value, reason)
+                case Planned(reason):
+                    self._say(Status.PLANNED, location, value, reason)
+                case Happens():
+                    pass
+        trainer[VERL] = {}
+
+    def _move(self, old: Location, renamed: Renamed) -> None:
+        value = keys.get(self.tree, old)
+        keys.drop(self.tree, old)
+        if value is None:
+            return
+        new = _target(old, renamed)
+        if keys.has(self.tree, new) and keys.get(self.tree, new) is not None:
+            self._twice(old, new, value)
+            return
+        try:
+            keys.put(self.tree, new, value)
+        except (KeyError, IndexError, TypeError):
+            return  # a value that is not a section is in the way; that is reported elsewhere
+        if not _happens_anyway(new, value, is_verls=VERL in old):
+            self._say(Status.RENAMED, old, value, dotted(new))
+        self.moved[dotted(new)] = self._written(old)
+
+    def _twice(self, old: Location, new: Location, value: Any) -> None:
+        other = keys.get(self.tree, new)
+        if other == value:
+            return
+        self.mistakes.append(
+            f"`{self._written(old)}: {value}` {self.source.at(self._written(old))} is another name "
+            f"of `{self._written(new)}: {other}` {self.source.at(self._written(new))}: remove one"
+        )
+
+    def _written(self, location: Location) -> str:
+        key = dotted(location)
+        return self.moved.get(key, key)
+
+    def _say(self, status: Status, location: Location, value: Any, text: str) -> None:
+        key = self._written(location)
+        place = self.source.at(key)
+        line = self.source.line(key)
+        notice = Notice(status=status, key=key, value=value, place=place, line=line, text=text)
+        self.notices.append(notice)
+
+
+def _happens_anyway(location: Location, value: Any, *, is_verls: bool) -> bool:
+    """True if a verl key, or a key that does not act, has the value of its default.
+
+    verl's configurations list all keys, so most values are defaults.
+    """
+    section = section_at(location[:-1], Config)
+    field = section.model_fields.get(str(location[-1])) if section else None
+    if field is None or not (is_verls or mark_of(field) is not None):
+        return False
+    return bool(field.get_default(call_default_factory=True) == value)
+
+
+def _trainers(tree: dict[str, Any]) -> Iterator[tuple[Location, dict[str, Any]]]:
+    for at, section, written in written_sections(tree, Config):
+        if section is TrainerConfig and isinstance(written.get(VERL), dict):
+            yield at, written
+
+
+def _target(old: Location, renamed: Renamed) -> Location:
+    if renamed.to.startswith("/"):
+        return (*keys.top_of(old), *keys.parsed(renamed.to[1:]))
+    return (*old[:-1], *keys.parsed(renamed.to))
+
+
+def take_planned_values(tree: dict[str, Any], source: Source) -> Iterator[Notice]:
+    """Takes out values that no type allows yet; their keys fall back to the default."""
+    for at, section, written in list(written_sections(tree, Config)):
+        for name in list(written.keys() & section.model_fields.keys()):
+            planned = choices_of(section.model_fields[name]).planned
+            value = known_value(section, name, written[name])
+            if isinstance(value, str) and value in planned:
+                key = dotted((*at, name))
+                del written[name]
+                yield _notice(Status.PLANNED, key, value, planned[value], source)
+
+
+def take_unread(tree: dict[str, Any], config: Config, source: Source) -> Iterator[Notice]:
+    """Takes out keys with a mark; yields a notice if their value is not the default."""
+    for location, section, name in list(_marked(tree, config)):
+        field = type(section).model_fields[name]
+        mark = mark_of(field)
+        assert mark is not None
+        status = Status.PLANNED if isinstance(mark, Planned) else Status.NO_EFFECT
+        value = getattr(section, name)
+        if value != field.get_default(call_default_factory=True):
+            written = keys.get(tree, location)
+            yield _notice(status, dotted(location), written, mark.reason, source)
+        keys.drop(tree, location)
+
+
+def _marked(tree: dict[str, Any], config: Config) -> Iterator[tuple[Location, Section, str]]:
+    """Yields the outermost marked keys; keys below an unread key are not read either."""
+    taken: list[Location] = []
+    for at, _, written in written_sections(tree, Config):
+        if any(at[: len(outer)] == outer for outer in taken):
+            continue
+        section = _value(config, at)
+        for name in written:
+            if mark_of(type(section).model_fields[name]) is not None:
+                taken.append((*at, name))
+                yield (*at, name), section, name
+
+
+def _value(config: Config, location: Location) -> Any:
+    value: Any = config
+    for part in location:
+        is_key = isinstance(value, Section)
+        value = getattr(value, str(part)) if is_key else value[part]
+    return value
+
+
+def _notice(status: Status, key: str, value: Any, text: str, source: Source) -> Notice:
+    written = source.as_written(key)
+    return Notice(
+        status=status,
+        key=written,
+        value=value,
+        place=source.at(key),
+        line=source.line(key),
+        text=text,
+    )

@@ -1,0 +1,200 @@
+"""`${...}` in a tree of values: other keys and environment variables."""
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from pydantic import JsonValue
+
+from trinity.config.loading import keys
+from trinity.config.loading.keys import Location
+from trinity.config.loading.source import COMMAND_LINE, Source
+from trinity.config.loading.yaml import entries_of, load_yaml
+from trinity.config.schema.experiment import deep_merge
+from trinity.errors import UserError
+
+if TYPE_CHECKING:
+    from omegaconf.errors import OmegaConfBaseException
+
+
+_NO_KEY = re.compile(r"Interpolation key '([^']*)' not found")
+_UNSET_VARIABLE = re.compile(r"Environment variable '(\w+)' not found")
+
+
+def interpolated(tree: dict[str, Any], source: Source) -> tuple[dict[str, Any], list[str]]:
+    """Fills in the tree as far as possible; returns it with an error for each key left out.
+
+    Raises: UserError if a value that cannot be filled in cannot be left out, as in a list.
+    """
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    mistakes: list[str] = []
+    while True:
+        try:
+            container = OmegaConf.create(tree)
+            values = OmegaConf.to_container(container, resolve=True, throw_on_missing=True)
+        except OmegaConfBaseException as error:
+            key = error.full_key or "the file"
+            mistakes.append(f"`{key}` {source.at(key)}: {_interpolation_reason(error)}")
+            location = keys.parsed(key)
+            if not (keys.has(tree, location) and isinstance(location[-1], str)):
+                raise UserError("\n".join(mistakes)) from error
+            keys.drop(tree, location)
+        else:
+            assert isinstance(values, dict)
+            return {str(key): value for key, value in values.items()}, mistakes
+
+
+def _interpolation_reason(error: "OmegaConfBaseException") -> str:
+    from omegaconf.errors import GrammarParseError
+
+    text = str(error).partition("\n")[0]
+    if missing := _UNSET_VARIABLE.search(text):
+        name = missing[1]
+        return (
+            f"the environment variable {name} is not set: set it, or write a default as in "
+            f"${{oc.env:{name},value}}"
+        )
+    if absent := _NO_KEY.search(text):
+        return (
+            f"there is no key `{absent[1]}` to take the value from: name one from the top of the "
+            "file, as in ${model.model_path}, or a variable, as in ${oc.env:NAME}"
+        )
+    if text.startswith("Missing mandatory value"):
+        return "`???` stands for a value that is still to be given: write it"
+    if isinstance(error, GrammarParseError):
+        return (
+            "what follows `${` is neither a key nor a variable: write ${model.model_path} or "
+            "${oc.env:NAME,default}, or \\${ for the characters themselves"
+        )
+    return text
+
+
+_VARIABLE = re.compile(r"\$\{oc\.env:(\w+)(?:,((?:[A-Za-z_]|\.{0,2}/)[\w./-]*|0|[1-9][0-9]*))?\}")
+"""A variable, with an optional default that is a name, a path or a count."""
+_KEY = re.compile(r"\$\{([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}")
+_VALUES = frozenset({"null", "true", "false", "nan", "inf"})
+_MISSING = "???"
+
+
+def is_open(value: Any) -> bool:
+    """True if anything in the value is still to be filled in."""
+    if isinstance(value, dict):
+        return any(is_open(item) for item in value.values())
+    if isinstance(value, list):
+        return any(is_open(item) for item in value)
+    return isinstance(value, str) and ("${" in value or value == _MISSING)
+
+
+def filled(tree: Any) -> Any:
+    """The tree with these filled in; the rest is left unchanged for OmegaConf."""
+    known = _each_text(tree, _with_variables)
+    return _each_text(known, lambda text: _with_key(text, known))
+
+
+def _each_text(value: Any, change: Callable[[str], Any]) -> Any:
+    if isinstance(value, dict):
+        return {key: _each_text(item, change) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_each_text(item, change) for item in value]
+    return change(value) if isinstance(value, str) else value
+
+
+def _with_variables(text: str) -> str:
+    if "\\" in text or "${" in _VARIABLE.sub("", text):
+        return text
+    values = [_variable(match) for match in _VARIABLE.finditer(text)]
+    return text if None in values else _VARIABLE.sub(lambda match: str(_variable(match)), text)
+
+
+def _variable(match: re.Match[str]) -> str | None:
+    name, default = match.groups()
+    is_text = default is not None and default.lower() not in _VALUES
+    return os.environ.get(name, default if is_text else None)
+
+
+def _with_key(text: str, tree: Any) -> Any:
+    key = _KEY.fullmatch(text)
+    location = keys.parsed(key[1]) if key else ()
+    value = keys.get(tree, location) if key and keys.has(tree, location) else {}
+    return text if isinstance(value, dict | list) or is_open(value) else value
+
+
+def read_tree(
+    source: Source, overrides: Mapping[str, JsonValue]
+) -> tuple[dict[str, Any], list[str]]:
+    """Returns all values, and an error for each one that cannot be filled in.
+
+    Raises: UserError if the file is not a configuration at all.
+    """
+    try:
+        tree = load_yaml(source.text)
+    except yaml.YAMLError as error:
+        raise UserError(_complaint(error, source)) from error
+    tree = {} if tree is None else tree
+    if not isinstance(tree, dict) or not (tree or overrides):
+        what = "empty" if not tree else "a list" if isinstance(tree, list) else "one value"
+        raise UserError(f"{source.path} is {what}: write `key: value` lines")
+    for key, value in overrides.items():
+        _override(tree, key, value)
+    values: dict[str, Any] = filled(tree)
+    return interpolated(tree, source) if is_open(values) else (values, [])
+
+
+def _override(tree: dict[str, Any], key: str, value: object) -> None:
+    try:
+        location = _location(tree, keys.parsed(key))
+        old = keys.get(tree, location) if keys.has(tree, location) else None
+        if isinstance(old, dict) and isinstance(value, dict):
+            value = deep_merge(old, value)
+        keys.put(tree, location, value)
+    except (KeyError, IndexError, TypeError) as error:
+        raise UserError(
+            f"`{key}` on {COMMAND_LINE} leads nowhere ({_override_reason(error)}): "
+            "write it as algorithm.optimizer.lr or stages[0].trainer.total_steps"
+        ) from error
+
+
+def _location(tree: Any, written: Location) -> Location:
+    """Converts numbers after a dot to list positions: `stages.0.mode`."""
+    found: list[str | int] = []
+    for part in written:
+        is_position = isinstance(tree, list) and isinstance(part, str) and part.isdecimal()
+        found.append(int(part) if is_position else part)
+        tree = keys.get(tree, (found[-1],)) if keys.has(tree, (found[-1],)) else None
+    return tuple(found)
+
+
+def _override_reason(error: Exception) -> str:
+    match error:
+        case KeyError():
+            return f"there is no section at `{error.args[0]}`"
+        case IndexError():
+            return "the list is shorter"
+    return "no key of a section"
+
+
+def _complaint(error: yaml.YAMLError, source: Source) -> str:
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return f"{source.path} is not valid YAML: {' '.join(str(error).split())}"
+    what = ", ".join(part for part in (error.context, error.problem) if part)
+    return f"{source.path}:{error.problem_mark.line + 1} is not valid YAML: {what}"
+
+
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+
+
+def misread_bounds(source: Source) -> Iterator[str]:
+    """Yields a sentence for each unquoted pair of bounds that YAML would misread."""
+    for entry in entries_of(source.text):
+        if "rollout_correction." not in entry.key or not isinstance(entry.value, yaml.ScalarNode):
+            continue
+        text = entry.value.value
+        if "_" in text and entry.value.tag in _NUMBERS:
+            yield (
+                f"`{entry.key}: {text}` in {source.path}:{entry.line} is one number to YAML: "
+                f'put the bounds in quotes, "{text}"'
+            )

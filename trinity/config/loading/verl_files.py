@@ -1,0 +1,46 @@
+"""`trainer.trainer_config_path`: a file of verl's keys, read as if written in its place."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from trinity.config.loading import keys
+from trinity.config.loading.keys import Location, dotted
+from trinity.config.loading.source import Source, written_sections
+from trinity.config.loading.tree import read_tree
+from trinity.config.schema.experiment import Config
+from trinity.config.schema.trainer import TrainerConfig
+from trinity.errors import UserError
+
+PATH = "trainer_config_path"
+KEYS = "trainer_config"
+
+
+def lay_in_verls_files(tree: dict[str, Any], source: Source) -> tuple[Source, list[str]]:
+    """Puts the files' keys into the tree; each is located at the line that names its file."""
+    mistakes: list[str] = []
+    lines, overridden = dict(source.lines), set(source.overridden)
+    for at, trainer in list(_with_files(tree)):
+        key, place = dotted((*at, PATH)), (*at, KEYS)
+        path = trainer.pop(PATH)
+        said = f"`{key}: {path}` {source.at(key)}"
+        if trainer.get(KEYS):
+            mistakes.append(f"{said} is given beside `{dotted(place)}`: keep one of the two")
+            continue
+        try:
+            trainer[KEYS], unfilled = read_tree(Source.read(Path(path)), {})
+        except UserError as error:
+            mistakes.append(f"{said}: {error}")
+            continue
+        mistakes += [f"{said}: {error}" for error in unfilled]
+        if line := source.line(key):
+            lines |= {dotted((*place, *leaf)): line for leaf, _ in keys.leaves(trainer[KEYS])}
+        else:
+            overridden.add(dotted(place))
+    return source.with_verls(lines, frozenset(overridden)), mistakes
+
+
+def _with_files(tree: dict[str, Any]) -> Iterator[tuple[Location, dict[str, Any]]]:
+    for at, section, written in written_sections(tree, Config):
+        if section is TrainerConfig and isinstance(written.get(PATH), str) and written[PATH]:
+            yield at, written

@@ -1,0 +1,153 @@
+"""Reads YAML text as plain values: texts, numbers, lists and mappings, none shared."""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import yaml
+
+_Base: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+_DATE = "tag:yaml.org,2002:timestamp"
+_FLOAT = "tag:yaml.org,2002:float"
+
+
+class _Loader(_Base):  # type: ignore[misc]  # one of two classes, chosen at run time
+    """YAML of configurations: `1e-5` is a number, a date is a text, and keys are unique."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != _DATE]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Rejects duplicate keys, which YAML allows and of which it would drop the first."""
+        seen: set[str] = set()
+        for key, _ in node.value:
+            name = f"{key.tag} {key.value}" if isinstance(key, yaml.ScalarNode) else ""
+            if name in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key `{key.value}` is given twice", key.start_mark
+                )
+            seen |= {name} if name and key.tag != "tag:yaml.org,2002:merge" else set()
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
+
+
+_Loader.add_implicit_resolver(
+    _FLOAT, re.compile(r"[-+]?[0-9]+([.][0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
+def load_yaml(text: str) -> Any:
+    """The text's value; raises yaml.YAMLError if it is not YAML, or if an alias is circular."""
+    return _own(yaml.load(text, Loader=_Loader), ())
+
+
+def _own(value: Any, around: tuple[int, ...]) -> Any:
+    """A copy without shared parts: an alias is a value of its own, free to be changed."""
+    if id(value) in around:
+        raise yaml.YAMLError("an alias leads back to what it stands in")
+    inner = (*around, id(value))
+    if isinstance(value, dict):
+        return {key: _own(item, inner) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_own(item, inner) for item in value]
+    return value
+
+
+Comment = Callable[[str], str | None]
+WIDEST = 60
+
+
+def yaml_text(tree: dict[str, Any], comment: Comment = lambda _: None) -> str:
+    """The text; `comment` is asked for each dotted key."""
+    lines = list(_mapping(tree, "", "", comment))
+    widths = [len(text) for text, said in lines if said and len(text) <= WIDEST]
+    width = max(widths, default=0)
+    return "\n".join(f"{text:{width}}  # {said}" if said else text for text, said in lines)
+
+
+Line = tuple[str, str | None]
+
+
+def _mapping(tree: dict[str, Any], key: str, indent: str, comment: Comment) -> Iterator[Line]:
+    for name, value in tree.items():
+        inner = f"{key}.{name}" if key else str(name)
+        yield from _entry(f"{indent}{scalar(name)}:", value, inner, f"{indent}  ", comment)
+
+
+def _entry(head: str, value: Any, key: str, indent: str, comment: Comment) -> Iterator[Line]:
+    if isinstance(value, dict) and value:
+        yield head, None
+        yield from _mapping(value, key, indent, comment)
+    elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        yield head, None
+        for position, item in enumerate(value):
+            yield from _item(item, f"{key}[{position}]", indent, comment)
+    else:
+        yield f"{head} {scalar(value)}", comment(key)
+
+
+def _item(item: Any, key: str, indent: str, comment: Comment) -> Iterator[Line]:
+    if not isinstance(item, dict) or not item:
+        yield f"{indent}- {scalar(item)}", comment(key)
+        return
+    lines = _mapping(item, key, f"{indent}  ", comment)
+    for position, (text, said) in enumerate(lines):
+        is_first = position == 0
+        yield (f"{indent}- {text[len(indent) + 2 :]}" if is_first else text), said
+
+
+def scalar(value: Any) -> str:
+    """A value on one line."""
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=10**6, allow_unicode=True)
+    return text.removesuffix("\n").removesuffix("\n...").strip()
+
+
+_LOADER = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+_MERGE = "tag:yaml.org,2002:merge"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A key, or a position in a list."""
+
+    key: str
+    """Dotted, list positions in brackets."""
+    line: int
+    value: yaml.Node
+
+
+def lines_of(text: str) -> dict[str, int]:
+    """Key to line; empty for a text that is not YAML."""
+    return {entry.key: entry.line for entry in entries_of(text)}
+
+
+def entries_of(text: str) -> Iterator[Entry]:
+    """Yields all entries of a text in order; none if the text is not YAML."""
+    try:
+        root = yaml.compose(text, Loader=_LOADER)
+    except yaml.YAMLError:
+        return
+    if root is not None:
+        yield from _walk(root, "")
+
+
+def _walk(node: yaml.Node, key: str, around: tuple[yaml.Node, ...] = ()) -> Iterator[Entry]:
+    if any(node is ancestor for ancestor in around):
+        return  # an alias of a node that contains it
+    inner = (*around, node)
+    if isinstance(node, yaml.MappingNode):
+        for name, value in sorted(node.value, key=lambda item: item[0].tag != _MERGE):
+            if name.tag == _MERGE:
+                yield from _walk(value, key, inner)
+                continue
+            child = f"{key}.{name.value}" if key else str(name.value)
+            yield Entry(child, name.start_mark.line + 1, value)
+            yield from _walk(value, child, inner)
+    elif isinstance(node, yaml.SequenceNode):
+        for position, value in enumerate(node.value):
+            child = f"{key}[{position}]"
+            yield Entry(child, value.start_mark.line + 1, value)
+            yield from _walk(value, child, inner)

@@ -1,0 +1,260 @@
+"""Arguments of a function that the user chose by name, checked against its signature."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from trinity.algorithm.advantage import ADVANTAGES
+from trinity.algorithm.algorithm_type import AlgorithmType, Part
+from trinity.algorithm.entropy import ENTROPY_LOSSES
+from trinity.algorithm.forms import GROUP_ADVANTAGE, POLICY_LOSS, TOKEN_ADVANTAGE, Form, form_of
+from trinity.algorithm.policy_loss import POLICY_LOSSES
+from trinity.algorithm.rollout_correction.settings import CorrectionSettings
+from trinity.algorithm.sample_strategy import SAMPLE_STRATEGIES
+from trinity.algorithm.signature import Signature, read_signature
+from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES, needs_of
+from trinity.algorithm.types import ALGORITHM_TYPES
+from trinity.config.error_collector import Gathered, all_of, did_you_mean
+from trinity.config.plan.parts import ResolvedAlgorithm
+from trinity.config.schema.algorithm import AlgorithmConfig
+from trinity.config.schema.base import Args
+from trinity.config.schema.choices import Mode
+from trinity.errors import UserError
+from trinity.plugins import load_plugins, plugin_dirs_from_environment
+
+
+def complete_arguments(
+    signature: Signature, given: Args, *, function: str, key: str, is_own: bool
+) -> Args:
+    """Merges the given arguments over the function's defaults (a user's function has its own).
+
+    Raises: UserError naming an argument that is unknown, wrong or missing.
+    """
+    known = signature.arguments
+    for name, value in given.items():
+        if name not in known and not signature.takes_any:
+            raise UserError(
+                f"`{function}` has no argument `{key}.{name}`{did_you_mean(name, known)}"
+            )
+        if name in known and not known[name].fits(value):
+            raise UserError(f"`{key}.{name}` must be {known[name].demand}, not {value!r}")
+    complete = {**({} if is_own else signature.defaults), **given}
+    for name, argument in known.items():
+        if argument.is_required and name not in complete:
+            raise UserError(f"`{function}` needs the argument `{key}.{name}`: give it")
+    return complete
+
+
+KL_CONTROLLER = "trinity.algorithm.kl.controller.kl_controller"
+
+
+class Functions(Protocol):
+    """A registry of functions of any kind."""
+
+    @property
+    def builtins(self) -> Mapping[str, str]:
+        """Dotted paths by name."""
+
+    def names(self) -> list[str]:
+        """Every name."""
+
+    def get(self, key: str) -> object:
+        """The function with this name or at this dotted path."""
+
+
+_OWN: dict[Part, tuple[tuple[Functions, Form], ...]] = {
+    "advantage_fn": ((ADVANTAGES, GROUP_ADVANTAGE), (TOKEN_ADVANTAGES, TOKEN_ADVANTAGE)),
+    "policy_loss_fn": ((POLICY_LOSSES, POLICY_LOSS),),
+}
+"""Parts that users may bring."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundPart:
+    """A function, not called yet."""
+
+    part: Part
+    name: str
+    signature: Signature
+    form: Form | None = None
+    """How it is called, for parts that users may bring."""
+    is_own: bool = False
+    """True for a user's function."""
+
+    def arguments(self, declared: Args, given: Args) -> Args:
+        """Merges the user's arguments over the type's and the defaults (a user's part has its own).
+
+        Raises: UserError naming an argument that is unknown, wrong or missing.
+        """
+        return complete_arguments(
+            self.signature,
+            {**declared, **given},
+            function=self.name,
+            key=f"algorithm.{self.part}_args",
+            is_own=self.is_own,
+        )
+
+
+def find_part(part: Part, name: str) -> FoundPart:
+    """The function with this name; `none` accepts and ignores the arguments of its kind.
+
+    Raises: UserError when there is none, or its signature does not fit the part.
+    """
+    if part in ("kl_penalty_fn", "kl_loss_fn"):
+        return FoundPart(part=part, name=name, signature=read_signature(KL_CONTROLLER))
+    if part == "sample_strategy":
+        return _builtin(part, name, SAMPLE_STRATEGIES.builtins)
+    if part == "entropy_loss_fn":
+        known = ENTROPY_LOSSES.builtins
+        return _builtin(part, name, {**known, "none": known["default"]})
+    for registry, form in _OWN[part]:
+        if path := registry.builtins.get(name):
+            signature = read_signature(path)
+            return FoundPart(part=part, name=name, signature=signature, form=form)
+    return _own(part, name)
+
+
+def _builtin(part: Part, name: str, known: Mapping[str, str]) -> FoundPart:
+    if name not in known:
+        raise UserError(f"`algorithm.{part}: {name}` is not supported{did_you_mean(name, known)}")
+    return FoundPart(part=part, name=name, signature=read_signature(known[name]))
+
+
+def _own(part: Part, name: str) -> FoundPart:
+    """Imports a user's function, so that its errors are found now and not in a service."""
+    function, forms = _function(part, name)
+    try:
+        form, signature = form_of(function, forms)
+    except UserError as error:
+        raise UserError(f"`algorithm.{part}: {name}` {error}") from error
+    return FoundPart(part=part, name=name, signature=signature, form=form, is_own=True)
+
+
+def _function(part: Part, name: str) -> tuple[object, tuple[Form, ...]]:
+    """The function with this name, and the call forms allowed for it."""
+    own = _OWN[part]
+    load_plugins(plugin_dirs_from_environment())
+    for registry, form in own:
+        if name in registry.names():
+            return registry.get(name), (form,)
+    if "." in name:
+        return own[0][0].get(name), tuple(form for _, form in own)
+    names = [known for registry, _ in own for known in registry.names()]
+    raise UserError(
+        f"`algorithm.{part}: {name}` is not supported{did_you_mean(name, names)} "
+        "(a dotted path names a function of your own)"
+    )
+
+
+PARTS: tuple[Part, ...] = (
+    "sample_strategy",
+    "advantage_fn",
+    "policy_loss_fn",
+    "kl_penalty_fn",
+    "kl_loss_fn",
+    "entropy_loss_fn",
+)
+AGG_MODES_OF_LOSSES = {"gspo": "seq-mean-token-mean", "gspo_token": "seq-mean-token-mean"}
+"""Losses whose tokens share one ratio per row average over rows."""
+_OF_ROLLOUTS: tuple[Part, ...] = ("sample_strategy", "advantage_fn", "kl_penalty_fn")
+"""Parts that are not used if the rows are data."""
+
+
+def resolve_algorithm(config: AlgorithmConfig, mode: Mode, stage: str) -> ResolvedAlgorithm:
+    """Returns all parts with all their arguments.
+
+    Raises: UserError naming the stage and each setting that cannot be used.
+    """
+    try:
+        return _resolved(config, _type_of(config.algorithm_type, mode))
+    except UserError as error:
+        lines = str(error).splitlines()
+        raise UserError("\n".join(f"stage `{stage}`: {line}" for line in lines)) from error
+
+
+def _type_of(name: str, mode: Mode) -> AlgorithmType:
+    if name not in ALGORITHM_TYPES.names():
+        load_plugins(plugin_dirs_from_environment())
+    if name not in ALGORITHM_TYPES.names():
+        raise UserError(
+            f"`algorithm.algorithm_type: {name}` is not supported"
+            f"{did_you_mean(name, ALGORITHM_TYPES.names())}"
+        )
+    declared = ALGORITHM_TYPES.get(name)
+    if not isinstance(declared, AlgorithmType):
+        raise UserError(
+            f"`algorithm.algorithm_type: {name}` is registered as {type(declared).__name__}: "
+            "register a trinity.algorithm.algorithm_type.AlgorithmType"
+        )
+    if mode not in declared.modes:
+        raise UserError(
+            f"`algorithm.algorithm_type: {name}` runs in `mode: {declared.modes[0]}`, "
+            f"not in `mode: {mode}`: change one of the two"
+        )
+    return declared
+
+
+def _resolved(config: AlgorithmConfig, declared: AlgorithmType) -> ResolvedAlgorithm:
+    gathered = Gathered()
+    parts = gathered.of(lambda: all_of([partial(_part, part, config, declared) for part in PARTS]))
+    repeat_times = gathered.of(lambda: _repeat_times(config, declared))
+    gathered.raise_all()
+    assert parts and repeat_times
+    values: dict[str, object] = {}
+    for found, arguments in parts:
+        values |= {found.part: found.name, f"{found.part}_args": arguments}
+    advantage = next(found for found, _ in parts if found.part == "advantage_fn")
+    has_rollouts = declared.schema == "experience"
+    return ResolvedAlgorithm.model_validate(
+        {
+            **values,
+            "algorithm_type": declared.name,
+            "row_schema": declared.schema,
+            "repeat_times": repeat_times,
+            "advantage_in_trainer": advantage.form is TOKEN_ADVANTAGE,
+            "loss_agg_mode": config.loss_agg_mode or _agg_mode(config.policy_loss_fn, declared),
+            "needs_critic": _needs_critic(advantage, declared),
+            "can_balance_batch": declared.can_balance_batch,
+            "bypass_old_logprobs": config.bypass_old_logprobs or not has_rollouts,
+            "rollout_correction": config.rollout_correction.settings
+            if has_rollouts
+            else CorrectionSettings(),
+        }
+    )
+
+
+def _part(part: Part, config: AlgorithmConfig, declared: AlgorithmType) -> tuple[FoundPart, Args]:
+    """The user's choice or the type's; the type's arguments go with the type's choice only."""
+    default: str = getattr(declared, part)
+    is_ignored = declared.schema != "experience" and part in _OF_ROLLOUTS
+    chosen: str | None = None if is_ignored else getattr(config, part)
+    arguments: Args = {} if is_ignored else getattr(config, f"{part}_args")
+    found = find_part(part, chosen or default)
+    own = dict(declared.args.get(part, {})) if found.name == default else {}
+    return found, found.arguments(own, arguments)
+
+
+def _repeat_times(config: AlgorithmConfig, declared: AlgorithmType) -> int:
+    times = config.repeat_times or declared.repeat_times
+    if times < declared.min_repeat_times:
+        raise UserError(
+            f"{declared.name} compares the runs of one task, with "
+            f"`algorithm.repeat_times: {times}` there are none: give "
+            f"{declared.min_repeat_times} or more"
+        )
+    return times
+
+
+def _agg_mode(chosen_loss: str | None, declared: AlgorithmType) -> str:
+    """The type's mode for the type's loss; some other losses have a mode of their own."""
+    if chosen_loss in (None, declared.policy_loss_fn):
+        return declared.loss_agg_mode
+    return AGG_MODES_OF_LOSSES.get(chosen_loss, declared.loss_agg_mode)
+
+
+def _needs_critic(advantage: FoundPart, declared: AlgorithmType) -> bool:
+    """True if the advantage needs values; for a user's own advantage the type decides."""
+    if advantage.is_own:
+        return declared.needs_critic and advantage.form is TOKEN_ADVANTAGE
+    return "values" in needs_of(advantage.name)

@@ -1,0 +1,417 @@
+"""The order in which rows are drawn, checked and with its defaults filled in."""
+
+import math
+from collections.abc import Sequence
+from decimal import Decimal
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from trinity.algorithm.algorithm_type import RowSchema
+from trinity.config.error_collector import all_of
+from trinity.config.plan.lengths import Lengths
+from trinity.config.plan.parts import (
+    ExternalAccess,
+    ResolvedAlgorithm,
+    ResolvedExperienceBuffer,
+    ResolvedTaskset,
+    Sampling,
+    Selector,
+)
+from trinity.config.plan.pipelines import has_inputs, piped, with_inputs
+from trinity.config.plan.replay import resolve_replay
+from trinity.config.plan.task_storage import database_address, located_file, resolve_path
+from trinity.config.schema.buffer import ExplorerInput
+from trinity.config.schema.choices import DifficultyConfig, Mode
+from trinity.config.schema.data import DataSelectorConfig, ExperienceBufferConfig, TasksetConfig
+from trinity.config.schema.experiment import Config
+from trinity.config.schema.model import ExternalAccessConfig, ModelConfig
+from trinity.errors import UserError
+
+ANCHORS = 2
+
+
+def resolve_selector(selector: DataSelectorConfig, seed: int, key: str) -> Selector:
+    """Returns the selector; raises UserError if its features or arguments do not fit it."""
+    _check_features(selector, key)
+    return Selector(
+        selector_type=selector.selector_type,
+        seed=seed if selector.seed is None else selector.seed,
+        feature_keys=selector.feature_keys,
+        difficulty=_difficulty(selector, key),
+    )
+
+
+def check_feedback(selector: DataSelectorConfig, mode: Mode, key: str) -> None:
+    """Requires a trainer for a selector that learns from its batches.
+
+    Raises: UserError if the selector would learn nothing.
+    """
+    if selector.selector_type == "difficulty_based" and mode == "explore":
+        raise UserError(
+            f"{key}.data_selector.selector_type`: difficulty_based learns from the batches of a "
+            "trainer, which `mode: explore` has none of: choose another"
+        )
+
+
+def _check_features(selector: DataSelectorConfig, key: str) -> None:
+    num_keys, kind = len(selector.feature_keys), selector.selector_type
+    if kind == "difficulty_based" and num_keys != ANCHORS:
+        raise UserError(
+            f"{key}.data_selector.feature_keys` has {num_keys} columns: difficulty_based takes "
+            "two, the pass rates of a weak and of a strong model"
+        )
+    if kind == "offline_easy2hard" and not num_keys:
+        raise UserError(
+            f"{key}.data_selector.feature_keys` is missing: offline_easy2hard sorts by it, "
+            "name a column of numbers that are larger for easier rows"
+        )
+    if num_keys and kind not in ("difficulty_based", "offline_easy2hard"):
+        raise UserError(f"{key}.data_selector.feature_keys` means nothing to {kind}: remove it")
+
+
+def _difficulty(selector: DataSelectorConfig, key: str) -> DifficultyConfig | None:
+    if selector.selector_type != "difficulty_based":
+        if selector.kwargs:
+            raise UserError(
+                f"{key}.data_selector.kwargs` means nothing to {selector.selector_type}: remove it"
+            )
+        return None
+    try:
+        return DifficultyConfig.model_validate(selector.kwargs)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = ".".join(map(str, first["loc"]))
+        known = ", ".join(DifficultyConfig.model_fields)
+        raise UserError(
+            f"{key}.data_selector.kwargs.{name}`: {first['msg'].lower()}; the arguments of "
+            f"difficulty_based are {known}"
+        ) from error
+
+
+def check_queue(tasksets: Sequence[ResolvedTaskset], config: Config, key: str) -> None:
+    """Checks a queue: its length is unknown in advance, and its order is the order of arrival."""
+    for taskset in tasksets:
+        if taskset.storage_type != "queue":
+            continue
+        if len(tasksets) > 1:
+            raise UserError(
+                f"{key}`: `{taskset.name}` is a queue, which cannot be mixed with other tasksets: "
+                "submit all tasks to it, or give it a stage of its own"
+            )
+        if taskset.selector.selector_type != "sequential":
+            raise UserError(
+                f"{key}`: `{taskset.name}` is a queue, which gives tasks as they come: "
+                "remove its `data_selector`"
+            )
+        if config.buffer.total_steps is None and config.trainer.total_steps is None:
+            raise UserError(
+                f"{key}`: `{taskset.name}` is a queue, which has no epochs: give "
+                "`buffer.total_steps`"
+            )
+
+
+def check_evaluated(taskset: TasksetConfig, key: str, *, is_eval: bool) -> None:
+    """Rejects a queue for evaluation, which needs the same tasks every time."""
+    if is_eval and taskset.storage_type == "queue":
+        raise UserError(
+            f"{key}.storage_type`: an evaluation takes the same tasks each time, which a queue "
+            "does not have: give client"
+        )
+
+
+FEEDBACK_SECONDS = 30 * 24 * 3600.0
+"""How much longer rewards that come from people may take, unless the user says how long."""
+
+
+def absolute(path: str) -> str:
+    """The absolute path, `~` expanded; relative ones lie under the current directory."""
+    return str(Path(path).expanduser().absolute())
+
+
+def resolve_train_tasksets(
+    config: Config, lengths: Lengths, repeat_times: int, stage: str
+) -> tuple[ResolvedTaskset, ...]:
+    """The tasks to train on."""
+    explorer_input = config.buffer.explorer_input
+    key = f"stage `{stage}`: `buffer.explorer_input.taskset"
+    if explorer_input.taskset is not None and explorer_input.tasksets:
+        raise UserError(f"{key}` and `tasksets` are both given: list all of them in `tasksets`")
+    if explorer_input.taskset is None and not explorer_input.tasksets:
+        raise UserError(f"{key}` is missing: `mode: {config.mode}` needs tasks to explore")
+    named = [
+        (f"{key}s[{i}]", f"taskset_{i}", taskset)
+        for i, taskset in enumerate(explorer_input.tasksets)
+    ]
+    if explorer_input.taskset is not None:
+        named = [(key, "taskset", explorer_input.taskset)]
+    named[0] = (*named[0][:2], with_inputs(config, named[0][2]))
+    resolve = partial(
+        _resolve, config=config, lengths=lengths, repeat_times=repeat_times, is_eval=False
+    )
+    tasksets = all_of(
+        [partial(resolve, taskset, key=at, default_name=name) for at, name, taskset in named]
+    )
+    check_queue(tasksets, config, f"{key}s")
+    return (piped(config, tasksets[0], stage), *tasksets[1:])
+
+
+def resolve_eval_tasksets(
+    config: Config, lengths: Lengths, stage: str
+) -> tuple[ResolvedTaskset, ...]:
+    """The tasks to evaluate on."""
+    resolve = partial(_resolve, config=config, lengths=lengths, is_eval=True)
+    return all_of(
+        [
+            partial(
+                resolve,
+                taskset,
+                key=f"stage `{stage}`: `buffer.explorer_input.eval_tasksets[{i}]",
+                default_name=f"eval_taskset_{i}",
+                repeat_times=taskset.repeat_times,
+            )
+            for i, taskset in enumerate(config.buffer.explorer_input.eval_tasksets)
+        ]
+    )
+
+
+def check_names(names: Sequence[str], stage: str) -> None:
+    """Checks that names are unique: the name of tasks or rows is their key in the buffer."""
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(
+                f"stage `{stage}`: two of the tasksets and auxiliary buffers of `buffer` are "
+                f"called `{name}`: give each its own name"
+            )
+
+
+def resolve_experience_buffer(
+    config: Config, mode: Mode, schema: RowSchema, stage: str
+) -> ResolvedExperienceBuffer:
+    """Resolves the trainer's rows: rollouts, or data in mode train."""
+    buffer = config.buffer.trainer_input.experience_buffer
+    key = f"stage `{stage}`: `buffer.trainer_input.experience_buffer"
+    if mode != "train" or schema == "experience":
+        made = _resolve_buffer(buffer, buffer.name, "queue", config.seed, key)
+        return made.model_copy(update={"max_read_timeout": _max_read_timeout(config, buffer)})
+    if buffer.storage_type == "queue" and not (buffer.path or has_inputs(config)):
+        raise UserError(
+            f"{key}.storage_type: queue` does not go with `mode: train`, where nothing fills it: "
+            "give `storage_type: file` or `sql` and a `path`"
+        )
+    buffer = with_inputs(config, buffer)
+    rows = _resolve_buffer(buffer, buffer.name, _rows_storage(buffer, key), config.seed, key)
+    return piped(config, rows, stage)
+
+
+def _max_read_timeout(config: Config, buffer: ExperienceBufferConfig) -> float:
+    """The written value, else the default plus the time that awaited rewards may take."""
+    if not config.buffer.await_feedback or "max_read_timeout" in buffer.model_fields_set:
+        return buffer.max_read_timeout
+    return buffer.max_read_timeout + (config.buffer.feedback_timeout or FEEDBACK_SECONDS)
+
+
+def resolve_auxiliary_buffers(config: Config, stage: str) -> tuple[ResolvedExperienceBuffer, ...]:
+    """Rows of data that go into batches beside the explorer's, called by their keys."""
+    buffers = config.buffer.trainer_input.auxiliary_buffers
+    keys = {
+        name: f"stage `{stage}`: `buffer.trainer_input.auxiliary_buffers.{name}" for name in buffers
+    }
+    return all_of(
+        [
+            partial(_resolve_auxiliary, buffer, name, config.seed, keys[name])
+            for name, buffer in buffers.items()
+        ]
+    )
+
+
+def _resolve_auxiliary(
+    buffer: ExperienceBufferConfig, name: str, seed: int, key: str
+) -> ResolvedExperienceBuffer:
+    if buffer.storage_type == "queue":
+        raise UserError(f"{key}.storage_type: queue` is never filled: give file")
+    if buffer.source_run:
+        raise UserError(
+            f"{key}.source_run`: experiences of another run are trained on by themselves: "
+            "write it in `experience_buffer`, with `mode: train`"
+        )
+    return _resolve_buffer(buffer, name, _rows_storage(buffer, key), seed, key)
+
+
+def _rows_storage(buffer: ExperienceBufferConfig, key: str) -> Literal["file", "sql"]:
+    """Returns the storage of rows of data.
+
+    Raises: UserError if the keys do not go together.
+    """
+    storage: Literal["file", "sql"] = "sql" if buffer.storage_type == "sql" else "file"
+    if not buffer.path:
+        raise UserError(f"{key}.path` is missing: `storage_type: {storage}` reads it")
+    if buffer.table and storage == "file":
+        raise UserError(f"{key}.table` goes with `storage_type: sql` only: remove one of the two")
+    return storage
+
+
+def _located(buffer: ExperienceBufferConfig, storage_type: str, key: str) -> str | None:
+    """Path of the rows; None for an explorer's, which are in the buffer whatever path is given."""
+    if not buffer.path or storage_type == "queue":
+        return None
+    return (
+        database_address(buffer.path, key) if storage_type == "sql" else located_file(buffer.path)
+    )
+
+
+def _resolve_buffer(
+    buffer: ExperienceBufferConfig,
+    name: str,
+    storage_type: Literal["queue", "file", "sql"],
+    seed: int,
+    key: str,
+) -> ResolvedExperienceBuffer:
+    if buffer.data_selector.selector_type == "difficulty_based":
+        raise UserError(
+            f"{key}.data_selector.selector_type`: difficulty_based learns from rollouts, which "
+            "rows of data have none of: choose another"
+        )
+    replay = resolve_replay(buffer, key)
+    if replay is not None and storage_type != "queue":
+        raise UserError(
+            f"{key}.replay_buffer.enable` orders what an explorer makes; rows of data come in "
+            "the order of `data_selector`, and again with `buffer.total_epochs`: remove it"
+        )
+    return ResolvedExperienceBuffer(
+        name=name or "experience_buffer",
+        storage_type=storage_type,
+        path=_located(buffer, storage_type, key),
+        table=buffer.table or name if storage_type == "sql" else None,
+        split=buffer.split,
+        subset_name=buffer.subset_name,
+        format=buffer.format,
+        selector=resolve_selector(buffer.data_selector, seed, key),
+        max_read_timeout=buffer.max_read_timeout,
+        replay=replay,
+    )
+
+
+def _resolve(
+    taskset: TasksetConfig,
+    *,
+    config: Config,
+    lengths: Lengths,
+    key: str,
+    default_name: str,
+    repeat_times: int,
+    is_eval: bool,
+) -> ResolvedTaskset:
+    check_evaluated(taskset, key, is_eval=is_eval)
+    if not is_eval:
+        check_feedback(taskset.data_selector, config.mode, key)
+    defaults = config.buffer.explorer_input
+    reward = taskset.default_reward_fn_type or defaults.default_reward_fn_type
+    return ResolvedTaskset(
+        name=taskset.name or default_name,
+        storage_type=taskset.storage_type,
+        path=resolve_path(taskset, key),
+        table=(taskset.table or taskset.name or default_name)
+        if taskset.storage_type == "sql"
+        else None,
+        split=taskset.split,
+        subset_name=taskset.subset_name,
+        is_eval=is_eval,
+        repeat_times=repeat_times,
+        workflow=taskset.default_workflow_type
+        or _default_workflow(defaults, is_eval)
+        or _usual_workflow(taskset, reward),
+        workflow_args=taskset.workflow_args,
+        reward=reward,
+        reward_args=taskset.reward_fn_args,
+        format=taskset.format,
+        sampling=_sampling(taskset, config.model, lengths),
+        selector=resolve_selector(taskset.data_selector, config.seed, key),
+    )
+
+
+def _default_workflow(defaults: ExplorerInput, is_eval: bool) -> str | None:
+    for_eval = defaults.default_eval_workflow_type if is_eval else None
+    return for_eval or defaults.default_workflow_type
+
+
+def _usual_workflow(taskset: TasksetConfig, reward: str | None) -> str:
+    """Default workflow, one question and one answer: scored by the named reward, else as maths."""
+    has_reward = reward is not None or bool(taskset.format.reward_fn_key)
+    return "simple_workflow" if has_reward else "math_workflow"
+
+
+def _sampling(taskset: TasksetConfig, model: ModelConfig, lengths: Lengths) -> Sampling:
+    own = taskset.rollout_args
+    max_tokens = lengths.response if own.max_tokens is None else own.max_tokens
+    return Sampling(
+        temperature=model.temperature if own.temperature is None else own.temperature,
+        top_p=model.top_p if own.top_p is None else own.top_p,
+        top_k=model.top_k if own.top_k is None else own.top_k,
+        max_tokens=max_tokens,
+        min_tokens=min(lengths.min_response, max_tokens - 1),
+        repetition_penalty=model.repetition_penalty,
+        logprobs=model.logprobs if own.logprobs is None else own.logprobs,
+    )
+
+
+def count_expert_rows(algorithm: ResolvedAlgorithm, train_batch_size: int, stage: str) -> int:
+    """Rows of data in each batch, beside the rollouts.
+
+    Raises: UserError if the strategy rejects its arguments, or if no row is left to rollouts.
+    """
+    try:
+        ratio = algorithm.sampling.expert_data_ratio
+    except UserError as error:
+        raise UserError(f"stage `{stage}`: `algorithm.sample_strategy_args`: {error}") from error
+    # Decimal as written: 0.07 of 100 rows are 7; the binary fraction would make them 8.
+    num_rows = math.ceil(Decimal(str(ratio)) * train_batch_size)
+    if num_rows >= train_batch_size:
+        raise UserError(
+            f"stage `{stage}`: `expert_data_ratio: {ratio}` of a batch of {train_batch_size} rows "
+            "leaves none to rollouts: lower it, or raise `buffer.train_batch_size`"
+        )
+    return num_rows
+
+
+def is_external(config: Config) -> bool:
+    """True if a model served elsewhere takes the place of the policy."""
+    rollout = config.explorer.rollout_model
+    return config.model.external_model.enable or rollout.engine_type == "external"
+
+
+def resolve_external_model(config: Config, stage: str) -> ExternalAccess | None:
+    """Returns the access to the external model, if there is one.
+
+    Raises: UserError when it is to be trained, or has no name.
+    """
+    if not is_external(config):
+        return None
+    if config.mode not in ("bench", "explore"):
+        raise UserError(
+            f"stage `{stage}`: a model that others serve (`model.external_model.enable`) tells no "
+            f"log-probabilities that `mode: {config.mode}` could train on: give `mode: bench` or "
+            "`explore`, or make it one of `explorer.auxiliary_models`"
+        )
+    if config.mode == "bench" and not config.buffer.explorer_input.eval_tasksets:
+        raise UserError(
+            f"stage `{stage}`: `buffer.explorer_input.eval_tasksets` is missing: "
+            "`mode: bench` evaluates the model on them"
+        )
+    return external_access(config.model.external_model, "model.external_model", stage)
+
+
+def external_access(given: ExternalAccessConfig, key: str, stage: str) -> ExternalAccess:
+    """Returns the access to a model; raises UserError if the model has no name."""
+    if not given.model_name:
+        raise UserError(
+            f"stage `{stage}`: `{key}.model_name` is missing: "
+            "give the name that the model has where others serve it"
+        )
+    return ExternalAccess(
+        base_url_env=given.base_url_env,
+        api_key_env=given.api_key_env,
+        model_name=given.model_name,
+    )

@@ -1,0 +1,127 @@
+"""The four lengths of a sequence, derived from those that the user gave."""
+
+import math
+from decimal import Decimal
+from typing import Literal, NamedTuple
+
+from trinity.config.schema.experiment import Config
+from trinity.config.schema.explorer import AuxiliaryModelConfig
+from trinity.config.schema.model import ModelConfig
+from trinity.errors import UserError
+
+
+class Lengths(NamedTuple):
+    """Lengths in tokens."""
+
+    model: int
+    prompt: int
+    response: int
+    min_response: int
+
+
+def resolve_lengths(model: ModelConfig, stage: str) -> Lengths:
+    """Prompt and response share the sequence; a missing length is what the others leave."""
+    return _resolve(model, model.min_response_tokens, "model", stage)
+
+
+def resolve_auxiliary_lengths(
+    model: AuxiliaryModelConfig, of_policy: Lengths, at: str, stage: str
+) -> Lengths:
+    """The policy's lengths under the model's own; without a total, the policy's parts fill in."""
+    shortest = model.min_response_tokens
+    shortest = of_policy.min_response if shortest is None else shortest
+    prompt, response = model.max_prompt_tokens, model.max_response_tokens
+    total = model.max_model_len
+    if total is None:
+        total = of_policy.model if prompt is None and response is None else None
+        prompt, response = prompt or of_policy.prompt, response or of_policy.response
+    merged = AuxiliaryModelConfig.model_construct(
+        max_model_len=total, max_prompt_tokens=prompt, max_response_tokens=response
+    )
+    return _resolve(merged, shortest, at, stage)
+
+
+def _resolve(
+    model: ModelConfig | AuxiliaryModelConfig, shortest: int, at: str, stage: str
+) -> Lengths:
+    prompt, response = model.max_prompt_tokens, model.max_response_tokens
+    total = model.max_model_len
+    if total is None:
+        if prompt is None or response is None:
+            raise UserError(
+                f"stage `{stage}`: `{at}.max_model_len` is missing: give it, "
+                f"or both `{at}.max_prompt_tokens` and `{at}.max_response_tokens`"
+            )
+        total = prompt + response
+    if total < 2:
+        raise UserError(
+            f"stage `{stage}`: `{at}.max_model_len: {total}` "
+            "holds no prompt and response: give 2 or more"
+        )
+    if prompt is not None and response is not None and prompt + response > total:
+        raise UserError(
+            f"stage `{stage}`: `{at}.max_prompt_tokens: {prompt}` and `{at}.max_response_tokens: "
+            f"{response}` exceed `{at}.max_model_len: {total}`: "
+            f"shorten them, or give {prompt + response}"
+        )
+    prompt, response = _share(total, prompt, response)
+    return Lengths(total, prompt, response, shortest if shortest < response else response - 1)
+
+
+def _share(total: int, prompt: int | None, response: int | None) -> tuple[int, int]:
+    if prompt is None and response is None:
+        return total // 2, total - total // 2
+    if prompt is None:
+        response = min(response or total, total - 1)
+        return total - response, response
+    prompt = min(prompt, total - 1)
+    return prompt, total - prompt if response is None else response
+
+
+class TotalSteps(NamedTuple):
+    """Steps of a stage; None if the data's size decides."""
+
+    explore: int | None
+    train: int | None
+
+
+def total_steps(
+    config: Config, *, rows_per_train_step: int, rows_per_explore_step: int
+) -> TotalSteps:
+    """Steps that the configuration alone fixes; `rows_per_explore_step` is 0 without an explorer.
+
+    Rows are those of rollouts; other rows of a batch are not counted.
+    """
+    explore, train = config.buffer.total_steps, config.trainer.total_steps
+    if config.mode == "explore":
+        return TotalSteps(explore, train=None)
+    if config.mode in ("bench", "serve"):
+        return TotalSteps(explore=0, train=None)
+    if rows_per_explore_step == 0:
+        return TotalSteps(explore=0, train=_least(explore, train))
+    if train is not None:
+        explore = _least(explore, -(-train * rows_per_train_step // rows_per_explore_step))
+    if explore is not None:
+        rows = explore * rows_per_explore_step
+        made = train_steps_from(rows, rows_per_train_step, config.buffer.short_batch)
+        train = _least(train, made)
+    return TotalSteps(explore, train)
+
+
+def train_steps_from(
+    rows: int, rows_per_train_step: int, short_batch: Literal["train", "fail"]
+) -> int:
+    """Batches that `rows` make; a short last one counts if short batches are trained."""
+    last = rows_per_train_step - 1 if short_batch == "train" else 0
+    return (rows + last) // rows_per_train_step
+
+
+def _least(*numbers: int | None) -> int | None:
+    return min((number for number in numbers if number is not None), default=None)
+
+
+def needed_tasks(config: Config) -> int:
+    """Tasks of an explore step that must end: all of them, unless `over_rollout` says less."""
+    # Decimal as written: of 10 tasks 0.7 leaves 3; the binary fraction would make it 4.
+    share = 1 - Decimal(str(config.explorer.over_rollout.ratio))
+    return math.ceil(share * config.buffer.batch_size)

@@ -1,0 +1,232 @@
+"""Hugging Face hub names that a plan uses, and the local snapshots of those in the cache."""
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from trinity.config.error_collector import all_of
+from trinity.config.plan.data import external_access
+from trinity.config.plan.lengths import Lengths, resolve_auxiliary_lengths
+from trinity.config.plan.parts import (
+    AuxiliaryModel,
+    ResolvedExperienceBuffer,
+    ResolvedTaskset,
+    Sampling,
+)
+from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
+from trinity.config.plan.task_storage import is_hub_name
+from trinity.config.schema.experiment import Config
+from trinity.config.schema.explorer import AuxiliaryModelConfig
+from trinity.config.schema.model import ModelConfig
+from trinity.errors import UserError
+
+Kind = Literal["model", "dataset"]
+Rows = ResolvedTaskset | ResolvedExperienceBuffer
+"""Tasks, or rows to train on."""
+_OFF = {"", "0", "no", "off", "false"}
+
+
+@dataclass(frozen=True, slots=True)
+class HubName:
+    """A model or dataset, and where the configuration names it."""
+
+    kind: Kind
+    name: str
+    place: str
+    """Its name in messages."""
+
+
+def to_fetch(plan: ExperimentPlan) -> tuple[HubName, ...]:
+    """The names that are neither a directory nor in the cache, each once."""
+    named = {(name.kind, name.name): name for stage in plan.stages for name in _named(stage)}
+    return tuple(name for name in named.values() if newest_snapshot(name.kind, name.name) is None)
+
+
+def dataset_of(rows: Rows) -> str | None:
+    """The name on the hub that rows are read from; None if they are read from elsewhere."""
+    is_dataset = rows.storage_type == "file" and rows.path and is_hub_name(rows.path)
+    return rows.path if is_dataset else None
+
+
+def is_offline() -> bool:
+    """True if the hub must not be contacted."""
+    return os.environ.get("HF_HUB_OFFLINE", "").lower() not in _OFF
+
+
+def refuse_offline(hub_name: HubName) -> None:
+    """Raises UserError if a name is not in the cache and may not be downloaded."""
+    if is_offline() and newest_snapshot(hub_name.kind, hub_name.name) is None:
+        raise UserError(
+            f"{hub_name.place} is neither a directory nor in the hub's cache, and HF_HUB_OFFLINE "
+            "keeps it from being fetched: fetch it first, or unset the variable"
+        )
+
+
+def newest_snapshot(kind: Kind, name: str) -> Path | None:
+    """The directory in which the hub's client keeps it; None if it was never fetched."""
+    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+    cache = Path(os.environ.get("HF_HUB_CACHE", home / "hub")).expanduser()
+    snapshots = cache / f"{kind}s--{name.replace('/', '--')}" / "snapshots"
+    found = [entry for entry in snapshots.glob("*") if entry.is_dir()]
+    return max(found, key=lambda entry: entry.stat().st_mtime, default=None)
+
+
+def _named(stage: StagePlan) -> Iterator[HubName]:
+    """Yields the stage's names; of a name used twice the last counts, so the policy comes late."""
+    for position, model in enumerate(stage.auxiliary_models):
+        if model.external is None:
+            key = f"explorer.auxiliary_models[{position}].model_path"
+            yield from _model(model.model_path, key)
+    yield from _model(stage.critic_model_path or "", "model.critic_model_path")
+    if stage.external_model is None:
+        yield from _model(stage.model_path, "model.model_path")
+    for what, rows in _read_rows(stage):
+        if name := dataset_of(rows):
+            yield HubName("dataset", name, f"{what} `{rows.name}`, `path: {name}`")
+
+
+def _read_rows(stage: StagePlan) -> Iterator[tuple[str, Rows]]:
+    """The rows read, each with a noun for messages; the expert buffer only if it is mixed in."""
+    yield from (("taskset", taskset) for taskset in (*stage.tasksets, *stage.eval_tasksets))
+    yield "experience buffer", stage.experience_buffer
+    if stage.expert_buffer is not None:
+        yield "auxiliary buffer", stage.expert_buffer
+
+
+def _model(path: str, key: str) -> Iterator[HubName]:
+    if path and not os.path.isabs(path):
+        yield HubName("model", path, f"`{key}: {path}`")
+
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+
+
+def located_model(model: ModelConfig, stage: str) -> str:
+    """Absolute directory of the model; a name such as `Qwen/Qwen2.5-0.5B` stays unchanged."""
+    path = model.model_path
+    if not path:
+        raise UserError(
+            f"stage `{stage}`: `model.model_path` is missing: "
+            "give the directory of a model in Hugging Face's layout"
+        )
+    return _located(path)
+
+
+def located_if_given(model: ModelConfig) -> str:
+    """The same, but empty if there is none: for a policy that another model replaces."""
+    return _located(model.model_path) if model.model_path else ""
+
+
+def located_auxiliary(path: str, at: str, stage: str) -> str:
+    """The same for a model beside the policy."""
+    if not path:
+        raise UserError(
+            f"stage `{stage}`: `{at}.model_path` is missing: "
+            "give the directory of a model in Hugging Face's layout"
+        )
+    return _located(path)
+
+
+def located_critic(model: ModelConfig, stage: str) -> str:
+    """The same for the model that the critic starts from: the policy's unless it has its own."""
+    path = model.critic_model_path
+    return _located(path) if path else located_model(model, stage)
+
+
+def _located(path: str) -> str:
+    directory = Path(path).expanduser()
+    is_hub_name = _HUB_NAME.fullmatch(path) and not Path(path).parent.exists()
+    return path if is_hub_name and not directory.exists() else str(directory.absolute())
+
+
+def chat_template_of(model: ModelConfig, stage: str) -> str | None:
+    """The text of the user's chat template, None for the tokenizer's own."""
+    if model.chat_template_path is None:
+        return model.custom_chat_template
+    if model.custom_chat_template is not None:
+        raise UserError(
+            f"stage `{stage}`: `model.custom_chat_template` and `model.chat_template_path` "
+            "are both given: remove one"
+        )
+    try:
+        return Path(model.chat_template_path).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise UserError(
+            f"stage `{stage}`: `model.chat_template_path: {model.chat_template_path}` "
+            f"cannot be read ({why}): give a text file, from {Path.cwd()} on or by its whole path"
+        ) from error
+
+
+def local_model_directory(model_path: str, key: str = "model.model_path") -> Path | None:
+    """The directory of a planned `model_path`; None for a model that is still on the hub."""
+    if os.path.isabs(model_path):
+        if not Path(model_path).is_dir():
+            raise UserError(
+                f"there is no model directory {model_path}: create it or correct `{key}`"
+            )
+        return Path(model_path)
+    refuse_offline(HubName("model", model_path, f"`{key}: {model_path}`"))
+    return newest_snapshot("model", model_path)
+
+
+def resolve_auxiliary_models(
+    config: Config, lengths: Lengths, stage: str
+) -> tuple[AuxiliaryModel, ...]:
+    """The auxiliary models in order, with every default filled in.
+
+    Raises: UserError with a line for each error.
+    """
+    configs = config.explorer.auxiliary_models
+    found = all_of([partial(_resolve, config, i, lengths, stage) for i in range(len(configs))])
+    names = [model.name for model in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(
+                f"stage `{stage}`: two of `explorer.auxiliary_models` are called `{name}`: "
+                "give each a `name` of its own"
+            )
+    return tuple(found)
+
+
+def _resolve(config: Config, position: int, lengths: Lengths, stage: str) -> AuxiliaryModel:
+    auxiliary = config.explorer.auxiliary_models[position]
+    at = f"explorer.auxiliary_models[{position}]"
+    own = resolve_auxiliary_lengths(auxiliary, lengths, at, stage)
+    model = config.model
+    external, path = None, ""
+    if auxiliary.engine_type == "external":
+        key = f"{at}.external_model_config"
+        external = external_access(auxiliary.external_model_config, key, stage)
+        path = external.model_name
+    truncates, thinks = auxiliary.enable_prompt_truncation, auxiliary.enable_thinking
+    return AuxiliaryModel(
+        name=auxiliary.name or f"auxiliary_models[{position}]",
+        model_path=path or located_auxiliary(auxiliary.model_path, at, stage),
+        external=external,
+        max_model_len=own.model,
+        max_prompt_tokens=own.prompt,
+        truncates_prompts=model.enable_prompt_truncation if truncates is None else truncates,
+        chat_template=auxiliary.chat_template,
+        enable_thinking=model.enable_thinking if thinks is None else thinks,
+        sampling=_sampling(config, auxiliary, own),
+        engine=auxiliary,
+    )
+
+
+def _sampling(config: Config, auxiliary: AuxiliaryModelConfig, lengths: Lengths) -> Sampling:
+    model = config.model
+    penalty = auxiliary.repetition_penalty
+    return Sampling(
+        temperature=model.temperature if auxiliary.temperature is None else auxiliary.temperature,
+        top_p=model.top_p if auxiliary.top_p is None else auxiliary.top_p,
+        top_k=model.top_k if auxiliary.top_k is None else auxiliary.top_k,
+        max_tokens=lengths.response,
+        min_tokens=lengths.min_response,
+        repetition_penalty=model.repetition_penalty if penalty is None else penalty,
+        logprobs=model.logprobs if auxiliary.logprobs is None else auxiliary.logprobs,
+    )

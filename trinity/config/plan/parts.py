@@ -1,0 +1,248 @@
+"""The parts of a plan: tasksets, buffers, models and other runs, fully resolved."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from trinity.algorithm.algorithm_type import RowSchema
+from trinity.algorithm.rollout_correction.settings import CorrectionSettings
+from trinity.algorithm.sample_strategy import SAMPLE_STRATEGIES, SampleStrategy
+from trinity.algorithm.token_choice import TOKEN_CHOICES
+from trinity.config.schema.algorithm import EntropyLossFn, KlFn, LossAggMode
+from trinity.config.schema.base import Args
+from trinity.config.schema.choices import DifficultyConfig
+from trinity.config.schema.data import FormatConfig, SelectorType
+from trinity.config.schema.explorer import AuxiliaryModelConfig
+from trinity.errors import UserError
+from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
+
+
+class Derived(BaseModel):
+    """Base of immutable values that are stored as JSON and read by services."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
+
+
+class Sampling(Derived):
+    """Sampling of one taskset's responses, with all defaults filled in."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+    """-1 is off."""
+    max_tokens: int
+    min_tokens: int
+    repetition_penalty: float = 1.0
+    logprobs: int = 0
+    """Number of likeliest tokens reported at each position."""
+
+
+class Selector(Derived):
+    """The order in which rows are drawn."""
+
+    selector_type: SelectorType
+    seed: int
+    feature_keys: tuple[str, ...] = ()
+    difficulty: DifficultyConfig | None = None
+    """For `difficulty_based`."""
+
+
+class ResolvedTaskset(Derived):
+    """Tasks with their workflow, reward and sampling."""
+
+    name: str
+    storage_type: Literal["file", "sql", "client", "queue"]
+    path: str | None
+    """Absolute, `owner/name` on the hub, or a database's address; None for what clients submit."""
+    table: str | None = None
+    """Table of a database."""
+    split: str
+    subset_name: str | None
+    is_eval: bool
+    repeat_times: int
+    """Runs of each task."""
+    workflow: str
+    """Name or dotted path."""
+    workflow_args: Args
+    reward: str | None
+    """Name or dotted path; None leaves it to the workflow."""
+    reward_args: Args
+    format: FormatConfig
+    sampling: Sampling
+    selector: Selector
+    task_pipeline: ResolvedTaskPipeline | None = None
+    """What is done to its rows before any of them is drawn."""
+
+
+class ResolvedReplay(Derived):
+    """Order of experiences, and their reuse if they are trained more than once."""
+
+    priority_fn: str
+    priority_fn_args: Args
+    cooldown_steps: int | None
+    """Train steps until an experience may be trained again; None is never."""
+    capacity: int
+    when_full: Literal["train", "drop"]
+
+
+class ResolvedExperienceBuffer(Derived):
+    """Source of the trainer's rows."""
+
+    name: str
+    storage_type: Literal["queue", "file", "sql"]
+    path: str | None
+    """Absolute, `owner/name` on the hub, or a database's address; None for an explorer's."""
+    table: str | None = None
+    """Table of a database."""
+    split: str
+    subset_name: str | None
+    format: FormatConfig
+    selector: Selector
+    max_read_timeout: float
+    replay: ResolvedReplay | None = None
+    """None if experiences are trained in order, once."""
+    task_pipeline: ResolvedTaskPipeline | None = None
+    """What is done to rows of data before any of them is trained."""
+
+
+class ResolvedAlgorithm(Derived):
+    """The algorithm's parts; arguments are complete, the user's over the function's own."""
+
+    algorithm_type: str
+    row_schema: RowSchema
+    """What the trainer's rows are: the explorer's experiences, or data of one of three kinds."""
+    repeat_times: int
+    sample_strategy: str
+    sample_strategy_args: Args
+    advantage_fn: str
+    advantage_fn_args: Args
+    advantage_in_trainer: bool
+    """True if the trainer computes it over the whole batch; else the buffer, group by group."""
+    policy_loss_fn: str
+    policy_loss_fn_args: Args
+    kl_penalty_fn: KlFn
+    kl_penalty_fn_args: Args
+    """`kl_coef`, `adaptive`, `target_kl`, `horizon`."""
+    kl_loss_fn: KlFn
+    kl_loss_fn_args: Args
+    """The same."""
+    entropy_loss_fn: EntropyLossFn
+    entropy_loss_fn_args: Args
+    """`entropy_coef`, but of `none`."""
+    loss_agg_mode: LossAggMode
+    needs_critic: bool
+    can_balance_batch: bool
+    """True if rows may be dealt to ranks and micro-batches in any order."""
+    bypass_old_logprobs: bool
+    """True if old log-probabilities are the rollout's; else the proximal ones."""
+    rollout_correction: CorrectionSettings
+
+    @property
+    def sampling(self) -> SampleStrategy:
+        """The strategy that chooses the rows of a batch.
+
+        Raises: UserError if there is no such strategy, or if it rejects its arguments.
+        """
+        if self.sample_strategy not in SAMPLE_STRATEGIES.builtins:
+            raise UserError(f"there is no sample strategy `{self.sample_strategy}`")
+        return SAMPLE_STRATEGIES.get(self.sample_strategy)(**self.sample_strategy_args)
+
+    @property
+    def needs_reference(self) -> bool:
+        """True if anything uses the model that the stage started from."""
+        uses = (self.kl_loss_fn, self.kl_penalty_fn) != ("none", "none")
+        return uses or self.policy_loss_fn == "dpo"
+
+    @property
+    def needs_proximal(self) -> bool:
+        """True if the trainer computes log-probabilities of its own before the step."""
+        chooses = self.policy_loss_fn in TOKEN_CHOICES.names()
+        return chooses or not self.bypass_old_logprobs or self.rollout_correction.is_on
+
+
+class ResolvedOperator(Derived):
+    """An experience operator; arguments are complete, the user's over the function's own."""
+
+    name: str
+    """Name or dotted path."""
+    args: Args
+
+
+def fresh_rows(
+    replay: ResolvedReplay | None, num_rollout_rows: int, rows_per_explore_step: int
+) -> int:
+    """Rollouts of one train step that were not trained before, if every run gives its row.
+
+    A batch that fills up with reused rows waits for no more than one explore step.
+    """
+    if replay is None or replay.cooldown_steps is None or not rows_per_explore_step:
+        return num_rollout_rows
+    return min(num_rollout_rows, rows_per_explore_step)
+
+
+class ExternalAccess(Derived):
+    """Access to a model served elsewhere; the key is only in the explorer's environment."""
+
+    base_url_env: str
+    api_key_env: str
+    model_name: str
+
+
+class AuxiliaryModel(Derived):
+    """A model beside the policy, whose weights stay as they are."""
+
+    name: str
+    """The user's name for it, else its position in the list."""
+    model_path: str
+    """Absolute directory or hub name; for a model served elsewhere, its name there."""
+    external: ExternalAccess | None = None
+    """Access to it, if it is served elsewhere."""
+    max_model_len: int
+    max_prompt_tokens: int
+    truncates_prompts: bool
+    chat_template: str | None
+    enable_thinking: bool | None
+    sampling: Sampling
+    engine: AuxiliaryModelConfig
+
+
+class StoredBatches(Derived):
+    """Batches that another stage of the same database has recorded."""
+
+    experiment_id: str
+    stage: str
+    first_step: int
+    last_step: int
+    """Train steps, both included; the steps keep their numbers."""
+
+
+class StoredRollouts(Derived):
+    """Experiences that another stage has stored in the same database."""
+
+    experiment_id: str = ""
+    """Empty for the experiment that the plan belongs to."""
+    stage: str
+    """Empty until the run that it belongs to is known."""
+    run: str = ""
+    """Label of another run; empty for a stage of the same one."""
+
+    @property
+    def words(self) -> str:
+        """Its name in messages."""
+        return f"stage {self.stage} of run {self.run}" if self.run else f"stage {self.stage}"
+
+
+class BenchedRun(Derived):
+    """A stage of the same database whose checkpoints are evaluated."""
+
+    experiment_id: str
+    stage: str
+    known_versions: tuple[int, ...] = ()
+    """Versions evaluated before, which are not evaluated again."""
+
+
+class ServedRun(Derived):
+    """A run whose newest weights are served, found in its directory."""
+
+    job_dir: str
+    """Absolute; it need not be there yet."""

@@ -1,0 +1,286 @@
+"""The task pipeline, with its operators checked before anything starts."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from trinity.algorithm.advantage.needs import needs_of
+from trinity.algorithm.advantage.samples import Samples
+from trinity.algorithm.forms import Form, form_of
+from trinity.algorithm.signature import Signature, read_signature
+from trinity.config.error_collector import did_you_mean
+from trinity.config.plan.algorithm import complete_arguments
+from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedOperator, ResolvedTaskset
+from trinity.config.plan.task_storage import located_file
+from trinity.config.schema.base import Args
+from trinity.config.schema.buffer import OperatorConfig, TaskPipelineConfig
+from trinity.config.schema.data import ExperienceBufferConfig, TasksetConfig
+from trinity.config.schema.experiment import Config, ServiceConfig
+from trinity.data_juicer.address import check_address
+from trinity.errors import UserError
+from trinity.json_values import JsonValue
+from trinity.operators import OPERATORS
+from trinity.operators.rollouts import Rollouts
+from trinity.plugins import load_plugins, plugin_dirs_from_environment
+from trinity.task_operators import TASK_OPERATORS
+from trinity.task_operators.task_pipeline import Ordering, ResolvedTaskPipeline, TaskOperator
+
+TASK_OPERATOR = Form(
+    given="TaskRows",
+    gives="TaskChanges",
+    module="trinity.task_operators.task_rows",
+    parameter="tasks",
+)
+DATA_JUICER = "data_juicer"
+TASK_PIPELINE = "data_processor.task_pipeline"
+
+
+Given = TypeVar("Given", TasksetConfig, ExperienceBufferConfig)
+Resolved = TypeVar("Resolved", ResolvedTaskset, ResolvedExperienceBuffer)
+
+
+def has_inputs(config: Config) -> bool:
+    """True if the pipeline names the files to read."""
+    pipeline = config.data_processor.task_pipeline
+    return pipeline is not None and bool(pipeline.inputs)
+
+
+def with_inputs(config: Config, rows: Given) -> Given:
+    """Points the rows at the pipeline's first file, which replaces the taskset's own path."""
+    pipeline = config.data_processor.task_pipeline
+    if pipeline is None or not pipeline.inputs:
+        return rows
+    changed = {"storage_type": "file", "path": pipeline.inputs[0], "table": None}
+    return rows.model_copy(update=changed)
+
+
+def piped(config: Config, rows: Resolved, stage: str) -> Resolved:
+    """Attaches the pipeline to the taskset, or to the trainer's rows.
+
+    Raises: UserError naming the stage and each setting that cannot be used.
+    """
+    configured = config.data_processor.task_pipeline
+    if configured is None:
+        return rows
+    try:
+        _check_source(configured, rows)
+        pipeline = ResolvedTaskPipeline(
+            operators=_operators(configured, config.service),
+            target_fields=configured.target_fields,
+            added_scores=rows.selector.feature_keys,
+            ordering=Ordering(
+                method=configured.order_method,
+                priority_weights=configured.priority_weights,
+                top_k=configured.top_k,
+                folding_layers=configured.folding_layers,
+                seed=config.seed,
+            ),
+            further_paths=tuple(located_file(path) for path in configured.inputs[1:]),
+        )
+    except UserError as error:
+        raise UserError(f"stage `{stage}`: {error}") from error
+    return rows.model_copy(update={"task_pipeline": pipeline})
+
+
+def _check_source(
+    pipeline: TaskPipelineConfig, rows: ResolvedTaskset | ResolvedExperienceBuffer
+) -> None:
+    if rows.storage_type == "queue":
+        raise UserError(
+            f"`{TASK_PIPELINE}` takes whole tasksets, and the tasks of a queue arrive one by one: send only "
+            "those to explore, or give another `storage_type`"
+        )
+    kind = rows.selector.selector_type
+    if pipeline.priority_weights and pipeline.top_k < 0 and kind != "sequential":
+        raise UserError(
+            f"`{TASK_PIPELINE}.priority_weights` put tasks into an order, and "
+            f"`data_selector.selector_type: {kind}` draws them in another one: make it sequential, "
+            "or give `top_k` to keep the first alone"
+        )
+
+
+def _operators(pipeline: TaskPipelineConfig, service: ServiceConfig) -> tuple[TaskOperator, ...]:
+    if pipeline.config_path is not None:
+        args: Args = {"config_path": pipeline.config_path, "np": pipeline.num_process}
+        config = OperatorConfig(name=DATA_JUICER, args=args)
+        return (_resolve_task_operator(config, service, f"{TASK_PIPELINE}.config_path"),)
+    load_plugins(plugin_dirs_from_environment())
+    operators = _gathered(pipeline.operators, pipeline.num_process, service)
+    return tuple(_resolve_task_operator(operator, service, key) for key, operator in operators)
+
+
+def _gathered(
+    operators: Sequence[OperatorConfig], num_processes: int, service: ServiceConfig
+) -> list[tuple[str, OperatorConfig]]:
+    """Merges consecutive operators of Data-Juicer into one call."""
+    gathered: list[tuple[str, OperatorConfig]] = []
+    data_juicer: list[JsonValue] = []
+    for i, operator in enumerate(operators):
+        key = f"{TASK_PIPELINE}.operators[{i}]"
+        if not operator.name:
+            raise UserError(f"`{key}.name` is missing: give one of {_known()}")
+        if "." in operator.name or operator.name in TASK_OPERATORS.names():
+            data_juicer = []
+            gathered.append((key, operator))
+            continue
+        _check_server(operator.name, key, service)
+        if not data_juicer:
+            args: Args = {"operators": data_juicer, "np": num_processes}
+            gathered.append((key, OperatorConfig.model_construct(name=DATA_JUICER, args=args)))
+        data_juicer.append({operator.name: dict(operator.args)})
+    return gathered
+
+
+def _known() -> str:
+    return ", ".join(TASK_OPERATORS.names())
+
+
+def _check_server(name: str, key: str, service: ServiceConfig) -> None:
+    if service.data_juicer is None:
+        near = did_you_mean(name, TASK_OPERATORS.names())
+        raise UserError(
+            f"`{key}.name: {name}` is not a task operator here{near}; those of Data-Juicer need "
+            "its server: give `service.data_juicer.server_url`, or a dotted path for one of your "
+            "own"
+        )
+
+
+def _resolve_task_operator(
+    config: OperatorConfig, service: ServiceConfig, key: str
+) -> TaskOperator:
+    is_own = config.name not in TASK_OPERATORS.builtins
+    args = config.args
+    if config.name == DATA_JUICER and "server_url" not in args:
+        args = {**args, "server_url": _server_url(service)}
+    complete = complete_arguments(
+        _user_task_operator_signature(config.name, key)
+        if is_own
+        else read_signature(TASK_OPERATORS.builtins[config.name]),
+        args,
+        function=config.name,
+        key=f"{key}.args",
+        is_own=is_own,
+    )
+    return TaskOperator(name=config.name, args=complete, is_own=is_own)
+
+
+def _server_url(service: ServiceConfig) -> str:
+    url = service.data_juicer.server_url if service.data_juicer else None
+    if not url:
+        raise UserError(
+            f"`{TASK_PIPELINE}` sends tasks to Data-Juicer, which needs a server: start "
+            "`python -m trinity.data_juicer.server` and give `service.data_juicer.server_url`"
+        )
+    check_address(url)
+    return url
+
+
+def _user_task_operator_signature(name: str, key: str) -> Signature:
+    """Imports a user's function, so that its errors are found now and not in a service."""
+    try:
+        _, signature = form_of(TASK_OPERATORS.get(name), (TASK_OPERATOR,))
+    except UserError as error:
+        raise UserError(f"`{key}.name: {name}` {error}") from error
+    return signature
+
+
+OPERATOR = Form(
+    given="Rollouts",
+    gives="Changes",
+    module="trinity.operators.rollouts",
+    parameter="rollouts",
+)
+EXPERIENCE_PIPELINE = "data_processor.experience_pipeline.operators"
+
+
+def resolve_operators(
+    operators: tuple[OperatorConfig, ...], service: ServiceConfig, stage: str
+) -> tuple[ResolvedOperator, ...]:
+    """Returns all operators with all their arguments.
+
+    Raises: UserError naming the stage and each setting that cannot be used.
+    """
+    try:
+        return tuple(
+            _resolve_experience_operator(config, service, f"{EXPERIENCE_PIPELINE}[{i}]")
+            for i, config in enumerate(operators)
+        )
+    except UserError as error:
+        raise UserError(f"stage `{stage}`: {error}") from error
+
+
+def _resolve_experience_operator(
+    config: OperatorConfig, service: ServiceConfig, key: str
+) -> ResolvedOperator:
+    if not config.name:
+        raise UserError(f"`{key}.name` is missing: give one of {', '.join(OPERATORS.names())}")
+    is_own = config.name not in OPERATORS.builtins
+    args = complete_arguments(
+        _user_operator_signature(config.name, key)
+        if is_own
+        else read_signature(_path(config.name)),
+        _with_server(config, service),
+        function=config.name,
+        key=f"{key}.args",
+        is_own=is_own,
+    )
+    if not is_own and args:
+        _check_values(config.name, args, key)
+    return ResolvedOperator(name=config.name, args=args)
+
+
+def _with_server(config: OperatorConfig, service: ServiceConfig) -> Args:
+    """Adds the server's address, which is configured in another section."""
+    if config.name != DATA_JUICER or "server_url" in config.args:
+        return config.args
+    url = service.data_juicer.server_url if service.data_juicer else None
+    if not url:
+        raise UserError(
+            "operator `data_juicer` needs a server: start `python -m trinity.data_juicer.server` "
+            "and give `service.data_juicer.server_url`; `service.data_juicer.auto_start` does not "
+            "do it yet"
+        )
+    return {**config.args, "server_url": url}
+
+
+def _path(name: str) -> str:
+    return OPERATORS.builtins[name]
+
+
+def _user_operator_signature(name: str, key: str) -> Signature:
+    """Imports a user's function, so that its errors are found now and not in a service."""
+    if "." not in name:
+        load_plugins(plugin_dirs_from_environment())
+    if "." not in name and name not in OPERATORS.names():
+        raise UserError(
+            f"`{key}.name: {name}` is not supported{did_you_mean(name, OPERATORS.names())}, "
+            "or give a dotted path"
+        )
+    try:
+        _, signature = form_of(OPERATORS.get(name), (OPERATOR,))
+    except UserError as error:
+        raise UserError(f"`{key}.name: {name}` {error}") from error
+    return signature
+
+
+def _check_values(name: str, args: Args, key: str) -> None:
+    """Tries a built-in operator that has arguments; numpy is imported only then."""
+
+    try:
+        try_operator(name, args)
+    except UserError as error:
+        raise UserError(f"`{key}.args`: {error}") from error
+
+
+def try_operator(name: str, args: Args) -> None:
+    """Calls an operator once; one that reads texts is only asked for its needs.
+
+    Raises: UserError when it does not take a value.
+    """
+    operator = OPERATORS.get(name)
+    needs = needs_of(operator, args)
+    if needs.content:
+        return
+    numbers = {key: np.ones(2) for key in needs.numbers}
+    operator(Rollouts.of(Samples.of_groups([0.0, 1.0]), numbers=numbers), **args)

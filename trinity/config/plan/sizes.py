@@ -1,0 +1,188 @@
+"""Number of training processes of a stage."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from trinity.config.error_collector import Gathered
+from trinity.config.plan.data import count_expert_rows, is_external
+from trinity.config.plan.lengths import Lengths, needed_tasks
+from trinity.config.plan.parts import ResolvedAlgorithm
+from trinity.config.plan.stage_plan import StagePlan
+from trinity.config.schema.choices import EXPLORING
+from trinity.config.schema.experiment import Config, Stage
+from trinity.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """The explorer's GPUs, the same in all stages: services start once per run."""
+
+    num_gpus: int
+    stage: str
+    """The stage that rolls out on all of them."""
+
+
+def largest_rollout(stages: Sequence[Stage]) -> Rollout:
+    """Returns the GPUs of the stage that rolls out on most; all stages set them aside.
+
+    Raises: UserError if a stage has a `cluster` of its own.
+    """
+    first = stages[0]
+    for stage in stages:
+        if _machines(stage.config) != _machines(first.config):
+            raise UserError(
+                f"stage `{stage.name}`: `cluster` is not that of stage `{first.name}`, and GPUs "
+                "are shared out once for all stages: write it at the top of the file"
+            )
+    return max(
+        (Rollout(_rollout_gpus(stage.config), stage.name) for stage in stages),
+        key=lambda rollout: rollout.num_gpus,
+    )
+
+
+def resolve_rank_num(config: Config, train_batch_size: int, stage: str, rollout: Rollout) -> int:
+    """One rank per GPU that rollout leaves, one without GPUs, or the user's number if it fits."""
+    if config.mode in ("explore", "serve") or is_external(config):
+        return 0
+    wanted = config.trainer.rank_num
+    gpus = config.cluster.node_num * config.cluster.gpu_per_node
+    ranks = wanted or 1
+    if gpus:
+        left = gpus - rollout.num_gpus
+        if left < max(wanted, 1):
+            whose = "" if rollout.stage == stage else f" of stage `{rollout.stage}`"
+            raise UserError(
+                f"stage `{stage}`: rollout{whose} takes {rollout.num_gpus} of {gpus} GPUs "
+                "(`cluster.node_num` x `cluster.gpu_per_node`), which leaves "
+                f"{_too_few(left, wanted)}"
+            )
+        ranks = wanted or left
+    if train_batch_size < ranks:
+        raise UserError(
+            f"stage `{stage}`: a train batch of {train_batch_size} rows cannot feed {ranks} ranks: "
+            "raise `buffer.train_batch_size` or lower `trainer.rank_num`"
+        )
+    _check_groups(config.trainer.fsdp_size, ranks, stage)
+    return ranks
+
+
+def _check_groups(fsdp_size: int, ranks: int, stage: str) -> None:
+    """Checks the size of groups; verl makes one group of all ranks if it is no less than them."""
+    if fsdp_size == 0 or (0 < fsdp_size < ranks and ranks % fsdp_size):
+        raise UserError(
+            f"stage `{stage}`: `trainer.fsdp_size: {fsdp_size}` does not divide the {ranks} "
+            f"rank{'s' if ranks > 1 else ''} into groups: give a divisor of {ranks}, or -1 for all"
+        )
+
+
+def _too_few(left: int, wanted: int) -> str:
+    if not wanted:
+        return (
+            "none to train on: lower `explorer.rollout_model.engine_num` or "
+            "`tensor_parallel_size`, give more GPUs, or 0 to run on the processor"
+        )
+    return f"{max(left, 0)} for `trainer.rank_num: {wanted}`: give more GPUs or fewer ranks"
+
+
+def _machines(config: Config) -> tuple[int, int]:
+    return config.cluster.node_num, config.cluster.gpu_per_node
+
+
+def _rollout_gpus(config: Config) -> int:
+    """The plan of the stage counts the same, see `StagePlan.num_rollout_gpus`."""
+    if config.mode == "train":
+        return 0
+    explorer = config.explorer
+    own = 0 if is_external(config) else explorer.rollout_model.num_gpus
+    return own + sum(model.num_gpus for model in explorer.auxiliary_models)
+
+
+LEAST_TOKENS_ON_CPU = 16384
+
+
+class Sizes(NamedTuple):
+    """Sizes of each train step, and of the explore steps before it."""
+
+    train_batch: int
+    expert_rows: int
+    """How many of them come from data."""
+    explore_rows: int
+    """0 without an explorer."""
+    ranks: int
+    max_token_len: int
+
+
+def resolve_sizes(
+    config: Config,
+    algorithm: ResolvedAlgorithm,
+    lengths: Lengths | None,
+    stage: str,
+    rollout: Rollout,
+) -> Sizes:
+    """Derives the sizes; raises UserError with a line for each impossible one."""
+    rows_of_tasks = needed_tasks(config) * algorithm.repeat_times
+    explore_rows = rows_of_tasks if config.mode in EXPLORING else 0
+    has_rollouts = algorithm.row_schema == "experience"
+    batch = _train_batch_size(config, rows_of_tasks if has_rollouts else 0, stage)
+    errors = Gathered()
+    expert_rows = errors.of(lambda: count_expert_rows(algorithm, batch, stage))
+    ranks = errors.of(lambda: resolve_rank_num(config, batch, stage, rollout))
+    tokens = errors.of(lambda: _max_token_len(config, lengths, algorithm, stage))
+    errors.raise_all()
+    return Sizes(batch, expert_rows or 0, explore_rows, ranks or 1, tokens or 0)
+
+
+def _train_batch_size(config: Config, rows_per_explore_step: int, stage: str) -> int:
+    configured = config.buffer.train_batch_size
+    if configured == 0 and not rows_per_explore_step and config.mode == "train":
+        raise UserError(
+            f"stage `{stage}`: `buffer.train_batch_size` is missing: `mode: train` has no "
+            "explore step to derive it from, give the rows of one train step"
+        )
+    return configured or max(rows_per_explore_step, 1)
+
+
+def _max_token_len(
+    config: Config, lengths: Lengths | None, algorithm: ResolvedAlgorithm, stage: str
+) -> int:
+    configured = config.trainer.max_token_len_per_gpu
+    if lengths is None:
+        return configured or 0
+    is_paired = algorithm.row_schema == "dpo"
+    least = 2 * lengths.model if is_paired else lengths.model
+    if configured is not None and configured < least:
+        what = (
+            f"a pair of sequences of {lengths.model}" if is_paired else f"one sequence of {least}"
+        )
+        raise UserError(
+            f"stage `{stage}`: `trainer.max_token_len_per_gpu: {configured}` is less than {what} "
+            f"tokens: give {least} or more"
+        )
+    return configured or _usual_token_len(config, lengths)
+
+
+def _usual_token_len(config: Config, lengths: Lengths) -> int:
+    """Two of the longest sequences, for which a GPU's memory is planned.
+
+    Without a GPU, small micro-batches are dominated by their fixed cost.
+    """
+    two = 2 * lengths.model
+    return two if config.cluster.gpu_per_node else max(two, LEAST_TOKENS_ON_CPU)
+
+
+def too_few_rows(stage: StagePlan, num_rows: int) -> str:
+    """The error and its fix if `num_rows` make no step; empty if they make one."""
+    kind, num_steps = "train", stage.num_train_steps(num_rows)
+    if stage.mode == "explore":
+        kind, num_steps = "explore", stage.num_explore_steps(num_rows)
+    if num_steps > 0 or stage.mode in ("bench", "serve"):
+        return ""
+    size, key = stage.train_batch_size, "train_batch_size"
+    if stage.needs_rollout:
+        size, key = stage.config.buffer.batch_size, "batch_size"
+    return (
+        f"{num_rows} rows make no {kind} step with `buffer.{key}: {size}` and "
+        f"`buffer.total_epochs: {stage.config.buffer.total_epochs}`: "
+        "give more rows or epochs, a smaller batch, or `buffer.total_steps`"
+    )

@@ -1,0 +1,279 @@
+"""The plan derived from a configuration: services act on it; it travels as JSON."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import model_validator
+
+from trinity.config.plan.lengths import needed_tasks, train_steps_from
+from trinity.config.plan.parts import (
+    AuxiliaryModel,
+    BenchedRun,
+    Derived,
+    ExternalAccess,
+    ResolvedAlgorithm,
+    ResolvedExperienceBuffer,
+    ResolvedOperator,
+    ResolvedReplay,
+    ResolvedTaskset,
+    ServedRun,
+    StoredBatches,
+    StoredRollouts,
+    fresh_rows,
+)
+from trinity.config.schema.choices import LearningRateSchedule, Mode
+from trinity.config.schema.experiment import Config
+from trinity.config.schema.model import LoRAConfig
+
+Role = Literal["trainer", "explorer"]
+
+
+class StagePlan(Derived):
+    """One stage: its merged configuration and the values derived from it.
+
+    stage = ExperimentPlan.model_validate_json(text).stages[0]
+    stage.required_version(explore_step=5)
+    stage.learning_rate(step=1, total_train_steps=stage.num_train_steps(num_rows=2000))
+    """
+
+    index: int
+    name: str
+    mode: Mode
+    roles: tuple[Role, ...]
+    """The services whose completion ends the stage."""
+    config: Config
+    """The merged configuration of this stage, without `stages`."""
+    algorithm: ResolvedAlgorithm
+    operators: tuple[ResolvedOperator, ...] = ()
+    """Operators on the explorer's experiences, in order, before the advantage function."""
+    model_path: str
+    """Absolute directory or hub name; a later stage starts from the weights of the one before."""
+    start_checkpoint: str | None = None
+    """Absolute folder of a former run's checkpoint that the stage begins with, if any."""
+    critic_model_path: str | None
+    """The same for the model that the critic starts from; None without a critic."""
+    adapter_path: str | None = None
+    """Absolute directory of the adapter that the stage begins with; None for one at zero."""
+    chat_template: str | None
+    """Text of the chat template, if not the tokenizer's."""
+    max_model_len: int
+    max_prompt_tokens: int
+    max_response_tokens: int
+    min_response_tokens: int
+    train_batch_size: int
+    """Experiences (mode train: rows) of one train step."""
+    num_expert_rows: int = 0
+    """How many of them are rows of data beside the explorer's."""
+    rows_per_explore_step: int
+    """Experiences that one explore step makes at least, if none is filtered; 0 without explorer."""
+    total_explore_steps: int | None
+    """None if the taskset's size decides: see `num_explore_steps`."""
+    total_train_steps: int | None
+    """None if the data's size decides: see `num_train_steps`."""
+    trainer_rank_num: int
+    max_token_len_per_gpu: int
+    """Tokens of one micro-batch."""
+    tasksets: tuple[ResolvedTaskset, ...] = ()
+    """Tasks that are explored to train on; none in mode train."""
+    eval_tasksets: tuple[ResolvedTaskset, ...]
+    eval_interval: int
+    """Explore steps between evaluations, each of which has a version of the weights."""
+    experience_buffer: ResolvedExperienceBuffer
+    auxiliary_buffers: tuple[ResolvedExperienceBuffer, ...]
+    """Rows of data that are mixed in."""
+    auxiliary_models: tuple[AuxiliaryModel, ...] = ()
+    """Models that workflows may call beside the policy."""
+    external_model: ExternalAccess | None = None
+    """A model served elsewhere that replaces the policy in evaluation or exploring, if any."""
+    lr_schedule: LearningRateSchedule
+    critic_lr_schedule: LearningRateSchedule
+    """Not used without a critic."""
+    stored_batches: StoredBatches | None = None
+    """Recorded batches that are trained again, in place of new ones."""
+    stored_rollouts: StoredRollouts | None = None
+    """Experiences of an earlier stage or run that the stage trains on, if any."""
+    benched: BenchedRun | None = None
+    """The run whose checkpoints are evaluated, in mode bench."""
+    served: ServedRun | None = None
+    """The run whose weights are served, in mode serve; None serves the model alone."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_one_taskset(cls, values: Any) -> Any:
+        """Reads plans that were stored when a stage had at most one taskset."""
+        if isinstance(values, Mapping) and "taskset" in values:
+            rest = {name: value for name, value in values.items() if name != "taskset"}
+            single = values["taskset"]
+            return {**rest, "tasksets": [single] if single else []}
+        return values
+
+    @property
+    def taskset(self) -> ResolvedTaskset | None:
+        """The first taskset that is trained on, if any."""
+        return self.tasksets[0] if self.tasksets else None
+
+    @property
+    def lora(self) -> LoRAConfig | None:
+        """The trained adapter; None if all weights are trained."""
+        return self.config.model.lora
+
+    @property
+    def algorithm_type(self) -> str:
+        """Name of the algorithm."""
+        return self.algorithm.algorithm_type
+
+    @property
+    def needs_reference(self) -> bool:
+        """True if anything uses the model that the stage started from."""
+        return self.algorithm.needs_reference
+
+    @property
+    def needs_critic(self) -> bool:
+        """True if a value model is trained beside the policy."""
+        return self.algorithm.needs_critic
+
+    @property
+    def needs_rollout(self) -> bool:
+        """True if the stage has an explorer."""
+        return "explorer" in self.roles
+
+    @property
+    def has_rollouts(self) -> bool:
+        """True if its rows are rollouts: an explorer's, or stored ones of a stage that had one."""
+        if self.needs_rollout or self.stored_rollouts is not None:
+            return True
+        return self.stored_batches is not None and self.taskset is not None
+
+    @property
+    def needs_training(self) -> bool:
+        """True if a trainer publishes weights; else the stage keeps those it starts with."""
+        return "trainer" in self.roles
+
+    @property
+    def num_rollout_gpus(self) -> int:
+        """GPUs of one explorer's engines of all models, if the machines have GPUs."""
+        explorer = self.config.explorer
+        own = 0 if self.external_model is not None else explorer.rollout_model.num_gpus
+        return own + sum(model.engine.num_gpus for model in self.auxiliary_models)
+
+    @property
+    def sends_weights(self) -> bool:
+        """True if weights go from the trainer's memory to engines, and not through files alone."""
+        has_both = self.mode == "both" and self.needs_training and self.needs_rollout
+        return has_both and self.config.synchronizer.sync_method == "nccl"
+
+    @property
+    def num_rollout_rows(self) -> int:
+        """Rows of one train step that come from rollouts."""
+        return self.train_batch_size - self.num_expert_rows
+
+    @property
+    def num_spare_tasks(self) -> int:
+        """Tasks of an explore step that may be left behind."""
+        return self.config.buffer.batch_size - needed_tasks(self.config)
+
+    @property
+    def replay(self) -> ResolvedReplay | None:
+        """Order and reuse of experiences; None if they are trained in order, once."""
+        return self.experience_buffer.replay
+
+    @property
+    def num_fresh_rows(self) -> int:
+        """New rollouts of one train step; the rest of a batch was trained before."""
+        return fresh_rows(self.replay, self.num_rollout_rows, self.rows_per_explore_step)
+
+    @property
+    def expert_buffer(self) -> ResolvedExperienceBuffer | None:
+        """The source of the rows of data that batches mix in, if any."""
+        name = self.algorithm.sampling.expert_buffer
+        return next((buffer for buffer in self.auxiliary_buffers if buffer.name == name), None)
+
+    @property
+    def is_driven(self) -> bool:
+        """True if versions come on request or when ready, and not by the steps' numbers."""
+        return self.needs_training and self.config.synchronizer.sync_style != "fixed"
+
+    @property
+    def runs_ahead(self) -> bool:
+        """True if rollouts go on while the model they are made with is trained."""
+        return self.is_driven or self.config.synchronizer.sync_offset > 0
+
+    def asks_for_version(self, explore_step: int) -> bool:
+        """True if `explore_step` begins by requesting newer weights (`explorer_driven`)."""
+        sync = self.config.synchronizer
+        steps = explore_step - 1 - sync.sync_offset
+        asks = self.is_driven and sync.sync_style == "explorer_driven"
+        return asks and steps > 0 and steps % sync.sync_interval == 0
+
+    def oldest_version(self, train_step: int) -> int:
+        """Version of the oldest weights whose rows `train_step` trains on."""
+        most = self.algorithm.sampling.max_staleness
+        return 0 if most is None else max(train_step - most - 1, 0)
+
+    def required_version(self, explore_step: int) -> int:
+        """Version of the weights that explore step `explore_step`, counted from 1, rolls out.
+
+        If versions are not tied to steps, this is an estimate: the version `fixed` would take.
+        """
+        if not self.needs_training:
+            return 0
+        sync = self.config.synchronizer
+        rows_before = (explore_step - 1 - sync.sync_offset) * self.rows_per_explore_step
+        train_step = max(0, rows_before // self.num_fresh_rows)
+        return train_step // sync.sync_interval * sync.sync_interval
+
+    def num_explore_steps(self, num_tasks: int) -> int:
+        """Explore steps of this stage with a taskset of `num_tasks`."""
+        if self.total_explore_steps is not None:
+            return self.total_explore_steps
+        return self.config.buffer.total_epochs * num_tasks // self.config.buffer.batch_size
+
+    def num_train_steps(self, num_rows: int) -> int:
+        """Train steps of this stage; `num_rows` counts tasks, in mode train rows of the file."""
+        if self.total_train_steps is not None:
+            return self.total_train_steps
+        buffer = self.config.buffer
+        if self.mode in ("explore", "bench", "serve"):
+            return 0
+        if not self.needs_rollout:
+            return buffer.total_epochs * num_rows // self.train_batch_size
+        rows = self.num_explore_steps(num_rows) * self.rows_per_explore_step
+        return train_steps_from(rows, self.num_fresh_rows, buffer.short_batch)
+
+    def learning_rate(self, step: int, total_train_steps: int | None = None) -> float:
+        """Rate of train step `step`, counted from 1; the total is used if the plan has none."""
+        return self.lr_schedule.at(step, self.total_train_steps or total_train_steps)
+
+    def critic_learning_rate(self, step: int, total_train_steps: int | None = None) -> float:
+        """The same for the critic."""
+        return self.critic_lr_schedule.at(step, self.total_train_steps or total_train_steps)
+
+
+class ExperimentPlan(Derived):
+    """The experiment: its directory and its stages."""
+
+    tenant: str
+    label: str
+    """`project/name` or `project/group/name`."""
+    seed: int
+    job_dir: str
+    """Absolute directory of everything the run leaves."""
+    stages: tuple[StagePlan, ...]
+
+    @property
+    def num_rollout_gpus(self) -> int:
+        """GPUs that an explorer holds throughout: those of the stage that needs most."""
+        sizes = [stage.num_rollout_gpus for stage in self.stages if stage.needs_rollout]
+        return max(sizes, default=0)
+
+    @property
+    def num_ranks(self) -> int:
+        """The most training processes of any stage."""
+        stages = [stage for stage in self.stages if stage.needs_training]
+        return max((stage.trainer_rank_num for stage in stages), default=0)
+
+    @property
+    def job_path(self) -> Path:
+        """`job_dir` as a path."""
+        return Path(self.job_dir)

@@ -1,0 +1,143 @@
+"""Finds and checks the checkpoint of a former run that a stage begins with.
+
+step-<N>-<incarnation>       of a run of ours: model_world_size_<ranks>_rank_<rank>.pt, critic/
+global_step_<N>              of verl: the same files below actor/ and critic/
+a model's directory          in Hugging Face's layout, such as a published version: weights alone
+"""
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from trinity.config.plan.model import local_model_directory
+from trinity.config.plan.stage_plan import StagePlan
+from trinity.errors import ManifestError, UserError
+from trinity.manifest import MANIFEST_NAME, verify
+
+KEY = "trainer.resume_from_path"
+_SHARD = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
+_SHAPE = (
+    "model_type",
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+)
+"""Keys of a config.json that weights depend on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartCheckpoint:
+    """The places of a checkpoint's parts."""
+
+    policy: Path
+    critic: Path | None
+    num_ranks: int | None
+    """Ranks that it is split over; None for whole weights in Hugging Face's layout."""
+    root: Path
+
+
+def start_checkpoint(path: str) -> StartCheckpoint:
+    """Finds the parts of a checkpoint by the names in its folder; no file is read.
+
+    Raises: UserError if there is nothing to start from.
+    """
+    root = Path(path)
+    if not root.is_dir():
+        raise UserError(f"`{KEY}: {path}` is not a directory: give the folder of a checkpoint")
+    for policy in (root, root / "actor"):
+        if (ranks := _ranks_of(policy)) is not None:
+            critic = root / "critic"
+            has_critic = _ranks_of(critic) is not None
+            return StartCheckpoint(
+                policy=policy, critic=critic if has_critic else None, num_ranks=ranks, root=root
+            )
+    if (root / "config.json").is_file() and any(root.glob("*.safetensors")):
+        return StartCheckpoint(policy=root, critic=None, num_ranks=None, root=root)
+    raise UserError(f"`{KEY}: {path}` holds no checkpoint{_advice(root)}")
+
+
+def check_start(plan: StagePlan) -> None:
+    """Checks that the stage can begin with the checkpoint that it names.
+
+    Raises: UserError if it is incomplete, or of another model or number of ranks.
+    """
+    if plan.start_checkpoint is None:
+        return
+    found = start_checkpoint(plan.start_checkpoint)
+    if found.num_ranks is None:
+        _check_shape(found.policy, plan)
+    elif found.num_ranks != plan.trainer_rank_num:
+        raise UserError(
+            f"`{KEY}: {found.root}` was written by {_in_words(found.num_ranks)}, and stage "
+            f"`{plan.name}` trains on {plan.trainer_rank_num}: set `trainer.rank_num: "
+            f"{found.num_ranks}`, or give weights that the run published"
+        )
+
+
+def verify_start(found: StartCheckpoint) -> None:
+    """Verifies the files against the checkpoint's manifest, if it has one.
+
+    Raises: UserError naming the first damaged file.
+    """
+    manifest = found.root / MANIFEST_NAME
+    if not manifest.is_file():
+        return
+    try:
+        verify(found.root, hashlib.sha256(manifest.read_bytes()).digest())
+    except ManifestError as error:
+        raise UserError(f"`{KEY}` names a checkpoint that is damaged: {error}") from error
+
+
+def _ranks_of(directory: Path) -> int | None:
+    """Number of ranks that a folder is of; None if parts of it are missing or it has none."""
+    parts = [m for file in directory.glob("*.pt") if (m := _SHARD.fullmatch(file.name))]
+    sizes = {int(part[1]) for part in parts}
+    if len(sizes) != 1:
+        return None
+    (size,) = sizes
+    return size if {int(part[2]) for part in parts} == set(range(size)) else None
+
+
+def _advice(root: Path) -> str:
+    below = [file for file in root.glob("**/*.pt") if _SHARD.fullmatch(file.name)]
+    if below:
+        newest = max(below, key=lambda file: file.stat().st_mtime).parent
+        folder = newest.parent if newest.name in ("actor", "critic") else newest
+        if folder != root:
+            return f": did you mean {folder}?"
+        return ": parts of it are missing, give one that is whole"
+    return (
+        ": give a folder `step-<N>-<incarnation>` of a run's checkpoints, one `global_step_<N>` "
+        "of verl's, or a model in Hugging Face's layout"
+    )
+
+
+def _check_shape(directory: Path, plan: StagePlan) -> None:
+    model = local_model_directory(plan.model_path)
+    if model is None:
+        return
+    own, wanted = _config_of(directory), _config_of(model)
+    for key in _SHAPE:
+        if own.get(key) != wanted.get(key):
+            raise UserError(
+                f"`{KEY}: {directory}` holds another model than `model.model_path`: "
+                f"`{key}` is {own.get(key)} there and {wanted.get(key)} in {model}"
+            )
+
+
+def _config_of(directory: Path) -> dict[str, object]:
+    file = directory / "config.json"
+    try:
+        found: dict[str, object] = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file} cannot be read ({error}): save the model again") from error
+    return found
+
+
+def _in_words(ranks: int) -> str:
+    return f"{ranks} rank{'s' if ranks > 1 else ''}"

@@ -1,0 +1,139 @@
+"""Subsection `optimizer`, of `algorithm` and of `trainer.critic`."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from trinity.algorithm.rollout_correction.settings import PRESETS, CorrectionSettings, PresetName
+from trinity.config.schema.base import Args, Choices, Planned, Positive, Renamed, Section, usual
+from trinity.config.schema.choices import AnnealStyle, ScheduleKind
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
+class OptimizerConfig(Section):
+    """The optimizer and the learning rate's schedule over the steps."""
+
+    old_names: ClassVar[Mapping[str, Renamed]] = {
+        "warmup_style": Renamed("lr_scheduler_type"),
+        "clip_grad": Renamed("/trainer.grad_clip"),
+    }
+
+    lr: float = Field(default=1e-6, gt=0)
+    """Learning rate after the warm-up."""
+    lr_warmup_steps: int = Field(default=-1, ge=-1)
+    """Steps from lr/steps up to lr; -1 leaves it to `lr_warmup_steps_ratio`."""
+    lr_warmup_steps_ratio: Fraction = 0.0
+    """Warm-up as a fraction of the stage's train steps."""
+    min_lr_ratio: Fraction = 0.01
+    """Learning rate of the last step over `lr`; not used by `constant`."""
+    lr_scheduler_type: Annotated[
+        ScheduleKind, Choices(aliases={"inverse_square_root": "inverse-square-root"})
+    ] = "constant"
+    """What the learning rate does after the warm-up: docs/algorithms.md."""
+    lr_wsd_decay_steps: int = Field(default=-1, ge=-1)
+    """Last train steps, in which `WSD` goes down; -1 is a tenth of the stage's."""
+    lr_wsd_decay_style: AnnealStyle = "exponential"
+    """How it goes down then."""
+    betas: tuple[Beta, Beta] = (0.9, 0.999)
+    """Decay of Adam's two moments."""
+    weight_decay: float = Field(default=0.01, ge=0)
+    """Decoupled from the gradient, but with `sgd` a part of it."""
+    optimizer_type: Annotated[Literal["adam", "sgd"], Choices(aliases={"adamw": "adam"})] = "adam"
+    """`adam`: AdamW; `sgd`: gradient descent without momentum."""
+
+
+class RolloutCorrectionConfig(Section):
+    """Factors and masks from the trainer's log-probabilities over the engine's; verl's names."""
+
+    old_names: ClassVar[Mapping[str, Renamed]] = {
+        "bypass_mode": Renamed("/algorithm.bypass_old_logprobs"),
+    }
+
+    preset: Literal["none", PresetName] = "none"
+    """A usual choice: docs/algorithms.md; the keys beside it are laid over its own."""
+    rollout_is: Literal["none", "token", "sequence"] = "none"
+    """Weigh each token by the ratio, its own or its sequence's; `none` weighs all alike."""
+    rollout_is_threshold: float | str = 2.0
+    """Largest weight; as `0.5_5.0`, weights outside of the two become 0 (IcePop)."""
+    rollout_is_batch_normalize: bool = False
+    """Scale the weights to a mean of 1 in each batch."""
+    rollout_rs: str = "none"
+    """Leave tokens or sequences out: `token_k1`, `seq_mean_k3`..., several with commas."""
+    rollout_rs_threshold: float | str | None = None
+    """Bounds of what is kept, as `0.5_2.0` for k1, one number for k2 and k3; one each, or one."""
+    loss_type: Annotated[
+        Literal["ppo_clip", "reinforce"], Planned("the loss is what `policy_loss_fn` says")
+    ] = "ppo_clip"
+    """verl's choice of the loss that goes with the correction."""
+
+    @property
+    def settings(self) -> CorrectionSettings:
+        """The preset's settings with the user's laid over them."""
+        below = CorrectionSettings() if self.preset == "none" else PRESETS[self.preset].settings
+        own = self.model_dump(exclude={"preset"}, exclude_unset=True)
+        return replace(below, **own)
+
+
+LossAggMode = Literal[
+    "token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
+]
+KlFn = Literal["none", "k1", "k2", "k3", "low_var_kl", "abs", "corrected_k3", "k1+", "k3+"]
+EntropyLossFn = Literal["none", "default", "mix"]
+
+
+class AlgorithmConfig(Section):
+    """The algorithm, its parts and the optimizer."""
+
+    algorithm_type: str = "grpo"
+    """`ppo`, `grpo`, `rloo`... (mode both), `sft`, `cpt`, `dpo` (train): docs/algorithms.md."""
+    repeat_times: Positive | None = None
+    """Rollouts of one task, the size of its group; else what the algorithm usually has."""
+    optimizer: OptimizerConfig = usual(OptimizerConfig)
+    """AdamW and its schedule."""
+    sample_strategy: str | None = None
+    """Which rows a batch is made of: `default`, `staleness_control`, `mix`."""
+    sample_strategy_args: Args = Field(default_factory=dict)
+    """Arguments laid over the strategy's own, as `max_staleness` of `staleness_control` and of
+    `mix`."""
+    advantage_fn: str | None = None
+    """By name, or the dotted path of a function of your own."""
+    advantage_fn_args: Args = Field(default_factory=dict)
+    """Arguments laid over the function's own."""
+    policy_loss_fn: str | None = None
+    """By name, or the dotted path of a function of your own."""
+    policy_loss_fn_args: Args = Field(default_factory=dict)
+    """Arguments laid over the function's own: `clip_range`, `clip_range_low`, `clip_ratio_c`..."""
+    kl_penalty_fn: KlFn | None = None
+    """Distance to the reference model that is taken off the rewards, token by token."""
+    kl_penalty_fn_args: Args = Field(default_factory=dict)
+    """`kl_coef`; with `adaptive: true` also `target_kl` and `horizon`."""
+    kl_loss_fn: KlFn | None = None
+    """Distance to the reference model that is added to the loss; `none` needs no reference."""
+    kl_loss_fn_args: Args = Field(default_factory=dict)
+    """`kl_coef`; with `adaptive: true` also `target_kl` and `horizon`."""
+    entropy_loss_fn: EntropyLossFn | None = None
+    """`default` subtracts `entropy_coef` times the entropy from the loss, `mix` the rollouts'."""
+    entropy_loss_fn_args: Args = Field(default_factory=dict)
+    """`entropy_coef`."""
+    loss_agg_mode: LossAggMode | None = None
+    """How the tokens' losses become one number; else as the algorithm has it."""
+    bypass_old_logprobs: bool = True
+    """Ratios to the policy that made the tokens; else to the trainer's own before the step."""
+    rollout_correction: RolloutCorrectionConfig = usual(RolloutCorrectionConfig)
+    """What makes up for rollouts of other weights, or of an engine that computes differently."""
+    enable_router_replay: Annotated[
+        bool, Planned("the trainer routes the tokens of a mixture of experts by itself")
+    ] = False
+    """Train each token with the experts that the engine chose for it."""
+    add_strategy: Annotated[
+        str | None, Planned("`data_processor.experience_pipeline.operators` have its place")
+    ] = None
+    """How experiences were shaped before they were stored, in old releases."""
+    add_strategy_args: Annotated[
+        Args, Planned("`data_processor.experience_pipeline.operators` have its place")
+    ] = Field(default_factory=dict)
+    """Its arguments."""

@@ -1,0 +1,243 @@
+"""Status of a key: it acts, has no effect here, is renamed, or is planned."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    StringConstraints,
+    model_serializer,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
+
+from trinity.masking import HIDDEN, without_passwords
+
+
+class Status(StrEnum):
+    """Status of a key; a key without a mark acts."""
+
+    ACTS = "acts"
+    NO_EFFECT = "accepted, without effect here"
+    RENAMED = "renamed"
+    PLANNED = "planned"
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """Not supported yet; the default describes today's behaviour, so giving it is no error.
+
+    param_offload: Annotated[bool, Planned("weights stay on the device")] = False
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoEffect:
+    """Accepted for files that have it; its purpose is served in another way here."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choices:
+    """Values that users know beside those that the field's type allows."""
+
+    planned: Mapping[str, str] = field(default_factory=dict)
+    """Value to what is missing."""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Other name of a value to the name here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    """An older name, whose value is used under the new one."""
+
+    to: str
+    """The key beside it, or with a `/` in front the key from the top of the file or stage."""
+
+
+Mark = Planned | NoEffect
+
+
+def mark_of(field: FieldInfo) -> Mark | None:
+    """The mark that says why a field does not act; None if it acts."""
+    return next((mark for mark in field.metadata if isinstance(mark, Planned | NoEffect)), None)
+
+
+def choices_of(field: FieldInfo) -> Choices:
+    """The values beside those of its type."""
+    return next((mark for mark in field.metadata if isinstance(mark, Choices)), Choices())
+
+
+def status_of(field: FieldInfo) -> Status:
+    """The status of a field, by its mark."""
+    match mark_of(field):
+        case Planned():
+            return Status.PLANNED
+        case NoEffect():
+            return Status.NO_EFFECT
+    return Status.ACTS
+
+
+Args = dict[str, JsonValue]
+"""Arguments passed on unread to a function that the user chose by name."""
+
+PathSegment = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+"""A name that becomes part of a path: letters, digits, `.`, `_`, `-`, first a letter or digit."""
+
+OptionalSegment = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$")]
+
+Positive = Annotated[int, Field(gt=0)]
+NonNegative = Annotated[int, Field(ge=0)]
+Port = Annotated[int, Field(gt=0, lt=1 << 16)]
+NumLogprobs = Annotated[int, Field(ge=0, le=20)]
+"""Bounded by the number that the engine can return."""
+
+S = TypeVar("S", bound="Section")
+
+
+class Section(BaseModel):
+    """A part of the configuration as the user wrote it; derived values are in `plan.py`.
+
+    Fields are not required here, even if no default works (a model's path): a stage may give any
+    part of a section, so only the merged stage can tell what is missing. Fields with a mark of
+    `status.py` are never read, and are left out when a section is serialized.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
+
+    old_names: ClassVar[Mapping[str, Renamed]] = {}
+    """Keys of files for Trinity-RFT, to their current names."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_meant(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        return {key: _meant(cls, key, value) for key, value in values.items()}
+
+    @model_serializer(mode="wrap")
+    def _what_acts(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = write(self)
+        unread = marked_names(type(self))
+        return {key: value for key, value in written.items() if key not in unread}
+
+
+def _meant(section: type[Section], name: str, value: Any) -> Any:
+    field = section.model_fields.get(name)
+    if field is None:
+        return value
+    if isinstance(value, bool) and has_number(field.annotation):
+        # YAML reads `on` and `yes` as true, which pydantic would take for the number 1.
+        return str(value).lower()
+    if value is None and is_container(field.annotation):
+        return field.get_default(call_default_factory=True)
+    return known_value(section, name, value)
+
+
+def usual(section: type[S]) -> S:
+    """Default of a field: an empty section, made when it is needed.
+
+    Its schema is part of the outermost section's, and is not built separately.
+    """
+    field: S = Field(default_factory=section.model_construct)
+    return field
+
+
+@cache
+def marked_names(section: type[Section]) -> frozenset[str]:
+    """Fields that nothing reads."""
+    fields = section.model_fields.items()
+    return frozenset(name for name, field in fields if mark_of(field) is not None)
+
+
+def known_value(section: type[Section], name: str, value: Any) -> Any:
+    """The canonical name of a value, matched without case and through its aliases."""
+    if not isinstance(value, str):
+        return value
+    return _values_by_folded_name(section, name).get(value.casefold(), value)
+
+
+@cache
+def _values_by_folded_name(section: type[Section], name: str) -> Mapping[str, str]:
+    field = section.model_fields[name]
+    choices = choices_of(field)
+    names = {value: value for value in (*literals(field.annotation), *choices.planned)}
+    return {known.casefold(): value for known, value in {**names, **choices.aliases}.items()}
+
+
+def literals(annotation: Any) -> Iterator[str]:
+    """Yields the texts that a type's literals allow."""
+    if get_origin(annotation) is Literal:
+        yield from (value for value in get_args(annotation) if isinstance(value, str))
+    elif get_origin(annotation) not in (dict, tuple, list):
+        for argument in get_args(annotation):
+            yield from literals(argument)
+
+
+def has_number(annotation: Any) -> bool:
+    """True if a type has numbers anywhere in it."""
+    return annotation in (int, float) or any(has_number(arg) for arg in get_args(annotation))
+
+
+def is_container(annotation: Any) -> bool:
+    """True if an empty value under a key means an empty section, mapping or list."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return True
+    return get_origin(annotation) in (dict, tuple, list)
+
+
+NO_SECRETS = (None, "", "EMPTY")
+"""Values that are not secret; `EMPTY` is the placeholder for a key that is not needed."""
+_SECRET_NAME = re.compile(
+    r"(api_?key|secret|passw(or)?d|passphrase|credential|(access|auth|bearer|refresh|hf)_?token"
+    r"|private_?key|(^|_)token)$",
+    re.IGNORECASE,
+)
+_SECRET_VARIABLE = re.compile(r"^[A-Z0-9_]*(KEY|TOKEN|SECRET|PASSWORD|PASS|PWD)[A-Z0-9_]*$")
+
+
+def is_secret(key: str) -> bool:
+    """True if the value of a dotted key must not be shown."""
+    name = key.rpartition(".")[2]
+    return bool(_SECRET_NAME.search(name) or _SECRET_VARIABLE.match(name))
+
+
+def hidden(key: str, value: Any) -> Any:
+    """The value with all secrets in it redacted, at any depth."""
+    if isinstance(value, dict):
+        return {name: hidden(f"{key}.{name}", item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [hidden(key, item) for item in value]
+    if is_secret(key) and value not in NO_SECRETS:
+        return HIDDEN
+    return without_passwords(value) if isinstance(value, str) else value
+
+
+def shown(key: str, value: Any, most: int = 80) -> str:
+    """A value for use in a message, written as in YAML."""
+    value = hidden(key, value)
+    if value is None:
+        return "null"
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    text = " ".join(text.split()) or "''"
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+DERIVED = NoEffect("it follows from other keys, whatever is written here")
+MERGED = NoEffect("engines load whole weights, with the adapter merged into them")
+NO_RAY = NoEffect("there is no Ray here: services find one another by their addresses")
+UNREAD_THERE = NoEffect("nothing reads it in Trinity-RFT either")
+IN_DATABASE = NoEffect("rows are in the buffer's database, which has retries of its own")
+TINKER_ONLY = NoEffect("it belongs to `model.tinker.enable`, which is planned")
+MEGATRON_ONLY = NoEffect("it belongs to `trainer_strategy: megatron`, which is planned")

@@ -1,0 +1,172 @@
+"""Section `buffer`: how much is explored and trained, and on which data."""
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from trinity.config.schema.base import (
+    DERIVED,
+    IN_DATABASE,
+    UNREAD_THERE,
+    Args,
+    NoEffect,
+    NonNegative,
+    Planned,
+    Positive,
+    Renamed,
+    Section,
+    usual,
+)
+from trinity.config.schema.data import ExperienceBufferConfig, TasksetConfig
+from trinity.task_operators.task_pipeline import OrderMethod
+
+
+class ExplorerInput(Section):
+    """The explorer's tasks."""
+
+    taskset: TasksetConfig | None = None
+    """Tasks to train on."""
+    tasksets: tuple[TasksetConfig, ...] = ()
+    """Several tasksets to train on, mixed in proportion to their sizes."""
+    eval_tasksets: tuple[TasksetConfig, ...] = ()
+    """Tasks to evaluate on, never trained on."""
+    default_workflow_type: str | None = None
+    """Workflow of tasksets that name none."""
+    default_eval_workflow_type: str | None = None
+    """Workflow of evaluation tasksets that name none; goes before the one above."""
+    default_reward_fn_type: str | None = None
+    """Reward of tasksets that name none."""
+
+
+class TrainerInput(Section):
+    """The trainer's rows."""
+
+    experience_buffer: ExperienceBufferConfig = usual(ExperienceBufferConfig)
+    """Where they come from."""
+    auxiliary_buffers: dict[str, ExperienceBufferConfig] = Field(default_factory=dict)
+    """Rows of data beside them, by name, for `sample_strategy: mix`."""
+    sft_warmup_dataset: Annotated[
+        ExperienceBufferConfig | None,
+        Planned("write a stage of `algorithm_type: sft` in front, see `stages`"),
+    ] = None
+    """Rows of imitation before the run, in old releases."""
+
+
+class BufferConfig(Section):
+    """Sizes, ends and data."""
+
+    old_names: ClassVar[Mapping[str, Renamed]] = {
+        "default_workflow_type": Renamed("explorer_input.default_workflow_type"),
+        "default_eval_workflow_type": Renamed("explorer_input.default_eval_workflow_type"),
+        "default_reward_fn_type": Renamed("explorer_input.default_reward_fn_type"),
+        "read_batch_size": Renamed("train_batch_size"),
+        "max_prompt_tokens": Renamed("/model.max_prompt_tokens"),
+        "max_response_tokens": Renamed("/model.max_response_tokens"),
+        "enable_prompt_truncation": Renamed("/model.enable_prompt_truncation"),
+    }
+
+    batch_size: Positive = 1
+    """Tasks of one explore step, not multiplied by `algorithm.repeat_times`."""
+    train_batch_size: NonNegative = 0
+    """Rows of one train step, expert rows of `sample_strategy: mix` included; 0 is `batch_size`
+    times `algorithm.repeat_times`."""
+    total_epochs: Positive = 1
+    """Passes over the data, where neither `total_steps` nor `trainer.total_steps` is given."""
+    total_steps: Positive | None = None
+    """Explore steps (in mode train, train steps)."""
+    explorer_input: ExplorerInput = usual(ExplorerInput)
+    """The explorer's tasks."""
+    trainer_input: TrainerInput = usual(TrainerInput)
+    """The trainer's rows."""
+    max_refill_rounds: NonNegative = 3
+    """How often a step whose experiences were filtered away draws further tasks."""
+    await_feedback: bool = False
+    """Whether a sample without a reward waits for one (`trinity feedback`), and its group with it;
+    else it is left out."""
+    feedback_timeout: float = Field(default=0.0, ge=0)
+    """Seconds after which such a sample is left out; 0 waits as long as it takes."""
+    keep_steps: NonNegative | None = None
+    """Newest train steps whose samples keep their contents (tokens, texts, log-probabilities); what
+    the oldest kept checkpoint or unfinished work needs is kept in any case. None keeps all."""
+    short_batch: Literal["train", "fail"] = "train"
+    """What becomes of a batch that stays short after that."""
+    explorer_output: Annotated[ExperienceBufferConfig | None, UNREAD_THERE] = None
+    """Where experiences go."""
+    tokenizer_path: Annotated[str | None, DERIVED] = None
+    """The model whose tokenizer is used."""
+    cache_dir: Annotated[str | None, DERIVED] = None
+    """Where the buffer keeps its files."""
+    buffer_dir: Annotated[str | None, DERIVED] = None
+    """The same, in old releases."""
+    pad_token_id: Annotated[int | None, NoEffect("padding is the model's own")] = None
+    """Token that fills rows up, in old releases."""
+    max_retry_times: Annotated[int, IN_DATABASE] = 3
+    """Further attempts at reading a database, in old releases."""
+    max_retry_interval: Annotated[int, IN_DATABASE] = 1
+    """Seconds between them."""
+
+
+class OperatorConfig(Section):
+    """One operator."""
+
+    name: str = ""
+    """Its name, or the dotted path of one of your own."""
+    args: Args = Field(default_factory=dict)
+    """Its arguments."""
+
+
+class ExperiencePipelineConfig(Section):
+    """Experiences on their way from rollout to batch."""
+
+    operators: tuple[OperatorConfig, ...] = ()
+    """Experience operators in order, before the advantage function."""
+    save_input: Annotated[bool, NoEffect("the database keeps every experience as it came")] = True
+    """Keep experiences as they came."""
+    input_save_path: Annotated[
+        str | None, NoEffect("the database keeps every experience as it came")
+    ] = None
+    """Where they are kept."""
+    inputs: Annotated[dict[str, ExperienceBufferConfig], UNREAD_THERE] = Field(default_factory=dict)
+    """Further inputs."""
+    output: Annotated[ExperienceBufferConfig | None, UNREAD_THERE] = None
+    """Another output than the trainer's buffer."""
+
+
+class TaskPipelineConfig(Section):
+    """Tasks on their way into the first taskset; in mode train, rows into the trainer's buffer."""
+
+    operators: tuple[OperatorConfig, ...] = ()
+    """Task operators in order, Data-Juicer's included if its server is given."""
+    num_process: Positive = 4
+    """Processes of Data-Juicer that work on it."""
+    config_path: str | None = None
+    """A file of Data-Juicer's own, in place of the operators."""
+    inputs: tuple[str, ...] = ()
+    """Files to read, in place of the taskset's `path`."""
+    output: Annotated[
+        TasksetConfig | None,
+        NoEffect("the database keeps what is left, as the taskset that the stage draws from"),
+    ] = None
+    """Where the tasks go; else the training taskset."""
+    target_fields: tuple[str, ...] = ()
+    """Columns that are kept; without them all are."""
+    priority_weights: dict[str, float] = Field(default_factory=dict)
+    """Weights of a task's priority: scores by name, or `difficulty`, `quality`, `diversity`,
+    `usage_frequency`; without them -0.7, 1.0, 0.8 and -0.5 for those that are measured."""
+    top_k: Annotated[int, Field(ge=-1)] = -1
+    """Tasks that are kept, the first in order; -1 keeps all."""
+    order_method: OrderMethod = "sort"
+    """By priority, the highest first; the same in layers from the highest to the lowest each;
+    by chance; as they came."""
+    folding_layers: Positive = 3
+    """Layers of `order_method: folding`."""
+
+
+class DataProcessorConfig(Section):
+    """Both pipelines."""
+
+    experience_pipeline: ExperiencePipelineConfig = usual(ExperiencePipelineConfig)
+    """Experiences on their way from rollout to batch."""
+    task_pipeline: TaskPipelineConfig | None = None
+    """What is done to tasks before any of them is explored."""

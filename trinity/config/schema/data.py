@@ -1,0 +1,244 @@
+"""Subsections `format`, `data_selector` and `rollout_args`: rows read, drawn and sampled."""
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, StringConstraints
+
+from trinity.config.schema.base import (
+    DERIVED,
+    IN_DATABASE,
+    NO_RAY,
+    Args,
+    NoEffect,
+    NonNegative,
+    NumLogprobs,
+    Planned,
+    Positive,
+    Renamed,
+    Section,
+    usual,
+)
+
+SelectorType = Literal["sequential", "shuffle", "random", "offline_easy2hard", "difficulty_based"]
+
+
+class FormatConfig(Section):
+    """Columns of a row, by their meaning."""
+
+    prompt_type: Literal["messages", "plaintext"] = "messages"
+    """For sft and dpo: a row holds lists of messages, or texts; cpt reads texts only."""
+    prompt_key: str = "prompt"
+    """Column of the prompt."""
+    response_key: str = "response"
+    """Column of the response, in a taskset the truth; empty for tasks without one."""
+    system_prompt_key: str | None = None
+    """Column of the system prompt."""
+    system_prompt: str | None = None
+    """System prompt of rows that have none of their own."""
+    messages_key: str = "message"
+    """Column of the messages: a list, or its JSON text."""
+    chosen_key: str = "chosen"
+    """For dpo: column of the better answer, a text or its messages."""
+    rejected_key: str = "rejected"
+    """For dpo: column of the worse answer."""
+    reply_prefix: str | None = None
+    """What every answer of a taskset begins with; the model goes on from there."""
+    workflow_key: str = ""
+    """Column that chooses a row's workflow."""
+    reward_fn_key: str = ""
+    """Column that chooses a row's reward."""
+    tools_key: str = "tools"
+    """For training data: column of the tools that a prompt offers, if any: a list, or its JSON."""
+    image_key: Annotated[str | None, Planned("prompts are text")] = None
+    """Column of images."""
+    video_key: Annotated[str | None, Planned("prompts are text")] = None
+    """Column of videos."""
+    enable_concatenated_multi_turn: bool = False
+    """For sft: train all turns of the assistant in one row, not the last alone."""
+    chat_template: str | None = None
+    """For training data: Jinja text used in place of the model's chat template."""
+    enable_thinking: bool | None = None
+    """For training data: replaces `model.enable_thinking`."""
+
+
+class DataSelectorConfig(Section):
+    """The order in which rows are drawn."""
+
+    selector_type: SelectorType = "sequential"
+    """In the file's order; a new permutation each epoch; by chance each step; by falling features;
+    or near a pass rate, by what the rollouts teach."""
+    seed: NonNegative | None = None
+    """Seed of whatever chance there is, unless the experiment's."""
+    feature_keys: tuple[str, ...] = ()
+    """Columns of numbers. For `offline_easy2hard`: rows with the largest come first. For
+    `difficulty_based`: two, the pass rates of a weak and of a strong model."""
+    kwargs: Args = Field(default_factory=dict)
+    """Arguments of `difficulty_based`."""
+
+
+class GenerationConfig(Section):
+    """Sampling of one taskset; what is left out is the model's."""
+
+    temperature: float | None = Field(default=None, ge=0)
+    """Sampling temperature."""
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    """Nucleus sampling."""
+    top_k: int | None = Field(default=None, ge=-1)
+    """Sampling among the k likeliest tokens; -1 is off."""
+    max_tokens: Positive | None = None
+    """Longest response, unless `model.max_response_tokens`."""
+    logprobs: NumLogprobs | None = None
+    """How many of the likeliest tokens an experience has at each position."""
+    n: Annotated[Positive, NoEffect("`repeat_times` says how often a task is rolled out")] = 1
+    """Responses of one call."""
+
+
+DataName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]*$")]
+
+
+class TasksetConfig(Section):
+    """Tasks, and the workflow and reward that go with them."""
+
+    old_names: ClassVar[Mapping[str, Renamed]] = {"task_selector": Renamed("data_selector")}
+
+    name: DataName = ""
+    """Unique in its stage; `taskset` or `eval_taskset_<i>` if left out."""
+    storage_type: Literal["file", "sql", "client", "queue"] = "file"
+    """Read from files; read from a database's table; submitted over gRPC under this name, as a
+    whole or, for `queue`, bit by bit while training goes on."""
+    path: str | None = None
+    """For `file`: a jsonl, json, csv, parquet or arrow file, a directory of such, or a dataset on
+    the Hugging Face hub (`owner/name`). For `sql`: a database's address."""
+    table: str | None = None
+    """For `sql`: the table, unless it has the taskset's name."""
+    split: str = "train"
+    """Which split of a directory."""
+    subset_name: str | None = None
+    """Which subset (a subdirectory) of a directory."""
+    repeat_times: Positive = 1
+    """Runs of each task in an evaluation; in training all tasksets have
+    `algorithm.repeat_times`."""
+    format: FormatConfig = usual(FormatConfig)
+    """Columns of a row, by their meaning."""
+    rollout_args: GenerationConfig = usual(GenerationConfig)
+    """Sampling that differs from the model's."""
+    workflow_args: Args = Field(default_factory=dict)
+    """Arguments of the workflow."""
+    reward_fn_args: Args = Field(default_factory=dict)
+    """Arguments of the reward."""
+    default_workflow_type: str | None = None
+    """Workflow by name or dotted path."""
+    default_reward_fn_type: str | None = None
+    """Reward by name or dotted path; without one the workflow has its own."""
+    data_selector: DataSelectorConfig = usual(DataSelectorConfig)
+    """The order in which tasks are drawn."""
+    max_retry_times: Annotated[int, IN_DATABASE] = 3
+    """Further attempts at reading a database."""
+    max_retry_interval: Annotated[int, IN_DATABASE] = 1
+    """Seconds between them."""
+    enable_progress_bar: Annotated[bool, NoEffect("a run shows its own progress")] = False
+    """Show how much of a file was read."""
+    index: Annotated[int, NoEffect("the buffer remembers how far a run came")] = 0
+    """Tasks to leave out at the beginning."""
+    is_eval: Annotated[bool, DERIVED] = False
+    """Whether it is one of `eval_tasksets`."""
+    batch_size: Annotated[int, DERIVED] = 0
+    """Tasks of a step."""
+    total_epochs: Annotated[int, DERIVED] = 1
+    """Passes over the tasks."""
+    total_steps: Annotated[int | None, DERIVED] = None
+    """Explore steps."""
+    ray_namespace: Annotated[str | None, NO_RAY] = None
+    """Ray's name for the run."""
+
+
+def _decay() -> Args:
+    return {"decay": 2.0}
+
+
+class ReplayBufferConfig(Section):
+    """Experiences trained by priority, and more than once."""
+
+    enable: bool = False
+    """Order experiences by priority; with `reuse_cooldown_time` they are trained more than once."""
+    priority_fn: str = "linear_decay"
+    """Priority of an experience: `linear_decay`, `decay_limit_randomization`, the name
+    of a function from a plugin folder, or a dotted path."""
+    priority_fn_args: Args = Field(default_factory=_decay)
+    """Its arguments."""
+    reuse_cooldown_time: float | None = Field(default=None, ge=0)
+    """Train steps until an experience may be trained again, rounded up, at least the next one; None
+    is never. Batches fill up with such rows beyond those of one explore step."""
+    when_full: Literal["train", "drop"] = "train"
+    """What becomes of rows never trained when more of them wait than `capacity`: `train` takes them
+    before any other, `drop` leaves the last in order out, and counts them."""
+
+
+_PART = "[A-Za-z0-9][A-Za-z0-9._-]*"
+RunName = Annotated[str, StringConstraints(pattern=f"^{_PART}(/{_PART}){{0,2}}$")]
+"""Project, group and name of a run; a name alone is one of the same project and group."""
+
+
+class ExperienceBufferConfig(Section):
+    """The explorer's experiences, or rows of a file."""
+
+    old_names: ClassVar[Mapping[str, Renamed]] = {
+        "use_priority_queue": Renamed("replay_buffer.enable"),
+        "reuse_cooldown_time": Renamed("replay_buffer.reuse_cooldown_time"),
+    }
+
+    name: DataName = "experience_buffer"
+    """Its name in logs and metrics."""
+    storage_type: Literal["queue", "file", "sql"] | None = None
+    """What the explorer makes (mode both), or rows of a file or a database's table (mode train);
+    else as the mode has it."""
+    path: str | None = None
+    """For `file`: a jsonl, json, csv, parquet or arrow file, a directory of such, or a dataset on
+    the Hugging Face hub (`owner/name`). For `sql`: a database's address."""
+    table: str | None = None
+    """For `sql`: the table, unless it has the buffer's name."""
+    source_run: RunName | None = None
+    """For mode train: the run whose stored experiences are trained on, by `project/name` or
+    `project/group/name`; a name alone is one of the same project and group. It is not touched."""
+    source_stage: DataName = ""
+    """Its stage that explored; else the last one that did."""
+    split: str = "train"
+    """Which split of a directory."""
+    subset_name: str | None = None
+    """Which subset (a subdirectory) of a directory."""
+    format: FormatConfig = usual(FormatConfig)
+    """Columns of a row, by their meaning."""
+    data_selector: DataSelectorConfig = usual(DataSelectorConfig)
+    """The order in which rows are drawn."""
+    max_read_timeout: float = Field(default=1800.0, gt=0)
+    """Seconds the trainer waits for a batch before it gives up. If `buffer.await_feedback` is set
+    and this is not, `buffer.feedback_timeout`, or else 30 days, are added to the default."""
+    replay_buffer: ReplayBufferConfig = usual(ReplayBufferConfig)
+    """Experiences that are trained more than once."""
+    replay_buffer_kwargs: Args = Field(default_factory=dict)
+    """Its `priority_fn` with that function's arguments beside it, as old releases have them."""
+    capacity: Positive = 10000
+    """Most rows that a replay buffer holds; without one, credit limits the waiting rows."""
+    max_retry_times: Annotated[int, IN_DATABASE] = 3
+    """Further attempts at reading a database."""
+    max_retry_interval: Annotated[int, IN_DATABASE] = 1
+    """Seconds between them."""
+    enable_progress_bar: Annotated[bool, NoEffect("a run shows its own progress")] = False
+    """Show how much of a file was read."""
+    schema_type: Annotated[str | None, DERIVED] = None
+    """What the rows are."""
+    index: Annotated[int, NoEffect("the buffer remembers how far a run came")] = 0
+    """Rows to leave out at the beginning."""
+    batch_size: Annotated[int, DERIVED] = 0
+    """Rows of a step."""
+    tokenizer_path: Annotated[str | None, DERIVED] = None
+    """The model whose tokenizer is used."""
+    total_epochs: Annotated[int, DERIVED] = 1
+    """Passes over the rows."""
+    total_steps: Annotated[int | None, DERIVED] = None
+    """Train steps."""
+    ray_namespace: Annotated[str | None, NO_RAY] = None
+    """Ray's name for the run."""
+    wrap_in_ray: Annotated[bool, NO_RAY] = True
+    """Keep the rows in a process of Ray's."""

@@ -1,0 +1,291 @@
+"""Section `cluster`: the machines the experiment may use."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field, StringConstraints, field_serializer
+
+from trinity.config.schema.algorithm import AlgorithmConfig
+from trinity.config.schema.base import (
+    DERIVED,
+    NO_RAY,
+    UNREAD_THERE,
+    Args,
+    Choices,
+    NoEffect,
+    NonNegative,
+    OptionalSegment,
+    PathSegment,
+    Planned,
+    Positive,
+    Section,
+    is_secret,
+    usual,
+)
+from trinity.config.schema.buffer import BufferConfig, DataProcessorConfig
+from trinity.config.schema.choices import MODES, Mode
+from trinity.config.schema.explorer import ExplorerConfig
+from trinity.config.schema.model import ModelConfig
+from trinity.config.schema.trainer import TrainerConfig
+from trinity.errors import UserError
+
+
+class ClusterConfig(Section):
+    """Machines and their GPUs."""
+
+    node_num: Positive = 1
+    """Machines. Engines of an explorer are on one, and ranks; several take `trinity deploy`."""
+    gpu_per_node: NonNegative = 0
+    """GPUs of each; 0 runs on the processor."""
+    ray_address: Annotated[str, NO_RAY] = "auto"
+    """Address of a Ray cluster."""
+    total_gpu_num: Annotated[int, DERIVED] = 0
+    """GPUs of all machines."""
+    rollout_gpu_num: Annotated[int, DERIVED] = 0
+    """GPUs of the rollout engines."""
+    auxiliary_model_gpu_num: Annotated[int, DERIVED] = 0
+    """GPUs of the auxiliary models."""
+    explorer_gpu_num: Annotated[int, DERIVED] = 0
+    """GPUs of both."""
+    trainer_gpu_num: Annotated[int, DERIVED] = 0
+    """GPUs that are left to training."""
+    trainer_node_num: Annotated[int, DERIVED] = 0
+    """Machines that are left to training."""
+    trainer_gpu_num_per_node: Annotated[int, DERIVED] = 0
+    """GPUs of each of them."""
+
+
+class MonitorConfig(Section):
+    """Destination of the metrics."""
+
+    monitor_type: Annotated[
+        Literal["tensorboard", "wandb", "mlflow", "none"],
+        Choices(planned={"swanlab": "SwanLab"}),
+    ] = "tensorboard"
+    """Where they go; `tensorboard`: files under `monitor/` in the run's directory."""
+    monitor_args: Args = Field(default_factory=dict)
+    """Of `wandb`: `base_url`, `api_key`; of `mlflow`: `uri`, `username`, `password`. Better in the
+    variables that W&B and MLflow have for them."""
+    detailed_stats: bool = False
+    """Give of an evaluation's tasks the largest, the smallest and the deviation, too."""
+    enable_ray_timeline: Annotated[bool, NO_RAY] = False
+    """Write Ray's time line."""
+    cache_dir: Annotated[str, DERIVED] = ""
+    """Where the monitor keeps its files."""
+
+    @field_serializer("monitor_args", when_used="json")
+    def _without_secrets(self, arguments: Args) -> Args:
+        """Leaves secrets out of JSON; only the process that read the file needs them."""
+        return {name: value for name, value in arguments.items() if not is_secret(name)}
+
+
+class SynchronizerConfig(Section):
+    """Transfer of weights from trainer to explorer."""
+
+    sync_method: Annotated[
+        Literal["checkpoint", "nccl"],
+        Choices(
+            planned={
+                "memory": "weights through shared memory; through files meanwhile",
+            },
+            aliases={"offline": "checkpoint", "online": "nccl"},
+        ),
+    ] = "checkpoint"
+    """How weights are transferred; `checkpoint`: as files, whose hashes the explorer verifies.
+    `nccl`: they are written all the same, but engines take them from the trainer's memory, by gloo
+    where there are no GPUs; what does not come whole and in time is taken from the files."""
+    sync_style: Annotated[
+        Literal["fixed", "explorer_driven", "trainer_driven"],
+        Choices(
+            planned={
+                "fully_async": "explorer and trainer without a common step",
+            },
+            aliases={
+                "dynamic_by_explorer": "explorer_driven",
+                "dynamic_by_trainer": "trainer_driven",
+            },
+        ),
+    ] = "fixed"
+    """What triggers a transfer. `fixed`: each explore step has its version, by the two keys below.
+    `trainer_driven`: an explore step takes the newest version there is and waits for none.
+    `explorer_driven`: after `sync_interval` explore steps a newer one is asked for and waited for,
+    and only then written."""
+    sync_interval: Positive = 1
+    """Train steps between two versions; with `explorer_driven` explore steps."""
+    sync_offset: NonNegative = 0
+    """Explore steps the explorer may be ahead of the trainer; 0 with interval 1 is on-policy."""
+    sync_timeout: float = Field(default=3600.0, gt=0)
+    """Seconds that either side waits for the other."""
+    explorer_sync_interval: Annotated[
+        Positive | None, Planned("explorer and trainer share `sync_interval`")
+    ] = None
+    """Explore steps between two versions."""
+    trainer_sync_interval: Annotated[
+        Positive | None, Planned("explorer and trainer share `sync_interval`")
+    ] = None
+    """Train steps between two versions."""
+    group_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")] = "rollout_weight_sync"
+    """How the names of the groups begin that `sync_method: nccl` sends weights in."""
+    wait_for_checkpoint: Annotated[bool, UNREAD_THERE] = False
+    """Wait for a checkpoint at the start."""
+    explorer_world_size: Annotated[int | None, DERIVED] = None
+    """GPUs of the rollout engines."""
+    ray_namespace: Annotated[str, NO_RAY] = ""
+    """Ray's name for the run."""
+
+
+StageName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]+$")]
+
+
+class StageConfig(Section):
+    """Keys that a stage gives replace the global ones, lists as a whole; all other keys stay.
+
+    The keys it gives are those pydantic saw when it was built (`model_fields_set`), so a stage must
+    not be rebuilt from a dump that includes defaults.
+    """
+
+    stage_name: StageName
+    """Unique in the experiment."""
+    mode: Annotated[Mode | None, MODES] = None
+    """Which services work in this stage."""
+    algorithm: AlgorithmConfig = usual(AlgorithmConfig)
+    model: ModelConfig = usual(ModelConfig)
+    cluster: ClusterConfig = usual(ClusterConfig)
+    buffer: BufferConfig = usual(BufferConfig)
+    explorer: ExplorerConfig = usual(ExplorerConfig)
+    trainer: TrainerConfig = usual(TrainerConfig)
+    synchronizer: SynchronizerConfig = usual(SynchronizerConfig)
+    monitor: MonitorConfig = usual(MonitorConfig)
+    data_processor: DataProcessorConfig = usual(DataProcessorConfig)
+
+
+class DataJuicerServiceConfig(Section):
+    """The Data-Juicer server."""
+
+    server_url: str | None = None
+    """Address of a running server, for the experience operator `data_juicer`."""
+    auto_start: Annotated[
+        bool, Planned("start `python -m trinity.data_juicer.server` and give its `server_url`")
+    ] = False
+    """Start one."""
+    port: Annotated[int | None, Planned("it belongs to `auto_start`")] = None
+    """Port of the one that is started."""
+
+
+class ServiceConfig(Section):
+    """External services."""
+
+    data_juicer: DataJuicerServiceConfig | None = None
+    """The Data-Juicer server."""
+
+
+class LogConfig(Section):
+    """Logging of the services."""
+
+    level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """Least level that is written."""
+    group_by_node: Annotated[bool, NoEffect("each service writes one file, on its machine")] = False
+    """A directory of logs for each machine."""
+    save_dir: Annotated[str, DERIVED] = ""
+    """Where logs are kept."""
+
+
+class Config(Section):
+    """One experiment, or one stage of it after merging (then `stages` is empty)."""
+
+    project: PathSegment = "trinity"
+    """First part of the run's directory under `checkpoint_root_dir`."""
+    group: OptionalSegment = ""
+    """Optional second part."""
+    name: PathSegment = "rft"
+    """Last part."""
+    tenant: PathSegment = "default"
+    """Owner of the experiment."""
+    mode: Annotated[Mode, MODES] = "both"
+    """`both`: explorer and trainer; `train`: the trainer alone, on a file or on what an earlier
+    stage of `explore` has stored; `explore`: explorers alone, whose experiences are kept; `bench`:
+    evaluation of the checkpoints of the run in this directory on `eval_tasksets`; `serve`: its
+    newest weights, or the model, behind an OpenAI-compatible address."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 42
+    """All randomness of the experiment derives from it."""
+    checkpoint_root_dir: Annotated[str, Field(min_length=1)] = "./checkpoints"
+    """Directory in which runs keep everything they leave."""
+    continue_from_checkpoint: bool = True
+    """Go on in an existing directory; else begin a new one beside it, with the time in its name."""
+    algorithm: AlgorithmConfig = usual(AlgorithmConfig)
+    """The algorithm, its parts and the optimizer."""
+    model: ModelConfig = usual(ModelConfig)
+    """The model that is trained, its lengths and its sampling."""
+    cluster: ClusterConfig = usual(ClusterConfig)
+    """Machines and their GPUs."""
+    buffer: BufferConfig = usual(BufferConfig)
+    """Sizes, ends and data."""
+    explorer: ExplorerConfig = usual(ExplorerConfig)
+    """Rollout and evaluation."""
+    trainer: TrainerConfig = usual(TrainerConfig)
+    """How the policy is trained."""
+    synchronizer: SynchronizerConfig = usual(SynchronizerConfig)
+    """Transfer of weights from trainer to explorer."""
+    monitor: MonitorConfig = usual(MonitorConfig)
+    """Where metrics go."""
+    log: LogConfig = usual(LogConfig)
+    """How much the services log."""
+    data_processor: DataProcessorConfig = usual(DataProcessorConfig)
+    """What happens to tasks before, and to experiences after, the rollout."""
+    service: ServiceConfig = usual(ServiceConfig)
+    """External services that the run uses."""
+    checkpoint_job_dir: Annotated[str, DERIVED] = ""
+    """The run's directory."""
+    ray_namespace: Annotated[str, NO_RAY] = ""
+    """Ray's name for the run."""
+    ignore_validator_suggestions: Annotated[
+        bool, NoEffect("an estimate of memory never refuses a run")
+    ] = False
+    """Do not look whether a GPU's memory suffices."""
+    stages: tuple[StageConfig, ...] = ()
+    """Stages in order, each starting from the weights of the last; none is one called `main`."""
+
+
+SINGLE_STAGE = "main"
+"""Name of the only stage of an experiment that lists none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One stage with its merged configuration."""
+
+    index: int
+    name: str
+    config: Config
+
+
+def stages_of(config: Config) -> tuple[Stage, ...]:
+    """The experiment's stages in order, at least one."""
+    names = [stage.stage_name for stage in config.stages]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"two of `stages` are called `{name}`: give each its own `stage_name`")
+    if not config.stages:
+        return (Stage(index=0, name=SINGLE_STAGE, config=config),)
+    written = config.model_dump(exclude_unset=True)
+    above = written.pop("stages")
+    return tuple(
+        Stage(index=index, name=stage.pop("stage_name"), config=_laid_over(written, stage))
+        for index, stage in enumerate(above)
+    )
+
+
+def _laid_over(below: Mapping[str, object], above: Mapping[str, object]) -> Config:
+    return Config.model_validate(deep_merge(below, above))
+
+
+def deep_merge(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
+    """`below` with the keys of `above` in it; other values than mappings are replaced whole."""
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        if isinstance(old, dict) and isinstance(value, dict):
+            value = deep_merge(old, value)
+        merged[key] = value
+    return merged

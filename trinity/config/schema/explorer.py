@@ -1,0 +1,305 @@
+"""Subsections `explorer.rollout_model` and `explorer.auxiliary_models`: inference engines."""
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, JsonValue
+
+from trinity.config.schema.base import (
+    DERIVED,
+    MERGED,
+    NO_RAY,
+    Args,
+    Choices,
+    NoEffect,
+    NonNegative,
+    NumLogprobs,
+    PathSegment,
+    Planned,
+    Port,
+    Positive,
+    Renamed,
+    Section,
+    usual,
+)
+from trinity.config.schema.model import AuxiliaryExternalConfig, ExternalModelConfig
+
+ONE_GPU_GROUP = Planned("an engine spreads over GPUs by `tensor_parallel_size` alone")
+OF_MODEL = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "logprobs",
+    "max_model_len",
+    "max_prompt_tokens",
+    "max_response_tokens",
+    "min_response_tokens",
+    "enable_prompt_truncation",
+    "repetition_penalty",
+    "enable_thinking",
+    "rope_scaling",
+    "rope_theta",
+    "trust_remote_code",
+)
+"""Keys of `model` that Trinity-RFT copies into each engine."""
+OWN_POSITIONS = Planned("position embeddings are those of the model's config.json: write it there")
+
+
+class EngineConfig(Section):
+    """Keys that all engines share."""
+
+    engine_type: Annotated[
+        Literal["vllm", "external"],
+        Choices(
+            planned={"sglang": "SGLang's engine", "tinker": "the Tinker service"},
+            aliases={"vllm_async": "vllm"},
+        ),
+    ] = "vllm"
+    """Inference engine; `external` is a model served elsewhere behind an OpenAI-compatible
+    address."""
+    engine_num: Positive = 1
+    """Engines of one explorer, each with its copy of the weights; calls go to the least busy."""
+    tensor_parallel_size: Positive = 1
+    """GPUs of one engine."""
+    data_parallel_size: Annotated[Positive, ONE_GPU_GROUP] = 1
+    """Copies of the weights in one engine."""
+    pipeline_parallel_size: Annotated[Positive, ONE_GPU_GROUP] = 1
+    """Parts that the layers of one engine are split into."""
+    enable_expert_parallel: Annotated[bool, ONE_GPU_GROUP] = False
+    """Spread the experts of a mixture over the GPUs."""
+    gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
+    """Part of a GPU's memory that an engine takes."""
+    dtype: Literal["bfloat16", "float16", "float32", "auto"] = "bfloat16"
+    """Type of the engine's weights."""
+    enforce_eager: bool = False
+    """No compiled graphs."""
+    enable_prefix_caching: bool = True
+    """Prompts with a common prefix share their cache."""
+    extra_engine_args: Args = Field(default_factory=dict)
+    """Arguments passed to the engine as they are, such as `max_num_seqs`."""
+    ignore_eos: bool = False
+    """Generate on after the end token, for tests of speed."""
+    enable_multimodal: Annotated[bool, Planned("prompts are text")] = False
+    """Images in prompts."""
+    enable_history: bool = False
+    """Keep every call of the model as an experience until the run's workflow takes them, by
+    `model.extract_experience_from_history()`."""
+    enable_openai_api: bool = False
+    """An OpenAI-compatible address on this machine for what a workflow starts or brings: each
+    attempt at a run has its own, `model.api_address`, and `model.get_openai_client()` calls it."""
+    enable_log_requests: bool = False
+    """Log each request to it, without its content."""
+    base_port: Port | None = None
+    """Its port; another one if that is taken, or if none is given."""
+    api_key: str = Field(default="EMPTY", min_length=1)
+    """Key that requests to it must bring."""
+    enable_auto_tool_choice: bool = False
+    """Take requests with `tools`, among which the model chooses."""
+    tool_call_parser: str | None = None
+    """How calls of tools are found in a response: one of vLLM's parsers, such as `hermes`."""
+    reasoning_parser: str | None = None
+    """How thoughts are found in a response: one of vLLM's parsers, such as `qwen3`."""
+    use_v1: Annotated[bool, NoEffect("vLLM has one engine by now")] = True
+    """vLLM's newer engine."""
+    seed: Annotated[int, NoEffect("each rollout has a seed of its own, from the top `seed`")] = 42
+    """Seed of the engine."""
+    gpu_per_engine: Annotated[int, DERIVED] = 0
+    """GPUs of one engine."""
+    nnodes: Annotated[int, DERIVED] = 1
+    """Machines of one engine."""
+    node_rank: Annotated[int, DERIVED] = 0
+    """Which of them this is."""
+    enable_return_routed_experts: Annotated[bool, DERIVED] = False
+    """Whether the engine returns the experts it chose."""
+    weight_sync_buffer_size: Annotated[
+        NonNegative, NoEffect("it belongs to SGLang, which is planned")
+    ] = 1024
+    """Megabytes of weights that travel at a time."""
+    bundle_indices: Annotated[str, NO_RAY] = ""
+    """Ray's placement of the engine."""
+    engine_id: Annotated[int, DERIVED] = 0
+    """Which engine this is."""
+    ray_namespace: Annotated[str | None, NO_RAY] = None
+    """Ray's name for the run."""
+    ray_actor_name: Annotated[str | None, NO_RAY] = None
+    """Ray's name for the engine."""
+    sync_method: Annotated[str | None, DERIVED] = None
+    """How weights reach the engine."""
+    checkpoint_job_dir: Annotated[str | None, DERIVED] = None
+    """The run's directory."""
+    cuda_visible_devices: Annotated[str | None, DERIVED] = None
+    """GPUs that the engine sees."""
+    enable_lora: Annotated[bool, MERGED] = False
+    """Whether the engine takes adapters."""
+    enable_runtime_lora_updating: Annotated[bool, MERGED] = False
+    """Whether adapters change while it runs."""
+    lora_modules: Annotated[tuple[Args, ...], MERGED] = ()
+    """Adapters of the engine."""
+    lora_kwargs: Annotated[Args, MERGED] = Field(default_factory=dict)
+    """Their sizes."""
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of one explorer's engines of this model, if the machines have GPUs."""
+        if self.engine_type == "external":
+            return 0
+        return self.engine_num * self.tensor_parallel_size
+
+
+class RolloutModelConfig(EngineConfig):
+    """The engine that rolls the policy out."""
+
+    old_names: ClassVar[Mapping[str, Renamed]] = {
+        **{name: Renamed(f"/model.{name}") for name in OF_MODEL},
+        "chat_template": Renamed("/model.custom_chat_template"),
+        "enable_chunked_prefill": Renamed("extra_engine_args.enable_chunked_prefill"),
+    }
+
+    model_path: Annotated[str | None, NoEffect("the policy is `model.model_path`")] = None
+    """Which model is rolled out."""
+    external_model_config: Annotated[ExternalModelConfig, DERIVED] = usual(ExternalModelConfig)
+    """A copy of `model.external_model`."""
+    name: Annotated[str | None, NoEffect("there is one rollout model")] = None
+    """How workflows call the model."""
+
+
+class AuxiliaryModelConfig(EngineConfig):
+    """An engine beside the policy's: a judge, a teacher, a reward model."""
+
+    old_names: ClassVar[Mapping[str, Renamed]] = {
+        "enable_chunked_prefill": Renamed("extra_engine_args.enable_chunked_prefill"),
+    }
+
+    model_path: str = ""
+    """Directory of the model in Hugging Face's layout, or its name on the hub."""
+    name: str | None = None
+    """Its name in messages and logs."""
+    external_model_config: AuxiliaryExternalConfig = usual(AuxiliaryExternalConfig)
+    """Access to it, for `engine_type: external`."""
+    trust_remote_code: Annotated[bool, Planned("code that comes with a model is not run")] = False
+    """Run the Python code that comes with it."""
+    enable_history: Annotated[bool, NoEffect("what is not the policy's is not trained")] = False
+    """Keep its answers as experiences."""
+    enable_openai_api: Annotated[bool, NoEffect("each attempt has an address of each")] = True
+    """An OpenAI-compatible address on this machine."""
+    temperature: float | None = Field(default=None, ge=0)
+    """Sampling temperature, unless as `model`."""
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    """Nucleus sampling, unless as `model`."""
+    top_k: int | None = Field(default=None, ge=-1)
+    """Sampling among the k likeliest tokens, unless as `model`."""
+    logprobs: NumLogprobs | None = None
+    """Log-probabilities of other tokens, unless as `model`."""
+    max_model_len: Positive | None = None
+    """Longest sequence, unless as `model`."""
+    max_prompt_tokens: Positive | None = None
+    """Longest prompt, unless as `model`."""
+    max_response_tokens: Positive | None = None
+    """Longest response, unless as `model`."""
+    min_response_tokens: NonNegative | None = None
+    """No end token before this many, unless as `model`."""
+    enable_prompt_truncation: bool | None = None
+    """What becomes of long prompts, unless as `model`."""
+    repetition_penalty: float | None = Field(default=None, gt=0)
+    """Penalty of repetitions, unless as `model`."""
+    enable_thinking: bool | None = None
+    """Switch of chat templates that have a thinking mode, unless as `model`."""
+    chat_template: str | None = None
+    """Jinja text used in place of the tokenizer's chat template."""
+    rope_scaling: Annotated[dict[str, JsonValue] | None, OWN_POSITIONS] = None
+    """Longer sequences than the model was made for, unless as `model`."""
+    rope_theta: Annotated[float | None, OWN_POSITIONS] = None
+    """Base of the position embeddings, unless as `model`."""
+
+
+ONE_BY_ONE = NoEffect("runs are asynchronous, each a unit of its own with its own retries")
+
+
+class OverRolloutConfig(Section):
+    """Steps that do not wait for their slowest tasks."""
+
+    ratio: float = Field(default=0.0, ge=0, lt=1)
+    """Part of a step's tasks that may be left behind when the others have ended; 0 is off. Which
+    ones is a matter of time, so the same seed need not give the same run."""
+    wait_after_min: float = Field(default=30.0, ge=0)
+    """Seconds that the last tasks get after enough of the others ended."""
+    return_partial_tasks: bool = False
+    """Train on the runs that had ended of tasks that are left behind."""
+
+
+class DynamicTimeoutConfig(Section):
+    """A time limit that follows how long runs take."""
+
+    enable: bool = False
+    """Lower the limit once runs were timed."""
+    warmup_min_steps: Positive = 1
+    """Explore steps that are timed before."""
+    ratio: float = Field(default=3.0, gt=0)
+    """The limit over the mean of what training runs took; never above `max_timeout`."""
+
+
+class ExplorerConfig(Section):
+    """Rollout and evaluation."""
+
+    name: Annotated[
+        PathSegment, NoEffect("explorers come and go, and are told apart by their ids")
+    ] = "explorer"
+    """Its name in logs and metrics."""
+    runner_per_model: Positive = 8
+    """Runners of one engine, for 64 runs at a time each (`TRINITY_EXPLORER_RUNS_PER_RUNNER`)."""
+    max_timeout: float = Field(default=1800.0, gt=0)
+    """Seconds for one attempt at a run."""
+    max_retry_times: NonNegative = 2
+    """Further attempts at a run that failed."""
+    rollout_model: RolloutModelConfig = usual(RolloutModelConfig)
+    """The engine."""
+    eval_interval: Positive = 100
+    """Explore steps between evaluations, a multiple of `synchronizer.sync_interval`."""
+    eval_on_startup: bool = True
+    """Evaluate the weights that the stage starts with."""
+    auxiliary_models: tuple[AuxiliaryModelConfig, ...] = ()
+    """Models beside it, whose weights stay as they are: judges, teachers, reward models."""
+    over_rollout: OverRolloutConfig = usual(OverRolloutConfig)
+    """Steps that do not wait for their slowest tasks."""
+    dynamic_timeout: DynamicTimeoutConfig = usual(DynamicTimeoutConfig)
+    """A time limit that follows how long runs take."""
+    env_vars: dict[str, str | bool | int | float] = Field(default_factory=dict)
+    """Environment variables that workflows and rewards see, beside the explorer's own."""
+    concurrent_mode: Annotated[
+        Literal["sequential", "asynchronous", "multi-threading"], ONE_BY_ONE
+    ] = "sequential"
+    """How the runs of one task share a runner."""
+    max_repeat_times_per_runner: Annotated[Positive | None, ONE_BY_ONE] = None
+    """Runs of one task that share a runner."""
+    runner_num: Annotated[int | None, NoEffect("`runner_per_model` has its place")] = None
+    """Workflow runners, in old releases."""
+    runner_prepare_concurrency: Annotated[Positive, ONE_BY_ONE] = 8
+    """Runners that start at a time."""
+    runner_prepare_max_retries: Annotated[NonNegative, ONE_BY_ONE] = 2
+    """Further attempts at starting a runner."""
+    runner_state_report_interval: Annotated[
+        NonNegative, NoEffect("`trinity status` shows what runs, at any time")
+    ] = 0
+    """Seconds between two tables of runners in the log; 0 is off."""
+    max_inflight_batches: Annotated[
+        Positive, NoEffect("it belongs to `sync_style: fully_async`, which is planned")
+    ] = 2
+    """Batches on their way at a time."""
+    collect_experiences: Annotated[bool, NoEffect("experiences are always kept")] = False
+    """Keep the experiences of an evaluation, in old releases."""
+    bench_on_latest_checkpoint: bool = False
+    """In `mode: bench`: evaluate the newest checkpoint alone."""
+    proxy_port: Port = 8010
+    """In `mode: serve`: port of the model's address."""
+    listen_address: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    """In `mode: serve`: network address that it is reached at. Others than this machine's own take
+    certificates and tokens: `trinity run --secure`, or `TRINITY_SECURITY_DIR`."""
+    service_status_check_interval: Positive = 60
+    """In `mode: serve`: seconds between two looks for newer weights of the run."""
+    min_running_model_num: Positive = 1
+    """In `mode: serve`: engines that go on answering while others load newer weights; with a single
+    engine, requests wait."""
+    db_url: Annotated[str | None, NoEffect("a served model keeps nothing of what it is asked")] = (
+        None
+    )
+    """In `mode: serve`: database that keeps the requests."""

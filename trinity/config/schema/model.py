@@ -1,0 +1,173 @@
+"""Subsection `model.lora_configs`: an adapter that is trained in place of the weights."""
+
+import re
+from typing import Annotated
+
+from pydantic import Field
+
+from trinity.config.schema.base import (
+    DERIVED,
+    TINKER_ONLY,
+    UNREAD_THERE,
+    Args,
+    NoEffect,
+    NonNegative,
+    NumLogprobs,
+    Planned,
+    Positive,
+    Section,
+    usual,
+)
+
+ALL_LINEAR = "all-linear"
+Names = str | tuple[str, ...]
+"""A pattern of whole names, or the ends of names."""
+_LIST = re.compile(r"[\w.\-]+(\s*,\s*[\w.\-]+)*")
+
+
+class LoRAConfig(Section):
+    """An adapter of low rank."""
+
+    name: Annotated[str | None, NoEffect("there is one adapter")] = None
+    """Its name."""
+    path: str | None = None
+    """Directory of an adapter to start from, in peft's layout, whose rank, scale and layers it
+    then has; else it starts at zero."""
+    base_model_name: str | None = None
+    """How the adapter's files call the model below; else by its path."""
+    lora_rank: Positive = 32
+    """Rank."""
+    lora_alpha: Positive = 32
+    """Scale, over the rank."""
+    lora_dtype: Annotated[str, UNREAD_THERE] = "auto"
+    """Type of its weights."""
+    target_modules: str = ALL_LINEAR
+    """Layers that get one: `all-linear` for all but the last, names with commas in between such as
+    `q_proj,v_proj`, or a regular expression of whole names."""
+    exclude_modules: str | None = None
+    """Layers that get none, as names or an expression."""
+    is_dummy: Annotated[bool, DERIVED] = False
+    """Whether it starts at zero."""
+
+    @property
+    def targets(self) -> Names:
+        """`target_modules` as peft takes it."""
+        return ALL_LINEAR if self.target_modules == ALL_LINEAR else _names(self.target_modules)
+
+    @property
+    def excluded(self) -> Names:
+        """`exclude_modules` as peft takes it; empty for none."""
+        return () if self.exclude_modules is None else _names(self.exclude_modules)
+
+
+def _names(text: str) -> Names:
+    if _LIST.fullmatch(text.strip()):
+        return tuple(name.strip() for name in text.split(","))
+    return text
+
+
+class TinkerConfig(Section):
+    """The Tinker service in place of one's own engines and trainer."""
+
+    enable: Annotated[bool, Planned("engines and trainer are one's own")] = False
+    """Roll out and train there."""
+    rank: Annotated[Positive, TINKER_ONLY] = 16
+    """Rank of the adapter."""
+    seed: Annotated[int | None, TINKER_ONLY] = None
+    """Seed of its first weights."""
+    train_mlp: Annotated[bool, TINKER_ONLY] = True
+    """Adapt the feed-forward layers."""
+    train_attn: Annotated[bool, TINKER_ONLY] = True
+    """Adapt the attention layers."""
+    train_unembed: Annotated[bool, TINKER_ONLY] = True
+    """Adapt the last layer."""
+    base_url: Annotated[str | None, TINKER_ONLY] = None
+    """Address of the service."""
+
+
+class ExternalAccessConfig(Section):
+    """Access to a model served elsewhere behind an OpenAI-compatible address."""
+
+    base_url_env: str = Field(default="OPENAI_BASE_URL", min_length=1)
+    """Environment variable of the explorer that holds the address, up to `/v1`."""
+    api_key_env: str = Field(default="OPENAI_API_KEY", min_length=1)
+    """Environment variable of the explorer that holds the key."""
+    model_name: str | None = None
+    """Name of the model there."""
+
+
+class ExternalModelConfig(ExternalAccessConfig):
+    """A model served elsewhere in the place of the policy."""
+
+    enable: bool = False
+    """Evaluate it, in `mode: bench`, or explore with it, in `mode: explore`; the same as
+    `explorer.rollout_model.engine_type: external`."""
+
+
+class AuxiliaryExternalConfig(ExternalAccessConfig):
+    """A model served elsewhere beside the policy."""
+
+    enable: Annotated[bool, NoEffect("`engine_type: external` of the same model says so")] = False
+    """Whether it is served elsewhere."""
+
+
+class ModelConfig(Section):
+    """The model that is trained; lengths left out are derived from those that are given."""
+
+    model_path: str = ""
+    """Directory of the model in Hugging Face's layout, or its name on the hub."""
+    critic_model_path: str = ""
+    """Where the critic starts, for algorithms that have one; empty is `model_path`."""
+    max_model_len: Positive | None = None
+    """Longest sequence, prompt and response together; else the sum of the two below."""
+    max_prompt_tokens: Positive | None = None
+    """Longest prompt."""
+    max_response_tokens: Positive | None = None
+    """Longest response."""
+    min_response_tokens: NonNegative = 0
+    """No end token before this many."""
+    temperature: float = Field(default=1.0, ge=0)
+    """Sampling temperature, unless a taskset has its own."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Nucleus sampling, unless a taskset has its own; 1 is off."""
+    top_k: int = Field(default=-1, ge=-1)
+    """Sampling among the k likeliest tokens, unless a taskset has its own; -1 is off."""
+    enable_prompt_truncation: bool = True
+    """A prompt that is too long becomes a masked experience without reward; else the run fails."""
+    custom_chat_template: str | None = None
+    """Jinja text used in place of the tokenizer's chat template."""
+    chat_template_path: str | None = None
+    """File that holds such a text."""
+    trust_remote_code: Annotated[bool, Planned("code that comes with a model is not run")] = False
+    """Run the Python code that comes with a model."""
+    logprobs: NumLogprobs = 0
+    """How many of the likeliest tokens an experience has with their log-probabilities, at each
+    position, unless a taskset has its own."""
+    repetition_penalty: float = Field(default=1.0, gt=0)
+    """Above 1 tokens of the prompt and the response are less likely; 1 is off."""
+    enable_thinking: bool | None = None
+    """Switch of chat templates that have a thinking mode."""
+    lora_configs: tuple[LoRAConfig, ...] = ()
+    """The adapter that is trained in place of the weights; at most one."""
+    fully_sharded_loras: Annotated[bool, UNREAD_THERE] = False
+    """Shard adapters in the engine."""
+    max_cpu_loras: Annotated[int | None, UNREAD_THERE] = None
+    """Adapters that the engine keeps in memory."""
+    rope_scaling: Annotated[
+        Args, Planned("position embeddings are those of the model's config.json: write it there")
+    ] = Field(default_factory=dict)
+    """Longer sequences than the model was made for."""
+    rope_theta: Annotated[
+        float | None,
+        Planned("position embeddings are those of the model's config.json: write it there"),
+    ] = None
+    """Base of the position embeddings."""
+    tinker: TinkerConfig = usual(TinkerConfig)
+    """An external service that rolls out and trains."""
+    external_model: ExternalModelConfig = usual(ExternalModelConfig)
+    """A model served elsewhere that is evaluated."""
+
+    @property
+    def lora(self) -> LoRAConfig | None:
+        """The trained adapter; None if all weights are trained."""
+        return self.lora_configs[0] if self.lora_configs else None

@@ -1,0 +1,189 @@
+"""Subsection `trainer.megatron`: parallel sizes of an engine that is planned."""
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from trinity.config.schema.algorithm import LossAggMode, OptimizerConfig
+from trinity.config.schema.base import (
+    DERIVED,
+    MEGATRON_ONLY,
+    Args,
+    Choices,
+    NoEffect,
+    NonNegative,
+    PathSegment,
+    Planned,
+    Positive,
+    Renamed,
+    Section,
+    usual,
+)
+
+
+class MegatronConfig(Section):
+    """Megatron's parallel sizes."""
+
+    tensor_model_parallel_size: Annotated[Positive, MEGATRON_ONLY] = 1
+    """GPUs that share a layer."""
+    pipeline_model_parallel_size: Annotated[Positive, MEGATRON_ONLY] = 1
+    """Parts that the layers are split into."""
+    virtual_pipeline_model_parallel_size: Annotated[Positive | None, MEGATRON_ONLY] = None
+    """Turns that each part takes."""
+    expert_model_parallel_size: Annotated[Positive, MEGATRON_ONLY] = 1
+    """GPUs that share the experts."""
+    expert_tensor_parallel_size: Annotated[Positive | None, MEGATRON_ONLY] = None
+    """GPUs that share an expert."""
+    context_parallel_size: Annotated[Positive, MEGATRON_ONLY] = 1
+    """GPUs that share a sequence."""
+    sequence_parallel: Annotated[bool, MEGATRON_ONLY] = True
+    """Split what lies between the layers too."""
+
+
+class CriticOptimizerConfig(OptimizerConfig):
+    """The policy's keys; a critic usually learns faster."""
+
+    old_names: ClassVar[Mapping[str, Renamed]] = {
+        "warmup_style": Renamed("lr_scheduler_type"),
+        "clip_grad": Renamed("/trainer.critic.grad_clip"),
+    }
+
+    lr: float = Field(default=1e-5, gt=0)
+    """Learning rate after the warm-up."""
+
+
+class CriticConfig(Section):
+    """Training of the value model."""
+
+    optimizer: CriticOptimizerConfig = usual(CriticOptimizerConfig)
+    """Optimizer and schedule."""
+    ppo_epochs: Positive = 1
+    """Passes over each batch, every one a step of its optimizer on the whole of it."""
+    cliprange_value: float = Field(default=0.5, gt=0)
+    """How far a value may move from what it was before the step, unclipped."""
+    enable_gradient_checkpointing: bool = False
+    """Compute activations again in the backward pass."""
+    loss_agg_mode: LossAggMode = "token-mean"
+    """How the tokens' losses become one number."""
+    grad_clip: float = Field(default=1.0, gt=0)
+    """Largest norm of a gradient."""
+    param_offload: bool | None = None
+    """Its weights and gradients; else as `trainer.param_offload`."""
+    optimizer_offload: bool | None = None
+    """Its optimizer; else as `trainer.optimizer_offload`."""
+    override_config: Args = Field(default_factory=dict)
+    """Laid over its model's config.json."""
+    external_lib: str | None = None
+    """Python module that is imported before it is loaded."""
+
+
+class TrainerConfig(Section):
+    """Training of the policy."""
+
+    old_names: ClassVar[Mapping[str, Renamed]] = {
+        "ppo_max_token_len_per_gpu": Renamed("max_token_len_per_gpu"),
+        "eval_interval": Renamed("/explorer.eval_interval"),
+        "actor_grad_clip": Renamed("grad_clip"),
+    }
+
+    name: Annotated[
+        PathSegment, NoEffect("each gang of ranks is told apart by its incarnation")
+    ] = "trainer"
+    """Its name in logs and metrics."""
+    trainer_type: Annotated[Literal["verl"], Choices(planned={"tinker": "the Tinker service"})] = (
+        "verl"
+    )
+    """Training back end."""
+    trainer_strategy: Annotated[
+        Literal["fsdp2"],
+        Choices(planned={"megatron": "Megatron's engine"}, aliases={"fsdp": "fsdp2"}),
+    ] = "fsdp2"
+    """How weights are sharded over ranks; FSDP2 stands in for the older FSDP."""
+    fsdp_size: Annotated[int, Field(ge=-1)] = -1
+    """Ranks that the weights are sharded over, with a copy in each group of them; -1 is all."""
+    forward_prefetch: bool = False
+    """Gather the next layer's weights while one computes."""
+    override_config: Args = Field(default_factory=dict)
+    """Laid over the model's config.json, by the trainer alone: actor and reference."""
+    external_lib: str | None = None
+    """Python module that is imported before a model is loaded, such as one that registers it."""
+    save_interval: NonNegative = 0
+    """Train steps between full checkpoints; 0 writes one, at the end."""
+    resume_mode: Literal["auto", "disable", "resume_path"] = "auto"
+    """`auto`: as `continue_from_checkpoint` says; `disable`: as if that were false;
+    `resume_path`: a new run begins with the checkpoint in `resume_from_path`."""
+    resume_from_path: str = ""
+    """Folder of a former run's checkpoint: weights, and the optimizer's state where it has that."""
+    total_steps: Positive | None = None
+    """Train steps of the stage; with `buffer.total_steps` also given, the one that ends first."""
+    ppo_epochs: Positive = 1
+    """Passes over each batch, every one a step of the optimizer on the whole of it."""
+    grad_clip: float = Field(default=1.0, gt=0)
+    """Largest norm of a gradient."""
+    use_dynamic_bsz: Annotated[
+        bool, NoEffect("micro-batches are always made by tokens: their cut changes no result")
+    ] = True
+    """Micro-batches by tokens, not by rows."""
+    enable_gradient_checkpointing: bool = False
+    """Compute activations again in the backward pass: less memory, about a third more time."""
+    use_remove_padding: bool = False
+    """Packed forward passes; faster with flash attention, slower on a processor."""
+    max_token_len_per_gpu: Positive | None = None
+    """Tokens of a micro-batch; else twice the longest sequence, without GPUs 16384 at least."""
+    max_checkpoints_to_keep: NonNegative = 0
+    """Newest checkpoints that are kept; 0 keeps all."""
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    """Type the passes compute in."""
+    rank_num: NonNegative = 0
+    """Training processes; 0 is one per GPU that no stage rolls out on, or one without GPUs."""
+    critic_warmup: NonNegative = 0
+    """First train steps of the stage in which the critic alone learns."""
+    critic: CriticConfig = usual(CriticConfig)
+    """The value model, for algorithms that have one."""
+    save_hf_checkpoint: Annotated[
+        Literal["last", "always", "never"],
+        NoEffect("every version of the weights is safetensors in Hugging Face's layout"),
+    ] = "last"
+    """Which checkpoints hold weights in Hugging Face's layout."""
+    enable_preview: Annotated[
+        bool, NoEffect("samples are printed and kept in the buffer, not sent to a monitor")
+    ] = False
+    """A table of rollouts in the monitor."""
+    balance_batch: Annotated[
+        bool, NoEffect("ranks get equal numbers of neighbouring rows, however long these are")
+    ] = True
+    """Deal rows so that ranks get equal work."""
+    ulysses_sequence_parallel_size: Annotated[Positive, Planned("a sequence is on one GPU")] = 1
+    """GPUs that share a sequence."""
+    fix_actor_microbatch_loss_scale: Annotated[
+        bool, NoEffect("a loss is normalised over the whole batch, however it is cut")
+    ] = False
+    """Normalise losses over micro-batches of different sizes."""
+    param_offload: bool = False
+    """Weights and gradients in the host's memory while they are not used."""
+    optimizer_offload: bool = False
+    """Optimizer in the host's memory but for its steps."""
+    grad_offload: Annotated[
+        bool, NoEffect("gradients lie where the weights do: `param_offload`")
+    ] = False
+    """Gradients in the host's memory while they are not used."""
+    offload_policy: bool = False
+    """FSDP2's own way: all three in the host's memory, layers on the device as they compute."""
+    save_strategy: Annotated[
+        Literal["single_thread", "single_process", "single_node", "unrestricted"],
+        NoEffect("each rank writes its own files"),
+    ] = "unrestricted"
+    """Which processes may write a checkpoint at the same time."""
+    megatron: MegatronConfig = usual(MegatronConfig)
+    """Megatron's parallel sizes."""
+    trust_remote_code: Annotated[bool, DERIVED] = False
+    """Run the Python code that comes with a model."""
+    trainer_config: Args = Field(default_factory=dict)
+    """verl's own keys: those with a counterpart here are used for it, others are reported."""
+    trainer_config_path: str = ""
+    """A YAML file of verl's keys, in place of `trainer_config`."""
+    sft_warmup_steps: Annotated[
+        NonNegative, Planned("write a stage of `algorithm_type: sft` in front, see `stages`")
+    ] = 0
+    """Steps of imitation before the run, in old releases."""
