@@ -25,7 +25,7 @@ from tests.model_free.stack import model_free_stack
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.local.secret_files import SecretFiles
+from trinity.local.files import SecretFiles
 from trinity.rpc.channel import open_channel
 
 RESULTS = Path(__file__).parent / "results" / "growth.json"

@@ -35,10 +35,10 @@ from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.local.stack import LocalStack
 from trinity.rpc.channel import open_channel
 from trinity.rpc.server import Servicer, serve
-from trinity.security.folder import PLAIN, Security
-from trinity.security.issuing import Issuer, Part
-from trinity.security.scopes import Scope
-from trinity.settings import ServiceSettings
+from trinity.runtime.settings import ServiceSettings
+from trinity.security.authorization import Scope
+from trinity.security.certificates import Issuer, Part
+from trinity.security.credentials import PLAIN, Security
 
 ROOT = Path(__file__).resolve().parent.parent
 SERVICE = pb.DESCRIPTOR.services_by_name["TrainerService"].full_name

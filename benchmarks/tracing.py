@@ -32,7 +32,7 @@ import grpc
 from benchmarks.model_free_run import events_of, step_gaps
 from benchmarks.table import Claim, print_claims
 from tests.model_free.experiment import experiment_plan
-from trinity.telemetry import instruments, names, tracing
+from trinity.telemetry import metrics, names, tracing
 
 ROOT = Path(__file__).resolve().parent.parent
 NUM_STEPS, NUM_UNCOUNTED = 16, 4
@@ -96,7 +96,7 @@ def off_seconds() -> float:
     def call() -> None:
         with tracing.span(names.SAMPLE, attributes=SOME) as span:
             span.set(names.RUN, 3)
-        instruments.SAMPLE_SECONDS.record(1.0, SOME)
+        metrics.SAMPLE_SECONDS.record(1.0, SOME)
 
     times = timeit.repeat(call, number=OFF_CALLS, timer=time.process_time)
     return min(times) / OFF_CALLS

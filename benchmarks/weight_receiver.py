@@ -15,11 +15,10 @@ import torch.distributed as dist
 from safetensors import safe_open
 
 from services.trainer.checkpoints.weights import WEIGHTS_NAME
-from trinity import manifest
-from trinity.transfer import tensors
-from trinity.transfer.asking import ask
-from trinity.transfer.offer import Limits, Offer, Receivers
-from trinity.transfer.receiving import Arrival
+from trinity.weights import manifest, tensors
+from trinity.weights.offer import Limits, Offer, Receivers
+from trinity.weights.receiving import Arrival
+from trinity.weights.rendezvous import ask
 
 Held = dict[str, torch.Tensor]
 

@@ -41,8 +41,8 @@ from services.trainer.checkpoints.weights import (
     WeightsStore,
     weights_hash,
 )
-from trinity.transfer.offer import Limits
-from trinity.transfer.sending import WeightsOffer
+from trinity.weights.offer import Limits
+from trinity.weights.sending import WeightsOffer
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMITS = Limits(turn_seconds=60.0, join_seconds=60.0, stall_seconds=60.0, whole_seconds=600.0)

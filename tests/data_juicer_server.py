@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from trinity.data_juicer import server
-from trinity.data_juicer.processing import BadRequest
+from trinity.data_juicer.server import BadRequest
 
 
 class LongEnough:

@@ -15,13 +15,12 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from trinity.local.addresses import free_port
 from trinity.local.binaries import postgres_programs
+from trinity.local.files import SecretFiles
 from trinity.local.nats import NatsServer
-from trinity.local.ports import free_port
-from trinity.local.postgres import SUPERUSER, PostgresServer
+from trinity.local.postgres import DATABASE, SCHEMA_OWNERS, SUPERUSER, PostgresServer
 from trinity.local.process_spec import ProcessSpec
-from trinity.local.roles import DATABASE, SCHEMA_OWNERS
-from trinity.local.secret_files import SecretFiles
 from trinity.security.broker import ADMIN
 
 _names = count(1)

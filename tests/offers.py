@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 import torch
 
-from trinity.transfer.offer import Limits, Offer
-from trinity.transfer.sending import WeightsOffer
+from trinity.weights.offer import Limits, Offer
+from trinity.weights.sending import WeightsOffer
 
 
 @contextmanager

@@ -1,5 +1,7 @@
-"""Converts domain dataclasses to protobuf and back; raises ValueError on invalid values."""
+"""Converts arrays to protobuf tensors and back; raises ValueError on invalid ones."""
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -7,12 +9,11 @@ import numpy as np
 from google.protobuf import json_format
 
 from trinity.api.v1 import buffer_pb2, experience_pb2
-from trinity.sample_check import check_around_body, check_sequence
-from trinity.tensor_codec import plain_data, set_tensor, tensor_from_proto
 from trinity.types import (
     EID,
     Alignment,
     Array,
+    ArrayData,
     BlobRef,
     Experience,
     FinishReason,
@@ -23,6 +24,169 @@ from trinity.types import (
     VersionSpan,
     experience_id,
 )
+
+Tensor = experience_pb2.Tensor
+MAX_AXES = 8
+
+# bfloat16 has no numpy type: its bits are sent as uint16 and widened to float32 when read.
+DTYPES: dict[experience_pb2.Tensor.Dtype, str] = {
+    Tensor.DTYPE_BOOL: "|b1",
+    Tensor.DTYPE_UINT8: "|u1",
+    Tensor.DTYPE_INT16: "<i2",
+    Tensor.DTYPE_INT32: "<i4",
+    Tensor.DTYPE_INT64: "<i8",
+    Tensor.DTYPE_FLOAT16: "<f2",
+    Tensor.DTYPE_BFLOAT16: "<u2",
+    Tensor.DTYPE_FLOAT32: "<f4",
+    Tensor.DTYPE_FLOAT64: "<f8",
+}
+DTYPE_CODES = {
+    np.dtype(name): code for code, name in DTYPES.items() if code != Tensor.DTYPE_BFLOAT16
+}
+ALIGNMENTS = {
+    Alignment.TOKEN: Tensor.ALIGNMENT_TOKEN,
+    Alignment.RESPONSE: Tensor.ALIGNMENT_RESPONSE,
+    Alignment.SEQUENCE: Tensor.ALIGNMENT_SEQUENCE,
+    Alignment.SAMPLE: Tensor.ALIGNMENT_SAMPLE,
+}
+ALIGNMENT_NAMES = {code: alignment for alignment, code in ALIGNMENTS.items()}
+
+
+def tensor_to_proto(array: Array) -> experience_pb2.Tensor:
+    """Converts an array to protobuf.
+
+    Raises: ValueError for an element type that the protocol lacks.
+    """
+    tensor = experience_pb2.Tensor()
+    set_tensor(tensor, array)
+    return tensor
+
+
+def set_tensor(tensor: experience_pb2.Tensor, array: Array) -> None:
+    """Fills a tensor in place: a message that is put into another one is copied with all its bytes.
+
+    Raises: ValueError for an element type that the protocol lacks.
+    """
+    data = np.ascontiguousarray(array.data)
+    little = data.dtype.newbyteorder("<")
+    code = DTYPE_CODES.get(little)
+    if code is None:
+        raise ValueError(f"arrays of type {data.dtype} cannot travel")
+    tensor.dtype = code
+    tensor.shape.extend(array.data.shape)
+    tensor.data = data.astype(little, copy=False).tobytes()
+    tensor.alignment = ALIGNMENTS[array.alignment]
+
+
+def plain_data(tensor: experience_pb2.Tensor, dtype: np.dtype[np.generic]) -> bytes | None:
+    """Returns the bytes of a one-dimensional tensor of this type if it is certainly valid.
+
+    `tensor_from_proto` judges all others.
+    """
+    shape, data = tensor.shape, tensor.data
+    is_plain = (
+        len(shape) == 1
+        and shape[0] * dtype.itemsize == len(data)
+        and tensor.dtype == DTYPE_CODES.get(dtype)
+        and tensor.alignment in ALIGNMENT_NAMES
+    )
+    if not is_plain or (tensor.dtype == Tensor.DTYPE_BOOL and data.translate(None, b"\0\1")):
+        return None
+    return data
+
+
+def tensor_from_proto(tensor: experience_pb2.Tensor) -> Array:
+    """Converts a tensor from protobuf.
+
+    Raises: ValueError when type, shape, length and alignment do not fit together.
+    """
+    name = DTYPES.get(tensor.dtype)
+    alignment = ALIGNMENT_NAMES.get(tensor.alignment)
+    if name is None or alignment is None:
+        raise ValueError("a tensor has no element type or no alignment")
+    if len(tensor.shape) > MAX_AXES or any(length < 0 for length in tensor.shape):
+        raise ValueError(f"a tensor has the impossible shape {list(tensor.shape)}")
+    expected = math.prod(tensor.shape) * np.dtype(name).itemsize
+    if expected != len(tensor.data):
+        raise ValueError(
+            f"a tensor of shape {list(tensor.shape)} needs {expected} bytes, has {len(tensor.data)}"
+        )
+    if (
+        tensor.dtype == Tensor.DTYPE_BOOL
+        and np.frombuffer(tensor.data, np.uint8).max(initial=0) > 1
+    ):
+        # Indexing with such a mask reads memory beside the array.
+        raise ValueError("a tensor of bools has bytes other than 0 and 1")
+    data: ArrayData = np.frombuffer(tensor.data, dtype=name).reshape(tuple(tensor.shape))
+    if tensor.dtype == Tensor.DTYPE_BFLOAT16:
+        data = (data.astype(np.uint32) << 16).view(np.float32)
+    return Array(data, alignment)
+
+
+def check_sequence(sequence: Sequence) -> None:
+    """Checks one sequence.
+
+    Raises: ValueError when lengths do not fit together or a log-probability is not a number.
+    """
+    length = len(sequence.tokens)
+    if not 1 <= sequence.prompt_length <= length:
+        raise ValueError(f"prompt_length {sequence.prompt_length} is outside 1..{length}")
+    for name, array in (
+        ("action_mask", sequence.action_mask),
+        ("rollout_logprobs", sequence.rollout_logprobs),
+    ):
+        if array.shape != (sequence.response_length,):
+            raise ValueError(
+                f"{name} has shape {array.shape}, the response {sequence.response_length} tokens"
+            )
+    logprobs = sequence.rollout_logprobs
+    if not np.isfinite(logprobs).all() and not np.isfinite(logprobs[sequence.action_mask]).all():
+        raise ValueError("rollout_logprobs holds values that are not finite")
+
+
+def check_experience(experience: Experience) -> None:
+    """Applies the buffer's validation to a sample; producers may call it first.
+
+    Raises: ValueError when the sample contradicts itself.
+    """
+    if isinstance(experience.body, Pair):
+        check_sequence(experience.body.chosen)
+        check_sequence(experience.body.rejected)
+    else:
+        check_sequence(experience.body)
+    check_around_body(experience)
+
+
+def check_around_body(experience: Experience) -> None:
+    """Checks everything but the tokens; a pair's version spans are not checked.
+
+    A pair is not rolled out in one piece.
+
+    Raises: ValueError when the sample contradicts itself.
+    """
+    if experience.reward is not None and not math.isfinite(experience.reward):
+        raise ValueError(f"the reward {experience.reward} is not a finite number")
+    if experience.eid is not None and "\x00" in experience.eid.suffix:
+        raise ValueError("the suffix of the EID holds a null character")
+    if isinstance(experience.body, Sequence) and experience.version_spans:
+        check_spans(experience.version_spans, experience.body.response_length)
+
+
+def check_spans(
+    spans: Iterable[VersionSpan | experience_pb2.VersionSpan], response_length: int
+) -> None:
+    """Checks that version spans cover the response without gaps.
+
+    Raises: ValueError.
+    """
+    end = 0
+    for span in spans:
+        if span.start != end or span.end < span.start or span.version < 0:
+            raise ValueError("version_spans have a gap or overlap")
+        end = span.end
+    if end != response_length:
+        raise ValueError(f"version_spans end at {end}, the response has {response_length} tokens")
+
 
 T = TypeVar("T", bound=np.generic)
 FINISH_REASONS = {

@@ -20,9 +20,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from trinity import rft_imports
+from trinity import compat
+from trinity.compat import ABSENT_WORKFLOWS, REWARD_PATHS, WORKFLOW_PATHS
 from trinity.errors import UserError
-from trinity.part_names import ABSENT_WORKFLOWS, REWARD_PATHS, WORKFLOW_PATHS
 
 if TYPE_CHECKING:
     from trinity.rewards.reward import RewardSource
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 PLUGIN_DIRS_VARIABLE = "TRINITY_PLUGIN_DIRS"
 PLUGIN_PACKAGE = "_trinity_plugins"
-_OURS = (__file__, rft_imports.__file__)
+_OURS = (__file__, compat.__file__)
 """Files between a user's file and what it imports; left out of error locations."""
 
 
@@ -133,7 +133,7 @@ def import_module(name: str, wanted: str) -> ModuleType:
     if here not in sys.path:
         sys.path.append(here)
     importlib.invalidate_caches()
-    rft_imports.offer()
+    compat.offer()
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -158,7 +158,7 @@ def load_plugins(directories: Iterable[str | Path]) -> None:
     for directory in map(Path, directories):
         if not directory.is_dir():
             raise UserError(f"the plugin folder {directory} does not exist")
-        rft_imports.offer()
+        compat.offer()
         for path in sorted(directory.glob("*.py")):
             if path.name != "__init__.py":
                 _load_file(path.resolve())

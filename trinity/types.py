@@ -10,9 +10,9 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
+from trinity.ids import name_uuid
 from trinity.json_values import JsonObject as JsonObject
 from trinity.json_values import JsonValue as JsonValue
-from trinity.name_uuid import name_uuid
 
 IntArray = npt.NDArray[np.int32]
 BoolArray = npt.NDArray[np.bool_]

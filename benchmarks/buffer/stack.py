@@ -11,11 +11,10 @@ from benchmarks.buffer.worker import Worker, started
 from tests.infra_fixtures import running
 from tests.integration.buffer.process import BufferProcess
 from trinity.config.plan.stage_plan import StagePlan
+from trinity.local.addresses import free_port
+from trinity.local.files import SecretFiles
 from trinity.local.nats import NatsServer
-from trinity.local.ports import free_port
-from trinity.local.postgres import SUPERUSER, embedded_postgres
-from trinity.local.roles import DATABASE
-from trinity.local.secret_files import SecretFiles
+from trinity.local.postgres import DATABASE, SUPERUSER, embedded_postgres
 from trinity.security.broker import ADMIN
 from trinity.types import StageKey
 

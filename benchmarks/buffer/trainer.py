@@ -15,8 +15,8 @@ from services.trainer.data.batch_rows import RowReader
 from services.trainer.retry import Patience
 from services.trainer.types import PublishedWeights
 from trinity.rpc.channel import open_sync_channel
+from trinity.runtime.presence import Waits
 from trinity.types import StageKey
-from trinity.waits import Waits
 
 WAIT_SECONDS = 20.0
 

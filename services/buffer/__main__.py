@@ -39,11 +39,11 @@ from trinity.api.v1 import (
     taskset_pb2,
     taskset_pb2_grpc,
 )
-from trinity.notifications import Listener
-from trinity.postgres import async_engine, report_health, wait_until_up
 from trinity.rpc.runner import run_service
 from trinity.rpc.server import Servicer, serve
-from trinity.waits import Waits
+from trinity.runtime.notifications import Listener
+from trinity.runtime.postgres import async_engine, report_health, wait_until_up
+from trinity.runtime.presence import Waits
 
 M_MMAP_THRESHOLD = -3
 LARGE_BYTES = 2 * 1024 * 1024

@@ -26,9 +26,9 @@ from services.buffer.store.stages import list_readable
 from services.buffer.store.tasksets import delete_taskset
 from services.buffer.store.uploads import lock_abandoned
 from trinity.errors import PreconditionFailed, Unavailable
-from trinity.limited_log import LimitedLog
-from trinity.notifications import Listener
-from trinity.telemetry import instruments, metrics, names
+from trinity.runtime.logs import LimitedLog
+from trinity.runtime.notifications import Listener
+from trinity.telemetry import metrics, names
 from trinity.telemetry.metrics import Observation
 from trinity.telemetry.tracing import Attributes
 from trinity.types import StageKey
@@ -194,10 +194,10 @@ class Depths:
         """Measures periodically until cancelled, if metrics are on."""
         if not metrics.is_on():
             return
-        instruments.STREAM_PENDING.by(self._in_stream)
-        instruments.CREDIT.by(lambda: self._of_stages(_credit))
-        instruments.OUTSTANDING.by(lambda: self._of_stages(lambda _, load: load.num_outstanding))
-        instruments.READY.by(lambda: self._of_stages(lambda _, load: load.num_ready))
+        metrics.STREAM_PENDING.by(self._in_stream)
+        metrics.CREDIT.by(lambda: self._of_stages(_credit))
+        metrics.OUTSTANDING.by(lambda: self._of_stages(lambda _, load: load.num_outstanding))
+        metrics.READY.by(lambda: self._of_stages(lambda _, load: load.num_ready))
         while True:
             await self.measure()
             await asyncio.sleep(MEASURE_SECONDS)

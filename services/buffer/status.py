@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from services.buffer.ingest.ingest import Ingest
 from services.buffer.ingest.stream import RunStream
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.members import Heartbeats
 from trinity.rpc.channel import open_channel
 from trinity.rpc.health import Health
-from trinity.waits import Waits
+from trinity.runtime.presence import Heartbeats, Waits
 
 DATABASE = "database"
 BROKER = "broker"

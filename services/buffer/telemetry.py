@@ -11,19 +11,19 @@ from services.buffer.store.assignments import NewAssignment, assignment_id
 from services.buffer.store.leases import Grant
 from services.buffer.store.ready_rows import ReadyRow
 from services.buffer.types import Shaped
-from trinity.telemetry import instruments, metrics, names, places, tracing
+from trinity.telemetry import metrics, names, tracing
 from trinity.types import StageKey
 
 
 def leased(grant: Grant, begun_ns: int) -> str:
     """Records the lease of a task; returns the trace context to send with it."""
-    instruments.LEASED.add(1, {names.KIND: grant.kind.value})
+    metrics.LEASED.add(1, {names.KIND: grant.kind.value})
     if not tracing.is_on():
         return ""
     return tracing.record(
         names.LEASE,
         begun_ns,
-        parent=places.of_task(grant.assignment_id),
+        parent=tracing.of_task(grant.assignment_id),
         attributes={
             names.ASSIGNMENT: grant.assignment_id,
             names.NUM_RUNS: len(grant.runs),
@@ -36,13 +36,13 @@ def leased(grant: Grant, begun_ns: int) -> str:
 def stored(messages: Sequence[Msg], verdicts: Sequence[Verdict], begun_ns: int) -> None:
     """Records committed results in the traces of their tasks, and messages in their senders'."""
     if metrics.is_on():
-        instruments.STORE_SECONDS.record((time.time_ns() - begun_ns) / 1e9)
+        metrics.STORE_SECONDS.record((time.time_ns() - begun_ns) / 1e9)
         for verdict in verdicts:
-            instruments.STORED.add(1, {names.FATE: verdict.fate.value})
+            metrics.STORED.add(1, {names.FATE: verdict.fate.value})
     if not tracing.is_on():
         return
     for message in messages:
-        if sent := places.parse((message.headers or {}).get("traceparent", "")):
+        if sent := tracing.parse((message.headers or {}).get("traceparent", "")):
             about = {names.MESSAGING_SYSTEM: "nats"}
             tracing.record(names.PROCESS, begun_ns, parent=sent, kind="consumer", attributes=about)
     for verdict in verdicts:
@@ -50,7 +50,7 @@ def stored(messages: Sequence[Msg], verdicts: Sequence[Verdict], begun_ns: int) 
         tracing.record(
             names.STORE,
             begun_ns,
-            parent=places.in_task(result.assignment_id, result.traceparent),
+            parent=tracing.in_task(result.assignment_id, result.traceparent),
             kind="consumer",
             attributes={
                 names.RUN: result.run,
@@ -64,14 +64,14 @@ def stored(messages: Sequence[Msg], verdicts: Sequence[Verdict], begun_ns: int) 
 def shaped(done: Sequence[Shaped], begun_ns: int) -> None:
     """Records groups that went through the pipeline."""
     if metrics.is_on():
-        instruments.SHAPE_SECONDS.record((time.time_ns() - begun_ns) / 1e9)
-        instruments.SHAPED.add(len(done))
+        metrics.SHAPE_SECONDS.record((time.time_ns() - begun_ns) / 1e9)
+        metrics.SHAPED.add(len(done))
     if not tracing.is_on():
         return
     for group in done:
         span = tracing.begin(
             names.PIPELINE,
-            parent=places.of_task(group.claim.assignment_id),
+            parent=tracing.of_task(group.claim.assignment_id),
             begun_ns=begun_ns,
             attributes={
                 names.OPERATOR: group.operator,
@@ -88,7 +88,7 @@ def composed(
     key: StageKey, step: int, rows: Sequence[ReadyRow], incarnation: int, begun_ns: int
 ) -> None:
     """Records a batch of these rows, in the trace of the calling train step."""
-    instruments.BATCH_ROWS.add(len(rows))
+    metrics.BATCH_ROWS.add(len(rows))
     if not tracing.is_on():
         return
     groups = dict.fromkeys((row.measured.explore_step, row.measured.position) for row in rows)
@@ -96,9 +96,10 @@ def composed(
     tracing.record(
         names.BATCH,
         begun_ns,
-        parent=tracing.current() or places.of_step(key.experiment_id, key.stage, incarnation, step),
+        parent=tracing.current()
+        or tracing.of_step(key.experiment_id, key.stage, incarnation, step),
         links=[
-            places.of_task(assignment_id(key, AssignmentKind.TRAIN, explore_step, position))
+            tracing.of_task(assignment_id(key, AssignmentKind.TRAIN, explore_step, position))
             for explore_step, position in linked
         ],
         attributes={
@@ -118,7 +119,7 @@ def drawn(key: StageKey, new: Sequence[NewAssignment]) -> None:
         tracing.record(
             names.TASK,
             0,
-            own=places.of_task(own_id),
+            own=tracing.of_task(own_id),
             attributes={
                 names.RL_RUN: key.experiment_id,
                 names.TENANT: key.tenant,

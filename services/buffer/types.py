@@ -7,7 +7,7 @@ from services.buffer.domain.group import Outcome
 from services.buffer.domain.stage import TasksetKind
 from services.buffer.store.experiences import Derived
 from services.buffer.store.pipeline import Claim
-from trinity.name_uuid import name_uuid
+from trinity.ids import name_uuid
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
 
 

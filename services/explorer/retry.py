@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
 from trinity.errors import RpcError, TrinityError, Unavailable, UserError
-from trinity.waits import Waits
+from trinity.runtime.presence import Waits
 
 logger = logging.getLogger(__name__)
 

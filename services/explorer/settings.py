@@ -6,8 +6,8 @@ import uuid
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
-from trinity.settings import ServiceSettings
-from trinity.sizing.runs import RUNS_PER_RUNNER
+from trinity.runtime.settings import ServiceSettings
+from trinity.sizing.placement import RUNS_PER_RUNNER
 
 
 class ExplorerSettings(ServiceSettings):

@@ -8,7 +8,7 @@ from typing import Protocol
 from services.explorer.control.counters import Counts
 from services.explorer.types import Attempt, Outcome, PublishedWeights, Report, WeightsId
 from trinity.api.v1.experience_pb2 import RunResult
-from trinity.telemetry import instruments, names, places, tracing
+from trinity.telemetry import metrics, names, tracing
 from trinity.telemetry.tracing import Span
 from trinity.types import StageKey
 
@@ -22,8 +22,8 @@ def sampling(attempt: Attempt, weights: WeightsId) -> Iterator[Span]:
     key, assignment = attempt.key, attempt.assignment
     span = tracing.span(
         names.SAMPLE,
-        parent=places.in_task(assignment.id, assignment.traceparent),
-        links=[places.of_step(key.experiment_id, key.stage, weights.incarnation, weights.version)],
+        parent=tracing.in_task(assignment.id, assignment.traceparent),
+        links=[tracing.of_step(key.experiment_id, key.stage, weights.incarnation, weights.version)],
         attributes={
             names.RL_RUN: key.experiment_id,
             names.ASSIGNMENT: assignment.id,
@@ -40,10 +40,10 @@ def sampling(attempt: Attempt, weights: WeightsId) -> Iterator[Span]:
 def sampled(span: Span, outcome: Outcome) -> None:
     """Records the end of a run, without its reason, which may quote the user's data."""
     fate = "complete" if outcome.is_complete else "failed"
-    instruments.SAMPLE_SECONDS.record(outcome.duration_seconds, {names.FATE: fate})
+    metrics.SAMPLE_SECONDS.record(outcome.duration_seconds, {names.FATE: fate})
     for experience in outcome.experiences:
         if experience.reward is not None:
-            instruments.REWARD.record(experience.reward)
+            metrics.REWARD.record(experience.reward)
     span.set(names.FATE, fate)
     span.set(names.NUM_EXPERIENCES, len(outcome.experiences))
     if not outcome.is_complete:
@@ -56,7 +56,7 @@ def publishing(message: RunResult) -> Span:
         return tracing.NO_SPAN
     span = tracing.begin(
         names.PUBLISH,
-        parent=places.in_task(message.assignment_id, message.traceparent),
+        parent=tracing.in_task(message.assignment_id, message.traceparent),
         kind="producer",
         attributes={names.RUN: message.run, names.ATTEMPT: message.attempt},
     )
@@ -67,7 +67,7 @@ def publishing(message: RunResult) -> Span:
 def published(span: Span, report: Report, num_sends: int, waited_seconds: float) -> None:
     """Records the buffer's report on a result."""
     fate = report.fate.value
-    instruments.CONFIRM_SECONDS.record(waited_seconds, {names.FATE: fate})
+    metrics.CONFIRM_SECONDS.record(waited_seconds, {names.FATE: fate})
     span.set(names.FATE, fate)
     span.set(names.NUM_SENDS, num_sends)
     span.end()
@@ -94,14 +94,14 @@ def sending(results: Sequence[Span]) -> AbstractContextManager[Span]:
 def loading(key: StageKey, weights: PublishedWeights) -> Iterator[None]:
     """Opens the span of loading weights, in the trace of the train step that made them."""
     begun = time.perf_counter()
-    made_by = places.of_step(
+    made_by = tracing.of_step(
         key.experiment_id, key.stage, weights.id.incarnation, weights.id.version
     )
     about = {names.VERSION: weights.id.version, names.INCARNATION: weights.id.incarnation}
     with tracing.span(names.LOAD, parent=made_by, attributes=about):
         yield
-    instruments.SYNC_SECONDS.record(time.perf_counter() - begun, {"trinity.sync": "load"})
-    instruments.LOADED_VERSION.set(weights.id.version)
+    metrics.SYNC_SECONDS.record(time.perf_counter() - begun, {"trinity.sync": "load"})
+    metrics.LOADED_VERSION.set(weights.id.version)
 
 
 class Held(Protocol):
@@ -115,6 +115,6 @@ class Held(Protocol):
 
 def observe(counts: Counts, held: Held) -> None:
     """Registers the gauges of running and unconfirmed work."""
-    instruments.RUNS_GOING_ON.by(lambda: [(counts.num_running, {})])
-    instruments.UNCONFIRMED.by(lambda: [(len(held), {})])
-    instruments.UNCONFIRMED_SECONDS.by(lambda: [(held.oldest_seconds, {})])
+    metrics.RUNS_GOING_ON.by(lambda: [(counts.num_running, {})])
+    metrics.UNCONFIRMED.by(lambda: [(len(held), {})])
+    metrics.UNCONFIRMED_SECONDS.by(lambda: [(held.oldest_seconds, {})])

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from trinity.api.v1 import experience_pb2
 from trinity.codec import SampleRef, set_experience
-from trinity.transfer.offer import Offer
 from trinity.types import Experience, JsonObject, StageKey
+from trinity.weights.offer import Offer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

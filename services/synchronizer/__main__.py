@@ -12,11 +12,11 @@ from services.synchronizer.settings import SynchronizerSettings
 from services.synchronizer.store.database import CHANNEL, Database
 from services.synchronizer.watching import Watching
 from trinity.api.v1.synchronizer_pb2_grpc import add_SynchronizerServiceServicer_to_server
-from trinity.migrations import Migrations
-from trinity.notifications import Listener
-from trinity.postgres import async_engine, report_health, wait_until_up
 from trinity.rpc.runner import USER_MISTAKE, run_service
 from trinity.rpc.server import Servicer, serve
+from trinity.runtime.migrations import Migrations
+from trinity.runtime.notifications import Listener
+from trinity.runtime.postgres import async_engine, report_health, wait_until_up
 
 MIGRATIONS = Migrations(
     folder=Path(__file__).parent / "migrations",

@@ -17,8 +17,7 @@ from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceServicer
 from trinity.errors import Forbidden, InvalidRequest
 from trinity.security import audit
-from trinity.security.caller import current_caller
-from trinity.security.scopes import Scope
+from trinity.security.authorization import Scope, current_caller
 
 logger = logging.getLogger(__name__)
 

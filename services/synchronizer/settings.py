@@ -3,8 +3,8 @@
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
-from trinity.postgres import IDLE_TRANSACTION_SECONDS
-from trinity.settings import ServiceSettings
+from trinity.runtime.postgres import IDLE_TRANSACTION_SECONDS
+from trinity.runtime.settings import ServiceSettings
 
 
 class SynchronizerSettings(ServiceSettings):

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TypeVar
 
 from trinity.errors import Unavailable
-from trinity.notifications import Listener
+from trinity.runtime.notifications import Listener
 
 logger = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from services.trainer.control.supervisor import Supervisor
 from services.trainer.settings import TrainerSettings
 from trinity.api.v1 import trainer_pb2_grpc
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.members import Heartbeats
 from trinity.rpc.channel import open_channel
 from trinity.rpc.runner import run_service
 from trinity.rpc.server import Servicer, serve
+from trinity.runtime.presence import Heartbeats
 
 SERVICE_NAME = "trinity.api.v1.TrainerService"
 

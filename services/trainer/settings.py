@@ -3,7 +3,7 @@
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from trinity.settings import ServiceSettings
+from trinity.runtime.settings import ServiceSettings
 
 
 class TrainerSettings(ServiceSettings):

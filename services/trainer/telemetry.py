@@ -6,9 +6,8 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from services.trainer.types import TrainBatch
-from trinity.telemetry import instruments, metrics, names, places, tracing
-from trinity.telemetry.places import Place
-from trinity.telemetry.tracing import Span
+from trinity.telemetry import metrics, names, tracing
+from trinity.telemetry.tracing import Place, Span
 from trinity.types import StageKey
 
 
@@ -47,7 +46,7 @@ class StepTelemetry:
         linked = list(groups)[: tracing.MAX_LINKS]
         return tracing.span(
             names.TRAIN,
-            links=[places.of_task(assignment_id) for assignment_id in linked],
+            links=[tracing.of_task(assignment_id) for assignment_id in linked],
             attributes={
                 names.STEP: batch.step,
                 names.NUM_ROWS: len(batch.rows),
@@ -68,7 +67,7 @@ class StepTelemetry:
         parent, own = (None, place) if begins_trace else (place, None)
         with tracing.span(names.SYNC, parent=parent, own=own, attributes=about):
             yield
-        instruments.SYNC_SECONDS.record(
+        metrics.SYNC_SECONDS.record(
             time.perf_counter() - begun,
             {names.STAGE: self.key.stage, "trinity.sync": "publish"},
         )
@@ -83,14 +82,14 @@ class StepTelemetry:
         if not metrics.is_on():
             return
         about = {names.STAGE: self.key.stage}
-        instruments.LOOP_SECONDS.record(figures["time/step"], about)
-        instruments.TRAIN_SECONDS.record(figures["time/train_step"], about)
-        instruments.BATCH_WAIT_SECONDS.record(figures["time/read_experience"], about)
-        instruments.TRAINED_TOKENS.add(figures["perf/total_num_tokens"], about)
-        instruments.TRAINED_STEP.set(batch.step, about)
+        metrics.LOOP_SECONDS.record(figures["time/step"], about)
+        metrics.TRAIN_SECONDS.record(figures["time/train_step"], about)
+        metrics.BATCH_WAIT_SECONDS.record(figures["time/read_experience"], about)
+        metrics.TRAINED_TOKENS.add(figures["perf/total_num_tokens"], about)
+        metrics.TRAINED_STEP.set(batch.step, about)
         for row in batch.rows:
             if row.oldest_version is not None:
-                instruments.STALENESS.record(batch.step - row.oldest_version, about)
+                metrics.STALENESS.record(batch.step - row.oldest_version, about)
 
     def _place(self, step: int) -> Place:
-        return places.of_step(self.key.experiment_id, self.key.stage, self.incarnation, step)
+        return tracing.of_step(self.key.experiment_id, self.key.stage, self.incarnation, step)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from trinity.transfer.offer import Offer
 from trinity.types import BoolArray, FloatArray, IntArray
+from trinity.weights.offer import Offer
 
 if TYPE_CHECKING:
     import torch

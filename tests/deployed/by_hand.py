@@ -17,10 +17,10 @@ from tests.infra_fixtures import running
 from trinity.deploy.render import manifests
 from trinity.deploy.secret_folder import Places, write_secrets
 from trinity.local import binaries
-from trinity.local.ports import free_port
+from trinity.local.addresses import free_port
+from trinity.local.files import SecretFiles
 from trinity.local.postgres import PostgresServer
 from trinity.local.process_spec import ProcessSpec
-from trinity.local.secret_files import SecretFiles
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 JOB_SECONDS = 600.0

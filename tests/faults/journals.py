@@ -9,7 +9,7 @@ from tests.faults.patching import Function, patch
 from tests.faults.snapshot import DATA
 from trinity.api.v1.experience_pb2 import RunResult
 from trinity.errors import ManifestError
-from trinity.manifest import MANIFEST_NAME, verify
+from trinity.weights.manifest import MANIFEST_NAME, verify
 
 TOLD, BATCHES, LOADS = "told", "batches", "loads"
 

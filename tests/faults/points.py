@@ -154,14 +154,14 @@ ALL = (
     Point(
         process="rank",
         moment="transfer-begun",
-        target="trinity.transfer.sending:packed",
+        target="trinity.weights.sending:packed",
         when="before",
         in_campaign=False,
     ),
     Point(
         process="rank",
         moment="transfer-ended",
-        target="trinity.transfer.sending:WeightsOffer._send",
+        target="trinity.weights.sending:WeightsOffer._send",
         in_campaign=False,
     ),
     _explorer("transfer-granted", "engine.weight_transfer:EngineTransfers._ask", in_campaign=False),

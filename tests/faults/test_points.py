@@ -18,7 +18,11 @@ def test_no_function_is_weakened_twice_under_one_name() -> None:
 
 @pytest.mark.parametrize(
     "target",
-    ["trinity.manifest:gone", "tests.faults.patching:Function", "trinity.errors:UserError.gone"],
+    [
+        "trinity.weights.manifest:gone",
+        "tests.faults.patching:Function",
+        "trinity.errors:UserError.gone",
+    ],
 )
 def test_what_is_no_function_any_more_cannot_be_patched(target: str) -> None:
     with pytest.raises(AttributeError):

@@ -24,13 +24,12 @@ from tests.model_free.learner import STEP_SECONDS_VARIABLE
 from tests.model_free.stack import model_free_services
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.local.addresses import SERVICES, InfrastructureFiles, ServiceAddresses
+from trinity.local.files import OPERATOR, SecretFiles, StackSecurity
 from trinity.local.nats import NatsServer
 from trinity.local.process_spec import ProcessSpec
 from trinity.local.run_file import RunningStack
-from trinity.local.secret_files import SecretFiles
-from trinity.local.security import OPERATOR, StackSecurity
 from trinity.local.services import Surroundings
-from trinity.security.issuing import STORES, Issuer, parts_of
+from trinity.security.certificates import STORES, Issuer, parts_of
 
 PORT = 50_050
 STOP_SECONDS = 20.0

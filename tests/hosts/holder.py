@@ -5,7 +5,7 @@ import sys
 
 import sqlalchemy as sa
 
-from trinity.postgres import async_engine
+from trinity.runtime.postgres import async_engine
 
 LOCK = sa.text("SELECT pg_advisory_xact_lock(1)")
 

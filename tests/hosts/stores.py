@@ -12,14 +12,12 @@ from urllib.parse import urlencode
 import psycopg
 
 from trinity.local.addresses import SERVICES
+from trinity.local.files import OPERATOR, SecretFiles, StackSecurity, write_private
 from trinity.local.identity import Identity, database_identity
 from trinity.local.nats import NatsServer
-from trinity.local.postgres import SUPERUSER
+from trinity.local.postgres import DATABASE, SCHEMA_OWNERS, SUPERUSER, set_up_roles, set_up_schemas
 from trinity.local.process_spec import ProcessSpec
-from trinity.local.roles import DATABASE, SCHEMA_OWNERS, set_up_roles, set_up_schemas
-from trinity.local.secret_files import SecretFiles, write_private
-from trinity.local.security import OPERATOR, StackSecurity
-from trinity.security.folder import AUTHORITY, CERTIFICATE, KEY
+from trinity.security.credentials import AUTHORITY, CERTIFICATE, KEY
 
 POSTGRES_PORT = 5432
 NATS_PORT, MONITOR_PORT = 4222, 8222

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from trinity.postgres import async_engine
+from trinity.runtime.postgres import async_engine
 
 AS_ALWAYS = ("read committed", "off", True)
 NOW = sa.text(

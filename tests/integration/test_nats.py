@@ -6,8 +6,8 @@ import pytest
 
 from tests.infra_fixtures import NatsUnderTest
 from trinity.errors import Unavailable, UserError
-from trinity.local.ports import free_port
-from trinity.nats import connect
+from trinity.local.addresses import free_port
+from trinity.runtime.nats import connect
 
 SETTING = "TRINITY_EXPLORER_NATS_URL"
 WRONG = "not-the-password"

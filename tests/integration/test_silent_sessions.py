@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from services.buffer.store.database import driver_of, unanswered
 from trinity.errors import Unavailable
-from trinity.postgres import async_engine, map_database_errors, ping
+from trinity.runtime.postgres import async_engine, map_database_errors, ping
 
 Act = Callable[[AsyncConnection], Awaitable[object]]
 QUESTION = sa.text("SELECT 1")

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from services.buffer.store.database import committing, execute, fetch, fetch_together, unanswered
 from trinity.errors import Unavailable
-from trinity.postgres import async_engine, map_database_errors
+from trinity.runtime.postgres import async_engine, map_database_errors
 
 ROWS = sa.table("kept", sa.column("n", sa.BigInteger))
 ADD = sa.insert(ROWS).values(n=sa.bindparam("n", type_=sa.BigInteger))

@@ -9,9 +9,9 @@ from pathlib import Path
 from services.explorer.engine.interface import EngineOptions
 from tests.model_free.model import TENSOR, as_digest, read_digest
 from trinity.errors import TransferFailed
-from trinity.threads import in_daemon_thread
-from trinity.transfer.offer import Receivers, Seat
+from trinity.runtime.threads import in_daemon_thread
 from trinity.types import FinishReason, JsonObject, SamplingParams
+from trinity.weights.offer import Receivers, Seat
 from trinity.workflows.generation import Generation, Heard, Piece, Prompt, Scores
 from trinity.workflows.messages import Message
 
@@ -78,7 +78,7 @@ class HashEngine:
 
 
 def _received(seat: Seat) -> tuple[bytes, str]:
-    from trinity.transfer.receiving import Arrival
+    from trinity.weights.receiving import Arrival
 
     try:
         arrival = Arrival(seat, index=0, device="cpu")

@@ -16,7 +16,7 @@ from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
 from trinity.config.schema.experiment import Config, deep_merge
 from trinity.rpc.channel import open_channel
-from trinity.security.folder import Security
+from trinity.security.credentials import Security
 
 RETRY_SECONDS = 0.1
 CALL_SECONDS = 10.0

@@ -9,9 +9,9 @@ from tests.model_free.experiment import experiment_plan
 from tests.model_free.stack import model_free_services
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import UserError
-from trinity.launch.benching import BenchSource, bench_plan
+from trinity.launch.modes import BenchSource, bench_plan
 from trinity.launch.run import Run
-from trinity.launch.stored_run import StoredRun
+from trinity.launch.stored_runs import StoredRun
 from trinity.progress.reporter import make_reporter
 from trinity.progress.summary import RunSummary
 

@@ -10,9 +10,9 @@ from tests.model_free.stack import model_free_services, model_free_stack
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.launch.left_running import REASON
+from trinity.launch.resume import REASON
 from trinity.launch.run import Run
-from trinity.launch.stored_run import find_experiment
+from trinity.launch.stored_runs import find_experiment
 from trinity.local.stack import LocalStack
 from trinity.progress.reporter import make_reporter
 from trinity.rpc.channel import open_channel

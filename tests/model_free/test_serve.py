@@ -13,9 +13,8 @@ from pydantic import JsonValue
 from tests.model_free.experiment import experiment_plan
 from tests.model_free.stack import model_free_services
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.launch.ordered_stop import Interrupted
-from trinity.launch.run import Run
-from trinity.launch.serving import serve_plan
+from trinity.launch.modes import serve_plan
+from trinity.launch.run import Interrupted, Run
 from trinity.progress.reporter import make_reporter
 
 pytestmark = pytest.mark.timeout(600)

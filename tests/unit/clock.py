@@ -18,5 +18,5 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("trinity.waits.time.monotonic", clock)
+    monkeypatch.setattr("trinity.runtime.presence.time.monotonic", clock)
     return clock

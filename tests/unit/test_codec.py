@@ -4,9 +4,14 @@ import numpy as np
 import pytest
 
 from trinity.api.v1 import experience_pb2
-from trinity.codec import SampleRef, experience_from_proto, experience_to_proto
-from trinity.sample_check import check_experience
-from trinity.tensor_codec import tensor_from_proto, tensor_to_proto
+from trinity.codec import (
+    SampleRef,
+    check_experience,
+    experience_from_proto,
+    experience_to_proto,
+    tensor_from_proto,
+    tensor_to_proto,
+)
 from trinity.types import (
     EID,
     Alignment,

@@ -5,9 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from trinity import manifest
 from trinity.errors import ManifestError
-from trinity.manifest import MANIFEST_NAME, ManifestHead, move_into_place, read, seal, verify
+from trinity.weights import manifest
+from trinity.weights.manifest import (
+    MANIFEST_NAME,
+    ManifestHead,
+    move_into_place,
+    read,
+    seal,
+    verify,
+)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.members import Heartbeats
+from trinity.runtime.presence import Heartbeats
 
 
 class Synchronizer:

@@ -9,7 +9,7 @@ from alembic.script import ScriptDirectory
 
 from services.buffer.migrations import MIGRATIONS as BUFFER
 from services.synchronizer.__main__ import MIGRATIONS as SYNCHRONIZER
-from trinity.migrations import Migrations
+from trinity.runtime.migrations import Migrations
 
 
 @pytest.mark.parametrize("migrations", [BUFFER, SYNCHRONIZER])

@@ -5,7 +5,7 @@ import pytest
 import sqlalchemy as sa
 
 from trinity.errors import Unavailable
-from trinity.postgres import map_database_errors
+from trinity.runtime.postgres import map_database_errors
 
 
 @pytest.mark.parametrize(

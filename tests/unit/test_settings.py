@@ -6,7 +6,7 @@ import pytest
 from pydantic_settings import SettingsConfigDict
 
 from trinity.errors import UserError
-from trinity.settings import ServiceSettings
+from trinity.runtime.settings import ServiceSettings
 
 
 class ExampleSettings(ServiceSettings):

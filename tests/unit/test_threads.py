@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from trinity.threads import DaemonThreads
+from trinity.runtime.threads import DaemonThreads
 
 PATIENCE_SECONDS = 30.0
 
@@ -169,7 +169,7 @@ def events() -> tuple[threading.Event, threading.Event]:
 def test_a_call_that_never_ends_keeps_no_process_from_ending() -> None:
     code = """
 import asyncio, threading
-from trinity.threads import DaemonThreads
+from trinity.runtime.threads import DaemonThreads
 
 async def main():
     begun = asyncio.Event()

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.unit.clock import Clock
-from trinity.waits import Waits
+from trinity.runtime.presence import Waits
 
 
 @pytest.fixture

@@ -6,12 +6,11 @@ from typing import Annotated
 
 import typer
 
-from trinity.cli.writing import writing
+from trinity.cli.output import writing
 from trinity.errors import UserError
-from trinity.security.caller import EVERY_TENANT
-from trinity.security.folder import VARIABLE
-from trinity.security.issuing import PARTS, Issuer, Part, parts_of
-from trinity.security.scopes import ROLE_SCOPES
+from trinity.security.authorization import EVERY_TENANT, ROLE_SCOPES
+from trinity.security.certificates import PARTS, Issuer, Part, parts_of
+from trinity.security.credentials import VARIABLE
 
 FolderArgument = Annotated[Path, typer.Argument(help="Directory of the authority and the parts.")]
 HostOption = Annotated[

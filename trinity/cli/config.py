@@ -33,7 +33,7 @@ def check(
 
     Exit code 0: they can be run, now or once planned features are supported. 2: they cannot.
     """
-    from trinity.cli.checking import check_files
+    from trinity.cli.config_commands import check_files
 
     use_plugins(plugin_dir)
     overrides = [argument for argument in files if is_override(argument)]
@@ -52,7 +52,7 @@ def show(
     file: FileArgument, overrides: OverridesArgument = None, origin: OriginOption = False
 ) -> None:
     """Print a file fully resolved, with every value that acts; secrets are hidden."""
-    from trinity.cli.showing import show_file
+    from trinity.cli.config_commands import show_file
 
     show_file(file, overrides or [], with_origin=origin)
 
@@ -66,7 +66,7 @@ def diff(
 
     Exit code 0: no difference. 1: differences. 2: one of them cannot be run.
     """
-    from trinity.cli.showing import show_difference
+    from trinity.cli.config_commands import show_difference
 
     if show_difference(before, after):
         raise typer.Exit(1)
@@ -77,7 +77,7 @@ def explain(
     key: Annotated[str, typer.Argument(metavar="KEY", help="As algorithm.optimizer.lr, or lr.")],
 ) -> None:
     """Explain a key: its meaning, its values, the parts that read it and its name in verl."""
-    from trinity.cli.explaining import explain_key
+    from trinity.cli.config_commands import explain_key
 
     explain_key(key)
 
@@ -85,7 +85,7 @@ def explain(
 @app.command()
 def schema() -> None:
     """Print the JSON Schema, with which editors complete keys and underline errors."""
-    from trinity.cli.explaining import print_schema
+    from trinity.cli.config_commands import print_schema
 
     print_schema()
 
@@ -117,7 +117,7 @@ def init(
     gpus: Annotated[int, typer.Option(min=0, help="GPUs of the machine.")] = 0,
 ) -> None:
     """Write a configuration with a comment behind each key; asks for missing options."""
-    from trinity.cli.drafting import write_draft
+    from trinity.cli.config_commands import write_draft
     from trinity.config.docs.template import Wishes
 
     if file is not None and output is not None:

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from trinity.cli.writing import writing
+from trinity.cli.output import writing
 from trinity.errors import UserError
 from trinity.verl.back import verl_command
 from trinity.verl.convert import Converted, convert
-from trinity.verl.sources import read_sources
+from trinity.verl.settings import read_sources
 from trinity.verl.work import Choices
 
 SourcesArgument = Annotated[

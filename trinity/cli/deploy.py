@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 import typer
 
+from trinity.cli.output import writing
 from trinity.cli.overrides import OverridesArgument, parse_overrides
 from trinity.cli.run import ConfigOption, PluginDirOption, use_plugins
-from trinity.cli.writing import writing
 from trinity.errors import UserError
 
 app = typer.Typer(
@@ -44,10 +44,8 @@ def render(
     from trinity.config.loading.load import load_config
     from trinity.config.planning import plan_experiment
     from trinity.deploy.deployment import Deployment, Images
-    from trinity.deploy.notes import notes
-    from trinity.deploy.render import Rendering
-    from trinity.launch.benching import is_bench
-    from trinity.launch.serving import is_serve
+    from trinity.deploy.render import Rendering, notes
+    from trinity.launch.modes import is_bench, is_serve
 
     use_plugins(plugin_dir)
     plan = plan_experiment(load_config(config, parse_overrides(overrides or [])))
@@ -123,8 +121,7 @@ def cancel(
     reason: Annotated[str, typer.Option(help="Why; shown with the experiment.")] = "cancelled",
 ) -> None:
     """Cancel an experiment on running services; `submit` of the same plan resumes it."""
-    from trinity.deploy.cancellation import cancel_experiment
-    from trinity.deploy.submission import read_plan
+    from trinity.deploy.submission import cancel_experiment, read_plan
 
     known = read_plan(plan)
     experiment_id = asyncio.run(cancel_experiment(known, synchronizer, reason))

@@ -8,13 +8,12 @@ from typing import Annotated, Literal
 import typer
 
 from trinity.api.v1 import query_pb2
-from trinity.cli.running import ConfigOption, JobDirOption, find_job
+from trinity.cli.runs import ConfigOption, JobDirOption, find_job
 from trinity.errors import UserError
-from trinity.looking.asking import samples
-from trinity.looking.conditions import HELP, parse_conditions
-from trinity.looking.opening import Stored, opened
-from trinity.looking.parquet import WRITERS, load_pyarrow
-from trinity.looking.samples import sample_row
+from trinity.inspect.conditions import HELP, parse_conditions
+from trinity.inspect.open import Stored, opened
+from trinity.inspect.parquet import WRITERS, load_pyarrow
+from trinity.inspect.samples import sample_row, samples
 from trinity.types import JsonObject
 
 

@@ -10,10 +10,10 @@ from typing import Annotated
 import typer
 
 from trinity.api.v1 import query_pb2
-from trinity.cli.running import ConfigOption, JobDirOption, find_job
+from trinity.cli.runs import ConfigOption, JobDirOption, find_job
 from trinity.cli.view import StageOption
 from trinity.errors import RunFailed, UserError
-from trinity.looking.opening import opened
+from trinity.inspect.open import opened
 
 AT_ONCE = 1000
 SECONDS = 120.0

@@ -8,12 +8,11 @@ from typing import Annotated
 import typer
 
 from trinity.api.v1 import query_pb2
-from trinity.cli.running import ConfigOption, JobDirOption, find_job
+from trinity.cli.runs import ConfigOption, JobDirOption, find_job
 from trinity.cli.view import JsonOption, StageOption
-from trinity.looking.asking import step_rows
-from trinity.looking.opening import opened
-from trinity.looking.samples import sample_row
-from trinity.looking.tables import console, step_head, step_table
+from trinity.inspect.open import opened
+from trinity.inspect.samples import sample_row, step_rows
+from trinity.inspect.tables import console, step_head, step_table
 from trinity.types import JsonObject
 
 

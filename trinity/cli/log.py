@@ -11,13 +11,19 @@ from typing import Annotated
 
 import typer
 
-from trinity.cli.running import ConfigOption, JobDirOption, find_job
+from trinity.cli.runs import ConfigOption, JobDirOption, find_job
 from trinity.errors import UserError
-from trinity.local.home import home_of
-from trinity.logs import ESCAPED
-from trinity.looking.log_files import follow_logs, log_files, read_logs
-from trinity.looking.log_filter import LogFilter, since_of
-from trinity.looking.log_lines import LEVELS, LogLine
+from trinity.inspect.logs import (
+    LEVELS,
+    LogFilter,
+    LogLine,
+    follow_logs,
+    log_files,
+    read_logs,
+    since_of,
+)
+from trinity.local.addresses import home_of
+from trinity.runtime.logs import ESCAPED
 
 COLORS = {"WARNING": "33", "ERROR": "31", "CRITICAL": "31;1", "DEBUG": "2"}
 SERVICE_COLOR = "36"

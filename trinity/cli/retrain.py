@@ -12,9 +12,9 @@ from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
 from trinity.launch.gpus import check_gpus
 from trinity.launch.resume import holds_run
-from trinity.launch.retraining import Source, Steps, retraining_plan, without_explorer
+from trinity.launch.retrain import Source, Steps, retraining_plan, without_explorer
 from trinity.launch.run import Run
-from trinity.local.home import home_of
+from trinity.local.addresses import home_of
 from trinity.progress.reporter import make_reporter
 from trinity.progress.summary import read_finished
 

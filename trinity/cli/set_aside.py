@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from trinity.api.v1 import query_pb2
-from trinity.cli.running import ConfigOption, JobDirOption, find_job
+from trinity.cli.runs import ConfigOption, JobDirOption, find_job
 from trinity.cli.view import StageOption
-from trinity.looking.conditions import HELP, parse_conditions
-from trinity.looking.opening import opened
+from trinity.inspect.conditions import HELP, parse_conditions
+from trinity.inspect.open import opened
 
 SECONDS = 3600.0
 ConditionsArgument = Annotated[list[str], typer.Argument(help=HELP, show_default=False)]

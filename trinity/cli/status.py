@@ -18,13 +18,12 @@ from trinity.api.v1 import (
     synchronizer_pb2,
     synchronizer_pb2_grpc,
 )
-from trinity.cli.running import ConfigOption, JobDirOption, find_job, running_in
-from trinity.cli.standing import standing_lines
+from trinity.cli.runs import ConfigOption, JobDirOption, find_job, running_in, standing_lines
 from trinity.errors import RunFailed
+from trinity.inspect.tables import population_lines, population_table
 from trinity.local.addresses import ServiceAddresses
-from trinity.looking.populations import population_lines, population_table
-from trinity.monitors.absence import Absence
-from trinity.monitors.making import MONITOR_FOLDER
+from trinity.monitors.factory import MONITOR_FOLDER
+from trinity.monitors.feed import Absence
 from trinity.rpc.channel import open_channel
 from trinity.rpc.limits import CALL_SECONDS
 

@@ -13,12 +13,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from trinity.cli.counting import counted
-from trinity.cli.running import ConfigOption, JobDirOption, find_job, running_in
+from trinity.cli.output import counted
+from trinity.cli.runs import ConfigOption, JobDirOption, find_job, running_in
 from trinity.client import AsyncTasksets, Submission, TasksetInfo
 from trinity.errors import UserError
-from trinity.looking.opening import answering, patiently
-from trinity.row_files import row_texts
+from trinity.inspect.open import answering, patiently
+from trinity.rows import row_texts
 
 T = TypeVar("T")
 Question = Callable[[AsyncTasksets], Awaitable[T]]

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from trinity.cli.writing import writing
-from trinity.local.secret_files import write_private
-from trinity.security.scopes import Scope
+from trinity.cli.output import writing
+from trinity.local.files import write_private
+from trinity.security.authorization import Scope
 from trinity.security.tokens import issue_token
 
 KeyOption = Annotated[

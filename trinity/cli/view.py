@@ -9,14 +9,18 @@ from typing import Annotated
 import typer
 
 from trinity.api.v1 import query_pb2
-from trinity.cli.running import ConfigOption, JobDirOption, find_job
+from trinity.cli.runs import ConfigOption, JobDirOption, find_job
 from trinity.errors import UserError
-from trinity.looking.asking import samples
-from trinity.looking.conditions import HELP, parse_conditions
-from trinity.looking.opening import Stored, opened
-from trinity.looking.populations import population_lines, population_table
-from trinity.looking.samples import name_of_state, sample_row
-from trinity.looking.tables import console, sample_table, whole_sample
+from trinity.inspect.conditions import HELP, parse_conditions
+from trinity.inspect.open import Stored, opened
+from trinity.inspect.samples import name_of_state, sample_row, samples
+from trinity.inspect.tables import (
+    console,
+    population_lines,
+    population_table,
+    sample_table,
+    whole_sample,
+)
 from trinity.rpc.limits import CALL_SECONDS
 
 DEFAULT_LIMIT = 20

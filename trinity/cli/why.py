@@ -4,10 +4,10 @@ import asyncio
 
 import typer
 
-from trinity.cli.running import ConfigOption, JobDirOption, find_run
+from trinity.cli.runs import ConfigOption, JobDirOption, find_run
 from trinity.diagnosis.diagnose import diagnose
 from trinity.diagnosis.gather import gather
-from trinity.local.home import home_of
+from trinity.local.addresses import home_of
 
 HELD_UP = 3
 

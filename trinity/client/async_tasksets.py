@@ -1,10 +1,12 @@
-"""Asyncio client for tasksets."""
+"""Retry pauses and deadline of an upload."""
 
 import asyncio
 import json
 import logging
+import time
 import uuid
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self, TypeVar
@@ -13,14 +15,44 @@ import grpc
 
 from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc, taskset_pb2, taskset_pb2_grpc
 from trinity.client.packing import Packer, Row
-from trinity.client.resending import Resending
 from trinity.client.results import PipelineInfo, Submission, TasksetInfo, TasksetState
 from trinity.errors import Unauthenticated, Unavailable
 from trinity.rpc.channel import open_channel
 from trinity.rpc.errors import error_of
-from trinity.security.folder import Security
+from trinity.security.credentials import Security
 
 logger = logging.getLogger(__name__)
+
+
+FIRST_PAUSE_SECONDS = 0.2
+LONGEST_PAUSE_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class Resending:
+    """Limits retries by time since a failure; an upload that got further restarts the limit.
+
+    resending = Resending(patience_seconds=60.0)
+    pause = resending.pause(num_sent=1_000)
+    """
+
+    patience_seconds: float
+    clock: Callable[[], float] = time.monotonic
+    _deadline: float = 0.0
+    _furthest: int = -1
+    _pause: float = FIRST_PAUSE_SECONDS
+
+    def pause(self, num_sent: int) -> float | None:
+        """Returns the seconds until the next attempt after a failure, or None to give up."""
+        now = self.clock()
+        if num_sent > self._furthest:
+            self._furthest = num_sent
+            self._deadline, self._pause = now + self.patience_seconds, FIRST_PAUSE_SECONDS
+        if now + self._pause > self._deadline:
+            return None
+        pause, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE_SECONDS)
+        return pause
+
 
 T = TypeVar("T")
 CALL_SECONDS = 60.0

@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar
 from trinity.client.async_tasksets import AsyncTasksets
 from trinity.client.packing import Row
 from trinity.client.results import Submission, TasksetInfo
-from trinity.security.folder import Security
+from trinity.security.credentials import Security
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from trinity.config.docs.catalog import Key, all_keys
 from trinity.config.docs.explain import read_by, verl_names
 from trinity.config.loading.verl_keys import INSTEAD, USED, USUAL, WITHOUT_EFFECT
 from trinity.config.schema.base import Section, Status, shown
-from trinity.written_pages import fill_tables, write_page
+from trinity.doc_tables import fill_tables, write_page
 
 Row = tuple[str, ...]
 

@@ -14,10 +14,10 @@ from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from trinity.errors import RunFailed, UserError
-from trinity.local.roles import DATABASE, SCHEMA_OWNERS, set_up_roles, set_up_schemas
-from trinity.postgres import libpq_dsn, place, wait_until_up
+from trinity.local.postgres import DATABASE, SCHEMA_OWNERS, set_up_roles, set_up_schemas
 from trinity.rpc.runner import run_service
-from trinity.settings import ServiceSettings
+from trinity.runtime.postgres import libpq_dsn, place, wait_until_up
+from trinity.runtime.settings import ServiceSettings
 
 
 class AccountSettings(ServiceSettings):

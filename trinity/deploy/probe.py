@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from trinity.api.v1 import buffer_pb2, explorer_pb2, synchronizer_pb2, trainer_pb2
 from trinity.errors import UserError
 from trinity.rpc.channel import open_sync_channel
-from trinity.security.folder import Security
+from trinity.security.credentials import Security
 
 ANSWER_SECONDS = 3.0
 YES, NO, WRONG = 0, 1, 2

@@ -1,6 +1,7 @@
-"""`trinity deploy render`: the manifests of deploy/, with one experiment's additions."""
+"""Checks that the machines have the GPUs that a deployment needs."""
 
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -8,12 +9,37 @@ from typing import Literal
 import yaml
 
 import trinity
+from trinity.config.checks.runtime import check_known
+from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.deploy.compose import compose_override
-from trinity.deploy.deployment import Deployment
+from trinity.deploy.deployment import MODELS, Deployment
 from trinity.deploy.kubernetes import Overlay, kubernetes_files
 from trinity.deploy.nomad import nomad_variables
-from trinity.deploy.room import check_room
 from trinity.errors import UserError
+
+
+def check_room(deployment: Deployment, *, on_one_node: bool) -> None:
+    """Compares the GPUs of each process, and of the one node, with what is needed.
+
+    Raises: UserError when there are too few.
+    """
+    node = deployment.plan.stages[0].config.cluster.gpu_per_node
+    each, ranks = deployment.gpus("explorer"), deployment.gpus("trainer")
+    if each > node:
+        raise UserError(
+            f"one explorer takes {each} GPUs, and it is on one machine (`cluster.gpu_per_node: "
+            f"{node}`): lower `explorer.rollout_model.engine_num` or `tensor_parallel_size`, and "
+            "start more explorers with `--explorers`"
+        )
+    num = deployment.explorers if deployment.needs_explorer else 0
+    if on_one_node and num * each + ranks > node:
+        rollout = f"{num} explorers take" if num > 1 else "the explorer takes"
+        raise UserError(
+            f"one node has {node} GPUs (`cluster.gpu_per_node`), of which {rollout} {num * each} "
+            f"and the trainer {ranks}: lower `trainer.rank_num`, or render several nodes with "
+            "`--target k8s` or `nomad` and `--overlay cluster`"
+        )
+
 
 Target = Literal["compose", "k8s", "nomad"]
 COPIED: dict[Target, tuple[str, ...]] = {
@@ -100,3 +126,49 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copytree(source, target, dirs_exist_ok=True)
     else:
         shutil.copyfile(source, target)
+
+
+def notes(deployment: Deployment, target: Target, overlay: Overlay) -> tuple[str, ...]:
+    """Returns the notes as sentences; there may be none."""
+    return tuple(_notes(deployment, target, overlay))
+
+
+def _notes(deployment: Deployment, target: Target, overlay: Overlay) -> Iterator[str]:
+    if names := deployment.model_variables:
+        yield _of_models(" and ".join(names), target)
+    yield from _unseen(deployment.plan)
+    monitor = deployment.plan.stages[0].config.monitor.monitor_type
+    if monitor not in ("none", "tensorboard"):  # files of the latter are always written
+        yield (
+            f"`monitor.monitor_type: {monitor}`: the images have no monitor; call `trinity deploy "
+            "submit` with `--monitor FOLDER` as well, where the services can be reached"
+        )
+    apart = target == "k8s" or (target, overlay) == ("nomad", "cluster")
+    if apart and any(stage.sends_weights for stage in deployment.plan.stages):
+        yield (
+            "`sync_method: nccl`: between hosts explorers take the files, unless you give the "
+            "trainer the variable TRINITY_TRAINER_TRANSFER_HOST, its address in a private network, "
+            "and let explorers reach every port of it"
+        )
+
+
+def _unseen(plan: ExperimentPlan) -> Iterator[str]:
+    """Yields the user's own parts that fail here; the explorer's image may have them."""
+    try:
+        check_known(plan)
+    except UserError as error:
+        for line in str(error).splitlines():
+            yield f"{line} (as seen from here: the explorer fails the run unless it finds it)"
+
+
+def _of_models(names: str, target: Target) -> str:
+    match target:
+        case "compose":
+            return f"set {names} where you call compose: it hands them to the explorer"
+        case "k8s":
+            return (
+                f"make a Secret `{MODELS}` with {names} for the explorer; the network policy "
+                f"`{MODELS}` lets it reach port 443 alone"
+            )
+        case "nomad":
+            return f"give {names} to the explorer's task, with a template of your own in its job"

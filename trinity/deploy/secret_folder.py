@@ -19,9 +19,8 @@ from pathlib import Path
 import yaml
 
 from trinity.errors import UserError
-from trinity.local.postgres import SUPERUSER
-from trinity.local.roles import DATABASE
-from trinity.local.secret_files import SecretFiles
+from trinity.local.files import SecretFiles
+from trinity.local.postgres import DATABASE, SUPERUSER
 from trinity.security.broker import buffer_user, explorer_user, listed
 
 NAMES = {

@@ -7,15 +7,17 @@ import grpc
 from pydantic import ValidationError
 
 from trinity.api.v1 import buffer_pb2_grpc, synchronizer_pb2, synchronizer_pb2_grpc
+from trinity.api.v1 import synchronizer_pb2 as pb
+from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import NotTaken, RunFailed, TrinityError, UserError
-from trinity.launch.follow import FINISHED, Follower
-from trinity.launch.source_runs import with_source_runs
-from trinity.launch.watching import watched
+from trinity.launch.follow import FINISHED, Follower, watched
+from trinity.launch.stored_runs import find_experiment, with_source_runs
 from trinity.progress.reporter import Reporter, make_reporter
 from trinity.progress.view import RunView
 from trinity.rpc.channel import open_channel
 from trinity.rpc.errors import error_of
+from trinity.rpc.limits import CALL_SECONDS
 
 START_SECONDS = 120.0
 """Time that the services may take to answer."""
@@ -115,3 +117,31 @@ def read_plan(path: Path) -> ExperimentPlan:
         raise UserError(
             f"{path} is no plan of this version (at {where}): write it with `trinity deploy render`"
         ) from error
+
+
+ENDED = {
+    pb.EXPERIMENT_STATE_FINISHED: "has finished",
+    pb.EXPERIMENT_STATE_FAILED: "has failed",
+    pb.EXPERIMENT_STATE_CANCELLED: "was cancelled before",
+}
+
+
+async def cancel_experiment(plan: ExperimentPlan, synchronizer: str, reason: str) -> str:
+    """Cancels the experiment of a plan's label; returns its id.
+
+    Raises: UserError when there is none, or it has ended.
+    """
+    async with open_channel(synchronizer) as channel:
+        stub: SynchronizerServiceStub = SynchronizerServiceStub(channel)
+        try:
+            found = await find_experiment(stub, plan.tenant, plan.label)
+            if found is None:
+                raise UserError(f"{plan.label} was never submitted to {synchronizer}")
+            if found.state in ENDED:
+                why = f": {found.reason}" if found.reason else ""
+                raise UserError(f"{plan.label} {ENDED[found.state]}{why}")
+            request = pb.CancelExperimentRequest(experiment_id=found.id, reason=reason)
+            await stub.CancelExperiment(request, timeout=CALL_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            raise not_taken(synchronizer, error, CALL_SECONDS) from error
+    return str(found.id)

@@ -2,13 +2,27 @@
 
 from dataclasses import replace
 
-from trinity.diagnosis.broken import find_broken, restarts
-from trinity.diagnosis.busy import busy_notes, find_busy
-from trinity.diagnosis.chain import OUTSIDE, Chain, follow, live_members
-from trinity.diagnosis.severed import find_unheard, link_hint, unheard_notes
+from trinity.diagnosis.rules import (
+    OUTSIDE,
+    PART_OF,
+    Chain,
+    State,
+    Verdict,
+    busy_notes,
+    duration,
+    find_broken,
+    find_busy,
+    find_unheard,
+    follow,
+    link_hint,
+    live_members,
+    log_of,
+    restarts,
+    sentence,
+    title,
+    unheard_notes,
+)
 from trinity.diagnosis.snapshot import Experiment, Snapshot, StageWork, Wait
-from trinity.diagnosis.verdict import State, Verdict
-from trinity.diagnosis.words import PART_OF, duration, log_of, sentence, title
 
 SLOW = ("workflow", "ranks", "engine", "external model", "reader", "advantage function")
 """Targets of waits for work that may simply be slow."""

@@ -1,14 +1,21 @@
-"""Takes a snapshot of a run: of its processes, and of its services' answers."""
+"""Liveness probes of the parts, which need no account or password."""
 
 import asyncio
+import contextlib
 import shutil
-from collections.abc import Coroutine
+import struct
+import urllib.parse
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
 import grpc
+import psutil
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from trinity.api.v1 import (
     buffer_pb2,
@@ -16,26 +23,264 @@ from trinity.api.v1 import (
     synchronizer_pb2,
     synchronizer_pb2_grpc,
 )
-from trinity.diagnosis import convert
-from trinity.diagnosis.demand import Demand, demand_of
-from trinity.diagnosis.probes import (
-    ANSWER_SECONDS,
-    Sign,
-    ask_nats,
-    ask_postgres,
-    ask_service,
-)
-from trinity.diagnosis.processes import Processes, last_words
 from trinity.diagnosis.snapshot import (
     NEVER_ANSWERS,
     Condition,
+    Demand,
     Died,
+    Experiment,
+    Member,
     Part,
     Reply,
     Snapshot,
+    StageWork,
+    Wait,
+    demand_of,
 )
 from trinity.local.run_file import Death, RunningStack
 from trinity.rpc.channel import open_channel
+
+ANSWER_SECONDS = 3.0
+POSTGRES_PORT, NATS_PORT = 5432, 4222
+PROTOCOL = 3 << 16
+CANNOT_SERVE = ("57P03", "53300")
+"""Postgres' codes: it is starting or ending; it has too many connections."""
+MAX_ANSWER_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """The result of a probe."""
+
+    reply: Reply
+    detail: str = ""
+
+
+ALIVE = Sign(Reply.ANSWERS)
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+def place(url: str, default_port: int) -> tuple[str, int]:
+    """Returns host and port of an address; the host is empty where there is nothing to probe."""
+    parts = urllib.parse.urlsplit(url if "//" in url else f"//{url}")
+    return parts.hostname or "", parts.port or default_port
+
+
+async def ask_service(channel: grpc.aio.Channel, seconds: float = ANSWER_SECONDS) -> Sign:
+    """Checks that a service answers at all."""
+    stub = health_pb2_grpc.HealthStub(channel)
+    try:
+        await stub.Check(health_pb2.HealthCheckRequest(), timeout=seconds)
+    except grpc.aio.AioRpcError as error:
+        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return Sign(Reply.SILENT)
+        return Sign(Reply.REFUSES)
+    return ALIVE
+
+
+async def ask_nats(url: str, seconds: float = ANSWER_SECONDS) -> Sign:
+    """Checks the greeting that a broker sends to every client."""
+    return await _ask(place(url, NATS_PORT), _introduction, seconds)
+
+
+async def ask_postgres(url: str, seconds: float = ANSWER_SECONDS) -> Sign:
+    """Checks that a database asks for a password, or returns its reason not to."""
+    return await _ask(place(url, POSTGRES_PORT), _first_answer, seconds)
+
+
+async def _ask(
+    where: tuple[str, int], question: Callable[[Connection], Awaitable[Sign]], seconds: float
+) -> Sign:
+    host, port = where
+    if not host:
+        return ALIVE
+    try:
+        async with asyncio.timeout(seconds), _connection(host, port) as connection:
+            return await question(connection)
+    except TimeoutError:
+        return Sign(Reply.SILENT)
+    except (OSError, asyncio.IncompleteReadError) as error:
+        if isinstance(error, ConnectionRefusedError):
+            return Sign(Reply.REFUSES)
+        return Sign(Reply.REFUSES, f"{host}:{port} cannot be reached ({error})")
+
+
+@asynccontextmanager
+async def _connection(host: str, port: int) -> AsyncIterator[Connection]:
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError, TimeoutError):
+            await writer.wait_closed()
+
+
+async def _introduction(connection: Connection) -> Sign:
+    reader, _ = connection
+    greeting = await reader.readline()
+    if greeting.startswith(b"INFO"):
+        return ALIVE
+    raise ConnectionError("it does not greet like a broker")
+
+
+async def _first_answer(connection: Connection) -> Sign:
+    reader, writer = connection
+    fields = b"user\0trinity_probe\0database\0postgres\0\0"
+    writer.write(struct.pack("!ii", len(fields) + 8, PROTOCOL) + fields)
+    await writer.drain()
+    kind = await reader.readexactly(1)
+    (length,) = struct.unpack("!i", await reader.readexactly(4))
+    body = await reader.readexactly(min(length - 4, MAX_ANSWER_BYTES))
+    if kind != b"E":
+        return ALIVE
+    error_fields = {
+        part[:1]: part[1:].decode(errors="replace") for part in body.split(b"\0") if part
+    }
+    if error_fields.get(b"C") in CANNOT_SERVE:
+        return Sign(Reply.REFUSES, f"it says: {error_fields.get(b'M', 'it cannot serve')}")
+    return ALIVE
+
+
+TAIL_BYTES = 8192
+MAX_WORDS = 300
+STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+GONE = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+
+
+class Processes:
+    """A snapshot of all processes, which serves every query."""
+
+    def __init__(self) -> None:
+        self._status: dict[int, str] = {}
+        self._children: dict[int, list[int]] = defaultdict(list)
+        for process in psutil.process_iter(["ppid", "status"]):
+            self._status[process.pid] = process.info["status"]
+            self._children[process.info["ppid"]].append(process.pid)
+
+    def condition(self, pid: int) -> Condition:
+        """Returns the condition of a process."""
+        status = self._status.get(pid)
+        if status is None or status in GONE:
+            return Condition.GONE
+        return Condition.STOPPED if status in STOPPED else Condition.RUNNING
+
+    def stopped_below(self, pid: int) -> Mapping[int, str]:
+        """Returns its stopped descendants by process number, and what they are."""
+        found: dict[int, str] = {}
+        waiting = list(self._children[pid])
+        while waiting:
+            child = waiting.pop()
+            waiting += self._children.get(child, [])
+            if self.condition(child) is Condition.STOPPED:
+                found[child] = _what(child)
+        return dict(sorted(found.items()))
+
+
+def _what(pid: int) -> str:
+    """Returns the module or program that a process runs."""
+    try:
+        line = psutil.Process(pid).cmdline()
+    except psutil.Error:
+        return "a process"
+    if "-m" in line[:-1]:
+        return line[line.index("-m") + 1]
+    return Path(line[0]).name if line else "a process"
+
+
+def last_words(log_file: Path) -> str:
+    """Returns the last line of a log."""
+    try:
+        with log_file.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - TAIL_BYTES))
+            lines = file.read().decode(errors="replace").split("\n")
+    except OSError:
+        return ""
+    nonempty_lines = [line.strip() for line in lines if line.strip()]
+    return nonempty_lines[-1][:MAX_WORDS] if nonempty_lines else ""
+
+
+def snapshot(
+    parts: tuple[Part, ...],
+    status: synchronizer_pb2.GetStatusResponse | str,
+    work: buffer_pb2.GetBufferStatusResponse | str,
+) -> Snapshot:
+    """Builds the snapshot; a text in place of an answer is the reason why it is missing."""
+    complaints = [answer for answer in (status, work) if isinstance(answer, str)]
+    if isinstance(status, str):
+        return Snapshot(parts=parts, complaint=complaints[0])
+    return Snapshot(
+        parts=parts,
+        members=tuple(map(_member, status.members)),
+        experiments=tuple(map(_experiment, status.experiments)),
+        work=None if isinstance(work, str) else tuple(map(_work, work.stages)),
+        complaint=complaints[0] if complaints else "",
+    )
+
+
+def _member(message: synchronizer_pb2.Member) -> Member:
+    return Member(
+        role=_word(synchronizer_pb2.Role.Name(message.role)),
+        activity=message.activity,
+        address=message.address,
+        experiment_id=message.experiment_id,
+        stage=message.stage,
+        silent_seconds=message.silent_seconds,
+        waits=tuple(
+            Wait(
+                owner=wait.owner,
+                waits_for=wait.waits_for,
+                reason=wait.reason,
+                waited_seconds=wait.waited_seconds,
+                deadline_seconds=wait.deadline_seconds,
+            )
+            for wait in message.waits
+        ),
+    )
+
+
+def _experiment(message: synchronizer_pb2.Experiment) -> Experiment:
+    running = [
+        stage for stage in message.stages if stage.state == synchronizer_pb2.STAGE_STATE_RUNNING
+    ]
+    roles = [
+        _word(synchronizer_pb2.Role.Name(role))
+        for stage in running[:1]
+        for role in stage.roles
+        if role not in stage.finished_roles
+    ]
+    return Experiment(
+        id=message.id,
+        label=message.label,
+        state=_word(synchronizer_pb2.ExperimentState.Name(message.state)),
+        reason=message.reason,
+        stage=running[0].name if running else "",
+        roles=tuple(roles),
+    )
+
+
+def _work(message: buffer_pb2.StageStatus) -> StageWork:
+    return StageWork(
+        experiment_id=message.key.experiment_id,
+        stage=message.key.stage,
+        num_pending=message.num_pending,
+        num_leased=message.num_leased,
+        trained_step=message.trained_step,
+        total_steps=message.total_train_steps,
+        step_age_seconds=message.step_age_seconds,
+        step_seconds=message.step_seconds,
+        num_recent_runs=message.num_recent_runs,
+        num_recent_lost=message.num_recent_lost,
+        recent_loss=message.recent_loss,
+        refill_round=message.refill_round,
+    )
+
+
+def _word(constant: str) -> str:
+    """Converts `EXPERIMENT_STATE_RUNNING` to `running`."""
+    return constant.rpartition("_")[2].lower()
+
 
 T = TypeVar("T")
 NO_PROXY = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
@@ -84,9 +329,9 @@ async def gather(running: RunningStack, job_dir: Path) -> Snapshot:
     }
     is_clear = any(condition in NEVER_ANSWERS for condition in conditions.values())
     seconds = SHORT_SECONDS if is_clear else ANSWER_SECONDS
-    answers = await _ask(running, addresses, seconds)
+    answers = await _ask_services(running, addresses, seconds)
     if not is_clear and answers.lack_somebody_busy:
-        answers = await _ask(running, addresses, PATIENT_SECONDS)
+        answers = await _ask_services(running, addresses, PATIENT_SECONDS)
     parts = []
     for name, address in addresses.items():
         if name in WORKERS and name not in running.pids:
@@ -110,7 +355,7 @@ async def gather(running: RunningStack, job_dir: Path) -> Snapshot:
                 demand=answers.demands.get(name, Demand()),
             )
         )
-    told = convert.snapshot(tuple(parts), answers.status, answers.work)
+    told = snapshot(tuple(parts), answers.status, answers.work)
     return replace(told, full_disk=str(job_dir) if has_no_room(job_dir) else "")
 
 
@@ -145,7 +390,9 @@ def _addresses(running: RunningStack) -> dict[str, str]:
     }
 
 
-async def _ask(running: RunningStack, addresses: dict[str, str], seconds: float) -> _Answers:
+async def _ask_services(
+    running: RunningStack, addresses: dict[str, str], seconds: float
+) -> _Answers:
     security = running.addresses.security
     channels = {name: open_channel(addresses[name], security, NO_PROXY) for name in SERVICES}
     before = {name: demand_of(pid) for name, pid in running.pids.items()}

@@ -1,18 +1,80 @@
-"""Follows an experiment from outside: its progress events, its state and its processes."""
+"""Decides if a broken stream is opened again."""
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
 
 import grpc
 
 from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc, synchronizer_pb2, synchronizer_pb2_grpc
-from trinity.launch.reopening import Reopening
+from trinity.config.plan.stage_plan import ExperimentPlan
+from trinity.config.schema.base import is_secret
+from trinity.monitors.factory import make_monitor
+from trinity.monitors.feed import Absence, MonitorFeed, Says
+from trinity.monitors.points import Points, runs_of_task
 from trinity.progress.reporter import Reporter
 from trinity.progress.view import RunView
 
 logger = logging.getLogger(__name__)
+
+
+# Codes that only mean that a service is being restarted.
+PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+REFUSED_SECONDS = 60.0
+"""Time that a file may hold a refused token before a new one is there."""
+
+
+@dataclass(slots=True)
+class Reopening:
+    """Tolerates outages, and the expiry of the token that a stream was opened with.
+
+    The file may hold a new token by then. Only a client that is refused for a minute, each time
+    that it opens a stream, has none.
+
+    reopening.opened()
+    try:
+        async for answer in stream: reopening.heard()
+    except grpc.aio.AioRpcError as error:
+        reopening.check(error)
+    """
+
+    clock: Callable[[], float] = time.monotonic
+    _opened_at: float = 0.0
+    _was_heard: bool = False
+    _refused_since: float | None = None
+
+    def opened(self) -> None:
+        """Records that a stream is opened now."""
+        self._opened_at, self._was_heard = self.clock(), False
+
+    def heard(self) -> None:
+        """Records an answer: the token was accepted."""
+        self._was_heard, self._refused_since = True, None
+
+    def check(self, error: grpc.aio.AioRpcError) -> None:
+        """Returns when the stream should be opened again.
+
+        Raises: the error, if opening it again would not help.
+        """
+        if error.code() in PASSING:
+            self._refused_since = None
+            return
+        if error.code() is not grpc.StatusCode.UNAUTHENTICATED:
+            raise error
+        now = self.clock()
+        if self._was_heard or now - self._opened_at > REFUSED_SECONDS:
+            self._refused_since = None  # it was open, so this is the end of its token
+            return
+        if self._refused_since is None:
+            self._refused_since = now
+        if now - self._refused_since > REFUSED_SECONDS:
+            raise error
+
 
 RETRY_SECONDS = 0.5
 SETTLE_SECONDS = 30.0
@@ -151,3 +213,54 @@ class Follower:
         if seen.mode == "bench":  # it ends with the newest weights, and has trained none
             return seen.opened_millis > 0
         return seen.opened_millis > 0 and seen.last_step >= stage.final_version.version
+
+
+class Watcher(Protocol):
+    """A receiver that is told how far the events go."""
+
+    async def catch_up(self, last_event: int) -> None:
+        """Waits until everything up to an event is shown, or a timeout."""
+
+
+class Nobody:
+    """Stands in when there is no monitor."""
+
+    async def catch_up(self, last_event: int) -> None:
+        """Does nothing: there is nothing to show."""
+
+
+@contextlib.asynccontextmanager
+async def watched(
+    plan: ExperimentPlan,
+    experiment_id: str,
+    buffer: buffer_pb2_grpc.BufferServiceStub,
+    reporter: Says,
+    directory: Path,
+) -> AsyncIterator[Watcher]:
+    """Feeds the plan's monitor while the block runs, then shuts it down gracefully."""
+    monitor = make_monitor(plan, experiment_id, directory)
+    if monitor is None:
+        Absence.end(directory)
+        yield Nobody()
+        return
+    config = plan.stages[0].config.monitor
+    feed = MonitorFeed(
+        name=config.monitor_type,
+        monitor=monitor,
+        points=Points(runs_of_task(plan), is_detailed=config.detailed_stats),
+        tenant=plan.tenant,
+        experiment_id=experiment_id,
+        buffer=buffer,
+        reporter=reporter,
+        directory=directory,
+        secrets=tuple(
+            str(value) for name, value in config.monitor_args.items() if is_secret(name) and value
+        ),
+    )
+    feeding = asyncio.create_task(feed.run())
+    try:
+        yield feed
+    finally:
+        feeding.cancel()
+        await asyncio.gather(feeding, return_exceptions=True)
+        await feed.close()

@@ -1,6 +1,6 @@
-"""Turns a YAML file into a checked plan, before anything is started."""
+"""Checks that every workflow and reward of a plan can be found, before anything starts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -9,16 +9,52 @@ from pydantic import JsonValue
 
 from trinity.config.check import plan_of, refuse_mistakes
 from trinity.config.checks.advice import advice
-from trinity.config.checks.runtime import check_inputs
+from trinity.config.checks.runtime import check_inputs, check_tasksets, check_workflow
 from trinity.config.error_collector import Gathered
 from trinity.config.loading.load import read_config, runnable
 from trinity.config.loading.migrate import Notice
-from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.launch.benching import bench_plan, is_bench
-from trinity.launch.names import check_names
+from trinity.config.plan.model import HubName, to_fetch
+from trinity.config.plan.parts import ResolvedTaskset
+from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
+from trinity.errors import UserError
+from trinity.launch.modes import bench_plan, is_bench, is_serve, serve_plan
 from trinity.launch.resume import check_resumable, holds_run
-from trinity.launch.serving import is_serve, serve_plan
-from trinity.launch.source_runs import SourceRuns
+from trinity.launch.stored_runs import SourceRuns
+from trinity.plugins import REWARDS, WORKFLOWS, load_plugins, plugin_dirs_from_environment
+from trinity.rewards.reward import check_reward
+from trinity.workflows.math_rm_workflow import MathRMWorkflow
+from trinity.workflows.simple_workflow import SimpleWorkflow
+from trinity.workflows.workflow import Workflow
+
+
+def check_names(plan: ExperimentPlan) -> None:
+    """Loads the plugins and looks up every name.
+
+    Raises: UserError with a line for each part that cannot be used: the stage, the taskset, and
+    names close to an unknown one.
+    """
+    load_plugins(plugin_dirs_from_environment())
+    check_parts(plan.stages)
+
+
+def check_parts(stages: Sequence[StagePlan]) -> None:
+    """Checks the names of some stages after the plugins are loaded."""
+    check_tasksets(stages, (_check_workflow, _check_reward))
+
+
+def _check_workflow(taskset: ResolvedTaskset) -> None:
+    workflow = WORKFLOWS.get(taskset.workflow)
+    check_workflow(workflow, Workflow, taskset.workflow)
+    needs_reward = workflow in (SimpleWorkflow, MathRMWorkflow)
+    if needs_reward and taskset.reward is None and not taskset.format.reward_fn_key:
+        raise UserError(
+            f"{taskset.workflow} has no reward of its own: set `default_reward_fn_type`"
+        )
+
+
+def _check_reward(taskset: ResolvedTaskset) -> None:
+    if taskset.reward is not None:
+        check_reward(REWARDS.get(taskset.reward), taskset.reward_args, taskset.reward)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,3 +129,49 @@ def capped(plan: ExperimentPlan, max_steps: int) -> ExperimentPlan:
         for stage in plan.stages
     )
     return plan.model_copy(update={"stages": stages})
+
+
+ANSWER_SECONDS = 15.0
+
+
+def check_hub(plan: ExperimentPlan, *, must_answer: bool) -> None:
+    """Asks the hub for each model and dataset that is neither a directory nor in its cache.
+
+    Raises: UserError with a line for each that is not there. If the hub must answer and does not,
+    also one for each model: the buffer may already have stored the rows of a dataset.
+    """
+    gathered = Gathered()
+    for hub_name in to_fetch(plan):
+        gathered.of(partial(_check, hub_name, must_answer and hub_name.kind == "model"))
+    gathered.raise_all()
+
+
+def _check(hub_name: HubName, must_answer: bool) -> None:
+    try:
+        _ask(hub_name)
+    except (OSError, ImportError) as error:  # includes HTTP errors
+        if must_answer:
+            reason = str(error).partition("\n")[0] or type(error).__name__
+            raise UserError(
+                f"{hub_name.place} is neither a directory nor in the hub's cache, and the hub "
+                f"does not answer ({reason}): fetch it first, or give a directory"
+            ) from error
+
+
+def _ask(hub_name: HubName) -> None:
+    # Imported here: needed only if something has to be fetched.
+    from httpx import HTTPError
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+
+    api = HfApi()
+    info = api.model_info if hub_name.kind == "model" else api.dataset_info
+    try:
+        info(hub_name.name, timeout=ANSWER_SECONDS)
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        raise UserError(
+            f"{hub_name.place} is not here and no public {hub_name.kind} on the hub: correct it, "
+            "or set HF_TOKEN for a private one"
+        ) from error
+    except HTTPError as error:
+        raise OSError(str(error)) from error

@@ -5,10 +5,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from trinity.api.v1 import synchronizer_pb2 as pb
+from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.schema.base import hidden
 from trinity.config.schema.experiment import Config
 from trinity.errors import UserError
+from trinity.rpc.limits import CALL_SECONDS
 from trinity.types import JsonValue
 
 PLAN_FILE = "config.json"
@@ -135,3 +138,34 @@ def _differences(old: JsonValue, new: JsonValue, at: str = "") -> set[str]:
             found |= _differences(old.get(key), new.get(key), f"{at}.{key}".lstrip("."))
         return found
     return set() if old == new else {at}
+
+
+REASON = "its launcher ended without a word"
+
+
+async def cancel_left_running(
+    synchronizer: SynchronizerServiceStub, plan: ExperimentPlan
+) -> list[str]:
+    """Cancels all experiments but the plan's own, and returns their labels.
+
+    Services take the oldest experiment first. Call it only where the directory's lock covers the
+    database: then no other launcher is alive. An experiment cancelled here continues when it is
+    started again.
+    """
+    cancelled = []
+    for experiment in await _running(synchronizer):
+        if (experiment.tenant, experiment.label) != (plan.tenant, plan.label):
+            request = pb.CancelExperimentRequest(experiment_id=experiment.id, reason=REASON)
+            await synchronizer.CancelExperiment(request, timeout=CALL_SECONDS)
+            cancelled.append(experiment.label)
+    return cancelled
+
+
+async def _running(synchronizer: SynchronizerServiceStub) -> list[pb.Experiment]:
+    """Returns all running experiments: a status lists only the newest."""
+    request = pb.WatchExperimentsRequest()
+    async for answer in synchronizer.WatchExperiments(
+        request, timeout=CALL_SECONDS, wait_for_ready=True
+    ):
+        return list(answer.experiments)
+    return []

@@ -1,34 +1,31 @@
-"""`trinity run`: starts the stack and the experiment, follows it to its end, writes the results."""
+"""Time accounting of a run: consecutive phases without a gap."""
 
 import asyncio
 import contextlib
+import json
 import logging
+import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import NoReturn, TypeAlias, TypeVar
 
 import grpc
 
 from trinity.api.v1 import buffer_pb2_grpc, synchronizer_pb2, synchronizer_pb2_grpc
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import RunFailed
-from trinity.launch.follow import FINISHED, Follower
+from trinity.launch.follow import FINISHED, Follower, watched
 from trinity.launch.gpus import share_gpus
-from trinity.launch.holdups import say_holdups
-from trinity.launch.left_running import cancel_left_running
-from trinity.launch.ordered_stop import OrderedStop
-from trinity.launch.phases import AllStarts, Phases
-from trinity.launch.preparing import say_preparations
-from trinity.launch.resume import remember
-from trinity.launch.watching import watched
-from trinity.local.home import write_home
+from trinity.launch.messages import Says, say_holdups, say_preparations
+from trinity.launch.resume import cancel_left_running, remember
+from trinity.local.addresses import write_home
 from trinity.local.infrastructure import Launchable
-from trinity.local.messages import EventKind
+from trinity.local.process_spec import EventKind
 from trinity.local.services import Surroundings, four_services
 from trinity.local.stack import LocalStack
-from trinity.monitors.making import MONITOR_FOLDER
+from trinity.monitors.factory import MONITOR_FOLDER
 from trinity.progress.curves import draw_curves
 from trinity.progress.reporter import Reporter
 from trinity.progress.summary import SUMMARY_FILE, RunSummary, summarize, write_summary
@@ -38,7 +35,143 @@ from trinity.rpc.limits import CALL_SECONDS
 
 logger = logging.getLogger(__name__)
 
+
+TOTAL = "total"
+SECONDS_FILE = "seconds.json"
+KEEP_SECONDS = 10.0
+"""The most that a killed launcher forgets."""
+
+
+class Phases:
+    """Seconds by phase; a repeated phase adds up.
+
+    phases = Phases("start")
+    phases.begin("rft")
+    phases.seconds()  # {"start": 4.1, "rft": 0.2}
+    """
+
+    def __init__(self, first: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._current = first
+        self._since = clock()
+        self._passed: dict[str, float] = {}
+
+    def begin(self, name: str) -> None:
+        """Ends the current phase and starts another."""
+        now = self._clock()
+        self._passed[self._current] = self._passed.get(self._current, 0.0) + now - self._since
+        self._current, self._since = name, now
+
+    def seconds(self) -> dict[str, float]:
+        """Returns the seconds of all phases so far."""
+        self.begin(self._current)
+        return dict(self._passed)
+
+
+class AllStarts:
+    """The phases of this start and of earlier starts, kept in the run's directory."""
+
+    def __init__(self, phases: Phases) -> None:
+        self._phases = phases
+        self._before: dict[str, float] | None = None
+
+    def read(self, job_dir: Path) -> None:
+        """Reads the earlier starts; call it when no other launcher works in the directory."""
+        try:
+            kept = json.loads((job_dir / SECONDS_FILE).read_bytes())
+            self._before = {str(name): float(value) for name, value in kept.items()}
+        except (OSError, ValueError, TypeError, AttributeError):
+            self._before = {}  # a first start, or a damaged file: figures must not stop a run
+
+    def keep(self, job_dir: Path) -> None:
+        """Writes the phases for the next start; does nothing until `read` was called."""
+        if self._before is None:
+            return
+        path = job_dir / SECONDS_FILE
+        temporary = path.with_suffix(".tmp")
+        with contextlib.suppress(OSError):  # a full disk is reported where it matters
+            job_dir.mkdir(parents=True, exist_ok=True)
+            temporary.write_text(json.dumps(added(self._before, self._phases.seconds())))
+            temporary.replace(path)
+
+    async def keep_on(self, job_dir: Path) -> NoReturn:
+        """Writes the phases periodically; never returns."""
+        while True:
+            self.keep(job_dir)
+            await asyncio.sleep(KEEP_SECONDS)
+
+    def seconds(self) -> dict[str, float]:
+        """Returns the rounded phases of all starts, and their `total`."""
+        summed = added(self._before or {}, self._phases.seconds())
+        rounded = {name: round(value, 2) for name, value in summed.items()}
+        return {**rounded, TOTAL: round(sum(rounded.values()), 2)}
+
+
+def added(before: Mapping[str, float], now: Mapping[str, float]) -> dict[str, float]:
+    """Adds phase by phase, in the order in which they first came."""
+    return {name: before.get(name, 0.0) + now.get(name, 0.0) for name in {**before, **now}}
+
+
 T = TypeVar("T")
+NUMBERS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupted(Exception):
+    """The user pressed Ctrl-C."""
+
+
+class OrderedStop:
+    """Turns the first signal into a cancellation; a shutdown in progress is never cut short.
+
+    Every signal is answered with a line at once: a shutdown takes seconds, and silence invites a
+    kill.
+
+        stop = OrderedStop(reporter)
+        await stop.guard(work())   # raises Interrupted after work() has shut down
+    """
+
+    def __init__(self, reporter: Says) -> None:
+        self._reporter = reporter
+        self._is_stopping = False
+
+    def begins(self) -> None:
+        """Marks that the work is stopping by itself: it has finished, or failed."""
+        self._is_stopping = True
+
+    async def guard(self, work: Awaitable[T]) -> T:
+        """Awaits the work.
+
+        Raises: Interrupted when a signal has ended it.
+        """
+        task = asyncio.ensure_future(work)
+        loop = asyncio.get_running_loop()
+        numbers = _heeded()
+        for number in numbers:
+            loop.add_signal_handler(number, self._signalled, task)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            raise Interrupted from None
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
+
+    def _signalled(self, task: "asyncio.Future[T]") -> None:
+        if self._is_stopping:
+            self._reporter.say("already stopping: what runs is ended in order, wait a moment")
+            return
+        self._is_stopping = True
+        task.cancel()
+        self._reporter.say("stopping in order")  # fails if the terminal is closed
+
+
+def _heeded() -> tuple[signal.Signals, ...]:
+    """Returns the handled signals; SIGHUP is included unless `nohup` has ignored it."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        return NUMBERS
+    return (*NUMBERS, signal.SIGHUP)
+
+
 SynchronizerStub: TypeAlias = synchronizer_pb2_grpc.SynchronizerServiceStub
 CANCEL_SECONDS = 3.0
 

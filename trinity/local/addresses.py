@@ -1,11 +1,51 @@
-"""Addresses of a running stack, and the files that hold those with passwords."""
+"""Free loopback ports, each handed out once per process."""
 
+import random
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from trinity.local.ports import free_port
-from trinity.security.folder import Security
+from trinity.security.credentials import Security
+
+_EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_LOWEST_PORT = 10_240
+_RANDOM = random.SystemRandom()
+"""Not the shared generator: programs with the same seed would pick the same ports at once."""
+_handed_out: set[int] = set()
+
+
+def free_port() -> int:
+    """Returns an unused loopback port.
+
+    It is below the kernel's range for outgoing connections: otherwise a service that restarts on
+    its old port could find it taken by a client that kept retrying.
+    """
+    ports = _candidates()
+    for _ in range(1_000):
+        port = _RANDOM.choice(ports)
+        if port not in _handed_out and _is_free(port):
+            _handed_out.add(port)
+            return port
+    raise RuntimeError(f"no free loopback port between {ports.start} and {ports.stop - 1}")
+
+
+def _candidates() -> range:
+    ephemeral_start = int(_EPHEMERAL_RANGE.read_text().split()[0])
+    if ephemeral_start - _LOWEST_PORT < 1_000:
+        return range(_LOWEST_PORT, 65_536)
+    return range(_LOWEST_PORT, ephemeral_start)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
 
 SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
 
@@ -43,3 +83,20 @@ class InfrastructureFiles:
     explorer_nats_url: Path
     buffer_postgres_dsn: Path
     synchronizer_postgres_dsn: Path
+
+
+_NAME = "home.txt"
+
+
+def write_home(job_dir: Path, home: Path) -> None:
+    """Records the directory of the stack."""
+    if home != job_dir:
+        (job_dir / _NAME).write_text(f"{home}\n")
+
+
+def home_of(job_dir: Path) -> Path:
+    """Returns the stack's directory: the job's own, unless it was started in another job's."""
+    try:
+        return Path((job_dir / _NAME).read_text().strip())
+    except FileNotFoundError:
+        return job_dir

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from trinity.errors import RunFailed, UserError
 from trinity.local import binaries
+from trinity.local.files import SecretFiles, write_private
 from trinity.local.identity import OWN_IDENTITY
 from trinity.local.process_spec import ProcessSpec
-from trinity.local.secret_files import SecretFiles, write_private
 from trinity.security.broker import (
     ADMIN,
     BrokerUser,
@@ -22,7 +22,7 @@ from trinity.security.broker import (
     explorer_user,
     tls,
 )
-from trinity.security.folder import PLAIN, Security
+from trinity.security.credentials import PLAIN, Security
 
 NATS_USERS = (ADMIN, "buffer", "explorer")
 _SYNC_INTERVAL = "100ms"

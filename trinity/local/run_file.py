@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from trinity.local.addresses import ServiceAddresses
-from trinity.local.job_lock import holder
-from trinity.local.secret_files import write_private
+from trinity.local.files import write_private
+from trinity.local.reaper import holder
 
 _NAME = "run.json"
 

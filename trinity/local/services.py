@@ -1,5 +1,6 @@
-"""The four services as processes, with settings that let them find one another."""
+"""Waits until a service reports that it is live."""
 
+import asyncio
 import os
 import signal
 import sys
@@ -9,14 +10,53 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from trinity.errors import RunFailed
 from trinity.local.addresses import InfrastructureFiles, ServiceAddresses
-from trinity.local.health import wait_serving
+from trinity.local.files import OPERATOR, StackSecurity, socket_variables
 from trinity.local.identity import OWN_IDENTITY
 from trinity.local.infrastructure import Launchable
 from trinity.local.process_spec import ProcessSpec
-from trinity.local.security import OPERATOR, StackSecurity
-from trinity.local.sockets import socket_variables
-from trinity.security.folder import VARIABLE, Security
+from trinity.rpc.channel import open_channel
+from trinity.security.credentials import PLAIN, VARIABLE, Security
+
+_RETRY_SECONDS = 0.05
+# Retries soon while a service starts; gRPC's default is a second and more.
+_OPTIONS = [
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 200),
+    ("grpc.enable_http_proxy", 0),
+]
+
+
+async def wait_serving(
+    name: str, address: str, timeout_seconds: float, security: Security = PLAIN
+) -> None:
+    """Returns when the server at the address answers SERVING."""
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            async with open_channel(address, security, _OPTIONS) as channel:
+                stub = health_pb2_grpc.HealthStub(channel)
+                while not await _watch_until_serving(stub):  # noqa: ASYNC110 (a pause to reconnect)
+                    await asyncio.sleep(_RETRY_SECONDS)
+    except TimeoutError:
+        raise RunFailed(
+            f"The {name} at {address} was not ready within {timeout_seconds:.0f} s"
+        ) from None
+
+
+async def _watch_until_serving(stub: health_pb2_grpc.HealthStub) -> bool:
+    """Returns true if the server reported SERVING before its stream broke."""
+    try:
+        async for answer in stub.Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True):
+            if answer.status == health_pb2.HealthCheckResponse.SERVING:
+                return True
+    except grpc.aio.AioRpcError:
+        pass
+    return False
+
 
 _READY_SECONDS = 120.0
 _GPU_DEVICES = Path("/proc/driver/nvidia/gpus")

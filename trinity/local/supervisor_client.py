@@ -8,17 +8,17 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from trinity.local.external import SECRET_VARIABLES
-from trinity.local.leftovers import kill_leftovers, marked_environment
-from trinity.local.messages import (
+from trinity.local.infrastructure import SECRET_VARIABLES
+from trinity.local.process_spec import (
     Command,
     EventKind,
+    ProcessSpec,
     StackEvent,
     Start,
     StopAll,
     command_to_line,
 )
-from trinity.local.process_spec import ProcessSpec
+from trinity.local.reaper import kill_leftovers, marked_environment
 
 logger = logging.getLogger(__name__)
 

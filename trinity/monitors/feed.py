@@ -1,23 +1,60 @@
-"""Feeds a monitor with an experiment's progress, without ever blocking the run."""
+"""A file that tells other processes that a monitor is unavailable."""
 
 import asyncio
+import contextlib
+import json
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import NoReturn, Protocol, Self
 
 import grpc
 
 from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc
 from trinity.config.schema.base import hidden
-from trinity.monitors.absence import Absence
 from trinity.monitors.monitor import Monitor
 from trinity.monitors.points import Points, Reading
-from trinity.threads import DaemonThreads
+from trinity.runtime.threads import DaemonThreads
 
 logger = logging.getLogger(__name__)
+
+
+FILE = "away.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Absence:
+    """A monitor that does not accept data; the run continues without it."""
+
+    monitor: str
+    reason: str
+    since: float
+    """Seconds since 1970."""
+
+    def write(self, directory: Path) -> None:
+        """Writes the file, best effort: a full disk may be why the monitor is unavailable."""
+        temporary = directory / f"{FILE}.tmp"
+        with contextlib.suppress(OSError):
+            directory.mkdir(parents=True, exist_ok=True)
+            temporary.write_text(json.dumps(asdict(self)) + "\n")
+            temporary.replace(directory / FILE)
+
+    @classmethod
+    def read(cls, directory: Path) -> Self | None:
+        """Returns None if the monitor accepts data, or if there is none."""
+        try:
+            return cls(**json.loads((directory / FILE).read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    @staticmethod
+    def end(directory: Path) -> None:
+        """Removes the file: the monitor is back, or no longer used."""
+        with contextlib.suppress(OSError):
+            (directory / FILE).unlink(missing_ok=True)
+
 
 RETRY_SECONDS = 0.5
 LONGEST_RETRY_SECONDS = 30.0

@@ -1,10 +1,72 @@
-"""TensorBoard files of an experiment: one directory per run."""
+"""A TensorBoard event file that survives failed writes."""
 
+import os
+import socket
+import time
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from trinity.monitors.event_file import PREFIX, EventFile
 from trinity.monitors.monitor import Setting
 from trinity.monitors.points import Point, Series, by_series
+
+if TYPE_CHECKING:
+    from tensorboard.compat.proto.event_pb2 import Event
+
+
+PREFIX = "events.out.tfevents."
+"""The prefix by which TensorBoard recognizes its files."""
+FORMAT = "brain.Event:2"
+
+
+class EventFile:
+    """Writes each point once, also after failed writes.
+
+    What a failed write left is truncated before the next, and points that are already in the file
+    are skipped. TensorBoard's own writer stops for good at its first error.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        name = f"{PREFIX}{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
+        self._path = directory / name
+        self._size = 0
+        self._last_event = 0
+
+    def write(self, points: Sequence[Point]) -> None:
+        """Adds points of one series, in the order of their events: all of them, or an error."""
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        new = [point for point in points if point.event > self._last_event]
+        if not new:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("ab") as file:
+            # The file may have been deleted or truncated by others.
+            size = min(self._size, file.tell())
+            file.truncate(size)
+            records = RecordWriter(file)
+            if not size:
+                records.write(_beginning().SerializeToString())
+            for point in new:
+                records.write(_event(point).SerializeToString())
+            file.flush()
+            size = file.tell()
+        self._size, self._last_event = size, new[-1].event
+
+
+def _beginning() -> "Event":
+    from tensorboard.compat.proto.event_pb2 import Event
+
+    return Event(wall_time=time.time(), file_version=FORMAT)
+
+
+def _event(point: Point) -> "Event":
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    values = [Summary.Value(tag=name, simple_value=value) for name, value in point.figures.items()]
+    return Event(wall_time=point.unix_millis / 1000, step=point.step, summary=Summary(value=values))
+
 
 FOLDER = "tensorboard"
 

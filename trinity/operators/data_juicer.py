@@ -1,7 +1,7 @@
 """Sends samples through Data-Juicer: applies its filters and passes on its statistics."""
 
 from trinity.algorithm.advantage.needs import Arguments, Needs, needs
-from trinity.data_juicer import rows as juiced
+from trinity.data_juicer import client as juiced
 from trinity.data_juicer.address import check_address
 from trinity.errors import UserError
 from trinity.json_values import JsonValue

@@ -1,11 +1,13 @@
-"""The two kinds of functions that the buffer calls, and their conversion to and from JSON."""
+"""Rollouts and changes as JSON, between the buffer and the process of users' operators."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from trinity.algorithm.advantage import ADVANTAGES
-from trinity.algorithm.advantage.samples import Advantages
+from trinity.algorithm.advantage.samples import Advantages, FloatVector
 from trinity.algorithm.advantage.wire import (
     Message,
     advantages_from_json,
@@ -14,15 +16,72 @@ from trinity.algorithm.advantage.wire import (
     samples_to_json,
 )
 from trinity.operators import OPERATORS
-from trinity.operators.rollouts import Changes
-from trinity.operators.wire import (
-    changes_from_json,
-    changes_to_json,
-    rollouts_from_json,
-    rollouts_to_json,
-)
+from trinity.operators.rollouts import Changes, Content, Rollouts
 from trinity.plugins import Registry
-from trinity.types import JsonObject
+from trinity.types import JsonObject, JsonValue
+
+
+def rollouts_to_json(rollouts: Rollouts) -> JsonObject:
+    """Converts rollouts, with a list for each array."""
+    return {
+        "samples": samples_to_json(rollouts),
+        "is_truncated": rollouts.is_truncated.tolist(),
+        "has_reward": rollouts.has_reward.tolist(),
+        "response_lengths": rollouts.response_lengths.tolist(),
+        "numbers": {key: values.tolist() for key, values in rollouts.numbers.items()},
+        "contents": [asdict(content) for content in rollouts.contents],
+    }
+
+
+def rollouts_from_json(message: Message) -> Rollouts:
+    """Reads the output of `rollouts_to_json`."""
+    return Rollouts.of(
+        samples_from_json(message["samples"]),
+        is_truncated=np.array(message["is_truncated"], dtype=np.bool_),
+        has_reward=np.array(message["has_reward"], dtype=np.bool_),
+        response_lengths=np.array(message["response_lengths"], dtype=np.int64),
+        numbers=_arrays(message["numbers"]),
+        contents=[Content(**content) for content in message["contents"]],
+    )
+
+
+def changes_to_json(changes: Changes) -> JsonObject:
+    """Converts changes, with a list for each array or anything that numpy makes an array of."""
+    return {
+        "left_out": _listed(changes.left_out, np.bool_),
+        "reason": str(changes.reason),
+        "masked": _listed(changes.masked, np.bool_),
+        "rewards": _listed(changes.rewards, np.float64),
+        "numbers": _named(changes.numbers),
+        "metrics": _named(changes.metrics),
+    }
+
+
+def changes_from_json(message: Message) -> Changes:
+    """Reads the output of `changes_to_json`."""
+    left_out, masked, rewards = (message[name] for name in ("left_out", "masked", "rewards"))
+    return Changes(
+        left_out=None if left_out is None else np.array(left_out, dtype=np.bool_),
+        reason=message["reason"],
+        masked=None if masked is None else np.array(masked, dtype=np.bool_),
+        rewards=None if rewards is None else np.array(rewards, dtype=np.float64),
+        numbers=_arrays(message["numbers"]),
+        metrics=_arrays(message["metrics"]),
+    )
+
+
+def _named(arrays: Mapping[str, FloatVector]) -> JsonObject:
+    return {str(name): _listed(array, np.float64) for name, array in arrays.items()}
+
+
+def _arrays(message: Message) -> dict[str, FloatVector]:
+    return {name: np.array(values, dtype=np.float64) for name, values in message.items()}
+
+
+def _listed(values: object, kind: type[np.generic]) -> JsonValue:
+    listed: JsonValue = None if values is None else np.asarray(values, dtype=kind).tolist()
+    return listed
+
 
 KindName = Literal["advantage", "operator"]
 

@@ -15,8 +15,8 @@ from functools import partial
 from trinity.algorithm.advantage.needs import needs_of
 from trinity.algorithm.advantage.wire import Message
 from trinity.operators.kinds import KINDS
+from trinity.runtime.worker_process import answer_requests
 from trinity.types import JsonObject
-from trinity.worker_loop import answer_requests
 
 
 def _answers(request: Message) -> Iterator[Callable[[], JsonObject]]:

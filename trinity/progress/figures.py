@@ -3,8 +3,7 @@
 from itertools import pairwise
 from statistics import median
 
-from trinity.progress.kept import TIME_PARTS
-from trinity.progress.view import Evaluation, StageView
+from trinity.progress.view import TIME_PARTS, Evaluation, StageView
 
 SMOOTHED_STEPS = 10
 OUTAGE_FACTOR = 20

@@ -3,8 +3,7 @@ r"""Accuracy of the last `\boxed{}`, and a deduction for reasoning outside its t
 import re
 from typing import ClassVar
 
-from trinity.rewards.boxed import last_boxed
-from trinity.rewards.math_grading import same_answer
+from trinity.rewards.math_grading import last_boxed, same_answer
 from trinity.rewards.reward import RewardFn
 
 THOUGHT = re.compile(r"\s*<think>(?:(?!</?think>).)*</think>(?:(?!</?think>).)*", re.DOTALL)

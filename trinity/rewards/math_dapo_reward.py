@@ -7,8 +7,7 @@ import re
 from typing import ClassVar
 
 from trinity.errors import UserError
-from trinity.rewards.boxed import last_boxed
-from trinity.rewards.math_grading import same_answer
+from trinity.rewards.math_grading import last_boxed, same_answer
 from trinity.rewards.reward import RewardFn
 
 ANSWER = re.compile(r"Answer\s*:\s*([^\n]+)", re.IGNORECASE)

@@ -17,6 +17,7 @@ from decimal import Decimal, InvalidOperation
 
 logger = logging.getLogger(__name__)
 
+
 START_SECONDS = 60.0
 GRADE_SECONDS = 15.0
 MAX_CHARACTERS = 4000
@@ -114,3 +115,27 @@ class Grader:
 
 GRADER = Grader()
 atexit.register(GRADER.close)
+
+
+_BOX = "\\boxed{"
+
+
+def last_boxed(text: str) -> str | None:
+    r"""Returns the content of the last `\boxed{}` that is closed; None if there is none."""
+    start = text.rfind(_BOX)
+    while start >= 0:
+        inside = _balanced(text[start + len(_BOX) :])
+        if inside is not None:
+            return inside
+        start = text.rfind(_BOX, 0, start)
+    return None
+
+
+def _balanced(text: str) -> str | None:
+    """Returns the text up to the brace that closes the one before it."""
+    depth = 1
+    for index, character in enumerate(text):
+        depth += (character == "{") - (character == "}")
+        if depth == 0:
+            return text[:index]
+    return None

@@ -14,9 +14,9 @@ from trinity.api.v1 import (
     trainer_pb2,
 )
 from trinity.rpc.limits import CHANNEL_SIZES, KEEPALIVE, LARGE_ANSWERS
-from trinity.security.folder import Security
-from trinity.security.places import refuse_plain_service
-from trinity.telemetry.rpc import observed_channel
+from trinity.security.credentials import Security
+from trinity.security.plaintext_policy import refuse_plain_service
+from trinity.telemetry.grpc import observed_channel
 
 _CONTRACTS = (buffer_pb2, explorer_pb2, query_pb2, synchronizer_pb2, taskset_pb2, trainer_pb2)
 

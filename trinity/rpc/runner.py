@@ -9,8 +9,8 @@ from typing import TypeVar
 
 from trinity import telemetry
 from trinity.errors import UserError
-from trinity.logs import configure_logging
-from trinity.settings import ServiceSettings
+from trinity.runtime.logs import configure_logging
+from trinity.runtime.settings import ServiceSettings
 
 logger = logging.getLogger(__name__)
 

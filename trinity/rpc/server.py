@@ -12,13 +12,12 @@ import grpc
 from grpc_health.v1 import health_pb2_grpc
 
 from trinity.errors import UserError
-from trinity.rpc.admission import OPEN, Admission, TenantOf
-from trinity.rpc.guard import GuardedServer
+from trinity.rpc.guard import OPEN, Admission, GuardedServer, TenantOf
 from trinity.rpc.health import Health
 from trinity.rpc.limits import KEEPALIVE, LEAST_PING_MILLISECONDS, SERVER_SIZES
-from trinity.security.folder import VARIABLE, Security
+from trinity.runtime.settings import ServiceSettings
+from trinity.security.credentials import VARIABLE, Security
 from trinity.security.loopback import is_loopback
-from trinity.settings import ServiceSettings
 
 logger = logging.getLogger(__name__)
 

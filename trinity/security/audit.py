@@ -4,8 +4,8 @@ import logging
 
 from google.protobuf.message import Message
 
-from trinity.limited_log import LimitedLog
-from trinity.security.caller import Caller
+from trinity.runtime.logs import LimitedLog
+from trinity.security.authorization import Caller
 
 LOGGER_NAME = "audit"
 SHOWN_CHARACTERS = 120

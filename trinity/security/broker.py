@@ -6,8 +6,8 @@ import urllib.parse
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from trinity.security.folder import Security
-from trinity.security.places import refuse_plain_broker
+from trinity.security.credentials import Security
+from trinity.security.plaintext_policy import refuse_plain_broker
 from trinity.subjects import RUNS_CONSUMER, RUNS_PREFIX, RUNS_STREAM
 
 INBOX = "_INBOX"

@@ -8,10 +8,16 @@ from importlib import import_module
 
 from google.protobuf.descriptor import Descriptor
 
-from trinity.security.roles import ROLE
-from trinity.security.scopes import SCOPES_OF_METHODS, WHOLE_PROCESS_METHODS, Scope
-from trinity.security.tenancy import EXPERIMENT, TENANT, paths_to
-from trinity.written_pages import fill_tables, write_page
+from trinity.doc_tables import fill_tables, write_page
+from trinity.security.authorization import (
+    EXPERIMENT,
+    ROLE,
+    SCOPES_OF_METHODS,
+    TENANT,
+    WHOLE_PROCESS_METHODS,
+    Scope,
+    paths_to,
+)
 
 _FILES = ("synchronizer", "buffer", "query", "taskset", "explorer", "trainer")
 

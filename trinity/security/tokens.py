@@ -12,8 +12,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from trinity.errors import Unauthenticated, UserError
-from trinity.security.caller import EVERY_TENANT, Caller
-from trinity.security.scopes import Scope
+from trinity.security.authorization import EVERY_TENANT, Caller, Scope
 
 ALGORITHM = "EdDSA"
 AUDIENCE = "trinity"

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from trinity.sizing.model_shape import ModelShape
-from trinity.sizing.parameters import (
+from trinity.sizing.model_shape import (
+    ModelShape,
     count_critic_parameters,
     count_parameters,
     layer_parameters,

@@ -1,10 +1,12 @@
 """The sizes of a model, read from its `config.json` alone."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from trinity.config.schema.model import ALL_LINEAR, LoRAConfig, Names
 from trinity.errors import UserError
 
 Keys = Mapping[str, object]
@@ -163,3 +165,93 @@ def _size(keys: Keys, key: str, name: str) -> int:
 def _number(keys: Keys, key: str, default: int) -> int:
     value = keys.get(key)
     return value if isinstance(value, int) else default
+
+
+def count_parameters(shape: ModelShape) -> int:
+    """Counts all of the policy's parameters, tied embeddings once."""
+    return count_backbone(shape) + (0 if shape.is_tied else shape.vocabulary * shape.hidden)
+
+
+def count_critic_parameters(shape: ModelShape) -> int:
+    """Counts the same model with one value in place of the vocabulary."""
+    return count_backbone(shape) + shape.hidden
+
+
+def count_backbone(shape: ModelShape) -> int:
+    """Counts the parameters without the output embeddings."""
+    embeddings = shape.vocabulary * shape.hidden
+    dense_layers = shape.layers - shape.sparse_layers
+    return (
+        embeddings
+        + shape.layers * (_attention(shape) + _norms(shape))
+        + dense_layers * _feed_forward(shape)
+        + shape.sparse_layers * _mixture(shape)
+        + shape.hidden
+    )
+
+
+def layer_parameters(shape: ModelShape) -> int:
+    """Counts the parameters of the largest layer."""
+    inner = _mixture(shape) if shape.sparse_layers else _feed_forward(shape)
+    return _attention(shape) + _norms(shape) + inner
+
+
+def _attention(shape: ModelShape) -> int:
+    query, kv = shape.query_width, shape.kv_width
+    weights = shape.hidden * (2 * query + 2 * kv)
+    biases = (query + 2 * kv if shape.qkv_bias else 0) + (shape.hidden if shape.output_bias else 0)
+    return weights + biases
+
+
+def _norms(shape: ModelShape) -> int:
+    of_heads = 2 * shape.head_dim if shape.normalizes_qk else 0
+    return shape.norms_per_layer * shape.hidden + of_heads
+
+
+def _feed_forward(shape: ModelShape) -> int:
+    """Counts gate, up and down projections."""
+    biases = 2 * shape.feed_forward + shape.hidden if shape.feed_forward_bias else 0
+    return 3 * shape.hidden * shape.feed_forward + biases
+
+
+def _mixture(shape: ModelShape) -> int:
+    """Counts the experts, the router, and the expert that all tokens share."""
+    experts = shape.experts
+    if experts is None:
+        return 0
+    shared = 3 * shape.hidden * experts.shared_width
+    gate = shape.hidden if experts.has_shared_gate else 0
+    return experts.num * (3 * shape.hidden * experts.width + shape.hidden) + shared + gate
+
+
+def count_adapter(shape: ModelShape, lora: LoRAConfig) -> int:
+    """Counts two matrices for each adapted layer; experts of a mixture are not linear layers."""
+    dense = shape.layers - shape.sparse_layers
+    total = 0
+    for name, (width, num) in _linear_layers(shape, dense).items():
+        if _is_meant(name, lora.targets) and not _is_meant(name, lora.excluded):
+            total += num * width
+    return lora.lora_rank * total
+
+
+def _linear_layers(shape: ModelShape, dense: int) -> dict[str, tuple[int, int]]:
+    """Returns by name in the first block: inputs plus outputs, and the number of blocks with it."""
+    hidden, query, kv, wide = shape.hidden, shape.query_width, shape.kv_width, shape.feed_forward
+    attention, inner = "model.layers.0.self_attn", "model.layers.0.mlp"
+    return {
+        f"{attention}.q_proj": (hidden + query, shape.layers),
+        f"{attention}.k_proj": (hidden + kv, shape.layers),
+        f"{attention}.v_proj": (hidden + kv, shape.layers),
+        f"{attention}.o_proj": (query + hidden, shape.layers),
+        f"{inner}.gate_proj": (hidden + wide, dense),
+        f"{inner}.up_proj": (hidden + wide, dense),
+        f"{inner}.down_proj": (wide + hidden, dense),
+    }
+
+
+def _is_meant(layer: str, names: Names) -> bool:
+    if names == ALL_LINEAR:
+        return True
+    if isinstance(names, str):
+        return re.fullmatch(names, layer) is not None
+    return any(layer.endswith(f".{name}") for name in names)

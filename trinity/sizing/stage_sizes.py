@@ -1,13 +1,12 @@
-"""The machines and memory that a planned stage needs."""
+"""Trinity-RFT's rule of thumb for GPU memory, for comparison."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trinity.config.plan.parts import AuxiliaryModel
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.explorer import EngineConfig
-from trinity.sizing.adapter import count_adapter
-from trinity.sizing.demand import sequence_parallel_of
 from trinity.sizing.memory import (
+    GIB,
     Keeping,
     Term,
     Training,
@@ -19,8 +18,51 @@ from trinity.sizing.memory import (
     policy_terms,
     reference_terms,
 )
-from trinity.sizing.model_shape import ModelShape
-from trinity.sizing.validator import ValidatorSettings
+from trinity.sizing.model_shape import ModelShape, count_adapter
+from trinity.sizing.placement import sequence_parallel_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidatorSettings:
+    """The inputs of the rule."""
+
+    fsdp_size: int
+    tokens: int
+    is_16_bit: bool = True
+    reshards: bool = True
+    has_entropy: bool = False
+    is_fsdp1: bool = False
+    is_fused: bool = False
+    is_critic: bool = False
+    expands_segments: bool = False
+
+
+def validator_bytes(shape: ModelShape, parameters: int, settings: ValidatorSettings) -> int:
+    """Returns parameters plus the larger of activations and the optimizer's step, in bytes."""
+    c = 1 if settings.is_16_bit else 2
+    p, f = parameters, settings.fsdp_size
+    running = 2 * c * p // (f if settings.reshards else 1) + (12 * p + 2 * c * p) // f
+    if settings.is_fsdp1 and f == 1:
+        running += 2 * c * p
+    step = 4 * c * p // f
+    t, h, v = settings.tokens, shape.hidden, shape.vocabulary
+    inner = max(_logits(shape, settings), 4 * v * h + 80 * t * h)
+    activations = c * (2 * t * h * (shape.layers + 4) + inner)
+    return running + max(activations, step)
+
+
+def validator_limit(gpu_bytes: int, settings: ValidatorSettings) -> int:
+    """Returns the share of a GPU that it allows, in bytes."""
+    return int(gpu_bytes * (0.9 if settings.expands_segments else 0.8))
+
+
+def _logits(shape: ModelShape, settings: ValidatorSettings) -> int:
+    if settings.is_critic:
+        return 0
+    if settings.is_fused:
+        return 20480 * shape.vocabulary
+    return (8 if settings.has_entropy else 10) * settings.tokens * shape.vocabulary
+
 
 MOMENTS = {"adam": 2, "sgd": 0}
 """By type of optimizer."""
@@ -156,3 +198,52 @@ def validator_settings(stage: StagePlan) -> ValidatorSettings:
         is_16_bit=training.dtype != "float32",
         has_entropy=training.has_entropy,
     )
+
+
+USABLE = 0.8
+"""Share of a GPU: the rest is for the driver, the allocator and fragmentation."""
+_STEP = 256
+
+
+def rank_advice(
+    stage: StagePlan, shape: ModelShape, critic: ModelShape | None, gpu_bytes: int
+) -> str:
+    """Returns one sentence: fewer tokens at a time if that is enough, else more ranks."""
+    limit = int(USABLE * gpu_bytes)
+    training = training_of(stage)
+    least = stage.max_model_len * (2 if stage.algorithm.row_schema == "dpo" else 1)
+
+    def needs(candidate: Training) -> int:
+        return rank_memory(stage, shape, critic, candidate).total
+
+    for tokens in range(training.tokens // _STEP * _STEP, least - 1, -_STEP):
+        if needs(replace(training, tokens=tokens)) <= limit:
+            return f"set `trainer.max_token_len_per_gpu: {tokens}`"
+    shortest = replace(training, tokens=min(least, training.tokens))
+    for ranks in (training.ranks * 2**i for i in range(1, 8)):
+        if needs(replace(shortest, ranks=ranks)) <= limit:
+            return (
+                f"train on {ranks} GPUs of one machine (`cluster.gpu_per_node`) with "
+                f"`trainer.max_token_len_per_gpu: {shortest.tokens}`"
+            )
+    return "shorten `model.max_model_len`, or take a smaller model or larger GPUs"
+
+
+def engine_advice(stage: StagePlan, shape: ModelShape, gpu_bytes: int, wanted: int) -> str:
+    """Returns one sentence: a larger share of the GPU if enough, else more GPUs per engine.
+
+    `wanted` is the number of bytes for the cache on all GPUs of an engine together.
+    """
+    rollout = stage.config.explorer.rollout_model
+    for gpus, share in (
+        *((rollout.tensor_parallel_size, share) for share in (0.85, 0.9, 0.95)),
+        *((2**i * rollout.tensor_parallel_size, 0.9) for i in range(1, 5)),
+    ):
+        room = cache_room(
+            shape, gpus=gpus, dtype=rollout.dtype, gpu_bytes=gpu_bytes, utilization=share
+        )
+        if room * gpus >= wanted and share >= rollout.gpu_memory_utilization:
+            if gpus == rollout.tensor_parallel_size:
+                return f"set `explorer.rollout_model.gpu_memory_utilization: {share}`"
+            return f"set `explorer.rollout_model.tensor_parallel_size: {gpus}`"
+    return f"take a smaller model, or GPUs of more than {gpu_bytes // GIB} GiB"

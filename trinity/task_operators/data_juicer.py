@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from trinity.data_juicer import rows as juiced
+from trinity.data_juicer import client as juiced
 from trinity.json_values import JsonValue
 from trinity.task_operators.task_rows import Row, TaskChanges, TaskRows
 

@@ -2,7 +2,7 @@
 
 import hashlib
 
-from trinity.task_operators.digests import DIGEST_BYTES, SeenDigests
+from trinity.task_operators.spool import DIGEST_BYTES, SeenDigests
 from trinity.task_operators.task_rows import TaskChanges, TaskRows
 
 

@@ -25,8 +25,7 @@ from typing import BinaryIO
 
 from trinity.errors import Unavailable, UserError
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
-from trinity.task_operators.operating import Operating
-from trinity.task_operators.ordering import IntVector
+from trinity.task_operators.operating import IntVector, Operating
 from trinity.task_operators.spool import Spool
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline, TaskOperator
 from trinity.task_operators.task_rows import Row

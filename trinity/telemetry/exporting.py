@@ -1,13 +1,15 @@
-"""Creates providers and exporters as the variables request; imported only if they do."""
+"""Metrics while they are on: the only module that uses OpenTelemetry's instruments."""
 
+import logging
 import os
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import cast
 
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
 from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, ExemplarFilter, MeterProvider
 from opentelemetry.sdk.metrics.export import (
     ConsoleMetricExporter,
@@ -20,10 +22,54 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExport
 
 from trinity.errors import UserError
 from trinity.telemetry import metrics, names, tracing
-from trinity.telemetry.backend import OpenTelemetryBackend, OpenTelemetrySpan, Record
-from trinity.telemetry.environment import Signal, Wanted
-from trinity.telemetry.meters import OpenTelemetryMeters
-from trinity.telemetry.readable import ReadableExporter
+from trinity.telemetry.lifecycle import Signal, Wanted
+from trinity.telemetry.metrics import Instrument, Observe, Sink
+from trinity.telemetry.sdk_spans import (
+    OpenTelemetryBackend,
+    OpenTelemetrySpan,
+    ReadableExporter,
+    Record,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class OpenTelemetryMeters:
+    """A `Meters` of OpenTelemetry."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+
+    def sink(self, instrument: Instrument) -> Sink:
+        """Returns the function that records an instrument's values."""
+        name, unit, about = instrument.name, instrument.unit, instrument.description
+        match instrument.kind:
+            case "counter":
+                return self._meter.create_counter(name, unit, about).add
+            case "gauge":
+                return self._meter.create_gauge(name, unit, about).set
+            case _:
+                bounds = list(instrument.bounds) or None
+                return self._meter.create_histogram(
+                    name, unit, about, explicit_bucket_boundaries_advisory=bounds
+                ).record
+
+    def observe(self, instrument: Instrument, observers: Sequence[Observe]) -> None:
+        """Calls the functions that are in `observers` at each export."""
+
+        def ask(_: CallbackOptions) -> Iterable[Observation]:
+            for observe in list(observers):
+                try:
+                    yield from [Observation(value, about) for value, about in observe()]
+                except Exception:  # a failing observer must not silence the others
+                    logger.exception(
+                        "a metric could not be observed", extra={"name_": instrument.name}
+                    )
+
+        self._meter.create_observable_gauge(
+            instrument.name, [ask], instrument.unit, instrument.description
+        )
+
 
 NAMESPACE = "trinity"
 PACE = {
@@ -141,7 +187,7 @@ def _span_exporter(name: str, signal: Signal, resource: Resource) -> SpanExporte
         return ReadableExporter(ConsoleSpanExporter(out=sys.stderr), resource)
     with _needing(signal.protocol):
         if signal.protocol == "grpc":
-            from trinity.telemetry.grpc_spans import GrpcSpanExporter
+            from trinity.telemetry.sdk_spans import GrpcSpanExporter
 
             return GrpcSpanExporter(resource)
         from opentelemetry.exporter.otlp.proto.http import trace_exporter as http_traces

@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from trinity.telemetry import instruments, metrics, names, tracing
-from trinity.telemetry.places import Place
+from trinity.telemetry import metrics, names, tracing
+from trinity.telemetry.tracing import Place
 from trinity.types import SamplingParams
 from trinity.workflows.generation import Generation
 
@@ -41,8 +41,8 @@ def generating(
             num_tokens = len(generation.token_ids)
             span.set(names.OUTPUT_TOKENS, num_tokens)
             span.set(names.FINISH_REASON, generation.finish_reason.value)
-            instruments.GENERATE_SECONDS.record(time.perf_counter() - begun, _ABOUT)
-            tokens = instruments.GENERATE_TOKENS
+            metrics.GENERATE_SECONDS.record(time.perf_counter() - begun, _ABOUT)
+            tokens = metrics.GENERATE_TOKENS
             tokens.record(num_prompt_tokens, {**_ABOUT, names.TOKEN_TYPE: "input"})
             tokens.record(num_tokens, {**_ABOUT, names.TOKEN_TYPE: "output"})
 

@@ -6,9 +6,11 @@
 An attribute must have few values: never an id or user text.
 """
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, Protocol
 
+from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.telemetry.tracing import NONE, Attributes
 
 Observation = tuple[float, Attributes]
@@ -119,7 +121,7 @@ def use(meters: Meters | None) -> None:
     global _meters
     _meters = meters
     if meters is not None:
-        from trinity.telemetry import instruments  # noqa: F401  # so that all of them exist
+        pass  # noqa: F401  # so that all of them exist
     for instrument in INSTRUMENTS.values():
         instrument.bind(meters)
 
@@ -127,3 +129,108 @@ def use(meters: Meters | None) -> None:
 def is_on() -> bool:
     """Returns true while metrics are kept."""
     return _meters is not None
+
+
+SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+LONG = (0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0)
+TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576)
+AGES = (0, 1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
+
+SAMPLE_SECONDS = Histogram("rl.sample.duration", "s", "A run, from start to end", bounds=LONG)
+REWARD = Histogram(
+    "rl.reward.value", "1", "Reward of a sample", bounds=(-1, -0.5, 0, 0.25, 0.5, 0.75, 1, 2)
+)
+LOOP_SECONDS = Histogram(
+    "rl.loop.duration", "s", "A train step with its wait for the batch", bounds=LONG
+)
+TRAIN_SECONDS = Histogram("rl.train.duration", "s", "A train step's training", bounds=LONG)
+SYNC_SECONDS = Histogram("rl.sync.duration", "s", "Weights published or loaded", bounds=LONG)
+
+GENERATE_SECONDS = Histogram(
+    "gen_ai.client.operation.duration", "s", "A call of the rollout engine", bounds=LONG
+)
+GENERATE_TOKENS = Histogram(
+    "gen_ai.client.token.usage", "{token}", "Tokens in and out of a call", bounds=TOKENS
+)
+
+SERVER_SECONDS = Histogram("rpc.server.call.duration", "s", "A call answered", bounds=SHORT)
+CLIENT_SECONDS = Histogram("rpc.client.call.duration", "s", "A call made", bounds=SHORT)
+
+RUNS_GOING_ON = Observed("trinity.explorer.runs", "{run}", "Runs leased and not over")
+UNCONFIRMED = Observed(
+    "trinity.explorer.unconfirmed", "{result}", "Results whose commit is not reported yet"
+)
+UNCONFIRMED_SECONDS = Observed(
+    "trinity.explorer.unconfirmed.age", "s", "For how long the oldest of them has waited"
+)
+CONFIRM_SECONDS = Histogram(
+    "trinity.publish.duration", "s", "From a result's end to the report of its commit", bounds=LONG
+)
+GATE_SECONDS = Histogram(
+    "trinity.weights.wait.duration", "s", "A run's wait for the weights it needs", bounds=LONG
+)
+TRANSFERS = Counter(
+    "trinity.weights.transfers", "{transfer}", "Weights taken from memory, or from files after all"
+)
+LOADED_VERSION = Gauge("trinity.weights.loaded", "{version}", "Version in the engine")
+
+LEASED = Counter("trinity.lease.assignments", "{assignment}", "Assignments handed out")
+CREDIT = Observed("trinity.credit.rows", "{row}", "Rows that may still be outstanding or ready")
+OUTSTANDING = Observed("trinity.rows.outstanding", "{row}", "Runs and rows on their way to a batch")
+READY = Observed("trinity.rows.ready", "{row}", "Rows that wait for a batch")
+STREAM_PENDING = Observed("trinity.stream.pending", "{message}", "Messages not stored yet")
+STORED = Counter("trinity.store.results", "{result}", "Results stored, by what became of them")
+STORE_SECONDS = Histogram(
+    "trinity.store.duration", "s", "A transaction that stores results", bounds=SHORT
+)
+SHAPED = Counter("trinity.pipeline.groups", "{group}", "Groups shaped")
+SHAPE_SECONDS = Histogram(
+    "trinity.pipeline.duration", "s", "Groups shaped together, to their commit", bounds=SHORT
+)
+BATCH_ROWS = Counter("trinity.batch.rows", "{row}", "Rows composed into batches")
+
+STALENESS = Histogram(
+    "trinity.batch.staleness", "{version}", "Train step less a row's oldest version", bounds=AGES
+)
+TRAINED_TOKENS = Counter("trinity.train.tokens", "{token}", "Tokens of trained batches")
+BATCH_WAIT_SECONDS = Histogram(
+    "trinity.batch.wait.duration", "s", "A train step's wait for its batch", bounds=LONG
+)
+TRAINED_STEP = Gauge("trinity.train.step", "{step}", "Newest train step reported")
+
+WAIT_SECONDS = Observed(
+    "trinity.wait.duration", "s", "Waits going on, the longest of each owner and reason"
+)
+
+
+MAX_REASON_CHARACTERS = 60
+MAX_REASONS = 200
+OTHER = "other"
+_PARTICULAR = re.compile(r"[0-9a-fA-F]{8}[0-9a-fA-F-]*|\S*[/\\]\S*|'[^']*'|\d+(?:\.\d+)?")
+_known: set[str] = set()
+
+
+def observe_waits(waits: Callable[[], Iterable[pb.Wait]]) -> None:
+    """Measures the waits at each export."""
+    WAIT_SECONDS.by(lambda: longest_of(waits()))
+
+
+def longest_of(waits: Iterable[pb.Wait]) -> list[Observation]:
+    """Returns the seconds of the longest wait of each owner, target and reason."""
+    longest: dict[tuple[str, str, str], float] = {}
+    for wait in waits:
+        key = (wait.owner, wait.waits_for, _kind_of(wait.reason))
+        longest[key] = max(longest.get(key, 0.0), wait.waited_seconds)
+    return [
+        (seconds, {"trinity.wait.owner": owner, "trinity.wait.for": for_, "trinity.reason": reason})
+        for (owner, for_, reason), seconds in longest.items()
+    ]
+
+
+def _kind_of(reason: str) -> str:
+    """Returns one text for all reasons of a kind; a limit guards against too many kinds."""
+    kind = _PARTICULAR.sub("*", reason.split(":")[0])[:MAX_REASON_CHARACTERS]
+    if kind not in _known and len(_known) >= MAX_REASONS:
+        return OTHER
+    _known.add(kind)
+    return kind

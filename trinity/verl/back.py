@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 import yaml
 
-from trinity.verl.json_value import JsonValue
 from trinity.verl.names import ROWS, SUPERVISED_ROWS
 from trinity.verl.rules.algorithm import (
     ACTOR,
@@ -16,10 +15,9 @@ from trinity.verl.rules.algorithm import (
     LOSS_NAMES,
     OF_THE_LOSS,
 )
-from trinity.verl.rules.batches import NEVER
-from trinity.verl.rules.schedules import COUNTED
-from trinity.verl.shell_words import shell_word
-from trinity.verl.sources import FloatLoader
+from trinity.verl.rules.batches import COUNTED, NEVER
+from trinity.verl.settings import FloatLoader, shell_word
+from trinity.verl.values import JsonValue
 
 _INPUT = "buffer.explorer_input"
 _ON_THEIR_OWN = (

@@ -1,15 +1,21 @@
-"""Converts veRL's settings to a configuration of this system."""
+"""Values that a check would warn about although the result is the same without them."""
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from trinity.config.loading.source import section_at
+from trinity.config.schema.base import NoEffect, mark_of
+from trinity.config.schema.experiment import Config
 from trinity.errors import UserError
-from trinity.verl.json_value import JsonValue
 from trinity.verl.names import row_of
 from trinity.verl.row import TRAINER_CONFIG, Fate, Row
 from trinity.verl.rules.algorithm import convert_algorithm
-from trinity.verl.rules.batches import convert_batches
+from trinity.verl.rules.batches import (
+    convert_batches,
+    convert_schedules,
+    convert_supervised_schedule,
+)
 from trinity.verl.rules.data import convert_data, convert_lengths
 from trinity.verl.rules.placement import convert_placement
 from trinity.verl.rules.running import (
@@ -18,12 +24,27 @@ from trinity.verl.rules.running import (
     convert_running,
     convert_token_limit,
 )
-from trinity.verl.rules.schedules import convert_schedules, convert_supervised_schedule
 from trinity.verl.rules.supervised import convert_supervised
-from trinity.verl.same_result import happens_instead
 from trinity.verl.settings import Setting, VerlSettings
 from trinity.verl.shell.variables import UNKNOWN
+from trinity.verl.values import JsonValue
 from trinity.verl.work import Choices, Work
+
+SAME_RESULT = ("trainer.use_dynamic_bsz", "trainer.balance_batch")
+"""Keys that change only memory and time."""
+
+
+def happens_instead(ours: str, value: JsonValue) -> str | None:
+    """The reason why the result is the same without the value; None if it must be written."""
+    if ours not in SAME_RESULT:
+        return None
+    *parents, last = ours.split(".")
+    section = section_at(tuple(parents), Config)
+    assert section is not None
+    field = section.model_fields[last]
+    mark = mark_of(field)
+    return mark.reason if isinstance(mark, NoEffect) and field.default != value else None
+
 
 Rules = tuple[Callable[[Work], None], ...]
 RULES: Rules = (

@@ -5,9 +5,9 @@ python -m trinity.verl.document docs/align-with-verl.md [--check]
 
 from collections.abc import Iterator, Mapping
 
+from trinity.doc_tables import fill_tables, write_page
 from trinity.verl.row import Fate, Row
 from trinity.verl.table import actor, algorithm, critic, data, rollout, supervised, trainer
-from trinity.written_pages import fill_tables, write_page
 
 TABLES: Mapping[str, tuple[Row, ...]] = {
     "algorithm": algorithm.ROWS,

@@ -1,11 +1,17 @@
 """veRL's settings: each key with its value and its origin."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from trinity.verl.json_value import JsonValue
-from trinity.verl.override_grammar import read_value
+import yaml
+
+from trinity.config.loading.yaml import lines_of
+from trinity.errors import UserError
+from trinity.verl.shell.reader import Command, Script, read_script
+from trinity.verl.shell.variables import Field, Note
+from trinity.verl.values import JsonValue, read_override, read_value
 
 _REFERENCE = re.compile(
     r"\$\{(?P<select>oc\.select:)?\s*(?P<key>\.*[A-Za-z_][\w.]*)\s*(?:,\s*(?P<default>[^${}]*))?\}"
@@ -117,3 +123,279 @@ class VerlSettings:
             self.remarks.append(f"`{found[0]}` is not set by anything given: write its value")
             return name
         return read_value(found["default"]) if found["default"] else None
+
+
+OPTION = re.compile(r"--?(?P<name>[A-Za-z][\w-]*)(?:=(?P<value>.*))?")
+CONFIG_FILE = "hydra.config_file"
+"""The setting that holds the path of the configuration."""
+_OPTIONS = ("config_name", "config_path", "config_dir")
+_VERLS_OWN = re.compile(r"(ppo|sft)(_[a-z]+)?_trainer(_engine)?(\.yaml)?")
+
+
+def is_verls_own(name: str) -> bool:
+    """True if a configuration comes with veRL, so that the conversion knows its defaults."""
+    return _VERLS_OWN.fullmatch(name) is not None
+
+
+def config_options(words: Sequence[Field]) -> Iterator[tuple[str, str, int]]:
+    """Yields name, value and line of the options with which Hydra finds its files."""
+    for word, following in zip(words, [*words[1:], None], strict=True):
+        option = OPTION.fullmatch(word.text)
+        name = option["name"].replace("-", "_") if option else ""
+        if option is None or name not in _OPTIONS:
+            continue
+        if value := option["value"] or (following.text if following else ""):
+            yield name, value, word.line
+
+
+def own_file(words: Sequence[Field], script: Path) -> Path | None:
+    """Its path, relative to the current directory or to one above the script; None if not found."""
+    options = {name: value for name, value, _ in config_options(words)}
+    name = options.get("config_name")
+    if name is None or is_verls_own(name):
+        return None
+    folder = options.get("config_path") or options.get("config_dir") or "."
+    file = Path(folder) / f"{name.removesuffix('.yaml')}.yaml"
+    places = (above / file for above in (Path(), *script.resolve().parents))
+    return next((place for place in places if place.is_file()), None)
+
+
+COMMAND_LINE = "command line"
+_YAML = (".yaml", ".yml")
+_MODULE = re.compile(r"(?:.*/)?(?P<name>(?:verl|recipe)(?:[./]\w+)+?)(?:\.py)?")
+_SECTIONS = ("data.", "actor_rollout_ref.", "algorithm.", "trainer.", "model.", "optim.", "critic.")
+_FROM_OUTSIDE = re.compile(r"\$\{oc\.env:(\w+)\}")
+MISSING = "???"
+"""Hydra's placeholder of a value that must be given."""
+_MANY = 4
+_LAUNCHER = {"nproc_per_node", "nproc-per-node", "nnodes"}
+
+
+def read_sources(
+    arguments: Sequence[str], environment: Mapping[str, str] | None = None, line: int | None = None
+) -> VerlSettings:
+    """Reads all `arguments`, later over earlier ones; `line` selects one of a script's commands.
+
+    Raises: UserError for an argument that is none of the three, or a script that starts no veRL.
+    """
+    settings = VerlSettings()
+    for argument in arguments:
+        override = read_override(argument)
+        if override is not None and not Path(argument).exists():
+            _put(settings, argument, COMMAND_LINE)
+        elif argument.endswith(_YAML):
+            _read_yaml(settings, argument)
+        else:
+            _read_script(settings, argument, environment or {}, line)
+    settings.fill_in_references()
+    return settings
+
+
+def _put(settings: VerlSettings, text: str, where: str) -> bool:
+    """Applies an override; returns False if `text` is not one."""
+    override = read_override(text)
+    if override is None:
+        return False
+    if override.sign == "~":
+        settings.remove(override.key, where)
+    else:
+        _put_value(settings, override.key, override.value, where)
+    return True
+
+
+def _put_value(settings: VerlSettings, key: str, value: JsonValue, where: str) -> None:
+    """Sets a key; a mapping sets the keys below it."""
+    if isinstance(value, dict) and value:
+        for name, inner in value.items():
+            _put_value(settings, f"{key}.{name}", inner, where)
+    else:
+        settings.put(Setting(key=key, value=value, where=where))
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise UserError(
+            f"there is no file {path}: give a script, a YAML file, or key=value"
+        ) from error
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text: give a script or a YAML file") from error
+
+
+def _read_yaml(settings: VerlSettings, path: str) -> None:
+    text = _text(path)
+    try:
+        tree = yaml.load(text, Loader=FloatLoader)  # a SafeLoader
+    except yaml.YAMLError as error:
+        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(tree, dict):
+        raise UserError(f"{path} holds no `key: value` lines: give veRL's configuration")
+    if ours := {"buffer", "explorer", "synchronizer"} & tree.keys():
+        raise UserError(
+            f"{path} has the section `{min(ours)}` and is not a configuration of veRL's: to "
+            f"convert it back, use --to-verl {path}"
+        )
+    lines, name = lines_of(text), Path(path).name
+    for key, value in _flat(tree, ""):
+        line = lines.get(key)
+        where = f"{name}:{line}" if line else name
+        if key == "defaults" or key.startswith("hydra."):
+            settings.remarks.append(
+                f"{where}: `{key}` is Hydra's: what it includes is not read, give those files too"
+            )
+        elif not key.endswith("_target_"):
+            settings.put(Setting(key=key, value=value, where=where))
+
+
+def _flat(tree: Mapping[str, JsonValue], prefix: str) -> Iterator[tuple[str, JsonValue]]:
+    for name, value in tree.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{key}.")
+        elif value not in (None, {}, MISSING):
+            yield key, value
+
+
+class FloatLoader(yaml.SafeLoader):
+    """Loader that reads 1e-6 as a number, as Hydra does."""
+
+
+FloatLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+"), list("-+0123456789")
+)
+
+
+def _read_script(
+    settings: VerlSettings, path: str, environment: Mapping[str, str], line: int | None
+) -> None:
+    script = read_script(_text(path), path, environment)
+    command = _launch(script, path, line)
+    if (own := own_file(command.words, Path(path))) is not None:
+        _read_yaml(settings, str(own))
+    path = Path(path).name
+    for name, value, at in config_options(command.words):
+        settings.put(Setting(key=f"hydra.{name}", value=value, where=f"{path}:{at}"))
+    if own is not None:
+        where = f"{path}:{command.line}"
+        settings.put(Setting(key=CONFIG_FILE, value=str(own), where=where))
+    for note in script.notes:
+        settings.remarks.append(f"{path}:{note.line}: {_line(note)}")
+    if script.defaulted:
+        names = ", ".join(script.defaulted)
+        settings.remarks.append(
+            f"{path}: defaults are taken of {names} (--env NAME=VALUE gives another)"
+        )
+    settings.remarks += _unset(command, path)
+    _strays(settings, script, command, path)
+    words = iter(command.words)
+    for word in words:
+        _read_word(settings, word, words, path)
+    if not settings.module:
+        settings.remarks.append(
+            f"{path}:{command.line}: `{command.words[0].text}` is taken for the start of veRL"
+        )
+
+
+def _unset(command: Command, path: str) -> list[str]:
+    """Remarks on the variables that the script takes from its environment without setting them."""
+    found = {name for word in command.words for name in _FROM_OUTSIDE.findall(word.text)}
+    names = ", ".join(sorted(found - {"HOME"}))
+    how = "set it before `trinity run`, or give --env NAME=VALUE here"
+    return [f"{path}: takes {names} from its environment: {how}"] if names else []
+
+
+def _read_word(settings: VerlSettings, word: Field, words: Iterator[Field], path: str) -> None:
+    where = f"{path}:{word.line}"
+    if (module := _MODULE.fullmatch(word.text)) and not settings.module:
+        settings.module = module["name"].replace("/", ".")
+    elif option := OPTION.fullmatch(word.text):
+        name, value = option["name"], option["value"]
+        if name.startswith("config") and not value:
+            next(words, word)
+        if name in _LAUNCHER and value:
+            settings.put(
+                Setting(key=f"torchrun.{name.replace('-', '_')}", value=value, where=where)
+            )
+    elif not _put(settings, word.text, where) and settings.module and word.text.strip():
+        settings.remarks.append(f"{where}: `{word.text}` is not key=value and is left out")
+
+
+def _launch(script: Script, path: str, line: int | None) -> Command:
+    """Returns the command that starts veRL."""
+    found = [command for command in script.commands if _starts_verl(command)]
+    if line is not None:
+        found = [command for command in found if command.line == line] or found
+    if not found:
+        guesses = "".join(f"\n  line {note.line}: {_line(note)}" for note in script.notes)
+        raise UserError(
+            f"{path} starts no veRL: give the script with `python3 -m verl...`, or the values that "
+            f"it waits for as --env NAME=VALUE{guesses}"
+        )
+    if len(found) > 1:
+        lines = ", ".join(str(command.line) for command in found)
+        raise UserError(
+            f"{path} starts veRL {len(found)} times (lines {lines}): choose one with --line"
+        )
+    return found[0]
+
+
+def _line(note: Note) -> str:
+    """The note's text on one line, though it may show a command of several lines."""
+    return " ".join(note.text.split())
+
+
+def _starts_verl(command: Command) -> bool:
+    """True for veRL's module with one of its keys, or for another launcher with many of them."""
+    texts = [word.text for word in command.words]
+    num_keys = sum(text.lstrip("+~").startswith(_SECTIONS) and "=" in text for text in texts[1:])
+    is_module = any(_MODULE.fullmatch(text) for text in texts)
+    return num_keys >= (1 if is_module else _MANY) and read_override(texts[0]) is None
+
+
+def _strays(settings: VerlSettings, script: Script, launch: Command, path: str) -> None:
+    """Remarks on keys after a comment in a continued command, which the shell does not pass on."""
+    for command in script.commands:
+        texts = [word.text.lstrip("+~") for word in command.words]
+        if command is not launch and texts[0].startswith(_SECTIONS) and "=" in texts[0]:
+            keys = ", ".join(text.partition("=")[0] for text in texts)
+            settings.remarks.append(
+                f"{path}:{command.line}: {keys} are outside of the command that begins on line "
+                f"{launch.line}, the shell passes none of them on: fix the continued lines if "
+                "they are intended"
+            )
+
+
+_VARIABLE = re.compile(r"\$\{oc\.env:(\w+)(?:,([^}]*))?\}")
+
+
+def shell_word(key: str, value: JsonValue) -> str:
+    """`key=value`, quoted for the shell."""
+    text = f"{key}={_hydra(value)}"
+    if "${" in text:
+        shell = _VARIABLE.sub(_as_variable, text.replace('"', "'"))
+        return f'"{shell}"'
+    return text if re.fullmatch(r"[\w./=:@%+,-]*", text) else "'" + text.replace("'", '"') + "'"
+
+
+def _as_variable(found: re.Match[str]) -> str:
+    return f"${found[1]}" if found[2] is None else f"${{{found[1]}:-{found[2]}}}"
+
+
+def _hydra(value: JsonValue) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return str(value)
+        case list():
+            return "[" + ",".join(_quoted(inner) for inner in value) + "]"
+        case dict():
+            return "{" + ",".join(f"{name}:{_quoted(v)}" for name, v in value.items()) + "}"
+    return str(value)
+
+
+def _quoted(value: JsonValue) -> str:
+    return f"'{value}'" if isinstance(value, str) else _hydra(value)

@@ -4,10 +4,9 @@ import re
 from dataclasses import dataclass, field
 
 from trinity.errors import UserError
-from trinity.verl.draft import Draft
-from trinity.verl.json_value import JsonValue
-from trinity.verl.report import Report
+from trinity.verl.draft import Draft, Report
 from trinity.verl.settings import Setting, VerlSettings
+from trinity.verl.values import JsonValue
 
 _VARIABLE = re.compile(r"\$\{oc\.env:(\w+)")
 

@@ -8,10 +8,9 @@ import json
 import sys
 from collections.abc import Iterator
 
-from trinity.part_names import ABSENT_WORKFLOWS, REWARD_PATHS, WORKFLOW_PATHS
+from trinity.compat import ABSENT_WORKFLOWS, NAMES, REWARD_PATHS, WORKFLOW_PATHS
+from trinity.doc_tables import fill_tables, write_page
 from trinity.plugins import REWARDS, WORKFLOWS
-from trinity.rft_imports import NAMES
-from trinity.written_pages import fill_tables, write_page
 
 
 def main() -> None:

@@ -3,8 +3,7 @@ r"""A mathematical question for evaluations, sampled as in Qwen2.5-Math's own ev
 from functools import partial
 from typing import ClassVar
 
-from trinity.rewards.boxed import last_boxed
-from trinity.rewards.math_grading import same_answer
+from trinity.rewards.math_grading import last_boxed, same_answer
 from trinity.types import Experience
 from trinity.workflows.messages import Message
 from trinity.workflows.simple_workflow import REWARD_THREADS

@@ -1,10 +1,10 @@
-"""The model for workflows: messages in, experiences out, with the engine's exact tokens."""
+"""Records the answers of a model in one attempt, for workflows that get them elsewhere."""
 
 import asyncio
 import concurrent.futures
 import hashlib
 import json
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -34,10 +34,28 @@ from trinity.workflows.generation import (
     Prompt,
     Scores,
 )
-from trinity.workflows.history import History
-from trinity.workflows.http_access import HttpAccess
 from trinity.workflows.messages import Message
+from trinity.workflows.openai_clients import HttpAccess
 from trinity.workflows.sampling import Sampling, applied, likeliest_arrays, until_stop
+
+
+class History:
+    """Keeps experiences in the order of the calls, not of the answers."""
+
+    def __init__(self) -> None:
+        self._by_call: dict[int, Experience] = {}
+
+    def note(self, made: Iterable[tuple[int, Experience]]) -> None:
+        """Records answers by their calls' numbers."""
+        self._by_call.update(made)
+
+    def take(self, *, clear: bool) -> list[Experience]:
+        """Returns all recorded answers, and with `clear` removes them."""
+        found = [self._by_call[number] for number in sorted(self._by_call)]
+        if clear:
+            self._by_call.clear()
+        return found
+
 
 T = TypeVar("T")
 HeardOf = Callable[[int, Piece], None]

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from trinity.errors import UserError
 from trinity.types import Experience, FinishReason, JsonObject
 from trinity.workflows.messages import Message
-from trinity.workflows.transcript import common_places
-from trinity.workflows.turns import joined
+from trinity.workflows.turns import common_places, joined
 from trinity.workflows.workflow import Workflow
 
 RESPONSE_TRUNCATED = "response_truncated"

@@ -6,7 +6,7 @@ from typing import ClassVar
 from trinity.errors import UserError
 from trinity.plugins import REWARDS
 from trinity.rewards.reward import Reward
-from trinity.threads import DaemonThreads
+from trinity.runtime.threads import DaemonThreads
 from trinity.types import Experience, FinishReason
 from trinity.workflows.messages import Message
 from trinity.workflows.workflow import Workflow

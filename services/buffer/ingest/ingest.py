@@ -38,11 +38,11 @@ from services.buffer.store.reports import (
 from services.buffer.store.stages import UnreadablePlan
 from services.buffer.telemetry import stored
 from trinity.errors import Unavailable
-from trinity.limited_log import LimitedLog
-from trinity.nats import heeding_cancellation
+from trinity.runtime.logs import LimitedLog
+from trinity.runtime.nats import heeding_cancellation
+from trinity.runtime.presence import Waits
 from trinity.telemetry import tracing
 from trinity.types import StageKey
-from trinity.waits import Waits
 
 logger = logging.getLogger(__name__)
 limited_log = LimitedLog(logger)

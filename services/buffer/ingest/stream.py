@@ -24,7 +24,7 @@ from nats.js.errors import Error as JetStreamError
 from nats.protocol.parser import AWAITING_CONTROL_LINE, CRLF_SIZE, Parser
 
 from trinity.errors import Unavailable, UserError
-from trinity.nats import PACE, PromptClient
+from trinity.runtime.nats import PACE, PromptClient
 from trinity.security.broker import client_options
 from trinity.subjects import RUNS_CONSUMER, RUNS_PREFIX, RUNS_STREAM
 from trinity.telemetry import tracing

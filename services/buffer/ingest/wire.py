@@ -13,8 +13,8 @@ from services.buffer.domain.results import ExperienceRecord, Result
 from services.buffer.domain.tasks import Sample, storable
 from trinity.api.v1 import experience_pb2 as pb
 from trinity.codec import finish_reason_of
-from trinity.message_check import check_experience_message
-from trinity.name_uuid import CANONICAL_UUID
+from trinity.codec_checks import check_experience_message
+from trinity.ids import CANONICAL_UUID
 from trinity.subjects import runs_subject
 from trinity.types import StageKey, experience_id
 

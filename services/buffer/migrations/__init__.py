@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from trinity.migrations import Migrations
+from trinity.runtime.migrations import Migrations
 
 MIGRATIONS = Migrations(
     folder=Path(__file__).parent, schema="buffer", program="python -m services.buffer migrate"

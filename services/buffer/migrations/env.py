@@ -1,6 +1,6 @@
 """Alembic's entry: compares with and migrates the tables of the buffer."""
 
 from services.buffer.store.schema import metadata
-from trinity.schema_revisions import run_environment
+from trinity.runtime.schema_revisions import run_environment
 
 run_environment(metadata)

@@ -27,11 +27,11 @@ from services.buffer.store.stages import get_stage
 from services.buffer.types import Shaped
 from services.buffer.workers.functions import Functions, ServiceAway
 from trinity.errors import Unavailable
-from trinity.limited_log import LimitedLog
-from trinity.notifications import Listener, Subscription
+from trinity.runtime.logs import LimitedLog
+from trinity.runtime.notifications import Listener, Subscription
+from trinity.runtime.presence import Waits
 from trinity.telemetry import tracing
 from trinity.types import StageKey
-from trinity.waits import Waits
 
 logger = logging.getLogger(__name__)
 limited_log = LimitedLog(logger)

@@ -23,11 +23,10 @@ from services.buffer.workers.functions import FunctionFailed, Functions
 from trinity.algorithm.advantage.needs import Needs
 from trinity.algorithm.advantage.samples import Advantages
 from trinity.api.v1 import experience_pb2 as pb
-from trinity.codec import sequence_from_proto
+from trinity.codec import sequence_from_proto, tensor_from_proto
 from trinity.operators.rollouts import Content
-from trinity.tensor_codec import tensor_from_proto
+from trinity.runtime.presence import Waits
 from trinity.types import StageKey
-from trinity.waits import Waits
 
 
 def read_details(bodies: Iterable[bytes], needs: Needs) -> list[Detail]:

@@ -16,8 +16,8 @@ from services.buffer.tasksets.library import FeatureLibrary, TasksetLibrary
 from services.buffer.workers.functions import Functions, Priorities
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.errors import InvalidRequest, TooLarge, Unavailable
-from trinity.notifications import Listener, Subscription
 from trinity.rpc.limits import CHUNK_BYTES
+from trinity.runtime.notifications import Listener, Subscription
 
 T = TypeVar("T")
 AnswerT = TypeVar("AnswerT", covariant=True)

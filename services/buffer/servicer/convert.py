@@ -9,7 +9,7 @@ from services.buffer.store.training import Checkpoint, Version
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1 import taskset_pb2
 from trinity.errors import InvalidRequest, TooLarge
-from trinity.name_uuid import CANONICAL_UUID, are_canonical
+from trinity.ids import CANONICAL_UUID, are_canonical
 from trinity.rpc.limits import MAX_WAIT_SECONDS
 from trinity.types import StageKey
 

@@ -21,7 +21,7 @@ from services.buffer.store.database import (
     unanswered,
 )
 from services.buffer.store.schema import STAGE_KEY, assignment, run
-from trinity.name_uuid import name_uuid
+from trinity.ids import name_uuid
 from trinity.types import StageKey
 
 ASSIGNMENT_NAMESPACE = uuid.UUID("b1f0a1c2-54f7-5f2e-8a53-0c0f8f2a7e11")

@@ -24,7 +24,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 
 from services.buffer.store.schema import STAGE_KEY
 from trinity.errors import Unavailable
-from trinity.postgres import map_database_errors
+from trinity.runtime.postgres import map_database_errors
 from trinity.types import StageKey
 
 

@@ -48,7 +48,7 @@ from services.buffer.store.schema import (
 )
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import NotFound, PreconditionFailed
-from trinity.limited_log import LimitedLog
+from trinity.runtime.logs import LimitedLog
 from trinity.types import StageKey
 
 limited_log = LimitedLog(logging.getLogger(__name__))

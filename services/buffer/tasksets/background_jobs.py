@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trinity.errors import PreconditionFailed, TrinityError
-from trinity.waits import Waits
+from trinity.runtime.presence import Waits
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from typing import BinaryIO
 from services.buffer.tasksets.row_sources import RowSource, check_place, open_allowed
 from trinity.config.data_files import find_data_files
 from trinity.errors import UserError
-from trinity.row_files import read_rows, row_text
+from trinity.rows import read_rows, row_text
 from trinity.rpc.limits import MAX_MESSAGE_BYTES
 
 USER_MISTAKE = 2

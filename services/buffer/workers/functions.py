@@ -19,7 +19,7 @@ from trinity.algorithm.priority.computing import priorities_of
 from trinity.config.schema.base import Args
 from trinity.errors import Unavailable, UserError
 from trinity.operators.kinds import KINDS
-from trinity.threads import in_daemon_thread
+from trinity.runtime.threads import in_daemon_thread
 
 OPERATOR_WORKER = "trinity.operators.worker"
 LOAD_SECONDS = 30.0

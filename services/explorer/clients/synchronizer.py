@@ -15,7 +15,7 @@ from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import UserError
 from trinity.rpc.limits import CALL_SECONDS
-from trinity.transfer.offer import Offer
+from trinity.weights.offer import Offer
 
 SERVICE = "trinity.api.v1.SynchronizerService"
 LIVE_SECONDS = 10.0

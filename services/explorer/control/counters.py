@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from trinity.members import Heartbeats
+from trinity.runtime.presence import Heartbeats
 from trinity.types import SamplingParams
 from trinity.workflows.generation import Generation, Generator, Heard, Scores
 

@@ -28,7 +28,7 @@ from services.explorer.types import (
 )
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.errors import NotFound, RpcError
-from trinity.members import Heartbeats
+from trinity.runtime.presence import Heartbeats
 from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)

@@ -29,11 +29,11 @@ from trinity.api.v1.explorer_pb2_grpc import (
     add_ExplorerServiceServicer_to_server,
 )
 from trinity.errors import RpcError
-from trinity.members import Heartbeats
 from trinity.rpc.channel import open_channel
 from trinity.rpc.health import Health
 from trinity.rpc.server import RunningServer, Servicer, serve
-from trinity.threads import DaemonThreads
+from trinity.runtime.presence import Heartbeats
+from trinity.runtime.threads import DaemonThreads
 from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)

@@ -26,11 +26,11 @@ from services.explorer.settings import ExplorerSettings
 from services.explorer.telemetry import loading
 from services.explorer.types import PublishedWeights
 from trinity.config.plan.stage_plan import StagePlan
-from trinity.launch.names import check_parts
-from trinity.members import Heartbeats
-from trinity.threads import DaemonThreads, in_daemon_thread
-from trinity.transfer.offer import Limits
+from trinity.launch.prepare import check_parts
+from trinity.runtime.presence import Heartbeats
+from trinity.runtime.threads import DaemonThreads, in_daemon_thread
 from trinity.types import StageKey
+from trinity.weights.offer import Limits
 from trinity.workflows.simple_workflow import REWARD_THREADS
 
 

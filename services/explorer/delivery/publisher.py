@@ -15,11 +15,11 @@ from services.explorer.delivery.outbox import HeldResult, Unconfirmed
 from services.explorer.telemetry import sending
 from services.explorer.types import Fate, Report
 from trinity.api.v1.experience_pb2 import RunResultBatch
+from trinity.codec_checks import with_parts
 from trinity.errors import InvalidRequest, RpcError, Unavailable
-from trinity.nats import connect, heeding_cancellation
+from trinity.runtime.nats import connect, heeding_cancellation
 from trinity.subjects import runs_subject
 from trinity.telemetry import tracing
-from trinity.wire_parts import with_parts
 
 logger = logging.getLogger(__name__)
 

@@ -26,8 +26,8 @@ from trinity.config.plan.parts import AuxiliaryModel, ExternalAccess
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.explorer import EngineConfig
 from trinity.errors import UserError
-from trinity.threads import in_daemon_thread
-from trinity.waits import Waits
+from trinity.runtime.presence import Waits
+from trinity.runtime.threads import in_daemon_thread
 from trinity.workflows.generation import ChatTokenizer
 
 logger = logging.getLogger(__name__)

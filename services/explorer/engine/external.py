@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from services.explorer.retry import Patience, StageFailed
 from trinity.config.plan.parts import ExternalAccess
 from trinity.errors import UserError
-from trinity.masking import HIDDEN
-from trinity.transfer.offer import Receivers, Seat
+from trinity.runtime.logs import HIDDEN
 from trinity.types import FinishReason, JsonObject, SamplingParams
+from trinity.weights.offer import Receivers, Seat
 from trinity.workflows.generation import ANY_OBJECT, Generation, Heard, Piece, Prompt, Scores
 from trinity.workflows.messages import Message
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from trinity.config.schema.explorer import EngineConfig
 from trinity.errors import TrinityError
-from trinity.transfer.offer import Receivers, Seat
+from trinity.weights.offer import Receivers, Seat
 from trinity.workflows.generation import Generator
 
 

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from services.explorer.engine.interface import Engine
-from trinity.transfer.offer import Receivers, Seat, moved
+from trinity.runtime.presence import Waits
 from trinity.types import SamplingParams
-from trinity.waits import Waits
+from trinity.weights.offer import Receivers, Seat, moved
 from trinity.workflows.generation import Generation, Heard, Scores
 
 

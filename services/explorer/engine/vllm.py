@@ -21,9 +21,9 @@ from services.explorer.engine.vllm_options import (
     prepare_environment,
 )
 from trinity.errors import UserError
-from trinity.threads import in_daemon_thread
-from trinity.transfer.offer import Receivers, Seat
+from trinity.runtime.threads import in_daemon_thread
 from trinity.types import FinishReason, SamplingParams
+from trinity.weights.offer import Receivers, Seat
 from trinity.workflows.generation import Generation, Heard, Piece, Scores
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from trinity.errors import TransferFailed
-from trinity.transfer.offer import read_seat
+from trinity.weights.offer import read_seat
 
 if TYPE_CHECKING:
     from vllm.v1.worker.gpu_worker import Worker as _Worker
@@ -29,7 +29,7 @@ class CheckpointLoading(_Worker):  # type: ignore[misc]
 
         Loading always completes, so that other weights can be loaded after it.
         """
-        from trinity.transfer.receiving import Arrival
+        from trinity.weights.receiving import Arrival
 
         try:
             arrival = Arrival(read_seat(seat), index=self.rank, device=str(self.device))

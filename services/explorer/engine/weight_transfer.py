@@ -8,12 +8,12 @@ from typing import Protocol, TypeVar
 
 from services.explorer.engine.interface import Engine, EngineDied
 from services.explorer.types import PublishedWeights
-from trinity import manifest
 from trinity.errors import ManifestError, TransferFailed
-from trinity.telemetry.instruments import TRANSFERS
-from trinity.threads import in_daemon_thread
-from trinity.transfer.offer import Limits, Offer, Seat
-from trinity.waits import Waits
+from trinity.runtime.presence import Waits
+from trinity.runtime.threads import in_daemon_thread
+from trinity.telemetry.metrics import TRANSFERS
+from trinity.weights import manifest
+from trinity.weights.offer import Limits, Offer, Seat
 
 logger = logging.getLogger(__name__)
 
@@ -166,7 +166,7 @@ class EngineTransfers:
             return str(error)
 
     def _ask(self, weights: PublishedWeights, offer: Offer) -> Seat:
-        from trinity.transfer.asking import ask  # imports torch, in this thread
+        from trinity.weights.rendezvous import ask  # imports torch, in this thread
 
         return ask(
             offer,

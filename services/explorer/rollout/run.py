@@ -16,8 +16,8 @@ from services.explorer.rollout.weight_gate import WeightGate
 from services.explorer.telemetry import sampled, sampling
 from services.explorer.types import Assignment, Attempt, Fate, Kind, Outcome, outcome_to_proto
 from trinity.api.v1.experience_pb2 import RunResult
+from trinity.runtime.presence import Waits
 from trinity.types import StageKey
-from trinity.waits import Waits
 
 logger = logging.getLogger(__name__)
 

@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 from services.explorer.engine.interface import Engine
 from services.explorer.rollout.workflow_factory import Making, Workbench
 from services.explorer.types import Assignment, Attempt, Kind, Outcome, WeightsId
+from trinity.codec import check_experience
 from trinity.config.schema.explorer import ExplorerConfig
-from trinity.masking import without_passwords
-from trinity.sample_check import check_experience
+from trinity.runtime.logs import without_passwords
+from trinity.runtime.threads import MAX_LOST, DaemonThreads
 from trinity.telemetry import tracing
-from trinity.threads import MAX_LOST, DaemonThreads
 from trinity.types import EID, Experience
 from trinity.workflows.model import AUXILIARY_MODEL, ModelWrapper
 

@@ -13,8 +13,8 @@ from services.explorer.engine.weight_transfer import PublishedNow
 from services.explorer.retry import Patience
 from services.explorer.types import PublishedWeights, Requirement, WeightsId, best_match
 from trinity.errors import ManifestError
-from trinity.members import Heartbeats
-from trinity.telemetry.instruments import GATE_SECONDS
+from trinity.runtime.presence import Heartbeats
+from trinity.telemetry.metrics import GATE_SECONDS
 
 logger = logging.getLogger(__name__)
 

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 from services.explorer.openai_api.errors import bearer_of, refuse
 from trinity.errors import Unauthenticated, UserError
 from trinity.security import audit
-from trinity.security.caller import Caller
-from trinity.security.folder import CERTIFICATE, KEY, VARIABLE, Security
+from trinity.security.authorization import Caller, Scope
+from trinity.security.credentials import CERTIFICATE, KEY, VARIABLE, Security
 from trinity.security.loopback import is_loopback
-from trinity.security.scopes import Scope
 
 if TYPE_CHECKING:
     from aiohttp import web

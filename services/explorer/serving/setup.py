@@ -9,8 +9,8 @@ from services.explorer.serving.server import ServingServer
 from services.explorer.serving.work import ServeWork
 from services.explorer.types import model_weights
 from trinity.config.plan.stage_plan import StagePlan
-from trinity.members import Heartbeats
-from trinity.security.folder import Security
+from trinity.runtime.presence import Heartbeats
+from trinity.security.credentials import Security
 
 
 def serve_work(

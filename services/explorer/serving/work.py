@@ -17,9 +17,9 @@ from services.explorer.serving.server import ServingServer
 from services.explorer.types import PublishedWeights, Stopped, WeightsId
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import ManifestError
-from trinity.launch.preparing import SERVING
-from trinity.manifest import MANIFEST_NAME, Manifest
-from trinity.members import Heartbeats
+from trinity.launch.messages import SERVING
+from trinity.runtime.presence import Heartbeats
+from trinity.weights.manifest import MANIFEST_NAME, Manifest
 
 logger = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """Entry point of Alembic."""
 
 from services.synchronizer.tables import metadata
-from trinity.schema_revisions import run_environment
+from trinity.runtime.schema_revisions import run_environment
 
 run_environment(metadata)

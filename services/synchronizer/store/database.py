@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from trinity.postgres import map_database_errors
+from trinity.runtime.postgres import map_database_errors
 
 CHANNEL = "synchronizer"
 

@@ -12,8 +12,8 @@ from services.trainer.checkpoints.weights import TEMPORARY_SUFFIX, remove_leftov
 from services.trainer.collectives import Named, Ranks, hash_on_all
 from services.trainer.types import StageLearner, WrittenCheckpoint
 from trinity.errors import UserError
-from trinity.manifest import MANIFEST_NAME, Manifest, ManifestHead, move_into_place, seal
-from trinity.transfer.digest import WeightsDigest
+from trinity.weights.manifest import MANIFEST_NAME, Manifest, ManifestHead, move_into_place, seal
+from trinity.weights.tensors import WeightsDigest
 
 FILE_NAME = "adapter_base.sha256"
 

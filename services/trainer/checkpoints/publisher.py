@@ -8,8 +8,8 @@ from services.trainer.checkpoints.weights import Exported, WeightsStore, weights
 from services.trainer.clients import BufferClient, SynchronizerClient
 from services.trainer.collectives import Ranks, hash_on_all, take_part
 from services.trainer.types import PublishedWeights, StageLearner
-from trinity.transfer.offer import Limits, Offer
-from trinity.transfer.sending import WeightsOffer
+from trinity.weights.offer import Limits, Offer
+from trinity.weights.sending import WeightsOffer
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from services.trainer.types import PublishedWeights
 from trinity.errors import ManifestError
-from trinity.manifest import (
+from trinity.weights.manifest import (
     MANIFEST_NAME,
     ManifestHead,
     make_durable,
@@ -21,7 +21,7 @@ from trinity.manifest import (
     seal,
     verify,
 )
-from trinity.transfer.digest import WeightsDigest
+from trinity.weights.tensors import WeightsDigest
 
 logger = logging.getLogger(__name__)
 

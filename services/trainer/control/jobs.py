@@ -16,7 +16,7 @@ from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.errors import UserError
 from trinity.rpc.health import Health
 from trinity.rpc.limits import CALL_SECONDS
-from trinity.waits import Waits
+from trinity.runtime.presence import Waits
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import grpc
 
 from services.trainer import messages
 from trinity.api.v1 import trainer_pb2, trainer_pb2_grpc
-from trinity.members import Heartbeats
+from trinity.runtime.presence import Heartbeats
 
 STAND_BY = "stand by"
 

@@ -9,9 +9,8 @@ import numpy as np
 
 from services.trainer.types import RunReward, TrainRow
 from trinity.api.v1 import buffer_pb2, experience_pb2
-from trinity.codec import sequence_from_proto
+from trinity.codec import sequence_from_proto, tensor_from_proto
 from trinity.errors import RunFailed
-from trinity.tensor_codec import tensor_from_proto
 from trinity.types import ArrayData, FloatArray, JsonObject
 
 ADVANTAGES = "advantages"

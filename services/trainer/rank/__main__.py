@@ -23,7 +23,7 @@ from services.trainer.rank.model_parts import ModelParts, load_model_parts
 from services.trainer.retry import StopRequested
 from trinity import telemetry
 from trinity.errors import InvalidRequest, NotFound, PreconditionFailed, RunFailed, UserError
-from trinity.logs import configure_logging
+from trinity.runtime.logs import configure_logging
 
 if TYPE_CHECKING:  # it imports torch
     from services.trainer.collectives import Ranks

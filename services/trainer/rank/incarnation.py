@@ -9,7 +9,7 @@ from services.trainer.clients import BufferClient
 from services.trainer.collectives import Ranks
 from trinity.api.v1 import buffer_pb2
 from trinity.errors import ManifestError
-from trinity.manifest import verify
+from trinity.weights.manifest import verify
 
 logger = logging.getLogger(__name__)
 

@@ -34,11 +34,11 @@ from trinity.config.plan.start_checkpoint import (
     verify_start,
 )
 from trinity.errors import ManifestError, RunFailed, Superseded, UserError
-from trinity.manifest import verify
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
 from trinity.rpc.channel import open_sync_channel
-from trinity.transfer.offer import Limits
 from trinity.types import StageKey
+from trinity.weights.manifest import verify
+from trinity.weights.offer import Limits
 
 logger = logging.getLogger(__name__)
 

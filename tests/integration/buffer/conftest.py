@@ -13,11 +13,10 @@ from tests.integration.buffer.harness import Buffer, talk_to
 from tests.integration.buffer.looking import Looking
 from tests.integration.buffer.process import BufferProcess
 from trinity.client import AsyncTasksets
+from trinity.local.addresses import free_port
+from trinity.local.files import SecretFiles
 from trinity.local.nats import NatsServer
-from trinity.local.ports import free_port
-from trinity.local.postgres import SUPERUSER, PostgresServer
-from trinity.local.roles import DATABASE
-from trinity.local.secret_files import SecretFiles
+from trinity.local.postgres import DATABASE, SUPERUSER, PostgresServer
 from trinity.rpc.channel import open_channel
 from trinity.security.broker import ADMIN
 

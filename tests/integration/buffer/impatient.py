@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from services.buffer.store.database import Database
-from trinity.postgres import async_engine
+from trinity.runtime.postgres import async_engine
 
 STATEMENT_SECONDS = 1.0
 

@@ -11,7 +11,7 @@ from typing import Self
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.integration.buffer.calls import CALL_SECONDS
-from trinity.local.ports import free_port
+from trinity.local.addresses import free_port
 from trinity.rpc.channel import open_channel
 
 SERVICE = "trinity.api.v1.BufferService"

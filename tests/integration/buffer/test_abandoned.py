@@ -17,7 +17,7 @@ from tests.integration.buffer.plans import rollout_plan
 from tests.integration.buffer.process import BufferProcess
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.client import AsyncTasksets
-from trinity.postgres import async_engine
+from trinity.runtime.postgres import async_engine
 
 TENANTS_SETS = "SELECT name, source FROM taskset WHERE tenant = %s"
 ROWS = "SELECT count(*) FROM task WHERE tenant = %s"

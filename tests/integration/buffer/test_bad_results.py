@@ -22,8 +22,8 @@ from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import rollout_plan
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1.experience_pb2 import RunResult, RunResultBatch
-from trinity.postgres import async_engine
-from trinity.waits import Waits
+from trinity.runtime.postgres import async_engine
+from trinity.runtime.presence import Waits
 
 Spoil = Callable[[RunResult], None]
 LETTERS = "SELECT reason FROM dead_letter WHERE producer = %s ORDER BY number"

@@ -9,7 +9,7 @@ from services.buffer.store.pipeline import claim_groups, end_claims, seconds_unt
 from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.plans import rollout_plan
 from tests.integration.buffer.process import BufferProcess
-from trinity.postgres import async_engine
+from trinity.runtime.postgres import async_engine
 
 CLAIM = "UPDATE pipeline_scope SET state = 'claimed', claimed_until = now() + :ends * interval '1s'"
 

@@ -27,7 +27,7 @@ from tests.integration.buffer.plans import ROWS, rollout_plan
 from tests.integration.buffer.process import BufferProcess
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.errors import Unavailable
-from trinity.postgres import async_engine
+from trinity.runtime.postgres import async_engine
 
 Report = pb.CommitReport
 

@@ -11,7 +11,7 @@ from tests.integration.buffer.harness import Buffer, talk_to
 from tests.integration.buffer.plans import rollout_plan
 from tests.integration.buffer.process import BufferProcess
 from tests.integration.telemetry.receiver import Receiver, receiver
-from trinity.telemetry import instruments, names
+from trinity.telemetry import metrics, names
 from trinity.telemetry.metrics import Instrument
 
 SECONDS = 20.0
@@ -58,9 +58,9 @@ async def test_two_experiments_may_call_a_stage_by_the_same_name(
         await explored.record(0)
         assignments = (await explored.lease()).assignments
         num_runs = sum(len(one.runs) for one in assignments)
-        await until(lambda: told(seen, instruments.OUTSTANDING, explored) == num_runs)
-        assert told(seen, instruments.OUTSTANDING, waiting) == 0
-        credits = [told(seen, instruments.CREDIT, one) for one in (explored, waiting)]
+        await until(lambda: told(seen, metrics.OUTSTANDING, explored) == num_runs)
+        assert told(seen, metrics.OUTSTANDING, waiting) == 0
+        credits = [told(seen, metrics.CREDIT, one) for one in (explored, waiting)]
         assert credits[0] is not None and credits[1] == credits[0] + num_runs
 
 
@@ -72,9 +72,9 @@ async def test_what_is_ready_is_told_until_the_trainer_takes_it(
         await begin(buffer, tmp_path)
         await buffer.record(0)
         await buffer.finish_all((await buffer.lease()).assignments)
-        await until(lambda: (told(seen, instruments.READY, buffer) or 0) > 0)
+        await until(lambda: (told(seen, metrics.READY, buffer) or 0) > 0)
         await buffer.batch(1)
-        await until(lambda: told(seen, instruments.READY, buffer) == 0)
+        await until(lambda: told(seen, metrics.READY, buffer) == 0)
 
 
 async def test_what_the_database_cannot_take_is_told_of(
@@ -91,12 +91,12 @@ async def test_what_the_database_cannot_take_is_told_of(
         await begin(buffer, tmp_path)
         await buffer.record(0)
         first, *_ = (await buffer.lease()).assignments
-        await until(lambda: told(seen, instruments.OUTSTANDING, buffer) is not None)
+        await until(lambda: told(seen, metrics.OUTSTANDING, buffer) is not None)
         restartable_postgres.stop()
         await buffer.publish(buffer.complete(first, 0))
-        await until(lambda: seen.newest(instruments.STREAM_PENDING.name, {}) == 1)
+        await until(lambda: seen.newest(metrics.STREAM_PENDING.name, {}) == 1)
         seen.figures.clear()
-        await until(lambda: seen.newest(instruments.STREAM_PENDING.name, {}) == 1)
-        assert told(seen, instruments.OUTSTANDING, buffer) is None
+        await until(lambda: seen.newest(metrics.STREAM_PENDING.name, {}) == 1)
+        assert told(seen, metrics.OUTSTANDING, buffer) is None
         await restartable_postgres.start()
-        await until(lambda: seen.newest(instruments.STREAM_PENDING.name, {}) == 0)
+        await until(lambda: seen.newest(metrics.STREAM_PENDING.name, {}) == 0)

@@ -18,7 +18,7 @@ from tests.integration.buffer.plans import ROWS, rollout_plan, with_advantage
 from tests.integration.buffer.process import BufferProcess
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.config.plan.stage_plan import StagePlan
-from trinity.postgres import async_engine
+from trinity.runtime.postgres import async_engine
 
 USERS = """
 from trinity.algorithm.advantage.needs import Needs, needs

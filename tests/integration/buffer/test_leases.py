@@ -11,7 +11,7 @@ from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import Sizes, rollout_plan
 from trinity.api.v1 import buffer_pb2 as pb
-from trinity.postgres import async_engine
+from trinity.runtime.postgres import async_engine
 
 Lease = pb.LeaseAssignmentsResponse
 

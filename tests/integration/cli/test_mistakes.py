@@ -11,7 +11,7 @@ import pytest
 from examples.addition.prepare import prepare
 from tests.e2e.conftest import REPOSITORY
 from tests.e2e.launched import CONFIG
-from trinity.local.ports import free_port
+from trinity.local.addresses import free_port
 
 SECONDS = 60
 

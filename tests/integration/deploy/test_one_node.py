@@ -13,10 +13,9 @@ from tests.deployed.by_hand import ByHand, by_hand
 from trinity.api.v1 import synchronizer_pb2, synchronizer_pb2_grpc
 from trinity.config.loading.load import load_config
 from trinity.config.planning import plan_experiment
-from trinity.deploy.cancellation import cancel_experiment
-from trinity.deploy.submission import Submission
+from trinity.deploy.submission import Submission, cancel_experiment
 from trinity.errors import RunFailed, UserError
-from trinity.launch.stored_run import find_experiment
+from trinity.launch.stored_runs import find_experiment
 from trinity.progress.lines import LineReporter
 from trinity.rpc.channel import open_channel
 from trinity.security.broker import inbox_of

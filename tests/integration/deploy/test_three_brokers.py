@@ -17,7 +17,7 @@ from services.buffer.ingest.stream import STREAM, RunStream
 from tests.infra_fixtures import running
 from trinity.errors import Unavailable
 from trinity.local import binaries
-from trinity.local.ports import free_port
+from trinity.local.addresses import free_port
 from trinity.local.process_spec import ProcessSpec
 
 PATIENCE_SECONDS = 60.0

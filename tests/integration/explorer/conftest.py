@@ -23,7 +23,7 @@ from trinity.api.v1 import synchronizer_pb2 as spb
 from trinity.api.v1.buffer_pb2_grpc import add_BufferServiceServicer_to_server
 from trinity.api.v1.synchronizer_pb2_grpc import add_SynchronizerServiceServicer_to_server
 from trinity.rpc.server import Servicer, serve
-from trinity.settings import ServiceSettings
+from trinity.runtime.settings import ServiceSettings
 from trinity.types import JsonObject, JsonValue
 
 

@@ -14,9 +14,9 @@ from subprocess import PIPE, Popen
 import torch
 from safetensors.torch import load_file
 
-from trinity.transfer import sending, tensors
-from trinity.transfer.offer import Limits, Offer
-from trinity.transfer.sending import WeightsOffer
+from trinity.weights import sending, tensors
+from trinity.weights.offer import Limits, Offer
+from trinity.weights.sending import WeightsOffer
 
 LIMITS = Limits(turn_seconds=60.0, join_seconds=60.0, stall_seconds=60.0, whole_seconds=120.0)
 SMALL_MESSAGE_BYTES = 16 << 10

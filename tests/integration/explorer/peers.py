@@ -13,7 +13,6 @@ import grpc
 import nats
 from nats.aio.client import Client
 
-from trinity import manifest
 from trinity.api.v1 import buffer_pb2 as bpb
 from trinity.api.v1 import experience_pb2 as epb
 from trinity.api.v1 import synchronizer_pb2 as spb
@@ -21,6 +20,7 @@ from trinity.api.v1.buffer_pb2_grpc import BufferServiceServicer
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceServicer
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import InvalidRequest
+from trinity.weights import manifest
 
 Context: TypeAlias = grpc.aio.ServicerContext
 LEASE_TOKEN = "token"

@@ -20,8 +20,8 @@ from tests.integration.explorer.test_engine import PROMPT, sampling
 from tests.unit.explorer.builders import build_plan
 from trinity.config.schema.data import FormatConfig
 from trinity.plugins import WORKFLOWS
+from trinity.runtime.presence import Waits
 from trinity.types import SamplingParams
-from trinity.waits import Waits
 from trinity.workflows.generation import ModelLimits
 from trinity.workflows.model import ModelWrapper
 from trinity.workflows.task import Task

@@ -25,7 +25,7 @@ from services.explorer.types import Requirement
 from tests.unit.explorer.builders import build_weights, unheard_beats
 from trinity.config.schema.explorer import RolloutModelConfig
 from trinity.errors import UserError
-from trinity.local.sockets import VARIABLE as SOCKETS
+from trinity.local.files import VARIABLE as SOCKETS
 from trinity.types import FinishReason, SamplingParams
 from trinity.workflows.generation import Generation
 

@@ -19,8 +19,8 @@ from services.explorer.engine.vllm import start_vllm
 from services.explorer.engine.weight_transfer import WeightLoader
 from services.explorer.serving.setup import serve_work
 from tests.unit.explorer.builders import build_plan, unheard_beats
-from trinity.launch.serving import serve_plan
-from trinity.manifest import ManifestHead, seal
+from trinity.launch.modes import serve_plan
+from trinity.weights.manifest import ManifestHead, seal
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.thorough]
 

@@ -16,9 +16,9 @@ from tests.integration.explorer.offering import LIMITS, dying_trainer, weights_o
 from tests.integration.explorer.test_engine import END, MAX_MODEL_LEN, PROMPT, sampling
 from tests.offers import offering
 from trinity.config.schema.explorer import RolloutModelConfig
-from trinity.transfer import sending, tensors
-from trinity.transfer.offer import Offer
-from trinity.waits import Waits
+from trinity.runtime.presence import Waits
+from trinity.weights import sending, tensors
+from trinity.weights.offer import Offer
 from trinity.workflows.generation import Generation
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

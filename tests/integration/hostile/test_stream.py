@@ -27,8 +27,8 @@ from tests.model_free.experiment import experiment_plan
 from trinity.api.v1 import buffer_pb2
 from trinity.api.v1 import experience_pb2 as pb
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
-from trinity.postgres import async_engine
 from trinity.rpc.channel import open_channel
+from trinity.runtime.postgres import async_engine
 from trinity.types import StageKey
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")

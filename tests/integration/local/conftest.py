@@ -3,7 +3,7 @@
 import pytest
 
 from tests.infra_fixtures import NatsUnderTest
-from trinity.local.external import Externals
+from trinity.local.infrastructure import Externals
 
 
 @pytest.fixture

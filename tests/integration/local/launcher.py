@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 from tests.integration.local.stacks import read_pid, serving
-from trinity.local.external import Externals
-from trinity.local.infrastructure import Launchable
+from trinity.local.infrastructure import Externals, Launchable
 from trinity.local.services import Surroundings
 from trinity.local.stack import LocalStack
 

@@ -10,13 +10,11 @@ from functools import partial
 from pathlib import Path
 
 from tests.integration.local import stand_in
-from trinity.local.health import wait_serving
 from trinity.local.identity import OWN_IDENTITY
 from trinity.local.infrastructure import Launchable
-from trinity.local.messages import EventKind, StackEvent
-from trinity.local.process_spec import ProcessSpec
+from trinity.local.process_spec import EventKind, ProcessSpec, StackEvent
 from trinity.local.run_file import RunningStack, read_running
-from trinity.local.services import Surroundings
+from trinity.local.services import Surroundings, wait_serving
 from trinity.local.stack import LocalStack
 
 _PATIENCE_SECONDS = 60.0

@@ -7,8 +7,8 @@ import pytest
 from tests.infra_fixtures import NatsUnderTest
 from tests.integration.local.stacks import no_services
 from trinity.errors import UserError
-from trinity.local.external import Externals
-from trinity.local.ports import free_port
+from trinity.local.addresses import free_port
+from trinity.local.infrastructure import Externals
 from trinity.local.stack import LocalStack
 
 

@@ -18,8 +18,8 @@ from tests.integration.local.stacks import (
     read_pid,
     running_stack,
 )
-from trinity.local.external import Externals
-from trinity.local.messages import EventKind
+from trinity.local.infrastructure import Externals
+from trinity.local.process_spec import EventKind
 from trinity.local.stack import LocalStack
 
 _PROMISED_SECONDS = 15.0

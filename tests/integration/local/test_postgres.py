@@ -8,10 +8,10 @@ import pytest
 
 from tests.infra_fixtures import running
 from trinity.errors import UserError
+from trinity.local.addresses import free_port
 from trinity.local.binaries import postgres_programs
-from trinity.local.ports import free_port
+from trinity.local.files import SecretFiles
 from trinity.local.postgres import PostgresServer
-from trinity.local.secret_files import SecretFiles
 
 
 def _server(root: Path) -> PostgresServer:

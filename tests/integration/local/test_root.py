@@ -9,11 +9,11 @@ import pytest
 
 from tests.infra_fixtures import running
 from trinity.local import postgres as postgres_module
+from trinity.local.addresses import free_port
 from trinity.local.binaries import postgres_programs
+from trinity.local.files import SecretFiles
 from trinity.local.identity import Identity
-from trinity.local.ports import free_port
 from trinity.local.postgres import PostgresServer
-from trinity.local.secret_files import SecretFiles
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0, reason="gives folders to other users, as root alone may"

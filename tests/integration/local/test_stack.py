@@ -23,12 +23,10 @@ from tests.integration.local.stacks import (
 )
 from trinity.errors import RunFailed, UserError
 from trinity.local.addresses import SERVICES
-from trinity.local.external import Externals
-from trinity.local.health import wait_serving
-from trinity.local.infrastructure import Launchable
-from trinity.local.messages import EventKind
+from trinity.local.infrastructure import Externals, Launchable
+from trinity.local.process_spec import EventKind
 from trinity.local.run_file import RunningStack, read_running
-from trinity.local.services import Surroundings
+from trinity.local.services import Surroundings, wait_serving
 from trinity.local.stack import LocalStack
 
 _PAUSE = "import signal; signal.pause()"

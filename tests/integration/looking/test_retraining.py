@@ -10,7 +10,7 @@ from tests.model_free.experiment import experiment_plan
 from tests.model_free.stack import model_free_services
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import RunFailed, UserError
-from trinity.launch.retraining import Source, Steps, retraining_plan, without_explorer
+from trinity.launch.retrain import Source, Steps, retraining_plan, without_explorer
 from trinity.launch.run import Run
 from trinity.progress.lines import LineReporter
 

@@ -13,9 +13,9 @@ from tests.model_free.stack import model_free_services
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import UserError
 from trinity.launch.resume import remember
-from trinity.launch.retraining import without_explorer
+from trinity.launch.retrain import without_explorer
 from trinity.launch.run import Run
-from trinity.launch.source_runs import SourceRuns, with_source_runs
+from trinity.launch.stored_runs import SourceRuns, with_source_runs
 from trinity.progress.lines import LineReporter
 
 pytestmark = pytest.mark.timeout(300)

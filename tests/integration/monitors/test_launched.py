@@ -99,7 +99,7 @@ async def test_a_run_ends_though_its_monitor_never_answers(
     monkeypatch.delenv("WANDB_MODE", raising=False)
     monkeypatch.setattr("trinity.monitors.wandb.ANSWER_SECONDS", 2.0)
     impatient = partial(MonitorFeed, catch_up_seconds=2.0)
-    monkeypatch.setattr("trinity.launch.watching.MonitorFeed", impatient)
+    monkeypatch.setattr("trinity.launch.follow.MonitorFeed", impatient)
     said: list[str] = []
     summary = await run(tmp_path, said, api_key=KEY, base_url="http://127.0.0.1:1")
     assert summary.state == "finished"

@@ -10,10 +10,10 @@ import psycopg
 
 from tests.integration.local.stacks import no_services
 from tests.integration.together.seen import PATIENCE_SECONDS, until
+from trinity.local.addresses import free_port
+from trinity.local.files import SecretFiles
 from trinity.local.infrastructure import Launchable
-from trinity.local.ports import free_port
 from trinity.local.postgres import SUPERUSER, PostgresServer, embedded_postgres
-from trinity.local.secret_files import SecretFiles
 from trinity.local.services import Surroundings, four_services
 from trinity.local.stack import LocalStack
 

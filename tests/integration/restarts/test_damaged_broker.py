@@ -14,7 +14,7 @@ from services.buffer.ingest.stream import RunStream
 from tests.infra_fixtures import NatsUnderTest
 from tests.integration.local.stacks import no_services
 from trinity.errors import RunFailed, Unavailable
-from trinity.local.external import Externals
+from trinity.local.infrastructure import Externals
 from trinity.local.stack import LocalStack
 from trinity.subjects import runs_subject
 

@@ -10,7 +10,7 @@ from tests.model_free.alone import weights_of
 from tests.model_free.experiment import experiment_plan, start_experiment, wait_until_ended
 from tests.model_free.learner import STEP_SECONDS_VARIABLE
 from tests.model_free.stack import model_free_stack
-from trinity.local.messages import EventKind
+from trinity.local.process_spec import EventKind
 from trinity.local.stack import LocalStack
 
 SERVICES = ("synchronizer", "buffer", "trainer", "explorer")

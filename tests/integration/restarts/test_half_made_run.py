@@ -13,7 +13,7 @@ from tests.model_free.experiment import experiment_plan, run_to_end, start_exper
 from tests.model_free.learner import STATE_FILE
 from tests.model_free.stack import MODULES, model_free_stack
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.local.messages import EventKind
+from trinity.local.process_spec import EventKind
 from trinity.local.run_file import read_running
 
 

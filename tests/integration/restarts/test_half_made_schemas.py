@@ -15,7 +15,7 @@ from tests.integration.restarts.clusters import StoresAfter, dsn_of, until_rows
 from tests.integration.together.seen import until
 from trinity.errors import RunFailed, UserError
 from trinity.local.stack import LocalStack
-from trinity.migrations import Migrations
+from trinity.runtime.migrations import Migrations
 
 HOLD_MIGRATIONS = """
     CREATE FUNCTION hold() RETURNS event_trigger LANGUAGE plpgsql AS

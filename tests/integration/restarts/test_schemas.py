@@ -12,7 +12,7 @@ import pytest
 from services.buffer.migrations import MIGRATIONS as BUFFER
 from services.synchronizer.__main__ import MIGRATIONS as SYNCHRONIZER
 from tests.infra_fixtures import Database
-from trinity.migrations import Migrations
+from trinity.runtime.migrations import Migrations
 
 USER_MISTAKE = 2
 NEWER = "20991231_newer"

@@ -16,9 +16,9 @@ from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.launch.resume import remember
 from trinity.local.addresses import SERVICES
 from trinity.local.stack import LocalStack
-from trinity.security.folder import AUTHORITY, CERTIFICATE, KEY
-from trinity.security.issuing import Issuer, Part
-from trinity.security.scopes import Scope
+from trinity.security.authorization import Scope
+from trinity.security.certificates import Issuer, Part
+from trinity.security.credentials import AUTHORITY, CERTIFICATE, KEY
 from trinity.security.tokens import issue_token
 
 RUN_SECONDS = 120

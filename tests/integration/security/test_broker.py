@@ -17,10 +17,10 @@ from nats.js.api import ConsumerConfig
 from services.buffer.ingest.stream import RunStream
 from tests.infra_fixtures import NatsUnderTest, running
 from trinity.errors import UserError
+from trinity.local.addresses import free_port
 from trinity.local.binaries import nats_server as nats_server_program
-from trinity.local.ports import free_port
 from trinity.local.process_spec import ProcessSpec
-from trinity.nats import connect
+from trinity.runtime.nats import connect
 from trinity.security.broker import (
     ADMIN,
     BrokerUser,
@@ -28,8 +28,8 @@ from trinity.security.broker import (
     client_options,
     explorer_user,
 )
-from trinity.security.folder import Security
-from trinity.security.issuing import Issuer, Part
+from trinity.security.certificates import Issuer, Part
+from trinity.security.credentials import Security
 from trinity.subjects import RUNS_CONSUMER, RUNS_STREAM, runs_subject
 
 MAX_BYTES = 64 * 1024 * 1024

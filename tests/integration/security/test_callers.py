@@ -14,12 +14,12 @@ from trinity.client.async_tasksets import AsyncTasksets
 from trinity.diagnosis.gather import gather
 from trinity.diagnosis.snapshot import Reply
 from trinity.errors import Forbidden, Unauthenticated
+from trinity.inspect.open import opened
 from trinity.local.addresses import SERVICES
 from trinity.local.run_file import read_running
-from trinity.looking.opening import opened
-from trinity.security.folder import AUTHORITY, TOKEN, Security
-from trinity.security.issuing import Issuer, Part
-from trinity.security.scopes import SCOPES_OF_METHODS, WHOLE_PROCESS_METHODS, Scope
+from trinity.security.authorization import SCOPES_OF_METHODS, WHOLE_PROCESS_METHODS, Scope
+from trinity.security.certificates import Issuer, Part
+from trinity.security.credentials import AUTHORITY, TOKEN, Security
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 

@@ -16,9 +16,9 @@ import sqlalchemy as sa
 
 from tests.infra_fixtures import Database
 from trinity.errors import UserError
-from trinity.postgres import async_engine, wait_until_up
-from trinity.security.folder import AUTHORITY, CERTIFICATE, KEY
-from trinity.security.issuing import Issuer, Part
+from trinity.runtime.postgres import async_engine, wait_until_up
+from trinity.security.certificates import Issuer, Part
+from trinity.security.credentials import AUTHORITY, CERTIFICATE, KEY
 
 SSL_REQUEST = struct.pack("!II", 8, 80_877_103)
 WAIT_SECONDS = 0.5

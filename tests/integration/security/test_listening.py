@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trinity.local.addresses import SERVICES
-from trinity.security.folder import VARIABLE
+from trinity.security.credentials import VARIABLE
 
 TIMEOUT = 60.0
 NOBODY = "127.0.0.1:9"

@@ -14,10 +14,10 @@ from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1 import synchronizer_pb2_grpc
 from trinity.rpc.channel import open_channel, open_sync_channel
 from trinity.rpc.server import RunningServer, Servicer, serve
-from trinity.security.folder import CERTIFICATE, KEY, TOKEN, Security
-from trinity.security.issuing import Issuer, Part
-from trinity.security.scopes import Scope
-from trinity.settings import ServiceSettings
+from trinity.runtime.settings import ServiceSettings
+from trinity.security.authorization import Scope
+from trinity.security.certificates import Issuer, Part
+from trinity.security.credentials import CERTIFICATE, KEY, TOKEN, Security
 
 HOUR = timedelta(hours=1)
 CALL_SECONDS = 10.0

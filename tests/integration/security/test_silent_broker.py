@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.infra_fixtures import NatsUnderTest
+from trinity.local.addresses import free_port
+from trinity.local.files import SecretFiles
 from trinity.local.nats import NatsServer
-from trinity.local.ports import free_port
-from trinity.local.secret_files import SecretFiles
-from trinity.nats import connect
-from trinity.security.folder import VARIABLE, Security
-from trinity.security.issuing import Issuer, Part
+from trinity.runtime.nats import connect
+from trinity.security.certificates import Issuer, Part
+from trinity.security.credentials import VARIABLE, Security
 
 LEFT_SECONDS = 20.0
 """Three signs of life that do not come take six; to close TLS in order would add thirty."""

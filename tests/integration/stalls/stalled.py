@@ -21,7 +21,7 @@ from trinity.api.v1 import synchronizer_pb2
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.diagnosis.diagnose import diagnose
 from trinity.diagnosis.gather import gather
-from trinity.diagnosis.verdict import Verdict
+from trinity.diagnosis.rules import Verdict
 from trinity.local.run_file import read_running
 from trinity.local.stack import LocalStack
 from trinity.rpc.channel import open_channel

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trinity.diagnosis.gather import PATIENT_SECONDS, gather
-from trinity.diagnosis.probes import ANSWER_SECONDS
+from trinity.diagnosis.gather import ANSWER_SECONDS, PATIENT_SECONDS, gather
 from trinity.diagnosis.snapshot import Part, Reply
 from trinity.local.addresses import ServiceAddresses
 from trinity.local.run_file import RunningStack

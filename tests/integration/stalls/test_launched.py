@@ -15,7 +15,7 @@ from tests.model_free.experiment import experiment_plan
 from tests.model_free.stack import model_free_stack
 from trinity.api.v1 import buffer_pb2
 from trinity.errors import RunFailed
-from trinity.launch import holdups, run
+from trinity.launch import messages, run
 from trinity.launch.run import Run
 from trinity.local.run_file import read_running
 from trinity.local.stack import LocalStack
@@ -66,8 +66,8 @@ async def test_the_launcher_says_what_holds_the_run_and_fails_when_it_is_gone_fo
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "LocalStack", without_model)
-    monkeypatch.setattr(holdups, "SAID_AFTER_SECONDS", 0.5)
-    monkeypatch.setattr(holdups, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(messages, "SAID_AFTER_SECONDS", 0.5)
+    monkeypatch.setattr(messages, "LOOK_SECONDS", 0.2)
     plan = experiment_plan(
         tmp_path, buffer={"total_steps": 100_000}, monitor={"monitor_type": "none"}
     )

@@ -5,9 +5,9 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from trinity.diagnosis.probes import ask_nats, ask_postgres, place
+from trinity.diagnosis.gather import ask_nats, ask_postgres, place
 from trinity.diagnosis.snapshot import Reply
-from trinity.local.ports import free_port
+from trinity.local.addresses import free_port
 
 Says = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

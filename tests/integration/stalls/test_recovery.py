@@ -6,7 +6,7 @@ from tests.integration.stalls.faults import DIE, STRAGGLE, switch_on
 from tests.integration.stalls.stalled import Stalled, stalled_stack
 from tests.model_free.experiment import Sections, experiment_plan, start_experiment
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.diagnosis.verdict import State
+from trinity.diagnosis.rules import State
 
 MAX_SECONDS = 8.0
 """Of an attempt."""

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from tests.integration.synchronizer.conftest import TIMEOUT, Running, running_synchronizer
-from trinity import members
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.local.ports import free_port
-from trinity.members import Heartbeats
+from trinity.local.addresses import free_port
 from trinity.rpc.channel import open_channel
+from trinity.runtime import presence
+from trinity.runtime.presence import Heartbeats
 
 ADDRESS = "127.0.0.1:4000"
 
@@ -87,7 +87,7 @@ async def test_a_synchronizer_that_comes_later_hears_of_everything(
 ) -> None:
     address = f"127.0.0.1:{free_port()}"
     warned = asyncio.Event()
-    monkeypatch.setattr(members.logger, "warning", lambda *_, **__: warned.set())
+    monkeypatch.setattr(presence.logger, "warning", lambda *_, **__: warned.set())
     async with open_channel(address) as channel:
         stub = SynchronizerServiceStub(channel)
         async with Heartbeats(

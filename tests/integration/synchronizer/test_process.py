@@ -17,7 +17,7 @@ from services.synchronizer.__main__ import MIGRATIONS
 from services.synchronizer.servicer import SERVICE_NAME
 from tests.integration.synchronizer.builders import creation
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.local.ports import free_port
+from trinity.local.addresses import free_port
 from trinity.rpc.channel import open_sync_channel
 
 TIMEOUT = 60.0

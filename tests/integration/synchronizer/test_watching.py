@@ -23,8 +23,7 @@ from tests.integration.synchronizer.conftest import (
     running_synchronizer,
 )
 from trinity.api.v1 import synchronizer_pb2 as pb
-from trinity.security.caller import ANYBODY
-from trinity.security.scopes import Scope
+from trinity.security.authorization import ANYBODY, Scope
 
 
 def watch(synchronizer: Running, experiment_id: str) -> AsyncIterator[pb.WatchExperimentResponse]:

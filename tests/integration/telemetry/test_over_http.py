@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.telemetry.http_receiver import PROTOBUF, HttpReceiver, http_receiver
 from tests.integration.telemetry.receiver import Receiver, SeenSpan, receiver
-from trinity.telemetry import instruments, names, places
+from trinity.telemetry import metrics, names, tracing
 
 PROGRAM = """
 from trinity import telemetry
@@ -92,7 +92,7 @@ def test_a_receiver_that_never_answers_keeps_no_process_from_its_end() -> None:
 
 def check_spans(seen: Receiver) -> None:
     """What was said of them, and nothing else."""
-    task, other = places.of_task("a"), places.of_task("b")
+    task, other = tracing.of_task("a"), tracing.of_task("b")
     inside, around = sorted(seen.spans, key=lambda span: span.name, reverse=True)
     assert ids(around) == (task.trace_hex, task.span_hex, "")
     assert ids(inside) == (task.trace_hex, inside.span_id, task.span_hex)
@@ -105,8 +105,8 @@ def check_spans(seen: Receiver) -> None:
 
 def check_figures(seen: Receiver) -> None:
     """A counter came to what was added."""
-    assert seen.newest(instruments.STORED.name, {names.FATE: "committed"}) == 5
-    assert seen.metrics[instruments.STORED.name] == {"trinity-test"}
+    assert seen.newest(metrics.STORED.name, {names.FATE: "committed"}) == 5
+    assert seen.metrics[metrics.STORED.name] == {"trinity-test"}
 
 
 def ids(span: SeenSpan) -> tuple[str, str, str]:

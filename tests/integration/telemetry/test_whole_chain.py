@@ -18,8 +18,8 @@ from tests.model_free.experiment import experiment_plan, start_experiment, wait_
 from tests.model_free.stack import model_free_stack
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.telemetry import instruments as i
-from trinity.telemetry import names, places
+from trinity.telemetry import metrics as i
+from trinity.telemetry import names, tracing
 
 SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
 STEPS, GROUPS, RUNS = 3, 4, 2
@@ -100,7 +100,7 @@ async def test_the_whole_way_of_tasks_and_steps(tmp_path: Path, seen: Receiver) 
     assert len(tasks) == STEPS * GROUPS
     assert {span.service for span in seen.spans} == {f"trinity-{name}" for name in SERVICES}
     for assignment, spans in tasks.items():
-        assert {span.trace_id for span in spans} == {places.of_task(assignment).trace_hex}
+        assert {span.trace_id for span in spans} == {tracing.of_task(assignment).trace_hex}
         chain = parents([span for span in spans if span.name not in (names.SEND, names.PROCESS)])
         assert chain == {
             (names.TASK, "-"): 1,

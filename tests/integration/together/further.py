@@ -9,8 +9,7 @@ from pathlib import Path
 
 from tests.infra_fixtures import running
 from tests.model_free.stack import MODULES
-from trinity.local.addresses import InfrastructureFiles, ServiceAddresses
-from trinity.local.ports import free_port
+from trinity.local.addresses import InfrastructureFiles, ServiceAddresses, free_port
 from trinity.local.process_spec import ProcessSpec
 from trinity.local.services import Surroundings, four_services
 

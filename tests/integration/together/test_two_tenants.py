@@ -17,8 +17,8 @@ from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.experience_pb2 import RunResultBatch
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.local.stack import LocalStack
-from trinity.manifest import MANIFEST_NAME
 from trinity.subjects import RUNS_PREFIX, runs_subject
+from trinity.weights.manifest import MANIFEST_NAME
 
 Tenancy = set[tuple[str, str]]
 """Tenants with their experiments."""

@@ -16,7 +16,7 @@ from tests.integration.trainer.peers import Peers
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
 from trinity.config.schema.experiment import Config
-from trinity.local.ports import free_port
+from trinity.local.addresses import free_port
 
 ROWS, VOCABULARY, STEPS = 16, 256, 6
 Disturb = Callable[[Peers, asyncio.subprocess.Process], Awaitable[None]]

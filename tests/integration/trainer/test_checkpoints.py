@@ -13,7 +13,7 @@ from tests.unit.trainer.builders import grpo_plan, make_plan, random_batch
 from tests.unit.trainer.test_gathered import Weights
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import ManifestError
-from trinity.manifest import verify
+from trinity.weights.manifest import verify
 
 if TYPE_CHECKING:
     from services.trainer.checkpoints.checkpoints import CheckpointStore

@@ -23,7 +23,7 @@ from tests.integration.trainer.service import (
 )
 from trinity.api.v1 import trainer_pb2, trainer_pb2_grpc
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.manifest import verify
+from trinity.weights.manifest import verify
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ from services.buffer.types import Shaped
 from services.buffer.workers.functions import Functions, ServiceAway
 from tests.unit.buffer.builders import ASSIGNMENT, KEY, stage
 from trinity.errors import Unavailable
-from trinity.postgres import async_engine
-from trinity.waits import Waits
+from trinity.runtime.postgres import async_engine
+from trinity.runtime.presence import Waits
 
 NUM_OUTAGES = 2
 SECONDS = 5.0

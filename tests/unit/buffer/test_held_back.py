@@ -5,8 +5,8 @@ import pytest
 from services.buffer.ingest import ingest
 from services.buffer.ingest.ingest import HeldBack
 from services.buffer.store.stages import UnreadablePlan
+from trinity.runtime.presence import Waits
 from trinity.types import StageKey
-from trinity.waits import Waits
 
 KEY = StageKey(tenant="default", experiment_id="e", stage="rft")
 

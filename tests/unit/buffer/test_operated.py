@@ -9,13 +9,13 @@ from services.buffer.domain.group import Detail, Group, Sample
 from services.buffer.domain.operators import Comparison
 from trinity.algorithm.advantage.grpo import grpo
 from trinity.algorithm.advantage.samples import Advantages
-from trinity.operators.rollouts import Changes, Content
-from trinity.operators.wire import (
+from trinity.operators.kinds import (
     changes_from_json,
     changes_to_json,
     rollouts_from_json,
     rollouts_to_json,
 )
+from trinity.operators.rollouts import Changes, Content
 from trinity.types import FinishReason
 
 SEED = 7

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from services.buffer.status import Needs
-from trinity.waits import Waits
+from trinity.runtime.presence import Waits
 
 
 @dataclass

@@ -13,7 +13,7 @@ from services.buffer.store.database import Database
 from services.buffer.store.stages import UnreadablePlan
 from tests.unit.buffer.builders import KEY, stage
 from trinity.errors import PreconditionFailed, Unavailable
-from trinity.postgres import async_engine
+from trinity.runtime.postgres import async_engine
 from trinity.types import StageKey
 
 NEXT = StageKey(tenant=KEY.tenant, experiment_id=KEY.experiment_id, stage="next")

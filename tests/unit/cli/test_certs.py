@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from trinity.cli.main import make_app
 from trinity.errors import UserError
-from trinity.security.issuing import PARTS
+from trinity.security.certificates import PARTS
 from trinity.security.tokens import TokenKeys
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.unit.config.builders import GRPO, SFT, config
-from trinity.cli.dry_run import describe
+from trinity.cli.experiment import describe
 from trinity.config.planning import plan_experiment
 from trinity.launch.prepare import Prepared
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.progress.builders import empty_view
-from trinity.cli.running import find_job, find_run
+from trinity.cli.runs import find_job, find_run
 from trinity.errors import UserError
-from trinity.local.job_lock import JobLock
+from trinity.local.reaper import JobLock
 from trinity.progress.summary import summarize, write_summary
 
 

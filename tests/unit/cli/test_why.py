@@ -9,9 +9,8 @@ import pytest
 from tests.unit.diagnosis.builders import snapshot
 from trinity.cli.why import why
 from trinity.diagnosis.snapshot import Snapshot
-from trinity.local.addresses import ServiceAddresses
-from trinity.local.home import write_home
-from trinity.local.job_lock import JobLock
+from trinity.local.addresses import ServiceAddresses, write_home
+from trinity.local.reaper import JobLock
 from trinity.local.run_file import RunningStack
 
 

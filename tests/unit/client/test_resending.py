@@ -12,7 +12,7 @@ from tests.unit.clock import Clock
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1 import buffer_pb2_grpc
 from trinity.client import AsyncTasksets, async_tasksets
-from trinity.client.resending import Resending
+from trinity.client.async_tasksets import Resending
 from trinity.errors import Unavailable
 
 PATIENCE_SECONDS = 0.3

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.config.builders import SFT, stage
-from trinity.cli.dry_run import stage_lines
+from trinity.cli.experiment import stage_lines
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
 

@@ -10,7 +10,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from tests.unit.config.builders import GRPO
-from trinity.cli.showing import show_difference, show_file
+from trinity.cli.config_commands import show_difference, show_file
 from trinity.config.check import check_file
 from trinity.config.docs.catalog import all_keys
 from trinity.config.docs.explain import find_keys, json_schema, lines_about

@@ -11,7 +11,7 @@ from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.plan.start_checkpoint import check_start, start_checkpoint, verify_start
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
-from trinity.manifest import ManifestHead, seal
+from trinity.weights.manifest import ManifestHead, seal
 
 
 def parts(directory: Path, ranks: Iterable[int], size: int) -> Path:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.unit.deploy.manifests import SHIPPED
-from trinity.telemetry import instruments, names
+from trinity.telemetry import metrics, names
 from trinity.telemetry.metrics import INSTRUMENTS, Instrument
 
 Panel = dict[str, Any]
@@ -71,11 +71,11 @@ def labels_of(expression: str) -> set[str]:
 @pytest.mark.parametrize(
     ("instrument", "series"),
     [
-        (instruments.LEASED, {"trinity_lease_assignments_total"}),
-        (instruments.READY, {"trinity_rows_ready"}),
-        (instruments.UNCONFIRMED_SECONDS, {"trinity_explorer_unconfirmed_age_seconds"}),
+        (metrics.LEASED, {"trinity_lease_assignments_total"}),
+        (metrics.READY, {"trinity_rows_ready"}),
+        (metrics.UNCONFIRMED_SECONDS, {"trinity_explorer_unconfirmed_age_seconds"}),
         (
-            instruments.REWARD,
+            metrics.REWARD,
             {"rl_reward_value_bucket", "rl_reward_value_sum", "rl_reward_value_count"},
         ),
     ],

@@ -16,7 +16,7 @@ from tests.unit.deploy.manifests import rendered as render
 from trinity.deploy.accounts import AccountSettings
 from trinity.deploy.render import Target
 from trinity.deploy.secret_folder import NAMES, NOMAD, Places, nomad_name, write_secrets
-from trinity.settings import FILE_SUFFIX, ServiceSettings
+from trinity.runtime.settings import FILE_SUFFIX, ServiceSettings
 
 SETTINGS: dict[str, type[ServiceSettings]] = {
     "ACCOUNTS": AccountSettings,

@@ -15,8 +15,7 @@ from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.schema.explorer import AuxiliaryModelConfig
 from trinity.deploy.deployment import Deployment, Images
 from trinity.deploy.kubernetes import Overlay
-from trinity.deploy.notes import notes
-from trinity.deploy.render import Target
+from trinity.deploy.render import Target, notes
 from trinity.errors import UserError
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline, TaskOperator
 

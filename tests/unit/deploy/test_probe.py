@@ -11,9 +11,9 @@ from trinity.deploy.probe import WRONG, YES, main, question
 from trinity.deploy.secret_folder import Places, write_secrets
 from trinity.errors import UserError
 from trinity.rpc.server import serve
-from trinity.security.folder import CERTIFICATE, TOKEN, VARIABLE, Security
-from trinity.security.issuing import Issuer, Part
-from trinity.settings import ServiceSettings
+from trinity.runtime.settings import ServiceSettings
+from trinity.security.certificates import Issuer, Part
+from trinity.security.credentials import CERTIFICATE, TOKEN, VARIABLE, Security
 
 LISTEN = {"TRINITY_BUFFER_LISTEN": "127.0.0.1:50052"}
 

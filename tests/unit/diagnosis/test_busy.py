@@ -3,10 +3,9 @@
 import pytest
 
 from tests.unit.diagnosis.builders import part, snapshot, with_parts
-from trinity.diagnosis.demand import Demand
 from trinity.diagnosis.diagnose import diagnose
-from trinity.diagnosis.snapshot import Condition, Part, Reply
-from trinity.diagnosis.verdict import State
+from trinity.diagnosis.rules import State
+from trinity.diagnosis.snapshot import Condition, Demand, Part, Reply
 
 STARVED = Demand(worked_seconds=0.4, queued_seconds=8.1)
 AT_WORK = Demand(worked_seconds=9.7, queued_seconds=0.1)

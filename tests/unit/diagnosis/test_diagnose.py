@@ -14,8 +14,8 @@ from tests.unit.diagnosis.builders import (
     with_parts,
 )
 from trinity.diagnosis.diagnose import diagnose
+from trinity.diagnosis.rules import State
 from trinity.diagnosis.snapshot import Condition, Died, Reply
-from trinity.diagnosis.verdict import State
 
 BATCH = wait("trainer", "buffer", 30, "the batch of train step 13")
 STRAGGLER = wait("explorer", "workflow", 29, "to end run 0 of row 3 of train", 171)

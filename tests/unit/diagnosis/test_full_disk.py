@@ -8,8 +8,8 @@ import pytest
 from tests.unit.diagnosis.builders import member, part, snapshot, wait
 from trinity.diagnosis import gather
 from trinity.diagnosis.diagnose import diagnose
+from trinity.diagnosis.rules import State
 from trinity.diagnosis.snapshot import Condition
-from trinity.diagnosis.verdict import State
 
 FOLDER = "/data/p/run"
 

@@ -13,10 +13,10 @@ from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.loading.load import load_config
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
-from trinity.members import Heartbeats
 from trinity.rpc.channel import open_channel
-from trinity.transfer.offer import Receivers, Seat
+from trinity.runtime.presence import Heartbeats
 from trinity.types import FinishReason, JsonObject, JsonValue, SamplingParams, StageKey
+from trinity.weights.offer import Receivers, Seat
 from trinity.workflows.generation import Generation, Heard, Piece, Prompt, Scores
 from trinity.workflows.messages import Message
 

@@ -13,7 +13,7 @@ from tests.unit.explorer.builders import (
     build_plan,
 )
 from trinity.config.schema.explorer import ExplorerConfig
-from trinity.threads import DaemonThreads
+from trinity.runtime.threads import DaemonThreads
 from trinity.types import JsonObject
 
 

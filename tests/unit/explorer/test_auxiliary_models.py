@@ -19,9 +19,9 @@ from tests.unit.explorer.builders import KEY, ArithmeticEngine, build_assignment
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import UserError
 from trinity.plugins import WORKFLOWS
-from trinity.threads import DaemonThreads
+from trinity.runtime.presence import Waits
+from trinity.runtime.threads import DaemonThreads
 from trinity.types import Experience, JsonObject, JsonValue
-from trinity.waits import Waits
 from trinity.workflows.workflow import Workflow
 
 WEIGHTS = WeightsId(version=4, incarnation=1)

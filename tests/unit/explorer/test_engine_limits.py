@@ -16,7 +16,7 @@ from services.explorer.types import PublishedWeights, Requirement
 from tests.model_free.engine import CharacterTokenizer, HashEngine
 from tests.unit.explorer.builders import build_plan, build_weights, unheard_beats
 from trinity.errors import UserError
-from trinity.waits import Waits
+from trinity.runtime.presence import Waits
 
 
 async def never(_: object) -> None:

@@ -14,8 +14,8 @@ from services.explorer.engine.pool import EnginePool
 from tests.model_free.engine import CharacterTokenizer
 from tests.unit.explorer.builders import ArithmeticEngine, build_plan
 from trinity.errors import UserError
+from trinity.runtime.presence import Waits
 from trinity.types import SamplingParams
-from trinity.waits import Waits
 
 SAMPLING = SamplingParams(max_tokens=3)
 

@@ -19,8 +19,8 @@ from tests.unit.explorer.builders import ArithmeticEngine, CharacterTokenizer
 from trinity.config.plan.parts import ExternalAccess
 from trinity.config.schema.explorer import RolloutModelConfig
 from trinity.errors import UserError
+from trinity.runtime.presence import Waits
 from trinity.types import SamplingParams
-from trinity.waits import Waits
 from trinity.workflows.generation import ANY_OBJECT, ModelLimits
 from trinity.workflows.messages import Message
 from trinity.workflows.model import ModelWrapper

@@ -13,7 +13,7 @@ from services.explorer.rollout.weight_gate import WeightGate
 from services.explorer.types import PublishedWeights, Requirement, WeightsId
 from tests.unit.explorer.builders import build_weights, unheard_beats
 from trinity.errors import ManifestError
-from trinity.members import Heartbeats
+from trinity.runtime.presence import Heartbeats
 
 
 @dataclass

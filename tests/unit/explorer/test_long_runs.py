@@ -10,8 +10,8 @@ from services.explorer.rollout.runner import TimeLimit
 from services.explorer.types import Attempt
 from tests.unit.explorer.builders import build_assignment
 from trinity.config.schema.explorer import ExplorerConfig
+from trinity.runtime.presence import Waits
 from trinity.types import StageKey
-from trinity.waits import Waits
 
 KEY = StageKey(tenant="t", experiment_id="e", stage="rft")
 

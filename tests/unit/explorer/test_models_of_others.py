@@ -16,8 +16,8 @@ from tests.model_free.engine import CharacterTokenizer
 from tests.unit.explorer.builders import ArithmeticEngine, build_plan
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
+from trinity.runtime.presence import Waits
 from trinity.types import JsonObject, SamplingParams
-from trinity.waits import Waits
 from trinity.workflows.messages import Message
 from trinity.workflows.model import ModelWrapper
 

@@ -22,7 +22,7 @@ from tests.unit.explorer.builders import (
 from tests.unit.explorer.offering import QUESTION, ROLLOUT, Offered
 from trinity.errors import UserError
 from trinity.plugins import WORKFLOWS
-from trinity.threads import DaemonThreads
+from trinity.runtime.threads import DaemonThreads
 from trinity.types import Experience, JsonObject, SamplingParams
 from trinity.workflows.generation import ModelLimits
 from trinity.workflows.model import ModelWrapper

@@ -9,7 +9,7 @@ from services.explorer.clients.streams import Feed
 from services.explorer.retry import Patience, StageFailed, sentence_of
 from services.explorer.rollout.scheduler import Idleness
 from trinity.errors import NotFound, Unavailable, UserError
-from trinity.waits import Waits
+from trinity.runtime.presence import Waits
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from tests.unit.explorer.builders import (
 from tests.unit.explorer.runs import outcome_of, taskset
 from trinity.errors import UserError
 from trinity.plugins import REWARDS, WORKFLOWS
-from trinity.threads import DaemonThreads
+from trinity.runtime.threads import DaemonThreads
 from trinity.types import EID, Experience, VersionSpan, experience_id
 from trinity.workflows.simple_workflow import REWARD_THREADS
 from trinity.workflows.workflow import Workflow

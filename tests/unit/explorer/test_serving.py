@@ -17,9 +17,9 @@ from services.explorer.types import PublishedWeights, WeightsId, model_weights
 from tests.integration.explorer.peers import write_weights
 from tests.unit.explorer.builders import ArithmeticEngine
 from trinity.errors import ManifestError, UserError
-from trinity.security.folder import PLAIN, Security
-from trinity.security.issuing import Issuer, parts_of
-from trinity.security.scopes import Scope
+from trinity.security.authorization import Scope
+from trinity.security.certificates import Issuer, parts_of
+from trinity.security.credentials import PLAIN, Security
 from trinity.security.tokens import issue_token
 
 SECONDS = 30

@@ -33,7 +33,7 @@ from trinity.config.plan.stage_plan import StagePlan
 from trinity.plugins import REWARDS
 from trinity.rewards.reward import RewardFn
 from trinity.rpc.channel import open_channel
-from trinity.threads import DaemonThreads
+from trinity.runtime.threads import DaemonThreads
 from trinity.types import StageKey
 
 VARIABLE = "TRINITY_TEST_OF_A_STAGE"

@@ -12,8 +12,8 @@ from services.explorer.engine.weight_transfer import EngineTransfers, WeightLoad
 from services.explorer.types import PublishedWeights
 from tests.offers import offering
 from tests.unit.explorer.builders import ArithmeticEngine, build_weights
-from trinity.transfer.offer import Limits, Offer
-from trinity.waits import Waits
+from trinity.runtime.presence import Waits
+from trinity.weights.offer import Limits, Offer
 
 LIMITS = Limits(turn_seconds=60.0, join_seconds=0.5, stall_seconds=60.0, whole_seconds=60.0)
 WEIGHTS = {"w": torch.zeros(3)}

@@ -35,7 +35,7 @@ from tests.unit.monitors.builders import points_of
 from tests.unit.progress.builders import whole_run
 from tests.unit.source_names import ROOT
 from tests.unit.test_codec import REF, an_experience
-from trinity import codec, manifest, part_names, plugins, rft_imports, subjects
+from trinity import codec, compat, plugins, subjects
 from trinity.algorithm.advantage import ADVANTAGES
 from trinity.algorithm.entropy import ENTROPY_LOSSES
 from trinity.algorithm.policy_loss import POLICY_LOSSES
@@ -51,11 +51,12 @@ from trinity.config.docs.catalog import all_keys
 from trinity.config.docs.resolved import resolve
 from trinity.operators import OPERATORS
 from trinity.progress.summary import RunSummary
-from trinity.settings import ServiceSettings
+from trinity.runtime.settings import ServiceSettings
 from trinity.task_operators import TASK_OPERATORS
-from trinity.telemetry import instruments, names
+from trinity.telemetry import metrics, names
 from trinity.telemetry.metrics import Counter, Gauge, Histogram, Observed
 from trinity.types import JsonValue, SamplingParams
+from trinity.weights import manifest
 from trinity.workflows.generation import ModelLimits
 from trinity.workflows.model import ModelWrapper
 
@@ -218,9 +219,9 @@ CLASSES: Mapping[str, plugins.Registry[Any]] = {
     "rewards": plugins.REWARDS,
     "workflows": plugins.WORKFLOWS,
 }
-ABSENT_WORKFLOWS = sorted(part_names.ABSENT_WORKFLOWS)
-RFT_NAMES = sorted(rft_imports.NAMES)
-RFT_NAMES_WITH_ADVICE = sorted(rft_imports.INSTEAD)
+ABSENT_WORKFLOWS = sorted(compat.ABSENT_WORKFLOWS)
+RFT_NAMES = sorted(compat.NAMES)
+RFT_NAMES_WITH_ADVICE = sorted(compat.INSTEAD)
 
 
 def arguments_of(path: str) -> dict[str, JsonValue]:
@@ -240,7 +241,7 @@ def algorithm_types() -> Iterator[tuple[str, Any]]:
 def instrument_values() -> Iterator[Any]:
     """Everything that is measured."""
     kinds = (Counter, Gauge, Histogram, Observed)
-    yield from (value for value in vars(instruments).values() if isinstance(value, kinds))
+    yield from (value for value in vars(metrics).values() if isinstance(value, kinds))
 
 
 def telemetry_names() -> Iterator[str]:

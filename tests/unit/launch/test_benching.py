@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.unit.config.builders import config
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
-from trinity.launch.benching import bench_plan
+from trinity.launch.modes import bench_plan
 from trinity.launch.resume import check_resumable, remember
 
 CHECKPOINT = "stages/rft/checkpoints/step-8-1"

@@ -4,10 +4,10 @@ import pytest
 
 from tests.unit.diagnosis.builders import member, snapshot, wait
 from trinity.diagnosis.diagnose import diagnose
-from trinity.diagnosis.verdict import State, Verdict
+from trinity.diagnosis.rules import State, Verdict
 from trinity.errors import RunFailed
-from trinity.launch.holdups import WORKING as WORKING_ALL_ALONG
-from trinity.launch.holdups import Holdups, untold
+from trinity.launch.messages import WORKING as WORKING_ALL_ALONG
+from trinity.launch.messages import Holdups, untold
 
 HELD = Verdict(state=State.HELD, cause="workflow", text="The run waits for a workflow.")
 BROKEN = Verdict(state=State.BROKEN, cause="postgres", text="The run waits for Postgres.")

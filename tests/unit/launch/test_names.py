@@ -7,7 +7,7 @@ import pytest
 from tests.unit.config.builders import config
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
-from trinity.launch.names import check_names
+from trinity.launch.prepare import check_names
 
 
 def complaint(taskset: Mapping[str, object]) -> str:

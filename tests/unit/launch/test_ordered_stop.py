@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from trinity.launch.ordered_stop import Interrupted, OrderedStop
+from trinity.launch.run import Interrupted, OrderedStop
 
 
 class Gone:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trinity.launch.phases import SECONDS_FILE, AllStarts, Phases
+from trinity.launch.run import SECONDS_FILE, AllStarts, Phases
 
 
 class Clock:

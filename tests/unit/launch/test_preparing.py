@@ -8,7 +8,7 @@ import pytest
 
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.launch import preparing
+from trinity.launch import messages
 
 
 class Lines:
@@ -36,12 +36,12 @@ class Synchronizer:
 
 
 async def test_loading_is_said_once_with_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preparing, "POLL_SECONDS", 0.0)
+    monkeypatch.setattr(messages, "POLL_SECONDS", 0.0)
     lines = Lines()
     loading = "loading the model"
     stub = Synchronizer("waiting for a stage", loading, loading, "training")
     watch = asyncio.create_task(
-        preparing.say_preparations(cast(SynchronizerServiceStub, stub), lines)
+        messages.say_preparations(cast(SynchronizerServiceStub, stub), lines)
     )
     async with asyncio.timeout(5):
         await stub.told_all.wait()
@@ -51,7 +51,7 @@ async def test_loading_is_said_once_with_its_end(monkeypatch: pytest.MonkeyPatch
 
 def test_what_takes_long_is_said_again_ever_more_rarely() -> None:
     lines = Lines()
-    preparations = preparing.Preparations(lines)
+    preparations = messages.Preparations(lines)
     engine = pb.Member(id="e", role=pb.ROLE_EXPLORER, activity="starting the engine")
     for second in range(41):
         preparations.take(engine, second)
@@ -68,7 +68,7 @@ def test_what_takes_long_is_said_again_ever_more_rarely() -> None:
 
 def test_a_trainer_is_ready_when_all_of_its_preparations_are_over() -> None:
     lines = Lines()
-    preparations = preparing.Preparations(lines)
+    preparations = messages.Preparations(lines)
     for second, activity in enumerate(
         ("waiting for a stage", "starting the ranks", "loading the model", "training")
     ):
@@ -87,5 +87,5 @@ def test_what_parts_say_of_themselves_is_what_is_listened_for() -> None:
         for role in ("explorer", "trainer")
         for path in (sources / role).glob("*.py")
     )
-    for activity in preparing.PREPARING:
+    for activity in messages.PREPARING:
         assert f'"{activity}"' in said

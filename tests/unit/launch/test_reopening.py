@@ -3,7 +3,7 @@
 import grpc
 import pytest
 
-from trinity.launch.reopening import REFUSED_SECONDS, Reopening
+from trinity.launch.follow import REFUSED_SECONDS, Reopening
 
 
 class Clock:

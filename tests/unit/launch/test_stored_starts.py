@@ -11,10 +11,10 @@ from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.stored_rollouts import UNKNOWN
 from trinity.config.planning import plan_experiment
 from trinity.errors import RunFailed
-from trinity.launch.benching import BenchSource
+from trinity.launch.modes import BenchSource
 from trinity.launch.resume import remember
-from trinity.launch.retraining import Source, Steps, retraining_plan
-from trinity.launch.stored_run import StoredRun
+from trinity.launch.retrain import Source, Steps, retraining_plan
+from trinity.launch.stored_runs import StoredRun
 
 
 def adapted(tmp_path: Path) -> ExperimentPlan:

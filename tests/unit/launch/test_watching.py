@@ -6,8 +6,8 @@ from typing import cast
 from tests.unit.config.builders import config
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.config.planning import plan_experiment
-from trinity.launch.watching import watched
-from trinity.monitors.absence import Absence
+from trinity.launch.follow import watched
+from trinity.monitors.feed import Absence
 from trinity.progress.lines import LineReporter
 
 

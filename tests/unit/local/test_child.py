@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from trinity.local import child as module
-from trinity.local.child import Child
+from trinity.local import supervisor as module
 from trinity.local.process_spec import ProcessSpec
+from trinity.local.supervisor import Child
 
 
 class Clock:

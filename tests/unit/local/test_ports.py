@@ -4,12 +4,12 @@ import random
 import subprocess
 import sys
 
-from trinity.local.ports import free_port
+from trinity.local.addresses import free_port
 
 PICK = """
 import random
 random.seed(1)
-from trinity.local.ports import free_port
+from trinity.local.addresses import free_port
 print(free_port())
 """
 

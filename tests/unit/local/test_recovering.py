@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from trinity.errors import RunFailed, UserError
-from trinity.local.ports import free_port
+from trinity.local.addresses import free_port
+from trinity.local.files import SecretFiles
 from trinity.local.postgres import PostgresServer
-from trinity.local.secret_files import SecretFiles
 
 STARTS = "57P03", "the database system is starting up"
 REFUSES = "28P01", 'password authentication failed for user "admin"'

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from trinity.errors import UserError
-from trinity.local import job_lock
+from trinity.local import reaper
 from trinity.local.addresses import ServiceAddresses
-from trinity.local.job_lock import LOCK_FILE, JobLock, holder
+from trinity.local.reaper import LOCK_FILE, JobLock, holder
 from trinity.local.run_file import RunningStack, read_running
 
 HELD_BY_ANOTHER = """
@@ -62,7 +62,7 @@ def test_what_is_still_cleaned_up_is_awaited_though_its_number_is_anothers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leave_lock_of_my_number(tmp_path)
-    monkeypatch.setattr(job_lock, "_CLEAN_UP_SECONDS", 0.2)
+    monkeypatch.setattr(reaper, "_CLEAN_UP_SECONDS", 0.2)
     argv = [sys.executable, "-c", HELD_BY_ANOTHER, str(tmp_path / LOCK_FILE)]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
@@ -70,6 +70,6 @@ def test_what_is_still_cleaned_up_is_awaited_though_its_number_is_anothers(
         other.stdout.readline()
         with pytest.raises(UserError, match="left over from an earlier run"):
             JobLock.acquire(tmp_path)
-        monkeypatch.setattr(job_lock, "_CLEAN_UP_SECONDS", 30.0)
+        monkeypatch.setattr(reaper, "_CLEAN_UP_SECONDS", 30.0)
         other.stdin.close()
         JobLock.acquire(tmp_path).release()

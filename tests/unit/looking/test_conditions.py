@@ -5,7 +5,7 @@ import pytest
 from trinity.api.v1 import buffer_pb2, experience_pb2
 from trinity.api.v1 import query_pb2 as pb
 from trinity.errors import UserError
-from trinity.looking.conditions import parse_conditions
+from trinity.inspect.conditions import parse_conditions
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pyarrow.parquet
 import pytest
 
 from tests.unit.looking.builders import content, record, sequence
-from trinity.looking.parquet import AS_JSON, ROWS_A_GROUP, write_dataset, write_parquet
-from trinity.looking.samples import sample_row
+from trinity.inspect.parquet import AS_JSON, ROWS_A_GROUP, write_dataset, write_parquet
+from trinity.inspect.samples import sample_row
 from trinity.types import JsonObject, Pair, SamplingParams
 
 PAIR = Pair(chosen=sequence("yes"), rejected=sequence("no"))

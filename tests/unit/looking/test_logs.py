@@ -11,10 +11,16 @@ import pytest
 
 from trinity.cli.log import log
 from trinity.errors import UserError
-from trinity.logs import JsonFormatter, TextFormatter
-from trinity.looking.log_files import follow_logs, log_files, read_logs
-from trinity.looking.log_filter import LogFilter, since_of
-from trinity.looking.log_lines import LogLine, parsed
+from trinity.inspect.logs import (
+    LogFilter,
+    LogLine,
+    follow_logs,
+    log_files,
+    parsed,
+    read_logs,
+    since_of,
+)
+from trinity.runtime.logs import JsonFormatter, TextFormatter
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 POSTGRES = "2026-03-01 12:00:02.000 UTC [7] ERROR:  relation does not exist"

@@ -8,8 +8,14 @@ from rich.console import Console, RenderableType
 
 from tests.unit.looking.builders import ID, record, sequence
 from trinity.api.v1 import buffer_pb2, query_pb2
-from trinity.looking.populations import population_lines, population_table
-from trinity.looking.tables import sample_table, step_head, step_table, whole_sample
+from trinity.inspect.tables import (
+    population_lines,
+    population_table,
+    sample_table,
+    step_head,
+    step_table,
+    whole_sample,
+)
 
 
 def shown(what: RenderableType) -> str:

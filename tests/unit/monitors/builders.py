@@ -4,8 +4,7 @@ from pathlib import Path
 
 from tests.unit.progress.builders import whole_run
 from trinity.api.v1 import buffer_pb2
-from trinity.monitors.monitor import Setting
-from trinity.monitors.names import RunNames
+from trinity.monitors.monitor import RunNames, Setting
 from trinity.monitors.points import Point, Points, Series
 from trinity.types import JsonValue
 

@@ -13,8 +13,7 @@ import pytest
 from tests.unit.monitors.builders import EXPERIMENT, RUNS_OF_TASK, SECRET, whole_points
 from tests.unit.progress.builders import whole_run
 from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc
-from trinity.monitors.absence import Absence
-from trinity.monitors.feed import CLOSE_SECONDS, SLOW_SECONDS, MonitorFeed
+from trinity.monitors.feed import CLOSE_SECONDS, SLOW_SECONDS, Absence, MonitorFeed
 from trinity.monitors.monitor import Monitor
 from trinity.monitors.points import Point, Points
 

@@ -13,11 +13,10 @@ from trinity.config.plan.parts import StoredBatches
 from trinity.config.planning import plan_experiment
 from trinity.progress import figures
 from trinity.progress.curves import draw_curves, limits, smooth
-from trinity.progress.kept import TIME_PARTS
 from trinity.progress.lines import LineReporter, evaluation_line, step_line
 from trinity.progress.screen import render
 from trinity.progress.summary import read_finished, summarize, write_summary
-from trinity.progress.view import RunView
+from trinity.progress.view import TIME_PARTS, RunView
 
 
 def finished_view() -> RunView:

@@ -6,7 +6,7 @@ import pytest
 
 from trinity.errors import UserError
 from trinity.plugins import REWARDS
-from trinity.rewards.boxed import last_boxed
+from trinity.rewards.math_grading import last_boxed
 from trinity.rewards.reward import Reward
 
 

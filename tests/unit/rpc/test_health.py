@@ -7,7 +7,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from trinity.rpc.channel import open_channel
 from trinity.rpc.server import serve
-from trinity.settings import ServiceSettings
+from trinity.runtime.settings import ServiceSettings
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING

@@ -8,9 +8,8 @@ import pytest
 
 from tests.unit.rpc.test_server import Setup, call, setup
 from trinity.errors import InvalidRequest
-from trinity.limited_log import LimitedLog
-from trinity.logs import TextFormatter
 from trinity.rpc.guard import MAX_DETAILS_LENGTH
+from trinity.runtime.logs import LimitedLog, TextFormatter
 
 __all__ = ["setup"]
 

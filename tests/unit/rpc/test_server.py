@@ -22,7 +22,7 @@ from trinity.errors import (
 )
 from trinity.rpc.channel import open_channel
 from trinity.rpc.server import RunningServer, Servicer, serve
-from trinity.settings import ServiceSettings
+from trinity.runtime.settings import ServiceSettings
 
 NAME = trainer_pb2.DESCRIPTOR.services_by_name["TrainerService"].full_name
 

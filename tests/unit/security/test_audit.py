@@ -5,9 +5,9 @@ import logging
 
 import pytest
 
-from trinity.limited_log import LimitedLog
+from trinity.runtime.logs import LimitedLog
 from trinity.security import audit
-from trinity.security.caller import Caller
+from trinity.security.authorization import Caller
 
 METHOD = "trinity.api.v1.BufferService/OpenStage"
 PEER = "ipv4:10.0.0.1:40001"

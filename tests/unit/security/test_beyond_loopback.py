@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from trinity.errors import UserError
-from trinity.postgres import sqlalchemy_url
 from trinity.rpc.channel import open_channel, open_sync_channel
 from trinity.rpc.server import serve
+from trinity.runtime.postgres import sqlalchemy_url
+from trinity.runtime.settings import ServiceSettings
 from trinity.security.broker import client_options
-from trinity.security.folder import PLAIN, Security
-from trinity.security.issuing import Issuer, Part
+from trinity.security.certificates import Issuer, Part
+from trinity.security.credentials import PLAIN, Security
 from trinity.security.loopback import is_loopback
-from trinity.settings import ServiceSettings
 
 SERVER_FILES = ("ca.crt", "tls.crt", "tls.key", "token-keys.pem")
 

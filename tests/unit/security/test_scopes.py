@@ -8,15 +8,17 @@ from pathlib import Path
 import pytest
 
 import trinity.api.v1
-from trinity.security.document import documented, requests
-from trinity.security.scopes import (
+from trinity.security.authorization import (
+    EXPERIMENT,
     OPEN_METHODS,
     ROLE_SCOPES,
     SCOPES_OF_METHODS,
+    TENANT,
     WHOLE_PROCESS_METHODS,
     Scope,
+    paths_to,
 )
-from trinity.security.tenancy import EXPERIMENT, TENANT, paths_to
+from trinity.security.document import documented, requests
 
 ROOT = Path(__file__).parents[3]
 SHARED = ("members.py", "waits.py")

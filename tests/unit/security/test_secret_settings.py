@@ -8,9 +8,9 @@ from services.explorer.settings import ExplorerSettings
 from services.synchronizer.settings import SynchronizerSettings
 from services.trainer.settings import TrainerSettings
 from trinity.deploy.accounts import AccountSettings
-from trinity.local.external import Externals
+from trinity.local.infrastructure import Externals
+from trinity.runtime.settings import ServiceSettings
 from trinity.security.broker import BrokerUser
-from trinity.settings import ServiceSettings
 
 ENDINGS = ("_dsn", "_url", "_key", "_password", "_token", "_secret")
 PASSWORD = "hunter2"

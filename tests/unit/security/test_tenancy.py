@@ -1,7 +1,7 @@
 """The tenant of a request is found wherever its type keeps it."""
 
 from trinity.api.v1 import buffer_pb2, synchronizer_pb2
-from trinity.security.tenancy import EXPERIMENT, TENANT, experiments_of, paths_to, tenants_of
+from trinity.security.authorization import EXPERIMENT, TENANT, experiments_of, paths_to, tenants_of
 
 
 def test_a_tenant_is_found_at_the_top_in_a_key_and_in_a_header() -> None:

@@ -10,8 +10,8 @@ import jwt
 import pytest
 
 from trinity.errors import Unauthenticated, UserError
-from trinity.security.issuing import Issuer
-from trinity.security.scopes import Scope
+from trinity.security.authorization import Scope
+from trinity.security.certificates import Issuer
 from trinity.security.tokens import TokenKeys, issue_token
 
 HOUR = timedelta(hours=1)

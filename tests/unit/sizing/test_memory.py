@@ -3,7 +3,6 @@
 import pytest
 
 from trinity.config.schema.model import LoRAConfig
-from trinity.sizing.adapter import count_adapter
 from trinity.sizing.memory import (
     GIB,
     Keeping,
@@ -15,9 +14,13 @@ from trinity.sizing.memory import (
     policy_terms,
     reference_terms,
 )
-from trinity.sizing.model_shape import ModelShape
-from trinity.sizing.stage_sizes import RankMemory
-from trinity.sizing.validator import ValidatorSettings, validator_bytes, validator_limit
+from trinity.sizing.model_shape import ModelShape, count_adapter
+from trinity.sizing.stage_sizes import (
+    RankMemory,
+    ValidatorSettings,
+    validator_bytes,
+    validator_limit,
+)
 
 # H 8, L 2, I 16, V 100, 2 heads of 4, 1 for keys: a layer has 2 x 8 x 8 + 2 x 8 x 4 = 192 of
 # attention, 3 x 8 x 16 = 384 of feed-forward and 16 of norms, that is 592

@@ -8,8 +8,12 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForTokenClassification
 
 from trinity.errors import UserError
-from trinity.sizing.model_shape import read_shape, shape_of
-from trinity.sizing.parameters import count_critic_parameters, count_parameters
+from trinity.sizing.model_shape import (
+    count_critic_parameters,
+    count_parameters,
+    read_shape,
+    shape_of,
+)
 
 SIZES: dict[str, object] = {
     "hidden_size": 64,

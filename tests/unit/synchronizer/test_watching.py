@@ -4,7 +4,7 @@ import pytest
 
 from services.synchronizer.watching import Watching
 from trinity.errors import Unavailable
-from trinity.notifications import Listener
+from trinity.runtime.notifications import Listener
 
 
 class Source:

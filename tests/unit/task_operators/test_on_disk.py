@@ -7,12 +7,17 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from trinity.task_operators import columns
-from trinity.task_operators.columns import Column, on_disk
-from trinity.task_operators.digests import SeenDigests
-from trinity.task_operators.ordering import order_of
-from trinity.task_operators.sorting import rising_keys, sorted_places
-from trinity.task_operators.spool import BYTES_AT_ONCE, Spool
+from trinity.task_operators import spool
+from trinity.task_operators.operating import order_of
+from trinity.task_operators.spool import (
+    BYTES_AT_ONCE,
+    Column,
+    SeenDigests,
+    Spool,
+    on_disk,
+    rising_keys,
+    sorted_places,
+)
 from trinity.task_operators.task_pipeline import Ordering
 
 MANY = 400_000
@@ -33,7 +38,7 @@ def little_memory() -> Iterator[None]:
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "PART_ROWS", 7)
+    monkeypatch.setattr(spool, "PART_ROWS", 7)
 
 
 @pytest.mark.usefixtures("small_parts")

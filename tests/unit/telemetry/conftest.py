@@ -9,9 +9,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, Sampler, TraceIdRatioBased
 
 from trinity.telemetry import tracing
-from trinity.telemetry.backend import OpenTelemetryBackend
 from trinity.telemetry.exporting import recorder
-from trinity.telemetry.readable import ReadableExporter
+from trinity.telemetry.sdk_spans import OpenTelemetryBackend, ReadableExporter
 
 
 def _switched_on(root: Sampler) -> InMemorySpanExporter:

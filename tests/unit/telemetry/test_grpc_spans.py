@@ -5,11 +5,15 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
-from trinity.telemetry import places, tracing
-from trinity.telemetry.backend import OpenTelemetryBackend, OpenTelemetrySpan
-from trinity.telemetry.grpc_spans import request_of
-from trinity.telemetry.span_form import KINDS, SpanForm
-from trinity.telemetry.spans import Value
+from trinity.telemetry import tracing
+from trinity.telemetry.sdk_spans import (
+    KINDS,
+    OpenTelemetryBackend,
+    OpenTelemetrySpan,
+    SpanForm,
+    request_of,
+)
+from trinity.telemetry.tracing import Value
 
 RESOURCE = Resource({"service.name": "own", "several": ("a", "b")})
 
@@ -18,7 +22,7 @@ def some_spans() -> list[OpenTelemetrySpan]:
     """All that a span can have."""
     ended: list[OpenTelemetrySpan] = []
     tracing.use(OpenTelemetryBackend(ALWAYS_ON, ended.append))
-    links = [places.of_task("b"), places.of_task("c")]
+    links = [tracing.of_task("b"), tracing.of_task("c")]
     values: dict[str, Value] = {
         "text": "a \u00fc",
         "empty": "",
@@ -26,7 +30,7 @@ def some_spans() -> list[OpenTelemetrySpan]:
         "number": -(2**40),
         "share": 0.25,
     }
-    with tracing.span("around", own=places.of_task("a")):
+    with tracing.span("around", own=tracing.of_task("a")):
         for kind in KINDS:
             tracing.begin(kind, kind=kind, attributes=values, links=links).end()
         failed = tracing.begin("failed")

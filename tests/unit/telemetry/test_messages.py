@@ -3,7 +3,7 @@
 import pytest
 
 from services.buffer.ingest.stream import _context_in
-from trinity.telemetry.places import Place
+from trinity.telemetry.tracing import Place
 
 CONTEXT = f"traceparent: {Place(1, 2, True).traceparent}\r\n".encode()
 

@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from trinity.errors import UserError
-from trinity.telemetry import instruments, tracing
-from trinity.telemetry.environment import Signal, wanted
-from trinity.telemetry.rpc import observed_channel
+from trinity.telemetry import metrics, tracing
+from trinity.telemetry.grpc import observed_channel
+from trinity.telemetry.lifecycle import Signal, wanted
 
 PROGRAM = """
 import sys
@@ -53,8 +53,8 @@ def test_spans_that_are_off_are_one_and_the_same() -> None:
 
 
 def test_observers_of_figures_that_are_off_are_not_kept() -> None:
-    instruments.UNCONFIRMED.by(lambda: [(1.0, {})])
-    assert not instruments.UNCONFIRMED._observers
+    metrics.UNCONFIRMED.by(lambda: [(1.0, {})])
+    assert not metrics.UNCONFIRMED._observers
 
 
 def test_a_channel_is_left_as_it_is() -> None:

@@ -7,10 +7,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 from opentelemetry.trace import SpanKind, StatusCode
 
-from trinity.telemetry import places, tracing
-from trinity.telemetry.backend import OpenTelemetryBackend
+from trinity.telemetry import tracing
 from trinity.telemetry.exporting import recorder
-from trinity.telemetry.readable import ReadableExporter
+from trinity.telemetry.sdk_spans import OpenTelemetryBackend, ReadableExporter
 
 
 def switch_on(exporter: InMemorySpanExporter) -> None:
@@ -19,7 +18,7 @@ def switch_on(exporter: InMemorySpanExporter) -> None:
 
 
 def test_all_of_it_arrives(spans: InMemorySpanExporter) -> None:
-    task, other = places.of_task("a"), places.of_task("b")
+    task, other = tracing.of_task("a"), tracing.of_task("b")
     with tracing.span("around", own=task):
         span = tracing.begin("inside", kind="producer", attributes={"first": 1}, links=[other])
         span.set("second", 2.5)
@@ -50,7 +49,7 @@ def test_limits_are_those_of_the_standard_variables(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("OTEL_SPAN_LINK_COUNT_LIMIT", "1")
     exporter = InMemorySpanExporter()
     switch_on(exporter)
-    links = [places.of_task("a"), places.of_task("b")]
+    links = [tracing.of_task("a"), tracing.of_task("b")]
     tracing.begin("long", attributes={"a": "12", "b": "34", "c": "56789"}, links=links).end()
     tracing.use(None)
     (span,) = exporter.get_finished_spans()

@@ -1,8 +1,8 @@
 """Waits are told with few different texts."""
 
 from trinity.api.v1 import synchronizer_pb2 as pb
-from trinity.telemetry import waits
-from trinity.telemetry.waits import MAX_REASONS, OTHER, longest_of
+from trinity.telemetry import metrics
+from trinity.telemetry.metrics import MAX_REASONS, OTHER, longest_of
 
 
 def wait(reason: str, seconds: float) -> pb.Wait:
@@ -26,8 +26,8 @@ def test_waits_of_a_kind_are_one_figure() -> None:
 
 
 def test_there_is_a_limit_to_kinds() -> None:
-    waits._known.clear()
+    metrics._known.clear()
     words = ["".join(chr(97 + int(digit)) for digit in str(i)) for i in range(3 * MAX_REASONS)]
     told = {about["trinity.reason"] for _, about in longest_of(wait(word, 1) for word in words)}
     assert len(told) == MAX_REASONS + 1 and OTHER in told
-    waits._known.clear()
+    metrics._known.clear()

@@ -15,7 +15,7 @@ from trinity.errors import (
     RunFailed,
     Superseded,
 )
-from trinity.waits import Waits
+from trinity.runtime.presence import Waits
 
 
 class Refused(grpc.RpcError):  # type: ignore[misc]  # grpc has no types

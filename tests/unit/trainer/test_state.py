@@ -8,7 +8,7 @@ from services.trainer.messages import Waiting
 from tests.unit.clock import Clock
 from trinity.api.v1.synchronizer_pb2 import Wait
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.members import Heartbeats
+from trinity.runtime.presence import Heartbeats
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ import pytest
 
 from tests.unit.transfer.test_transfer import ANNOUNCED, HASTY, offered, seat_at
 from trinity.errors import TransferFailed
-from trinity.transfer import asking, receiving, rendezvous
-from trinity.transfer.asking import ask
-from trinity.transfer.offer import Receivers
-from trinity.transfer.receiving import Arrival
-from trinity.transfer.sending import WeightsOffer
+from trinity.weights import receiving, rendezvous
+from trinity.weights.offer import Receivers
+from trinity.weights.receiving import Arrival
+from trinity.weights.rendezvous import ask
+from trinity.weights.sending import WeightsOffer
 
 ONE = Receivers(count=1, have_gpu=False)
 
@@ -93,7 +93,7 @@ def test_who_has_reached_it_before_takes_the_files(
     offer: WeightsOffer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with frozen_later(offer) as trainer:
-        monkeypatch.setattr(asking, "open_store", then(trainer.freeze, rendezvous.open_store))
+        monkeypatch.setattr(rendezvous, "open_store", then(trainer.freeze, rendezvous.open_store))
         at = replace(offer.offer, address=trainer.address)
         with pytest.raises(TransferFailed, match="could not hear from the trainer"):
             ask(at, ONE, limits=HASTY, weights_sha256=ANNOUNCED)

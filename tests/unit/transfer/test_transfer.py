@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from trinity.errors import TransferFailed
-from trinity.transfer import receiving, sending, tensors
-from trinity.transfer.asking import ask
-from trinity.transfer.digest import WeightsDigest
-from trinity.transfer.offer import Limits, Receivers, Seat, moved
-from trinity.transfer.receiving import Arrival
-from trinity.transfer.sending import WeightsOffer
+from trinity.weights import receiving, sending, tensors
+from trinity.weights.offer import Limits, Receivers, Seat, moved
+from trinity.weights.receiving import Arrival
+from trinity.weights.rendezvous import ask
+from trinity.weights.sending import WeightsOffer
+from trinity.weights.tensors import WeightsDigest
 
 LIMITS = Limits(turn_seconds=60.0, join_seconds=60.0, stall_seconds=60.0, whole_seconds=120.0)
 IMPATIENT = replace(LIMITS, stall_seconds=0.5)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trinity.verl.convert import Converted, convert
-from trinity.verl.json_value import JsonValue
-from trinity.verl.sources import read_sources
+from trinity.verl.settings import read_sources
+from trinity.verl.values import JsonValue
 from trinity.verl.work import Choices
 
 

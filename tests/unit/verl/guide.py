@@ -1,6 +1,6 @@
 """The align guide's two experiments: their veRL settings and what the guide makes of them."""
 
-from trinity.verl.json_value import JsonValue
+from trinity.verl.values import JsonValue
 
 _HOME = "${oc.env:HOME}"
 

@@ -7,7 +7,7 @@ import yaml
 
 from tests.unit.verl.builders import converted, flat
 from tests.unit.verl.guide import GRPO_SCRIPT, GRPO_VALUES, PPO_SCRIPT, PPO_VALUES, SAID_BESIDES
-from trinity.verl.json_value import JsonValue
+from trinity.verl.values import JsonValue
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.unit.verl.builders import flat, from_keys, value
-from trinity.verl.json_value import JsonValue
 from trinity.verl.row import TRAINER_CONFIG
+from trinity.verl.values import JsonValue
 
 ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trinity.verl.json_value import JsonValue
-from trinity.verl.override_grammar import Override, read_override, read_value
+from trinity.verl.values import JsonValue, Override, read_override, read_value
 
 
 @pytest.mark.parametrize(

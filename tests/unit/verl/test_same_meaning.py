@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.verl.builders import converted, flat, from_keys, value
-from trinity.verl.json_value import JsonValue
+from trinity.verl.values import JsonValue
 
 START = "python3 -m verl.trainer.main_ppo"
 ACTOR = "actor_rollout_ref.actor"

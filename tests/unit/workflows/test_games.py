@@ -7,8 +7,8 @@ import pytest
 from tests.unit.workflows.scripted import play
 from trinity.errors import UserError
 from trinity.types import JsonObject
-from trinity.workflows.frozen_lake import DIRECTIONS, FrozenLake, distance, random_rows
-from trinity.workflows.sudoku import Move, random_board, read_board
+from trinity.workflows.frozen_lake_workflow import DIRECTIONS, FrozenLake, distance, random_rows
+from trinity.workflows.sudoku_workflow import Move, random_board, read_board
 
 LAKE: JsonObject = {"desc": ["SF", "HG"]}
 BOARD = "12.4341221434321"

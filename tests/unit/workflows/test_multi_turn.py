@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tests.unit.workflows.scripted import ScriptedEngine, scripted_model, task_of
+from trinity.codec import check_experience
 from trinity.errors import UserError
-from trinity.sample_check import check_experience
 from trinity.types import Experience, JsonObject
 from trinity.workflows.messages import Message
 from trinity.workflows.multi_turn import MultiTurnWorkflow

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from trinity.compat import ABSENT_WORKFLOWS, NAMES, REWARD_PATHS, WORKFLOW_PATHS
 from trinity.errors import UserError
-from trinity.part_names import ABSENT_WORKFLOWS, REWARD_PATHS, WORKFLOW_PATHS
 from trinity.plugins import REWARDS, WORKFLOWS, Registry, load_plugins
-from trinity.rft_imports import NAMES
 
 NAMES_FILE = Path(__file__).with_name("trinity_rft_names.txt")
 

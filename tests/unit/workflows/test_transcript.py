@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from trinity.workflows.transcript import common_places
+from trinity.workflows.turns import common_places
 
 
 @pytest.mark.parametrize(

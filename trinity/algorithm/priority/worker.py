@@ -14,8 +14,8 @@ from typing import Any
 from trinity.algorithm.priority import PRIORITIES
 from trinity.algorithm.priority.candidate import Candidate
 from trinity.algorithm.priority.computing import priorities_of
+from trinity.runtime.worker_process import answer_requests
 from trinity.types import JsonObject
-from trinity.worker_loop import answer_requests
 
 
 def _answers(request: dict[str, Any]) -> Iterator[Callable[[], JsonObject]]:

@@ -13,12 +13,12 @@ from trinity.algorithm.policy_loss import POLICY_LOSSES
 from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES, needs_of
 from trinity.algorithm.token_advantage.need import WHERE_FROM, Need
 from trinity.algorithm.token_advantage.token_batch import TokenBatch
+from trinity.compat import TEACHING_WORKFLOWS
 from trinity.config.error_collector import did_you_mean
 from trinity.config.plan.algorithm import find_part
 from trinity.config.plan.parts import ResolvedAlgorithm
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
-from trinity.part_names import TEACHING_WORKFLOWS
 from trinity.plugins import WORKFLOWS
 
 MIXED_LOSSES = frozenset({"mix", "mix_chord"})

@@ -32,8 +32,7 @@ def check_placement(plan: StagePlan) -> None:
     """Checks a stage's placement; raises UserError naming the setting."""
     if not plan.config.cluster.gpu_per_node:
         return
-    from trinity.sizing.demand import demand_of, machines_of
-    from trinity.sizing.placement import check
+    from trinity.sizing.placement import check, demand_of, machines_of
 
     try:
         check(machines_of(plan), demand_of(plan))
@@ -173,7 +172,7 @@ TasksetCheck: TypeAlias = Callable[[ResolvedTaskset], None]
 
 
 def check_known(plan: ExperimentPlan) -> None:
-    """Looks up every name; `trinity.launch.names` also checks the parts themselves.
+    """Looks up every name; `trinity.launch.prepare` also checks the parts themselves.
 
     Raises: UserError with a line for each name that is not known.
     """

@@ -14,7 +14,7 @@ from pathlib import Path
 from trinity.config.plan.model import local_model_directory
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import ManifestError, UserError
-from trinity.manifest import MANIFEST_NAME, verify
+from trinity.weights.manifest import MANIFEST_NAME, verify
 
 KEY = "trainer.resume_from_path"
 _SHARD = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")

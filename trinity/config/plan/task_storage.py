@@ -5,11 +5,10 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from trinity.arrow_files import arrow_batches
 from trinity.config.data_files import SUFFIXES
 from trinity.config.schema.data import TasksetConfig
 from trinity.errors import UserError
-from trinity.row_files import read_rows
+from trinity.rows import arrow_batches, read_rows
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 DATABASES = ("postgresql://", "sqlite:///")

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from trinity.verl.json_value import JsonValue
 from trinity.verl.settings import Setting
+from trinity.verl.values import JsonValue
 from trinity.verl.work import Work
 
 INPUT = "buffer.explorer_input"

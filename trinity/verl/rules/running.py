@@ -1,7 +1,7 @@
 """Converts a run's directory, name and start, its monitor, back end and adapters."""
 
-from trinity.verl.own_files import CONFIG_FILE, is_verls_own
 from trinity.verl.rules.algorithm import ACTOR
+from trinity.verl.settings import CONFIG_FILE, is_verls_own
 from trinity.verl.values import as_segment
 from trinity.verl.work import Work
 

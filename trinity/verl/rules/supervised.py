@@ -1,8 +1,8 @@
 """Converts veRL's supervised fine-tuning to `mode: train`."""
 
-from trinity.verl.json_value import JsonValue
 from trinity.verl.rules.data import place_of
 from trinity.verl.rules.placement import Machines, idle_beside_ranks
+from trinity.verl.values import JsonValue
 from trinity.verl.work import Work
 
 BUFFER = "buffer.trainer_input.experience_buffer"

@@ -1,18 +1,164 @@
-"""Walks a script as the shell would, without running anything, and collects its commands."""
+"""Evaluates `[ ... ]` and `[[ ... ]]`, as far as they test texts and numbers."""
 
+import posixpath
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from trinity.verl.shell.arithmetic import evaluate
-from trinity.verl.shell.conditions import holds
-from trinity.verl.shell.expansion import Expander
-from trinity.verl.shell.parser import parse
-from trinity.verl.shell.substitution import Substitution
-from trinity.verl.shell.syntax import Block, Case, Chain, Function, If, Loop, Node, Not, Simple
+from trinity.verl.shell.expansion import Expander, evaluate
+from trinity.verl.shell.parser import (
+    Block,
+    Case,
+    Chain,
+    Function,
+    If,
+    Loop,
+    Node,
+    Not,
+    Simple,
+    parse,
+)
 from trinity.verl.shell.tokens import Token
 from trinity.verl.shell.variables import Field, Note, Variables
+
+_NUMBERS: dict[str, Callable[[int, int], bool]] = {
+    "-eq": lambda a, b: a == b,
+    "-ne": lambda a, b: a != b,
+    "-lt": lambda a, b: a < b,
+    "-le": lambda a, b: a <= b,
+    "-gt": lambda a, b: a > b,
+    "-ge": lambda a, b: a >= b,
+}
+
+
+def holds(words: Sequence[str]) -> bool | None:
+    """True if a condition holds; None if the texts alone do not decide it."""
+    return _Condition(list(words)).result()
+
+
+class _Condition:
+    """Parser of a disjunction of conjunctions of comparisons, from left to right."""
+
+    def __init__(self, words: list[str]) -> None:
+        self._words = words
+
+    def result(self) -> bool | None:
+        """The condition's value; None if it is undecided, or if words are left over."""
+        value = self._any()
+        return value if not self._words else None
+
+    def _any(self) -> bool | None:
+        value = self._all()
+        while self._take("-o", "||"):
+            other = self._all()
+            value = True if value or other else None if None in (value, other) else False
+        return value
+
+    def _all(self) -> bool | None:
+        value = self._one()
+        while self._take("-a", "&&"):
+            other = self._one()
+            value = False if False in (value, other) else None if None in (value, other) else True
+        return value
+
+    def _one(self) -> bool | None:
+        words = self._words
+        if len(words) > 1 and words[0] == "!":
+            words.pop(0)
+            inner = self._one()
+            return None if inner is None else not inner
+        if len(words) > 2 and words[0] == "(":
+            words.pop(0)
+            inner = self._any()
+            return inner if self._take(")") else None
+        if len(words) >= 3 and _is_comparison(words[1]):
+            left, operator, right = words[:3]
+            del words[:3]
+            return _compare(left, operator, right)
+        if len(words) >= 2 and words[0].startswith("-"):
+            operator, text = words[:2]
+            del words[:2]
+            return _ask(operator, text)
+        return bool(words.pop(0)) if words else False
+
+    def _take(self, *operators: str) -> bool:
+        if self._words and self._words[0] in operators:
+            self._words.pop(0)
+            return True
+        return False
+
+
+def _is_comparison(word: str) -> bool:
+    return word in _NUMBERS or word in ("=", "==", "!=")
+
+
+def _compare(left: str, operator: str, right: str) -> bool | None:
+    if operator in _NUMBERS:
+        try:
+            return _NUMBERS[operator](int(left), int(right))
+        except ValueError:
+            return None
+    return fnmatchcase(left, right) == (operator != "!=")
+
+
+def _ask(operator: str, text: str) -> bool | None:
+    if operator in ("-z", "-n"):
+        return (not text) == (operator == "-z")
+    return None
+
+
+class Substitution:
+    """Command substitution of one script."""
+
+    def __init__(self, variables: Variables, name: str) -> None:
+        self._variables = variables
+        self._name = name
+        self._expander = Expander(variables, self.output)
+
+    def output(self, text: str, line: int) -> str | None:
+        """The output of the command `text` on `line`; None if it would have to be run."""
+        printed = self._of(parse(text, self._name, line), in_chain=False)
+        return None if printed is None else printed.strip()
+
+    def _of(self, node: Node, *, in_chain: bool) -> str | None:
+        """Output of a node; in a chain, a command that would have to be run counts as failed."""
+        match node:
+            case Block((only,)):
+                return self._of(only, in_chain=in_chain)
+            case Chain(first, rest):
+                output = self._of(first, in_chain=True)
+                for operator, other in rest:
+                    if (output is not None) == (operator == "&&"):
+                        output = self._of(other, in_chain=True)
+                return output
+            case Simple(words):
+                return self._of_command(words, in_chain=in_chain)
+        return None
+
+    def _of_command(self, words: tuple[Token, ...], *, in_chain: bool) -> str | None:
+        texts = [field.text for word in words for field in self._expander.fields(word)]
+        printed = _printed([text for text in texts if text != "--"])
+        if printed is None and in_chain:
+            self._variables.note_guess(words)
+        return printed
+
+
+def _printed(words: list[str]) -> str | None:
+    match words:
+        case ["echo", *rest]:
+            return " ".join(word for word in rest if word not in ("-n", "-e"))
+        case ["pwd"]:
+            return "."
+        case ["basename", path, *suffix]:
+            base = posixpath.basename(path.rstrip("/"))
+            return base.removesuffix(suffix[0]) if suffix else base
+        case ["dirname", path]:
+            return posixpath.dirname(path) or "."
+        case ["cd", *_]:
+            return ""
+    return None
+
 
 _ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)(?P<sign>\+?=)(?P<value>.*)", re.DOTALL)
 _DECLARING = {"export", "declare", "local", "readonly", "typeset"}

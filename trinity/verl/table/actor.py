@@ -1,7 +1,6 @@
 """Sections `actor_rollout_ref.model`, `.actor` and `.ref`."""
 
-from trinity.verl.back_end import back_end
-from trinity.verl.row import Row, combined, missing, moved, needless
+from trinity.verl.row import Row, back_end, combined, missing, moved, needless
 from trinity.verl.values import (
     as_list,
     as_optimizer,

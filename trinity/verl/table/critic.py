@@ -1,7 +1,6 @@
 """Sections `critic`, `reward_model`, `reward` and `custom_reward_function`."""
 
-from trinity.verl.back_end import back_end
-from trinity.verl.row import Row, combined, missing, moved, needless
+from trinity.verl.row import Row, back_end, combined, missing, moved, needless
 from trinity.verl.values import as_list, as_optimizer, as_torch_optimizer, same
 
 _OURS = "trainer.critic"

@@ -1,7 +1,6 @@
 """Section `actor_rollout_ref.rollout`."""
 
-from trinity.verl.back_end import back_end
-from trinity.verl.row import Row, combined, missing, moved, needless
+from trinity.verl.row import Row, back_end, combined, missing, moved, needless
 from trinity.verl.values import as_top_k, is_above_one, same
 
 _ROLLOUT = "actor_rollout_ref.rollout"

@@ -1,0 +1,164 @@
+"""`trinity config check`: one paragraph per file."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import typer
+from pydantic import JsonValue
+
+from trinity.cli.output import WORDS, writing
+from trinity.cli.overrides import parse_overrides
+from trinity.config.check import Report, check_file
+from trinity.config.checks.runtime import check_known, check_package
+from trinity.config.docs.explain import MANY, find_keys, json_schema, lines_about
+from trinity.config.docs.resolved import Resolved, resolve
+from trinity.config.docs.template import Wishes, draft
+from trinity.config.loading.yaml import yaml_text
+from trinity.config.schema.base import Status, hidden, shown
+from trinity.errors import UserError
+
+USER_MISTAKE = 2
+LABEL_WIDTH = 11
+
+
+def check_files(paths: Sequence[Path], overrides: Sequence[str], *, strict: bool) -> None:
+    """Prints the report of each file; exits with 2 if one cannot be run."""
+    if not paths:
+        raise UserError("no file is named: give one or more YAML files")
+    values = parse_overrides(overrides)
+    are_good = [_check(path, _checked(path, values), strict) for path in paths]
+    if not all(are_good):
+        raise typer.Exit(USER_MISTAKE)
+
+
+def _checked(path: Path, overrides: Mapping[str, JsonValue]) -> Report:
+    """Checks a file, and that its packages and names exist on this machine."""
+    report = check_file(path, overrides)
+    if report.plan is None:
+        return report
+    errors = list(report.mistakes)
+    for check in (
+        partial(check_package, report.plan.stages[0].config.monitor),
+        partial(check_known, report.plan),
+    ):
+        try:
+            check()
+        except UserError as error:
+            errors.extend(str(error).splitlines())
+    return replace(report, mistakes=tuple(errors))
+
+
+def _check(path: Path, report: Report, strict: bool) -> bool:
+    lines = list(_lines(report))
+    print(f"{path}: {_verdict(report)}")
+    for word, text in lines:
+        print(f"  {word:{LABEL_WIDTH}}{text}")
+    return not report.mistakes and not (strict and report.notices)
+
+
+def _lines(report: Report) -> Iterator[tuple[str, str]]:
+    for error in report.mistakes:
+        yield "error", error
+    for status in (Status.PLANNED, Status.NO_EFFECT, Status.RENAMED):
+        for notice in (notice for notice in report.notices if notice.status is status):
+            place = f"line {notice.line}" if notice.line else "command line"
+            yield WORDS[status], f"{place}: {notice}"
+    for text in report.advice:
+        yield "advice", text
+
+
+def _verdict(report: Report) -> str:
+    counted = [
+        _count(len(report.mistakes), "error"),
+        *(
+            _count(sum(notice.status is status for notice in report.notices), word, word)
+            for status, word in WORDS.items()
+        ),
+        _count(len(report.advice), "advice", "advice"),
+    ]
+    return ", ".join(text for text in counted if text) or "ok"
+
+
+def _count(number: int, word: str, plural: str = "") -> str:
+    return f"{number} {word if number == 1 else plural or word + 's'}" if number else ""
+
+
+def show_file(file: Path, overrides: Sequence[str], *, with_origin: bool) -> None:
+    """Prints the resolved file."""
+    report = _report(file, overrides)
+    resolved = _resolved(report)
+    for notice in report.notices:
+        if notice.status is Status.PLANNED:
+            print(f"# without what is planned: {notice} {notice.place}")
+    tree = hidden("", resolved.tree)
+    print(yaml_text(tree, resolved.origins.get if with_origin else lambda _: None))
+
+
+def show_difference(before: Path, after: Path) -> bool:
+    """Prints lines for each key that acts differently; returns True if there are any."""
+    old, new = _resolved(_report(before, ())), _resolved(_report(after, ()))
+    old_values, new_values = dict(old.leaves()), dict(new.leaves())
+    changed = [
+        key
+        for key in dict.fromkeys((*old_values, *new_values))
+        if old_values.get(key) != new_values.get(key) or (key in old_values) != (key in new_values)
+    ]
+    for key in changed:
+        print(key)
+        for sign, values, origins in (("-", old_values, old), ("+", new_values, new)):
+            if key in values:
+                print(f"  {sign} {shown(key, values[key])}  # {origins.origins[key]}")
+    return bool(changed)
+
+
+def _report(file: Path, overrides: Sequence[str]) -> Report:
+    report = check_file(file, parse_overrides(overrides))
+    if report.mistakes:
+        raise UserError("\n".join(report.mistakes))
+    if report.plan is None:
+        raise UserError(f"{file} cannot be resolved: see `trinity config check {file}`")
+    return report
+
+
+def _resolved(report: Report) -> Resolved:
+    assert report.plan and report.reading
+    return resolve(report.plan, report.reading.source)
+
+
+TERM_WIDTH = 9
+
+
+def explain_key(asked: str) -> None:
+    """Prints the explanation of a key; if many keys end that way, only their names."""
+    found = find_keys(asked)
+    if len(found) > MANY:
+        print(f"{len(found)} keys end with `{asked}`:")
+        for key in found:
+            print(f"  {key.path}")
+        return
+    for position, key in enumerate(found):
+        if position:
+            print()
+        print(key.path)
+        for word, text in lines_about(key):
+            print(f"  {word:{TERM_WIDTH}}{text}" if word else f"  {text}")
+
+
+def print_schema() -> None:
+    """Prints the schema as JSON."""
+    print(json.dumps(json_schema(), indent=1))
+
+
+def write_draft(output: Path, wishes: Wishes) -> None:
+    """Writes the file, unless it exists, and prints what is still to be fixed."""
+    if output.exists():
+        raise UserError(f"{output} exists: give another FILE")
+    with writing(output, "give another FILE"), output.open("x", encoding="utf-8") as file:
+        file.write(draft(wishes))
+    errors = check_file(output).mistakes
+    for error in errors:
+        print(f"fix: {error}")
+    print(f"wrote {output}; next: trinity run --config {output} --dry-run")

@@ -1,0 +1,237 @@
+"""Results of a run, in lines for a person."""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import BaseModel, ValidationError
+
+from trinity.config.loading.load import load_config
+from trinity.config.planning import plan_experiment
+from trinity.config.schema.experiment import Config
+from trinity.errors import UserError
+from trinity.launch.modes import SUFFIX, is_serve, serve_plan
+from trinity.launch.resume import PLAN_FILE, holds_run
+from trinity.local.addresses import home_of
+from trinity.local.reaper import LOCK_FILE, holder
+from trinity.local.run_file import RunningStack, read_running
+from trinity.progress.summary import (
+    FINISHED,
+    SUMMARY_FILE,
+    EvaluationSummary,
+    RunSummary,
+    read_summary,
+)
+
+
+def result_lines(summary: RunSummary) -> Iterator[str]:
+    """Yields the first, best and final evaluation, and the amount of training."""
+    for title, done in (
+        ("first", summary.first_evaluation),
+        ("best", summary.best_evaluation),
+        ("final", summary.final_evaluation),
+    ):
+        if done is not None:
+            yield f"{title:6} evaluation  {_evaluation(done)}"
+    yield (
+        f"{summary.steps} train steps on {summary.experiences:,} experiences "
+        f"({summary.tokens:,} tokens) in {summary.seconds['total']:.0f} s"
+    )
+
+
+def _evaluation(done: EvaluationSummary) -> str:
+    figures = "  ".join(
+        f"{name} {value.mean:.3f} ± {value.standard_error:.3f} (n={value.n})"
+        for name, value in sorted(done.metrics.items())
+    )
+    return f"{done.stage} version {done.version} on {done.taskset}: {figures}"
+
+
+_CHECKPOINT = re.compile(r"step-(\d+)-\d+")
+
+
+class _Stage(BaseModel):
+    name: str
+    total_train_steps: int | None = None
+
+
+class _Plan(BaseModel):
+    """The parts of a plan that are shown, for plans written by any version."""
+
+    label: str
+    stages: tuple[_Stage, ...]
+
+
+def last_summary(job_dir: Path) -> RunSummary | None:
+    """The summary of the last start; None if that was stopped, whatever earlier ones ended with."""
+    try:
+        began = (job_dir / PLAN_FILE).stat().st_mtime_ns
+        if (job_dir / SUMMARY_FILE).stat().st_mtime_ns < began:
+            return None
+    except OSError:
+        return None
+    return read_summary(job_dir)
+
+
+def standing_lines(job_dir: Path) -> Iterator[str]:
+    """Yields the lines of `trinity status` for a run that was started and has stopped.
+
+    Raises: UserError if its plan cannot be read.
+    """
+    plan = _plan(job_dir)
+    summary = last_summary(job_dir)
+    if summary is None:
+        yield f"{plan.label}  stopped: `trinity run` goes on with it"
+    elif summary.state == FINISHED:
+        yield f"{plan.label}  finished"
+    else:
+        yield f"{plan.label}  failed: {summary.reason}; `trinity run` goes on with it"
+    for stage in plan.stages:
+        yield f"  {stage.name}  {_checkpoint(job_dir, stage)}"
+    if summary is not None:
+        yield from result_lines(summary)
+    yield f"in {job_dir}; `trinity view` shows what it explored, `trinity log` what was logged"
+
+
+def _plan(job_dir: Path) -> _Plan:
+    path = job_dir / PLAN_FILE
+    try:
+        return _Plan.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise UserError(f"cannot read {path}, which says what was started: {error}") from error
+
+
+def _checkpoint(job_dir: Path, stage: _Stage) -> str:
+    folders = (job_dir / "stages" / stage.name / "checkpoints").glob("step-*")
+    steps = [int(found[1]) for path in folders if (found := _CHECKPOINT.fullmatch(path.name))]
+    if not steps:
+        return "no checkpoint yet"
+    of = f" of {stage.total_train_steps}" if stage.total_train_steps else ""
+    return f"newest checkpoint: step {max(steps)}{of}"
+
+
+RUN_FILE = "run.json"
+RUN_DEPTHS = ("*/*", "*/*/*")
+"""A run's directory is `<root>/<project>/<name>` or `<root>/<project>/<group>/<name>`."""
+ROOT_VARIABLE = "TRINITY_CHECKPOINT_ROOT_DIR"
+DEFAULT_ROOT = "checkpoints"
+NAMED = 5
+"""Most runs that a message lists."""
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", "-c", help="The run's YAML file.", show_default=False)
+]
+JobDirOption = Annotated[
+    Path | None, typer.Option("--job-dir", help="The run's directory.", show_default=False)
+]
+
+
+def find_run(config: Path | None, job_dir: Path | None) -> tuple[Path, RunningStack]:
+    """Returns the directory of the run, and its running stack.
+
+    Raises: UserError if nothing runs there.
+    """
+    directory = _job_dir(config, job_dir)
+    running = _running(directory)
+    if running is None:
+        raise UserError(f"no run is going on in {directory}{_why_not(directory)}")
+    return directory, running
+
+
+def running_in(directory: Path) -> RunningStack | None:
+    """Returns the stack that runs there; None if the run has stopped.
+
+    Raises: UserError if no run was started, or if one is being started or stopped.
+    """
+    running = _running(directory)
+    if running is None and (holder(directory) is not None or not holds_run(directory)):
+        raise UserError(f"no run is going on in {directory}{_why_not(directory)}")
+    return running
+
+
+def find_job(config: Path | None, job_dir: Path | None) -> Path:
+    """Returns the directory of the run, running or stopped."""
+    return _job_dir(config, job_dir)
+
+
+def _why_not(directory: Path) -> str:
+    """Explains why no run is going on, as the end of a sentence."""
+    if (process := holder(directory)) is not None:
+        return f" yet, or any more: process {process} starts or stops one; ask again in a moment"
+    if not holds_run(directory):
+        return ": none was started there; give its --config or its --job-dir"
+    summary = last_summary(directory)
+    if summary is None:
+        return ": it has stopped; `trinity run` goes on with it"
+    if summary.state == FINISHED:
+        return ": it is finished; `trinity run` shows its results again"
+    return f": it has failed ({summary.reason}); `trinity run` goes on with it"
+
+
+def _job_dir(config: Path | None, job_dir: Path | None) -> Path:
+    if job_dir is not None:
+        if job_dir.is_file():
+            raise UserError(f"{job_dir} is a file: give the run's directory as `--job-dir`")
+        return job_dir
+    if config is not None:
+        return _run_of(load_config(config))
+    return _only_run(Path(os.environ.get(ROOT_VARIABLE, DEFAULT_ROOT)))
+
+
+def _run_of(config: Config) -> Path:
+    """The directory of a configuration's run, or of one made from it, such as a trial."""
+    plan = plan_experiment(config)
+    if is_serve(plan):
+        return serve_plan(plan).job_path
+    own = plan.job_path
+    derived = [path.parent for path in own.parent.glob(f"{config.name}-*/{RUN_FILE}")]
+    found = [path for path in (own, *sorted(derived)) if _running(path) is not None]
+    if len(found) > 1:  # a file that trains means the run, not the one that serves it
+        found = [path for path in found if path.name != f"{own.name}{SUFFIX}"]
+    return _single(found) if found else own
+
+
+def _only_run(root: Path) -> Path:
+    """The directory of the only running run below `root`, or else of the only run."""
+    if found := [path for path in _having(root, RUN_FILE) if _running(path) is not None]:
+        return _single(found)
+    if found := [path for path in _having(root, LOCK_FILE) if holder(path) is not None]:
+        return found[0]  # being started or stopped; the caller reports that
+    stopped = sorted(_having(root, PLAN_FILE), key=_began, reverse=True)
+    if not stopped:
+        raise UserError(f"no run was started below {root}: give its --config or its --job-dir")
+    if len(stopped) > 1:
+        named = ", ".join(str(path) for path in stopped[:NAMED])
+        more = f" and {len(stopped) - NAMED} more" if len(stopped) > NAMED else ""
+        raise UserError(
+            f"no run is going on below {root}: give the --job-dir of one that has stopped, the "
+            f"newest first: {named}{more}"
+        )
+    return stopped[0]
+
+
+def _having(root: Path, name: str) -> list[Path]:
+    """Directories of runs that hold a file of this name."""
+    return sorted(path.parent for depth in RUN_DEPTHS for path in root.glob(f"{depth}/{name}"))
+
+
+def _began(job_dir: Path) -> float:
+    return (job_dir / PLAN_FILE).stat().st_mtime
+
+
+def _single(found: list[Path]) -> Path:
+    if len(found) > 1:
+        listed = ", ".join(str(path) for path in found)
+        raise UserError(f"several runs are going on ({listed}): give one's --job-dir")
+    return found[0]
+
+
+def _running(directory: Path) -> RunningStack | None:
+    """The stack that runs there; None also for a stale file of a killed launcher."""
+    try:
+        return read_running(home_of(directory))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"cannot read {directory / RUN_FILE}: {error}") from error

@@ -1,0 +1,378 @@
+"""The result of a diagnosis."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from trinity.diagnosis.snapshot import NEVER_ANSWERS, Condition, Member, Part, Reply, Snapshot, Wait
+
+
+class State(StrEnum):
+    """The state of a run."""
+
+    WORKING = "working"
+    HELD = "held"
+    """Something has to end or to be fixed before it continues."""
+    BROKEN = "broken"
+    """The same, because a part does not work."""
+    OVER = "over"
+    """It has failed or was cancelled."""
+    IDLE = "idle"
+    """There is nothing to do."""
+
+
+HEALTHY = (State.WORKING, State.IDLE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """One cause, named in a sentence or two."""
+
+    state: State
+    cause: str
+    """Distinguishes causes, whatever durations their sentences mention."""
+    text: str
+    owner: str = ""
+    """The waiting part, if it waits for slow work of its own."""
+    notes: tuple[str, ...] = ()
+    """Facts worth knowing that do not hold up the run."""
+
+    @property
+    def is_healthy(self) -> bool:
+        """True if no action is needed."""
+        return self.state in HEALTHY
+
+
+TITLES = {
+    "postgres": "Postgres",
+    "nats": "the broker (NATS)",
+    "ranks": "the ranks",
+    "workflow": "a workflow",
+    "engine": "the engine",
+    "files": "weights files",
+    "reader": "the reader of a taskset",
+    "advantage function": "the advantage function",
+    "another trainer": "another trainer",
+    "rewards": "rewards from outside",
+    "tasks": "tasks from outside",
+}
+PART_OF = {"database": "postgres", "broker": "nats"}
+"""Parts by the names that waits use."""
+
+
+def title(name: str) -> str:
+    """Returns `the buffer`, `Postgres`."""
+    return TITLES.get(PART_OF.get(name, name), f"the {name}")
+
+
+def duration(seconds: float) -> str:
+    """Returns `12 s`, `3 min 20 s`."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def log_of(part: Part | None) -> str:
+    """Returns the log's path as the end of a sentence."""
+    return f"; its log is {part.log_file}" if part is not None and part.log_file else ""
+
+
+def sentence(text: str) -> str:
+    """Capitalizes the text and ends it with a full stop."""
+    return text[:1].upper() + text[1:].rstrip(".") + "."
+
+
+RESTARTS = "the supervisor starts it again by itself, a few times before it ends the run"
+WHAT_HELPS = {
+    "postgres": "the run goes on by itself when the database is back",
+    "nats": "the run goes on by itself when the broker is back",
+    "synchronizer": "the run goes on by itself when it is back",
+    "buffer": "the run goes on by itself when it is back",
+    "trainer": "a new one goes on from the newest checkpoint",
+    "explorer": "what it held goes to the next one when its leases run out",
+}
+RANK_RESTART = "after `synchronizer.sync_timeout` the trainer restarts its ranks"
+
+
+def find_broken(snapshot: Snapshot) -> Verdict | None:
+    """Returns the first part that does not work; later ones may only suffer from it."""
+    for part in _suspects(snapshot):
+        fault = fault_of(part)
+        if fault:
+            return Verdict(
+                state=State.BROKEN,
+                cause=f"{part.name} {part.condition} {part.reply}",
+                text=sentence(
+                    f"the run waits for {title(part.name)}: {fault}{_sufferer(part, snapshot)}. "
+                    f"{_advice_for_broken(part)}{log_of(part)}"
+                ),
+            )
+    return next(filter(None, map(_stopped_child, snapshot.parts)), None)
+
+
+def _suspects(snapshot: Snapshot) -> list[Part]:
+    """Returns the parts in order; if a process is gone or stopped, silent ones come last."""
+    if not any(part.condition in NEVER_ANSWERS for part in snapshot.parts):
+        return list(snapshot.parts)
+    return sorted(snapshot.parts, key=_is_slow_at_most)
+
+
+def _is_slow_at_most(part: Part) -> bool:
+    return part.condition not in NEVER_ANSWERS and part.reply is Reply.SILENT
+
+
+def fault_of(part: Part) -> str:
+    """Describes the fault of a part; empty if there is none."""
+    if part.condition is Condition.GONE:
+        return _gone(part.pid, part.last_words)
+    if part.condition is Condition.STOPPED:
+        return f"its process {part.pid} is stopped"
+    if part.died is not None and part.reply is not Reply.ANSWERS:
+        return f"{_gone(part.died.pid, part.died.last_words)}; process {part.pid} starts"
+    if part.reply is Reply.REFUSES:
+        return part.detail or f"{part.address} refuses connections"
+    if part.reply is Reply.SILENT and not part.is_busy:
+        return part.detail or f"{part.address} takes connections and does not answer"
+    return ""
+
+
+def restarts(snapshot: Snapshot) -> tuple[str, ...]:
+    """Describes the parts that were restarted recently, and why; they answer."""
+    return tuple(
+        sentence(
+            f"{title(part.name)} was started again {duration(part.died.seconds_ago)} ago: "
+            f"{_gone(part.died.pid, part.died.last_words)}"
+        )
+        for part in snapshot.parts
+        if part.died is not None
+    )
+
+
+def _gone(pid: int, last_words: str) -> str:
+    words = f" (its last words: {last_words})" if last_words else ""
+    return f"its process {pid} is gone{words}"
+
+
+def _sufferer(part: Part, snapshot: Snapshot) -> str:
+    """Returns the longest wait for the part, as far as it is known."""
+    waits = [
+        wait
+        for member in snapshot.members or ()
+        for wait in member.waits
+        if PART_OF.get(wait.waits_for, wait.waits_for) == part.name
+    ]
+    longest: Wait | None = max(waits, key=lambda wait: wait.waited_seconds, default=None)
+    if longest is None:
+        return ""
+    return f", {title(longest.owner)} has waited {duration(longest.waited_seconds)} for it"
+
+
+def _advice_for_broken(part: Part) -> str:
+    helps = WHAT_HELPS[part.name]
+    if part.condition is Condition.STOPPED:
+        return f"`kill -CONT {part.pid}` lets it go on, `kill -KILL {part.pid}` has it restarted"
+    if part.condition is Condition.FOREIGN:
+        return f"Start it again: {helps}"
+    if part.condition is Condition.GONE or part.reply is Reply.REFUSES:
+        return f"{RESTARTS[:1].upper()}{RESTARTS[1:]}; {helps}"
+    return f"If this lasts, `kill -KILL {part.pid}` has it restarted; {helps}"
+
+
+def _stopped_child(part: Part) -> Verdict | None:
+    """Finds a stopped rank or engine of a service that itself answers."""
+    for pid, name in part.stopped.items():
+        alone = f"; or wait: {RANK_RESTART}" if part.name == "trainer" else ""
+        return Verdict(
+            state=State.BROKEN,
+            cause=f"{part.name} child stopped",
+            text=sentence(
+                f"the run waits for {title(part.name)}: its process {pid} ({name}) is stopped. "
+                f"`kill -CONT {pid}` lets it go on{alone}{log_of(part)}"
+            ),
+        )
+    return None
+
+
+def find_busy(snapshot: Snapshot, *names: str) -> Verdict | None:
+    """Returns a verdict on the first busy one of these parts; it may answer soon."""
+    for part in snapshot.parts:
+        if part.is_busy and part.name in names:
+            return Verdict(
+                state=State.HELD,
+                cause=f"{part.name} busy",
+                text=f"{_describe(part)} {sentence(_advice_for_busy(part) + log_of(part))}",
+            )
+    return None
+
+
+def busy_notes(snapshot: Snapshot) -> tuple[str, ...]:
+    """Describes busy parts that do not hold up the run now."""
+    return tuple(_describe(part) for part in snapshot.parts if part.is_busy)
+
+
+def _describe(part: Part) -> str:
+    demand = part.demand
+    return sentence(
+        f"{title(part.name)} lives and is slow to answer: in the {part.asked_seconds:.0f} s that "
+        f"it was given, its process {part.pid} worked for {demand.worked_seconds:.1f} s and waited "
+        f"for a processor for {demand.queued_seconds:.1f} s"
+    )
+
+
+def _advice_for_busy(part: Part) -> str:
+    if part.demand.is_starved:
+        return "there is more work than processors here: ask again in a moment, or end other work"
+    return f"ask again in a moment; if this lasts, `kill -KILL {part.pid}` has it restarted"
+
+
+SILENT = ("does not answer", "has not answered", "it says nothing", "cannot be followed")
+"""Wording of waits for a part that gives no answer at all."""
+CALLED = "{}: "
+"""Prefix of call errors: the called part's name."""
+UNHEARD_SECONDS = 6.0
+"""Three missed heartbeats."""
+ADVICE = "look at the network between the two"
+
+
+def is_for_an_answer(wait: Wait) -> bool:
+    """Returns true if the wait is for any answer at all, not for a certain state."""
+    called = CALLED.format(wait.waits_for)
+    return called in wait.reason or any(word in wait.reason for word in SILENT)
+
+
+def link_hint(snapshot: Snapshot, wait: Wait) -> str:
+    """Returns a hint for a wait for a part that answers others; empty if it does not."""
+    part = snapshot.part(PART_OF.get(wait.waits_for, wait.waits_for))
+    if part is None or part.reply is not Reply.ANSWERS or not is_for_an_answer(wait):
+        return ""
+    return f"; {title(part.name)} answers here: {ADVICE}"
+
+
+def find_unheard(snapshot: Snapshot) -> Verdict | None:
+    """Finds a part that the stage needs and the synchronizer does not hear, though both are up."""
+    running = snapshot.running
+    for part in _unheard(snapshot):
+        if running is not None and part.name in running.roles:
+            return Verdict(
+                state=State.BROKEN,
+                cause=f"{part.name} unheard",
+                text=sentence(
+                    f"the run waits for {title(part.name)}: {_describe_cut(part, snapshot)}"
+                ),
+            )
+    return None
+
+
+def unheard_notes(snapshot: Snapshot) -> tuple[str, ...]:
+    """Describes unheard parts, whose waits are not visible now."""
+    return tuple(sentence(_describe_cut(part, snapshot)) for part in _unheard(snapshot))
+
+
+def _unheard(snapshot: Snapshot) -> list[Part]:
+    """Returns the unheard parts; if no member is heard at all, the synchronizer was away."""
+    heard = [member.silent_seconds for member in snapshot.members or ()]
+    if not heard or min(heard) > UNHEARD_SECONDS:
+        return []
+    return [part for part in snapshot.parts if _silence(part, snapshot) > UNHEARD_SECONDS]
+
+
+def _describe_cut(part: Part, snapshot: Snapshot) -> str:
+    silence = duration(_silence(part, snapshot))
+    return (
+        f"the synchronizer has not heard of {title(part.name)} for {silence}, "
+        f"and both answer here: {ADVICE}"
+    )
+
+
+def _silence(part: Part, snapshot: Snapshot) -> float:
+    """Returns the silence of the newest member at this part's address; 0 if there is none."""
+    there = [member for member in snapshot.members or () if _is_at(member, part)]
+    if part.reply is not Reply.ANSWERS:
+        return 0.0
+    return min((member.silent_seconds for member in there), default=0.0)
+
+
+def _is_at(member: Member, part: Part) -> bool:
+    return member.role == part.name and member.address == part.address
+
+
+LIVE_SECONDS = 10.0
+"""A member silent for longer says nothing about the current state."""
+ROLES = ("trainer", "buffer", "explorer")
+OUTSIDE = {"wait for rewards that come later": "rewards", "waits until the queue": "tasks"}
+"""Causes outside of the run (people or programs), by the buffer's wording."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chain:
+    """Waits, each for the owner of the next; the target of the last one does not wait."""
+
+    links: tuple[Wait, ...]
+    end: str
+    """The target of the last wait."""
+
+    @property
+    def root(self) -> Wait | None:
+        """The wait that all others depend on."""
+        return self.links[-1] if self.links else None
+
+
+def follow(snapshot: Snapshot) -> Chain:
+    """Follows the waits from the trainer, or from the explorer if no trainer is at work."""
+    links: list[Wait] = []
+    seen: set[str] = set()
+    owner = "trainer" if _at_work(snapshot, "trainer") else "explorer"
+    while owner in ROLES and owner not in seen:
+        seen.add(owner)
+        wait = _decisive(live_members(snapshot, owner))
+        if wait is None:
+            break
+        links.append(wait)
+        owner = _next(snapshot, wait)
+    return Chain(links=tuple(links), end=owner)
+
+
+def live_members(snapshot: Snapshot, role: str) -> list[Member]:
+    """Returns the role's live members on the running experiment or on none, one per address."""
+    running = snapshot.running
+    own = (running.id if running else "", "")
+    newest: dict[str, Member] = {}
+    for member in snapshot.members or ():
+        if member.role != role or member.silent_seconds > LIVE_SECONDS:
+            continue
+        known = newest.get(member.address)
+        if known is None or member.silent_seconds < known.silent_seconds:
+            newest[member.address] = member
+    return [member for member in newest.values() if member.experiment_id in own]
+
+
+def _at_work(snapshot: Snapshot, role: str) -> bool:
+    return any(member.experiment_id for member in live_members(snapshot, role))
+
+
+def _decisive(members: list[Member]) -> Wait | None:
+    """Returns the longest wait; waits for work or for a batch count only if there is no other."""
+    waits = [wait for member in members for wait in member.waits]
+    others = [wait for wait in waits if wait.waits_for != "buffer" or is_for_an_answer(wait)]
+    return max(others or waits, key=lambda wait: wait.waited_seconds, default=None)
+
+
+def _next(snapshot: Snapshot, wait: Wait) -> str:
+    """Returns the part that must act so that this wait ends."""
+    for words, what in OUTSIDE.items():
+        if words in wait.reason:
+            return what
+    if wait.waits_for != "buffer" or is_for_an_answer(wait):
+        return wait.waits_for
+    if _decisive(live_members(snapshot, "buffer")) is not None:
+        return "buffer"
+    running = snapshot.running
+    if wait.owner == "trainer":
+        return "explorer" if running is not None and "explorer" in running.roles else "buffer"
+    return "trainer" if _at_work(snapshot, "trainer") and _is_idle(wait) else "buffer"
+
+
+def _is_idle(wait: Wait) -> bool:
+    """Returns false for an explorer with uncommitted results: it waits for the buffer itself."""
+    return "to be committed" not in wait.reason

@@ -1,0 +1,152 @@
+"""Opens what a job has stored, through its running stack or one started for the purpose."""
+
+import asyncio
+import contextlib
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import grpc
+
+from trinity.api.v1 import buffer_pb2, query_pb2, synchronizer_pb2
+from trinity.api.v1.query_pb2_grpc import QueryServiceStub
+from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
+from trinity.config.error_collector import did_you_mean
+from trinity.errors import RunFailed, Unauthenticated, Unavailable, UserError
+from trinity.launch.resume import PLAN_FILE
+from trinity.local.addresses import ServiceAddresses, home_of
+from trinity.local.infrastructure import Launchable
+from trinity.local.run_file import read_running
+from trinity.local.services import Surroundings, four_services
+from trinity.local.stack import LocalStack
+from trinity.rpc.channel import open_channel
+from trinity.rpc.errors import error_of
+from trinity.rpc.limits import CALL_SECONDS
+
+T = TypeVar("T")
+START_SECONDS = 30.0
+RETRY_SECONDS = 0.2
+NEEDED = ("synchronizer", "buffer")
+"""The services that read the store."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """The stored data of one experiment."""
+
+    queries: QueryServiceStub
+    label: str
+    stages: tuple[query_pb2.StoredStage, ...]
+    """In the order in which they were opened."""
+
+    def key(self, stage: str | None) -> buffer_pb2.StageKey:
+        """Returns the key of the named stage; by default the last with samples, or the last.
+
+        Raises: UserError when there is no such stage.
+        """
+        return self.stage(stage).key
+
+    def stage(self, name: str | None) -> query_pb2.StoredStage:
+        """Returns the same stage with what it holds."""
+        if name is None:
+            holding = [stage for stage in self.stages if stage.counts]
+            return (holding or self.stages)[-1]
+        for stage in self.stages:
+            if stage.key.stage == name:
+                return stage
+        names = [stage.key.stage for stage in self.stages]
+        raise UserError(f"{self.label} has no stage {name!r}{did_you_mean(name, names)}")
+
+
+@contextlib.asynccontextmanager
+async def opened(job_dir: Path) -> AsyncIterator[Stored]:
+    """Opens the job's stored experiment within the block.
+
+    Raises: UserError when there is no job; RpcError, in the block too, when a query fails.
+    """
+    tenant, label = _experiment_of(job_dir)
+    async with answering(job_dir) as addresses:
+        try:
+            experiment_id = await _find(addresses, tenant, label)
+            async with open_channel(addresses.buffer, addresses.security) as channel:
+                yield await _stored(QueryServiceStub(channel), label, experiment_id)
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error) from error
+
+
+def _experiment_of(job_dir: Path) -> tuple[str, str]:
+    """Returns tenant and label."""
+    path = job_dir / PLAN_FILE
+    try:
+        plan = json.loads(path.read_text())
+        return plan["tenant"], plan["label"]
+    except FileNotFoundError:
+        raise UserError(f"{job_dir} holds no run: give its --config or its --job-dir") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"cannot read {path}: {error}") from error
+
+
+@contextlib.asynccontextmanager
+async def answering(job_dir: Path) -> AsyncIterator[ServiceAddresses]:
+    """Yields the addresses of the job's services, which are started for the block if necessary."""
+    home = home_of(job_dir)
+    if (running := read_running(home)) is not None:
+        yield running.addresses
+        return
+    sys.stderr.write(f"{job_dir} has stopped: opening it\n")
+    async with LocalStack(job_dir=home, services=_only_needed) as stack:
+        yield stack.addresses
+
+
+def _only_needed(around: Surroundings) -> list[Launchable]:
+    return [service for service in four_services(around) if service.spec.name in NEEDED]
+
+
+async def _find(addresses: ServiceAddresses, tenant: str, label: str) -> str:
+    async with open_channel(addresses.synchronizer, addresses.security) as channel:
+        status: synchronizer_pb2.GetStatusResponse = await SynchronizerServiceStub(
+            channel
+        ).GetStatus(synchronizer_pb2.GetStatusRequest(label=label), timeout=CALL_SECONDS)
+    for experiment in status.experiments:
+        if (experiment.tenant, experiment.label) == (tenant, label):
+            return experiment.id
+    raise UserError(f"{label} was prepared and never started: nothing is stored")
+
+
+async def _stored(queries: QueryServiceStub, label: str, experiment_id: str) -> Stored:
+    answer = await patiently(partial(_list_stages, queries, experiment_id))
+    if not answer.stages:
+        raise RunFailed(f"{label} has stored nothing yet")
+    return Stored(queries=queries, label=label, stages=tuple(answer.stages))
+
+
+async def _list_stages(
+    queries: QueryServiceStub, experiment_id: str
+) -> query_pb2.ListStagesResponse:
+    request = query_pb2.ListStagesRequest(experiment_id=experiment_id)
+    try:
+        answer: query_pb2.ListStagesResponse = await queries.ListStages(
+            request, timeout=CALL_SECONDS
+        )
+    except grpc.aio.AioRpcError as error:
+        raise error_of(error) from error
+    return answer
+
+
+async def patiently(call: Callable[[], Awaitable[T]]) -> T:
+    """Retries until a buffer that was just started has its database and schema."""
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            return await call()
+        except Unauthenticated:
+            raise
+        except Unavailable:
+            if time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(RETRY_SECONDS)

@@ -1,0 +1,167 @@
+"""Progress of the services while there are no steps to show yet: models take long to load."""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn, Protocol
+
+import grpc
+
+from trinity.api.v1 import synchronizer_pb2, synchronizer_pb2_grpc
+from trinity.diagnosis.diagnose import diagnose
+from trinity.diagnosis.gather import gather
+from trinity.diagnosis.rules import State, Verdict, duration
+from trinity.diagnosis.snapshot import Snapshot
+from trinity.errors import RunFailed
+from trinity.local.run_file import read_running
+from trinity.progress.view import RunView
+from trinity.rpc.limits import CALL_SECONDS
+
+POLL_SECONDS = 0.5
+PREPARING = ("starting the engine", "starting the ranks", "opening the stage", "loading the model")
+SERVING = "serving at "
+"""Prefix of the activity that gives a served model's address."""
+ROLES = {synchronizer_pb2.ROLE_EXPLORER: "explorer", synchronizer_pb2.ROLE_TRAINER: "trainer"}
+SAID_AGAIN_SECONDS = 5.0
+"""Time until the first repeated report; each later one takes twice as long."""
+
+
+class Says(Protocol):
+    """A receiver of lines for the user."""
+
+    def say(self, text: str) -> None:
+        """Shows one line."""
+
+
+@dataclass(slots=True)
+class Preparation:
+    """A member's work before it is ready."""
+
+    activity: str
+    since: float
+    next_said: float
+
+
+@dataclass(slots=True)
+class Preparations:
+    """The members that are starting up, since when, and what was reported of them."""
+
+    reporter: Says
+    _by_member: dict[str, Preparation] = field(default_factory=dict)
+    _served: dict[str, str] = field(default_factory=dict)
+
+    def take(self, member: synchronizer_pb2.Member, now: float) -> None:
+        """Reports that a member starts something, still does it, or is ready."""
+        role = ROLES.get(member.role)
+        if role is None:
+            return
+        if member.activity not in PREPARING:
+            if (over := self._by_member.pop(member.id, None)) is not None:
+                self.reporter.say(f"{role}: ready after {duration(now - over.since)}")
+            self._say_served(role, member)
+            return
+        preparation = self._by_member.setdefault(
+            member.id, Preparation(activity="", since=now, next_said=now + SAID_AGAIN_SECONDS)
+        )
+        if preparation.activity != member.activity:
+            preparation.activity = member.activity
+            self.reporter.say(f"{role}: {member.activity}")
+        elif now >= preparation.next_said:
+            lasted = now - preparation.since
+            preparation.next_said = now + lasted
+            self.reporter.say(f"{role}: still {member.activity}, after {duration(lasted)}")
+
+    def _say_served(self, role: str, member: synchronizer_pb2.Member) -> None:
+        """Reports the address of a served model whenever it changes."""
+        if not member.activity.startswith(SERVING):
+            return
+        if self._served.get(member.id) != member.activity:
+            self._served[member.id] = member.activity
+            self.reporter.say(f"{role}: {member.activity}")
+
+
+async def say_preparations(
+    synchronizer: synchronizer_pb2_grpc.SynchronizerServiceStub, reporter: Says
+) -> NoReturn:
+    """Reports what members prepare while they do; never returns."""
+    preparations = Preparations(reporter)
+    while True:
+        try:
+            answer: synchronizer_pb2.GetStatusResponse = await synchronizer.GetStatus(
+                synchronizer_pb2.GetStatusRequest(), timeout=CALL_SECONDS
+            )
+        except grpc.aio.AioRpcError:
+            pass  # a restart of the synchronizer, which others report
+        else:
+            for member in answer.members:
+                preparations.take(member, time.monotonic())
+        await asyncio.sleep(POLL_SECONDS)
+
+
+LOOK_SECONDS = 2.0
+SAID_AFTER_SECONDS = 10.0
+GRACE_SECONDS = 30.0
+"""Services whose waits time out end the run themselves, as far as they can."""
+WORKING = Verdict(state=State.WORKING, cause="", text="")
+
+
+@dataclass(slots=True)
+class Holdups:
+    """The current cause of a stall, its start, and whether it was reported."""
+
+    reporter: Says
+    patience_seconds: float
+    """Time that a part may stay broken before the run fails: the services may not notice."""
+    _cause: str = ""
+    _since: float = 0.0
+    _is_said: bool = False
+
+    def take(self, verdict: Verdict, now: float) -> None:
+        """Reports a stall that begins or ends.
+
+        Raises: RunFailed when a part is broken for longer than the limit.
+        """
+        if verdict.cause != self._cause or verdict.is_healthy:
+            self._over(now)
+            self._cause, self._since = verdict.cause, now
+        if verdict.is_healthy:
+            return
+        lasted = now - self._since
+        if lasted >= SAID_AFTER_SECONDS and not self._is_said:
+            self._is_said = True
+            self.reporter.say(f"held up: {verdict.text}")
+        if verdict.state is State.BROKEN and lasted >= self.patience_seconds:
+            raise RunFailed(f"no progress for {duration(lasted)}: {verdict.text}")
+
+    def _over(self, now: float) -> None:
+        if self._is_said:
+            self.reporter.say(f"no longer held up: that lasted {duration(now - self._since)}")
+        self._is_said = False
+
+
+def untold(verdict: Verdict, snapshot: Snapshot) -> Verdict:
+    """Leaves out what `say_preparations` reports itself: a model that takes long to load."""
+    preparing = (member.role for member in snapshot.members or () if member.activity in PREPARING)
+    if verdict.state is State.HELD and verdict.owner in preparing:
+        return WORKING
+    return verdict
+
+
+async def say_holdups(
+    job_dir: Path, view: RunView, reporter: Says, sync_timeout: float
+) -> NoReturn:
+    """Checks the run whenever it reports nothing new; never returns.
+
+    Raises: RunFailed when nothing can make it continue.
+    """
+    holdups = Holdups(reporter, sync_timeout + GRACE_SECONDS)
+    seen = -1
+    while True:
+        if seen != view.last_event:
+            seen, verdict = view.last_event, WORKING
+        elif (running := read_running(job_dir)) is not None:
+            snapshot = await gather(running, job_dir)
+            verdict = untold(diagnose(snapshot), snapshot)
+        holdups.take(verdict, time.monotonic())
+        await asyncio.sleep(LOOK_SECONDS)

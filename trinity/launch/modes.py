@@ -1,0 +1,176 @@
+"""Evaluates the checkpoints of a run, as an experiment of its own in the run's database."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
+from trinity.config.plan.parts import BenchedRun, ServedRun
+from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
+from trinity.config.plan.stored_rollouts import UNKNOWN
+from trinity.config.schema.base import hidden
+from trinity.errors import UserError
+from trinity.launch.resume import PLAN_FILE, digest_of_fixed, holds_run
+from trinity.launch.stored_runs import StoredRun
+from trinity.progress.summary import read_finished
+from trinity.security.credentials import VARIABLE, Security
+from trinity.security.loopback import is_loopback
+
+FOLDER = "bench"
+EVALUATED_BY = (
+    "eval_tasksets",
+    "chat_template",
+    "max_model_len",
+    "max_prompt_tokens",
+    "max_response_tokens",
+    "min_response_tokens",
+)
+CHECKPOINT = re.compile(r"step-(\d+)-\d+")
+
+
+def is_bench(plan: ExperimentPlan) -> bool:
+    """Returns true when the plan evaluates checkpoints."""
+    return any(stage.mode == "bench" and stage.needs_training for stage in plan.stages)
+
+
+def bench_plan(plan: ExperimentPlan) -> ExperimentPlan:
+    """Returns the stages of mode bench, with their own directory inside the run's.
+
+    The directory is named by the newest checkpoint and the settings: more training or other
+    tasksets make another one, in which only what is new is evaluated.
+
+    Raises: UserError when there is nothing to evaluate or with.
+    """
+    if not holds_run(plan.job_path):
+        raise UserError(
+            f"{plan.job_dir} holds no run whose checkpoints could be evaluated: train it first, "
+            "then start it with `mode=bench`"
+        )
+    stages = [stage for stage in plan.stages if stage.mode == "bench" and stage.needs_training]
+    newest = "-".join(str(_newest_checkpoint(plan, stage)) for stage in stages)
+    which = "newest" if stages[0].config.explorer.bench_on_latest_checkpoint else "step"
+    settings = digest_of_fixed(plan.model_copy(update={"stages": tuple(stages)}))
+    name = f"{which}-{newest}-{settings}"
+    known = list(_known_versions(plan, name))
+    made = [
+        stage.model_copy(update={"index": index, "benched": _benched(stage, known)})
+        for index, stage in enumerate(stages)
+    ]
+    return plan.model_copy(
+        update={
+            "label": f"{plan.label}-{FOLDER}-{name}",
+            "job_dir": str(plan.job_path / FOLDER / name),
+            "stages": tuple(made),
+        }
+    )
+
+
+def _newest_checkpoint(plan: ExperimentPlan, stage: StagePlan) -> int:
+    if not stage.eval_tasksets:
+        raise UserError(
+            f"stage `{stage.name}`: `buffer.explorer_input.eval_tasksets` is missing: "
+            "`mode: bench` evaluates checkpoints on them"
+        )
+    folder = plan.job_path / "stages" / stage.name / "checkpoints"
+    names = [folder_entry.name for folder_entry in folder.iterdir()] if folder.is_dir() else []
+    steps = [int(found[1]) for name in names if (found := CHECKPOINT.fullmatch(name))]
+    if not steps:
+        raise UserError(
+            f"stage `{stage.name}` of the run in {plan.job_dir} has no checkpoint: give the stage "
+            "the name it has there, or train with `trainer.save_interval`"
+        )
+    return max(steps)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    stage: str
+    version: int
+    how: str
+
+
+def _known_versions(plan: ExperimentPlan, name: str) -> Iterator[_Known]:
+    """Yields the versions that earlier starts have evaluated, and with which settings."""
+    for folder in sorted((plan.job_path / FOLDER).glob("*")):
+        summary = read_finished(folder) if folder.name != name else None
+        if summary is None:
+            continue
+        stored = ExperimentPlan.model_validate_json((folder / PLAN_FILE).read_bytes())
+        digests = {stage.name: _how(stage) for stage in stored.stages}
+        for stage in summary.stages:
+            for version in {done.version for done in stage.evaluations}:
+                yield _Known(stage.name, version, digests[stage.name])
+
+
+def _how(stage: StagePlan) -> str:
+    """Returns the settings that an evaluation's metrics depend on, besides the weights."""
+    values = stage.model_dump(mode="json", include=set(EVALUATED_BY))
+    return json.dumps(hidden("", values))
+
+
+def _benched(stage: StagePlan, known: list[_Known]) -> BenchedRun:
+    versions = {
+        entry.version for entry in known if (entry.stage, entry.how) == (stage.name, _how(stage))
+    }
+    return BenchedRun(
+        experiment_id=UNKNOWN, stage=stage.name, known_versions=tuple(sorted(versions))
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchSource:
+    """Adds to a plan what only the running stack knows."""
+
+    run: StoredRun
+
+    async def complete(
+        self, synchronizer: SynchronizerServiceStub, made: ExperimentPlan
+    ) -> ExperimentPlan:
+        """Returns the plan with the run's id and the weights that its stages started from."""
+        experiment = await self.run.experiment(synchronizer)
+        made.job_path.mkdir(parents=True, exist_ok=True)
+        stages = []
+        for stage in made.stages:
+            assert stage.benched is not None, "it is a plan of this module"
+            benched = stage.benched.model_copy(update={"experiment_id": experiment.id})
+            began = self.run.as_it_began(experiment, stage)
+            stages.append(began.model_copy(update={"benched": benched}))
+        return made.model_copy(update={"stages": tuple(stages)})
+
+
+SUFFIX = "-serve"
+
+
+def is_serve(plan: ExperimentPlan) -> bool:
+    """Returns true when the plan serves a model."""
+    return any(stage.mode == "serve" for stage in plan.stages)
+
+
+def serve_plan(plan: ExperimentPlan) -> ExperimentPlan:
+    """Uses a directory beside the run's: the run may continue, or not exist yet."""
+    [stage] = plan.stages
+    served = ServedRun(job_dir=plan.job_dir)
+    return plan.model_copy(
+        update={
+            "label": f"{plan.label}{SUFFIX}",
+            "job_dir": f"{plan.job_dir}{SUFFIX}",
+            "stages": (stage.model_copy(update={"served": served}),),
+        }
+    )
+
+
+def check_reach(plan: ExperimentPlan, *, secure: bool) -> None:
+    """Refuses an address that other machines reach without certificates and tokens.
+
+    Raises: UserError.
+    """
+    if not is_serve(plan) or secure or Security.from_environment().is_on:
+        return
+    host = plan.stages[0].config.explorer.listen_address
+    if not is_loopback(host):
+        raise UserError(
+            f"refusing to serve at `explorer.listen_address: {host}`, where other machines reach "
+            "it, without TLS and tokens: use 127.0.0.1, start it with `trinity run --secure`, or "
+            f"set {VARIABLE} to a folder that `trinity certs` has made"
+        )

@@ -1,0 +1,114 @@
+"""Generated passwords and the addresses that contain them, in files that only their owner reads."""
+
+import hashlib
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from trinity.errors import UserError
+from trinity.security.credentials import PLAIN, Security
+
+
+@dataclass(frozen=True, slots=True)
+class SecretFiles:
+    """A folder of secrets; a password is generated once and reused at later starts."""
+
+    folder: Path
+
+    def password(self, name: str) -> str:
+        path = self.folder / f"{name}-password"
+        if not path.exists() or not path.stat().st_size:
+            self.write(path.name, secrets.token_hex(24))
+        return path.read_text().strip()
+
+    def write(self, name: str, content: str) -> Path:
+        """Replaces a secret file atomically: readers see the old or the new content."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path = self.folder / name
+        write_private(path, content)
+        return path
+
+
+def write_private(path: Path, content: str) -> None:
+    """Writes a file of mode 0600 atomically."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.unlink(missing_ok=True)
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(descriptor)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+VARIABLE = "VLLM_RPC_BASE_PATH"
+"""vLLM's variable: it creates sockets named by UUIDs there, by default in the temporary folder."""
+MAX_FOLDER_BYTES = 107 - len("/00000000-0000-0000-0000-000000000000")
+"""The system's limit for a socket's path, minus a name."""
+
+
+def socket_folder(job_dir: Path) -> Path:
+    """Returns a folder in the job directory, or a temporary one if that path is too long."""
+    inside = job_dir / "infra" / "sockets"
+    if len(os.fsencode(inside)) <= MAX_FOLDER_BYTES:
+        return inside
+    digest = hashlib.sha256(os.fsencode(job_dir)).hexdigest()[:16]
+    return Path(tempfile.gettempdir()) / f"trinity-{os.getuid()}-{digest}"
+
+
+def socket_variables(job_dir: Path, given: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Returns the explorer's variables; a value set by the user stays."""
+    return {} if VARIABLE in given else {VARIABLE: str(socket_folder(job_dir))}
+
+
+def make_socket_folder(job_dir: Path) -> None:
+    """Creates an empty folder; call it with the directory locked and no earlier stack alive.
+
+    Raises: UserError when it cannot be made.
+    """
+    folder = socket_folder(job_dir)
+    remove_socket_folder(job_dir)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700)
+    except OSError as error:
+        raise UserError(f"cannot make {folder} for sockets: {error.strerror}") from error
+
+
+def remove_socket_folder(job_dir: Path) -> None:
+    """Removes the folder with the sockets that killed engines left in it."""
+    shutil.rmtree(socket_folder(job_dir), ignore_errors=True)
+
+
+OPERATOR = "operator"
+LIFETIME = timedelta(days=365)
+"""Longer than a stack runs without a restart."""
+
+
+@dataclass(frozen=True, slots=True)
+class StackSecurity:
+    """The folder of all parts' folders, or None for a stack in plaintext on loopback."""
+
+    root: Path | None = None
+
+    def prepare(self) -> None:
+        """Issues credentials to every part; the authority is kept: earlier clients stay valid."""
+        if self.root is None:
+            return
+        from trinity.security.certificates import Issuer, parts_of  # takes a tenth of a second
+
+        issuer = Issuer(self.root)
+        for part in parts_of({}):
+            issuer.issue(part, LIFETIME)
+
+    def of(self, part: str) -> Security:
+        """Returns the credentials of a part."""
+        return Security(self.root / part) if self.root else PLAIN

@@ -1,0 +1,173 @@
+"""Redacts passwords in addresses."""
+
+import asyncio
+import json
+import logging
+import re
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Literal, TypeAlias
+
+from trinity.telemetry import tracing
+
+HIDDEN = "***"
+_IN_ADDRESS = re.compile(r"(?P<user>://[^\s:/@]*):[^\s/@]+@")
+
+
+def without_passwords(text: str) -> str:
+    """Returns the text with `***` in place of the password of each address in it."""
+    return _IN_ADDRESS.sub(rf"\g<user>:{HIDDEN}@", text) if "://" in text else text
+
+
+STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+# Text from other parties may appear in a line; it must not start another line or send terminal
+# control codes.
+ESCAPED = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
+
+
+def _extras(record: logging.LogRecord) -> dict[str, object]:
+    """Returns the fields given as `extra` and the current span's ids.
+
+    Names that start with an underscore belong to other libraries and are left out.
+    """
+    extras = {
+        key: value
+        for key, value in vars(record).items()
+        if key not in STANDARD_FIELDS and not key.startswith("_")
+    }
+    if place := tracing.current():
+        extras |= {"trace_id": place.trace_hex, "span_id": place.span_hex}
+    return extras
+
+
+def _timestamp(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+
+
+class TextFormatter(logging.Formatter):
+    """`time LEVEL logger: message key=value ...`, then the traceback if there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        extras = "".join(f" {key}={value}" for key, value in _extras(record).items())
+        line = f"{_timestamp(record)} {record.levelname} {record.name}: {record.getMessage()}"
+        trace = "\n" + self.formatException(record.exc_info) if record.exc_info else ""
+        return without_passwords((line + extras).translate(ESCAPED) + trace)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line; fields of `extra` stand beside the standard ones."""
+
+    def __init__(self, service: str) -> None:
+        super().__init__()
+        self._service = service
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry: dict[str, object] = {
+            "time": _timestamp(record),
+            "level": record.levelname,
+            "service": self._service,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_extras(record),
+        }
+        if record.exc_info:
+            entry["traceback"] = self.formatException(record.exc_info)
+        return without_passwords(json.dumps(entry, default=str))
+
+
+def configure_logging(service: str, level: str, style: Literal["text", "json"]) -> None:
+    """Sends this process's log to standard output; libraries stay at WARNING."""
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(JsonFormatter(service) if style == "json" else TextFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    for name in ("trinity", "services", "__main__"):
+        logging.getLogger(name).setLevel(level)
+    logging.getLogger("audit").setLevel(logging.INFO)
+
+
+INTERVAL_SECONDS = 10.0
+MAX_BURSTS = 1_000
+NOBODY: Mapping[str, str] = MappingProxyType({})
+_Key: TypeAlias = tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Burst:
+    """Events of one kind and subject since the last line about them."""
+
+    kind: str
+    about: Mapping[str, str]
+    level: int
+    until: float
+    count: int = 0
+
+    @property
+    def key(self) -> _Key:
+        return self.kind, *self.about.values()
+
+
+class LimitedLog:
+    """Logs the first event of a kind; later ones within the interval become one line with a count.
+
+    log = LimitedLog(logging.getLogger(__name__))
+    log.warning("refused a request", reason="a is missing")  # a line
+    log.warning("refused a request", reason="b is missing")  # counted
+    log.warning("refused a request", {"subject": "b"})  # a line: it has another subject
+    # ten seconds after the first: "refused a request again" times=1
+
+    Call it from asyncio code only. A kind is a constant text, so there are few of them. Subjects
+    may be chosen by untrusted callers: beyond `max_bursts` they are counted together.
+    """
+
+    def __init__(
+        self,
+        logger: logging.Logger,
+        interval_seconds: float = INTERVAL_SECONDS,
+        max_bursts: int = MAX_BURSTS,
+    ) -> None:
+        self._logger = logger
+        self._interval_seconds = interval_seconds
+        self._max_bursts = max_bursts
+        self._bursts: dict[_Key, _Burst] = {}
+
+    def warning(self, kind: str, about: Mapping[str, str] = NOBODY, /, **extra: object) -> None:
+        """Logs something that a caller did wrong."""
+        if self._begins(kind, about, logging.WARNING):
+            self._logger.warning(kind, extra={**about, **extra})
+
+    def error(self, kind: str, error: BaseException, **extra: object) -> None:
+        """Logs something that went wrong in this process, with its traceback."""
+        if self._begins(kind, NOBODY, logging.ERROR):
+            self._logger.error(kind, extra=extra, exc_info=error)
+
+    def _begins(self, kind: str, about: Mapping[str, str], level: int) -> bool:
+        """Returns true when no event of this kind was logged lately; otherwise counts it."""
+        new = _Burst(kind, about, level, time.monotonic() + self._interval_seconds)
+        if new.key not in self._bursts and len(self._bursts) >= self._max_bursts:
+            new.about = NOBODY
+        burst = self._bursts.get(new.key)
+        if burst is not None and time.monotonic() < burst.until + self._interval_seconds:
+            burst.count += 1
+            return False
+        # Older than two intervals: the event loop that should have ended it is gone.
+        self._begin(new)
+        return True
+
+    def _begin(self, burst: _Burst) -> None:
+        self._bursts[burst.key] = burst
+        asyncio.get_running_loop().call_later(self._interval_seconds, self._end, burst.key)
+
+    def _end(self, key: _Key) -> None:
+        """Logs how many events there were; a burst that continues is logged once per interval."""
+        burst = self._bursts.pop(key, None)
+        if burst is not None and burst.count:
+            extra = {**burst.about, "times": burst.count}
+            self._logger.log(burst.level, "%s again", burst.kind, extra=extra)
+            until = time.monotonic() + self._interval_seconds
+            self._begin(_Burst(burst.kind, burst.about, burst.level, until))

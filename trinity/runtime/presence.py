@@ -1,0 +1,301 @@
+"""Registry of what a process waits for, reported to other processes."""
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal, Self
+
+import grpc
+
+from trinity.api.v1 import synchronizer_pb2 as pb
+from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
+from trinity.telemetry.metrics import observe_waits
+
+logger = logging.getLogger(__name__)
+
+
+_SHORTEST_DEADLINE_SECONDS = 0.001
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Waiting:
+    """An active wait; compared by identity, so equal texts may occur twice."""
+
+    owner: str
+    waits_for: str
+    reason: str
+    since: float
+    """By `time.monotonic`."""
+    deadline_seconds: float
+    """Counted from `since`; 0 when it never times out."""
+
+    def says_the_same(self, other: "Waiting") -> bool:
+        """Returns true when the two read the same, apart from the time."""
+        return (self.waits_for, self.reason, self.deadline_seconds) == (
+            other.waits_for,
+            other.reason,
+            other.deadline_seconds,
+        )
+
+    def to_proto(self, now: float) -> pb.Wait:
+        """Describes the wait as of `now`."""
+        waited = now - self.since
+        left = max(self.deadline_seconds - waited, _SHORTEST_DEADLINE_SECONDS)
+        return pb.Wait(
+            owner=self.owner,
+            waits_for=self.waits_for,
+            reason=self.reason,
+            waited_seconds=waited,
+            deadline_seconds=left if self.deadline_seconds > 0 else 0.0,
+        )
+
+
+class Waits:
+    """The active waits of this process; usable from coroutines and threads alike.
+
+    Registering a wait does not limit it: the waiter keeps its own deadline.
+
+        with waits.waiting(for_="synchronizer", reason="version 4 is not published yet"):
+            await gate.wait()
+
+        waits.set("lease", waits_for="buffer", reason=str(error))  # repeatedly, until
+        waits.clear("lease")
+    """
+
+    def __init__(self, *, owner: str, on_change: Callable[[], None]) -> None:
+        self._owner = owner
+        self._on_change = on_change
+        self._lock = threading.Lock()
+        self._open: list[Waiting] = []
+        self._named: dict[str, Waiting] = {}
+        observe_waits(self.to_proto)
+
+    def begin(
+        self, *, for_: str, reason: str, deadline_seconds: float = 0.0, owner: str = ""
+    ) -> Waiting:
+        """Starts a wait where a `with` block does not fit; `end` ends it."""
+        wait = Waiting(
+            owner=owner or self._owner,
+            waits_for=for_,
+            reason=reason,
+            since=time.monotonic(),
+            deadline_seconds=deadline_seconds,
+        )
+        self._show(wait)
+        return wait
+
+    def end(self, wait: Waiting) -> None:
+        """Ends a wait; further calls do nothing."""
+        with self._lock:
+            if wait not in self._open:
+                return
+            self._open.remove(wait)
+        self._on_change()
+
+    @contextlib.contextmanager
+    def waiting(
+        self, *, for_: str, reason: str, deadline_seconds: float = 0.0, owner: str = ""
+    ) -> Iterator[None]:
+        """Shows a wait while the block runs."""
+        wait = self.begin(for_=for_, reason=reason, deadline_seconds=deadline_seconds, owner=owner)
+        try:
+            yield
+        finally:
+            self.end(wait)
+
+    @contextlib.contextmanager
+    def if_longer(
+        self, seconds: float, *, for_: str, reason: str, deadline_seconds: float = 0.0
+    ) -> Iterator[None]:
+        """Shows a wait, from its start, once the block exceeds `seconds`; on an event loop."""
+        wait = Waiting(
+            owner=self._owner,
+            waits_for=for_,
+            reason=reason,
+            since=time.monotonic(),
+            deadline_seconds=deadline_seconds,
+        )
+        timer = asyncio.get_running_loop().call_later(seconds, self._show, wait)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            self.end(wait)
+
+    def set(
+        self,
+        name: str,
+        *,
+        waits_for: str,
+        reason: str,
+        deadline_seconds: float = 0.0,
+        waited_seconds: float = 0.0,
+    ) -> None:
+        """Starts or updates the wait of this name.
+
+        It began when the name was first set, or `waited_seconds` before that.
+        """
+        with self._lock:
+            before = self._named.get(name)
+            wait = Waiting(
+                owner=self._owner,
+                waits_for=waits_for,
+                reason=reason,
+                since=before.since if before else time.monotonic() - waited_seconds,
+                deadline_seconds=deadline_seconds,
+            )
+            if before is not None and before.says_the_same(wait):
+                return
+            self._named[name] = wait
+        self._on_change()
+
+    def clear(self, name: str) -> None:
+        """Ends the wait of this name, if it is active."""
+        with self._lock:
+            ended = self._named.pop(name, None)
+        if ended is not None:
+            self._on_change()
+
+    def to_proto(self) -> list[pb.Wait]:
+        """Describes every wait, the longest first."""
+        now = time.monotonic()
+        with self._lock:
+            waits = [*self._open, *self._named.values()]
+        return [wait.to_proto(now) for wait in sorted(waits, key=lambda wait: wait.since)]
+
+    def _show(self, wait: Waiting) -> None:
+        with self._lock:
+            self._open.append(wait)
+        self._on_change()
+
+
+Role = Literal["explorer", "trainer", "buffer"]
+_ROLES = {"explorer": pb.ROLE_EXPLORER, "trainer": pb.ROLE_TRAINER, "buffer": pb.ROLE_BUFFER}
+_GONE = "gone"
+_NONE = -1
+"""The version of a member that has none."""
+_CALL_SECONDS = 5.0
+_GOODBYE_SECONDS = 1.0
+_FIRST_INTERVAL_SECONDS = 2.0
+_SHORTEST_INTERVAL_SECONDS = 0.5
+"""Lower bound, however fast steps are: most of a synchronizer's load is heartbeats."""
+_RETRY_SECONDS = 0.5
+
+
+class Heartbeats:
+    """Reports this process to the synchronizer: at intervals, soon after a change, and at the end.
+
+    A report that gets no answer is sent again later. The setters may be called from threads.
+
+        async with Heartbeats(stub, member_id=id, role="explorer", address=server.address) as beats:
+            beats.set_work(experiment_id, "rft")
+            beats.set_activity("rolling out")
+            with beats.waits.waiting(for_="buffer", reason="nothing to lease"):
+                ...
+    """
+
+    def __init__(
+        self, stub: SynchronizerServiceStub, *, member_id: str, role: Role, address: str = ""
+    ) -> None:
+        self.waits = Waits(owner=role, on_change=self._changed)
+        self._stub = stub
+        self._lock = threading.Lock()
+        self._member = pb.Member(
+            id=member_id, role=_ROLES[role], address=address, activity="starting", version=_NONE
+        )
+        self._interval_seconds = _FIRST_INTERVAL_SECONDS
+        self._is_answered = True
+        self._wake = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks = asyncio.TaskGroup()
+
+    @property
+    def member(self) -> pb.Member:
+        """The reported state, without the waits."""
+        copy = pb.Member()
+        with self._lock:
+            copy.CopyFrom(self._member)
+        return copy
+
+    def set_address(self, address: str) -> None:
+        """Sets the address where this process serves, if it was not known at first."""
+        self._change(address=address)
+
+    def set_work(self, experiment_id: str, stage: str) -> None:
+        """Sets the experiment and stage that this process works on; empty for none."""
+        self._change(experiment_id=experiment_id, stage=stage)
+
+    def set_activity(self, activity: str) -> None:
+        """Sets a short description of what this process does."""
+        self._change(activity=activity)
+
+    def set_version(self, version: int) -> None:
+        """Sets the version that is loaded or trained from."""
+        self._change(version=version)
+
+    def pin(self, versions: Iterable[int]) -> None:
+        """Sets the versions whose files are needed from now on; replaces those set before."""
+        pinned = sorted(set(versions))
+        with self._lock:
+            if list(self._member.pinned_versions) == pinned:
+                return
+            self._member.pinned_versions[:] = pinned
+        self._changed()
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        await self._tasks.__aenter__()
+        self._task = self._tasks.create_task(self._run(), name="heartbeats")
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._task.cancel()
+        await self._tasks.__aexit__(kind, error, traceback)
+        self._change(activity=_GONE)
+        await self._beat(_GOODBYE_SECONDS)
+
+    def _change(self, **fields: str | int) -> None:
+        with self._lock:
+            if all(getattr(self._member, name) == value for name, value in fields.items()):
+                return
+            for name, value in fields.items():
+                setattr(self._member, name, value)
+        self._changed()
+
+    def _changed(self) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._wake.set)
+
+    async def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            await self._beat(_CALL_SECONDS)
+            await asyncio.sleep(_SHORTEST_INTERVAL_SECONDS)
+            pause = self._interval_seconds if self._is_answered else _RETRY_SECONDS
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
+
+    async def _beat(self, timeout_seconds: float) -> None:
+        request = pb.HeartbeatRequest(member=self.member)
+        request.member.waits.extend(self.waits.to_proto())
+        try:
+            answer = await self._stub.Heartbeat(request, timeout=timeout_seconds)
+        except grpc.aio.AioRpcError as error:
+            if self._is_answered:
+                extra = {"code": error.code().name, "reason": error.details()}
+                logger.warning("heartbeat rejected by the synchronizer", extra=extra)
+            self._is_answered = False
+        else:
+            self._is_answered = True
+            self._interval_seconds = answer.interval_seconds

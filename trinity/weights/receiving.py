@@ -1,0 +1,97 @@
+"""An engine's side of a transfer, in the process that holds the weights."""
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Literal
+
+import torch
+
+from trinity.errors import TransferFailed
+from trinity.weights.offer import Seat
+from trinity.weights.process_group import Group, address_towards, in_time
+from trinity.weights.rendezvous import MAX_REASON, Report, open_store, report_key, tensors_key
+from trinity.weights.tensors import TensorInfo, WeightsDigest, described, new_buffer, unpacked
+
+
+class Arrival:
+    """Receives weights.
+
+    Invariant: `tensors` always yields every tensor that was announced, so that a loader ends as
+    usual; after a failure the rest are zeros. They count only if `failure` is empty in the end.
+
+        arrival = Arrival(seat, index=0, device="cpu")   # TransferFailed: the model is unchanged
+        model.load_weights(arrival.tensors())
+        if arrival.end():
+            ...  # the reason not to use these weights
+    """
+
+    def __init__(self, seat: Seat, *, index: int, device: str) -> None:
+        self._seat = seat
+        self._rank = seat.first_rank + index
+        self._device = device if seat.backend == "nccl" else "cpu"
+        self._store = open_store(seat.address, seat.limits.join_seconds)
+        self._digest = WeightsDigest()
+        self._is_whole = False
+        self.failure = ""
+        tensors = in_time(
+            seat.limits.join_seconds,
+            "read the trainer's list of tensors",
+            lambda: self._store.get(tensors_key(seat.group)),
+        )
+        self._messages = described(tensors)
+        self._group = Group(
+            store=open_store(seat.address, seat.limits.join_seconds),
+            name=seat.group,
+            backend=seat.backend,
+            rank=self._rank,
+            num_ranks=seat.num_ranks,
+            host=address_towards(seat.address.rpartition(":")[0]),
+            limits=seat.limits,
+        )
+
+    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yields all tensors by name, as they arrive."""
+        promised = [info for message in self._messages for info in message]
+        num_given = 0
+        try:
+            for info, tensor in self._received():
+                num_given += 1
+                yield info.name, tensor
+        except (TransferFailed, RuntimeError, MemoryError) as error:  # e.g. out of memory
+            self.failure = str(error) or type(error).__name__
+        for info in promised[num_given:]:
+            yield info.name, info.empty().zero_()
+        self._is_whole = True
+
+    def end(self) -> str:
+        """Returns the reason not to use the weights; empty if they are the announced ones."""
+        if not self.failure and not self._is_whole:
+            self.failure = "not all tensors were consumed"
+        if not self.failure and self._digest.digest().hex() != self._seat.weights_sha256:
+            self.failure = "the weights received are not those that were announced: hash differs"
+        self._report()
+        if self.failure:
+            self._group.abort()
+        else:
+            self._group.close()
+        return self.failure
+
+    def _received(self) -> Iterator[tuple[TensorInfo, torch.Tensor]]:
+        whole_seconds = self._seat.limits.whole_seconds
+        deadline = time.monotonic() + whole_seconds
+        for message in self._messages:
+            if time.monotonic() > deadline:
+                raise TransferFailed(f"not done in {whole_seconds:g} s")
+            buffer = new_buffer(message, self._device)
+            self._group.broadcast(buffer)
+            for info, tensor in unpacked(message, buffer):
+                self._digest.add(info.name, tensor)
+                yield info, tensor
+
+    def _report(self) -> None:
+        """Tells the trainer, so that it need not wait; a trainer that is gone is ignored."""
+        state: Literal["failed", "received"] = "failed" if self.failure else "received"
+        report = Report(state=state, reason=self.failure[:MAX_REASON])
+        with suppress(RuntimeError):
+            self._store.set(report_key(self._seat.group, self._rank), report.model_dump_json())

@@ -1,0 +1,122 @@
+"""Packs tensors into messages: in the order of their names, several per message."""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field, TypeAdapter, ValidationError
+
+from trinity.errors import TransferFailed
+
+MESSAGE_BYTES = 64 << 20
+"""A tensor that is larger has a message of its own."""
+ALIGNMENT = 16
+DType = Literal["bfloat16", "float16", "float32"]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """A tensor's metadata."""
+
+    name: str
+    dtype: DType
+    shape: tuple[Annotated[int, Field(ge=0)], ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of its content."""
+        size: int = self.empty("meta").nbytes
+        return size
+
+    def empty(self, device: str = "cpu") -> torch.Tensor:
+        """Returns an uninitialized tensor of this kind."""
+        return torch.empty(self.shape, dtype=getattr(torch, self.dtype), device=device)
+
+
+Message = tuple[TensorInfo, ...]
+_MESSAGES: TypeAdapter[tuple[Message, ...]] = TypeAdapter(tuple[Message, ...])
+
+
+def describe(tensors: Mapping[str, torch.Tensor]) -> bytes:
+    """Lists all messages to come, without their content."""
+    return _MESSAGES.dump_json(tuple(_messages(tensors)))
+
+
+def described(text: bytes) -> tuple[Message, ...]:
+    """Reads the output of `describe`.
+
+    Raises: TransferFailed.
+    """
+    try:
+        return _MESSAGES.validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise TransferFailed(f"the trainer's list of tensors: {first['msg']}") from error
+
+
+def _messages(tensors: Mapping[str, torch.Tensor]) -> Iterator[Message]:
+    message: list[TensorInfo] = []
+    num_bytes = 0
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        if message and num_bytes + tensor.nbytes > MESSAGE_BYTES:
+            yield tuple(message)
+            message, num_bytes = [], 0
+        message.append(TensorInfo(name, dtype, tuple(tensor.shape)))  # type: ignore[arg-type]
+        num_bytes += tensor.nbytes
+    if message:
+        yield tuple(message)
+
+
+def new_buffer(message: Message, device: str) -> torch.Tensor:
+    """Allocates a buffer for a message's bytes."""
+    return torch.empty(_places(message)[1], dtype=torch.uint8, device=device)
+
+
+def packed(message: Message, tensors: Mapping[str, torch.Tensor], device: str) -> torch.Tensor:
+    """Packs a message's tensors into a buffer."""
+    buffer = new_buffer(message, device)
+    for info, view in unpacked(message, buffer):
+        view.copy_(tensors[info.name])
+    return buffer
+
+
+def unpacked(message: Message, buffer: torch.Tensor) -> Iterator[tuple[TensorInfo, torch.Tensor]]:
+    """Yields a message's tensors, as views of its buffer."""
+    for info, start in zip(message, _places(message)[0], strict=True):
+        flat = buffer[start : start + info.num_bytes]
+        yield info, flat.view(getattr(torch, info.dtype)).reshape(info.shape)
+
+
+def _places(message: Iterable[TensorInfo]) -> tuple[list[int], int]:
+    """Returns the offset of each tensor, and the total size."""
+    starts, end = [], 0
+    for info in message:
+        starts.append(end)
+        end += -(-info.num_bytes // ALIGNMENT) * ALIGNMENT
+    return starts, end
+
+
+class WeightsDigest:
+    """SHA-256 over names, types, shapes and bytes; tensors are added in the order of their names.
+
+    digest = WeightsDigest()
+    for name in sorted(tensors):
+        digest.add(name, tensors[name])
+    """
+
+    def __init__(self) -> None:
+        self._sha256 = hashlib.sha256()
+
+    def add(self, name: str, tensor: torch.Tensor) -> None:
+        """Adds the next tensor; one on a device is copied to the CPU."""
+        whole = tensor.detach().cpu().contiguous()
+        self._sha256.update(f"{name} {whole.dtype} {list(whole.shape)}\n".encode())
+        self._sha256.update(whole.reshape(-1).view(torch.uint8).numpy())
+
+    def digest(self) -> bytes:
+        """Returns the hash of all that was added."""
+        return self._sha256.digest()
