@@ -1,8 +1,8 @@
-"""What runs have recorded, as trinity/config/readers.json has it.
+"""What runs have recorded, as trinity/config/docs/readers.json has it.
 
 export TRINITY_TEST_CONFIG_READS=DIR PYTHONPATH=tests/config_reads/hook:.
 pytest tests/e2e tests/model_free tests/integration/explorer
-python -m tests.config_reads DIR > trinity/config/readers.json
+python -m tests.config_reads DIR > trinity/config/docs/readers.json
 """
 
 import json

@@ -126,7 +126,7 @@ def test_rollouts_of_older_weights_are_corrected_and_shown_by_their_lag(trained:
 
 
 def test_what_the_services_read_is_what_the_configurations_page_says(trained: Launched) -> None:
-    said = json.loads((REPOSITORY / "trinity/config/readers.json").read_text())
+    said = json.loads((REPOSITORY / "trinity/config/docs/readers.json").read_text())
     read = recorded(trained.reads)
     assert {"StagePlan.algorithm", "TrainerConfig.dtype", "BufferConfig.batch_size"} <= read.keys()
     news = {

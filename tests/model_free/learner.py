@@ -1,6 +1,6 @@
 """A learner whose weights are a hash of the weights before and of every row trained on.
 
-It takes the place of `services.trainer.learner.learner` in a rank's process: see `rank.py`.
+It takes the place of the trainer's learner in a rank's process: see `rank.py`.
 """
 
 import hashlib
@@ -8,13 +8,12 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
 from services.trainer.collectives import Ranks
-from services.trainer.types import TrainBatch, TrainRow
+from services.trainer.types import RowStatistics, StepOutcome, TrainBatch, TrainRow
 from tests.model_free.model import TENSOR, as_array, as_digest, read_digest
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.plan.start_checkpoint import StartCheckpoint
@@ -22,22 +21,6 @@ from trinity.config.plan.start_checkpoint import StartCheckpoint
 STEP_SECONDS_VARIABLE = "TRINITY_TEST_STEP_SECONDS"
 """How long a train step takes."""
 STATE_FILE = "state.json"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowStatistics:
-    """What a row is said to have taught."""
-
-    mean_ratio: float = 1.0
-    advantage: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepOutcome:
-    """What a step gave."""
-
-    metrics: dict[str, float]
-    rows: dict[int, RowStatistics] = field(default_factory=dict)
 
 
 class Learner:
@@ -70,7 +53,7 @@ class Learner:
             _take_in(digest.update, row)
         self._digest = digest.digest()
         self._on_part()
-        rows = {row.position: RowStatistics() for row in batch.rows}
+        rows = {row.position: RowStatistics(mean_ratio=1.0, advantage=0.0) for row in batch.rows}
         return StepOutcome(metrics={"actor/loss": 0.0, "actor/grad_norm": 1.0}, rows=rows)
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:

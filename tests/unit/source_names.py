@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 ROOTS = ("trinity", "services", "tests", "examples", "benchmarks", "deploy")
 """Folders whose names begin a dotted name of ours."""
 _LEFT_OUT = re.compile(
-    r"(^|/)(\.(?!ci\b|gitignore|dockerignore)[^/]*|__pycache__|build|dist|work)(/|$)"
+    r"(^|/)(\.(?!ci\b|gitignore|dockerignore|pre-commit)[^/]*|__pycache__|build|dist|work)(/|$)"
 )
 _NOT_SOURCES = ("node_modules", "checkpoints")
 
@@ -25,7 +25,7 @@ def files() -> tuple[str, ...]:
 def _walk(folder: Path) -> Iterator[str]:
     for path in folder.iterdir():
         name = path.relative_to(ROOT).as_posix()
-        if _LEFT_OUT.search(name) or path.name in _NOT_SOURCES or path.suffix == ".egg-info":
+        if _LEFT_OUT.search(name) or name in _NOT_SOURCES or path.suffix == ".egg-info":
             continue
         if path.is_dir():
             yield from _walk(path)

@@ -5,7 +5,8 @@ import logging
 
 import pytest
 
-from trinity.runtime.logs import JsonFormatter, TextFormatter, without_passwords
+from trinity.redact import without_passwords
+from trinity.runtime.logs import JsonFormatter, TextFormatter
 
 PASSWORD = "hunter2"
 ADDRESS = f"postgresql://me:{PASSWORD}@db.example:5432/facts"

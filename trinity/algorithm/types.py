@@ -421,6 +421,6 @@ _NAMES = (
 )
 
 ALGORITHM_TYPES: Registry[AlgorithmType] = Registry(
-    "algorithm type", {name: f"{__name__}.{name}.{name.upper()}" for name in _NAMES}
+    "algorithm type", {name: f"{__name__}.{name.upper()}" for name in _NAMES}
 )
 """In the order of the documentation; a plugin may register more."""

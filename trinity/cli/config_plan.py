@@ -9,10 +9,10 @@ import typer
 from trinity.cli.output import counted
 from trinity.config.check import check_file
 from trinity.config.data_files import find_data_files
+from trinity.config.data_rows import count_rows
 from trinity.config.plan.model import local_model_directory
 from trinity.config.plan.parts import AuxiliaryModel
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
-from trinity.config.plan.task_storage import count_rows
 from trinity.config.schema.base import Status
 from trinity.errors import UserError
 from trinity.sizing.memory import GIB, Term

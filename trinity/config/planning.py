@@ -19,20 +19,20 @@ from trinity.config.plan.algorithm import resolve_algorithm
 from trinity.config.plan.data import (
     absolute,
     check_names,
-    is_external,
     resolve_auxiliary_buffers,
     resolve_eval_tasksets,
     resolve_experience_buffer,
-    resolve_external_model,
     resolve_train_tasksets,
 )
 from trinity.config.plan.lengths import Lengths, resolve_lengths, total_steps
 from trinity.config.plan.model import (
     chat_template_of,
+    is_external,
     located_critic,
     located_if_given,
     located_model,
     resolve_auxiliary_models,
+    resolve_external_model,
 )
 from trinity.config.plan.parts import (
     AuxiliaryModel,

@@ -1,1 +1,1 @@
-"""TODO"""
+"""Runtime parts that services share: Postgres, NATS, settings, logs, threads, heartbeats."""

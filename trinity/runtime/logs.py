@@ -3,7 +3,6 @@
 import asyncio
 import json
 import logging
-import re
 import sys
 import time
 from collections.abc import Mapping
@@ -12,16 +11,8 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
+from trinity.redact import without_passwords
 from trinity.telemetry import tracing
-
-HIDDEN = "***"
-_IN_ADDRESS = re.compile(r"(?P<user>://[^\s:/@]*):[^\s/@]+@")
-
-
-def without_passwords(text: str) -> str:
-    """Returns the text with `***` in place of the password of each address in it."""
-    return _IN_ADDRESS.sub(rf"\g<user>:{HIDDEN}@", text) if "://" in text else text
-
 
 STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 # Text from other parties may appear in a line; it must not start another line or send terminal

@@ -120,8 +120,6 @@ def use(meters: Meters | None) -> None:
     """Switches metrics on, or off."""
     global _meters
     _meters = meters
-    if meters is not None:
-        pass  # noqa: F401  # so that all of them exist
     for instrument in INSTRUMENTS.values():
         instrument.bind(meters)
 

@@ -1,1 +1,1 @@
-"""TODO"""
+"""Ingest of results: from the stream into the database."""

@@ -1,1 +1,1 @@
-"""TODO"""
+"""The experience pipeline: claims complete groups and computes their advantages."""

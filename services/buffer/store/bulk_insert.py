@@ -9,8 +9,7 @@ from psycopg.types.json import Jsonb
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.store.database import Values as Row
-from services.buffer.store.database import driver_of, execute, is_unanswered
+from services.buffer.store.database import Values, driver_of, execute, is_unanswered
 
 FEW_ROWS = 8
 """Up to so many rows COPY is not worth it: it takes round trips of its own."""
@@ -40,7 +39,7 @@ _TYPE_NAMES: dict[type[object], str] = {
 _ADAPTERS: dict[type[object], Adapter] = {sa.Uuid: _bytes_of, JSONB: _json_of}
 
 
-async def add_rows(connection: AsyncConnection, table: sa.Table, rows: Sequence[Row]) -> None:
+async def add_rows(connection: AsyncConnection, table: sa.Table, rows: Sequence[Values]) -> None:
     """Adds rows with the same columns to a table, in their order; none is fine.
 
     They are streamed with COPY; within `unanswered`, where COPY is not possible, each is inserted
@@ -61,7 +60,7 @@ def _insert(table: sa.Table, names: tuple[str, ...]) -> sa.Insert:
     return sa.insert(table).values(values)
 
 
-async def _copy(connection: AsyncConnection, table: sa.Table, rows: Sequence[Row]) -> None:
+async def _copy(connection: AsyncConnection, table: sa.Table, rows: Sequence[Values]) -> None:
     names = tuple(rows[0])
     types, adapters = _forms(table, names)
     statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT BINARY)").format(

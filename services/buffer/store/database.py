@@ -208,7 +208,6 @@ def _prepared(statement: sa.Executable, dialect: sa.Dialect) -> _Prepared:
 
 
 CHANNEL = "buffer"
-Values = Mapping[str, object]
 
 
 class Database:

@@ -1,1 +1,1 @@
-"""TODO"""
+"""Tasksets: where their rows come from, and how they are processed and stored."""

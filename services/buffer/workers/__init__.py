@@ -1,1 +1,1 @@
-"""TODO"""
+"""Processes in which users' functions run."""

@@ -1,1 +1,1 @@
-"""TODO"""
+"""Clients of the services that an explorer calls."""

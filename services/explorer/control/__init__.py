@@ -1,1 +1,1 @@
-"""TODO"""
+"""Control of the explorer: its process, its experiments and their stages."""

@@ -1,1 +1,1 @@
-"""TODO"""
+"""Delivery of results to the buffer: outbox, publisher, commit reports."""

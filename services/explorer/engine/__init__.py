@@ -1,1 +1,1 @@
-"""TODO"""
+"""Rollout engines: their interface, vLLM, models served elsewhere, and loading of weights."""

@@ -1,1 +1,1 @@
-"""TODO"""
+"""Rollouts of one stage: leased assignments become runs of workflows."""

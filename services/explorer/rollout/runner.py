@@ -13,7 +13,7 @@ from services.explorer.rollout.workflow_factory import Making, Workbench
 from services.explorer.types import Assignment, Attempt, Kind, Outcome, WeightsId
 from trinity.codec import check_experience
 from trinity.config.schema.explorer import ExplorerConfig
-from trinity.runtime.logs import without_passwords
+from trinity.redact import without_passwords
 from trinity.runtime.threads import MAX_LOST, DaemonThreads
 from trinity.telemetry import tracing
 from trinity.types import EID, Experience

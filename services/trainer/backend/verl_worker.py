@@ -25,10 +25,7 @@ from services.trainer.learner.recipe import actor_outputs  # noqa: E402
 from trinity.config.plan.stage_plan import StagePlan  # noqa: E402
 from trinity.config.schema.algorithm import OptimizerConfig  # noqa: E402
 from trinity.config.schema.model import LoRAConfig  # noqa: E402
-from trinity.config.schema.trainer import (
-    CriticConfig,  # noqa: E402
-    TrainerConfig,  # noqa: E402
-)
+from trinity.config.schema.trainer import CriticConfig, TrainerConfig  # noqa: E402
 from trinity.errors import UserError  # noqa: E402
 
 FULL_STATE = ["model", "optimizer", "extra"]

@@ -1,1 +1,1 @@
-"""TODO"""
+"""Files of a stage: checkpoints, published weights and adapters."""

@@ -9,7 +9,7 @@ from verl.workers.engine_workers_tinker import TinkerTrainingWorker
 
 from services.trainer.checkpoints.lora import adapter_of
 from services.trainer.collectives import Ranks
-from services.trainer.learner.microbatches import on_device
+from services.trainer.learner.verl_calls import on_device
 from trinity.config.plan.start_checkpoint import KEY
 from trinity.errors import UserError
 

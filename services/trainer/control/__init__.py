@@ -1,1 +1,1 @@
-"""TODO"""
+"""The trainer service's own process, which never imports torch."""

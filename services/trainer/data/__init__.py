@@ -1,1 +1,1 @@
-"""TODO"""
+"""Data of train steps: batches, rows, and training data as tokens."""

@@ -1,1 +1,1 @@
-"""TODO"""
+"""The learner: from a batch to changed weights."""

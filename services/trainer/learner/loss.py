@@ -11,7 +11,7 @@ import torch
 from tensordict import TensorDict
 
 from services.trainer.collectives import Sums
-from services.trainer.learner.microbatches import output_columns
+from services.trainer.learner.verl_calls import output_columns
 from trinity.algorithm.aggregation import BatchTotals, LossAggMode
 from trinity.algorithm.entropy import ENTROPY_LOSSES
 from trinity.algorithm.entropy.inputs import EntropyInputs

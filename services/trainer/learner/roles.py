@@ -9,8 +9,8 @@ from services.trainer.backend.verl_worker import build_reference
 from services.trainer.checkpoints.lora import Adapter
 from services.trainer.learner.actor import Actor
 from services.trainer.learner.critic import Critic
-from services.trainer.learner.microbatches import Calls
 from services.trainer.learner.prepared_batch import PreparedBatch
+from services.trainer.learner.verl_calls import Calls
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix
 from trinity.config.plan.stage_plan import StagePlan
 

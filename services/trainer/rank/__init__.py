@@ -1,1 +1,1 @@
-"""TODO"""
+"""One rank of the gang: the process that trains."""

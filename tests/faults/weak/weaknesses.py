@@ -53,9 +53,7 @@ WEAKNESSES = (
     _weakness("publication", "synchronizer", "store.versions:check_publication", "let_pass"),
     _weakness("manifest", "explorer", "engine.weight_transfer:WeightLoader.load", "load_unseen"),
     _weakness("manifest", "rank", "checkpoints.weights:WeightsStore.write", "write_damaged"),
-    _weakness(
-        "exact-version", "explorer", "engine.weight_transfer:Requirement.is_met_by", "take_any"
-    ),
+    _weakness("exact-version", "explorer", "types:Requirement.is_met_by", "take_any"),
     _weakness("seeds", "explorer", "rollout.workflow_factory:SeedBase.seed_of_call", "draw_anew"),
     _weakness("needed-contents", "buffer", "operations.retention:needed_segments", "need_nothing"),
     _weakness("heard-once", "buffer", "operations.grouping:mark_heard", "hear_again"),

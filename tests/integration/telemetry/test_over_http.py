@@ -14,16 +14,16 @@ from trinity.telemetry import metrics, names, tracing
 
 PROGRAM = """
 from trinity import telemetry
-from trinity.telemetry import instruments, names, places, tracing
+from trinity.telemetry import metrics, names, tracing
 
 telemetry.start("trinity-test")
 about = {"text": "a", "count": 3, "share": 0.5, "is": True}
-with tracing.span("around", own=places.of_task("a")):
-    span = tracing.begin("inside", attributes=about, links=[places.of_task("b")])
+with tracing.span("around", own=tracing.of_task("a")):
+    span = tracing.begin("inside", attributes=about, links=[tracing.of_task("b")])
     span.fail("a reason")
     span.end()
-instruments.STORED.add(2, {names.FATE: "committed"})
-instruments.STORED.add(3, {names.FATE: "committed"})
+metrics.STORED.add(2, {names.FATE: "committed"})
+metrics.STORED.add(3, {names.FATE: "committed"})
 telemetry.stop()
 """
 HEADERS = {"authorization": "Basic c3Vtcw==", "x-scope-orgid": "sums"}

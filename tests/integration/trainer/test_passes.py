@@ -85,7 +85,7 @@ def verls_passes(learner: "Learner", model_batch: PreparedBatch) -> None:
 
     from services.trainer.learner.actor import _matrices
     from services.trainer.learner.loss import BatchLoss
-    from services.trainer.learner.microbatches import Outputs, TensorMaker
+    from services.trainer.learner.verl_calls import Outputs, TensorMaker
 
     actor = learner._roles.actor
     loss = BatchLoss(

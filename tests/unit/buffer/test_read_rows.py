@@ -16,7 +16,7 @@ from pyarrow import feather
 from services.buffer.domain.tasks import data_sample, storable
 from services.buffer.tasksets.read_rows import MAX_ROW_BYTES, main
 from services.buffer.tasksets.row_sources import RowSource
-from trinity.config.plan.task_storage import count_rows, first_row
+from trinity.config.data_rows import count_rows, first_row
 from trinity.config.schema.data import FormatConfig
 
 

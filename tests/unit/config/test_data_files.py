@@ -6,7 +6,7 @@ import datasets
 import pytest
 
 from trinity.config.data_files import find_data_files
-from trinity.config.plan.task_storage import count_rows, first_row
+from trinity.config.data_rows import count_rows, first_row
 from trinity.errors import UserError
 
 

@@ -27,7 +27,8 @@ def test_every_yaml_file_of_the_repository_is_looked_at() -> None:
     files = {ROOT / name for name in listed.stdout.split()} or {*OURS, *GUIDE}
     sections = ("model:", "buffer:", "stages:", "algorithm:")
     ours = {one for one in files if any(key in one.read_text().splitlines() for key in sections)}
-    assert ours <= {*OURS, *GUIDE}
+    recorded = {one for one in ours if "golden" in one.parts}  # bases of mutations
+    assert ours - recorded <= {*OURS, *GUIDE}
 
 
 @pytest.mark.parametrize("file", OURS, ids=lambda file: str(file.relative_to(ROOT)))

@@ -1,6 +1,6 @@
 """What acts is read in real runs, and what is declared not to act is read by nobody.
 
-`trinity/config/readers.json` is what runs have recorded, see tests/config_reads; how a run is
+`trinity/config/docs/readers.json` is what runs have recorded, see tests/config_reads; how a run is
 recorded is tried in tests/e2e/test_algorithms.py.
 """
 

@@ -136,7 +136,7 @@ def test_containers_of_compose_are_not_root_and_publish_no_port(tmp_path: Path) 
     assert ours.keys() >= {*SERVICES, "experiment", "accounts"}
     for service in ours.values():
         assert service["user"] == "${TRINITY_UID:-10001}:${TRINITY_GID:-10001}"
-        assert service["network_mode"] == "control.explorer:network"
+        assert service["network_mode"] == "service:network"
         assert service["read_only"] and service["cap_drop"] == ["ALL"]
         assert "ports" not in service
 

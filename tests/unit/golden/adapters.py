@@ -190,7 +190,7 @@ async def explorer_api() -> AsyncIterator[tuple[str, str]]:
 
 
 METADATA = {
-    "buffer": services.buffer.store.tables.metadata,
+    "buffer": services.buffer.store.schema.metadata,
     "synchronizer": services.synchronizer.tables.metadata,
 }
 

@@ -85,7 +85,7 @@ def test_what_parts_say_of_themselves_is_what_is_listened_for() -> None:
     said = "".join(
         path.read_text()
         for role in ("explorer", "trainer")
-        for path in (sources / role).glob("*.py")
+        for path in (sources / role).rglob("*.py")
     )
     for activity in messages.PREPARING:
         assert f'"{activity}"' in said

@@ -21,7 +21,7 @@ from trinity.security.authorization import (
 from trinity.security.document import documented, requests
 
 ROOT = Path(__file__).parents[3]
-SHARED = ("members.py", "waits.py")
+SHARED = ("runtime/presence.py",)
 """What services call through: the heartbeats."""
 NAME_NO_TENANT = {"BufferService/WatchCommits", "SynchronizerService/GetStatus"}
 """One answers about the results of a producer that only itself knows, one filters what it shows."""

@@ -7,12 +7,12 @@ import sys
 PROGRAM = """
 import time
 from trinity import telemetry
-from trinity.telemetry import instruments, lifecycle, tracing
+from trinity.telemetry import lifecycle, metrics, tracing
 telemetry.start("trinity-test")
 begun = time.perf_counter()
 for number in range(5_000):
     with tracing.span("span", attributes={"number": number}):
-        instruments.SAMPLE_SECONDS.record(0.1)
+        metrics.SAMPLE_SECONDS.record(0.1)
 spent = time.perf_counter() - begun
 processor = lifecycle._running.stops[0].args[0]
 kept = len(processor._batch_processor._queue)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from services.trainer.learner.learner import KlControl
+from services.trainer.learner.kl_control import KlControl
 from tests.unit.trainer.builders import grpo_plan
 from trinity.algorithm.kl.controller import KlController
 from trinity.errors import UserError

@@ -1,1 +1,1 @@
-"""TODO"""
+"""Checks of a plan before anything starts."""

@@ -1,18 +1,12 @@
 """Checks that the rows of a batch have a source, and that the loss trains on them."""
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-import numpy as np
-
-from trinity.algorithm.advantage import ADVANTAGES
-from trinity.algorithm.advantage.samples import Samples
 from trinity.algorithm.kl.controller import kl_controller
 from trinity.algorithm.policy_loss import POLICY_LOSSES
-from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES, needs_of
+from trinity.algorithm.token_advantage import needs_of
 from trinity.algorithm.token_advantage.need import WHERE_FROM, Need
-from trinity.algorithm.token_advantage.token_batch import TokenBatch
 from trinity.compat import TEACHING_WORKFLOWS
 from trinity.config.error_collector import did_you_mean
 from trinity.config.plan.algorithm import find_part
@@ -109,6 +103,8 @@ def _advantage_takes_its_values(plan: StagePlan) -> Iterator[str]:
     usual = find_part("advantage_fn", name).signature.defaults if arguments else {}
     if all(argument in usual and usual[argument] == own for argument, own in arguments.items()):
         return
+
+    from trinity.config.plan.trials import try_advantage  # it imports numpy
 
     call = partial(try_advantage, plan.algorithm)
     yield from _refusal(call, f"`algorithm.advantage_fn: {name}`: ")
@@ -272,35 +268,3 @@ def _refusal(call: Callable[[], object], where: str = "") -> Iterator[str]:
         call()
     except UserError as error:
         yield f"{where}{error}"
-
-
-def try_advantage(algorithm: ResolvedAlgorithm) -> None:
-    """Calls a built-in advantage once; a user's own is not called, as it may do more than compute.
-
-    Raises: UserError when it does not take a value.
-    """
-    name, arguments = algorithm.advantage_fn, algorithm.advantage_fn_args
-    if name in ADVANTAGES.builtins:
-        ADVANTAGES.get(name)(Samples.of_groups([0.0, 1.0]), **arguments)
-    elif name in TOKEN_ADVANTAGES.builtins:
-        TOKEN_ADVANTAGES.get(name)(_two_tokens(), **arguments)
-
-
-def _two_tokens() -> TokenBatch:
-    """A batch of two rollouts of one task, a token each, with every column filled in."""
-    zeros_BT = np.zeros((2, 1))
-    return TokenBatch(
-        rewards_BT=np.array([[0.0], [1.0]]),
-        mask_BT=np.ones((2, 1), dtype=np.bool_),
-        lengths_B=np.ones(2, dtype=np.int64),
-        groups_B=np.zeros(2, dtype=np.int64),
-        logprobs_BT=zeros_BT,
-        rollout_logprobs_BT=zeros_BT,
-        values_BT=zeros_BT,
-        entropies_BT=zeros_BT,
-        collision_BT=zeros_BT + 1.0,
-        discriminator_BT=zeros_BT,
-        teacher_logprobs_BT=zeros_BT,
-        baselines_B=np.zeros(2),
-        reward_parts=defaultdict(lambda: np.array([0.0, 1.0]), reward=np.array([0.0, 1.0])),
-    )

@@ -7,11 +7,11 @@ from pathlib import Path
 from trinity.algorithm.algorithm_type import RowSchema
 from trinity.config.checks.model import check_template
 from trinity.config.data_files import find_data_files
+from trinity.config.data_rows import Row, count_rows, first_row
 from trinity.config.plan.model import HubName, Rows, dataset_of, refuse_offline
 from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedTaskset
 from trinity.config.plan.sizes import too_few_rows
 from trinity.config.plan.stage_plan import StagePlan
-from trinity.config.plan.task_storage import Row, count_rows, first_row
 from trinity.config.schema.data import FormatConfig
 from trinity.errors import UserError
 

@@ -1,1 +1,1 @@
-"""TODO"""
+"""Documentation made from the schema: explanations, JSON Schema, resolved files, templates."""

@@ -3,10 +3,6 @@
 from collections.abc import Sequence
 from typing import TypeVar
 
-import numpy as np
-
-from trinity.algorithm.advantage.needs import needs_of
-from trinity.algorithm.advantage.samples import Samples
 from trinity.algorithm.forms import Form, form_of
 from trinity.algorithm.signature import Signature, read_signature
 from trinity.config.error_collector import did_you_mean
@@ -21,7 +17,6 @@ from trinity.data_juicer.address import check_address
 from trinity.errors import UserError
 from trinity.json_values import JsonValue
 from trinity.operators import OPERATORS
-from trinity.operators.rollouts import Rollouts
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
 from trinity.task_operators import TASK_OPERATORS
 from trinity.task_operators.task_pipeline import Ordering, ResolvedTaskPipeline, TaskOperator
@@ -88,8 +83,8 @@ def _check_source(
 ) -> None:
     if rows.storage_type == "queue":
         raise UserError(
-            f"`{TASK_PIPELINE}` takes whole tasksets, and the tasks of a queue arrive one by one: send only "
-            "those to explore, or give another `storage_type`"
+            f"`{TASK_PIPELINE}` takes whole tasksets, and the tasks of a queue arrive one by one: "
+            "send only those to explore, or give another `storage_type`"
         )
     kind = rows.selector.selector_type
     if pipeline.priority_weights and pipeline.top_k < 0 and kind != "sequential":
@@ -266,21 +261,9 @@ def _user_operator_signature(name: str, key: str) -> Signature:
 
 def _check_values(name: str, args: Args, key: str) -> None:
     """Tries a built-in operator that has arguments; numpy is imported only then."""
+    from trinity.config.plan.trials import try_operator  # it imports numpy
 
     try:
         try_operator(name, args)
     except UserError as error:
         raise UserError(f"`{key}.args`: {error}") from error
-
-
-def try_operator(name: str, args: Args) -> None:
-    """Calls an operator once; one that reads texts is only asked for its needs.
-
-    Raises: UserError when it does not take a value.
-    """
-    operator = OPERATORS.get(name)
-    needs = needs_of(operator, args)
-    if needs.content:
-        return
-    numbers = {key: np.ones(2) for key in needs.numbers}
-    operator(Rollouts.of(Samples.of_groups([0.0, 1.0]), numbers=numbers), **args)

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from trinity.config.error_collector import Gathered
-from trinity.config.plan.data import count_expert_rows, is_external
+from trinity.config.plan.data import count_expert_rows
 from trinity.config.plan.lengths import Lengths, needed_tasks
+from trinity.config.plan.model import is_external
 from trinity.config.plan.parts import ResolvedAlgorithm
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.choices import EXPLORING

@@ -1,1 +1,1 @@
-"""TODO"""
+"""The sections of a configuration file."""

@@ -19,7 +19,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from trinity.runtime.logs import HIDDEN, without_passwords
+from trinity.redact import HIDDEN, without_passwords
 
 
 class Status(StrEnum):

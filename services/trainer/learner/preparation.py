@@ -1,0 +1,142 @@
+"""Prepares a batch for its losses: forward passes, then advantages."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from services.trainer.learner.advantages import (
+    Estimate,
+    chosen_tokens,
+    estimate,
+    token_choice,
+)
+from services.trainer.learner.prepared_batch import CriticTargets, PreparedBatch
+from services.trainer.learner.recipe import EstimateRecipe, actor_outputs
+from services.trainer.learner.roles import Roles
+from services.trainer.learner.rollouts import Rollouts
+from services.trainer.types import TrainBatch
+from trinity.algorithm.token_advantage.token_batch import (
+    FloatMatrix,
+    IntVector,
+)
+from trinity.config.plan.stage_plan import StagePlan
+
+T = TypeVar("T", bound=np.generic)
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passed:
+    """The results of the forward passes, [B, T]."""
+
+    policy: Mapping[str, FloatMatrix]
+    """Computed before the step: log-probabilities, and what the advantage needs."""
+    reference_BT: FloatMatrix | None
+    values_BT: FloatMatrix | None
+    metrics: Mapping[str, float]
+
+
+class Preparation:
+    """Prepares the batches of a stage. Collective.
+
+    prepared = preparation.prepare(batch, kl_coef=0.001)
+    """
+
+    def __init__(self, *, plan: StagePlan, roles: Roles) -> None:
+        self._has_rollout = plan.has_rollouts
+        self._actor_outputs = actor_outputs(plan)
+        self._recipe = EstimateRecipe.of(plan)
+        self._choose = token_choice(plan.algorithm)
+        self._seed = plan.config.seed
+        self._roles = roles
+
+    def prepare(self, batch: TrainBatch, *, kl_coef: float) -> PreparedBatch:
+        """Computes all that is known before a weight changes; `kl_coef` is the reward penalty's.
+
+        Raises: UserError when an advantage needs data that the batch does not have.
+        """
+        prepared = PreparedBatch.of(batch)
+        passed = self._passes(prepared)
+        prepared = replace(
+            prepared,
+            policy=passed.policy,
+            reference_logprobs_BT=passed.reference_BT,
+            metrics=passed.metrics,
+        )
+        if not self._has_rollout or prepared.is_expert_B.all():
+            return prepared
+        started = time.perf_counter()
+        rollouts = Rollouts.of(prepared, passed.values_BT)
+        estimates = estimate(self._recipe, rollouts, kl_coef)
+        estimated = _with_estimate(prepared, rollouts.numbers, estimates, passed.values_BT)
+        if self._choose is not None:
+            chosen_BT = chosen_tokens(self._choose, estimated, self._seed)
+            estimated = replace(estimated, chosen_BT=chosen_BT)
+        seconds = {"time/adv": time.perf_counter() - started}
+        return replace(estimated, metrics={**prepared.metrics, **estimates.metrics, **seconds})
+
+    def _passes(self, prepared: PreparedBatch) -> Passed:
+        """Runs the forward passes that are needed, and times each."""
+        roles, names = self._roles, self._actor_outputs
+        metrics: dict[str, float] = {}
+        policy: Mapping[str, FloatMatrix] = {}
+        reference_BT = values_BT = None
+        if names:
+            policy, metrics["time/old_log_prob"] = _timed(
+                lambda: roles.actor.infer(prepared, names)
+            )
+        if (reference := roles.reference) is not None:
+            reference_BT, metrics["time/ref"] = _timed(lambda: reference.logprobs(prepared))
+        if (critic := roles.critic) is not None:
+            values_BT, metrics["time/values"] = _timed(lambda: critic.values(prepared))
+        return Passed(
+            policy=policy, reference_BT=reference_BT, values_BT=values_BT, metrics=metrics
+        )
+
+
+def _with_estimate(
+    prepared: PreparedBatch,
+    numbers: IntVector,
+    estimates: Estimate,
+    values_BT: FloatMatrix | None,
+) -> PreparedBatch:
+    """Writes the estimates into the rollouts' rows; the other rows stay as they are."""
+    critic = None
+    if values_BT is not None and estimates.returns_NT is not None:
+        nothing_BT = np.zeros_like(values_BT)
+        critic = CriticTargets(
+            old_values_BT=values_BT,
+            returns_BT=_laid_over(nothing_BT, numbers, estimates.returns_NT),
+            mask_BT=_laid_over(nothing_BT.astype(np.bool_), numbers, estimates.critic_mask_NT),
+        )
+    corrections_BT = None
+    if estimates.corrections_NT is not None:
+        ones_BT = np.ones(prepared.layout.shape)
+        corrections_BT = _laid_over(ones_BT, numbers, estimates.corrections_NT)
+    return replace(
+        prepared,
+        mask_BT=_laid_over(prepared.mask_BT, numbers, estimates.mask_NT),
+        old_logprobs_BT=_laid_over(prepared.old_logprobs_BT, numbers, estimates.old_NT),
+        advantages_BT=_laid_over(prepared.advantages_BT, numbers, estimates.advantages_NT),
+        corrections_BT=corrections_BT,
+        critic=critic,
+        kl=estimates.kl,
+    )
+
+
+def _laid_over(
+    matrix_BT: npt.NDArray[T], numbers: IntVector, rows_NT: npt.NDArray[T]
+) -> npt.NDArray[T]:
+    laid_BT = matrix_BT.copy()
+    laid_BT[numbers] = rows_NT
+    return laid_BT
+
+
+def _timed(compute: Callable[[], R]) -> tuple[R, float]:
+    started = time.perf_counter()
+    result = compute()
+    return result, time.perf_counter() - started

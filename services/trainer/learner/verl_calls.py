@@ -1,0 +1,247 @@
+"""Calls verl's workers over the micro-batches of a batch, and makes the tensors they take."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from tensordict import TensorDict
+from verl.utils import tensordict_utils
+from verl.utils.device import get_device_name
+from verl.workers.engine_workers_tinker import TinkerTrainingWorker
+
+from services.trainer.collectives import Ranks
+from services.trainer.learner.microbatches import Gatherer, Splitter
+from services.trainer.learner.prepared_batch import Layout, Part, PreparedBatch
+from services.trainer.types import TrainRow
+from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatrix
+from trinity.types import IntArray
+
+PAD = 0
+"""Any token does: it is never attended to."""
+
+Matrix = npt.NDArray[np.bool_] | npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outputs:
+    """Optional outputs of an engine besides the log-probabilities of the tokens taken."""
+
+    entropy_gradient: bool = False
+    entropies: bool = False
+    collision: bool = False
+    """Sum of the squared probabilities at each token."""
+    discriminator: bool = False
+    """The policy's mean of its entropy discriminator at each token."""
+
+
+class TensorMaker:
+    """Makes the micro-batches of one batch.
+
+    maker = TensorMaker(batch.rows, layout, packed=False)
+    data = maker.tensors(part, {"loss_mask": mask_BT, "advantages": advantages_BT}, Outputs())
+    """
+
+    def __init__(self, rows: Sequence[TrainRow], layout: Layout, *, packed: bool) -> None:
+        self._rows = rows
+        self._layout = layout
+        self._packed = packed
+        self._has_experts = any(row.is_expert for row in rows)
+        self._num_rows_of_empty = 2 if any(row.side for row in rows) else 1
+
+    def tensors(self, part: Part, matrices: Mapping[str, Matrix], outputs: Outputs) -> TensorDict:
+        """Builds one micro-batch with these matrices of the batch, in single precision.
+
+        An empty micro-batch gets one dummy unit, from which nothing is learned: every rank must
+        take part in each call.
+        """
+        tokens_NL = self._tokens(part)
+        tensors = {"input_ids": torch.from_numpy(tokens_NL)}
+        for name, matrix_BT in matrices.items():
+            tensors[name] = self._columns(matrix_BT, part, len(tokens_NL))
+        tensors |= self._of_rows(part, len(tokens_NL))
+        if self._packed:
+            tensors |= _packed([self._rows[n].tokens for n in part] or list(tokens_NL))
+        settings = {
+            "first_token": self._layout.first_token(part),
+            "calculate_entropy": outputs.entropies or outputs.entropy_gradient,
+            "entropy_gradient": outputs.entropy_gradient,
+            "calculate_sum_pi_squared": outputs.collision,
+            "calculate_discriminator": outputs.discriminator,
+            "use_remove_padding": self._packed,
+            "use_dynamic_bsz": False,
+            "disable_auto_offload": True,  # the caller does it
+            "micro_batch_size_per_gpu": len(tokens_NL),
+        }
+        return tensordict_utils.get_tensordict(tensors, settings)
+
+    def _tokens(self, part: Part) -> npt.NDArray[np.int64]:
+        rows = [self._rows[number] for number in part]
+        longest = max((row.length for row in rows), default=2)
+        tokens_NL = np.full((len(rows) or self._num_rows_of_empty, longest), PAD, dtype=np.int64)
+        for index, row in enumerate(rows):
+            tokens_NL[index, : row.length] = row.tokens
+        return tokens_NL
+
+    def _columns(self, matrix_BT: Matrix, part: Part, num_rows: int) -> torch.Tensor:
+        dtype = np.bool_ if matrix_BT.dtype == np.bool_ else np.float32
+        if not len(part):
+            return torch.from_numpy(np.zeros((num_rows, 1), dtype=dtype))
+        placed_NC: npt.NDArray[np.generic] = self._layout.place(matrix_BT, part)
+        return torch.from_numpy(placed_NC.astype(dtype))
+
+    def _of_rows(self, part: Part, num_rows: int) -> dict[str, torch.Tensor]:
+        rows = [self._rows[number] for number in part]
+        weights = [row.weight for row in rows] or [1.0] * num_rows
+        temperatures = [row.temperature for row in rows] or [1.0] * num_rows
+        tensors = {
+            "row_weights": torch.tensor(weights, dtype=torch.float32),
+            "temperature": torch.tensor(temperatures, dtype=torch.float32),
+        }
+        if self._has_experts:
+            experts = [row.is_expert for row in rows] or [False] * num_rows
+            tensors["is_expert"] = torch.tensor(experts)
+        return tensors
+
+
+def _packed(tokens: Sequence[IntArray | npt.NDArray[np.int64]]) -> dict[str, torch.Tensor]:
+    """Returns tokens and their positions as nested tensors, one row after the other."""
+    ids = [torch.from_numpy(np.asarray(row, dtype=np.int64)) for row in tokens]
+    places = [torch.arange(len(row)) for row in ids]
+    return {
+        "input_ids": torch.nested.as_nested_tensor(ids, layout=torch.jagged),
+        "position_ids": torch.nested.as_nested_tensor(places, layout=torch.jagged),
+    }
+
+
+def response_columns(values: torch.Tensor, first: int, num_columns: int) -> torch.Tensor:
+    """Returns an engine's output by token as [N, C], from padded or packed form."""
+    if not values.is_nested:
+        return values
+    predicted_NL = values.to_padded_tensor(0.0)
+    return predicted_NL[:, first - 1 : first - 1 + num_columns]
+
+
+OUTPUT_NAMES = {
+    "logprobs": "log_probs",
+    "entropies": "entropy",
+    "collision": "sum_pi_squared",
+    "discriminator": "discriminator",
+    "values": "values",
+}
+"""The engines' names of our outputs."""
+
+LossFn = Callable[
+    [dict[str, torch.Tensor], TensorDict, object], tuple[torch.Tensor, dict[str, float]]
+]
+
+
+class Recorder:
+    """Stands in for a loss where only the engine's outputs are needed."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self.seen: dict[str, torch.Tensor] = {}
+        """Outputs of the last micro-batch, [N, C]."""
+
+    def __call__(
+        self, model_output: dict[str, torch.Tensor], data: TensorDict, dp_group: object
+    ) -> tuple[torch.Tensor, dict[str, float]]:
+        del dp_group
+        self.seen = {
+            name: output_columns(model_output[OUTPUT_NAMES[name]], data) for name in self._names
+        }
+        return torch.zeros(()), {}
+
+
+def output_columns(values: torch.Tensor, data: TensorDict) -> torch.Tensor:
+    """Returns an engine's output by token, [N, C]."""
+    first = tensordict_utils.get_non_tensor_data(data, "first_token", default=1)
+    return response_columns(values, first, data["loss_mask"].shape[1])
+
+
+def as_array(values_NC: torch.Tensor) -> FloatMatrix:
+    """Moves values off the device, in double precision."""
+    array: FloatMatrix = values_NC.detach().cpu().double().numpy()
+    return array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calls:
+    """Splits batches into micro-batches and calls a worker on each. Everything is collective."""
+
+    splitter: Splitter
+    packed: bool
+    on_part: Callable[[], None]
+
+    @property
+    def ranks(self) -> Ranks:
+        """The ranks that take part."""
+        return self.splitter.ranks
+
+    def infer(
+        self, worker: TinkerTrainingWorker, prepared: PreparedBatch, names: Sequence[str]
+    ) -> dict[str, FloatMatrix]:
+        """Computes the named outputs for all rows with tokens to train on."""
+        recorder = Recorder(names)
+        worker.set_loss_fn(recorder)
+        gatherer = Gatherer(prepared.layout, self.ranks)
+        outputs = Outputs(
+            entropies="entropies" in names,
+            collision="collision" in names,
+            discriminator="discriminator" in names,
+        )
+        matrices = {"loss_mask": prepared.mask_BT}
+        with on_device(worker):
+            for part, data, _ in self._data(prepared, prepared.mask_BT, matrices, outputs):
+                worker.infer_batch(data)
+                self.on_part()
+                for name in names:
+                    gatherer.add(name, part, as_array(recorder.seen[name]))
+        return {name: gatherer.gather(name) for name in names}
+
+    def add_gradients(
+        self,
+        worker: TinkerTrainingWorker,
+        loss: LossFn,
+        prepared: PreparedBatch,
+        matrices: Mapping[str, Matrix],
+        outputs: Outputs,
+    ) -> Iterator[Part]:
+        """Calls the loss with each micro-batch of the rows in which `loss_mask` leaves tokens."""
+        worker.set_loss_fn(loss)
+        worker.optimizer_zero_grad()
+        mask_BT: BoolMatrix = matrices["loss_mask"].astype(bool)
+        with on_device(worker):
+            for part, data, is_last in self._data(prepared, mask_BT, matrices, outputs):
+                worker.engine.module.set_requires_gradient_sync(is_last)
+                worker.forward_backward(data)
+                self.on_part()
+                yield part
+
+    def _data(
+        self,
+        prepared: PreparedBatch,
+        mask_BT: BoolMatrix,
+        matrices: Mapping[str, Matrix],
+        outputs: Outputs,
+    ) -> Iterator[tuple[Part, TensorDict, bool]]:
+        maker = TensorMaker(prepared.rows, prepared.layout, packed=self.packed)
+        for part, is_last in self.splitter.parts(prepared.rows, mask_BT):
+            yield part, maker.tensors(part, matrices, outputs), is_last
+
+
+@contextmanager
+def on_device(worker: TinkerTrainingWorker) -> Iterator[None]:
+    """Moves offloaded weights to the device once, not for each micro-batch."""
+    engine = worker.engine
+    if not engine.is_param_offload_enabled:
+        yield
+        return
+    engine.to(device=get_device_name(), model=True, optimizer=False, grad=True)
+    try:
+        yield
+    finally:
+        engine.to(device="cpu", model=True, optimizer=False, grad=True)
