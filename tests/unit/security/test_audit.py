@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
+from trinity.rpc import audit
 from trinity.runtime.logs import LimitedLog
-from trinity.security import audit
 from trinity.security.authorization import Caller
 
 METHOD = "trinity.api.v1.BufferService/OpenStage"
