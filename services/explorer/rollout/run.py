@@ -16,7 +16,7 @@ from services.explorer.rollout.weight_gate import WeightGate
 from services.explorer.telemetry import sampled, sampling
 from services.explorer.types import Assignment, Attempt, Fate, Kind, Outcome, outcome_to_proto
 from trinity.api.v1.experience_pb2 import RunResult
-from trinity.runtime.presence import Waits
+from trinity.runtime.presence import WaitRegistry
 from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class LongRuns:
         outcome = await runner.run(attempt, weights)
     """
 
-    def __init__(self, *, waits: Waits, limit: TimeLimit) -> None:
+    def __init__(self, *, waits: WaitRegistry, limit: TimeLimit) -> None:
         self._waits = waits
         self._limit = limit
         self._open: dict[object, tuple[Attempt, float]] = {}
