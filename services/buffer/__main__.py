@@ -43,7 +43,7 @@ from trinity.rpc.runner import run_service
 from trinity.rpc.server import Servicer, serve
 from trinity.runtime.notifications import Listener
 from trinity.runtime.postgres import async_engine, report_health, wait_until_up
-from trinity.runtime.presence import Waits
+from trinity.runtime.presence import WaitRegistry
 
 M_MMAP_THRESHOLD = -3
 LARGE_BYTES = 2 * 1024 * 1024
@@ -74,7 +74,9 @@ ALLOCATIONS_A_COLLECTION = 10_000
 class Parts:
     """All components of the process, created before anything connects."""
 
-    def __init__(self, settings: BufferSettings, workers: asyncio.TaskGroup, waits: Waits) -> None:
+    def __init__(
+        self, settings: BufferSettings, workers: asyncio.TaskGroup, waits: WaitRegistry
+    ) -> None:
         self.waits = waits
         dsn = settings.postgres_dsn.get_secret_value()
         idle_seconds = settings.idle_transaction_seconds + settings.priority_seconds

@@ -26,7 +26,7 @@ from services.buffer.store.stages import list_readable
 from services.buffer.store.tasksets import delete_taskset
 from services.buffer.store.uploads import lock_abandoned
 from trinity.errors import PreconditionFailed, Unavailable
-from trinity.runtime.logs import LimitedLog
+from trinity.runtime.logs import RateLimitedLog
 from trinity.runtime.notifications import Listener
 from trinity.telemetry import metrics, names
 from trinity.telemetry.metrics import Observation
@@ -34,7 +34,7 @@ from trinity.telemetry.tracing import Attributes
 from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)
-limited_log = LimitedLog(logger)
+limited_log = RateLimitedLog(logger)
 
 
 PAUSE_SECONDS = 600.0

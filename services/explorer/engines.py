@@ -26,7 +26,7 @@ from trinity.config.plan.parts import AuxiliaryModel, ExternalAccess
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.explorer import EngineConfig
 from trinity.errors import UserError
-from trinity.runtime.presence import Waits
+from trinity.runtime.presence import WaitRegistry
 from trinity.runtime.threads import in_daemon_thread
 from trinity.workflows.generation import ChatTokenizer
 
@@ -133,7 +133,7 @@ class LoadedStageModels:
 class EngineManager:
     """The engines of one stage's models; several engines of a model work as one."""
 
-    def __init__(self, *, start: StartEngine, waits: Waits) -> None:
+    def __init__(self, *, start: StartEngine, waits: WaitRegistry) -> None:
         self._start = start
         self._waits = waits
         self._models: tuple[StageModel, ...] = ()

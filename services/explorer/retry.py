@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
 from trinity.errors import RpcError, TrinityError, Unavailable, UserError
-from trinity.runtime.presence import Waits
+from trinity.runtime.presence import WaitRegistry
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class RetryPolicy:
     plan = await retry_policy.retry(read_plan, waits_for="synchronizer", purpose="read the plan")
     """
 
-    def __init__(self, waits: Waits, seconds: float = math.inf) -> None:
+    def __init__(self, waits: WaitRegistry, seconds: float = math.inf) -> None:
         self.waits = waits
         self.seconds = seconds
 

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class NamedWaits(Protocol):
-    """Accepts waits by name; `trinity.runtime.presence.Waits` is one."""
+    """Accepts waits by name; `trinity.runtime.presence.WaitRegistry` is one."""
 
     def set(
         self, name: str, *, waits_for: str, reason: str, deadline_seconds: float = 0.0

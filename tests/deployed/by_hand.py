@@ -15,7 +15,7 @@ import yaml
 
 from tests.infra_fixtures import running
 from trinity.deploy.render import manifests
-from trinity.deploy.secret_folder import Places, write_secrets
+from trinity.deploy.secret_folder import ServerAddresses, write_secrets
 from trinity.local import binaries
 from trinity.local.addresses import free_port
 from trinity.local.files import SecretFiles
@@ -144,7 +144,7 @@ def by_hand(
 ) -> Iterator[ByHand]:
     """A database without accounts, a broker with the shipped configuration, and who uses them."""
     postgres_port, nats_port = free_port(), free_port()
-    places = Places(postgres=f"127.0.0.1:{postgres_port}", nats=f"127.0.0.1:{nats_port}")
+    places = ServerAddresses(postgres=f"127.0.0.1:{postgres_port}", nats=f"127.0.0.1:{nats_port}")
     write_secrets(folder / "secrets", places)
     compose = yaml.safe_load((manifests() / "compose.yaml").read_text())
     ports = {port: free_port() for port in OWN_PORTS}

@@ -24,12 +24,12 @@ from tests.model_free.learner import STEP_SECONDS_VARIABLE
 from tests.model_free.stack import model_free_services
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.local.addresses import SERVICES, InfrastructureFiles, ServiceAddresses
-from trinity.local.files import OPERATOR, SecretFiles, StackSecurity
+from trinity.local.files import OPERATOR, SecretFiles, StackCredentials
 from trinity.local.nats import NatsServer
 from trinity.local.process_spec import ProcessSpec
 from trinity.local.run_file import RunningStack
-from trinity.local.services import Surroundings
-from trinity.security.certificates import STORES, Issuer, parts_of
+from trinity.local.services import StackContext
+from trinity.security.certificates import STORES, CredentialIssuer, parts_of
 
 PORT = 50_050
 STOP_SECONDS = 20.0
@@ -45,7 +45,7 @@ class Deployment:
     postgres: TlsPostgres
     nats: TlsNats
     addresses: ServiceAddresses
-    security: StackSecurity
+    security: StackCredentials
     folder: FaultsFolder
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
@@ -101,10 +101,10 @@ async def deployed(
 def _lay_out(root: Path, network: Network) -> Deployment:
     (root / "log").mkdir(parents=True)
     certificates, secrets = root / "certs", SecretFiles(root / "secrets")
-    issuer = Issuer(certificates)
+    issuer = CredentialIssuer(certificates)
     for part in parts_of({name: [network.address(name)] for name in (*STORES, *SERVICES)}):
         issuer.issue(part, LIFETIME)
-    security = StackSecurity(certificates)
+    security = StackCredentials(certificates)
     programs = programs_with_tls()
     assert programs is not None, "there is no Postgres with TLS"
     folder = FaultsFolder(root / "faults")
@@ -143,9 +143,9 @@ def _lay_out(root: Path, network: Network) -> Deployment:
 
 def _surroundings(
     deployment: Deployment, environment: Mapping[str, Mapping[str, str]]
-) -> Surroundings:
+) -> StackContext:
     secrets = SecretFiles(deployment.root / "addresses")
-    return Surroundings(
+    return StackContext(
         job_dir=deployment.root,
         log_level="INFO",
         addresses=deployment.addresses,

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import psycopg
 
 from trinity.local.addresses import SERVICES
-from trinity.local.files import OPERATOR, SecretFiles, StackSecurity, write_private
+from trinity.local.files import OPERATOR, SecretFiles, StackCredentials, write_private
 from trinity.local.identity import Identity, database_identity
 from trinity.local.nats import NatsServer
 from trinity.local.postgres import DATABASE, SCHEMA_OWNERS, SUPERUSER, set_up_roles, set_up_schemas
@@ -45,7 +45,7 @@ class TlsPostgres:
     programs: Path
     address: str
     secrets: SecretFiles
-    security: StackSecurity
+    security: StackCredentials
 
     def prepare(self, log_file: Path) -> ProcessSpec:
         """Make the cluster and return the process to start."""

@@ -22,8 +22,8 @@ from tests.images.environments import REPOSITORY, Environment, install
 from trinity.config.loading.load import load_config
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
-from trinity.deploy.deployment import Deployment, Images
-from trinity.deploy.render import Rendering
+from trinity.deploy.deployment import ContainerImages, ExperimentDeployment
+from trinity.deploy.render import ManifestRenderer
 
 pytestmark = pytest.mark.timeout(8_000)
 VARIANTS = {"synchronizer": "", "buffer": "", "trainer": "cpu", "explorer": "cpu"}
@@ -102,8 +102,8 @@ def short_plan(folder: Path, monkeypatch: pytest.MonkeyPatch) -> ExperimentPlan:
 
 def rendered(plan: ExperimentPlan, output: Path) -> dict[str, dict[str, Any]]:
     """The services of compose.override.yaml."""
-    of = Deployment(plan=plan, explorers=1, plugin_dir=None, images=Images())
-    Rendering(deployment=of, target="compose", overlay="one-node", output=output).write()
+    of = ExperimentDeployment(plan=plan, explorers=1, plugin_dir=None, images=ContainerImages())
+    ManifestRenderer(deployment=of, target="compose", overlay="one-node", output=output).write()
     override = yaml.safe_load((output / "compose.override.yaml").read_text())
     services: dict[str, dict[str, Any]] = override["services"]
     return services

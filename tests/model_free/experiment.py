@@ -16,7 +16,7 @@ from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
 from trinity.config.schema.experiment import Config, deep_merge
 from trinity.rpc.channel import open_channel
-from trinity.security.credentials import Security
+from trinity.security.credentials import Credentials
 
 RETRY_SECONDS = 0.1
 CALL_SECONDS = 10.0
@@ -96,7 +96,7 @@ def experiment_plan(
 
 
 async def start_experiment(
-    synchronizer: str, plan: ExperimentPlan, security: Security | None = None
+    synchronizer: str, plan: ExperimentPlan, security: Credentials | None = None
 ) -> pb.Experiment:
     """Make the plan's experiment known, or resume it."""
     request = pb.CreateExperimentRequest(
@@ -111,7 +111,7 @@ async def start_experiment(
 
 
 async def wait_until_ended(
-    synchronizer: str, experiment_id: str, security: Security | None = None
+    synchronizer: str, experiment_id: str, security: Credentials | None = None
 ) -> pb.Experiment:
     """Its end, through restarts of the synchronizer."""
     request = pb.GetExperimentRequest(experiment_id=experiment_id)
@@ -131,7 +131,7 @@ async def wait_until_ended(
 
 
 async def run_to_end(
-    synchronizer: str, plan: ExperimentPlan, security: Security | None = None
+    synchronizer: str, plan: ExperimentPlan, security: Credentials | None = None
 ) -> pb.Experiment:
     """Start it and wait for its end."""
     experiment = await start_experiment(synchronizer, plan, security)

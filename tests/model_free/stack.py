@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from trinity.local.infrastructure import Launchable
-from trinity.local.services import Surroundings, four_services
+from trinity.local.infrastructure import ProcessWithProbe
+from trinity.local.services import StackContext, four_services
 from trinity.local.stack import LocalStack
 
 MODULES = {"explorer": "tests.model_free.explorer", "trainer": "tests.model_free.trainer"}
@@ -32,17 +32,17 @@ def model_free_stack(
 
 def model_free_services(
     modules: Mapping[str, str] = MODULES,
-    among: Callable[[Surroundings], list[Launchable]] = four_services,
-) -> Callable[[Surroundings], list[Launchable]]:
+    among: Callable[[StackContext], list[ProcessWithProbe]] = four_services,
+) -> Callable[[StackContext], list[ProcessWithProbe]]:
     """Services of which some are started from other modules."""
 
-    def services(around: Surroundings) -> list[Launchable]:
+    def services(around: StackContext) -> list[ProcessWithProbe]:
         return [_started_from(one, modules) for one in among(around)]
 
     return services
 
 
-def _started_from(service: Launchable, modules: Mapping[str, str]) -> Launchable:
+def _started_from(service: ProcessWithProbe, modules: Mapping[str, str]) -> ProcessWithProbe:
     module = modules.get(service.spec.name)
     if module is None:
         return service

@@ -10,7 +10,7 @@ from tests.model_free.stack import model_free_services
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import UserError
 from trinity.launch.modes import BenchSource, bench_plan
-from trinity.launch.run import Run
+from trinity.launch.run import LocalRun
 from trinity.launch.stored_runs import StoredRun
 from trinity.progress.reporter import make_reporter
 from trinity.progress.summary import RunSummary
@@ -41,7 +41,7 @@ async def benched(root: Path, *, only_newest: bool = False) -> RunSummary:
     """What `trinity run` does with `mode: bench`."""
     source = plan_of(root, "bench", only_newest=only_newest)
     made = bench_plan(source)
-    run = Run(
+    run = LocalRun(
         plan=made,
         reporter=make_reporter(made.label),
         home=source.job_path,
@@ -61,7 +61,9 @@ async def test_all_checkpoints_are_evaluated_and_none_of_them_twice(tmp_path: Pa
     trained = plan_of(tmp_path, "both")
     with pytest.raises(UserError, match="holds no run whose checkpoints"):
         bench_plan(plan_of(tmp_path, "bench"))
-    run = Run(plan=trained, reporter=make_reporter(trained.label), services=model_free_services())
+    run = LocalRun(
+        plan=trained, reporter=make_reporter(trained.label), services=model_free_services()
+    )
     await run.execute()
     newest = await benched(tmp_path, only_newest=True)
     assert evaluated(newest) == [8]

@@ -7,7 +7,7 @@ import pytest
 from tests.model_free.experiment import experiment_plan
 from tests.model_free.stack import model_free_services
 from trinity.errors import RunFailed
-from trinity.launch.run import Run
+from trinity.launch.run import LocalRun
 from trinity.progress.reporter import make_reporter
 
 pytestmark = pytest.mark.timeout(600)
@@ -29,9 +29,9 @@ async def test_a_run_that_cannot_go_on_says_why_and_resumes_when_mended(tmp_path
         monitor={"monitor_type": "none"},
     )
 
-    def run() -> Run:
+    def run() -> LocalRun:
         reporter = make_reporter(plan.label)
-        return Run(plan=plan, reporter=reporter, services=model_free_services())
+        return LocalRun(plan=plan, reporter=reporter, services=model_free_services())
 
     with pytest.raises(RunFailed, match=r"the grader is broken.*; the logs are in "):
         await run().execute()

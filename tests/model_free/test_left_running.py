@@ -11,7 +11,7 @@ from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.launch.resume import REASON
-from trinity.launch.run import Run
+from trinity.launch.run import LocalRun
 from trinity.launch.stored_runs import find_experiment
 from trinity.local.stack import LocalStack
 from trinity.progress.reporter import make_reporter
@@ -38,7 +38,7 @@ async def test_what_is_started_beside_it_gets_the_services_and_it_can_go_on(
     async with model_free_stack(left.job_path) as stack:
         await start_experiment(stack.addresses.synchronizer, left)
     beside.job_path.mkdir(parents=True)
-    run = Run(
+    run = LocalRun(
         plan=beside,
         reporter=make_reporter(beside.label),
         home=left.job_path,

@@ -12,7 +12,7 @@ from tests.model_free.model import write_model
 from tests.model_free.stack import model_free_services, model_free_stack
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import RunFailed
-from trinity.launch.run import Run
+from trinity.launch.run import LocalRun
 from trinity.progress.reporter import make_reporter
 from trinity.progress.summary import RunSummary
 
@@ -87,7 +87,7 @@ def elsewhere(root: Path, mode: str) -> ExperimentPlan:
 
 async def executed(plan: ExperimentPlan) -> RunSummary:
     """What `trinity run` does."""
-    run = Run(plan=plan, reporter=make_reporter(plan.label), services=model_free_services())
+    run = LocalRun(plan=plan, reporter=make_reporter(plan.label), services=model_free_services())
     return await run.execute()
 
 

@@ -14,7 +14,7 @@ from tests.model_free.experiment import experiment_plan
 from tests.model_free.stack import model_free_services
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.launch.modes import serve_plan
-from trinity.launch.run import Interrupted, Run
+from trinity.launch.run import LocalRun, RunInterrupted
 from trinity.progress.reporter import make_reporter
 
 pytestmark = pytest.mark.timeout(600)
@@ -51,8 +51,8 @@ def served(root: Path, port: int) -> ExperimentPlan:
     return serve_plan(plan)
 
 
-def run_of(plan: ExperimentPlan) -> Run:
-    return Run(plan=plan, reporter=make_reporter(plan.label), services=model_free_services())
+def run_of(plan: ExperimentPlan) -> LocalRun:
+    return LocalRun(plan=plan, reporter=make_reporter(plan.label), services=model_free_services())
 
 
 @contextlib.asynccontextmanager
@@ -68,7 +68,7 @@ async def serving(plan: ExperimentPlan, port: int) -> AsyncIterator[openai.Async
             yield client
         finally:
             running.cancel()
-            with pytest.raises(Interrupted):
+            with pytest.raises(RunInterrupted):
                 await running
 
 

@@ -58,7 +58,7 @@ def _check_reward(taskset: ResolvedTaskset) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class PreparedRun:
     """A plan whose inputs were checked."""
 
     plan: ExperimentPlan
@@ -74,7 +74,7 @@ class Prepared:
 
 def prepare(
     path: Path, max_steps: int | None, overrides: Mapping[str, JsonValue] | None = None
-) -> Prepared:
+) -> PreparedRun:
     """Loads, plans and checks a configuration.
 
     `max_steps` caps the train steps of every stage; the trial gets its own name so that it never
@@ -110,7 +110,7 @@ def prepare(
         gathered.of(partial(check_resumable, plan))
     gathered.raise_all()
     notes = (*notes, *advice(plan))
-    return Prepared(
+    return PreparedRun(
         plan=plan,
         resumes=not serves and holds_run(plan.job_path),
         notes=notes,

@@ -38,14 +38,14 @@ from services.buffer.store.reports import (
 from services.buffer.store.stages import UnreadablePlan
 from services.buffer.telemetry import stored
 from trinity.errors import Unavailable
-from trinity.runtime.logs import LimitedLog
+from trinity.runtime.logs import RateLimitedLog
 from trinity.runtime.nats import heeding_cancellation
-from trinity.runtime.presence import Waits
+from trinity.runtime.presence import WaitRegistry
 from trinity.telemetry import tracing
 from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)
-limited_log = LimitedLog(logger)
+limited_log = RateLimitedLog(logger)
 
 
 AGAIN_SECONDS = 3.0
@@ -58,7 +58,7 @@ OVER_SECONDS = 4 * AGAIN_SECONDS
 class HeldBack:
     """Shows a wait for each such stage as long as its results are redelivered."""
 
-    waits: Waits
+    waits: WaitRegistry
     _seen: dict[StageKey, float] = field(default_factory=dict)
 
     def note(self, error: UnreadablePlan) -> None:
@@ -178,7 +178,7 @@ class Ingest:
     settler: Settler
     fetch_messages: int
     bound: asyncio.Event
-    waits: Waits
+    waits: WaitRegistry
     held_back: HeldBack
 
     async def run(self) -> None:

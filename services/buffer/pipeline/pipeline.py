@@ -27,14 +27,14 @@ from services.buffer.store.stages import get_stage
 from services.buffer.types import Shaped
 from services.buffer.workers.functions import Functions, ServiceAway
 from trinity.errors import Unavailable
-from trinity.runtime.logs import LimitedLog
+from trinity.runtime.logs import RateLimitedLog
 from trinity.runtime.notifications import Listener, Subscription
-from trinity.runtime.presence import Waits
+from trinity.runtime.presence import WaitRegistry
 from trinity.telemetry import tracing
 from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)
-limited_log = LimitedLog(logger)
+limited_log = RateLimitedLog(logger)
 
 
 CLAIM_SECONDS = 3.0
@@ -160,7 +160,7 @@ PAUSE_SECONDS = 2.0
 class AwayServices:
     """Tracks until when each such stage pauses; a pause costs its groups no attempt."""
 
-    def __init__(self, waits: Waits) -> None:
+    def __init__(self, waits: WaitRegistry) -> None:
         self._waits = waits
         self._until: dict[StageKey, float] = {}
 
@@ -208,7 +208,7 @@ class Pipeline:
     """
 
     def __init__(
-        self, *, database: Database, listener: Listener, functions: Functions, waits: Waits
+        self, *, database: Database, listener: Listener, functions: Functions, waits: WaitRegistry
     ) -> None:
         self._database = database
         self._listener = listener

@@ -25,7 +25,7 @@ from trinity.algorithm.advantage.samples import Advantages
 from trinity.api.v1 import experience_pb2 as pb
 from trinity.codec import sequence_from_proto, tensor_from_proto
 from trinity.operators.rollouts import Content
-from trinity.runtime.presence import Waits
+from trinity.runtime.presence import WaitRegistry
 from trinity.types import StageKey
 
 
@@ -185,7 +185,7 @@ class Shaper:
 
     database: Database
     functions: Functions
-    waits: Waits
+    waits: WaitRegistry
 
     async def chain_of(self, stage: Stage) -> Chain:
         """Returns the stage's functions with their needs; load errors surface when called."""

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from services.explorer.engine.interface import Engine
-from trinity.runtime.presence import Waits
+from trinity.runtime.presence import WaitRegistry
 from trinity.types import SamplingParams
 from trinity.weights.offer import Receivers, Seat, moved
 from trinity.workflows.generation import Generation, OnDelta, Scores
@@ -102,7 +102,7 @@ class SlowCallReporter:
     The policy's engine needs no wrapper: its slow calls are part of runs, which are shown.
     """
 
-    def __init__(self, engine: Engine, *, name: str, waits: Waits) -> None:
+    def __init__(self, engine: Engine, *, name: str, waits: WaitRegistry) -> None:
         self._engine = engine
         self._name = name
         self._waits = waits

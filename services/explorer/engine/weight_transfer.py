@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 from services.explorer.engine.interface import Engine, EngineDied
 from services.explorer.types import WeightsVersion
 from trinity.errors import ManifestError, TransferFailed
-from trinity.runtime.presence import Waits
+from trinity.runtime.presence import WaitRegistry
 from trinity.runtime.threads import in_daemon_thread
 from trinity.telemetry.metrics import TRANSFERS
 from trinity.weights import manifest
@@ -118,7 +118,7 @@ class EngineWeightReceiver:
     receiver.clear_wait()
     """
 
-    def __init__(self, *, engine: Engine, waits: Waits, limits: Limits) -> None:
+    def __init__(self, *, engine: Engine, waits: WaitRegistry, limits: Limits) -> None:
         self._engine = engine
         self._waits = waits
         self._limits = limits

@@ -23,7 +23,7 @@ from services.explorer.types import (
     attempt_result_to_proto,
 )
 from trinity.api.v1.experience_pb2 import RunResult
-from trinity.runtime.presence import Waits
+from trinity.runtime.presence import WaitRegistry
 from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class LongRunReporter:
         result = await runner.run_attempt(attempt, weights)
     """
 
-    def __init__(self, *, waits: Waits, limit: RunTimeLimit) -> None:
+    def __init__(self, *, waits: WaitRegistry, limit: RunTimeLimit) -> None:
         self._waits = waits
         self._limit = limit
         self._open: dict[object, tuple[Attempt, float]] = {}

@@ -14,7 +14,7 @@ from services.explorer.types import Assignment, Attempt, AttemptResult, RolloutK
 from trinity.codec import check_experience
 from trinity.config.schema.explorer import ExplorerConfig
 from trinity.redact import without_passwords
-from trinity.runtime.threads import MAX_LOST, DaemonThreads
+from trinity.runtime.threads import MAX_ABANDONED, DaemonThreads
 from trinity.telemetry import tracing
 from trinity.types import EID, Experience
 from trinity.workflows.model import AUXILIARY_MODEL, ModelWrapper
@@ -46,7 +46,9 @@ class DeadlineTasks:
         )
     """
 
-    def __init__(self, *, max_lost: int = MAX_LOST, grace_seconds: float = GRACE_SECONDS) -> None:
+    def __init__(
+        self, *, max_lost: int = MAX_ABANDONED, grace_seconds: float = GRACE_SECONDS
+    ) -> None:
         self._max_lost = max_lost
         self._grace_seconds = grace_seconds
         self._lost: set[asyncio.Task[Any]] = set()

@@ -11,7 +11,7 @@ from services.explorer.openai_api.errors import bearer_token, error_response
 from trinity.errors import Unauthenticated, UserError
 from trinity.rpc import audit
 from trinity.security.authorization import Caller, Scope
-from trinity.security.credentials import CERTIFICATE, KEY, VARIABLE, Security
+from trinity.security.credentials import CERTIFICATE, KEY, VARIABLE, Credentials
 from trinity.security.loopback import is_loopback
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class ServingAccessPolicy:
     """Plain HTTP with a key on loopback only, or TLS with tokens; there is no other mode."""
 
     host: str
-    security: Security
+    security: Credentials
     key: str = field(repr=False)
     tenant: str
 

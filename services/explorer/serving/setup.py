@@ -10,7 +10,7 @@ from services.explorer.serving.work import ServingRunner
 from services.explorer.types import model_weights
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.runtime.presence import Heartbeats
-from trinity.security.credentials import Security
+from trinity.security.credentials import Credentials
 
 
 def build_serving_runner(
@@ -37,7 +37,7 @@ def build_serving_runner(
     )
     access = ServingAccessPolicy(
         host=explorer.listen_address,
-        security=Security.from_environment(),
+        security=Credentials.from_environment(),
         key=explorer.rollout_model.api_key,
         tenant=tenant,
     )

@@ -23,7 +23,7 @@ from tests.integration.buffer.plans import rollout_plan
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1.experience_pb2 import RunResult, RunResultBatch
 from trinity.runtime.postgres import async_engine
-from trinity.runtime.presence import Waits
+from trinity.runtime.presence import WaitRegistry
 
 Spoil = Callable[[RunResult], None]
 LETTERS = "SELECT reason FROM dead_letter WHERE producer = %s ORDER BY number"
@@ -125,7 +125,7 @@ async def _bodies_of_letters(
     engine = async_engine(dsn, "buffer")
     database = Database(engine)
     database.open()
-    waits = Waits(owner="buffer", on_change=lambda: None)
+    waits = WaitRegistry(owner="buffer", on_change=lambda: None)
     ingest = Ingest(
         database=database,
         stream=RunStream(buffer.broker, 1),

@@ -20,7 +20,7 @@ from tests.integration.explorer.test_engine import PROMPT, sampling
 from tests.unit.explorer.builders import build_plan
 from trinity.config.schema.data import FormatConfig
 from trinity.plugins import WORKFLOWS
-from trinity.runtime.presence import Waits
+from trinity.runtime.presence import WaitRegistry
 from trinity.types import SamplingParams
 from trinity.workflows.generation import ModelLimits
 from trinity.workflows.model import ModelWrapper
@@ -56,7 +56,9 @@ async def running(
             ]
         },
     )
-    engines = EngineManager(start=start, waits=Waits(owner="explorer", on_change=lambda: None))
+    engines = EngineManager(
+        start=start, waits=WaitRegistry(owner="explorer", on_change=lambda: None)
+    )
     try:
         yield await engines.ensure(plan.stages[0])
     finally:

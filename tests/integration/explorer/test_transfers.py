@@ -16,7 +16,7 @@ from tests.integration.explorer.offering import LIMITS, dying_trainer, weights_o
 from tests.integration.explorer.test_engine import END, MAX_MODEL_LEN, PROMPT, sampling
 from tests.offers import offering
 from trinity.config.schema.explorer import RolloutModelConfig
-from trinity.runtime.presence import Waits
+from trinity.runtime.presence import WaitRegistry
 from trinity.weights import sending, tensors
 from trinity.weights.offer import Offer
 from trinity.workflows.generation import Generation
@@ -53,7 +53,7 @@ class Transfers(EngineWeightReceiver):
     """Remembers how they ended."""
 
     def __init__(self, engine: Engine) -> None:
-        waits = Waits(owner="explorer", on_change=lambda: None)
+        waits = WaitRegistry(owner="explorer", on_change=lambda: None)
         super().__init__(engine=engine, waits=waits, limits=LIMITS)
         self.received: list[bool] = []
 

@@ -10,8 +10,8 @@ from tests.model_free.experiment import experiment_plan
 from tests.model_free.stack import model_free_services
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import RunFailed, UserError
-from trinity.launch.retrain import Source, Steps, retraining_plan, without_explorer
-from trinity.launch.run import Run
+from trinity.launch.retrain import RetrainSource, RetrainSteps, retraining_plan, without_explorer
+from trinity.launch.run import LocalRun
 from trinity.progress.lines import LineReporter
 
 pytestmark = pytest.mark.timeout(300)
@@ -28,14 +28,14 @@ class Again:
     async def train(self, first: int, last: int) -> None:
         self.lines.clear()
         made = retraining_plan(
-            self.plan, stage=None, steps=Steps(first=first, last=last), name=None
+            self.plan, stage=None, steps=RetrainSteps(first=first, last=last), name=None
         )
-        run = Run(
+        run = LocalRun(
             plan=made,
             reporter=LineReporter(self.lines.append),
             home=self.plan.job_path,
             services=model_free_services(among=without_explorer),
-            complete=Source(plan=self.plan).complete,
+            complete=RetrainSource(plan=self.plan).complete,
         )
         await run.execute()
 
@@ -63,4 +63,4 @@ async def test_a_run_that_is_not_there_cannot_be_trained_again(tmp_path: Path) -
 
     plan = experiment_plan(tmp_path)
     with pytest.raises(UserError, match="holds no run whose batches could be trained again"):
-        retraining_plan(plan, stage=None, steps=Steps(first=1, last=2), name=None)
+        retraining_plan(plan, stage=None, steps=RetrainSteps(first=1, last=2), name=None)

@@ -14,7 +14,7 @@ from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import UserError
 from trinity.launch.resume import remember
 from trinity.launch.retrain import without_explorer
-from trinity.launch.run import Run
+from trinity.launch.run import LocalRun
 from trinity.launch.stored_runs import SourceRuns, with_source_runs
 from trinity.progress.lines import LineReporter
 
@@ -51,7 +51,7 @@ async def test_it_runs_in_the_others_directory_and_tells_whose_samples_it_had(
     found = SourceRuns.of(plan)
     assert found is not None and found.home == source.job_path
     lines: list[str] = []
-    run = Run(
+    run = LocalRun(
         plan=plan,
         reporter=LineReporter(lines.append),
         home=found.home,

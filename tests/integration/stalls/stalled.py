@@ -21,7 +21,7 @@ from trinity.api.v1 import synchronizer_pb2
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.diagnosis.diagnose import diagnose
 from trinity.diagnosis.gather import gather
-from trinity.diagnosis.rules import Verdict
+from trinity.diagnosis.rules import Diagnosis
 from trinity.local.run_file import read_running
 from trinity.local.stack import LocalStack
 from trinity.rpc.channel import open_channel
@@ -41,7 +41,7 @@ class Stalled:
     job_dir: Path
     faults: Path
 
-    async def why(self) -> Verdict:
+    async def why(self) -> Diagnosis:
         """What `trinity why` makes of it now."""
         running = read_running(self.job_dir)
         assert running is not None
@@ -58,7 +58,7 @@ class Stalled:
         answer, _ = await process.communicate()
         return await process.wait(), answer.decode().partition(":")[0]
 
-    async def until_named(self, *words: str) -> Verdict:
+    async def until_named(self, *words: str) -> Diagnosis:
         """The first verdict whose sentences have all these words; it has to come in time."""
         begun, seen = time.monotonic(), dict[str, None]()
         while time.monotonic() - begun < NAMED_SECONDS:

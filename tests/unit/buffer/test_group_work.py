@@ -20,7 +20,7 @@ from services.buffer.workers.functions import Functions, ServiceAway
 from tests.unit.buffer.builders import ASSIGNMENT, KEY, stage
 from trinity.errors import Unavailable
 from trinity.runtime.postgres import async_engine
-from trinity.runtime.presence import Waits
+from trinity.runtime.presence import WaitRegistry
 
 NUM_OUTAGES = 2
 SECONDS = 5.0
@@ -61,7 +61,7 @@ async def test_claims_are_renewed_again_when_the_database_is_back(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     database = ComesBack()
-    waits = Waits(owner="buffer", on_change=lambda: None)
+    waits = WaitRegistry(owner="buffer", on_change=lambda: None)
     shaper = Slow(database=database, functions=Functions(1.0, 0), waits=waits)
     renewed: list[Claim] = []
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from services.buffer.status import Needs
-from trinity.runtime.presence import Waits
+from trinity.runtime.presence import WaitRegistry
 
 
 @dataclass
@@ -25,7 +25,9 @@ class World:
     """A buffer's needs, with a broker that comes and goes."""
 
     told: Told = field(default_factory=Told)
-    waits: Waits = field(default_factory=lambda: Waits(owner="buffer", on_change=lambda: None))
+    waits: WaitRegistry = field(
+        default_factory=lambda: WaitRegistry(owner="buffer", on_change=lambda: None)
+    )
     stream: Any = field(default_factory=lambda: SimpleNamespace(is_connected=True))
     bound: asyncio.Event = field(default_factory=asyncio.Event)
 

@@ -19,7 +19,7 @@ from tests.unit.explorer.builders import KEY, ArithmeticEngine, build_assignment
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import UserError
 from trinity.plugins import WORKFLOWS
-from trinity.runtime.presence import Waits
+from trinity.runtime.presence import WaitRegistry
 from trinity.runtime.threads import DaemonThreads
 from trinity.types import Experience, JsonObject, JsonValue
 from trinity.workflows.workflow import Workflow
@@ -97,7 +97,7 @@ class World:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        self.waits = Waits(owner="explorer", on_change=self.changed.set)
+        self.waits = WaitRegistry(owner="explorer", on_change=self.changed.set)
         self.engines = EngineManager(start=self.start, waits=self.waits)
 
     async def start(self, options: EngineOptions) -> ArithmeticEngine:

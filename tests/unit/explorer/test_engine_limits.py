@@ -16,7 +16,7 @@ from services.explorer.types import WeightsRequirement, WeightsVersion
 from tests.model_free.engine import CharacterTokenizer, HashEngine
 from tests.unit.explorer.builders import build_plan, build_weights, unheard_beats
 from trinity.errors import UserError
-from trinity.runtime.presence import Waits
+from trinity.runtime.presence import WaitRegistry
 
 
 async def never(_: object) -> None:
@@ -33,7 +33,7 @@ async def test_an_engine_that_does_not_load_is_given_up_with_a_sentence(
 
     monkeypatch.setattr(engines, "_load_tokenizer", lambda _: CharacterTokenizer())
     plan = build_plan(tmp_path, synchronizer={"sync_timeout": 0.05})
-    waits = Waits(owner="explorer", on_change=lambda: None)
+    waits = WaitRegistry(owner="explorer", on_change=lambda: None)
     with pytest.raises(UserError, match=r"did not load .* in 0.05 s \(`synchronizer.sync_timeout"):
         await EngineManager(start=start, waits=waits).ensure(plan.stages[0])
     assert waits.to_proto() == []

@@ -14,7 +14,7 @@ from services.explorer.engines import EngineManager
 from tests.model_free.engine import CharacterTokenizer
 from tests.unit.explorer.builders import ArithmeticEngine, build_plan
 from trinity.errors import UserError
-from trinity.runtime.presence import Waits
+from trinity.runtime.presence import WaitRegistry
 from trinity.types import SamplingParams
 
 SAMPLING = SamplingParams(max_tokens=3)
@@ -104,7 +104,7 @@ async def test_an_explorer_starts_as_many_engines_as_its_plan_says(
     monkeypatch.setattr(engines, "_load_tokenizer", lambda _: CharacterTokenizer())
     [stage] = build_plan(tmp_path, explorer={"rollout_model": {"engine_num": 3}}).stages
     assert _num_runners(stage) == 3 * stage.config.explorer.runner_per_model
-    waits = Waits(owner="explorer", on_change=lambda: None)
+    waits = WaitRegistry(owner="explorer", on_change=lambda: None)
     started = Started()
     running = EngineManager(start=started.start, waits=waits)
     engine = (await running.ensure(stage)).engine
@@ -121,7 +121,7 @@ async def test_engines_that_started_are_ended_when_another_does_not(
     monkeypatch.setattr(engines, "_load_tokenizer", lambda _: CharacterTokenizer())
     [stage] = build_plan(tmp_path, explorer={"rollout_model": {"engine_num": 2}}).stages
     started = Started(fails=1)
-    waits = Waits(owner="explorer", on_change=lambda: None)
+    waits = WaitRegistry(owner="explorer", on_change=lambda: None)
     with pytest.raises(UserError, match="out of memory"):
         await EngineManager(start=started.start, waits=waits).ensure(stage)
     assert [one.is_closed for one in started.engines] == [True]

@@ -19,7 +19,7 @@ from tests.unit.explorer.builders import ArithmeticEngine, CharacterTokenizer
 from trinity.config.plan.parts import ExternalAccess
 from trinity.config.schema.explorer import RolloutModelConfig
 from trinity.errors import UserError
-from trinity.runtime.presence import Waits
+from trinity.runtime.presence import WaitRegistry
 from trinity.types import SamplingParams
 from trinity.workflows.generation import ANY_OBJECT, ModelLimits
 from trinity.workflows.messages import Message
@@ -41,7 +41,7 @@ class World:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        self.waits = Waits(owner="explorer", on_change=self.changed.set)
+        self.waits = WaitRegistry(owner="explorer", on_change=self.changed.set)
 
     def engine(self, seconds: float = PATIENT, address: str = "", key: str = KEY) -> ExternalEngine:
         variables = {"THEIR_ADDRESS": address or self.server.address, "THEIR_KEY": key}

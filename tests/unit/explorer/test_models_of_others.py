@@ -16,7 +16,7 @@ from tests.model_free.engine import CharacterTokenizer
 from tests.unit.explorer.builders import ArithmeticEngine, build_plan
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
-from trinity.runtime.presence import Waits
+from trinity.runtime.presence import WaitRegistry
 from trinity.types import JsonObject, SamplingParams
 from trinity.workflows.messages import Message
 from trinity.workflows.model import ModelWrapper
@@ -48,7 +48,7 @@ class Started:
     def __init__(self) -> None:
         self.policies: list[ArithmeticEngine] = []
         self.engines = EngineManager(
-            start=self._start, waits=Waits(owner="explorer", on_change=lambda: None)
+            start=self._start, waits=WaitRegistry(owner="explorer", on_change=lambda: None)
         )
 
     async def _start(self, _: EngineOptions) -> ArithmeticEngine:

@@ -9,15 +9,15 @@ from services.explorer.clients.streams import WatchFeed
 from services.explorer.retry import RetryPolicy, RolloutStageFailed, user_message
 from services.explorer.rollout.scheduler import IdleTimeout
 from trinity.errors import NotFound, Unavailable, UserError
-from trinity.runtime.presence import Waits
+from trinity.runtime.presence import WaitRegistry
 
 
 @pytest.fixture
-def waits() -> Waits:
-    return Waits(owner="explorer", on_change=lambda: None)
+def waits() -> WaitRegistry:
+    return WaitRegistry(owner="explorer", on_change=lambda: None)
 
 
-async def test_an_outage_that_passes_is_one_wait_whatever_its_reasons(waits: Waits) -> None:
+async def test_an_outage_that_passes_is_one_wait_whatever_its_reasons(waits: WaitRegistry) -> None:
     seen: list[str] = []
     errors = iter(["refused", "no route"])
 
@@ -34,7 +34,9 @@ async def test_an_outage_that_passes_is_one_wait_whatever_its_reasons(waits: Wai
     assert waits.to_proto() == []
 
 
-async def test_an_outage_that_does_not_pass_ends_with_its_newest_reason(waits: Waits) -> None:
+async def test_an_outage_that_does_not_pass_ends_with_its_newest_reason(
+    waits: WaitRegistry,
+) -> None:
     async def call() -> None:
         raise Unavailable("refused")
 
@@ -45,7 +47,7 @@ async def test_an_outage_that_does_not_pass_ends_with_its_newest_reason(waits: W
     assert waits.to_proto() == []
 
 
-async def test_an_answer_that_is_no_outage_is_not_asked_for_again(waits: Waits) -> None:
+async def test_an_answer_that_is_no_outage_is_not_asked_for_again(waits: WaitRegistry) -> None:
     calls: list[None] = []
 
     async def call() -> None:
@@ -57,7 +59,7 @@ async def test_an_answer_that_is_no_outage_is_not_asked_for_again(waits: Waits) 
     assert len(calls) == 1
 
 
-async def test_a_stream_that_stays_closed_ends_with_a_sentence(waits: Waits) -> None:
+async def test_a_stream_that_stays_closed_ends_with_a_sentence(waits: WaitRegistry) -> None:
     async def stream() -> AsyncIterator[int]:
         raise Unavailable("refused")
         yield 0
@@ -70,7 +72,7 @@ async def test_a_stream_that_stays_closed_ends_with_a_sentence(waits: Waits) -> 
 
 
 async def test_a_stream_that_opens_and_says_nothing_is_away(
-    waits: Waits, monkeypatch: pytest.MonkeyPatch
+    waits: WaitRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("services.explorer.clients.streams.FIRST_RESPONSE_SECONDS", 0.02)
 
@@ -87,7 +89,7 @@ async def test_a_stream_that_opens_and_says_nothing_is_away(
         await feed.follow_stream()
 
 
-async def test_two_streams_of_one_service_are_two_waits(waits: Waits) -> None:
+async def test_two_streams_of_one_service_are_two_waits(waits: WaitRegistry) -> None:
     async def closed() -> AsyncIterator[int]:
         raise Unavailable("refused")
         yield 0
@@ -112,7 +114,7 @@ async def test_two_streams_of_one_service_are_two_waits(waits: Waits) -> None:
     await asyncio.wait(running)
 
 
-def test_a_buffer_without_work_is_borne_while_anything_changes(waits: Waits) -> None:
+def test_a_buffer_without_work_is_borne_while_anything_changes(waits: WaitRegistry) -> None:
     idleness = IdleTimeout(RetryPolicy(waits, 0.0))
     with pytest.raises(RolloutStageFailed, match="for the buffer to have work: version 3"):
         idleness.record_reason("version 3 is missing", is_idle=True)
@@ -123,7 +125,7 @@ def test_a_buffer_without_work_is_borne_while_anything_changes(waits: Waits) -> 
     assert wait.reason == "version 4" and wait.deadline_seconds > 0
 
 
-def test_work_is_not_asked_for_longer_than_a_reason_may_last(waits: Waits) -> None:
+def test_work_is_not_asked_for_longer_than_a_reason_may_last(waits: WaitRegistry) -> None:
     idleness = IdleTimeout(RetryPolicy(waits, 60.0))
     assert idleness.seconds_left == 60.0
     idleness.record_reason("version 3", is_idle=True)

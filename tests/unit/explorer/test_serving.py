@@ -18,8 +18,8 @@ from tests.integration.explorer.peers import write_weights
 from tests.unit.explorer.builders import ArithmeticEngine
 from trinity.errors import ManifestError, UserError
 from trinity.security.authorization import Scope
-from trinity.security.certificates import Issuer, parts_of
-from trinity.security.credentials import PLAIN, Security
+from trinity.security.certificates import CredentialIssuer, parts_of
+from trinity.security.credentials import PLAINTEXT, Credentials
 from trinity.security.tokens import issue_token
 
 SECONDS = 30
@@ -158,7 +158,7 @@ async def test_an_engine_whose_loading_ends_half_way_answers_no_more(tmp_path: P
     assert pool.num_open == 1
 
 
-def access(security: Security, host: str = "127.0.0.1") -> ServingAccessPolicy:
+def access(security: Credentials, host: str = "127.0.0.1") -> ServingAccessPolicy:
     return ServingAccessPolicy(host=host, security=security, key="key", tenant="mine")
 
 
@@ -170,19 +170,19 @@ def status(of: ServingAccessPolicy, token: str) -> int:
 
 
 def test_beyond_loopback_nothing_is_served_without_tokens() -> None:
-    access(PLAIN).check_host()
+    access(PLAINTEXT).check_host()
     with pytest.raises(UserError, match=r"listen_address: 0\.0\.0\.0"):
-        access(PLAIN, "0.0.0.0").check_host()
+        access(PLAINTEXT, "0.0.0.0").check_host()
 
 
 async def test_on_loopback_the_key_lets_in() -> None:
-    assert [status(access(PLAIN), one) for one in ("key", "guess", "")] == [200, 401, 401]
+    assert [status(access(PLAINTEXT), one) for one in ("key", "guess", "")] == [200, 401, 401]
 
 
 async def test_with_tokens_it_takes_the_scope_and_the_tenant(tmp_path: Path) -> None:
-    issuer = Issuer(tmp_path)
+    issuer = CredentialIssuer(tmp_path)
     explorer = next(part for part in parts_of({}) if part.name == "explorer")
-    guarded = access(Security(issuer.issue(explorer, timedelta(hours=1))), "0.0.0.0")
+    guarded = access(Credentials(issuer.issue(explorer, timedelta(hours=1))), "0.0.0.0")
     guarded.check_host()
     assert guarded.tls is not None
 

@@ -54,7 +54,7 @@ from trinity.progress.summary import RunSummary
 from trinity.runtime.settings import ServiceSettings
 from trinity.task_operators import TASK_OPERATORS
 from trinity.telemetry import metrics, names
-from trinity.telemetry.metrics import Counter, Gauge, Histogram, Observed
+from trinity.telemetry.metrics import Counter, Gauge, Histogram, ObservableGauge
 from trinity.types import JsonValue, SamplingParams
 from trinity.weights import manifest
 from trinity.workflows.generation import ModelLimits
@@ -240,7 +240,7 @@ def algorithm_types() -> Iterator[tuple[str, Any]]:
 
 def instrument_values() -> Iterator[Any]:
     """Everything that is measured."""
-    kinds = (Counter, Gauge, Histogram, Observed)
+    kinds = (Counter, Gauge, Histogram, ObservableGauge)
     yield from (value for value in vars(metrics).values() if isinstance(value, kinds))
 
 

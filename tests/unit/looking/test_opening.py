@@ -25,7 +25,7 @@ class StartingBuffer:
         return query_pb2.ListStagesResponse(stages=[query_pb2.StoredStage(state="open")])
 
 
-async def asked(*codes: grpc.StatusCode) -> open.Stored:
+async def asked(*codes: grpc.StatusCode) -> open.StoredExperiment:
     return await open._stored(cast(QueryServiceStub, StartingBuffer(*codes)), "a/b", "e")
 
 

@@ -37,7 +37,7 @@ async def test_calls_from_a_thread_are_in_the_trace_of_the_task(
     sent = spans.get_finished_spans()[-1]
     assert sent.name == names.PUBLISH and sent.parent is not None
     assert sent.parent.span_id == run.context.span_id
-    assert tracing.parse(message.traceparent) == tracing.Place(
+    assert tracing.parse(message.traceparent) == tracing.SpanContextRef(
         task.trace_id, sent.context.span_id, True
     )
 
