@@ -9,7 +9,7 @@ import nats.errors
 import pytest
 from nats.js.errors import Error as JetStreamError
 
-from tests.deployed.by_hand import ByHand, by_hand
+from tests.support.deployed.by_hand import ByHand, by_hand
 from trinity.api.v1 import synchronizer_pb2, synchronizer_pb2_grpc
 from trinity.config.loading.load import load_config
 from trinity.config.planning import plan_experiment

@@ -14,7 +14,7 @@ from services.explorer.types import PublishedWeights, WeightsId
 from services.trainer.checkpoints.weights import weights_hash
 from tests.integration.explorer.offering import LIMITS, dying_trainer, weights_of
 from tests.integration.explorer.test_engine import END, MAX_MODEL_LEN, PROMPT, sampling
-from tests.offers import offering
+from tests.support.offers import offering
 from trinity.config.schema.explorer import RolloutModelConfig
 from trinity.runtime.presence import Waits
 from trinity.weights import sending, tensors

@@ -14,7 +14,7 @@ from services.explorer.engine.interface import EngineDied, EngineOptions
 from services.explorer.rollout.runner import BoundedTasks, Runner, TimeLimit
 from services.explorer.rollout.workflow_factory import Workbench
 from services.explorer.types import Attempt, Outcome, WeightsId
-from tests.model_free.engine import CharacterTokenizer
+from tests.support.model_free.engine import CharacterTokenizer
 from tests.unit.explorer.builders import KEY, ArithmeticEngine, build_assignment, build_plan
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import UserError

@@ -13,7 +13,7 @@ from services.explorer.engine.weight_transfer import WeightLoader
 from services.explorer.retry import Patience
 from services.explorer.rollout.weight_gate import WeightGate
 from services.explorer.types import PublishedWeights, Requirement
-from tests.model_free.engine import CharacterTokenizer, HashEngine
+from tests.support.model_free.engine import CharacterTokenizer, HashEngine
 from tests.unit.explorer.builders import build_plan, build_weights, unheard_beats
 from trinity.errors import UserError
 from trinity.runtime.presence import Waits

@@ -11,7 +11,7 @@ from services.explorer.engine import engines
 from services.explorer.engine.engines import Engines
 from services.explorer.engine.interface import EngineDied, EngineOptions
 from services.explorer.engine.pool import EnginePool
-from tests.model_free.engine import CharacterTokenizer
+from tests.support.model_free.engine import CharacterTokenizer
 from tests.unit.explorer.builders import ArithmeticEngine, build_plan
 from trinity.errors import UserError
 from trinity.runtime.presence import Waits

@@ -14,7 +14,7 @@ from services.explorer.engine.external import ExternalEngine, ExternalTokenizer,
 from services.explorer.openai_api.server import OpenAIApi
 from services.explorer.retry import Patience, StageFailed
 from services.explorer.rollout.workflow_factory import UNKNOWN
-from tests.chat_server import KEY, ChatServer
+from tests.support.chat_server import KEY, ChatServer
 from tests.unit.explorer.builders import ArithmeticEngine, CharacterTokenizer
 from trinity.config.plan.parts import ExternalAccess
 from trinity.config.schema.explorer import RolloutModelConfig
