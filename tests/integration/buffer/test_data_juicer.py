@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.data_juicer_server import LongEnough, served
 from tests.integration.buffer.calls import CALL_SECONDS
 from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.plans import BATCH_SIZE, rollout_plan, with_operators
+from tests.support.data_juicer_server import LongEnough, served
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.data_juicer import server
 from trinity.types import JsonValue

@@ -6,11 +6,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.data_juicer_server import LongEnough, served
 from tests.integration.buffer.harness import Buffer, talk_to
 from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import ROWS, rollout_plan, with_operators
 from tests.integration.buffer.process import BufferProcess
+from tests.support.data_juicer_server import LongEnough, served
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.codec import experience_from_proto
 from trinity.config.plan.parts import ResolvedOperator

@@ -10,9 +10,9 @@ import psycopg
 import pytest
 
 from services.buffer.tasksets.task_pipeline import PipelineLimits, PipelineProcess
-from tests.data_juicer_server import LongEnough, served
 from tests.integration.buffer.harness import Buffer, talk_to
 from tests.integration.buffer.process import BufferProcess
+from tests.support.data_juicer_server import LongEnough, served
 from tests.unit.config.builders import stage
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.client import AsyncTasksets

@@ -9,7 +9,7 @@ import nats.errors
 import pytest
 from nats.js.errors import Error as JetStreamError
 
-from tests.deployed.by_hand import ByHand, by_hand
+from tests.support.deployed.by_hand import ByHand, by_hand
 from trinity.api.v1 import synchronizer_pb2, synchronizer_pb2_grpc
 from trinity.config.loading.load import load_config
 from trinity.config.planning import plan_experiment
@@ -19,6 +19,8 @@ from trinity.launch.stored_runs import find_experiment
 from trinity.progress.lines import LineReporter
 from trinity.rpc.channel import open_channel
 from trinity.security.broker import inbox_of
+
+pytestmark = pytest.mark.xdist_group("one-node")
 
 ADDITION = Path(__file__).parents[3] / "examples" / "addition" / "addition.yaml"
 JOBS = ("accounts", "migrate-synchronizer", "migrate-buffer")

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.deployed.by_hand import ByHand, by_hand
 from tests.integration.deploy.test_one_node import JOBS
-from tests.integration.looking.test_source_runs import taking
-from tests.model_free.experiment import experiment_plan
-from tests.model_free.stack import MODULES
+from tests.integration.inspect.test_source_runs import taking
+from tests.support.deployed.by_hand import ByHand, by_hand
+from tests.support.model_free.experiment import experiment_plan
+from tests.support.model_free.stack import MODULES
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.deploy.compose import compose_override
 from trinity.deploy.deployment import ContainerImages, ExperimentDeployment

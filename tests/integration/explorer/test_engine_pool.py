@@ -17,7 +17,11 @@ from trinity.config.schema.explorer import RolloutModelConfig
 
 DIED_SECONDS = 60.0
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.thorough]
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="module"),
+    pytest.mark.thorough,
+    pytest.mark.xdist_group("vllm"),
+]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

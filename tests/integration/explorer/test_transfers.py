@@ -14,14 +14,14 @@ from services.explorer.types import WeightsId, WeightsVersion
 from services.trainer.checkpoints.weights import weights_hash
 from tests.integration.explorer.offering import LIMITS, dying_trainer, weights_of
 from tests.integration.explorer.test_engine import END, MAX_MODEL_LEN, PROMPT, sampling
-from tests.offers import offering
+from tests.support.offers import offering
 from trinity.config.schema.explorer import RolloutModelConfig
 from trinity.runtime.presence import WaitRegistry
 from trinity.weights import sending, tensors
 from trinity.weights.offer import Offer
 from trinity.workflows.generation import Generation
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("vllm")]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

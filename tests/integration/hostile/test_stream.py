@@ -23,7 +23,7 @@ from tests.integration.hostile.publishing import (
     subject_of,
 )
 from tests.integration.hostile.victim import STAGE, known_values, leased
-from tests.model_free.experiment import experiment_plan
+from tests.support.model_free.experiment import experiment_plan
 from trinity.api.v1 import buffer_pb2
 from trinity.api.v1 import experience_pb2 as pb
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
@@ -31,7 +31,7 @@ from trinity.rpc.channel import open_channel
 from trinity.runtime.postgres import async_engine
 from trinity.types import StageKey
 
-pytestmark = pytest.mark.asyncio(loop_scope="package")
+pytestmark = [pytest.mark.asyncio(loop_scope="package"), pytest.mark.xdist_group("hostile")]
 
 BATCH = pb.DESCRIPTOR.message_types_by_name["RunResultBatch"]
 NUM_FUZZED = 300

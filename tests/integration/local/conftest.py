@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.infra_fixtures import NatsUnderTest
+from tests.support.infra_fixtures import NatsUnderTest
 from trinity.local.infrastructure import ExternalServers
 
 

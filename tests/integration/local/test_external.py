@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.infra_fixtures import NatsUnderTest
 from tests.integration.local.stacks import no_services
+from tests.support.infra_fixtures import NatsUnderTest
 from trinity.errors import UserError
 from trinity.local.addresses import free_port
 from trinity.local.infrastructure import ExternalServers

@@ -9,8 +9,8 @@ import pytest
 from pydantic import JsonValue
 
 from tests.integration.monitors.wandb_files import history, run_of
-from tests.model_free.experiment import experiment_plan
-from tests.model_free.stack import model_free_services
+from tests.support.model_free.experiment import experiment_plan
+from tests.support.model_free.stack import model_free_services
 from trinity.launch.run import LocalRun
 from trinity.monitors.feed import MonitorFeed
 from trinity.progress.lines import LineReporter

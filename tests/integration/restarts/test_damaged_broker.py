@@ -11,8 +11,8 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 
 from services.buffer.ingest.stream import RunStream
-from tests.infra_fixtures import NatsUnderTest
 from tests.integration.local.stacks import no_services
+from tests.support.infra_fixtures import NatsUnderTest
 from trinity.errors import RunFailed, Unavailable
 from trinity.local.infrastructure import ExternalServers
 from trinity.local.stack import LocalStack

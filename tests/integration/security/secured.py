@@ -10,8 +10,8 @@ from pathlib import Path
 import grpc
 from pydantic import JsonValue
 
-from tests.model_free.experiment import experiment_plan, run_to_end
-from tests.model_free.stack import model_free_stack
+from tests.support.model_free.experiment import experiment_plan, run_to_end
+from tests.support.model_free.stack import model_free_stack
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.launch.resume import remember
 from trinity.local.addresses import SERVICES
@@ -146,7 +146,7 @@ async def answer_of(
 async def secured_stack(root: Path) -> AsyncIterator[Secured]:
     """Start it, run an experiment to its end, and leave it running."""
     tasks: Mapping[str, JsonValue] = {
-        "default_reward_fn_type": "tests.model_free.keyed.KeyedReward",
+        "default_reward_fn_type": "tests.support.model_free.keyed.KeyedReward",
         "taskset": {"reward_fn_args": {"judge_api_key": JUDGE_KEY}},
     }
     plan = experiment_plan(root, buffer={"total_steps": STEPS, "explorer_input": {**tasks}})

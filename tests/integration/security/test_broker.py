@@ -15,7 +15,7 @@ from nats.errors import Error as NatsError
 from nats.js.api import ConsumerConfig
 
 from services.buffer.ingest.stream import RunStream
-from tests.infra_fixtures import NatsUnderTest, running
+from tests.support.infra_fixtures import NatsUnderTest, running
 from trinity.errors import UserError
 from trinity.local.addresses import free_port
 from trinity.local.binaries import nats_server as nats_server_program

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from tests.infra_fixtures import Database
+from tests.support.infra_fixtures import Database
 from trinity.errors import UserError
 from trinity.runtime.postgres import async_engine, wait_until_up
 from trinity.security.certificates import CredentialIssuer, CredentialRole

@@ -13,8 +13,8 @@ import yaml
 from typer.testing import CliRunner
 
 from tests.integration.telemetry.receiver import receiver
-from tests.model_free.experiment import Sections, experiment_plan
-from tests.model_free.stack import model_free_services
+from tests.support.model_free.experiment import Sections, experiment_plan
+from tests.support.model_free.stack import model_free_services
 from tests.unit.config.builders import GRPO
 from trinity.cli.main import make_app
 from trinity.config.plan.stage_plan import ExperimentPlan
@@ -124,8 +124,8 @@ def with_keys() -> Sections:
                     "workflow_args": {"api_key": CONFIGURED["workflow"], "database": address},
                     "reward_fn_args": {"judge_api_key": CONFIGURED["judge"]},
                 },
-                "default_workflow_type": "tests.model_free.keyed.KeyedWorkflow",
-                "default_reward_fn_type": "tests.model_free.keyed.KeyedReward",
+                "default_workflow_type": "tests.support.model_free.keyed.KeyedWorkflow",
+                "default_reward_fn_type": "tests.support.model_free.keyed.KeyedReward",
             },
         },
     }

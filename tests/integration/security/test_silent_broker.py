@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.infra_fixtures import NatsUnderTest
+from tests.support.infra_fixtures import NatsUnderTest
 from trinity.local.addresses import free_port
 from trinity.local.files import SecretFiles
 from trinity.local.nats import NatsServer

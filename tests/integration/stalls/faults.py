@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from services.explorer.engine.interface import EngineDied, EngineOptions
-from tests.model_free.engine import HashEngine
+from tests.support.model_free.engine import HashEngine
 from trinity.types import Experience, SamplingParams
 from trinity.workflows.generation import Generation, OnDelta
 from trinity.workflows.simple_workflow import SimpleWorkflow

@@ -14,8 +14,8 @@ import grpc
 import psutil
 
 from tests.integration.stalls.faults import FOLDER_VARIABLE
-from tests.model_free.learner import STEP_SECONDS_VARIABLE
-from tests.model_free.stack import MODULES, model_free_stack
+from tests.support.model_free.learner import STEP_SECONDS_VARIABLE
+from tests.support.model_free.stack import MODULES, model_free_stack
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1 import synchronizer_pb2
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
@@ -118,7 +118,7 @@ class Stalled:
     def rank(self) -> int:
         """The process that trains."""
         for child in psutil.Process(self.stack.pids["trainer"]).children(recursive=True):
-            if "tests.model_free.rank" in child.cmdline():
+            if "tests.support.model_free.rank" in child.cmdline():
                 return child.pid
         raise AssertionError("the trainer has no rank")
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.integration.stalls.stalled import PATIENCE_SECONDS, send
-from tests.model_free.experiment import experiment_plan
-from tests.model_free.stack import model_free_stack
+from tests.support.model_free.experiment import experiment_plan
+from tests.support.model_free.stack import model_free_stack
 from trinity.api.v1 import buffer_pb2
 from trinity.errors import RunFailed
 from trinity.launch import messages, run

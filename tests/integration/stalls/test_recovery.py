@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.integration.stalls.faults import DIE, STRAGGLE, switch_on
 from tests.integration.stalls.stalled import Stalled, stalled_stack
-from tests.model_free.experiment import Sections, experiment_plan, start_experiment
+from tests.support.model_free.experiment import Sections, experiment_plan, start_experiment
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.diagnosis.rules import DiagnosisState
 

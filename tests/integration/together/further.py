@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tests.infra_fixtures import running
-from tests.model_free.stack import MODULES
+from tests.support.infra_fixtures import running
+from tests.support.model_free.stack import MODULES
 from trinity.local.addresses import InfrastructureFiles, ServiceAddresses, free_port
 from trinity.local.process_spec import ProcessSpec
 from trinity.local.services import StackContext, four_services

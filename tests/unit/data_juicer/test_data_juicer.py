@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from tests.data_juicer_process import LIMIT_SECONDS, PYTHON, data_juicer_server
-from tests.data_juicer_server import LongEnough, served
+from tests.support.data_juicer_process import LIMIT_SECONDS, PYTHON, data_juicer_server
+from tests.support.data_juicer_server import LongEnough, served
 from trinity.algorithm.advantage.samples import Samples
 from trinity.data_juicer import server
 from trinity.data_juicer.client import DataJuicerClient, _server_lock

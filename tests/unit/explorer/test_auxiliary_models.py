@@ -14,7 +14,7 @@ from services.explorer.engines import EngineManager, LoadedStageModels
 from services.explorer.rollout.runner import AttemptRunner, DeadlineTasks, RunTimeLimit
 from services.explorer.rollout.workflow_factory import WorkflowFactory
 from services.explorer.types import Attempt, AttemptResult, WeightsId
-from tests.model_free.engine import CharacterTokenizer
+from tests.support.model_free.engine import CharacterTokenizer
 from tests.unit.explorer.builders import KEY, ArithmeticEngine, build_assignment, build_plan
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import UserError

@@ -13,7 +13,7 @@ from services.explorer.engines import EngineManager
 from services.explorer.retry import RetryPolicy
 from services.explorer.rollout.weight_gate import WeightGate
 from services.explorer.types import WeightsRequirement, WeightsVersion
-from tests.model_free.engine import CharacterTokenizer, HashEngine
+from tests.support.model_free.engine import CharacterTokenizer, HashEngine
 from tests.unit.explorer.builders import build_plan, build_weights, unheard_beats
 from trinity.errors import UserError
 from trinity.runtime.presence import WaitRegistry

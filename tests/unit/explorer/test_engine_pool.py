@@ -11,7 +11,7 @@ from services.explorer.control.stage import _num_runners
 from services.explorer.engine.interface import EngineDied, EngineOptions
 from services.explorer.engine.pool import EnginePool
 from services.explorer.engines import EngineManager
-from tests.model_free.engine import CharacterTokenizer
+from tests.support.model_free.engine import CharacterTokenizer
 from tests.unit.explorer.builders import ArithmeticEngine, build_plan
 from trinity.errors import UserError
 from trinity.runtime.presence import WaitRegistry

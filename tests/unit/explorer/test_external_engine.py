@@ -14,7 +14,7 @@ from services.explorer.engine.external import ByteTokenizer, ExternalEngine, rea
 from services.explorer.openai_api.server import AttemptApiServer
 from services.explorer.retry import RetryPolicy, RolloutStageFailed
 from services.explorer.rollout.workflow_factory import UNLIMITED
-from tests.chat_server import KEY, ChatServer
+from tests.support.chat_server import KEY, ChatServer
 from tests.unit.explorer.builders import ArithmeticEngine, CharacterTokenizer
 from trinity.config.plan.parts import ExternalAccess
 from trinity.config.schema.explorer import RolloutModelConfig

@@ -11,8 +11,8 @@ from services.explorer.engine.interface import EngineOptions
 from services.explorer.engines import EngineManager, LoadedStageModels
 from services.explorer.retry import RolloutStageFailed
 from services.explorer.rollout.workflow_factory import UNLIMITED
-from tests.chat_server import KEY, ChatServer
-from tests.model_free.engine import CharacterTokenizer
+from tests.support.chat_server import KEY, ChatServer
+from tests.support.model_free.engine import CharacterTokenizer
 from tests.unit.explorer.builders import ArithmeticEngine, build_plan
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError

@@ -10,7 +10,7 @@ import torch
 from services.explorer.engine.pool import EnginePool
 from services.explorer.engine.weight_transfer import EngineWeightReceiver, WeightLoader
 from services.explorer.types import WeightsVersion
-from tests.offers import offering
+from tests.support.offers import offering
 from tests.unit.explorer.builders import ArithmeticEngine, build_weights
 from trinity.runtime.presence import WaitRegistry
 from trinity.weights.offer import Limits, Offer
