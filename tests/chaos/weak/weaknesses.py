@@ -46,7 +46,6 @@ WEAKNESSES = (
     _weakness("one-winner", "explorer", "delivery.outbox:Outbox.enqueue_result", "send_twins"),
     _weakness("one-batch-a-row", "buffer", "operations.batch_sources:set_states", "leave_ready"),
     _weakness("one-transaction", "buffer", "operations.batch_sources:set_states", "take_first"),
-    _weakness("one-transaction", "buffer", "operations.batch_sources:set_states", "take_first"),
     _weakness("rest", "buffer", "domain.replay:has_rested", "never_tired"),
     _weakness("batch-kept", "buffer", "servicer.trainer_calls:load_rows", "shuffle_rows"),
     _weakness("incarnation", "buffer", "operations.training:check_incarnation", "let_pass"),
