@@ -24,8 +24,8 @@ prepare: setup  ## Data and model of the addition example
 demo: prepare  ## A small model learns to add: the addition example from start to end
 	@$(BIN)/trinity run --config examples/addition/addition.yaml
 
-# A worker a core, at most four. Tests of one `xdist_group` stay on one worker: they share something
-# costly, such as a stack or the import of vLLM. The largest groups begin.
+# A worker a core, at most four; a file of slow tests stays on one, and so do files that share
+# something costly (tests/sharing_out.py); the slowest files begin (tests/long_files.py).
 WORKERS := -n logical --maxprocesses 4
 
 # What pytest compiles of thousands of tests is kept: every worker reads all of them.
@@ -33,7 +33,7 @@ test-fast test-whole test-thorough: export PYTHONDONTWRITEBYTECODE =
 
 # The images have targets of their own: they are made from a package index.
 WHOLE := --ignore tests/e2e/images tests/e2e tests/chaos tests/integration
-IN_PARALLEL := $(WORKERS) --dist loadgroup
+IN_PARALLEL := $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: test-fast test-whole  ## Each promise at least once, the fast tests first
 

@@ -8,7 +8,9 @@ import hypothesis
 import psutil
 import pytest
 
-pytest_plugins = ["tests.support.infra_fixtures"]
+from tests.long_files import LONG_FILES
+
+pytest_plugins = ["tests.support.infra_fixtures", "tests.sharing_out"]
 
 # The gate tries the same inputs each time; HYPOTHESIS_PROFILE=search looks for new ones.
 hypothesis.settings.register_profile("gate", derandomize=True, deadline=None)
@@ -19,20 +21,13 @@ _MARK = "TRINITY_TEST_SESSION"
 _OURS = ("nats-server", "postgres", "services.", "trinity.local.supervisor")
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Names each test's group to `--dist loadgroup`.
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files begin, the longest first: else all others wait for whoever gets one at the end."""
+    items.sort(key=lambda item: _place(item.path.as_posix()))
 
-    pytest-xdist 3.8 does so itself, but where pytest 9.2 no longer reads it
-    (https://github.com/pytest-dev/pytest-xdist/issues/1386).
-    """
-    if not getattr(config.option, "loadgroup", False):
-        return
-    for item in items:
-        mark = item.get_closest_marker("xdist_group")
-        identity = getattr(item, "_id", None)
-        if mark and identity and not item.nodeid.endswith(f"@{mark.args[0]}"):
-            item._id = type(identity).parse(f"{item.nodeid}@{mark.args[0]}")
+
+def _place(path: str) -> int:
+    return next((i for i, file in enumerate(LONG_FILES) if path.endswith(file)), len(LONG_FILES))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,8 +7,8 @@ import pytest_asyncio
 
 from tests.chaos.arena import Arena, arena_in
 
-ON_IT = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group("arena")]
-"""Marks of tests that use it: one worker runs them, in the loop that keeps it."""
+ON_IT = pytest.mark.asyncio(loop_scope="session")
+"""The mark of tests that use it: they run in the loop in which it is looked after."""
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -21,7 +21,7 @@ NUM_STEPS = 4
 END_SECONDS = 200.0
 """Three deaths take a while on a busy machine."""
 DIES = ("buffer.batch-recorded", "rank.step-reported", "buffer.groups-shaped")
-pytestmark = [*ON_IT, pytest.mark.timeout(500)]
+pytestmark = [ON_IT, pytest.mark.timeout(500)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from tests.support.model_free.experiment import experiment_plan, final_weights
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.config.plan.stage_plan import ExperimentPlan
 
-pytestmark = [*ON_IT, pytest.mark.timeout(600)]
+pytestmark = [ON_IT, pytest.mark.timeout(600)]
 
 END_SECONDS = 240.0
 NUM_ROWS = 8 * 4 * 2

@@ -11,7 +11,7 @@ from trinity.api.v1 import synchronizer_pb2 as pb
 NUM_STEPS = 4
 POINTS = ("buffer.feedback-heard", "buffer.tasks-drawn", "buffer.batch-recorded")
 
-pytestmark = [*ON_IT, pytest.mark.timeout(600), pytest.mark.thorough]
+pytestmark = [ON_IT, pytest.mark.timeout(600), pytest.mark.thorough]
 
 
 async def test_the_weights_are_those_of_a_buffer_that_never_died(arena: Arena) -> None:

@@ -27,7 +27,7 @@ ALGORITHM: Mapping[str, JsonValue] = {
     "algorithm_type": "grpo",
     "advantage_fn": f"{HERE}.above_the_mean",
 }
-pytestmark = [*ON_IT, pytest.mark.timeout(500)]
+pytestmark = [ON_IT, pytest.mark.timeout(500)]
 
 
 async def record_of(arena: Arena, name: str, expected: str = "") -> Snapshot:

@@ -30,7 +30,7 @@ LIMITED: Mapping[str, JsonValue] = {
     "priority_fn": "decay_limit_randomization",
     "priority_fn_args": {"decay": 0.5, "use_count_limit": 2},
 }
-pytestmark = [*ON_IT, pytest.mark.timeout(500)]
+pytestmark = [ON_IT, pytest.mark.timeout(500)]
 
 
 async def record_of(

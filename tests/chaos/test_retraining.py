@@ -11,7 +11,7 @@ from trinity.api.v1 import synchronizer_pb2 as pb
 
 NUM_STEPS = 4
 DIES = ("buffer.batch-copied", "rank.step-reported")
-pytestmark = [*ON_IT, pytest.mark.timeout(300)]
+pytestmark = [ON_IT, pytest.mark.timeout(300)]
 
 
 async def test_stored_batches_are_taken_as_they_are_through_deaths(arena: Arena) -> None:

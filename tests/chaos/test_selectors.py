@@ -16,7 +16,7 @@ from tests.support.model_free.experiment import final_weights
 NUM_STEPS = 4
 END_SECONDS = 200.0
 """Three deaths take a while on a busy machine."""
-pytestmark = [*ON_IT, pytest.mark.timeout(500)]
+pytestmark = [ON_IT, pytest.mark.timeout(500)]
 
 
 @dataclass(frozen=True, slots=True)

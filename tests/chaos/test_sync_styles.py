@@ -13,7 +13,7 @@ from tests.chaos.snapshot import Snapshot
 from tests.support.model_free.experiment import experiment_plan, final_weights
 from trinity.api.v1 import synchronizer_pb2 as pb
 
-pytestmark = [*ON_IT, pytest.mark.timeout(600)]
+pytestmark = [ON_IT, pytest.mark.timeout(600)]
 
 END_SECONDS = 240.0
 NUM_STEPS = 8

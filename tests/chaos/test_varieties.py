@@ -12,7 +12,7 @@ from tests.chaos.varieties import VARIETIES, Play, Played
 
 END_SECONDS = 200.0
 """Deaths take a while on a busy machine."""
-pytestmark = [*ON_IT, pytest.mark.timeout(500)]
+pytestmark = [ON_IT, pytest.mark.timeout(500)]
 
 
 async def played(arena: Arena, variety: str, name: str, expected: str = "") -> Played:

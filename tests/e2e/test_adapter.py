@@ -11,7 +11,7 @@ from tests.e2e.launched import CONFIG, Launched
 from tests.e2e.test_algorithms import figures
 from tests.e2e.test_transfers import BY_COLLECTIVE, num_received
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("adapter")]
+pytestmark = pytest.mark.timeout(900)
 
 NUM_STEPS = 8
 

@@ -11,7 +11,7 @@ from tests.e2e.conftest import REPOSITORY, Launch
 from tests.e2e.launched import Launched
 from tests.support.config_reads.recorded import recorded
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.thorough, pytest.mark.xdist_group("algorithms")]
+pytestmark = [pytest.mark.timeout(900), pytest.mark.thorough]
 
 CONFIG = """
 project: e2e

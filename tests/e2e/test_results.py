@@ -8,7 +8,7 @@ import pytest
 
 from tests.e2e.launched import Launched
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("undisturbed")]
+pytestmark = pytest.mark.timeout(900)
 
 
 def test_a_run_leaves_its_results(undisturbed: Launched) -> None:

@@ -7,7 +7,7 @@ import pytest
 from tests.e2e.conftest import Launch
 from tests.e2e.launched import CONFIG, Launched
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("undisturbed")]
+pytestmark = pytest.mark.timeout(900)
 
 ONE_RANK = "trainer: {{dtype: float32}}"
 TWO_RANKS = "trainer: {{dtype: float32, rank_num: 2}}"

@@ -11,7 +11,7 @@ from tests.support.model_free.experiment import experiment_plan, run_to_end
 from tests.support.model_free.shared_stack import ON_IT, SharedStack
 from trinity.api.v1 import synchronizer_pb2 as pb
 
-pytestmark = [*ON_IT, pytest.mark.timeout(600)]
+pytestmark = [ON_IT, pytest.mark.timeout(600)]
 
 ROWS = """SELECT explore_step, position, run, step, reward FROM buffer.experience
     WHERE experiment_id = %s"""

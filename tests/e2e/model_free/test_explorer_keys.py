@@ -9,7 +9,7 @@ from tests.support.model_free.experiment import Sections, experiment_plan, final
 from tests.support.model_free.shared_stack import ON_IT, SharedStack
 from trinity.api.v1 import synchronizer_pb2 as pb
 
-pytestmark = [*ON_IT, pytest.mark.timeout(600)]
+pytestmark = [ON_IT, pytest.mark.timeout(600)]
 
 
 async def ended_run(

@@ -13,7 +13,7 @@ import pytest
 from psycopg import sql
 
 from tests.support.model_free.experiment import experiment_plan, run_to_end
-from tests.support.model_free.shared_stack import SharedStack
+from tests.support.model_free.shared_stack import ON_IT, SharedStack
 from trinity.api.v1 import experience_pb2
 from trinity.api.v1 import synchronizer_pb2 as pb
 
@@ -84,8 +84,7 @@ def test_random_bytes_and_lengths_that_begin_like_a_pickle_are_none() -> None:
     assert not holds_pickle(experience_pb2.RunResult(reason="N." * 128).SerializeToString())
 
 
-@pytest.mark.asyncio(loop_scope="session")
-@pytest.mark.xdist_group("shared-stack")
+@ON_IT
 async def test_nothing_that_a_run_stores_is_a_pickle(
     tmp_path: Path, shared_stack: SharedStack
 ) -> None:

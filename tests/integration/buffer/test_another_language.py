@@ -15,10 +15,7 @@ from trinity.client import AsyncTasksets
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLE = ROOT / "examples/submitted_tasks/node"
-pytestmark = [
-    pytest.mark.skipif(shutil.which("npm") is None, reason="there is no node and npm"),
-    pytest.mark.xdist_group("node"),
-]
+pytestmark = pytest.mark.skipif(shutil.which("npm") is None, reason="there is no node and npm")
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,6 @@ from tests.integration.buffer.harness import Buffer, talk_to
 from tests.integration.buffer.plans import rollout_plan, write_tasks
 from tests.integration.buffer.process import BufferProcess
 
-pytestmark = pytest.mark.xdist_group("roots")
-
 
 @pytest.fixture(scope="module")
 def allowed(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -13,8 +13,6 @@ from tests.e2e.conftest import REPOSITORY
 from tests.e2e.launched import CONFIG
 from trinity.local.addresses import free_port
 
-pytestmark = pytest.mark.xdist_group("mistakes")
-
 SECONDS = 60
 
 

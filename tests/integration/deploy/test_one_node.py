@@ -20,8 +20,6 @@ from trinity.progress.lines import LineReporter
 from trinity.rpc.channel import open_channel
 from trinity.security.broker import inbox_of
 
-pytestmark = pytest.mark.xdist_group("one-node")
-
 ADDITION = Path(__file__).parents[3] / "examples" / "addition" / "addition.yaml"
 JOBS = ("accounts", "migrate-synchronizer", "migrate-buffer")
 

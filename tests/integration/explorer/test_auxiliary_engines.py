@@ -28,7 +28,7 @@ from trinity.workflows.task import Task
 
 DIED_SECONDS = 60.0
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("vllm")]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 CHILDREN: dict[str, set[BaseProcess]] = {}

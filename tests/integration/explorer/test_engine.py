@@ -34,7 +34,7 @@ END = 1
 MAX_MODEL_LEN = 96
 NUM_SAMPLES = 400
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("vllm")]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

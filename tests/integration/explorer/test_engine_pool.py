@@ -17,11 +17,7 @@ from trinity.config.schema.explorer import RolloutModelConfig
 
 DIED_SECONDS = 60.0
 
-pytestmark = [
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.thorough,
-    pytest.mark.xdist_group("vllm"),
-]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.thorough]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

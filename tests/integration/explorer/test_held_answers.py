@@ -23,11 +23,7 @@ from trinity.types import Experience, SamplingParams
 from trinity.workflows.generation import ModelLimits
 from trinity.workflows.model import ModelWrapper
 
-pytestmark = [
-    pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.timeout(1800),
-    pytest.mark.xdist_group("vllm"),
-]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(1800)]
 
 MAX_MODEL_LEN = 256
 QUESTION = [{"role": "user", "content": "1+1="}]

@@ -22,7 +22,7 @@ from tests.unit.explorer.builders import build_plan, unheard_beats
 from trinity.launch.modes import serve_plan
 from trinity.weights.manifest import ManifestHead, seal
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.thorough, pytest.mark.xdist_group("vllm")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.thorough]
 
 SECONDS = 300
 KEY = "a key"

@@ -21,7 +21,7 @@ from trinity.weights import sending, tensors
 from trinity.weights.offer import Offer
 from trinity.workflows.generation import Generation
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("vllm")]
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -13,7 +13,7 @@ from tests.integration.hostile.floods import BEGIN, floods
 from tests.integration.hostile.frames import PREFACE, connected, send
 from trinity.rpc.limits import MAX_METADATA_BYTES, MAX_REQUEST_BYTES
 
-pytestmark = [pytest.mark.asyncio(loop_scope="package"), pytest.mark.xdist_group("hostile")]
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 Code = grpc.StatusCode
 NUM_IDLE = 200

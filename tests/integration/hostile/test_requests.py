@@ -14,7 +14,7 @@ from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.rpc.channel import open_channel
 
-pytestmark = [pytest.mark.asyncio(loop_scope="package"), pytest.mark.xdist_group("hostile")]
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 NUM_REQUESTS = 2_500
 GROWTH_MEBIBYTES = 48

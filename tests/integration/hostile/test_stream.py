@@ -31,7 +31,7 @@ from trinity.rpc.channel import open_channel
 from trinity.runtime.postgres import async_engine
 from trinity.types import StageKey
 
-pytestmark = [pytest.mark.asyncio(loop_scope="package"), pytest.mark.xdist_group("hostile")]
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 BATCH = pb.DESCRIPTOR.message_types_by_name["RunResultBatch"]
 NUM_FUZZED = 300

@@ -21,7 +21,7 @@ from trinity.security.authorization import SCOPES_OF_METHODS, WHOLE_PROCESS_METH
 from trinity.security.certificates import CredentialIssuer, CredentialRole
 from trinity.security.credentials import AUTHORITY, TOKEN, Credentials
 
-pytestmark = [pytest.mark.asyncio(loop_scope="package"), pytest.mark.xdist_group("secured")]
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 CODES = grpc.StatusCode
 API = "trinity.api.v1"

@@ -9,7 +9,7 @@ from tests.integration.security.secured import JUDGE_KEY, Refusal, Secured
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.security.authorization import Scope
 
-pytestmark = [pytest.mark.asyncio(loop_scope="package"), pytest.mark.xdist_group("secured")]
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 SERVICE = "trinity.api.v1.SynchronizerService"
 DENIED = grpc.StatusCode.PERMISSION_DENIED

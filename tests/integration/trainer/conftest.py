@@ -20,15 +20,12 @@ if TYPE_CHECKING:
 LIBRARIES = "ignore:.*"
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Ignores warnings of verl, ray and torch, and lets one worker alone import them."""
+    """Warnings of verl, ray and torch are theirs; a test of ours cannot mend them."""
     here = str(Path(__file__).parent)
     for item in items:
         if str(item.path).startswith(here):
             item.add_marker(pytest.mark.filterwarnings(LIBRARIES))
-            if "ranks" in getattr(item, "fixturenames", ()):
-                item.add_marker(pytest.mark.xdist_group("verl"))
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,8 @@ import pytest_asyncio
 from tests.support.model_free.stack import model_free_stack
 from trinity.local.files import SecretFiles
 
-ON_IT = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.xdist_group("shared-stack")]
-"""Marks of tests that use it: one worker runs them, in the loop that keeps it."""
+ON_IT = pytest.mark.asyncio(loop_scope="session")
+"""The mark of tests that use it: they run in the loop in which it is looked after."""
 
 
 @dataclass(frozen=True, slots=True)
