@@ -24,7 +24,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from benchmarks.gang import join_alone
 from benchmarks.table import Claim, print_claims
-from services.trainer.learner.advantages import chosen_tokens
+from services.trainer.learner.advantages import select_tokens
 from services.trainer.learner.prepared_batch import PreparedBatch
 from services.trainer.types import TrainBatch, TrainRow
 from tests.unit.trainer.builders import make_plan
@@ -175,7 +175,7 @@ def _choice_seconds(choose: TokenChoiceFn) -> float:
     prepared = PreparedBatch.of(_random_batch())
     prepared = replace(prepared, policy={"logprobs": prepared.rollout_logprobs_BT})
     return statistics.median(
-        _seconds_of(lambda: chosen_tokens(choose, prepared, seed=1)) for _ in range(NUM_REPEATS)
+        _seconds_of(lambda: select_tokens(choose, prepared, seed=1)) for _ in range(NUM_REPEATS)
     )
 
 

@@ -6,10 +6,10 @@ import asyncio
 import sys
 from contextlib import AsyncExitStack
 
-from services.trainer.control.gang import Gang, GangKeeper, StartGang
-from services.trainer.control.jobs import JobBoard, Needs
+from services.trainer.control.gang import Gang, GangManager, StartGang
+from services.trainer.control.jobs import StageWatcher, TrainerReadiness
 from services.trainer.control.status import TrainerServicer, TrainerState
-from services.trainer.control.supervisor import Supervisor
+from services.trainer.control.supervisor import TrainingSupervisor
 from services.trainer.settings import TrainerSettings
 from trinity.api.v1 import trainer_pb2_grpc
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
@@ -21,7 +21,7 @@ from trinity.runtime.presence import Heartbeats
 SERVICE_NAME = "trinity.api.v1.TrainerService"
 
 
-async def run(settings: TrainerSettings, stop: asyncio.Event) -> None:
+async def run_trainer(settings: TrainerSettings, stop: asyncio.Event) -> None:
     """Serves and trains until told to stop."""
     state = TrainerState()
     servicer = Servicer(
@@ -38,20 +38,20 @@ async def run(settings: TrainerSettings, stop: asyncio.Event) -> None:
     ):
         state.address = server.address
         stub = SynchronizerServiceStub(channel)
-        board = JobBoard(stub, settings.tenant)
+        board = StageWatcher(stub, settings.tenant)
         beats = Heartbeats(stub, member_id=state.trainer_id, role="trainer", address=state.address)
         state.heartbeats = await stack.enter_async_context(beats)
-        needs = Needs(beats.waits)
+        needs = TrainerReadiness(beats.waits)
         background = [
             tasks.create_task(board.follow()),
             tasks.create_task(needs.follow_board(board)),
             tasks.create_task(needs.follow_buffer(buffer_channel)),
             tasks.create_task(needs.keep(server.health)),
         ]
-        keeper = GangKeeper(
+        keeper = GangManager(
             start=_starter(settings), state=state, stop_seconds=settings.stop_seconds
         )
-        supervisor = Supervisor(
+        supervisor = TrainingSupervisor(
             settings=settings, board=board, state=state, keeper=keeper, needs=needs, stop=stop
         )
         await supervisor.run()
@@ -70,7 +70,7 @@ def _starter(settings: TrainerSettings) -> StartGang:
 
 def main() -> int:
     """Entry point of `trinity-trainer`."""
-    return run_service("trainer", TrainerSettings, run)
+    return run_service("trainer", TrainerSettings, run_trainer)
 
 
 if __name__ == "__main__":

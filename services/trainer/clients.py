@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import grpc
 
 from services.trainer.batch_rows import RowReader
-from services.trainer.retry import Patience
-from services.trainer.types import PublishedWeights, TrainBatch, TrainRow, WrittenCheckpoint
+from services.trainer.retry import RpcRetry
+from services.trainer.types import TrainBatch, TrainRow, WeightsOnDisk, WrittenCheckpoint
 from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc, synchronizer_pb2, synchronizer_pb2_grpc
 from trinity.codec import stage_key_to_proto
 from trinity.rpc.limits import CALL_SECONDS
@@ -27,7 +27,7 @@ TRANSFER_SECONDS = 60.0
 HeadState = buffer_pb2.BatchHead.State
 
 
-class NoBatch(Enum):
+class NoBatchReason(Enum):
     """The reasons that there is no batch."""
 
     WAITING = "waiting"
@@ -38,11 +38,11 @@ class NoBatch(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class BatchAnswer:
+class BatchResult:
     """A batch, or the reason that there is none."""
 
     batch: TrainBatch | None
-    state: NoBatch | None = None
+    state: NoBatchReason | None = None
     reason: str = ""
     num_there: int = 0
     """Rollouts already available for the batch that is waited for."""
@@ -50,18 +50,18 @@ class BatchAnswer:
     """Rollouts that the batch needs; 0 where that is not known."""
 
 
-NO_BATCH = {
-    buffer_pb2.BatchHead.STATE_WAITING: NoBatch.WAITING,
-    buffer_pb2.BatchHead.STATE_DRAINED: NoBatch.DRAINED,
-    buffer_pb2.BatchHead.STATE_CANCELLED: NoBatch.CANCELLED,
-    buffer_pb2.BatchHead.STATE_VERSION_WANTED: NoBatch.VERSION_WANTED,
+NO_BATCH_REASONS = {
+    buffer_pb2.BatchHead.STATE_WAITING: NoBatchReason.WAITING,
+    buffer_pb2.BatchHead.STATE_DRAINED: NoBatchReason.DRAINED,
+    buffer_pb2.BatchHead.STATE_CANCELLED: NoBatchReason.CANCELLED,
+    buffer_pb2.BatchHead.STATE_VERSION_WANTED: NoBatchReason.VERSION_WANTED,
 }
 
 
-class BufferClient:
+class TrainerBufferClient:
     """Calls the buffer for one stage."""
 
-    def __init__(self, *, channel: grpc.Channel, key: StageKey, patience: Patience) -> None:
+    def __init__(self, *, channel: grpc.Channel, key: StageKey, patience: RpcRetry) -> None:
         self._stub = buffer_pb2_grpc.BufferServiceStub(channel)
         self._key = stage_key_to_proto(key)
         self._patience = patience
@@ -70,7 +70,7 @@ class BufferClient:
         """Returns the train steps that plan and data allow, once known; None when unbounded."""
         request = buffer_pb2.OpenStageRequest(key=self._key, plan_json=plan_json, seed=seed)
         answer = self._patience.call_until(
-            lambda: self._stub.OpenStage(request, timeout=TRANSFER_SECONDS), _still_reading
+            lambda: self._stub.OpenStage(request, timeout=TRANSFER_SECONDS), _not_open_reason
         )
         return answer.total_train_steps or None
 
@@ -88,7 +88,7 @@ class BufferClient:
         incarnation: int,
         reader: RowReader,
         wait_seconds: float = POLL_SECONDS,
-    ) -> BatchAnswer:
+    ) -> BatchResult:
         """Returns the batch of a step, or the reason that there is none after a long poll."""
         request = buffer_pb2.GetBatchRequest(
             key=self._key,
@@ -97,10 +97,10 @@ class BufferClient:
             wait_seconds=min(wait_seconds, POLL_SECONDS),
         )
         head, rows = self._patience.call(lambda: self._receive(request, reader))
-        if head.state in NO_BATCH:
-            return BatchAnswer(
+        if head.state in NO_BATCH_REASONS:
+            return BatchResult(
                 None,
-                NO_BATCH[head.state],
+                NO_BATCH_REASONS[head.state],
                 head.reason,
                 num_there=head.num_rows,
                 num_wanted=head.num_wanted,
@@ -111,7 +111,7 @@ class BufferClient:
             metrics=dict(head.metrics),
             replayed=head.replayed,
         )
-        return BatchAnswer(batch)
+        return BatchResult(batch)
 
     def _receive(
         self, request: buffer_pb2.GetBatchRequest, reader: RowReader
@@ -129,7 +129,7 @@ class BufferClient:
                 rows += reader.read(message.rows.rows)
         return head, rows
 
-    def record_version(self, weights: PublishedWeights) -> set[int]:
+    def record_version(self, weights: WeightsOnDisk) -> set[int]:
         """Records published weights; returns the versions that evaluations still need."""
         version = buffer_pb2.PublishedVersion(
             version=weights.version,
@@ -178,21 +178,21 @@ class BufferClient:
         self._patience.call(lambda: self._stub.FinishTraining(request, timeout=CALL_SECONDS))
 
 
-def _still_reading(answer: buffer_pb2.OpenStageResponse) -> str | None:
+def _not_open_reason(answer: buffer_pb2.OpenStageResponse) -> str | None:
     if answer.state != buffer_pb2.OpenStageResponse.STATE_READING:
         return None
     return answer.reason or "its tasksets are still being read"
 
 
-class SynchronizerClient:
+class TrainerSynchronizerClient:
     """Calls the synchronizer for one stage."""
 
-    def __init__(self, *, channel: grpc.Channel, key: StageKey, patience: Patience) -> None:
+    def __init__(self, *, channel: grpc.Channel, key: StageKey, patience: RpcRetry) -> None:
         self._stub = synchronizer_pb2_grpc.SynchronizerServiceStub(channel)
         self._key = key
         self._patience = patience
 
-    def versions(self) -> list[PublishedWeights]:
+    def versions(self) -> list[WeightsOnDisk]:
         """Returns the versions of the stage that can be loaded, as announced so far."""
         request = synchronizer_pb2.WatchExperimentRequest(experiment_id=self._key.experiment_id)
         answer = self._patience.call(lambda: self._first_answer(request))
@@ -208,7 +208,7 @@ class SynchronizerClient:
         finally:
             stream.cancel()
 
-    def publish(self, weights: PublishedWeights) -> set[int]:
+    def publish(self, weights: WeightsOnDisk) -> set[int]:
         """Announces weights; returns the versions that live members use."""
         request = synchronizer_pb2.PublishVersionRequest(
             experiment_id=self._key.experiment_id, version=self._to_proto(weights)
@@ -218,7 +218,7 @@ class SynchronizerClient:
         )
         return set(answer.pinned_versions)
 
-    def retire(self, weights: Iterable[PublishedWeights]) -> None:
+    def retire(self, weights: Iterable[WeightsOnDisk]) -> None:
         """Reports that the files of these versions are deleted."""
         request = synchronizer_pb2.RetireVersionsRequest(
             experiment_id=self._key.experiment_id,
@@ -226,7 +226,7 @@ class SynchronizerClient:
         )
         self._patience.call(lambda: self._stub.RetireVersions(request, timeout=CALL_SECONDS))
 
-    def finish(self, final: PublishedWeights) -> None:
+    def finish(self, final: WeightsOnDisk) -> None:
         """Reports that the trainer's part of the stage is done."""
         request = synchronizer_pb2.FinishRoleRequest(
             experiment_id=self._key.experiment_id,
@@ -236,7 +236,7 @@ class SynchronizerClient:
         )
         self._patience.call(lambda: self._stub.FinishRole(request, timeout=CALL_SECONDS))
 
-    def _to_proto(self, weights: PublishedWeights) -> synchronizer_pb2.Version:
+    def _to_proto(self, weights: WeightsOnDisk) -> synchronizer_pb2.Version:
         return synchronizer_pb2.Version(
             stage=self._key.stage,
             version=weights.version,
@@ -250,14 +250,14 @@ class SynchronizerClient:
         )
 
 
-def _offer(weights: PublishedWeights) -> synchronizer_pb2.TransferOffer | None:
+def _offer(weights: WeightsOnDisk) -> synchronizer_pb2.TransferOffer | None:
     if weights.offer is None:
         return None
     return synchronizer_pb2.TransferOffer(address=weights.offer.address, group=weights.offer.group)
 
 
-def _from_proto(version: synchronizer_pb2.Version) -> PublishedWeights:
-    return PublishedWeights(
+def _from_proto(version: synchronizer_pb2.Version) -> WeightsOnDisk:
+    return WeightsOnDisk(
         version=version.version,
         incarnation=version.incarnation,
         path=Path(version.path),

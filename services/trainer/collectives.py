@@ -125,23 +125,25 @@ def join_gang(timeout: timedelta) -> Ranks:
     return Ranks(rank, num_ranks)
 
 
-Named = Iterable[tuple[str, torch.Tensor]]
+NamedTensors = Iterable[tuple[str, torch.Tensor]]
 
 
-def take_part(tensors: Named) -> None:
+def consume(tensors: NamedTensors) -> None:
     """Iterates over the tensors, so that the other ranks can gather them."""
     deque(tensors, maxlen=0)
 
 
-def hash_on_all(tensors: Named, hash_of: Callable[[Named], bytes], ranks: Ranks) -> bytes:
+def hash_on_rank_0(
+    tensors: NamedTensors, hash_of: Callable[[NamedTensors], bytes], ranks: Ranks
+) -> bytes:
     """Returns the first rank's hash, on all ranks. Collective."""
     if ranks.is_first:
         return ranks.bytes_from_first(hash_of(tensors))
-    take_part(tensors)
+    consume(tensors)
     return ranks.bytes_from_first(b"")
 
 
-class Sums:
+class MetricSums:
     """Sums by name, in double precision and without gradients.
 
     sums.add("loss", share)

@@ -41,13 +41,13 @@ class StopOrder(_Message):
 Order = Annotated[StageOrder | StopOrder, Field(discriminator="kind")]
 
 
-class Ready(_Message):
+class RankReady(_Message):
     """Rank to service: imports done, gang joined, waiting for orders."""
 
     kind: Literal["ready"] = "ready"
 
 
-class Activity(_Message):
+class RankActivity(_Message):
     """Rank to service: its current activity."""
 
     kind: Literal["activity"] = "activity"
@@ -59,13 +59,13 @@ class Activity(_Message):
     """The newest version published."""
 
 
-class Alive(_Message):
+class RankAlive(_Message):
     """Rank to service: a sign of life within its current activity."""
 
     kind: Literal["alive"] = "alive"
 
 
-class Waiting(_Message):
+class RankWaiting(_Message):
     """Rank to service: one of its waits continues, or is over if `waits_for` is empty."""
 
     kind: Literal["waiting"] = "waiting"
@@ -77,7 +77,7 @@ class Waiting(_Message):
     """Seconds from its beginning until it gives up; 0 if it never does."""
 
 
-class StageEnded(_Message):
+class RankStageEnded(_Message):
     """Rank to service: its work in the stage is done."""
 
     kind: Literal["ended"] = "ended"
@@ -86,7 +86,7 @@ class StageEnded(_Message):
     reason: str = ""
 
 
-class StageFailed(_Message):
+class RankStageFailed(_Message):
     """Rank to service, before it exits: the error."""
 
     kind: Literal["failed"] = "failed"
@@ -96,7 +96,8 @@ class StageFailed(_Message):
 
 
 Event = Annotated[
-    Ready | Activity | Alive | Waiting | StageEnded | StageFailed, Field(discriminator="kind")
+    RankReady | RankActivity | RankAlive | RankWaiting | RankStageEnded | RankStageFailed,
+    Field(discriminator="kind"),
 ]
 
 ORDERS: TypeAdapter[Order] = TypeAdapter(Order)

@@ -14,7 +14,7 @@ DISTRIBUTION_NEEDS = ("collision", "discriminator")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EstimateRecipe:
+class EstimationFunctions:
     """The functions and settings that turn rollouts into advantages."""
 
     bypass: bool
@@ -26,7 +26,7 @@ class EstimateRecipe:
     """None where the buffer has computed advantages."""
 
     @classmethod
-    def of(cls, plan: StagePlan) -> "EstimateRecipe":
+    def of(cls, plan: StagePlan) -> "EstimationFunctions":
         """Builds the recipe from the plan.
 
         Raises: UserError when a function given by its path cannot be loaded.

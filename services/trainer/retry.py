@@ -8,14 +8,14 @@ from typing import Protocol, TypeVar
 
 import grpc
 
-from services.trainer.messages import Waiting
+from services.trainer.messages import RankWaiting
 from trinity.errors import RunFailed, Superseded, Unavailable
 from trinity.rpc.errors import error_of
 
 logger = logging.getLogger(__name__)
 
 
-class NamedWaits(Protocol):
+class WaitReporter(Protocol):
     """Accepts waits by name; `trinity.runtime.presence.WaitRegistry` is one."""
 
     def set(
@@ -25,10 +25,10 @@ class NamedWaits(Protocol):
     def clear(self, name: str) -> None: ...
 
 
-class RankWaits:
+class RankWaitReporter:
     """A rank's waits; thread-safe."""
 
-    def __init__(self, send: Callable[[Waiting], None]) -> None:
+    def __init__(self, send: Callable[[RankWaiting], None]) -> None:
         self._send = send
         self._lock = threading.Lock()
         self._open: set[str] = set()
@@ -38,7 +38,7 @@ class RankWaits:
         with self._lock:
             self._open.add(name)
         self._send(
-            Waiting(
+            RankWaiting(
                 name=name, waits_for=waits_for, reason=reason, deadline_seconds=deadline_seconds
             )
         )
@@ -49,7 +49,7 @@ class RankWaits:
             is_open = name in self._open
             self._open.discard(name)
         if is_open:
-            self._send(Waiting(name=name))
+            self._send(RankWaiting(name=name))
 
 
 T = TypeVar("T")
@@ -64,15 +64,15 @@ class StopRequested(Exception):
     """The service asked this rank to stop while it waited."""
 
 
-class Patience:
+class RpcRetry:
     """Calls one peer, and retries while it is away or not yet ready, for `seconds` at most.
 
-    patience = Patience(peer="buffer", seconds=3600, stop=stop, waits=waits)
+    patience = RpcRetry(peer="buffer", seconds=3600, stop=stop, waits=waits)
     patience.call(lambda: stub.FinishTraining(request, timeout=10))
     """
 
     def __init__(
-        self, *, peer: str, seconds: float, stop: threading.Event, waits: NamedWaits
+        self, *, peer: str, seconds: float, stop: threading.Event, waits: WaitReporter
     ) -> None:
         self._peer = peer
         self._seconds = seconds
@@ -126,7 +126,7 @@ class Patience:
             self._waits.clear(name)
 
     def _wait(self, name: str, reason: str, seconds: float) -> None:
-        """Waits under that name, unless told to stop.
+        """WaitRegistry under that name, unless told to stop.
 
         Raises: StopRequested.
         """

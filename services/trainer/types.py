@@ -140,7 +140,7 @@ class StageLearner(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class PublishedWeights:
+class WeightsOnDisk:
     """A version on disk; newer ones are greater."""
 
     version: int

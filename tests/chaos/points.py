@@ -145,12 +145,12 @@ ALL = (
     # The trainer: the order of a step, of weights, of a checkpoint, of the end.
     _rank("incarnation-begun", "rank.stage:begin_incarnation"),
     _rank("batch-received", "data.batches:BatchSource.get", counts=_has_batch),
-    _rank("step-trained", "rank.loop:StageRun._report", when="before"),
-    _rank("step-reported", "rank.loop:StageRun._report"),
+    _rank("step-trained", "rank.loop:TrainingLoop._report", when="before"),
+    _rank("step-reported", "rank.loop:TrainingLoop._report"),
     _rank("weights-unsealed", "checkpoints.weights:seal", when="before"),
     _rank("weights-written", "checkpoints.weights:WeightsStore.write"),
-    _rank("weights-announced", "clients:SynchronizerClient.publish"),
-    _rank("version-recorded", "clients:BufferClient.record_version"),
+    _rank("weights-announced", "clients:TrainerSynchronizerClient.publish"),
+    _rank("version-recorded", "clients:TrainerBufferClient.record_version"),
     # Weights from memory to memory: one of the two is gone when they have met, or right after.
     Point(
         process="rank",
@@ -172,9 +172,9 @@ ALL = (
     ),
     _rank("checkpoint-unsealed", "checkpoints.checkpoints:seal", when="before"),
     _rank("checkpoint-written", "checkpoints.checkpoints:CheckpointStore.write"),
-    _rank("checkpoint-committed", "clients:BufferClient.commit_checkpoint"),
-    _rank("training-finished", "clients:BufferClient.finish_training"),
-    _rank("role-finished", "clients:SynchronizerClient.finish"),
+    _rank("checkpoint-committed", "clients:TrainerBufferClient.commit_checkpoint"),
+    _rank("training-finished", "clients:TrainerBufferClient.finish_training"),
+    _rank("role-finished", "clients:TrainerSynchronizerClient.finish"),
     # The synchronizer: committed, not yet answered.
     _synchronizer("experiment-created", "operations:Operations.create"),
     _synchronizer("version-inserted", "store.versions:publish"),

@@ -145,7 +145,7 @@ class PaddedEngine(FSDPEngineWithLMHead):  # type: ignore[misc]  # verl carries 
             torch.is_grad_enabled() and _is_set(micro_batch, "entropy_gradient")
         ):
             entropy_NC = -(all_NCV.exp() * all_NCV).sum(-1)
-        return {"log_probs": chosen_NC, "entropy": entropy_NC} | _distribution_figures(
+        return {"log_probs": chosen_NC, "entropy": entropy_NC} | _distribution_outputs(
             all_NCV, entropy_NC, micro_batch
         )
 
@@ -197,7 +197,7 @@ class PaddedValueEngine(FSDPEngineWithValueHead):  # type: ignore[misc]  # verl 
         return loss, result
 
 
-def _distribution_figures(
+def _distribution_outputs(
     all_NCV: torch.Tensor, entropy_NC: torch.Tensor, micro_batch: TensorDict
 ) -> dict[str, torch.Tensor]:
     """Computes what some advantages need of the whole distribution at each token.

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from services.trainer.checkpoints.weights import TEMPORARY_SUFFIX, remove_leftovers, weights_hash
-from services.trainer.collectives import Named, Ranks, hash_on_all
+from services.trainer.collectives import NamedTensors, Ranks, hash_on_rank_0
 from services.trainer.types import StageLearner, WrittenCheckpoint
 from trinity.errors import UserError
 from trinity.weights.manifest import MANIFEST_NAME, Manifest, ManifestHead, move_into_place, seal
@@ -18,7 +18,7 @@ from trinity.weights.tensors import WeightsDigest
 FILE_NAME = "adapter_base.sha256"
 
 
-def base_hash(parts: Named) -> bytes:
+def base_hash(parts: NamedTensors) -> bytes:
     """Returns the SHA-256 over the parts, ordered by name; holds one part in memory at a time."""
     digests: dict[str, bytes] = {}
     for name, tensor in parts:
@@ -28,12 +28,12 @@ def base_hash(parts: Named) -> bytes:
     return hashlib.sha256(b"".join(digests[name] for name in sorted(digests))).digest()
 
 
-def record_base(checkpoint: Path, digest: bytes) -> None:
+def write_base_hash(checkpoint: Path, digest: bytes) -> None:
     """Writes the hash into a checkpoint; called before the checkpoint is sealed."""
     (checkpoint / FILE_NAME).write_text(digest.hex())
 
 
-def recorded_base(checkpoint: Path) -> bytes | None:
+def read_base_hash(checkpoint: Path) -> bytes | None:
     """Reads the hash; None in checkpoints older than this record."""
     file = checkpoint / FILE_NAME
     return bytes.fromhex(file.read_text()) if file.exists() else None
@@ -72,7 +72,7 @@ class CheckpointStore:
         manifest = b""
         if self._ranks.is_first:
             if base is not None:
-                record_base(temporary, base)
+                write_base_hash(temporary, base)
             manifest = seal(temporary, self._head(step, incarnation, digest))
             move_into_place(temporary, final)
         return WrittenCheckpoint(
@@ -86,7 +86,7 @@ class CheckpointStore:
 
         Raises: UserError where the base model, or the adapter's scale, is another one. Collective.
         """
-        is_same = recorded_base(checkpoint) == learner.adapter_base()
+        is_same = read_base_hash(checkpoint) == learner.adapter_base()
         if self._ranks.from_first([is_same]) == [1]:
             return
         written = Manifest.model_validate_json((checkpoint / MANIFEST_NAME).read_bytes())
@@ -104,7 +104,7 @@ class CheckpointStore:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _hash_of(self, learner: StageLearner) -> bytes:
-        return hash_on_all(
+        return hash_on_rank_0(
             learner.weights(), lambda tensors: weights_hash(dict(tensors)), self._ranks
         )
 

@@ -4,10 +4,10 @@ import logging
 import threading
 from dataclasses import replace
 
-from services.trainer.checkpoints.weights import Exported, WeightsStore, weights_hash
-from services.trainer.clients import BufferClient, SynchronizerClient
-from services.trainer.collectives import Ranks, hash_on_all, take_part
-from services.trainer.types import PublishedWeights, StageLearner
+from services.trainer.checkpoints.weights import WeightsStore, WeightTensors, weights_hash
+from services.trainer.clients import TrainerBufferClient, TrainerSynchronizerClient
+from services.trainer.collectives import Ranks, consume, hash_on_rank_0
+from services.trainer.types import StageLearner, WeightsOnDisk
 from trinity.weights.offer import Limits, Offer
 from trinity.weights.sending import WeightsOffer
 
@@ -18,12 +18,12 @@ CLOSE_SECONDS = 5.0
 """Explorers that have not received them by then load the files."""
 
 
-class Offers:
+class TransferServer:
     """Offers one version at a time; a newer one replaces the previous.
 
     Invariant: what is offered does not change, so it is a copy of the weights in training.
 
-        offers = Offers(host="127.0.0.1", name="weights", limits=limits)
+        offers = TransferServer(host="127.0.0.1", name="weights", limits=limits)
         announced = offers.begin(exported)
         offers.close()
     """
@@ -35,7 +35,7 @@ class Offers:
         self._turn = threading.Lock()
         self._newest: WeightsOffer | None = None
 
-    def begin(self, exported: Exported) -> Offer | None:
+    def begin(self, exported: WeightTensors) -> Offer | None:
         """Offers these weights; returns None where that fails and explorers must load the files."""
         self._withdraw()
         try:
@@ -64,18 +64,18 @@ class Offers:
             newest.withdraw(wait_seconds)
 
 
-class Publisher:
+class WeightsPublisher:
     """Publishes versions of one incarnation and deletes those that are no longer needed."""
 
     def __init__(
         self,
         *,
         store: WeightsStore,
-        buffer: BufferClient,
-        synchronizer: SynchronizerClient,
+        buffer: TrainerBufferClient,
+        synchronizer: TrainerSynchronizerClient,
         ranks: Ranks,
         incarnation: int,
-        offers: Offers | None = None,
+        offers: TransferServer | None = None,
     ) -> None:
         """Copies each version if there are `offers`, which also send it from memory."""
         self._store = store
@@ -86,14 +86,14 @@ class Publisher:
         self._offers = offers
         self._pinned_by_members: set[int] = set()
         self._pinned_by_evaluations: set[int] = set()
-        self.newest: PublishedWeights | None = None
+        self.newest: WeightsOnDisk | None = None
         """The last version that this incarnation published; known to the first rank alone."""
 
     def publish(self, learner: StageLearner, version: int) -> None:
         """Gathers the weights of all ranks; the first writes and announces them. Collective."""
         self.announce(self.collect(learner), version)
 
-    def collect(self, learner: StageLearner, *, copied: bool = False) -> Exported | None:
+    def collect(self, learner: StageLearner, *, copied: bool = False) -> WeightTensors | None:
         """Returns the weights to publish on the first rank, None elsewhere. Collective.
 
         Unless they are `copied`, they change with the next train step.
@@ -101,10 +101,10 @@ class Publisher:
         tensors = learner.weights()
         if self._ranks.is_first:
             return self._store.as_exported(tensors, copied=copied or self._offers is not None)
-        take_part(tensors)
+        consume(tensors)
         return None
 
-    def announce(self, exported: Exported | None, version: int) -> None:
+    def announce(self, exported: WeightTensors | None, version: int) -> None:
         """Writes and announces what was collected; does nothing on other ranks than the first."""
         if exported is None:
             return
@@ -122,14 +122,14 @@ class Publisher:
             self._announce(adopted)
         return self._ranks.from_first([adopted is not None]) == [1]
 
-    def _announce(self, weights: PublishedWeights) -> None:
+    def _announce(self, weights: WeightsOnDisk) -> None:
         self._pinned_by_members = self._synchronizer.publish(weights)
         self.newest = weights
         self.note_evaluations(self._buffer.record_version(weights))
 
     def hash_now(self, learner: StageLearner) -> bytes:
         """Hashes the weights as they would be published now, on all ranks. Collective."""
-        return hash_on_all(
+        return hash_on_rank_0(
             learner.weights(),
             lambda tensors: weights_hash(self._store.as_exported(tensors)),
             self._ranks,

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from services.trainer.types import PublishedWeights
+from services.trainer.types import WeightsOnDisk
 from trinity.errors import ManifestError
 from trinity.weights.manifest import (
     MANIFEST_NAME,
@@ -100,7 +100,7 @@ WEIGHTS_NAME = "model.safetensors"
 MIN_KEPT_VERSIONS = 2
 NO_PARENT = -1
 """The parent of a stage's starting weights."""
-Exported = dict[str, torch.Tensor]
+WeightTensors = dict[str, torch.Tensor]
 """Whole weights by their Hugging Face names, in the published dtype."""
 
 
@@ -124,22 +124,22 @@ class WeightsStore:
         self._stage = stage
         self._files = files
         self._dtype = dtype
-        self._published: list[PublishedWeights] = []
+        self._published: list[WeightsOnDisk] = []
 
-    def open(self, published: Iterable[PublishedWeights], incarnation: int) -> None:
+    def open(self, published: Iterable[WeightsOnDisk], incarnation: int) -> None:
         """Begins with the announced versions, and removes other leftovers of earlier lives."""
         self._published = sorted(p for p in published if p.path.parent == self._root)
         known = {weights.path.name for weights in self._published}
         remove_leftovers(self._root, kept=known, incarnation=incarnation)
 
-    def write(self, exported: Exported, *, version: int, incarnation: int) -> PublishedWeights:
+    def write(self, exported: WeightTensors, *, version: int, incarnation: int) -> WeightsOnDisk:
         """Writes a complete Hugging Face directory; it is renamed once whole and durable."""
         temporary = self._new_directory(version, incarnation)
         save_file(exported, temporary / WEIGHTS_NAME, metadata={"format": "pt"})
         durable = self._files.link_into(temporary)
         return self._seal(temporary, version, incarnation, weights_hash(exported), durable)
 
-    def adopt(self, version: int, incarnation: int) -> PublishedWeights | None:
+    def adopt(self, version: int, incarnation: int) -> WeightsOnDisk | None:
         """Publishes an earlier incarnation's weights under this incarnation's name.
 
         Returns None when no intact copy is left.
@@ -172,7 +172,7 @@ class WeightsStore:
         incarnation: int,
         digest: bytes,
         durable: frozenset[str],
-    ) -> PublishedWeights:
+    ) -> WeightsOnDisk:
         head = ManifestHead(
             kind="weights",
             stage=self._stage,
@@ -184,7 +184,7 @@ class WeightsStore:
         final = temporary.with_suffix("")
         shutil.rmtree(final, ignore_errors=True)
         move_into_place(temporary, final)
-        weights = PublishedWeights(
+        weights = WeightsOnDisk(
             version=version,
             incarnation=incarnation,
             path=final,
@@ -197,7 +197,7 @@ class WeightsStore:
 
     def as_exported(
         self, tensors: Iterable[tuple[str, torch.Tensor]], *, copied: bool = False
-    ) -> Exported:
+    ) -> WeightTensors:
         """Converts to the published dtype; unless copied, float32 tensors alias their source."""
         return {name: tensor.to(self._dtype, copy=copied).contiguous() for name, tensor in tensors}
 
@@ -207,7 +207,7 @@ class WeightsStore:
         older = [w.version for w in self._published if w.version < version]
         return max(copies or older, default=NO_PARENT)
 
-    def prune(self, pinned: set[int]) -> list[PublishedWeights]:
+    def prune(self, pinned: set[int]) -> list[WeightsOnDisk]:
         """Deletes versions that are neither pinned nor among the newest; returns the deleted."""
         ordered = sorted(self._published, reverse=True)
         kept = ordered[:MIN_KEPT_VERSIONS]

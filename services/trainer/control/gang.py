@@ -138,7 +138,7 @@ class Gang:
     async def _follow(self, rank: _Rank) -> None:
         """Passes on a rank's events until it ends, then reports how it ended."""
         try:
-            await asyncio.gather(self._pass_events(rank), _pass_errors(rank))
+            await asyncio.gather(self._pass_events(rank), _forward_stderr(rank))
         except ValueError as error:  # half a line of a killed rank, or a line over the limit
             logger.warning(
                 "cannot parse a rank's output", extra={"rank": rank.number, "reason": str(error)}
@@ -183,7 +183,7 @@ async def _start_rank(
     return _Rank(number, process, events)
 
 
-async def _pass_errors(rank: _Rank) -> None:
+async def _forward_stderr(rank: _Rank) -> None:
     """Copies a rank's standard error to ours, and keeps the last lines for the error message."""
     assert rank.process.stderr is not None
     async for raw in rank.process.stderr:
@@ -205,7 +205,7 @@ StartGang = Callable[[int], Awaitable[Gang]]
 """Starts a gang with this number of ranks."""
 
 
-class GangKeeper:
+class GangManager:
     """Keeps a gang between stages: importing torch takes longer than building a small model."""
 
     def __init__(self, *, start: StartGang, state: TrainerState, stop_seconds: float) -> None:

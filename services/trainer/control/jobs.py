@@ -29,7 +29,7 @@ RUNNING = synchronizer_pb2.STAGE_STATE_RUNNING
 
 
 @dataclass(frozen=True, slots=True)
-class JobKey:
+class StageStartKey:
     """A stage of one start of an experiment."""
 
     experiment_id: str
@@ -38,17 +38,17 @@ class JobKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class TrainingJob:
     """A stage to train."""
 
-    key: JobKey
+    key: StageStartKey
     order: StageOrder
     num_ranks: int
     silence_seconds: float
     """Time limit for a gang without a sign of life."""
 
 
-class JobBoard:
+class StageWatcher:
     """Keeps the synchronizer's newest view of the experiments.
 
     `follow` runs as a task; the others read.
@@ -81,14 +81,14 @@ class JobBoard:
             await asyncio.sleep(RECONNECT_SECONDS)
 
     async def wait_for_news(self, seen: int) -> None:
-        """Waits until there is more news than the caller has seen."""
+        """WaitRegistry until there is more news than the caller has seen."""
         while self.num_news == seen:
             await self._changed.wait()
 
-    def wanted(self) -> list[JobKey]:
+    def wanted(self) -> list[StageStartKey]:
         """Returns running stages whose trainer is not done, oldest experiment first."""
         return [
-            JobKey(experiment.id, stage.name, experiment.start_count)
+            StageStartKey(experiment.id, stage.name, experiment.start_count)
             for experiment in self._experiments
             for stage in experiment.stages
             if stage.state == RUNNING
@@ -96,11 +96,11 @@ class JobBoard:
             and TRAINER not in stage.finished_roles
         ]
 
-    def wants(self, key: JobKey) -> bool:
+    def wants(self, key: StageStartKey) -> bool:
         """Returns True if the stage is to be trained, in this very start of the experiment."""
         return key in self.wanted()
 
-    def wants_anew(self, key: JobKey) -> bool:
+    def wants_anew(self, key: StageStartKey) -> bool:
         """Returns True if the stage is to be trained in a later start of the experiment."""
         return any(
             (other.experiment_id, other.stage) == (key.experiment_id, key.stage)
@@ -110,13 +110,13 @@ class JobBoard:
 
     async def job(
         self,
-        key: JobKey,
+        key: StageStartKey,
         *,
         trainer_id: str,
         buffer: str,
         synchronizer: str,
         transfer_host: str = "127.0.0.1",
-    ) -> Job:
+    ) -> TrainingJob:
         """Returns all that ranks need to train the stage.
 
         Raises: UserError when the plan is not of this version.
@@ -140,14 +140,16 @@ class JobBoard:
             synchronizer_address=synchronizer,
             transfer_host=transfer_host,
         )
-        return Job(
+        return TrainingJob(
             key=key,
             order=order,
             num_ranks=stage.trainer_rank_num,
             silence_seconds=stage.config.synchronizer.sync_timeout,
         )
 
-    async def is_trained_by_another(self, key: JobKey, *, trainer_id: str, address: str) -> bool:
+    async def is_trained_by_another(
+        self, key: StageStartKey, *, trainer_id: str, address: str
+    ) -> bool:
         """Returns True if another live trainer works on the stage.
 
         A member at this trainer's own address is the process that this one replaced; it is ignored.
@@ -163,7 +165,7 @@ class JobBoard:
             for member in answer.members
         )
 
-    async def fail(self, key: JobKey, reason: str) -> None:
+    async def fail(self, key: StageStartKey, reason: str) -> None:
         """Ends the experiment with a reason."""
         request = synchronizer_pb2.FailStageRequest(
             experiment_id=key.experiment_id,
@@ -217,7 +219,7 @@ def _start_of(experiment: synchronizer_pb2.Experiment, index: int) -> synchroniz
 BUFFER_SERVICE = "trinity.api.v1.BufferService"
 
 
-class Need(StrEnum):
+class ReadinessCondition(StrEnum):
     """A condition; the value is the message while it is not met."""
 
     SYNCHRONIZER = "the synchronizer does not answer"
@@ -225,23 +227,27 @@ class Need(StrEnum):
     GANG = "a stage is wanted and there is no gang"
 
 
-WAITS_FOR = {Need.SYNCHRONIZER: "synchronizer", Need.BUFFER: "buffer", Need.GANG: "ranks"}
+WAITS_FOR = {
+    ReadinessCondition.SYNCHRONIZER: "synchronizer",
+    ReadinessCondition.BUFFER: "buffer",
+    ReadinessCondition.GANG: "ranks",
+}
 
 
-class Needs:
+class TrainerReadiness:
     """Tracks unmet conditions; the trainer is ready while there are none.
 
     At first both peers are missing. An unmet condition is shown as a wait.
     """
 
     def __init__(self, waits: WaitRegistry | None = None) -> None:
-        self._missing: set[Need] = set()
+        self._missing: set[ReadinessCondition] = set()
         self._changed = asyncio.Event()
         self._waits = waits
-        for need in (Need.SYNCHRONIZER, Need.BUFFER):
+        for need in (ReadinessCondition.SYNCHRONIZER, ReadinessCondition.BUFFER):
             self.note(need, is_met=False)
 
-    def note(self, need: Need, *, is_met: bool) -> None:
+    def note(self, need: ReadinessCondition, *, is_met: bool) -> None:
         """Records whether a condition is met."""
         before = set(self._missing)
         if is_met:
@@ -252,7 +258,7 @@ class Needs:
             self._changed.set()
             self._show(need, is_met=is_met)
 
-    def have(self, need: Need) -> None:
+    def have(self, need: ReadinessCondition) -> None:
         """Records that a condition is met."""
         self.note(need, is_met=True)
 
@@ -263,7 +269,7 @@ class Needs:
             await health.set_ready(not self._missing, "; ".join(sorted(self._missing)))
             await self._changed.wait()
 
-    def _show(self, need: Need, *, is_met: bool) -> None:
+    def _show(self, need: ReadinessCondition, *, is_met: bool) -> None:
         """Shows the condition as a wait; the ranks that need it have deadlines of their own."""
         if self._waits is None:
             return
@@ -272,11 +278,11 @@ class Needs:
         else:
             self._waits.set(need.name, waits_for=WAITS_FOR[need], reason=need.value)
 
-    async def follow_board(self, board: JobBoard) -> None:
+    async def follow_board(self, board: StageWatcher) -> None:
         """Tracks whether the synchronizer answers, until cancelled."""
         while True:
             seen = board.num_news
-            self.note(Need.SYNCHRONIZER, is_met=board.is_connected)
+            self.note(ReadinessCondition.SYNCHRONIZER, is_met=board.is_connected)
             await board.wait_for_news(seen)
 
     async def follow_buffer(self, channel: grpc.aio.Channel) -> None:
@@ -287,8 +293,8 @@ class Needs:
             try:
                 async for answer in stub.Watch(request):
                     is_ready = answer.status == health_pb2.HealthCheckResponse.SERVING
-                    self.note(Need.BUFFER, is_met=is_ready)
+                    self.note(ReadinessCondition.BUFFER, is_met=is_ready)
             except grpc.aio.AioRpcError:
                 pass
-            self.note(Need.BUFFER, is_met=False)
+            self.note(ReadinessCondition.BUFFER, is_met=False)
             await asyncio.sleep(RECONNECT_SECONDS)

@@ -53,7 +53,7 @@ class TrainerState:
         reason = f"it works on stage {stage}"
         self.set_wait(STAND_BY, waits_for="another trainer", reason=reason)
 
-    def note_activity(self, report: messages.Activity) -> bool:
+    def note_activity(self, report: messages.RankActivity) -> bool:
         """Records the first rank's report; returns True if a step was trained the first time."""
         is_progress = report.step > self.step
         self.incarnation = report.incarnation
@@ -63,7 +63,7 @@ class TrainerState:
             self.heartbeats.set_version(report.version)
         return is_progress
 
-    def note_wait(self, rank: int, wait: messages.Waiting) -> None:
+    def note_wait(self, rank: int, wait: messages.RankWaiting) -> None:
         """Records that a rank's wait continues, or is over."""
         name = f"rank {rank}: {wait.name}"
         if wait.waits_for:

@@ -11,10 +11,16 @@ from enum import Enum
 
 import grpc
 
-from services.trainer.control.gang import Gang, GangKeeper, RankDied, RankEvent
-from services.trainer.control.jobs import Job, JobBoard, JobKey, Need, Needs
+from services.trainer.control.gang import Gang, GangManager, RankDied, RankEvent
+from services.trainer.control.jobs import (
+    ReadinessCondition,
+    StageStartKey,
+    StageWatcher,
+    TrainerReadiness,
+    TrainingJob,
+)
 from services.trainer.control.status import TrainerState
-from services.trainer.messages import Activity, StageEnded, StageFailed, Waiting
+from services.trainer.messages import RankActivity, RankStageEnded, RankStageFailed, RankWaiting
 from services.trainer.settings import TrainerSettings
 from trinity.errors import UserError
 
@@ -67,7 +73,7 @@ class Watchdog:
     def note(self, heard: RankEvent) -> None:
         """Records an event of a rank."""
         self._heard = self._clock()
-        if not isinstance(heard.event, Waiting):
+        if not isinstance(heard.event, RankWaiting):
             return
         place = heard.rank, heard.event.name
         if not heard.event.waits_for:
@@ -85,11 +91,11 @@ class Watchdog:
 
 SILENCE = "silence"
 SHOWN_SILENCE_SECONDS = 2.0
-LAST_LISTEN_SECONDS = 0.1
+MIN_LISTEN_SECONDS = 0.1
 """Least time to listen: what ranks sent while the service was held up counts, however late."""
 
 
-class Outcome(Enum):
+class StageOutcome(Enum):
     """The ways in which a life ends."""
 
     FINISHED = "finished"
@@ -106,22 +112,22 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class LifeEnd:
+class StageResult:
     """The outcome of a life and its reason; the ranks are of further use only after FINISHED."""
 
-    outcome: Outcome
+    outcome: StageOutcome
     reason: str = ""
 
 
-class StageLife:
+class StageAttempt:
     """Follows the gang, and ends with the first rank that ends in any way but by finishing."""
 
     def __init__(
         self,
         *,
         gang: Gang,
-        job: Job,
-        board: JobBoard,
+        job: TrainingJob,
+        board: StageWatcher,
         state: TrainerState,
         stop: asyncio.Event,
         stop_seconds: float,
@@ -136,7 +142,7 @@ class StageLife:
         self.made_progress = False
         """True if a step was trained for the first time."""
 
-    async def run(self) -> LifeEnd:
+    async def run(self) -> StageResult:
         """Has the stage trained."""
         watchdog = Watchdog(self._job.silence_seconds)
         self._gang.order(self._job.order)
@@ -144,21 +150,23 @@ class StageLife:
         while num_finished < self._gang.num_ranks:
             heard = await self._hear(watchdog)
             match heard:
-                case LifeEnd():
+                case StageResult():
                     return heard
                 case RankDied(reason=reason):
-                    return LifeEnd(Outcome.DIED, reason)
-                case RankEvent(event=StageFailed(reason=reason, can_retry=can_retry)):
-                    return LifeEnd(Outcome.DIED if can_retry else Outcome.HOPELESS, reason)
-                case RankEvent(event=StageEnded(outcome="finished")):
+                    return StageResult(StageOutcome.DIED, reason)
+                case RankEvent(event=RankStageFailed(reason=reason, can_retry=can_retry)):
+                    return StageResult(
+                        StageOutcome.DIED if can_retry else StageOutcome.HOPELESS, reason
+                    )
+                case RankEvent(event=RankStageEnded(outcome="finished")):
                     num_finished += 1
-                case RankEvent(event=StageEnded(outcome=outcome, reason=reason)):
-                    return LifeEnd(Outcome(outcome), reason)
+                case RankEvent(event=RankStageEnded(outcome=outcome, reason=reason)):
+                    return StageResult(StageOutcome(outcome), reason)
                 case RankEvent():
                     self._note(heard)
-        return LifeEnd(Outcome.FINISHED)
+        return StageResult(StageOutcome.FINISHED)
 
-    async def _hear(self, watchdog: Watchdog) -> RankEvent | RankDied | LifeEnd:
+    async def _hear(self, watchdog: Watchdog) -> RankEvent | RankDied | StageResult:
         """Returns a rank's next event, or the end of the life."""
         shown = asyncio.get_running_loop().call_later(
             SHOWN_SILENCE_SECONDS, self._show_silence, watchdog
@@ -181,20 +189,20 @@ class StageLife:
             waited_seconds=watchdog.silent_seconds,
         )
 
-    async def _hear_next(self, watchdog: Watchdog) -> RankEvent | RankDied | LifeEnd:
+    async def _hear_next(self, watchdog: Watchdog) -> RankEvent | RankDied | StageResult:
         while not self._stop.is_set():
             seen = self._board.num_news
             silence, unwanted = watchdog.remaining_seconds(), self._unwanted_seconds()
             if unwanted <= 0:
                 break
-            heard = await self._next(seen, max(min(silence, unwanted), LAST_LISTEN_SECONDS))
+            heard = await self._next(seen, max(min(silence, unwanted), MIN_LISTEN_SECONDS))
             if isinstance(heard, RankEvent):
                 watchdog.note(heard)
             if heard is not None:
                 return heard
             if silence <= 0:
-                return LifeEnd(Outcome.DIED, watchdog.complaint)
-        return LifeEnd(Outcome.UNWANTED)
+                return StageResult(StageOutcome.DIED, watchdog.complaint)
+        return StageResult(StageOutcome.UNWANTED)
 
     def _unwanted_seconds(self) -> float:
         """Returns how long to go on listening; infinite while the stage is to be trained.
@@ -229,9 +237,9 @@ class StageLife:
 
     def _note(self, heard: RankEvent) -> None:
         """Records waits of all ranks, but activities of the first rank alone."""
-        if isinstance(heard.event, Waiting):
+        if isinstance(heard.event, RankWaiting):
             self._state.note_wait(heard.rank, heard.event)
-        elif isinstance(heard.event, Activity) and heard.rank == 0:
+        elif isinstance(heard.event, RankActivity) and heard.rank == 0:
             self.made_progress |= self._state.note_activity(heard.event)
 
 
@@ -240,7 +248,7 @@ RETRY_SECONDS = 1.0
 STAND_BY_SECONDS = 5.0
 
 
-class Supervisor:
+class TrainingSupervisor:
     """Runs until told to stop; trains one stage at a time, the oldest first.
 
     A stage is left alone once its end was reported to the synchronizer, and while another trainer
@@ -251,10 +259,10 @@ class Supervisor:
         self,
         *,
         settings: TrainerSettings,
-        board: JobBoard,
+        board: StageWatcher,
         state: TrainerState,
-        keeper: GangKeeper,
-        needs: Needs,
+        keeper: GangManager,
+        needs: TrainerReadiness,
         stop: asyncio.Event,
     ) -> None:
         self._settings = settings
@@ -263,9 +271,9 @@ class Supervisor:
         self._keeper = keeper
         self._needs = needs
         self._stop = stop
-        self._told: set[JobKey] = set()
+        self._told: set[StageStartKey] = set()
         """Stages whose end was reported to the synchronizer; its news may not show that yet."""
-        self._left_to_others: set[JobKey] = set()
+        self._left_to_others: set[StageStartKey] = set()
 
     async def run(self) -> None:
         """Works, then stops the ranks gracefully."""
@@ -283,7 +291,7 @@ class Supervisor:
             if await self._is_free(ours[0]):
                 await self._take_up(ours[0])
             return
-        self._needs.have(Need.GANG)
+        self._needs.have(ReadinessCondition.GANG)
         if not self._keeper.has_gang and self._settings.preload_ranks:
             await self._keeper.gang_of(self._settings.preload_ranks)
         if wanted:
@@ -292,7 +300,7 @@ class Supervisor:
             self._state.idle()
             await self._until(self._board.wait_for_news(seen))
 
-    async def _is_free(self, key: JobKey) -> bool:
+    async def _is_free(self, key: StageStartKey) -> bool:
         """Returns True if no other trainer works on it; if that is unknown, incarnations decide."""
         try:
             if not await self._is_trained_by_another(key):
@@ -304,12 +312,12 @@ class Supervisor:
         self._left_to_others.add(key)
         return False
 
-    async def _is_trained_by_another(self, key: JobKey) -> bool:
+    async def _is_trained_by_another(self, key: StageStartKey) -> bool:
         return await self._board.is_trained_by_another(
             key, trainer_id=self._state.trainer_id, address=self._state.address
         )
 
-    async def _take_up(self, key: JobKey) -> None:
+    async def _take_up(self, key: StageStartKey) -> None:
         try:
             job = await self._board.job(
                 key,
@@ -332,20 +340,20 @@ class Supervisor:
             "work on a stage ended",
             extra={"stage": key.stage, "outcome": end.outcome.value, "why": end.reason},
         )
-        if end.outcome is Outcome.FINISHED:
+        if end.outcome is StageOutcome.FINISHED:
             self._told.add(key)
-        elif end.outcome is Outcome.SUPERSEDED:
+        elif end.outcome is StageOutcome.SUPERSEDED:
             self._left_to_others.add(key)
-        elif end.outcome is not Outcome.UNWANTED and self._board.wants(key):
-            await self._fail(key, _sentence(key, end))
+        elif end.outcome is not StageOutcome.UNWANTED and self._board.wants(key):
+            await self._fail(key, _failure_reason(key, end))
 
-    async def _train(self, job: Job) -> LifeEnd:
+    async def _train(self, job: TrainingJob) -> StageResult:
         """Starts lives one after the other, until the stage ends or restarts stop helping."""
         self._state.begin(job.key.experiment_id, job.key.stage)
         starts_without_progress = 0
         while True:
-            self._needs.note(Need.GANG, is_met=self._keeper.has_gang)
-            life = StageLife(
+            self._needs.note(ReadinessCondition.GANG, is_met=self._keeper.has_gang)
+            life = StageAttempt(
                 gang=await self._keeper.gang_of(job.num_ranks),
                 job=job,
                 board=self._board,
@@ -353,26 +361,26 @@ class Supervisor:
                 stop=self._stop,
                 stop_seconds=self._settings.stop_seconds,
             )
-            self._needs.have(Need.GANG)
+            self._needs.have(ReadinessCondition.GANG)
             self._state.num_gang_starts += 1
             end = await life.run()
             await self._clear_away(end)
-            if end.outcome is not Outcome.DIED:
+            if end.outcome is not StageOutcome.DIED:
                 return end
             logger.error("the gang died", extra={"reason": end.reason})
             starts_without_progress = 1 if life.made_progress else starts_without_progress + 1
             if starts_without_progress > self._settings.max_restarts:
-                return LifeEnd(Outcome.HOPELESS, end.reason)
+                return StageResult(StageOutcome.HOPELESS, end.reason)
 
-    async def _clear_away(self, end: LifeEnd) -> None:
+    async def _clear_away(self, end: StageResult) -> None:
         """Kills ranks after anything but a regular end, as they may hang in each other's calls."""
-        if end.outcome is Outcome.UNWANTED:
+        if end.outcome is StageOutcome.UNWANTED:
             await self._keeper.stop()
-        elif end.outcome is not Outcome.FINISHED:
+        elif end.outcome is not StageOutcome.FINISHED:
             await self._keeper.kill()
         self._state.end_waits()
 
-    async def _stand_by(self, keys: list[JobKey], seen: int) -> None:
+    async def _stand_by(self, keys: list[StageStartKey], seen: int) -> None:
         """Waits until there is news, or another trainer that works on a stage is gone."""
         self._state.stand_by(keys[0].stage)
         await self._until(self._board.wait_for_news(seen), STAND_BY_SECONDS)
@@ -386,7 +394,7 @@ class Supervisor:
                 logger.warning("no other trainer works on a stage", extra={"stage": key.stage})
                 self._left_to_others.discard(key)
 
-    async def _fail(self, key: JobKey, reason: str) -> None:
+    async def _fail(self, key: StageStartKey, reason: str) -> None:
         """Reports the failure until it is accepted: no other process ends the experiment."""
         logger.error("the stage fails", extra={"reason": reason})
         while not self._stop.is_set() and self._board.wants(key):
@@ -418,8 +426,8 @@ class Supervisor:
             task.cancel()
 
 
-def _sentence(key: JobKey, end: LifeEnd) -> str:
+def _failure_reason(key: StageStartKey, end: StageResult) -> str:
     """Returns the reason that the experiment ends, as the user reads it."""
-    if end.outcome is Outcome.CANCELLED:
+    if end.outcome is StageOutcome.CANCELLED:
         return f"the buffer ended stage `{key.stage}`: {end.reason or 'it did not say why'}"
     return f"the trainer failed in stage `{key.stage}`: {end.reason}"

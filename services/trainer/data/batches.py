@@ -6,14 +6,14 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from services.trainer.batch_rows import RowReader
-from services.trainer.clients import BatchAnswer, BufferClient, NoBatch
+from services.trainer.clients import BatchResult, NoBatchReason, TrainerBufferClient
 from services.trainer.collectives import Ranks
-from services.trainer.retry import NamedWaits, StopRequested
+from services.trainer.retry import StopRequested, WaitReporter
 from trinity.errors import RunFailed
 
 WAIT_NAME = "batch"
 READY, STOP = 0, 1
-CODES = {NoBatch.DRAINED: 2, NoBatch.CANCELLED: 3, NoBatch.VERSION_WANTED: 4}
+CODES = {NoBatchReason.DRAINED: 2, NoBatchReason.CANCELLED: 3, NoBatchReason.VERSION_WANTED: 4}
 STATES = {code: state for state, code in CODES.items()}
 
 
@@ -28,14 +28,14 @@ class BatchSource:
     def __init__(
         self,
         *,
-        buffer: BufferClient,
+        buffer: TrainerBufferClient,
         ranks: Ranks,
         incarnation: int,
         reader: RowReader,
         fetches_ahead: bool,
         patience_seconds: float,
         stop: threading.Event,
-        waits: NamedWaits,
+        waits: WaitReporter,
     ) -> None:
         self._buffer = buffer
         self._ranks = ranks
@@ -45,17 +45,17 @@ class BatchSource:
         self._stop = stop
         self._waits = waits
         self._executor = ThreadPoolExecutor(1, "next-batch") if fetches_ahead else None
-        self._next: tuple[int, Future[BatchAnswer]] | None = None
+        self._next: tuple[int, Future[BatchResult]] | None = None
 
     def get(
         self, step: int, *, is_last: bool, check: Callable[[], None] = lambda: None
-    ) -> BatchAnswer:
+    ) -> BatchResult:
         """Returns the step's batch, or the reason that there will be none. Collective.
 
         Raises: RunFailed when none comes in time, StopRequested when the first rank is to stop, and
         whatever `check` raises, which is called while waiting.
         """
-        answer = BatchAnswer(None)
+        answer = BatchResult(None)
         code = READY
         if self._ranks.is_first:
             try:
@@ -67,7 +67,7 @@ class BatchSource:
         if code == STOP:
             raise StopRequested
         if code != READY:
-            return BatchAnswer(None, STATES[code], answer.reason)
+            return BatchResult(None, STATES[code], answer.reason)
         if not self._ranks.is_first:
             answer = self._wait_for(step, check)
         if not is_last:
@@ -79,7 +79,7 @@ class BatchSource:
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
 
-    def _wait_for(self, step: int, check: Callable[[], None]) -> BatchAnswer:
+    def _wait_for(self, step: int, check: Callable[[], None]) -> BatchResult:
         deadline = time.monotonic() + self._patience_seconds
         self._say_wait(f"the batch of train step {step}")
         try:
@@ -88,13 +88,13 @@ class BatchSource:
                     raise StopRequested
                 check()
                 answer = self._ask(step, max(deadline - time.monotonic(), 0.0))
-                if answer.state is not NoBatch.WAITING:
+                if answer.state is not NoBatchReason.WAITING:
                     return answer
                 if time.monotonic() >= deadline:
                     raise RunFailed(
                         f"no batch for train step {step} came in {self._patience_seconds:.0f} s "
-                        f"(`max_read_timeout` of the experience buffer){_lack(answer)}: "
-                        f"{answer.reason}"
+                        f"(`max_read_timeout` of the experience buffer)"
+                        f"{_missing_rollouts(answer)}: {answer.reason}"
                     )
                 self._say_wait(answer.reason)
         finally:
@@ -108,7 +108,7 @@ class BatchSource:
             deadline_seconds=self._patience_seconds,
         )
 
-    def _ask(self, step: int, wait_seconds: float) -> BatchAnswer:
+    def _ask(self, step: int, wait_seconds: float) -> BatchResult:
         if self._next is not None:
             ahead, future = self._next
             self._next = None
@@ -126,7 +126,7 @@ class BatchSource:
         self._next = (step, future)
 
 
-def _lack(answer: BatchAnswer) -> str:
+def _missing_rollouts(answer: BatchResult) -> str:
     if not answer.num_wanted:
         return ""
     return f", {answer.num_there} of {answer.num_wanted} rollouts are there"

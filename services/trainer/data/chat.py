@@ -16,8 +16,8 @@ Tools = list[object]
 Span = tuple[int, int]
 """Start and end of a range of characters; the end is exclusive."""
 
-MARK = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
-STAND_IN = "7c1b0standin4e92d"
+GENERATION_TAG = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
+PLACEHOLDER = "7c1b0standin4e92d"
 NOT_RENDERED = (TemplateError, TypeError, ValueError, LookupError)
 """Exceptions that templates raise for messages they do not expect."""
 
@@ -46,7 +46,7 @@ class Conversation:
 
     def with_stand_in(self, place: int) -> "Conversation":
         """Returns the conversation with the text of that message replaced by a stand-in."""
-        other: Message = {"role": self.messages[place]["role"], "content": STAND_IN}
+        other: Message = {"role": self.messages[place]["role"], "content": PLACEHOLDER}
         return replace(self, messages=[*self.messages[:place], other, *self.messages[place + 1 :]])
 
 
@@ -80,7 +80,7 @@ class ChatTemplate:
 
     def marks_answers(self, conversation: Conversation) -> bool:
         """Returns True if the template marks what the assistant generates by `{% generation %}`."""
-        return MARK.search(self._template(conversation)) is not None
+        return GENERATION_TAG.search(self._template(conversation)) is not None
 
     def marked(self, conversation: Conversation) -> tuple[str, list[Span]]:
         """Renders the conversation as the model reads it, with the spans that are marked.
@@ -111,7 +111,9 @@ def _refused(conversation: Conversation, error: Exception) -> UserError:
     )
 
 
-def find_answers(template: ChatTemplate, conversation: Conversation) -> tuple[str, list[Span]]:
+def find_assistant_spans(
+    template: ChatTemplate, conversation: Conversation
+) -> tuple[str, list[Span]]:
     """Returns the text of a conversation that ends with an answer, and the spans of its answers.
 
     A template that marks answers by `{% generation %}` is trusted. Otherwise an answer begins where
@@ -126,10 +128,10 @@ def find_answers(template: ChatTemplate, conversation: Conversation) -> tuple[st
     """
     if template.marks_answers(conversation):
         whole, spans = template.marked(conversation)
-        return whole, _in_order(spans, conversation)
+        return whole, _check_order(spans, conversation)
     whole = template.text(conversation)
     spans = [_span(template, conversation, place, whole) for place in conversation.answers]
-    return whole, _in_order(spans, conversation)
+    return whole, _check_order(spans, conversation)
 
 
 def _span(template: ChatTemplate, conversation: Conversation, place: int, whole: str) -> Span:
@@ -138,18 +140,20 @@ def _span(template: ChatTemplate, conversation: Conversation, place: int, whole:
     if through.startswith(before) and whole.startswith(through):
         return len(before), len(through)
     is_last = place == len(conversation.messages) - 1
-    span = None if is_last else _what_changes(template, conversation, place, whole)
+    span = None if is_last else _span_by_placeholder(template, conversation, place, whole)
     if span is None:
-        raise _inseparable(conversation, f"the answer in message {place}")
+        raise _ambiguous_answer_error(conversation, f"the answer in message {place}")
     return span
 
 
-def _what_changes(
+def _span_by_placeholder(
     template: ChatTemplate, conversation: Conversation, place: int, whole: str
 ) -> Span | None:
     try:
-        parts = template.text(conversation.with_stand_in(place)).split(STAND_IN)
-        as_last = template.text(conversation.until(place + 1).with_stand_in(place)).split(STAND_IN)
+        parts = template.text(conversation.with_stand_in(place)).split(PLACEHOLDER)
+        as_last = template.text(conversation.until(place + 1).with_stand_in(place)).split(
+            PLACEHOLDER
+        )
     except UserError:  # e.g. the template wants a tool call before a tool's answer
         return None
     if len(parts) != 2 or len(as_last) != 2:
@@ -162,14 +166,14 @@ def _what_changes(
     return start, end + len(closing) if after.startswith(closing) else end
 
 
-def _in_order(spans: list[Span], conversation: Conversation) -> list[Span]:
+def _check_order(spans: list[Span], conversation: Conversation) -> list[Span]:
     ends = [0, *(end for _, end in spans)]
     if any(start < end for (start, _), end in zip(spans, ends, strict=False)):
-        raise _inseparable(conversation, "one answer")
+        raise _ambiguous_answer_error(conversation, "one answer")
     return spans
 
 
-def _inseparable(conversation: Conversation, what: str) -> UserError:
+def _ambiguous_answer_error(conversation: Conversation, what: str) -> UserError:
     return UserError(
         f"row {conversation.index}: {what} cannot be told from the text around it, as the chat "
         "template writes that text differently once the answer is there: set "
@@ -188,7 +192,7 @@ class Encoded(NamedTuple):
     """True for those of the remaining tokens that are trained on; None means all."""
 
 
-class ChatText:
+class ChatEncoder:
     """A tokenizer with the tokens that end an answer, and the template's switches.
 
     tokens, prompt_length, _ = chat.encode(prompt, messages[-1:])
@@ -231,7 +235,7 @@ class ChatText:
         Raises: UserError when the template does not let answers be told from the text around them.
         """
         last = conversation.answers[-1]
-        text, spans = find_answers(self._template, conversation.until(last + 1))
+        text, spans = find_assistant_spans(self._template, conversation.until(last + 1))
         tokens: list[int] = []
         mask: list[bool] = []
         done, after_end = 0, list[int]()

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
 
-from services.trainer.data.chat import ChatText, Conversation, Encoded, Message, Tools
+from services.trainer.data.chat import ChatEncoder, Conversation, Encoded, Message, Tools
 from services.trainer.types import PairSide, TrainRow
 from trinity.algorithm.algorithm_type import RowSchema
 from trinity.config.schema.data import FormatConfig
@@ -24,10 +24,10 @@ class Encoder(Protocol):
     def __call__(self, row: JsonObject, index: int) -> Sequence[Encoded]: ...
 
 
-class AnswerEncoder:
+class SftEncoder:
     """Encoder for sft: trains on the last message, all the assistant's, or the response."""
 
-    def __init__(self, chat: ChatText, row_format: FormatConfig) -> None:
+    def __init__(self, chat: ChatEncoder, row_format: FormatConfig) -> None:
         self._chat = chat
         self._format = row_format
 
@@ -52,10 +52,10 @@ class AnswerEncoder:
         return [self._chat.encode(prompt, conversation.messages[-1:])]
 
 
-class PairEncoder:
+class DpoEncoder:
     """Encoder for dpo: a better and a worse answer to the same prompt, both trained on."""
 
-    def __init__(self, chat: ChatText, row_format: FormatConfig) -> None:
+    def __init__(self, chat: ChatEncoder, row_format: FormatConfig) -> None:
         self._chat = chat
         self._format = row_format
 
@@ -71,7 +71,7 @@ class PairEncoder:
         return [self._chat.encode(prompt, answer) for answer in answers]
 
 
-class TextEncoder:
+class CptEncoder:
     """Encoder for cpt: a text and its end token; all but the first token is trained on."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, row_format: FormatConfig) -> None:
@@ -211,7 +211,7 @@ PAIR: tuple[PairSide, PairSide] = ("chosen", "rejected")
 
 
 @dataclass(frozen=True, slots=True)
-class _Cut:
+class _TokenizedRow:
     """A sequence to train on, cut to the maximum length."""
 
     tokens_L: NDArray[np.int32]
@@ -227,7 +227,7 @@ class Formatter:
         self._encoder = encoder
         self._name = name
         self._max_length = max_length
-        self._cache: dict[int, Sequence[_Cut]] = {}
+        self._cache: dict[int, Sequence[_TokenizedRow]] = {}
         self._num_cached_tokens = 0
 
     def __call__(
@@ -255,25 +255,25 @@ class Formatter:
                 f"training data `{self._name}`: {error} (rows and messages count from 0)"
             ) from error
 
-    def _cut(self, encoded: Encoded) -> _Cut:
+    def _cut(self, encoded: Encoded) -> _TokenizedRow:
         all_tokens, num_untrained, mask = encoded
         tokens = all_tokens[: self._max_length]
         response_length = max(len(tokens) - num_untrained, 0)
         is_trained = [True] * response_length if mask is None else mask[:response_length]
-        return _Cut(
+        return _TokenizedRow(
             tokens_L=np.asarray(tokens, dtype=np.int32),
             mask_R=np.asarray(is_trained, dtype=np.bool_),
             is_truncated=len(all_tokens) > self._max_length,
         )
 
-    def _keep(self, index: int, sequences: Sequence[_Cut]) -> None:
+    def _keep(self, index: int, sequences: Sequence[_TokenizedRow]) -> None:
         num_tokens = sum(len(cut.tokens_L) for cut in sequences)
         if self._num_cached_tokens + num_tokens <= MAX_CACHED_TOKENS:
             self._cache[index] = sequences
             self._num_cached_tokens += num_tokens
 
 
-def _row(cut: _Cut, *, side: PairSide | None, position: int, weight: float) -> TrainRow:
+def _row(cut: _TokenizedRow, *, side: PairSide | None, position: int, weight: float) -> TrainRow:
     response_length = len(cut.mask_R)
     return TrainRow(
         position=position,
@@ -311,7 +311,7 @@ def load_formatter(
             f"the tokenizer in {model_directory} cannot be read: {str(error).splitlines()[0]}"
         ) from error
     if schema == "cpt":
-        return Formatter(TextEncoder(tokenizer, row_format), name=name, max_length=max_length)
+        return Formatter(CptEncoder(tokenizer, row_format), name=name, max_length=max_length)
     tokenizer.chat_template = row_format.chat_template or chat_template or tokenizer.chat_template
     if not tokenizer.chat_template:
         raise UserError(
@@ -321,8 +321,8 @@ def load_formatter(
     own = row_format.enable_thinking
     thinking = enable_thinking if own is None else own
     switches = {} if thinking is None else {"enable_thinking": thinking}
-    chat = ChatText(tokenizer, _end_tokens(model_directory, tokenizer), switches)
-    encoder = PairEncoder(chat, row_format) if schema == "dpo" else AnswerEncoder(chat, row_format)
+    chat = ChatEncoder(tokenizer, _end_tokens(model_directory, tokenizer), switches)
+    encoder = DpoEncoder(chat, row_format) if schema == "dpo" else SftEncoder(chat, row_format)
     return Formatter(encoder, name=name, max_length=max_length)
 
 

@@ -10,13 +10,23 @@ import torch
 from transformers import PretrainedConfig
 
 from services.trainer.backend.verl_worker import build_actor
-from services.trainer.checkpoints.lora import ADAPTER_DIRECTORY, adapter_of, check_kind
-from services.trainer.learner.loss import BatchLoss, LossRecipe
-from services.trainer.learner.metrics import averaged
-from services.trainer.learner.microbatches import Gatherer
+from services.trainer.checkpoints.lora import (
+    ADAPTER_DIRECTORY,
+    check_checkpoint_kind,
+    lora_adapter_of,
+)
+from services.trainer.learner.loss import BatchLoss, LossFunctions
+from services.trainer.learner.metrics import mean_over_passes
+from services.trainer.learner.microbatches import OutputGatherer
 from services.trainer.learner.prepared_batch import PreparedBatch
-from services.trainer.learner.resume_source import take_over
-from services.trainer.learner.verl_calls import Calls, Matrix, Outputs, as_array, on_device
+from services.trainer.learner.resume_source import load_former_run
+from services.trainer.learner.verl_calls import (
+    EngineOutputs,
+    Matrix,
+    WorkerCalls,
+    as_array,
+    on_device,
+)
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix
 from trinity.config.plan.stage_plan import StagePlan
 
@@ -50,13 +60,13 @@ class Actor:
     tensors = actor.weights()
     """
 
-    def __init__(self, *, plan: StagePlan, model_directory: Path, calls: Calls) -> None:
-        self._recipe = LossRecipe.of(plan)
+    def __init__(self, *, plan: StagePlan, model_directory: Path, calls: WorkerCalls) -> None:
+        self._recipe = LossFunctions.of(plan)
         self._max_response_tokens = plan.max_response_tokens
         self._num_passes = plan.config.trainer.ppo_epochs
         self._calls = calls
         self.worker = build_actor(plan, model_directory)
-        self.adapter = adapter_of(self.worker.engine.module)
+        self.adapter = lora_adapter_of(self.worker.engine.module)
         self._base_name = (plan.lora and plan.lora.base_model_name) or plan.model_path
 
     @property
@@ -78,13 +88,13 @@ class Actor:
         finite changes no weight; `actor/grad_norm` then shows it.
         """
         started = time.perf_counter()
-        seen = Gatherer(prepared.layout, self._calls.ranks)
+        seen = OutputGatherer(prepared.layout, self._calls.ranks)
         passes = [
             self._pass(prepared, learning_rate, kl_coef, seen if number == 0 else None)
             for number in range(self._num_passes)
         ]
         metrics = {
-            **averaged([step.metrics for step in passes]),
+            **mean_over_passes([step.metrics for step in passes]),
             "actor/lr": learning_rate,
             "time/forward_backward": sum(step.computed_seconds for step in passes),
             "time/update_actor": time.perf_counter() - started,
@@ -97,12 +107,12 @@ class Actor:
         prepared: PreparedBatch,
         learning_rate: float,
         kl_coef: float,
-        gatherer: Gatherer | None,
+        gatherer: OutputGatherer | None,
     ) -> "_Pass":
         """Adds up the gradients of all micro-batches, then takes one optimizer step."""
         started = time.perf_counter()
         loss = self._loss_of(prepared, kl_coef)
-        outputs = Outputs(entropy_gradient=self._recipe.entropy_loss is not None)
+        outputs = EngineOutputs(entropy_gradient=self._recipe.entropy_loss is not None)
         matrices = _matrices(prepared)
         for part in self._calls.add_gradients(self.worker, loss, prepared, matrices, outputs):
             if gatherer is None:
@@ -157,12 +167,12 @@ class Actor:
         Raises: UserError if the checkpoint is of an adapter and this model has none, or the
         reverse.
         """
-        check_kind(directory, self.adapter)
+        check_checkpoint_kind(directory, self.adapter)
         self.worker.load_checkpoint(str(directory))
 
     def begin_with(self, directory: Path) -> None:
         """Loads the policy of a former run."""
-        take_over(self.worker, directory, self._calls.ranks)
+        load_former_run(self.worker, directory, self._calls.ranks)
 
 
 def _matrices(prepared: PreparedBatch) -> dict[str, Matrix]:

@@ -10,10 +10,10 @@ from functools import partial
 
 import numpy as np
 
-from services.trainer.learner.metrics import spread
+from services.trainer.learner.metrics import mean_max_min
 from services.trainer.learner.prepared_batch import PreparedBatch
-from services.trainer.learner.rollouts import Rollouts
-from services.trainer.recipe import EstimateRecipe
+from services.trainer.learner.rollouts import RolloutRows
+from services.trainer.recipe import EstimationFunctions
 from trinity.algorithm.kl.penalty import KlPenalty, kl_penalty
 from trinity.algorithm.rollout_correction.correction import Correction, correct_rollout
 from trinity.algorithm.token_advantage.token_batch import (
@@ -28,7 +28,7 @@ from trinity.errors import UserError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class AdvantageEstimate:
     """The result of the estimation."""
 
     mask_NT: BoolMatrix
@@ -43,7 +43,9 @@ class Estimate:
     metrics: Mapping[str, float]
 
 
-def estimate(recipe: EstimateRecipe, rollouts: Rollouts, kl_coef: float) -> Estimate:
+def estimate_advantages(
+    recipe: EstimationFunctions, rollouts: RolloutRows, kl_coef: float
+) -> AdvantageEstimate:
     """Applies the parts that the recipe has; the others are skipped.
 
     Raises: UserError when an advantage needs data that the rollouts do not have.
@@ -53,7 +55,7 @@ def estimate(recipe: EstimateRecipe, rollouts: Rollouts, kl_coef: float) -> Esti
     penalised = _penalised(recipe, rollouts, correction.mask_BT, old_NT, kl_coef)
     found = _advantages(recipe, rollouts, penalised.rewards_BT, correction)
     mask_NT = correction.mask_BT if found.mask_BT is None else found.mask_BT
-    return Estimate(
+    return AdvantageEstimate(
         mask_NT=mask_NT,
         critic_mask_NT=correction.mask_BT,
         old_NT=np.where(mask_NT, old_NT, 0.0),
@@ -70,7 +72,7 @@ def estimate(recipe: EstimateRecipe, rollouts: Rollouts, kl_coef: float) -> Esti
     )
 
 
-def _correction(recipe: EstimateRecipe, rollouts: Rollouts) -> Correction:
+def _correction(recipe: EstimationFunctions, rollouts: RolloutRows) -> Correction:
     if recipe.correction is None:
         return Correction(weights_BT=None, mask_BT=rollouts.mask_NT)
     return correct_rollout(
@@ -82,8 +84,8 @@ def _correction(recipe: EstimateRecipe, rollouts: Rollouts) -> Correction:
 
 
 def _penalised(
-    recipe: EstimateRecipe,
-    rollouts: Rollouts,
+    recipe: EstimationFunctions,
+    rollouts: RolloutRows,
     mask_NT: BoolMatrix,
     old_NT: FloatMatrix,
     kl_coef: float,
@@ -104,7 +106,10 @@ def _penalised(
 
 
 def _advantages(
-    recipe: EstimateRecipe, rollouts: Rollouts, rewards_NT: FloatMatrix, correction: Correction
+    recipe: EstimationFunctions,
+    rollouts: RolloutRows,
+    rewards_NT: FloatMatrix,
+    correction: Correction,
 ) -> TokenAdvantages:
     if recipe.advantage is None:
         return TokenAdvantages(advantages_BT=rollouts.advantages_NT)
@@ -119,20 +124,22 @@ def _advantages(
 
 
 def _reward_metrics(
-    rollouts: Rollouts, rewards_NT: FloatMatrix, found: TokenAdvantages, mask_NT: BoolMatrix
+    rollouts: RolloutRows, rewards_NT: FloatMatrix, found: TokenAdvantages, mask_NT: BoolMatrix
 ) -> dict[str, float]:
     """Returns spreads over rows; for advantages, returns and values, spreads of the rows' means.
 
     Without a critic the returns are the advantages, as in verl.
     """
     scores = [row.run_reward.reward for row in rollouts.rows if row.run_reward is not None]
-    metrics = spread("critic/score", scores) | spread("critic/rewards", rewards_NT.sum(-1))
+    metrics = mean_max_min("critic/score", scores) | mean_max_min(
+        "critic/rewards", rewards_NT.sum(-1)
+    )
     returns_NT = found.advantages_BT if found.returns_BT is None else found.returns_BT
     means = {"advantages": found.advantages_BT, "returns": returns_NT}
     if rollouts.values_NT is not None:
         means["values"] = rollouts.values_NT
     for name, matrix_NT in means.items():
-        metrics |= spread(f"critic/{name}", row_means(matrix_NT, mask_NT))
+        metrics |= mean_max_min(f"critic/{name}", row_means(matrix_NT, mask_NT))
     return metrics
 
 
@@ -144,10 +151,10 @@ def row_means(matrix_NT: FloatMatrix, mask_NT: BoolMatrix) -> FloatMatrix:
     return means_M
 
 
-TokenChoice = Callable[[ChoiceBatch], BoolMatrix]
+TokenSelection = Callable[[ChoiceBatch], BoolMatrix]
 
 
-def token_choice(algorithm: ResolvedAlgorithm) -> TokenChoice | None:
+def token_selection(algorithm: ResolvedAlgorithm) -> TokenSelection | None:
     """Returns the loss's token selection, with its arguments bound; None for most losses."""
     if algorithm.policy_loss_fn not in TOKEN_CHOICES.names():
         return None
@@ -157,7 +164,7 @@ def token_choice(algorithm: ResolvedAlgorithm) -> TokenChoice | None:
     return partial(choose, **{name: arguments[name] for name in arguments if name in taken})
 
 
-def chosen_tokens(choose: TokenChoice, prepared: PreparedBatch, seed: int) -> BoolMatrix:
+def select_tokens(choose: TokenSelection, prepared: PreparedBatch, seed: int) -> BoolMatrix:
     """Selects tokens of the whole batch, [B, T]; the same each time this step is trained."""
     return choose(
         ChoiceBatch(
@@ -165,12 +172,12 @@ def chosen_tokens(choose: TokenChoice, prepared: PreparedBatch, seed: int) -> Bo
             old_logprobs_BT=prepared.old_logprobs_BT,
             advantages_BT=prepared.advantages_BT,
             mask_BT=prepared.mask_BT,
-            lots_BT=_lots(prepared, seed),
+            lots_BT=_uniform_per_token(prepared, seed),
         )
     )
 
 
-def _lots(prepared: PreparedBatch, seed: int) -> FloatMatrix:
+def _uniform_per_token(prepared: PreparedBatch, seed: int) -> FloatMatrix:
     """Draws uniform numbers per row that depend only on seed, step and position."""
     step = prepared.batch.step
     lots = (

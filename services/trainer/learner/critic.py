@@ -7,11 +7,11 @@ import torch
 from tensordict import TensorDict
 
 from services.trainer.backend.verl_worker import build_critic
-from services.trainer.collectives import Sums
-from services.trainer.learner.metrics import averaged
+from services.trainer.collectives import MetricSums
+from services.trainer.learner.metrics import mean_over_passes
 from services.trainer.learner.prepared_batch import CriticTargets, PreparedBatch
-from services.trainer.learner.resume_source import take_over
-from services.trainer.learner.verl_calls import Calls, Matrix, Outputs, output_columns
+from services.trainer.learner.resume_source import load_former_run
+from services.trainer.learner.verl_calls import EngineOutputs, Matrix, WorkerCalls, output_columns
 from trinity.algorithm.aggregation import BatchTotals
 from trinity.algorithm.policy_loss.shares import loss_share, metric_shares
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix
@@ -31,7 +31,7 @@ class ValueLoss:
         self._config = config
         self._totals = totals
         self._num_ranks = num_ranks
-        self.sums = Sums()
+        self.sums = MetricSums()
 
     def __call__(
         self, model_output: dict[str, torch.Tensor], data: TensorDict, dp_group: object
@@ -61,7 +61,7 @@ class Critic:
     metrics = critic.update(prepared, targets, learning_rate)
     """
 
-    def __init__(self, *, plan: StagePlan, model_directory: Path, calls: Calls) -> None:
+    def __init__(self, *, plan: StagePlan, model_directory: Path, calls: WorkerCalls) -> None:
         self._config = plan.config.trainer.critic
         self._num_passes = plan.config.trainer.critic.ppo_epochs
         self._max_response_tokens = plan.max_response_tokens
@@ -79,7 +79,7 @@ class Critic:
         started = time.perf_counter()
         passes = [self._pass(prepared, targets, learning_rate) for _ in range(self._num_passes)]
         return {
-            **averaged(passes),
+            **mean_over_passes(passes),
             "critic/lr": learning_rate,
             "time/update_critic": time.perf_counter() - started,
         }
@@ -95,7 +95,7 @@ class Critic:
             "old_values": targets.old_values_BT,
             "returns": targets.returns_BT,
         }
-        for _ in self._calls.add_gradients(self._worker, loss, prepared, matrices, Outputs()):
+        for _ in self._calls.add_gradients(self._worker, loss, prepared, matrices, EngineOutputs()):
             pass
         step = self._worker.optimizer_step({"lr": float(learning_rate)})
         sums = loss.sums.over(self._calls.ranks)
@@ -112,4 +112,4 @@ class Critic:
 
     def begin_with(self, directory: Path) -> None:
         """Loads the critic of a former run."""
-        take_over(self._worker, directory, self._calls.ranks)
+        load_former_run(self._worker, directory, self._calls.ranks)

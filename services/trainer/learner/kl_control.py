@@ -13,10 +13,10 @@ FILE_NAME = "kl.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KlControl:
+class KlCoefficients:
     """Coefficients of the penalty on rewards and of the term in the loss.
 
-    control = KlControl.of(plan)
+    control = KlCoefficients.of(plan)
     control = control.updated(penalised=0.02, in_loss=None, num_rows=64)
     """
 
@@ -24,7 +24,7 @@ class KlControl:
     loss: KlController
 
     @classmethod
-    def of(cls, plan: StagePlan) -> "KlControl":
+    def of(cls, plan: StagePlan) -> "KlCoefficients":
         """Returns the coefficients at the beginning of the stage.
 
         Raises: UserError when an argument that adaptation needs is missing.
@@ -37,11 +37,11 @@ class KlControl:
 
     def updated(
         self, *, penalised: float | None, in_loss: float | None, num_rows: int
-    ) -> "KlControl":
+    ) -> "KlCoefficients":
         """Returns the coefficients after a step that measured these divergences; None: not
         measured.
         """
-        return KlControl(
+        return KlCoefficients(
             penalty=_updated(self.penalty, penalised, num_rows),
             loss=_updated(self.loss, in_loss, num_rows),
         )
@@ -51,7 +51,7 @@ class KlControl:
         state = {"penalty": self.penalty.state(), "loss": self.loss.state()}
         (directory / FILE_NAME).write_text(json.dumps(state, indent=1, sort_keys=True))
 
-    def load(self, directory: Path) -> "KlControl":
+    def load(self, directory: Path) -> "KlCoefficients":
         """Returns the saved state; checkpoints from before KL control have no such file."""
         path = directory / FILE_NAME
         if not path.exists():

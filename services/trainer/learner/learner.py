@@ -7,18 +7,18 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from services.trainer.backend.verl_worker import packs_rows
+from services.trainer.backend.verl_worker import uses_packed_rows
 from services.trainer.collectives import Ranks
 from services.trainer.learner.actor import ActorUpdate
 from services.trainer.learner.advantages import row_means
-from services.trainer.learner.kl_control import KlControl
-from services.trainer.learner.microbatches import Splitter
-from services.trainer.learner.preparation import Preparation
+from services.trainer.learner.kl_control import KlCoefficients
+from services.trainer.learner.microbatches import MicroBatchSplitter
+from services.trainer.learner.preparation import BatchPreparation
 from services.trainer.learner.prepared_batch import PreparedBatch
 from services.trainer.learner.roles import Roles
-from services.trainer.learner.rollouts import lags_of
+from services.trainer.learner.rollouts import staleness_of
 from services.trainer.learner.utilization import Utilization
-from services.trainer.learner.verl_calls import Calls
+from services.trainer.learner.verl_calls import WorkerCalls
 from services.trainer.types import Metrics, RowStatistics, StepOutcome, TrainBatch
 from trinity.algorithm.rollout_correction.metrics import off_policy_metrics
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix
@@ -46,7 +46,7 @@ def row_statistics(prepared: PreparedBatch, logprobs_BT: FloatMatrix) -> dict[in
     }
 
 
-def off_policy_figures(
+def off_policy_gap_metrics(
     prepared: PreparedBatch, seen: Mapping[str, FloatMatrix]
 ) -> dict[str, float]:
     """Compares rollouts with the policy that the step started from; `seen` has its outputs."""
@@ -68,7 +68,7 @@ def off_policy_figures(
         weights_BT=of_rollouts(prepared.corrections_BT),
         clipped_BT=None if clipped_NT is None else clipped_NT > 0,
         kept_BT=prepared.mask_BT[numbers],
-        lags_B=lags_of([prepared.rows[number] for number in numbers], prepared.batch.step),
+        lags_B=staleness_of([prepared.rows[number] for number in numbers], prepared.batch.step),
     )
     gaps = np.abs(logprobs_NT - rollout_NT)[given_NT]
     return {
@@ -103,9 +103,9 @@ class Learner:
         seed_everything(plan.config.seed)
         self._has_rollout = plan.has_rollouts
         self._critic_warmup = plan.config.trainer.critic_warmup if plan.needs_critic else 0
-        self._control = KlControl.of(plan)
+        self._control = KlCoefficients.of(plan)
         self._ranks = ranks
-        splitter = Splitter(
+        splitter = MicroBatchSplitter(
             ranks=ranks,
             max_tokens=plan.max_token_len_per_gpu,
             keep_order=not plan.algorithm.can_balance_batch,
@@ -115,9 +115,9 @@ class Learner:
             model_directory=model_directory,
             policy_directory=_whole_policy(former) or model_directory,
             critic_directory=critic_directory or model_directory,
-            calls=Calls(splitter=splitter, packed=packs_rows(plan), on_part=on_part),
+            calls=WorkerCalls(splitter=splitter, packed=uses_packed_rows(plan), on_part=on_part),
         )
-        self._preparation = Preparation(plan=plan, roles=self._roles)
+        self._preparation = BatchPreparation(plan=plan, roles=self._roles)
         self._utilization = Utilization(
             config=self._roles.actor.model_config,
             num_ranks=ranks.num_ranks,
@@ -189,7 +189,7 @@ class Learner:
         seen = {**(update.seen if update is not None else {}), **prepared.policy}
         if not self._has_rollout or "logprobs" not in seen:
             return StepOutcome(metrics=metrics, rows={})
-        metrics |= off_policy_figures(prepared, seen)
+        metrics |= off_policy_gap_metrics(prepared, seen)
         return StepOutcome(metrics=metrics, rows=row_statistics(prepared, seen["logprobs"]))
 
 

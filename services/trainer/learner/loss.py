@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from tensordict import TensorDict
 
-from services.trainer.collectives import Sums
+from services.trainer.collectives import MetricSums
 from services.trainer.learner.verl_calls import output_columns
 from trinity.algorithm.aggregation import BatchTotals, LossAggMode
 from trinity.algorithm.entropy import ENTROPY_LOSSES
@@ -22,12 +22,12 @@ from trinity.algorithm.policy_loss.shares import loss_share, metric_shares
 from trinity.algorithm.policy_loss.trial import try_policy_loss
 from trinity.config.plan.stage_plan import StagePlan
 
-CLIPPED = "pg_clipfrac"
+CLIP_FRACTION_METRIC = "pg_clipfrac"
 """The metric by which clipping losses mark clipped tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LossRecipe:
+class LossFunctions:
     """The terms of the loss: policy + coefficient * divergence - entropy."""
 
     policy_loss: Callable[[PolicyInputs], PolicyLoss]
@@ -36,7 +36,7 @@ class LossRecipe:
     agg_mode: LossAggMode
 
     @classmethod
-    def of(cls, plan: StagePlan) -> "LossRecipe":
+    def of(cls, plan: StagePlan) -> "LossFunctions":
         """Builds the terms from the plan.
 
         Raises: UserError when a function given by its path cannot be loaded or used.
@@ -71,14 +71,20 @@ class BatchLoss:
     """
 
     def __init__(
-        self, recipe: LossRecipe, totals: BatchTotals, *, step: int, kl_coef: float, num_ranks: int
+        self,
+        recipe: LossFunctions,
+        totals: BatchTotals,
+        *,
+        step: int,
+        kl_coef: float,
+        num_ranks: int,
     ) -> None:
         self._recipe = recipe
         self._totals = totals
         self._step = step
         self._kl_coef = kl_coef
         self._num_ranks = num_ranks
-        self.sums = Sums()
+        self.sums = MetricSums()
         self.seen: dict[str, torch.Tensor] = {}
         """Outputs of the last micro-batch, [N, C]: log-probabilities and, where there are any,
         entropies and clipped tokens."""
@@ -151,7 +157,7 @@ class BatchLoss:
     def _observe(self, policy: PolicyLoss, inputs: PolicyInputs) -> None:
         for name, value in metric_shares(policy, inputs, self._totals).items():
             self.sums.add(name, value)
-        clipped = policy.metrics.get(CLIPPED)
+        clipped = policy.metrics.get(CLIP_FRACTION_METRIC)
         if clipped is not None and clipped.shape == inputs.mask_BT.shape:
             self.seen["clipped"] = clipped.detach()
 

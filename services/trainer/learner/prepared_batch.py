@@ -12,20 +12,20 @@ from services.trainer.types import TrainBatch, TrainRow
 from trinity.algorithm.aggregation import BatchTotals
 from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatrix, IntVector
 
-Part = Sequence[int]
+MicroBatch = Sequence[int]
 """The row numbers of a micro-batch."""
 
-Unit = Sequence[int]
+RowUnit = Sequence[int]
 """Rows that are never separated: a single row, or the two of a pair."""
 
 
 T = TypeVar("T", bound=np.generic)
 
 
-class Layout:
+class ResponseLayout:
     """The places of the response tokens in a batch's rows.
 
-    layout = Layout(batch.rows)
+    layout = ResponseLayout(batch.rows)
     mask_BT = layout.stack((row.mask for row in batch.rows), np.bool_)
     mask_NC = layout.place(mask_BT, part)
     layout.put_back(values_NC, part, into=values_BT)
@@ -38,7 +38,7 @@ class Layout:
         self.is_token_BT: BoolMatrix = columns_T < self.lengths_B[:, None]
         """False after the end of a row."""
 
-    def of_rows(self, numbers: IntVector) -> "Layout":
+    def of_rows(self, numbers: IntVector) -> "ResponseLayout":
         """Returns the layout of some of the rows, with the same number of columns."""
         layout = copy.copy(self)
         layout.lengths_B = self.lengths_B[numbers]
@@ -62,11 +62,11 @@ class Layout:
         matrix_BT[self.is_token_BT] = np.concatenate([np.asarray(array) for array in arrays])
         return matrix_BT
 
-    def first_token(self, part: Part) -> int:
+    def first_token(self, part: MicroBatch) -> int:
         """Returns the place in the sequence at which the columns of a micro-batch begin."""
         return int(self._prompts_B[list(part)].min()) if len(part) else 1
 
-    def num_columns(self, part: Part) -> int:
+    def num_columns(self, part: MicroBatch) -> int:
         """Returns C of a micro-batch."""
         if not len(part):
             return 1
@@ -74,13 +74,15 @@ class Layout:
         longest = int((self._prompts_B[numbers] + self.lengths_B[numbers]).max())
         return longest - self.first_token(part)
 
-    def place(self, matrix_BT: npt.NDArray[T], part: Part) -> npt.NDArray[T]:
+    def place(self, matrix_BT: npt.NDArray[T], part: MicroBatch) -> npt.NDArray[T]:
         """Returns the micro-batch's rows of a matrix, aligned to its tensors; padded with 0."""
         placed_NC = np.zeros((len(part), self.num_columns(part)), dtype=matrix_BT.dtype)
         placed_NC[self._is_token_NC(part)] = matrix_BT[list(part)][self.is_token_BT[list(part)]]
         return placed_NC
 
-    def put_back(self, values_NC: npt.NDArray[T], part: Part, *, into: npt.NDArray[T]) -> None:
+    def put_back(
+        self, values_NC: npt.NDArray[T], part: MicroBatch, *, into: npt.NDArray[T]
+    ) -> None:
         """Writes the values of a micro-batch into the matrix of the batch."""
         if not len(part):
             return
@@ -88,7 +90,7 @@ class Layout:
         rows_NT[self.is_token_BT[list(part)]] = values_NC[self._is_token_NC(part)]
         into[list(part)] = rows_NT
 
-    def _is_token_NC(self, part: Part) -> BoolMatrix:
+    def _is_token_NC(self, part: MicroBatch) -> BoolMatrix:
         numbers = list(part)
         begins_N1 = (self._prompts_B[numbers] - self.first_token(part))[:, None]
         columns_C = np.arange(self.num_columns(part))
@@ -115,7 +117,7 @@ class PreparedBatch:
     """B rows of T response tokens; what the algorithm does not need is None."""
 
     batch: TrainBatch
-    layout: Layout
+    layout: ResponseLayout
     mask_BT: BoolMatrix
     """Tokens that the policy's loss is computed on."""
     given_mask_BT: BoolMatrix
@@ -140,7 +142,7 @@ class PreparedBatch:
     @classmethod
     def of(cls, batch: TrainBatch) -> "PreparedBatch":
         """Returns the batch before any computation."""
-        layout = Layout(batch.rows)
+        layout = ResponseLayout(batch.rows)
         mask_BT = layout.stack((row.mask for row in batch.rows), np.bool_)
         rollout_BT = layout.stack((row.rollout_logprobs for row in batch.rows), np.float64)
         rollout_BT = np.where(mask_BT, rollout_BT, 0.0)

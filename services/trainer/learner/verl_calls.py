@@ -13,8 +13,8 @@ from verl.utils.device import get_device_name
 from verl.workers.engine_workers_tinker import TinkerTrainingWorker
 
 from services.trainer.collectives import Ranks
-from services.trainer.learner.microbatches import Gatherer, Splitter
-from services.trainer.learner.prepared_batch import Layout, Part, PreparedBatch
+from services.trainer.learner.microbatches import MicroBatchSplitter, OutputGatherer
+from services.trainer.learner.prepared_batch import MicroBatch, PreparedBatch, ResponseLayout
 from services.trainer.types import TrainRow
 from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatrix
 from trinity.types import IntArray
@@ -26,7 +26,7 @@ Matrix = npt.NDArray[np.bool_] | npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outputs:
+class EngineOutputs:
     """Optional outputs of an engine besides the log-probabilities of the tokens taken."""
 
     entropy_gradient: bool = False
@@ -37,21 +37,23 @@ class Outputs:
     """The policy's mean of its entropy discriminator at each token."""
 
 
-class TensorMaker:
+class MicroBatchBuilder:
     """Makes the micro-batches of one batch.
 
-    maker = TensorMaker(batch.rows, layout, packed=False)
-    data = maker.tensors(part, {"loss_mask": mask_BT, "advantages": advantages_BT}, Outputs())
+    maker = MicroBatchBuilder(batch.rows, layout, packed=False)
+    data = maker.tensors(part, {"loss_mask": mask_BT, "advantages": advantages_BT}, EngineOutputs())
     """
 
-    def __init__(self, rows: Sequence[TrainRow], layout: Layout, *, packed: bool) -> None:
+    def __init__(self, rows: Sequence[TrainRow], layout: ResponseLayout, *, packed: bool) -> None:
         self._rows = rows
         self._layout = layout
         self._packed = packed
         self._has_experts = any(row.is_expert for row in rows)
         self._num_rows_of_empty = 2 if any(row.side for row in rows) else 1
 
-    def tensors(self, part: Part, matrices: Mapping[str, Matrix], outputs: Outputs) -> TensorDict:
+    def tensors(
+        self, part: MicroBatch, matrices: Mapping[str, Matrix], outputs: EngineOutputs
+    ) -> TensorDict:
         """Builds one micro-batch with these matrices of the batch, in single precision.
 
         An empty micro-batch gets one dummy unit, from which nothing is learned: every rank must
@@ -77,7 +79,7 @@ class TensorMaker:
         }
         return tensordict_utils.get_tensordict(tensors, settings)
 
-    def _tokens(self, part: Part) -> npt.NDArray[np.int64]:
+    def _tokens(self, part: MicroBatch) -> npt.NDArray[np.int64]:
         rows = [self._rows[number] for number in part]
         longest = max((row.length for row in rows), default=2)
         tokens_NL = np.full((len(rows) or self._num_rows_of_empty, longest), PAD, dtype=np.int64)
@@ -85,14 +87,14 @@ class TensorMaker:
             tokens_NL[index, : row.length] = row.tokens
         return tokens_NL
 
-    def _columns(self, matrix_BT: Matrix, part: Part, num_rows: int) -> torch.Tensor:
+    def _columns(self, matrix_BT: Matrix, part: MicroBatch, num_rows: int) -> torch.Tensor:
         dtype = np.bool_ if matrix_BT.dtype == np.bool_ else np.float32
         if not len(part):
             return torch.from_numpy(np.zeros((num_rows, 1), dtype=dtype))
         placed_NC: npt.NDArray[np.generic] = self._layout.place(matrix_BT, part)
         return torch.from_numpy(placed_NC.astype(dtype))
 
-    def _of_rows(self, part: Part, num_rows: int) -> dict[str, torch.Tensor]:
+    def _of_rows(self, part: MicroBatch, num_rows: int) -> dict[str, torch.Tensor]:
         rows = [self._rows[number] for number in part]
         weights = [row.weight for row in rows] or [1.0] * num_rows
         temperatures = [row.temperature for row in rows] or [1.0] * num_rows
@@ -138,7 +140,7 @@ LossFn = Callable[
 ]
 
 
-class Recorder:
+class OutputRecorder:
     """Stands in for a loss where only the engine's outputs are needed."""
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -169,10 +171,10 @@ def as_array(values_NC: torch.Tensor) -> FloatMatrix:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calls:
+class WorkerCalls:
     """Splits batches into micro-batches and calls a worker on each. Everything is collective."""
 
-    splitter: Splitter
+    splitter: MicroBatchSplitter
     packed: bool
     on_part: Callable[[], None]
 
@@ -185,10 +187,10 @@ class Calls:
         self, worker: TinkerTrainingWorker, prepared: PreparedBatch, names: Sequence[str]
     ) -> dict[str, FloatMatrix]:
         """Computes the named outputs for all rows with tokens to train on."""
-        recorder = Recorder(names)
+        recorder = OutputRecorder(names)
         worker.set_loss_fn(recorder)
-        gatherer = Gatherer(prepared.layout, self.ranks)
-        outputs = Outputs(
+        gatherer = OutputGatherer(prepared.layout, self.ranks)
+        outputs = EngineOutputs(
             entropies="entropies" in names,
             collision="collision" in names,
             discriminator="discriminator" in names,
@@ -208,8 +210,8 @@ class Calls:
         loss: LossFn,
         prepared: PreparedBatch,
         matrices: Mapping[str, Matrix],
-        outputs: Outputs,
-    ) -> Iterator[Part]:
+        outputs: EngineOutputs,
+    ) -> Iterator[MicroBatch]:
         """Calls the loss with each micro-batch of the rows in which `loss_mask` leaves tokens."""
         worker.set_loss_fn(loss)
         worker.optimizer_zero_grad()
@@ -226,9 +228,9 @@ class Calls:
         prepared: PreparedBatch,
         mask_BT: BoolMatrix,
         matrices: Mapping[str, Matrix],
-        outputs: Outputs,
-    ) -> Iterator[tuple[Part, TensorDict, bool]]:
-        maker = TensorMaker(prepared.rows, prepared.layout, packed=self.packed)
+        outputs: EngineOutputs,
+    ) -> Iterator[tuple[MicroBatch, TensorDict, bool]]:
+        maker = MicroBatchBuilder(prepared.rows, prepared.layout, packed=self.packed)
         for part, is_last in self.splitter.parts(prepared.rows, mask_BT):
             yield part, maker.tensors(part, matrices, outputs), is_last
 

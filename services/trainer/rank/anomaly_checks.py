@@ -36,7 +36,7 @@ EXPLANATIONS = {
 }
 
 
-class StepWatch:
+class AnomalyChecks:
     """Checks each step's metrics once, in order."""
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.trainer.clients import BufferClient
+from services.trainer.clients import TrainerBufferClient
 from services.trainer.collectives import Ranks
 from trinity.api.v1 import buffer_pb2
 from trinity.errors import ManifestError
@@ -44,7 +44,7 @@ class Incarnation:
 
 
 def begin_incarnation(
-    buffer: BufferClient, trainer_id: str, ranks: Ranks, *, resumes: bool = True
+    buffer: TrainerBufferClient, trainer_id: str, ranks: Ranks, *, resumes: bool = True
 ) -> Incarnation:
     """Fences off the previous life and chooses the newest checkpoint that verifies. Collective.
 

@@ -14,13 +14,13 @@ import grpc
 from services.trainer.messages import (
     EVENTS_VARIABLE,
     ORDERS,
-    Activity,
-    Alive,
     Event,
+    RankActivity,
+    RankAlive,
     StageOrder,
     encode,
 )
-from services.trainer.retry import RankWaits
+from services.trainer.retry import RankWaitReporter
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class RankLink:
 
     def __init__(self, *, orders: IO[str], events_descriptor: int) -> None:
         self.stop = threading.Event()
-        self.waits = RankWaits(self.send)
+        self.waits = RankWaitReporter(self.send)
         self._orders = orders
         self._events_descriptor = events_descriptor
         self._pending: queue.SimpleQueue[StageOrder | None] = queue.SimpleQueue()
@@ -78,12 +78,14 @@ class RankLink:
     def report_activity(self, activity: str, step: int, version: int) -> None:
         """Reports this rank's activity."""
         self.send(
-            Activity(activity=activity, incarnation=self._incarnation, step=step, version=version)
+            RankActivity(
+                activity=activity, incarnation=self._incarnation, step=step, version=version
+            )
         )
 
     def report_alive(self) -> None:
         """Reports a sign of life during a long activity."""
-        self.send(Alive())
+        self.send(RankAlive())
 
     def _listen(self) -> None:
         for line in self._orders:

@@ -7,14 +7,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from services.trainer.checkpoints.checkpoints import CheckpointStore
-from services.trainer.checkpoints.publisher import Publisher
-from services.trainer.checkpoints.weights import Exported
-from services.trainer.clients import BufferClient, NoBatch
+from services.trainer.checkpoints.publisher import WeightsPublisher
+from services.trainer.checkpoints.weights import WeightTensors
+from services.trainer.clients import NoBatchReason, TrainerBufferClient
 from services.trainer.collectives import Ranks
 from services.trainer.data.batches import BatchSource
 from services.trainer.learner.metrics import batch_metrics
-from services.trainer.messages import StageEnded
-from services.trainer.rank.anomaly_checks import StepWatch
+from services.trainer.messages import RankStageEnded
+from services.trainer.rank.anomaly_checks import AnomalyChecks
 from services.trainer.rank.incarnation import Incarnation
 from services.trainer.telemetry import StepTelemetry
 from services.trainer.types import StageLearner, StepOutcome, TrainBatch
@@ -29,14 +29,14 @@ PER_TOKEN = ("ref", "values", "adv", "update_critic", "update_actor")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainedStep:
+class PendingStep:
     """A step whose weights and report are not sent yet."""
 
     batch: TrainBatch
     outcome: StepOutcome
     span: Span
     """The span of the whole step, which ends with its report."""
-    weights: Exported | None
+    weights: WeightTensors | None
     waited_seconds: float
     """Time that it waited for the batch."""
     train_seconds: float
@@ -78,7 +78,7 @@ def _per_token(figures: Mapping[str, float], num_tokens: float) -> dict[str, flo
     }
 
 
-class FollowUp:
+class AsyncPublish:
     """Does one step's work at a time, in order; with `beside`, in a thread of its own.
 
     At most one step's work is open beside the next step. Code that waits for something else calls
@@ -133,16 +133,16 @@ ActivityReport = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StageParts:
+class LoopDependencies:
     """The collaborators of a run."""
 
     plan: StagePlan
     ranks: Ranks
     life: Incarnation
     learner: StageLearner
-    buffer: BufferClient
+    buffer: TrainerBufferClient
     source: BatchSource
-    publisher: Publisher
+    publisher: WeightsPublisher
     checkpoints: CheckpointStore
     telemetry: StepTelemetry
     total_steps: int | None
@@ -150,25 +150,25 @@ class StageParts:
     report: ActivityReport
 
 
-class StageRun:
+class TrainingLoop:
     """Runs a stage to its end.
 
-    ended = StageRun(parts).run()
+    ended = TrainingLoop(parts).run()
     """
 
-    def __init__(self, parts: StageParts) -> None:
+    def __init__(self, parts: LoopDependencies) -> None:
         self._parts = parts
-        self._watch = StepWatch()
+        self._watch = AnomalyChecks()
         sync = parts.plan.config.synchronizer
         self._interval = sync.sync_interval
-        self._follow_up = FollowUp(beside=parts.plan.needs_rollout and parts.plan.runs_ahead)
+        self._follow_up = AsyncPublish(beside=parts.plan.needs_rollout and parts.plan.runs_ahead)
         self._asked = sync.sync_style == "explorer_driven"
         self._step = self._reported = parts.life.step
         self._published = -1
         self._saved = parts.life.step if parts.life.checkpoint else -1
         self._save_seconds: float | None = None
 
-    def run(self) -> StageEnded:
+    def run(self) -> RankStageEnded:
         """Trains until the steps or the data end.
 
         Raises: any error that ends a run early; no recorded work is lost.
@@ -178,7 +178,7 @@ class StageRun:
         finally:
             self._follow_up.close()
 
-    def _run(self) -> StageEnded:
+    def _run(self) -> RankStageEnded:
         self._resume()
         while self._parts.total_steps is None or self._step < self._parts.total_steps:
             asked = time.perf_counter()
@@ -189,18 +189,18 @@ class StageRun:
                     is_last=self._is_last(self._step + 1),
                     check=self._follow_up.check,
                 )
-            if answer.state is NoBatch.VERSION_WANTED:
+            if answer.state is NoBatchReason.VERSION_WANTED:
                 self._follow_up.wait()
                 self._publish()
                 continue
-            if answer.state is NoBatch.CANCELLED:
-                return StageEnded(outcome="cancelled", reason=answer.reason)
+            if answer.state is NoBatchReason.CANCELLED:
+                return RankStageEnded(outcome="cancelled", reason=answer.reason)
             if answer.batch is None:
                 break
             with tracing.within(span):
                 self._train(answer.batch, time.perf_counter() - asked, span)
         self._finish()
-        return StageEnded(outcome="finished")
+        return RankStageEnded(outcome="finished")
 
     def _resume(self) -> None:
         """Loads the checkpoint; publishes at once unless recorded batches come first."""
@@ -254,7 +254,7 @@ class StageRun:
                 self._parts.learner, copied=self._follow_up.is_beside
             )
         self._follow_up.wait()
-        done = TrainedStep(
+        done = PendingStep(
             batch=batch,
             outcome=outcome,
             span=span,
@@ -273,12 +273,12 @@ class StageRun:
             self._follow_up.wait()
             self._save()
 
-    def _follow(self, done: TrainedStep) -> None:
+    def _follow(self, done: PendingStep) -> None:
         with tracing.within(done.span):
             self._publish_and_report(done)
         done.span.end()
 
-    def _publish_and_report(self, done: TrainedStep) -> None:
+    def _publish_and_report(self, done: PendingStep) -> None:
         started = time.perf_counter()
         if done.weights is not None:
             if not self._follow_up.is_beside:

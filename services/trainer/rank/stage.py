@@ -11,19 +11,19 @@ import torch
 
 from services.trainer.batch_rows import RowFormatter, RowReader
 from services.trainer.checkpoints.checkpoints import CheckpointStore
-from services.trainer.checkpoints.publisher import Offers, Publisher
+from services.trainer.checkpoints.publisher import TransferServer, WeightsPublisher
 from services.trainer.checkpoints.weights import ModelFiles, WeightsStore
-from services.trainer.clients import BufferClient, SynchronizerClient
+from services.trainer.clients import TrainerBufferClient, TrainerSynchronizerClient
 from services.trainer.collectives import Ranks
 from services.trainer.data.batches import BatchSource
-from services.trainer.messages import StageEnded, StageOrder
+from services.trainer.messages import RankStageEnded, StageOrder
 from services.trainer.rank.incarnation import Incarnation, begin_incarnation
 from services.trainer.rank.link import RankLink
-from services.trainer.rank.loop import StageParts, StageRun
+from services.trainer.rank.loop import LoopDependencies, TrainingLoop
 from services.trainer.rank.model_parts import ModelParts
-from services.trainer.retry import NamedWaits, Patience
+from services.trainer.retry import RpcRetry, WaitReporter
 from services.trainer.telemetry import StepTelemetry
-from services.trainer.types import PublishedWeights, StageLearner
+from services.trainer.types import StageLearner, WeightsOnDisk
 from trinity.api.v1 import buffer_pb2
 from trinity.config.plan.parts import ResolvedExperienceBuffer
 from trinity.config.plan.stage_plan import StagePlan
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BenchRun:
+class CheckpointEvaluation:
     """One life of the trainer in mode bench: nothing is trained.
 
     A later life is told only of checkpoints that are not evaluated yet, and of the newest.
@@ -53,10 +53,10 @@ class BenchRun:
     ranks: Ranks
     life: Incarnation
     learner: StageLearner
-    buffer: BufferClient
-    publisher: Publisher
+    buffer: TrainerBufferClient
+    publisher: WeightsPublisher
 
-    def run(self) -> StageEnded:
+    def run(self) -> RankStageEnded:
         """Publishes the versions in order; the buffer has each evaluated.
 
         Raises: RunFailed when a checkpoint cannot be read.
@@ -72,7 +72,7 @@ class BenchRun:
         if self.ranks.is_first:
             self.buffer.finish_training(step, self.life.number)
             self.publisher.finish()
-        return StageEnded(outcome="finished")
+        return RankStageEnded(outcome="finished")
 
     def _check(self, checkpoint: buffer_pb2.Checkpoint) -> None:
         """Verifies the whole checkpoint on every rank: damage in any file fails all ranks."""
@@ -93,28 +93,30 @@ class BenchRun:
 WANTED_FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.py")
 
 
-def starting_directory(path: str, manifest_sha256: str, *, ranks: Ranks, waits: NamedWaits) -> Path:
+def starting_directory(
+    path: str, manifest_sha256: str, *, ranks: Ranks, waits: WaitReporter
+) -> Path:
     """Returns the local directory, verified by its manifest, or fetched from the hub. Collective.
 
     Raises: RunFailed when an earlier stage's weights are damaged, UserError when there is no model.
     """
     if ranks.is_first:
         if manifest_sha256:
-            directory = _verified(Path(path), manifest_sha256)
+            directory = _verify(Path(path), manifest_sha256)
         else:
-            directory = Path(path) if Path(path).is_dir() else _fetched(path, waits)
+            directory = Path(path) if Path(path).is_dir() else _download(path, waits)
         ranks.bytes_from_first(str(directory).encode())
         return directory
     return Path(ranks.bytes_from_first(b"").decode())
 
 
-def former_start(plan: StagePlan, *, has_checkpoint: bool, ranks: Ranks) -> StartCheckpoint | None:
+def resume_source(plan: StagePlan, *, has_checkpoint: bool, ranks: Ranks) -> StartCheckpoint | None:
     """Returns the checkpoint of a former run, as long as the stage needs it. Collective.
 
     Raises: UserError if it does not fit the plan.
     """
     path = plan.start_checkpoint
-    if path is None or (has_checkpoint and not _stays_below(plan, path)):
+    if path is None or (has_checkpoint and not _is_adapter_base(plan, path)):
         return None
     check_start(plan)
     found = start_checkpoint(path)
@@ -124,13 +126,13 @@ def former_start(plan: StagePlan, *, has_checkpoint: bool, ranks: Ranks) -> Star
     return found
 
 
-def _stays_below(plan: StagePlan, path: str) -> bool:
+def _is_adapter_base(plan: StagePlan, path: str) -> bool:
     """True if these weights are the base of the adapter's checkpoints, which do not hold them."""
     is_there = plan.lora is not None and Path(path).is_dir()
     return is_there and start_checkpoint(path).num_ranks is None
 
 
-def _verified(directory: Path, manifest_sha256: str) -> Path:
+def _verify(directory: Path, manifest_sha256: str) -> Path:
     try:
         verify(directory, bytes.fromhex(manifest_sha256))
     except ManifestError as error:
@@ -138,7 +140,7 @@ def _verified(directory: Path, manifest_sha256: str) -> Path:
     return directory
 
 
-def _fetched(path: str, waits: NamedWaits) -> Path:
+def _download(path: str, waits: WaitReporter) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -181,16 +183,18 @@ def _training_data(plan: StagePlan) -> ResolvedExperienceBuffer | None:
     return plan.expert_buffer if plan.has_rollouts else plan.experience_buffer
 
 
-def run_stage(order: StageOrder, *, ranks: Ranks, link: RankLink, parts: ModelParts) -> StageEnded:
+def run_stage(
+    order: StageOrder, *, ranks: Ranks, link: RankLink, parts: ModelParts
+) -> RankStageEnded:
     """Runs one life of the trainer in the stage, from its first call to its last.
 
     Raises: the error that made it fail; StopRequested when the service wants this rank to exit.
     """
     with ExitStack() as stack:
         try:
-            return StageSetup(order, ranks=ranks, link=link, parts=parts, stack=stack).run()
+            return RankStageSetup(order, ranks=ranks, link=link, parts=parts, stack=stack).run()
         except Superseded as error:
-            return StageEnded(outcome="superseded", reason=str(error))
+            return RankStageEnded(outcome="superseded", reason=str(error))
         finally:
             gc.collect()
 
@@ -202,7 +206,7 @@ def _plan_of(order: StageOrder) -> StagePlan:
     return plan.model_copy(update={"adapter_path": None}) if follows else plan
 
 
-class StageSetup:
+class RankStageSetup:
     """Builds everything a run needs, in order of dependency."""
 
     def __init__(
@@ -226,14 +230,14 @@ class StageSetup:
         buffer_channel = stack.enter_context(open_sync_channel(order.buffer_address))
         synchronizer_channel = stack.enter_context(open_sync_channel(order.synchronizer_address))
         link.close_on_stop([buffer_channel, synchronizer_channel])
-        self._buffer = BufferClient(
+        self._buffer = TrainerBufferClient(
             channel=buffer_channel, key=key, patience=self._patience("buffer")
         )
-        self._synchronizer = SynchronizerClient(
+        self._synchronizer = TrainerSynchronizerClient(
             channel=synchronizer_channel, key=key, patience=self._patience("synchronizer")
         )
 
-    def run(self) -> StageEnded:
+    def run(self) -> RankStageEnded:
         """Resumes and trains, unless an earlier life had only to report that it was done."""
         load_plugins(plugin_dirs_from_environment())
         self._link.report_activity("opening the stage", 0, 0)
@@ -244,7 +248,7 @@ class StageSetup:
         )
         self._link.begin(life.number)
         if self._was_finished(life):
-            return StageEnded(outcome="finished", reason="an earlier life had finished it")
+            return RankStageEnded(outcome="finished", reason="an earlier life had finished it")
         start = starting_directory(
             self._order.start_path,
             self._order.start_manifest_sha256,
@@ -257,13 +261,13 @@ class StageSetup:
             model_directory=start,
             ranks=self._ranks,
             critic_directory=self._critic_start(start),
-            former=former_start(
+            former=resume_source(
                 self._plan, has_checkpoint=life.checkpoint is not None, ranks=self._ranks
             ),
             on_part=self._link.report_alive,
         )
         if is_bench:
-            bench = BenchRun(
+            bench = CheckpointEvaluation(
                 ranks=self._ranks,
                 life=life,
                 learner=learner,
@@ -271,7 +275,7 @@ class StageSetup:
                 publisher=self._publisher(life, start),
             )
             return bench.run()
-        parts = StageParts(
+        parts = LoopDependencies(
             plan=self._plan,
             ranks=self._ranks,
             life=life,
@@ -288,10 +292,10 @@ class StageSetup:
             total_steps=total_steps,
             report=self._link.report_activity,
         )
-        return StageRun(parts).run()
+        return TrainingLoop(parts).run()
 
-    def _patience(self, peer: str) -> Patience:
-        return Patience(
+    def _patience(self, peer: str) -> RpcRetry:
+        return RpcRetry(
             peer=peer,
             seconds=self._plan.config.synchronizer.sync_timeout,
             stop=self._link.stop,
@@ -319,7 +323,7 @@ class StageSetup:
                 is_done = 1
         return self._ranks.from_first([is_done]) == [1]
 
-    def _intact_version(self, version: int) -> PublishedWeights | None:
+    def _intact_version(self, version: int) -> WeightsOnDisk | None:
         for weights in sorted(self._synchronizer.versions(), reverse=True):
             if weights.version == version:
                 try:
@@ -351,7 +355,7 @@ class StageSetup:
         self._stack.callback(source.close)
         return source
 
-    def _publisher(self, life: Incarnation, start: Path) -> Publisher:
+    def _publisher(self, life: Incarnation, start: Path) -> WeightsPublisher:
         root = self._directory / "weights"
         dtype = self._plan.config.trainer.dtype
         files = ModelFiles(
@@ -365,7 +369,7 @@ class StageSetup:
         if self._ranks.is_first:
             files.copy_from(start)
             store.open(self._synchronizer.versions(), life.number)
-        return Publisher(
+        return WeightsPublisher(
             store=store,
             buffer=self._buffer,
             synchronizer=self._synchronizer,
@@ -374,12 +378,12 @@ class StageSetup:
             offers=self._offers(),
         )
 
-    def _offers(self) -> Offers | None:
+    def _offers(self) -> TransferServer | None:
         """Creates the transfer server of weights from memory, if the stage uses one."""
         if not (self._plan.sends_weights and self._ranks.is_first):
             return None
         sync = self._plan.config.synchronizer
-        offers = Offers(
+        offers = TransferServer(
             host=self._order.transfer_host,
             name=sync.group_name,
             limits=Limits.within(sync.sync_timeout),

@@ -49,7 +49,7 @@ def rounded_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on the product comes out as on another processor."""
     from services.trainer.checkpoints import lora
 
-    change = lora._change
+    change = lora._weight_delta
     monkeypatch.setattr(lora, "_change", lambda layer: change(layer) * (1 + 1e-6))
 
 
@@ -86,13 +86,13 @@ def test_an_adapter_on_a_former_runs_weights_goes_on_from_its_checkpoint(
     ranks: "Ranks", model: Path, store: "CheckpointStore", tmp_path: Path
 ) -> None:
     from services.trainer.learner.learner import Learner
-    from services.trainer.rank.stage import former_start
+    from services.trainer.rank.stage import resume_source
 
     other = save_tiny_model(tmp_path / "v7-1", seed=1)
     plan = lora_plan(model, **KL).model_copy(update={"start_checkpoint": str(other)})
 
     def life(*, has_checkpoint: bool) -> "Learner":
-        former = former_start(plan, has_checkpoint=has_checkpoint, ranks=ranks)
+        former = resume_source(plan, has_checkpoint=has_checkpoint, ranks=ranks)
         return Learner(plan=plan, model_directory=model, ranks=ranks, former=former)
 
     learner = life(has_checkpoint=False)

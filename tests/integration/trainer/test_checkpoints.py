@@ -18,7 +18,7 @@ from trinity.weights.manifest import verify
 if TYPE_CHECKING:
     from services.trainer.checkpoints.checkpoints import CheckpointStore
     from services.trainer.checkpoints.weights import WeightsStore
-    from services.trainer.clients import BufferClient, SynchronizerClient
+    from services.trainer.clients import TrainerBufferClient, TrainerSynchronizerClient
     from services.trainer.collectives import Ranks
     from services.trainer.learner.learner import Learner
 
@@ -150,14 +150,14 @@ class LargeLearner:
 
 def test_a_later_rank_never_holds_all_weights(weights: "WeightsStore", tmp_path: Path) -> None:
     from services.trainer.checkpoints.checkpoints import CheckpointStore
-    from services.trainer.checkpoints.publisher import Publisher
+    from services.trainer.checkpoints.publisher import WeightsPublisher
     from services.trainer.collectives import Ranks
 
     later = Ranks(rank=1, num_ranks=1)
-    publisher = Publisher(
+    publisher = WeightsPublisher(
         store=weights,
-        buffer=cast("BufferClient", None),
-        synchronizer=cast("SynchronizerClient", None),
+        buffer=cast("TrainerBufferClient", None),
+        synchronizer=cast("TrainerSynchronizerClient", None),
         ranks=later,
         incarnation=1,
     )

@@ -85,7 +85,7 @@ def verls_passes(learner: "Learner", model_batch: PreparedBatch) -> None:
 
     from services.trainer.learner.actor import _matrices
     from services.trainer.learner.loss import BatchLoss
-    from services.trainer.learner.verl_calls import Outputs, TensorMaker
+    from services.trainer.learner.verl_calls import EngineOutputs, MicroBatchBuilder
 
     actor = learner._roles.actor
     loss = BatchLoss(
@@ -97,8 +97,8 @@ def verls_passes(learner: "Learner", model_batch: PreparedBatch) -> None:
     )
 
     num_rows = len(model_batch.rows)
-    maker = TensorMaker(model_batch.rows, model_batch.layout, packed=True)
-    data = maker.tensors(tuple(range(num_rows)), _matrices(model_batch), Outputs())
+    maker = MicroBatchBuilder(model_batch.rows, model_batch.layout, packed=True)
+    data = maker.tensors(tuple(range(num_rows)), _matrices(model_batch), EngineOutputs())
     tensordict_utils.assign_non_tensor(
         data,
         mini_batch_size=num_rows,
@@ -120,7 +120,7 @@ def test_passes_are_verls_ppo_epochs_with_the_batch_as_one_mini_batch(
     before = weights_of(ours)
     stepped(ours, BATCH, rate)
     for module in ("learner.learner", "backend.verl_worker"):
-        monkeypatch.setattr(f"services.trainer.{module}.packs_rows", lambda _: True)
+        monkeypatch.setattr(f"services.trainer.{module}.uses_packed_rows", lambda _: True)
     theirs = learner_of(plan_of(model, "grpo", 1, **sgd))
     verls_passes(theirs, theirs._preparation.prepare(BATCH, kl_coef=0.0))
     moved = {name: weights_of(ours)[name] - before[name] for name in before}

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from services.trainer.learner.prepared_batch import Layout
+from services.trainer.learner.prepared_batch import ResponseLayout
 from tests.unit.trainer.builders import random_batch
 
 ROWS = random_batch(7, seed=2).rows
-LAYOUT = Layout(ROWS)
+LAYOUT = ResponseLayout(ROWS)
 PART = [5, 0, 3]
 
 

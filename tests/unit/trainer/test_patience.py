@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from services.trainer import retry as patience_module
-from services.trainer.retry import Patience, StopRequested
+from services.trainer.retry import RpcRetry, StopRequested
 from trinity.errors import (
     InvalidRequest,
     NotFound,
@@ -60,8 +60,8 @@ class Shown:
 
 def patience_of(
     seconds: float, shown: Shown | None = None, stop: threading.Event | None = None
-) -> Patience:
-    return Patience(
+) -> RpcRetry:
+    return RpcRetry(
         peer="buffer",
         seconds=seconds,
         stop=stop or threading.Event(),

@@ -4,7 +4,7 @@ import grpc
 import pytest
 
 from services.trainer.control.status import TrainerState
-from services.trainer.messages import Waiting
+from services.trainer.messages import RankWaiting
 from tests.unit.clock import Clock
 from trinity.api.v1.synchronizer_pb2 import Wait
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
@@ -25,8 +25,8 @@ def shown(state: TrainerState) -> list[Wait]:
     return state.heartbeats.waits.to_proto()
 
 
-def waiting(reason: str) -> Waiting:
-    return Waiting(name="batch", waits_for="buffer", reason=reason, deadline_seconds=100)
+def waiting(reason: str) -> RankWaiting:
+    return RankWaiting(name="batch", waits_for="buffer", reason=reason, deadline_seconds=100)
 
 
 def test_a_wait_keeps_its_beginning_whatever_its_reason(state: TrainerState, clock: Clock) -> None:
@@ -41,7 +41,7 @@ def test_a_wait_keeps_its_beginning_whatever_its_reason(state: TrainerState, clo
 def test_each_rank_has_waits_of_its_own(state: TrainerState) -> None:
     state.note_wait(0, waiting("rows"))
     state.note_wait(1, waiting("rows"))
-    state.note_wait(0, Waiting(name="batch"))
+    state.note_wait(0, RankWaiting(name="batch"))
     assert len(shown(state)) == 1
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from services.trainer.control.gang import RankEvent
 from services.trainer.control.supervisor import START_SECONDS, Watchdog
-from services.trainer.messages import Activity, Alive, Ready, Waiting
+from services.trainer.messages import RankActivity, RankAlive, RankReady, RankWaiting
 
 
 @dataclass
@@ -28,19 +28,19 @@ def clock() -> Clock:
 def watchdog(clock: Clock) -> Watchdog:
     """Of a gang that has begun, and may be silent for ten seconds."""
     watchdog = Watchdog(10, clock)
-    watchdog.note(RankEvent(0, Activity(activity="training")))
+    watchdog.note(RankEvent(0, RankActivity(activity="training")))
     return watchdog
 
 
-def waiting(seconds: float = 0.0) -> Waiting:
-    return Waiting(name="batch", waits_for="buffer", reason="rows", deadline_seconds=seconds)
+def waiting(seconds: float = 0.0) -> RankWaiting:
+    return RankWaiting(name="batch", waits_for="buffer", reason="rows", deadline_seconds=seconds)
 
 
 def test_silence_is_counted_from_the_last_word_of_any_rank(
     watchdog: Watchdog, clock: Clock
 ) -> None:
     clock.now += 8
-    watchdog.note(RankEvent(1, Alive()))
+    watchdog.note(RankEvent(1, RankAlive()))
     clock.now += 8
     assert watchdog.remaining_seconds() == 2
     clock.now += 4
@@ -64,12 +64,12 @@ def test_a_wait_without_end_excuses_silence_until_it_is_over(
     watchdog.note(RankEvent(0, waiting()))
     clock.now += 1e6
     assert watchdog.remaining_seconds() > 1e6
-    watchdog.note(RankEvent(0, Waiting(name="batch")))
+    watchdog.note(RankEvent(0, RankWaiting(name="batch")))
     assert watchdog.remaining_seconds() == 10
 
 
 def test_importing_may_take_longer_than_a_step(clock: Clock) -> None:
     watchdog = Watchdog(10, clock)
     assert watchdog.remaining_seconds() == START_SECONDS
-    watchdog.note(RankEvent(0, Ready()))
+    watchdog.note(RankEvent(0, RankReady()))
     assert watchdog.remaining_seconds() == 10
