@@ -5,8 +5,6 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from services.synchronizer.domain import (
     Experiment,
     ExperimentState,
@@ -20,6 +18,7 @@ from services.synchronizer.members import GONE, Member
 from services.synchronizer.plan import check_owner, directory_of, is_same_plan
 from services.synchronizer.store import experiments, members, versions
 from services.synchronizer.store.database import Database, notify
+from trinity.runtime.sql import Connection
 
 MAX_EXPERIMENTS_LISTED = 100
 FORGET_SECONDS = 60.0
@@ -229,7 +228,7 @@ class Operations:
             await experiments.save(connection, known, rule(known))
 
 
-async def _runs_by(connection: AsyncConnection, known: Experiment, plan_json: str) -> bool:
+async def _runs_by(connection: Connection, known: Experiment, plan_json: str) -> bool:
     """Returns True if it runs by this plan; requires its lock, against concurrent resumes."""
     if known.state is not ExperimentState.RUNNING:
         return False
