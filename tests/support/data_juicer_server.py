@@ -19,13 +19,13 @@ class LongEnough:
         self._least = least
 
     @classmethod
-    def of(cls, request: Mapping[str, Any]) -> "LongEnough":
+    def from_request(cls, request: Mapping[str, Any]) -> "LongEnough":
         match request.get("operators"):
             case [{"text_length_filter": {"min_len": least}}]:
                 return cls(least)
         raise BadRequest(f"KeyError: {request.get('operators')}")
 
-    def process(self, stream: bytes) -> tuple[bytes, dict[str, float]]:
+    def apply_operators(self, stream: bytes) -> tuple[bytes, dict[str, float]]:
         rows = pa.ipc.open_stream(stream).read_all().to_pylist()
         kept = [
             {**row, "__dj__stats__": {"text_len": len(row["text"])}}

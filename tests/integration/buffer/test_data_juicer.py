@@ -24,14 +24,14 @@ class Poisoned(LongEnough):
     """Fails as an operator may that cannot read a text."""
 
     @classmethod
-    def of(cls, _: Mapping[str, Any]) -> "Poisoned":
+    def from_request(cls, _: Mapping[str, Any]) -> "Poisoned":
         return cls(least=0)
 
-    def process(self, stream: bytes) -> tuple[bytes, dict[str, float]]:
+    def apply_operators(self, stream: bytes) -> tuple[bytes, dict[str, float]]:
         texts = pa.ipc.open_stream(stream).read_all().column("text").to_pylist()
         if any(text.startswith(POISON) for text in texts):
             raise ValueError("no operator can read this")
-        return super().process(stream)
+        return super().apply_operators(stream)
 
 
 async def test_a_group_that_data_juicer_fails_on_takes_no_other_with_it(

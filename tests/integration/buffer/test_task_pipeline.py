@@ -196,9 +196,9 @@ async def test_data_juicer_that_is_away_is_no_fault_of_the_tasks(
 class Slow(LongEnough):
     """Takes longer than users' operators may."""
 
-    def process(self, stream: bytes) -> tuple[bytes, dict[str, float]]:
+    def apply_operators(self, stream: bytes) -> tuple[bytes, dict[str, float]]:
         time.sleep(3 * CALL_SECONDS)
-        return super().process(stream)
+        return super().apply_operators(stream)
 
 
 async def test_ones_own_operator_is_not_blamed_for_the_time_of_the_one_behind_it(

@@ -177,8 +177,8 @@ async def never():
 
 async def main():
     try:
-        await DeadlineTasks(grace_seconds=0.0).run(
-            never, seconds=0.01, before_end=lambda: asyncio.sleep(0)
+        await DeadlineTasks(grace_seconds=0.0).run_with_deadline(
+            never, seconds=0.01, before_cancel=lambda: asyncio.sleep(0)
         )
     except DeadlineExceeded:
         print("over")
