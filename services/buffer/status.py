@@ -17,7 +17,7 @@ BROKER = "broker"
 NO_BROKER = "the broker does not answer"
 
 
-class Needs:
+class BufferReadiness:
     """Sets readiness from database and broker, and shows a wait for each that is missing."""
 
     def __init__(

@@ -9,7 +9,7 @@ from services.synchronizer import tables
 from services.synchronizer.operations import Operations
 from services.synchronizer.servicer import SERVICE_NAME, SynchronizerServicer
 from services.synchronizer.settings import SynchronizerSettings
-from services.synchronizer.store.database import CHANNEL, Database
+from services.synchronizer.store.database import CHANNEL, SynchronizerDatabase
 from services.synchronizer.watching import Watching
 from trinity.api.v1.synchronizer_pb2_grpc import add_SynchronizerServiceServicer_to_server
 from trinity.rpc.runner import USER_MISTAKE, run_service
@@ -54,7 +54,7 @@ async def run(settings: SynchronizerSettings, stop: asyncio.Event) -> None:
     try:
         async with Listener(dsn, CHANNEL) as listener:
             watching = Watching(listener)
-            operations = Operations(Database(engine, async_commit))
+            operations = Operations(SynchronizerDatabase(engine, async_commit))
             servicer = _servicer(operations, watching)
             async with serve(settings, [servicer], tenant_of=operations.tenant_of) as server:
                 await report_health(probe, server.health, stop)

@@ -17,7 +17,7 @@ from trinity.config.schema.base import Status
 from trinity.errors import UserError
 from trinity.sizing.memory import GIB, Term
 from trinity.sizing.model_shape import ModelShape, count_adapter, count_parameters, read_shape
-from trinity.sizing.placement import Seat, demand_of, machines_of, place, runs_at_a_time
+from trinity.sizing.placement import GpuAssignment, demand_of, machines_of, place, runs_at_a_time
 from trinity.sizing.stage_sizes import (
     USABLE,
     auxiliary_memory,
@@ -243,7 +243,7 @@ def _placement_lines(stage: StagePlan) -> Iterator[str]:
         yield f"  listens on       {explorer.listen_address}:{explorer.proxy_port}"
 
 
-def _seat_lines(seats: list[Seat]) -> Iterator[str]:
+def _seat_lines(seats: list[GpuAssignment]) -> Iterator[str]:
     """Yields a line per seat; of many, only the first and the last."""
     shown = seats if len(seats) <= FEW else [seats[0], seats[-1]]
     for position, seat in enumerate(shown):

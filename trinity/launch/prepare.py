@@ -12,7 +12,7 @@ from trinity.config.checks.advice import advice
 from trinity.config.checks.runtime import check_inputs, check_tasksets, check_workflow
 from trinity.config.error_collector import Gathered
 from trinity.config.loading.load import read_config, runnable
-from trinity.config.loading.migrate import Notice
+from trinity.config.loading.migrate import ConfigNotice
 from trinity.config.plan.model import HubName, to_fetch
 from trinity.config.plan.parts import ResolvedTaskset
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
@@ -64,7 +64,7 @@ class PreparedRun:
     plan: ExperimentPlan
     resumes: bool
     notes: tuple[str, ...]
-    notices: tuple[Notice, ...]
+    notices: tuple[ConfigNotice, ...]
     """Warnings about keys that do not act as they are written."""
     benched: ExperimentPlan | None = None
     """The run whose checkpoints are evaluated, in mode bench."""

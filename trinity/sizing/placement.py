@@ -9,7 +9,7 @@ from trinity.errors import UserError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machines:
+class ClusterGpus:
     """The available machines."""
 
     nodes: int
@@ -46,7 +46,7 @@ class Engines:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class GpuAssignment:
     """A process, and its GPUs as `node:gpu`."""
 
     name: str
@@ -64,7 +64,7 @@ class Demand:
     sequence_parallel: int = 1
 
 
-def place(machines: Machines, demand: Demand) -> list[Seat]:
+def place(machines: ClusterGpus, demand: Demand) -> list[GpuAssignment]:
     """Assigns GPUs to engines in their order, then to ranks.
 
     Without GPUs every process is on the CPU. Raises: UserError naming the setting.
@@ -77,16 +77,16 @@ def place(machines: Machines, demand: Demand) -> list[Seat]:
     )
     if demand.mode == "colocate":
         gpu = next(free)
-        return [Seat(seat.name, (gpu,)) for seat in _names(demand)]
+        return [GpuAssignment(seat.name, (gpu,)) for seat in _names(demand)]
     seats = [
-        Seat(name, tuple(islice(free, engines.gpus_each)))
+        GpuAssignment(name, tuple(islice(free, engines.gpus_each)))
         for engines in demand.engines
         for name in _engine_names(engines)
     ]
-    return seats + [Seat(f"rank {i}", tuple(islice(free, 1))) for i in range(demand.ranks)]
+    return seats + [GpuAssignment(f"rank {i}", tuple(islice(free, 1))) for i in range(demand.ranks)]
 
 
-def check(machines: Machines, demand: Demand) -> None:
+def check(machines: ClusterGpus, demand: Demand) -> None:
     """Raises: UserError if the demand cannot be met."""
     for engines in demand.engines:
         _check_engine(machines, engines)
@@ -96,7 +96,7 @@ def check(machines: Machines, demand: Demand) -> None:
     _check_rooms(machines, demand)
 
 
-def _check_rooms(machines: Machines, demand: Demand) -> None:
+def _check_rooms(machines: ClusterGpus, demand: Demand) -> None:
     """Checks that engines have GPUs of their own, and that ranks train on one machine."""
     taken, total = sum(engines.gpus for engines in demand.engines), machines.total
     shown = " + ".join(
@@ -119,7 +119,7 @@ def _check_rooms(machines: Machines, demand: Demand) -> None:
     _check_gang(machines, demand.ranks or left)
 
 
-def _check_gang(machines: Machines, ranks: int) -> None:
+def _check_gang(machines: ClusterGpus, ranks: int) -> None:
     node = machines.gpus_per_node
     if ranks > node:
         raise UserError(
@@ -129,7 +129,7 @@ def _check_gang(machines: Machines, ranks: int) -> None:
         )
 
 
-def _check_engine(machines: Machines, engines: Engines) -> None:
+def _check_engine(machines: ClusterGpus, engines: Engines) -> None:
     each, node = engines.gpus_each, machines.gpus_per_node
     if each <= node:
         return
@@ -146,7 +146,7 @@ def _check_engine(machines: Machines, engines: Engines) -> None:
         )
 
 
-def _check_colocated(machines: Machines, demand: Demand) -> None:
+def _check_colocated(machines: ClusterGpus, demand: Demand) -> None:
     fits = (
         machines.total == 1
         and demand.sequence_parallel == 1
@@ -163,15 +163,17 @@ def _engine_names(engines: Engines) -> list[str]:
     return [f"{engines.name} {i}" for i in range(engines.num)]
 
 
-def _names(demand: Demand) -> list[Seat]:
+def _names(demand: Demand) -> list[GpuAssignment]:
     names = [name for engines in demand.engines for name in _engine_names(engines)]
-    return [Seat(name, ()) for name in [*names, *(f"rank {i}" for i in range(demand.ranks))]]
+    return [
+        GpuAssignment(name, ()) for name in [*names, *(f"rank {i}" for i in range(demand.ranks))]
+    ]
 
 
-def machines_of(stage: StagePlan) -> Machines:
+def machines_of(stage: StagePlan) -> ClusterGpus:
     """Reads section `cluster`."""
     cluster = stage.config.cluster
-    return Machines(nodes=cluster.node_num, gpus_per_node=cluster.gpu_per_node)
+    return ClusterGpus(nodes=cluster.node_num, gpus_per_node=cluster.gpu_per_node)
 
 
 def demand_of(stage: StagePlan) -> Demand:

@@ -56,7 +56,7 @@ def _first_line(error: Exception) -> str:
 SENDER = 0
 
 
-class Group:
+class TransferGroup:
     """The sender, rank 0, and its receivers.
 
     Any failure in it raises TransferFailed.

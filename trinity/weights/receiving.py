@@ -9,8 +9,14 @@ import torch
 
 from trinity.errors import TransferFailed
 from trinity.weights.offer import Seat
-from trinity.weights.process_group import Group, address_towards, in_time
-from trinity.weights.rendezvous import MAX_REASON, Report, open_store, report_key, tensors_key
+from trinity.weights.process_group import TransferGroup, address_towards, in_time
+from trinity.weights.rendezvous import (
+    MAX_REASON,
+    ReceiverReport,
+    open_store,
+    report_key,
+    tensors_key,
+)
 from trinity.weights.tensors import TensorInfo, WeightsDigest, described, new_buffer, unpacked
 
 
@@ -40,7 +46,7 @@ class Arrival:
             lambda: self._store.get(tensors_key(seat.group)),
         )
         self._messages = described(tensors)
-        self._group = Group(
+        self._group = TransferGroup(
             store=open_store(seat.address, seat.limits.join_seconds),
             name=seat.group,
             backend=seat.backend,
@@ -92,6 +98,6 @@ class Arrival:
     def _report(self) -> None:
         """Tells the trainer, so that it need not wait; a trainer that is gone is ignored."""
         state: Literal["failed", "received"] = "failed" if self.failure else "received"
-        report = Report(state=state, reason=self.failure[:MAX_REASON])
+        report = ReceiverReport(state=state, reason=self.failure[:MAX_REASON])
         with suppress(RuntimeError):
             self._store.set(report_key(self._seat.group, self._rank), report.model_dump_json())

@@ -30,7 +30,7 @@ class Ask(BaseModel):
     have_gpu: bool
 
 
-class Answer(BaseModel):
+class RendezvousAnswer(BaseModel):
     """The trainer's answer: start now, or a refusal with its reason."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -40,7 +40,7 @@ class Answer(BaseModel):
     refusal: str = ""
 
 
-class Report(BaseModel):
+class ReceiverReport(BaseModel):
     """A receiver's result."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -113,7 +113,7 @@ class Rendezvous:
                 return ask
         return None
 
-    def answer(self, ask: Ask, answer: Answer) -> None:
+    def answer(self, ask: Ask, answer: RendezvousAnswer) -> None:
         """Answers a request."""
         self._store.set(self.keys.answer(ask.id), answer.model_dump_json())
 
@@ -126,7 +126,7 @@ class Rendezvous:
         """Refuses the requests made before it was closed."""
         while self._store.queue_len(self.keys.asks):
             if ask := _read(self._store.queue_pop(self.keys.asks)):
-                self.answer(ask, Answer(refusal=WITHDRAWN))
+                self.answer(ask, RendezvousAnswer(refusal=WITHDRAWN))
 
 
 def _read(text: bytes) -> Ask | None:
@@ -180,12 +180,12 @@ def ask(offer: Offer, receivers: Receivers, *, limits: Limits, weights_sha256: b
         id=secrets.token_hex(8), num_receivers=receivers.count, have_gpu=receivers.have_gpu
     )
 
-    def asked() -> Answer:
+    def asked() -> RendezvousAnswer:
         if store.check([keys.closed]):
             raise TransferFailed(WITHDRAWN)
         store.queue_push(keys.asks, question.model_dump_json())
         store.wait([keys.answer(question.id)], timedelta(seconds=limits.turn_seconds))
-        return Answer.model_validate_json(store.get(keys.answer(question.id)))
+        return RendezvousAnswer.model_validate_json(store.get(keys.answer(question.id)))
 
     answer = in_time(limits.turn_seconds, "hear from the trainer", asked)
     if answer.refusal:

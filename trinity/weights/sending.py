@@ -11,8 +11,15 @@ import torch.distributed as dist
 
 from trinity.errors import TransferFailed
 from trinity.weights.offer import Backend, Limits
-from trinity.weights.process_group import SENDER, Group
-from trinity.weights.rendezvous import WITHDRAWN, Answer, Ask, Rendezvous, Report, report_key
+from trinity.weights.process_group import SENDER, TransferGroup
+from trinity.weights.rendezvous import (
+    WITHDRAWN,
+    Ask,
+    ReceiverReport,
+    Rendezvous,
+    RendezvousAnswer,
+    report_key,
+)
 from trinity.weights.tensors import describe, described, packed
 
 logger = logging.getLogger(__name__)
@@ -69,7 +76,7 @@ class WeightsOffer:
         while (ask := rendezvous.next_ask()) is not None:
             with self._turn:
                 if self._is_withdrawn.is_set():
-                    rendezvous.answer(ask, Answer(refusal=WITHDRAWN))
+                    rendezvous.answer(ask, RendezvousAnswer(refusal=WITHDRAWN))
                 else:
                     self._give(rendezvous, ask)
         rendezvous.refuse_rest()
@@ -93,8 +100,8 @@ class WeightsOffer:
         backend, device = _chosen(ask)
         num_ranks = 1 + ask.num_receivers
         transfer = rendezvous.keys.transfer(ask.id)
-        rendezvous.answer(ask, Answer(backend=backend, num_ranks=num_ranks))
-        group = Group(
+        rendezvous.answer(ask, RendezvousAnswer(backend=backend, num_ranks=num_ranks))
+        group = TransferGroup(
             store=rendezvous.connect(self._limits.join_seconds),
             name=transfer,
             backend=backend,
@@ -123,7 +130,7 @@ class WeightsOffer:
         except RuntimeError as error:
             raise TransferFailed("a receiver did not confirm the weights") from error
         for key in keys:
-            report = Report.model_validate_json(store.get(key))
+            report = ReceiverReport.model_validate_json(store.get(key))
             if report.state != "received":
                 raise TransferFailed(f"refused: {report.reason}")
 

@@ -37,7 +37,7 @@ class ServiceAway(Exception):
     """Raised when a service that a built-in operator calls does not answer."""
 
 
-class Functions:
+class FunctionRunner:
     """Calls the functions of all stages; a harmful call only ends the worker process.
 
     async with Functions(limit_seconds=10.0, memory_bytes=2**31) as functions:

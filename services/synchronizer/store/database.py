@@ -13,7 +13,7 @@ from trinity.runtime.sql import READ_ONLY, Connection, transaction
 CHANNEL = "synchronizer"
 
 
-class Database:
+class SynchronizerDatabase:
     """Opens transactions; connection errors are raised as Unavailable."""
 
     def __init__(self, engine: AsyncEngine, async_commit: AsyncEngine) -> None:

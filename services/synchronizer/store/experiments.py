@@ -8,7 +8,13 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql as pg
 
 from services.synchronizer import tables
-from services.synchronizer.domain import Experiment, ExperimentState, Role, Stage, StageState
+from services.synchronizer.domain import (
+    Experiment,
+    ExperimentStage,
+    ExperimentStageState,
+    ExperimentState,
+    Role,
+)
 from services.synchronizer.store import versions
 from services.synchronizer.store.database import notify
 from trinity.errors import NotFound
@@ -187,7 +193,7 @@ async def _load(
 
 async def _stages(
     connection: Connection, experiment_ids: list[uuid.UUID]
-) -> dict[uuid.UUID, list[Stage]]:
+) -> dict[uuid.UUID, list[ExperimentStage]]:
     version = tables.version.c
     final = sa.and_(
         version.tenant == _stage.tenant,
@@ -202,16 +208,16 @@ async def _stages(
         .where(_stage.experiment_id == sa.any_(sa.cast(experiment_ids, pg.ARRAY(sa.Uuid))))
         .order_by(_stage.index)
     )
-    stages: dict[uuid.UUID, list[Stage]] = defaultdict(list)
+    stages: dict[uuid.UUID, list[ExperimentStage]] = defaultdict(list)
     for row in await connection.fetch(query):
         stages[row.experiment_id].append(_stage_from_row(row))
     return stages
 
 
-def _stage_from_row(row: Row) -> Stage:
-    stage = Stage(
+def _stage_from_row(row: Row) -> ExperimentStage:
+    stage = ExperimentStage(
         name=row.name,
-        state=StageState(row.state),
+        state=ExperimentStageState(row.state),
         roles=tuple(Role(role) for role in row.roles),
         finished_roles=tuple(Role(role) for role in row.finished_roles),
     )
@@ -220,7 +226,7 @@ def _stage_from_row(row: Row) -> Stage:
     return replace(stage, final_version=versions.from_row(row))
 
 
-def _stage_values(stage: Stage) -> dict[str, object]:
+def _stage_values(stage: ExperimentStage) -> dict[str, object]:
     final = stage.final_version
     return {
         "state": stage.state,

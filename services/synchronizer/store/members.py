@@ -9,7 +9,7 @@ from sqlalchemy.dialects import postgresql as pg
 
 from services.synchronizer import tables
 from services.synchronizer.domain import Role
-from services.synchronizer.members import LIVE_SECONDS, REMEMBERED_SECONDS, Member, Wait
+from services.synchronizer.members import LIVE_SECONDS, REMEMBERED_SECONDS, Member, MemberWait
 from trinity.runtime.sql import Connection
 
 _member = tables.member.c
@@ -104,7 +104,7 @@ async def remembered(
             activity=row.activity,
             version=row.version,
             pinned_versions=tuple(row.pinned_versions),
-            waits=tuple(Wait(**wait).aged(row.silent_seconds) for wait in row.waits),
+            waits=tuple(MemberWait(**wait).aged(row.silent_seconds) for wait in row.waits),
             silent_seconds=row.silent_seconds,
         )
         for row in rows

@@ -8,7 +8,7 @@ from sqlalchemy.dialects import postgresql as pg
 from services.synchronizer import tables
 from services.synchronizer.domain import (
     Experiment,
-    Version,
+    PublishedVersion,
     VersionKind,
     VersionName,
     check_publication,
@@ -31,9 +31,9 @@ COLUMNS = (
 )
 
 
-def from_row(row: Row) -> Version:
+def from_row(row: Row) -> PublishedVersion:
     """Converts a row with `COLUMNS`."""
-    return Version(
+    return PublishedVersion(
         stage=row.stage,
         version=row.version,
         incarnation=row.incarnation,
@@ -48,7 +48,7 @@ def from_row(row: Row) -> Version:
     )
 
 
-async def publish(connection: Connection, experiment: Experiment, new: Version) -> bool:
+async def publish(connection: Connection, experiment: Experiment, new: PublishedVersion) -> bool:
     """Records weights, under the experiment's lock; False if they were recorded before.
 
     Raises: Superseded when a newer incarnation has published; PreconditionFailed when the new one
@@ -104,7 +104,7 @@ def _rows_of(names: tuple[VersionName, ...]) -> sa.Select[tuple[str, int, int]]:
 
 async def available(
     connection: Connection, experiment_id: uuid.UUID, stage: str
-) -> tuple[Version, ...]:
+) -> tuple[PublishedVersion, ...]:
     """Returns the versions of a stage that can be loaded, oldest first."""
     query = (
         sa.select(*COLUMNS)
@@ -118,5 +118,5 @@ def _of_stage(experiment_id: uuid.UUID, stage: str) -> sa.ColumnElement[bool]:
     return sa.and_(_version.experiment_id == experiment_id, _version.stage == stage)
 
 
-def _is(version: Version) -> sa.ColumnElement[bool]:
+def _is(version: PublishedVersion) -> sa.ColumnElement[bool]:
     return sa.and_(_version.incarnation == version.incarnation, _version.version == version.version)

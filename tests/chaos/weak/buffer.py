@@ -11,13 +11,13 @@ from unittest.mock import patch
 
 import sqlalchemy as sa
 
-from services.buffer.domain.results import Verdict
-from services.buffer.domain.stage import AttemptState, ExperienceState, Fate, RunState
+from services.buffer.domain.results import CommitDecision
+from services.buffer.domain.stage import AttemptState, CommitStatus, ExperienceState, RunState
 from services.buffer.ingest.wire import open_parcel
 from services.buffer.operations.feedback import Given
 from services.buffer.store import curation, tasksets
 from services.buffer.store.database import of_stage
-from services.buffer.store.reports import Report, insert_reports
+from services.buffer.store.reports import CommitReport, insert_reports
 from services.buffer.store.schema import experience, payload
 from services.buffer.store.segments import partition
 from tests.chaos.folder import FaultsFolder
@@ -35,7 +35,7 @@ def acknowledge_first(original: Function) -> Function:
     async def commit(self: Any, messages: Any) -> None:
         results = [one for each in messages for one in open_parcel(each.subject, each.data).results]
         told = [
-            Report(producer=one.producer, sequence=one.sequence, fate=Fate.COMMITTED)
+            CommitReport(producer=one.producer, sequence=one.sequence, fate=CommitStatus.COMMITTED)
             for one in results
         ]
         async with self.database.transaction() as connection:
@@ -51,9 +51,9 @@ def acknowledge_first(original: Function) -> Function:
 def store_again(original: Function) -> Function:
     """Take a result that is known for a new one."""
 
-    def judge(self: Any, result: Any) -> Verdict:
-        verdict: Verdict = original(self, result)
-        if verdict.state is not None or verdict.fate is Fate.REJECTED:
+    def judge(self: Any, result: Any) -> CommitDecision:
+        verdict: CommitDecision = original(self, result)
+        if verdict.state is not None or verdict.fate is CommitStatus.REJECTED:
             return verdict
         again = replace(
             result,
@@ -63,7 +63,7 @@ def store_again(original: Function) -> Function:
                 replace(one, experience_id=str(uuid.uuid4())) for one in result.experiences
             ),
         )
-        return Verdict(result=again, fate=Fate.COMMITTED, state=AttemptState.WON)
+        return CommitDecision(result=again, fate=CommitStatus.COMMITTED, state=AttemptState.WON)
 
     return judge
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from services.buffer.status import Needs
+from services.buffer.status import BufferReadiness
 from trinity.runtime.presence import WaitRegistry
 
 
@@ -31,10 +31,10 @@ class World:
     stream: Any = field(default_factory=lambda: SimpleNamespace(is_connected=True))
     bound: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def needs(self) -> Needs:
+    def needs(self) -> BufferReadiness:
         ingest: Any = SimpleNamespace(bound=self.bound)
         health: Any = self.told
-        return Needs(health=health, ingest=ingest, stream=self.stream, waits=self.waits)
+        return BufferReadiness(health=health, ingest=ingest, stream=self.stream, waits=self.waits)
 
     @property
     def waits_for(self) -> list[str]:

@@ -3,7 +3,7 @@
 import pytest
 
 from trinity.errors import UserError
-from trinity.sizing.placement import Demand, Engines, Machines, place
+from trinity.sizing.placement import ClusterGpus, Demand, Engines, place
 
 
 def engines(
@@ -21,7 +21,7 @@ def demand(*wanted: Engines, ranks: int = 1, mode: str = "both") -> Demand:
 
 
 def places(nodes: int, gpus: int, wanted: Demand) -> dict[str, tuple[str, ...]]:
-    machines = Machines(nodes=nodes, gpus_per_node=gpus)
+    machines = ClusterGpus(nodes=nodes, gpus_per_node=gpus)
     return {seat.name: seat.gpus for seat in place(machines, wanted)}
 
 

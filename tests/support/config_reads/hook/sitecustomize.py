@@ -13,7 +13,7 @@ DIRECTORY = os.environ.get("TRINITY_TEST_CONFIG_READS")
 
 def _install(directory: str) -> None:
     """Append `Class.field reader` to a file of this process, once each."""
-    from trinity.config.plan.parts import Derived
+    from trinity.config.plan.parts import PlanModel
     from trinity.config.schema.base import Section
 
     known: set[str] = set()
@@ -32,7 +32,7 @@ def _install(directory: str) -> None:
         return value
 
     Section.__getattribute__ = reading  # type: ignore[method-assign]
-    Derived.__getattribute__ = reading  # type: ignore[method-assign]
+    PlanModel.__getattribute__ = reading  # type: ignore[method-assign]
 
 
 # What looks at all keys alike reads none.
