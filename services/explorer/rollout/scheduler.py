@@ -47,7 +47,7 @@ class LeaseKeeper:
         retry_policy: RetryPolicy,
         cuts_stragglers: bool = False,
     ) -> None:
-        """With `cuts_stragglers` it renews often: steps then do not wait for all tasks."""
+        """Renews often with `cuts_stragglers`: steps then do not wait for all tasks."""
         self._key = key
         usual = lease_seconds / RENEWALS_PER_LEASE
         self._renew_seconds = min(usual, FAST_RENEW_SECONDS) if cuts_stragglers else usual
