@@ -57,7 +57,7 @@ class Transfers(EngineWeightReceiver):
         super().__init__(engine=engine, waits=waits, limits=LIMITS)
         self.received: list[bool] = []
 
-    async def receive(self, weights: WeightsVersion, offer: Offer) -> bool:
+    async def receive_offered(self, weights: WeightsVersion, offer: Offer) -> bool:
         self.received.append(await super().receive_offered(weights, offer))
         return self.received[-1]
 

@@ -79,7 +79,7 @@ def test_what_cannot_be_taken_is_said_before_anything_starts(tmp_path: Path) -> 
     source.job_path.mkdir(parents=True)
     remember(source)
     assert SourceRuns.of(taking(tmp_path)) is not None
-    assert "as `source_stage: rtf` says: did you mean `rft`?" in refused(
+    assert "the name in `source_stage: rtf`: did you mean `rft`?" in refused(
         taking(tmp_path, source_stage="rtf")
     )
     assert "is not a run of tenant else" in refused(taking(tmp_path, tenant="else"))
