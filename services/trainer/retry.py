@@ -126,7 +126,7 @@ class RpcRetry:
             self._waits.clear(name)
 
     def _wait(self, name: str, reason: str, seconds: float) -> None:
-        """WaitRegistry under that name, unless told to stop.
+        """Waits under that name, unless told to stop.
 
         Raises: StopRequested.
         """

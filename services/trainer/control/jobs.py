@@ -81,7 +81,7 @@ class StageWatcher:
             await asyncio.sleep(RECONNECT_SECONDS)
 
     async def wait_for_news(self, seen: int) -> None:
-        """WaitRegistry until there is more news than the caller has seen."""
+        """Waits until there is more news than the caller has seen."""
         while self.num_news == seen:
             await self._changed.wait()
 
