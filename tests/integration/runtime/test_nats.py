@@ -47,7 +47,7 @@ async def test_nobody_at_the_address_may_come_later() -> None:
 
 
 async def test_what_is_no_address_is_a_users_mistake() -> None:
-    with pytest.raises(UserError, match=f"{SETTING} is no address"):
+    with pytest.raises(UserError, match=f"{SETTING} is not the address of a broker"):
         await connect("nats://127.0.0.1:port", name="test", setting=SETTING)
 
 

@@ -50,7 +50,7 @@ def rounded_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     from services.trainer.checkpoints import lora
 
     change = lora._weight_delta
-    monkeypatch.setattr(lora, "_change", lambda layer: change(layer) * (1 + 1e-6))
+    monkeypatch.setattr(lora, "_weight_delta", lambda layer: change(layer) * (1 + 1e-6))
 
 
 def test_an_adapter_is_resumed_where_the_product_is_rounded_otherwise(
