@@ -26,7 +26,7 @@ class Trainer:
 
     def __init__(self, address: str) -> None:
         self._channel = open_sync_channel(address)
-        self._reader = RowReader(formatter=None, among_rollouts=False)
+        self._reader = RowReader(formatter=None, mixed_with_rollouts=False)
         self._incarnation = 0
 
     def open(self, key: dict[str, str], plan_json: str) -> None:

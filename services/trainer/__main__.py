@@ -44,9 +44,9 @@ async def run_trainer(settings: TrainerSettings, stop: asyncio.Event) -> None:
         needs = TrainerReadiness(beats.waits)
         background = [
             tasks.create_task(board.follow()),
-            tasks.create_task(needs.follow_board(board)),
-            tasks.create_task(needs.follow_buffer(buffer_channel)),
-            tasks.create_task(needs.keep(server.health)),
+            tasks.create_task(needs.track_synchronizer(board)),
+            tasks.create_task(needs.track_buffer(buffer_channel)),
+            tasks.create_task(needs.report_to_health(server.health)),
         ]
         keeper = GangManager(
             start=_starter(settings), state=state, stop_seconds=settings.stop_seconds
@@ -54,7 +54,7 @@ async def run_trainer(settings: TrainerSettings, stop: asyncio.Event) -> None:
         supervisor = TrainingSupervisor(
             settings=settings, board=board, state=state, keeper=keeper, needs=needs, stop=stop
         )
-        await supervisor.run()
+        await supervisor.supervise()
         for task in background:
             task.cancel()
 

@@ -44,7 +44,7 @@ class BatchResult:
     batch: TrainBatch | None
     state: NoBatchReason | None = None
     reason: str = ""
-    num_there: int = 0
+    num_available: int = 0
     """Rollouts already available for the batch that is waited for."""
     num_wanted: int = 0
     """Rollouts that the batch needs; 0 where that is not known."""
@@ -69,7 +69,7 @@ class TrainerBufferClient:
     def open_stage(self, plan_json: str, seed: int) -> int | None:
         """Returns the train steps that plan and data allow, once known; None when unbounded."""
         request = buffer_pb2.OpenStageRequest(key=self._key, plan_json=plan_json, seed=seed)
-        answer = self._patience.call_until(
+        answer = self._patience.call_until_ready(
             lambda: self._stub.OpenStage(request, timeout=TRANSFER_SECONDS), _not_open_reason
         )
         return answer.total_train_steps or None
@@ -102,7 +102,7 @@ class TrainerBufferClient:
                 None,
                 NO_BATCH_REASONS[head.state],
                 head.reason,
-                num_there=head.num_rows,
+                num_available=head.num_rows,
                 num_wanted=head.num_wanted,
             )
         batch = TrainBatch(
@@ -226,7 +226,7 @@ class TrainerSynchronizerClient:
         )
         self._patience.call(lambda: self._stub.RetireVersions(request, timeout=CALL_SECONDS))
 
-    def finish(self, final: WeightsOnDisk) -> None:
+    def finish_role(self, final: WeightsOnDisk) -> None:
         """Reports that the trainer's part of the stage is done."""
         request = synchronizer_pb2.FinishRoleRequest(
             experiment_id=self._key.experiment_id,

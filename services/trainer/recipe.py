@@ -26,7 +26,7 @@ class EstimationFunctions:
     """None where the buffer has computed advantages."""
 
     @classmethod
-    def of(cls, plan: StagePlan) -> "EstimationFunctions":
+    def from_plan(cls, plan: StagePlan) -> "EstimationFunctions":
         """Builds the recipe from the plan.
 
         Raises: UserError when a function given by its path cannot be loaded.

@@ -93,7 +93,7 @@ class RpcRetry:
                 try:
                     return attempt()
                 except grpc.RpcError as error:
-                    reason = self._why_again(error, deadline)
+                    reason = self._retry_reason(error, deadline)
                 if reason != logged:
                     logger.warning("call failed, retrying", extra={"reason": reason})
                     logged = reason
@@ -102,7 +102,7 @@ class RpcRetry:
         finally:
             self._waits.clear(name)
 
-    def call_until(self, attempt: Callable[[], T], not_yet: Callable[[T], str | None]) -> T:
+    def call_until_ready(self, attempt: Callable[[], T], not_yet: Callable[[T], str | None]) -> T:
         """Returns the first answer for which `not_yet` gives no reason to ask again.
 
         Raises: as `call`; also RunFailed when the peer is not ready in time.
@@ -134,7 +134,7 @@ class RpcRetry:
         if self._stop.wait(max(seconds, 0.0)):
             raise StopRequested
 
-    def _why_again(self, error: grpc.RpcError, deadline: float) -> str:
+    def _retry_reason(self, error: grpc.RpcError, deadline: float) -> str:
         if self._stop.is_set():
             raise StopRequested from error
         meaning = error_of(error)

@@ -19,7 +19,7 @@ class StepTelemetry:
     incarnation: int
     algorithm: str
 
-    def begin(self, step: int) -> Span:
+    def begin_step_span(self, step: int) -> Span:
         """Begins the span of a train step, from the request for its batch to its report."""
         if not tracing.is_on():
             return tracing.NO_SPAN

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trinity.types import BoolArray, FloatArray, IntArray
-from trinity.weights.offer import Offer
+from trinity.weights.offer import OfferAddress
 
 if TYPE_CHECKING:
     import torch
@@ -150,7 +150,7 @@ class WeightsOnDisk:
     weights_sha256: bytes
     parent: int
     """The version it was trained from."""
-    offer: Offer | None = field(default=None, compare=False)
+    offer: OfferAddress | None = field(default=None, compare=False)
     """The place from which it is also sent from memory."""
 
 

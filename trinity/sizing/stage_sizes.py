@@ -7,14 +7,14 @@ from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.explorer import EngineConfig
 from trinity.sizing.memory import (
     GIB,
-    Keeping,
-    Term,
-    Training,
-    at_once,
+    MemoryTerm,
+    ResidentState,
+    TrainingSettings,
     cache_room,
     critic_terms,
     engine_terms,
     kv_bytes_per_token,
+    peak_bytes,
     policy_terms,
     reference_terms,
 )
@@ -72,7 +72,7 @@ MOMENTS = {"adam": 2, "sgd": 0}
 class RankMemory:
     """Memory of one training process."""
 
-    terms: tuple[tuple[str, tuple[Term, ...]], ...]
+    terms: tuple[tuple[str, tuple[MemoryTerm, ...]], ...]
     """By role."""
 
     @property
@@ -83,9 +83,9 @@ class RankMemory:
             own = [t for t in terms if t.name in ("gathered layers", "activations", "logits")]
             step = [t for t in terms if t.name == "optimizer step"]
             state = [t for t in terms if t not in own and t not in step]
-            kept += sum(t.bytes for t in state if not t.rests)
-            back = sum(t.bytes for t in state if t.rests)
-            most = max(most, back + at_once([*own, *step]))
+            kept += sum(t.bytes for t in state if not t.is_offloaded)
+            back = sum(t.bytes for t in state if t.is_offloaded)
+            most = max(most, back + peak_bytes([*own, *step]))
         return kept + most
 
 
@@ -93,23 +93,23 @@ class RankMemory:
 class EngineMemory:
     """Memory of one GPU of a rollout engine."""
 
-    terms: tuple[Term, ...]
+    terms: tuple[MemoryTerm, ...]
     room: int
     """Bytes for the cache; below 0 the engine does not start."""
     cached_tokens: int
     """Tokens in the cache of the whole engine."""
 
 
-def training_of(stage: StagePlan) -> Training:
+def training_settings_of(stage: StagePlan) -> TrainingSettings:
     """Returns the training settings of one rank of the stage."""
     trainer = stage.config.trainer
     coefficient = stage.algorithm.entropy_loss_fn_args.get("entropy_coef", 0.0)
-    return Training(
+    return TrainingSettings(
         packs_rows=trainer.use_remove_padding,
         has_entropy=stage.algorithm.entropy_loss_fn != "none" and coefficient != 0,
         ranks=_shards(stage),
-        policy=_policy_keeping(stage),
-        critic=_critic_keeping(stage),
+        policy=_policy_state(stage),
+        critic=_critic_state(stage),
         tokens=stage.max_token_len_per_gpu,
         dtype=trainer.dtype,
         checkpoints_activations=trainer.enable_gradient_checkpointing,
@@ -123,9 +123,9 @@ def _shards(stage: StagePlan) -> int:
     return min(size, stage.trainer_rank_num) if size > 0 else stage.trainer_rank_num
 
 
-def _policy_keeping(stage: StagePlan) -> Keeping:
+def _policy_state(stage: StagePlan) -> ResidentState:
     trainer = stage.config.trainer
-    return Keeping(
+    return ResidentState(
         moments=MOMENTS[stage.config.algorithm.optimizer.optimizer_type],
         offloads_parameters=trainer.param_offload,
         offloads_optimizer=trainer.optimizer_offload,
@@ -133,11 +133,11 @@ def _policy_keeping(stage: StagePlan) -> Keeping:
     )
 
 
-def _critic_keeping(stage: StagePlan) -> Keeping:
+def _critic_state(stage: StagePlan) -> ResidentState:
     """Returns the policy's settings, with the critic's own where it has any."""
     trainer, critic = stage.config.trainer, stage.config.trainer.critic
     parameters, optimizer = critic.param_offload, critic.optimizer_offload
-    return Keeping(
+    return ResidentState(
         moments=MOMENTS[critic.optimizer.optimizer_type],
         offloads_parameters=trainer.param_offload if parameters is None else parameters,
         offloads_optimizer=trainer.optimizer_offload if optimizer is None else optimizer,
@@ -149,13 +149,13 @@ def rank_memory(
     stage: StagePlan,
     shape: ModelShape,
     critic: ModelShape | None,
-    training: Training | None = None,
+    training: TrainingSettings | None = None,
 ) -> RankMemory:
     """Returns the memory of the actor, and of reference and critic where the algorithm has them.
 
     With an adapter the reference is the actor without it.
     """
-    training = training or training_of(stage)
+    training = training or training_settings_of(stage)
     adapter = count_adapter(shape, stage.lora) if stage.lora else None
     roles = [("actor", tuple(policy_terms(shape, training, adapter)))]
     if stage.needs_reference and stage.lora is None:
@@ -191,7 +191,7 @@ def _memory_of(engine: EngineConfig, shape: ModelShape, gpu_bytes: int) -> Engin
 
 def validator_settings(stage: StagePlan) -> ValidatorSettings:
     """Returns the inputs of Trinity-RFT's validator."""
-    training = training_of(stage)
+    training = training_settings_of(stage)
     return ValidatorSettings(
         fsdp_size=training.ranks,
         tokens=training.tokens,
@@ -210,10 +210,10 @@ def rank_advice(
 ) -> str:
     """Returns one sentence: fewer tokens at a time if that is enough, else more ranks."""
     limit = int(USABLE * gpu_bytes)
-    training = training_of(stage)
+    training = training_settings_of(stage)
     least = stage.max_model_len * (2 if stage.algorithm.row_schema == "dpo" else 1)
 
-    def needs(candidate: Training) -> int:
+    def needs(candidate: TrainingSettings) -> int:
         return rank_memory(stage, shape, critic, candidate).total
 
     for tokens in range(training.tokens // _STEP * _STEP, least - 1, -_STEP):

@@ -23,7 +23,7 @@ def base_hash(parts: NamedTensors) -> bytes:
     digests: dict[str, bytes] = {}
     for name, tensor in parts:
         digest = WeightsDigest()
-        digest.add(name, tensor)
+        digest.add_tensor(name, tensor)
         digests[name] = digest.digest()
     return hashlib.sha256(b"".join(digests[name] for name in sorted(digests))).digest()
 
@@ -51,7 +51,7 @@ class CheckpointStore:
         self._stage = stage
         self._ranks = ranks
 
-    def clean(self, committed: Iterable[Path], incarnation: int) -> None:
+    def remove_uncommitted(self, committed: Iterable[Path], incarnation: int) -> None:
         """Removes what earlier incarnations wrote and never committed; called by the first rank."""
         kept = {path.name for path in committed}
         remove_leftovers(self._root, kept=kept, incarnation=incarnation)
@@ -79,7 +79,7 @@ class CheckpointStore:
             step=step, incarnation=incarnation, path=final, manifest_sha256=manifest
         )
 
-    def check_base(self, learner: StageLearner, checkpoint: Path) -> None:
+    def check_adapter_base(self, learner: StageLearner, checkpoint: Path) -> None:
         """Checks that a checkpoint's adapter, just loaded, has the base it was trained on.
 
         Where the recorded hash is missing or differs, the merged weights decide, bit for bit.
@@ -87,7 +87,7 @@ class CheckpointStore:
         Raises: UserError where the base model, or the adapter's scale, is another one. Collective.
         """
         is_same = read_base_hash(checkpoint) == learner.adapter_base()
-        if self._ranks.from_first([is_same]) == [1]:
+        if self._ranks.broadcast_ints([is_same]) == [1]:
             return
         written = Manifest.model_validate_json((checkpoint / MANIFEST_NAME).read_bytes())
         if self._hash_of(learner).hex() != written.weights_sha256:
@@ -97,7 +97,7 @@ class CheckpointStore:
                 "`trainer.resume_from_path` as they were then"
             )
 
-    def remove(self, paths: Iterable[Path]) -> None:
+    def delete_checkpoints(self, paths: Iterable[Path]) -> None:
         """Deletes checkpoints that are no longer needed."""
         for path in paths:
             if path.parent == self._root:

@@ -50,7 +50,7 @@ class ModelFiles:
         for path in sorted(model_directory.iterdir()):
             if _is_small_file(path):
                 shutil.copyfile(path, self._copy / path.name)
-        self._note_dtype()
+        self._write_dtype()
         if self._chat_template is not None:
             (self._copy / CHAT_TEMPLATE_NAME).write_text(self._chat_template)
         for path in self._copy.iterdir():
@@ -63,7 +63,7 @@ class ModelFiles:
             os.link(path, directory / path.name)
         return frozenset(path.name for path in paths)
 
-    def _note_dtype(self) -> None:
+    def _write_dtype(self) -> None:
         path = self._copy / "config.json"
         config = json.loads(path.read_text())
         config.pop("torch_dtype", None)
@@ -108,14 +108,14 @@ def weights_hash(tensors: Mapping[str, torch.Tensor]) -> bytes:
     """Returns the SHA-256 over names, types, shapes and bytes, for any order and file format."""
     digest = WeightsDigest()
     for name in sorted(tensors):
-        digest.add(name, tensors[name])
+        digest.add_tensor(name, tensors[name])
     return digest.digest()
 
 
 class WeightsStore:
     """The published versions of one stage; one writer at a time, the newest incarnation.
 
-    published = store.write(store.as_exported(tensors), version=4, incarnation=1)
+    published = store.write(store.to_published_dtype(tensors), version=4, incarnation=1)
     removed = store.prune(pinned={2})
     """
 
@@ -126,7 +126,7 @@ class WeightsStore:
         self._dtype = dtype
         self._published: list[WeightsOnDisk] = []
 
-    def open(self, published: Iterable[WeightsOnDisk], incarnation: int) -> None:
+    def load_announced(self, published: Iterable[WeightsOnDisk], incarnation: int) -> None:
         """Begins with the announced versions, and removes other leftovers of earlier lives."""
         self._published = sorted(p for p in published if p.path.parent == self._root)
         known = {weights.path.name for weights in self._published}
@@ -139,7 +139,7 @@ class WeightsStore:
         durable = self._files.link_into(temporary)
         return self._seal(temporary, version, incarnation, weights_hash(exported), durable)
 
-    def adopt(self, version: int, incarnation: int) -> WeightsOnDisk | None:
+    def republish(self, version: int, incarnation: int) -> WeightsOnDisk | None:
         """Publishes an earlier incarnation's weights under this incarnation's name.
 
         Returns None when no intact copy is left.
@@ -195,7 +195,7 @@ class WeightsStore:
         self._published.append(weights)
         return weights
 
-    def as_exported(
+    def to_published_dtype(
         self, tensors: Iterable[tuple[str, torch.Tensor]], *, copied: bool = False
     ) -> WeightTensors:
         """Converts to the published dtype; unless copied, float32 tensors alias their source."""

@@ -48,7 +48,7 @@ class Watchdog:
         """The times at which open waits give up, by rank and name."""
 
     @property
-    def complaint(self) -> str:
+    def timeout_reason(self) -> str:
         """The reason to give for a gang whose time is over."""
         return (
             f"no rank gave a sign of life for {self.silent_seconds:.0f} s, and none had said that "
@@ -56,7 +56,7 @@ class Watchdog:
         )
 
     @property
-    def is_excused(self) -> bool:
+    def has_open_wait(self) -> bool:
         """True if a rank has reported what it waits for."""
         return bool(self._waits)
 
@@ -70,7 +70,7 @@ class Watchdog:
         """Limit of silence without a reported wait."""
         return self._first_seconds if self._heard is None else self._seconds
 
-    def note(self, heard: RankEvent) -> None:
+    def record_event(self, heard: RankEvent) -> None:
         """Records an event of a rank."""
         self._heard = self._clock()
         if not isinstance(heard.event, RankWaiting):
@@ -105,9 +105,9 @@ class StageOutcome(Enum):
     """A newer incarnation trains the stage."""
     DIED = "died"
     """Another life may succeed."""
-    HOPELESS = "hopeless"
+    RETRIES_EXHAUSTED = "hopeless"
     """Another life would end the same way."""
-    UNWANTED = "unwanted"
+    NO_LONGER_NEEDED = "unwanted"
     """The stage is no longer to be trained, or the service stops."""
 
 
@@ -138,17 +138,17 @@ class StageAttempt:
         self._state = state
         self._stop = stop
         self._stop_seconds = stop_seconds
-        self._unwanted_since: float | None = None
+        self._unneeded_since: float | None = None
         self.made_progress = False
         """True if a step was trained for the first time."""
 
-    async def run(self) -> StageResult:
+    async def run_once(self) -> StageResult:
         """Has the stage trained."""
         watchdog = Watchdog(self._job.silence_seconds)
-        self._gang.order(self._job.order)
+        self._gang.send_stage(self._job.order)
         num_finished = 0
         while num_finished < self._gang.num_ranks:
-            heard = await self._hear(watchdog)
+            heard = await self._next_event_or_end(watchdog)
             match heard:
                 case StageResult():
                     return heard
@@ -156,30 +156,30 @@ class StageAttempt:
                     return StageResult(StageOutcome.DIED, reason)
                 case RankEvent(event=RankStageFailed(reason=reason, can_retry=can_retry)):
                     return StageResult(
-                        StageOutcome.DIED if can_retry else StageOutcome.HOPELESS, reason
+                        StageOutcome.DIED if can_retry else StageOutcome.RETRIES_EXHAUSTED, reason
                     )
                 case RankEvent(event=RankStageEnded(outcome="finished")):
                     num_finished += 1
                 case RankEvent(event=RankStageEnded(outcome=outcome, reason=reason)):
                     return StageResult(StageOutcome(outcome), reason)
                 case RankEvent():
-                    self._note(heard)
+                    self._record_event(heard)
         return StageResult(StageOutcome.FINISHED)
 
-    async def _hear(self, watchdog: Watchdog) -> RankEvent | RankDied | StageResult:
+    async def _next_event_or_end(self, watchdog: Watchdog) -> RankEvent | RankDied | StageResult:
         """Returns a rank's next event, or the end of the life."""
         shown = asyncio.get_running_loop().call_later(
-            SHOWN_SILENCE_SECONDS, self._show_silence, watchdog
+            SHOWN_SILENCE_SECONDS, self._show_silence_wait, watchdog
         )
         try:
-            return await self._hear_next(watchdog)
+            return await self._await_event_or_end(watchdog)
         finally:
             shown.cancel()
             self._state.clear_wait(SILENCE)
 
-    def _show_silence(self, watchdog: Watchdog) -> None:
+    def _show_silence_wait(self, watchdog: Watchdog) -> None:
         """Shows a wait for ranks that have not said what they wait for themselves."""
-        if watchdog.is_excused:
+        if watchdog.has_open_wait:
             return
         self._state.set_wait(
             SILENCE,
@@ -189,42 +189,42 @@ class StageAttempt:
             waited_seconds=watchdog.silent_seconds,
         )
 
-    async def _hear_next(self, watchdog: Watchdog) -> RankEvent | RankDied | StageResult:
+    async def _await_event_or_end(self, watchdog: Watchdog) -> RankEvent | RankDied | StageResult:
         while not self._stop.is_set():
-            seen = self._board.num_news
-            silence, unwanted = watchdog.remaining_seconds(), self._unwanted_seconds()
+            seen = self._board.update_count
+            silence, unwanted = watchdog.remaining_seconds(), self._listen_seconds_left()
             if unwanted <= 0:
                 break
-            heard = await self._next(seen, max(min(silence, unwanted), MIN_LISTEN_SECONDS))
+            heard = await self._await_event(seen, max(min(silence, unwanted), MIN_LISTEN_SECONDS))
             if isinstance(heard, RankEvent):
-                watchdog.note(heard)
+                watchdog.record_event(heard)
             if heard is not None:
                 return heard
             if silence <= 0:
-                return StageResult(StageOutcome.DIED, watchdog.complaint)
-        return StageResult(StageOutcome.UNWANTED)
+                return StageResult(StageOutcome.DIED, watchdog.timeout_reason)
+        return StageResult(StageOutcome.NO_LONGER_NEEDED)
 
-    def _unwanted_seconds(self) -> float:
+    def _listen_seconds_left(self) -> float:
         """Returns how long to go on listening; infinite while the stage is to be trained.
 
         A stage also leaves the list when its ranks have finished it: they soon report that.
         """
-        if not self._board.is_connected or self._board.wants(self._job.key):
-            self._unwanted_since = None
+        if not self._board.is_connected or self._board.is_to_be_trained(self._job.key):
+            self._unneeded_since = None
             return math.inf
-        if self._board.wants_anew(self._job.key):
+        if self._board.has_later_start(self._job.key):
             return 0.0
         now = time.monotonic()
-        if self._unwanted_since is None:
-            self._unwanted_since = now
-        return self._unwanted_since + self._stop_seconds - now
+        if self._unneeded_since is None:
+            self._unneeded_since = now
+        return self._unneeded_since + self._stop_seconds - now
 
-    async def _next(self, seen: int, seconds: float) -> RankEvent | RankDied | None:
+    async def _await_event(self, seen: int, seconds: float) -> RankEvent | RankDied | None:
         """Returns the gang's next event; None when news, the stop or the time limit come first."""
-        hearing = asyncio.create_task(self._gang.hear())
+        hearing = asyncio.create_task(self._gang.next_event())
         others: list[asyncio.Task[object]] = [
             asyncio.create_task(self._stop.wait()),
-            asyncio.create_task(self._board.wait_for_news(seen)),
+            asyncio.create_task(self._board.wait_for_update(seen)),
         ]
         limit = None if math.isinf(seconds) else seconds
         await asyncio.wait([hearing, *others], timeout=limit, return_when=FIRST_COMPLETED)
@@ -235,12 +235,12 @@ class StageAttempt:
         hearing.cancel()
         return None
 
-    def _note(self, heard: RankEvent) -> None:
+    def _record_event(self, heard: RankEvent) -> None:
         """Records waits of all ranks, but activities of the first rank alone."""
         if isinstance(heard.event, RankWaiting):
-            self._state.note_wait(heard.rank, heard.event)
+            self._state.record_rank_wait(heard.rank, heard.event)
         elif isinstance(heard.event, RankActivity) and heard.rank == 0:
-            self.made_progress |= self._state.note_activity(heard.event)
+            self.made_progress |= self._state.record_activity(heard.event)
 
 
 RETRY = "retry"
@@ -271,11 +271,11 @@ class TrainingSupervisor:
         self._keeper = keeper
         self._needs = needs
         self._stop = stop
-        self._told: set[StageStartKey] = set()
+        self._reported: set[StageStartKey] = set()
         """Stages whose end was reported to the synchronizer; its news may not show that yet."""
-        self._left_to_others: set[StageStartKey] = set()
+        self._trained_elsewhere: set[StageStartKey] = set()
 
-    async def run(self) -> None:
+    async def supervise(self) -> None:
         """Works, then stops the ranks gracefully."""
         try:
             while not self._stop.is_set():
@@ -284,23 +284,23 @@ class TrainingSupervisor:
             await self._keeper.stop()
 
     async def _work_or_wait(self) -> None:
-        seen = self._board.num_news
-        wanted = [key for key in self._board.wanted() if key not in self._told]
-        ours = [key for key in wanted if key not in self._left_to_others]
+        seen = self._board.update_count
+        wanted = [key for key in self._board.stages_to_train() if key not in self._reported]
+        ours = [key for key in wanted if key not in self._trained_elsewhere]
         if ours:
-            if await self._is_free(ours[0]):
-                await self._take_up(ours[0])
+            if await self._is_unclaimed(ours[0]):
+                await self._start_stage(ours[0])
             return
-        self._needs.have(ReadinessCondition.GANG)
+        self._needs.mark_met(ReadinessCondition.GANG)
         if not self._keeper.has_gang and self._settings.preload_ranks:
-            await self._keeper.gang_of(self._settings.preload_ranks)
+            await self._keeper.gang_with(self._settings.preload_ranks)
         if wanted:
             await self._stand_by(wanted, seen)
         else:
-            self._state.idle()
-            await self._until(self._board.wait_for_news(seen))
+            self._state.set_idle()
+            await self._wait_or_stop(self._board.wait_for_update(seen))
 
-    async def _is_free(self, key: StageStartKey) -> bool:
+    async def _is_unclaimed(self, key: StageStartKey) -> bool:
         """Returns True if no other trainer works on it; if that is unknown, incarnations decide."""
         try:
             if not await self._is_trained_by_another(key):
@@ -309,7 +309,7 @@ class TrainingSupervisor:
             logger.info("cannot check for other trainers", extra={"reason": error.details()})
             return True
         logger.info("another trainer works on a stage", extra={"stage": key.stage})
-        self._left_to_others.add(key)
+        self._trained_elsewhere.add(key)
         return False
 
     async def _is_trained_by_another(self, key: StageStartKey) -> bool:
@@ -317,9 +317,9 @@ class TrainingSupervisor:
             key, trainer_id=self._state.trainer_id, address=self._state.address
         )
 
-    async def _take_up(self, key: StageStartKey) -> None:
+    async def _start_stage(self, key: StageStartKey) -> None:
         try:
-            job = await self._board.job(
+            job = await self._board.load_job(
                 key,
                 trainer_id=self._state.trainer_id,
                 buffer=self._settings.buffer,
@@ -329,7 +329,7 @@ class TrainingSupervisor:
         except grpc.aio.AioRpcError as error:
             logger.warning("cannot fetch the plan", extra={"reason": error.details()})
             self._show_retry(f"to read the plan of stage {key.stage}: {error.details()}")
-            await self._until(asyncio.sleep(RETRY_SECONDS))
+            await self._wait_or_stop(asyncio.sleep(RETRY_SECONDS))
             return
         except UserError as error:
             await self._fail(key, f"the trainer cannot begin stage `{key.stage}`: {error}")
@@ -341,40 +341,40 @@ class TrainingSupervisor:
             extra={"stage": key.stage, "outcome": end.outcome.value, "why": end.reason},
         )
         if end.outcome is StageOutcome.FINISHED:
-            self._told.add(key)
+            self._reported.add(key)
         elif end.outcome is StageOutcome.SUPERSEDED:
-            self._left_to_others.add(key)
-        elif end.outcome is not StageOutcome.UNWANTED and self._board.wants(key):
+            self._trained_elsewhere.add(key)
+        elif end.outcome is not StageOutcome.NO_LONGER_NEEDED and self._board.is_to_be_trained(key):
             await self._fail(key, _failure_reason(key, end))
 
     async def _train(self, job: TrainingJob) -> StageResult:
         """Starts lives one after the other, until the stage ends or restarts stop helping."""
-        self._state.begin(job.key.experiment_id, job.key.stage)
+        self._state.begin_stage(job.key.experiment_id, job.key.stage)
         starts_without_progress = 0
         while True:
-            self._needs.note(ReadinessCondition.GANG, is_met=self._keeper.has_gang)
+            self._needs.set_met(ReadinessCondition.GANG, is_met=self._keeper.has_gang)
             life = StageAttempt(
-                gang=await self._keeper.gang_of(job.num_ranks),
+                gang=await self._keeper.gang_with(job.num_ranks),
                 job=job,
                 board=self._board,
                 state=self._state,
                 stop=self._stop,
                 stop_seconds=self._settings.stop_seconds,
             )
-            self._needs.have(ReadinessCondition.GANG)
+            self._needs.mark_met(ReadinessCondition.GANG)
             self._state.num_gang_starts += 1
-            end = await life.run()
-            await self._clear_away(end)
+            end = await life.run_once()
+            await self._release_ranks(end)
             if end.outcome is not StageOutcome.DIED:
                 return end
             logger.error("the gang died", extra={"reason": end.reason})
             starts_without_progress = 1 if life.made_progress else starts_without_progress + 1
             if starts_without_progress > self._settings.max_restarts:
-                return StageResult(StageOutcome.HOPELESS, end.reason)
+                return StageResult(StageOutcome.RETRIES_EXHAUSTED, end.reason)
 
-    async def _clear_away(self, end: StageResult) -> None:
+    async def _release_ranks(self, end: StageResult) -> None:
         """Kills ranks after anything but a regular end, as they may hang in each other's calls."""
-        if end.outcome is StageOutcome.UNWANTED:
+        if end.outcome is StageOutcome.NO_LONGER_NEEDED:
             await self._keeper.stop()
         elif end.outcome is not StageOutcome.FINISHED:
             await self._keeper.kill()
@@ -382,8 +382,8 @@ class TrainingSupervisor:
 
     async def _stand_by(self, keys: list[StageStartKey], seen: int) -> None:
         """Waits until there is news, or another trainer that works on a stage is gone."""
-        self._state.stand_by(keys[0].stage)
-        await self._until(self._board.wait_for_news(seen), STAND_BY_SECONDS)
+        self._state.set_standby(keys[0].stage)
+        await self._wait_or_stop(self._board.wait_for_update(seen), STAND_BY_SECONDS)
         for key in keys:
             try:
                 is_trained = await self._is_trained_by_another(key)
@@ -392,20 +392,20 @@ class TrainingSupervisor:
                 return
             if not is_trained:
                 logger.warning("no other trainer works on a stage", extra={"stage": key.stage})
-                self._left_to_others.discard(key)
+                self._trained_elsewhere.discard(key)
 
     async def _fail(self, key: StageStartKey, reason: str) -> None:
         """Reports the failure until it is accepted: no other process ends the experiment."""
         logger.error("the stage fails", extra={"reason": reason})
-        while not self._stop.is_set() and self._board.wants(key):
+        while not self._stop.is_set() and self._board.is_to_be_trained(key):
             try:
                 await self._board.fail(key, reason)
             except grpc.aio.AioRpcError as error:
                 logger.warning("cannot report the failure", extra={"reason": error.details()})
                 self._show_retry(f"to report that the stage failed: {error.details()}")
-                await self._until(asyncio.sleep(RETRY_SECONDS))
+                await self._wait_or_stop(asyncio.sleep(RETRY_SECONDS))
             else:
-                self._told.add(key)
+                self._reported.add(key)
                 self._state.clear_wait(RETRY)
                 return
 
@@ -413,7 +413,7 @@ class TrainingSupervisor:
         """Shows a wait without a deadline: no other process could do it, so retries never end."""
         self._state.set_wait(RETRY, waits_for="synchronizer", reason=reason)
 
-    async def _until(
+    async def _wait_or_stop(
         self, awaitable: Coroutine[object, object, object], seconds: float | None = None
     ) -> None:
         """Waits for the awaitable, for the stop or for the time to pass."""

@@ -47,7 +47,7 @@ class BatchSource:
         self._executor = ThreadPoolExecutor(1, "next-batch") if fetches_ahead else None
         self._next: tuple[int, Future[BatchResult]] | None = None
 
-    def get(
+    def next_batch(
         self, step: int, *, is_last: bool, check: Callable[[], None] = lambda: None
     ) -> BatchResult:
         """Returns the step's batch, or the reason that there will be none. Collective.
@@ -63,7 +63,7 @@ class BatchSource:
                 code = READY if answer.state is None else CODES[answer.state]
             except StopRequested:
                 code = STOP
-        (code,) = self._ranks.from_first([code])
+        (code,) = self._ranks.broadcast_ints([code])
         if code == STOP:
             raise StopRequested
         if code != READY:
@@ -74,20 +74,20 @@ class BatchSource:
             self._fetch_ahead(step + 1)
         return answer
 
-    def close(self) -> None:
+    def cancel_prefetch(self) -> None:
         """Drops what was fetched ahead; a call under way ends with its channel."""
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _wait_for(self, step: int, check: Callable[[], None]) -> BatchResult:
         deadline = time.monotonic() + self._patience_seconds
-        self._say_wait(f"the batch of train step {step}")
+        self._report_wait(f"the batch of train step {step}")
         try:
             while True:
                 if self._stop.is_set():
                     raise StopRequested
                 check()
-                answer = self._ask(step, max(deadline - time.monotonic(), 0.0))
+                answer = self._request_batch(step, max(deadline - time.monotonic(), 0.0))
                 if answer.state is not NoBatchReason.WAITING:
                     return answer
                 if time.monotonic() >= deadline:
@@ -96,11 +96,11 @@ class BatchSource:
                         f"(`max_read_timeout` of the experience buffer)"
                         f"{_missing_rollouts(answer)}: {answer.reason}"
                     )
-                self._say_wait(answer.reason)
+                self._report_wait(answer.reason)
         finally:
             self._waits.clear(WAIT_NAME)
 
-    def _say_wait(self, reason: str) -> None:
+    def _report_wait(self, reason: str) -> None:
         self._waits.set(
             WAIT_NAME,
             waits_for="buffer",
@@ -108,7 +108,7 @@ class BatchSource:
             deadline_seconds=self._patience_seconds,
         )
 
-    def _ask(self, step: int, wait_seconds: float) -> BatchResult:
+    def _request_batch(self, step: int, wait_seconds: float) -> BatchResult:
         if self._next is not None:
             ahead, future = self._next
             self._next = None
@@ -129,4 +129,4 @@ class BatchSource:
 def _missing_rollouts(answer: BatchResult) -> str:
     if not answer.num_wanted:
         return ""
-    return f", {answer.num_there} of {answer.num_wanted} rollouts are there"
+    return f", {answer.num_available} of {answer.num_wanted} rollouts are there"

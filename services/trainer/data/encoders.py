@@ -48,7 +48,7 @@ class SftEncoder:
             _check_turns(conversation, where)
             return [self._chat.encode_turns(conversation)]
         _check_last(conversation, where)
-        prompt = conversation.until(len(conversation.messages) - 1)
+        prompt = conversation.messages_before(len(conversation.messages) - 1)
         return [self._chat.encode(prompt, conversation.messages[-1:])]
 
 
@@ -240,7 +240,7 @@ class Formatter:
         sequences = self._cache.get(index)
         if sequences is None:
             sequences = [self._cut(encoded) for encoded in self._encode(row, index)]
-            self._keep(index, sequences)
+            self._cache_row(index, sequences)
         sides = PAIR if len(sequences) == len(PAIR) else (None,)
         return [
             _row(cut, side=side, position=position, weight=weight)
@@ -266,7 +266,7 @@ class Formatter:
             is_truncated=len(all_tokens) > self._max_length,
         )
 
-    def _keep(self, index: int, sequences: Sequence[_TokenizedRow]) -> None:
+    def _cache_row(self, index: int, sequences: Sequence[_TokenizedRow]) -> None:
         num_tokens = sum(len(cut.tokens_L) for cut in sequences)
         if self._num_cached_tokens + num_tokens <= MAX_CACHED_TOKENS:
             self._cache[index] = sequences

@@ -15,14 +15,14 @@ from services.trainer.learner.prepared_batch import PreparedBatch
 from services.trainer.learner.rollouts import RolloutRows
 from services.trainer.recipe import EstimationFunctions
 from trinity.algorithm.kl.penalty import KlPenalty, kl_penalty
-from trinity.algorithm.rollout_correction.correction import Correction, correct_rollout
+from trinity.algorithm.rollout_correction.correction import CorrectionResult, correct_rollout
 from trinity.algorithm.token_advantage.token_batch import (
     BoolMatrix,
     FloatMatrix,
     TokenAdvantages,
 )
-from trinity.algorithm.token_choice import TOKEN_CHOICES
-from trinity.algorithm.token_choice.choice_batch import ChoiceBatch
+from trinity.algorithm.token_choice import TOKEN_SELECTIONS
+from trinity.algorithm.token_choice.choice_batch import SelectionBatch
 from trinity.config.plan.parts import ResolvedAlgorithm
 from trinity.errors import UserError
 
@@ -72,9 +72,9 @@ def estimate_advantages(
     )
 
 
-def _correction(recipe: EstimationFunctions, rollouts: RolloutRows) -> Correction:
+def _correction(recipe: EstimationFunctions, rollouts: RolloutRows) -> CorrectionResult:
     if recipe.correction is None:
-        return Correction(weights_BT=None, mask_BT=rollouts.mask_NT)
+        return CorrectionResult(weights_BT=None, mask_BT=rollouts.mask_NT)
     return correct_rollout(
         proximal_logprobs_BT=rollouts.proximal_NT,
         rollout_logprobs_BT=rollouts.rollout_NT,
@@ -109,7 +109,7 @@ def _advantages(
     recipe: EstimationFunctions,
     rollouts: RolloutRows,
     rewards_NT: FloatMatrix,
-    correction: Correction,
+    correction: CorrectionResult,
 ) -> TokenAdvantages:
     if recipe.advantage is None:
         return TokenAdvantages(advantages_BT=rollouts.advantages_NT)
@@ -151,14 +151,14 @@ def row_means(matrix_NT: FloatMatrix, mask_NT: BoolMatrix) -> FloatMatrix:
     return means_M
 
 
-TokenSelection = Callable[[ChoiceBatch], BoolMatrix]
+TokenSelection = Callable[[SelectionBatch], BoolMatrix]
 
 
 def token_selection(algorithm: ResolvedAlgorithm) -> TokenSelection | None:
     """Returns the loss's token selection, with its arguments bound; None for most losses."""
-    if algorithm.policy_loss_fn not in TOKEN_CHOICES.names():
+    if algorithm.policy_loss_fn not in TOKEN_SELECTIONS.names():
         return None
-    choose = TOKEN_CHOICES.get(algorithm.policy_loss_fn)
+    choose = TOKEN_SELECTIONS.get(algorithm.policy_loss_fn)
     taken = inspect.signature(choose).parameters
     arguments = algorithm.policy_loss_fn_args
     return partial(choose, **{name: arguments[name] for name in arguments if name in taken})
@@ -167,7 +167,7 @@ def token_selection(algorithm: ResolvedAlgorithm) -> TokenSelection | None:
 def select_tokens(choose: TokenSelection, prepared: PreparedBatch, seed: int) -> BoolMatrix:
     """Selects tokens of the whole batch, [B, T]; the same each time this step is trained."""
     return choose(
-        ChoiceBatch(
+        SelectionBatch(
             logprobs_BT=prepared.policy["logprobs"],
             old_logprobs_BT=prepared.old_logprobs_BT,
             advantages_BT=prepared.advantages_BT,

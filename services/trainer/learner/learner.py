@@ -51,7 +51,7 @@ def off_policy_gap_metrics(
 ) -> dict[str, float]:
     """Compares rollouts with the policy that the step started from; `seen` has its outputs."""
     numbers = np.flatnonzero(~prepared.is_expert_B)
-    given_NT = prepared.given_mask_BT[numbers]
+    given_NT = prepared.original_mask_BT[numbers]
     if not given_NT.any():
         return {}
 
@@ -103,7 +103,7 @@ class Learner:
         seed_everything(plan.config.seed)
         self._has_rollout = plan.has_rollouts
         self._critic_warmup = plan.config.trainer.critic_warmup if plan.needs_critic else 0
-        self._control = KlCoefficients.of(plan)
+        self._control = KlCoefficients.from_plan(plan)
         self._ranks = ranks
         splitter = MicroBatchSplitter(
             ranks=ranks,
@@ -115,7 +115,9 @@ class Learner:
             model_directory=model_directory,
             policy_directory=_whole_policy(former) or model_directory,
             critic_directory=critic_directory or model_directory,
-            calls=WorkerCalls(splitter=splitter, packed=uses_packed_rows(plan), on_part=on_part),
+            calls=WorkerCalls(
+                splitter=splitter, packed=uses_packed_rows(plan), on_micro_batch=on_part
+            ),
         )
         self._preparation = BatchPreparation(plan=plan, roles=self._roles)
         self._utilization = Utilization(
@@ -124,13 +126,13 @@ class Learner:
             num_passes=plan.config.trainer.ppo_epochs,
         )
         if former is not None and former.num_ranks is not None:
-            self._begin_with(former)
+            self._load_former_run(former)
 
     def train_step(
         self, batch: TrainBatch, learning_rate: float, critic_learning_rate: float = 0.0
     ) -> StepOutcome:
         """Prepares the batch, updates the critic, then the actor unless the critic warms up."""
-        prepared = self._preparation.prepare(batch, kl_coef=self._control.penalty.coef)
+        prepared = self._preparation.prepare_batch(batch, kl_coef=self._control.penalty.coef)
         metrics = dict(prepared.metrics)
         if self._roles.critic is not None and prepared.critic is not None:
             metrics |= self._roles.critic.update(prepared, prepared.critic, critic_learning_rate)
@@ -142,7 +144,7 @@ class Learner:
             metrics |= update.metrics
         metrics |= self._observe_kl(prepared, metrics.get("actor/kl"))
         lengths = [row.prompt_length + row.response_length for row in batch.rows]
-        metrics |= self._utilization.figures(lengths, metrics)
+        metrics |= self._utilization.mfu_metrics(lengths, metrics)
         return self._outcome(prepared, update, metrics)
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -169,15 +171,15 @@ class Learner:
             self._roles.critic.load(directory)
         self._control = self._control.load(directory)
 
-    def _begin_with(self, former: StartCheckpoint) -> None:
-        self._roles.actor.begin_with(former.policy)
+    def _load_former_run(self, former: StartCheckpoint) -> None:
+        self._roles.actor.load_former_run(former.policy)
         if self._roles.critic is not None and former.critic is not None:
-            self._roles.critic.begin_with(former.critic)
+            self._roles.critic.load_former_run(former.critic)
 
     def _observe_kl(self, prepared: PreparedBatch, kl_in_loss: float | None) -> Metrics:
         """Updates the coefficients from the step's divergences; returns the coefficient it used."""
         used = {} if kl_in_loss is None else {"actor/kl_coef": self._control.loss.coef}
-        self._control = self._control.updated(
+        self._control = self._control.after_step(
             penalised=prepared.kl, in_loss=kl_in_loss, num_rows=len(prepared.rows)
         )
         return used
@@ -186,7 +188,7 @@ class Learner:
         self, prepared: PreparedBatch, update: ActorUpdate | None, metrics: Metrics
     ) -> StepOutcome:
         """Adds row statistics; without rollouts there is nothing to compare."""
-        seen = {**(update.seen if update is not None else {}), **prepared.policy}
+        seen = {**(update.outputs_before_step if update is not None else {}), **prepared.policy}
         if not self._has_rollout or "logprobs" not in seen:
             return StepOutcome(metrics=metrics, rows={})
         metrics |= off_policy_gap_metrics(prepared, seen)

@@ -15,23 +15,23 @@ class OutputGatherer:
     """Collects the outputs of one batch.
 
     gatherer = OutputGatherer(layout, ranks)
-    gatherer.add("values", part, values_NC)
-    values_BT = gatherer.gather("values")
+    gatherer.add_micro_batch("values", part, values_NC)
+    values_BT = gatherer.reduce("values")
     """
 
     def __init__(self, layout: ResponseLayout, ranks: Ranks) -> None:
         self._layout = layout
         self._ranks = ranks
-        self._found: dict[str, FloatMatrix] = {}
+        self._outputs: dict[str, FloatMatrix] = {}
 
-    def add(self, name: str, part: MicroBatch, values_NC: FloatMatrix) -> None:
+    def add_micro_batch(self, name: str, part: MicroBatch, values_NC: FloatMatrix) -> None:
         """Adds the output of one of this rank's micro-batches."""
-        matrix_BT = self._found.setdefault(name, self._layout.zeros())
-        self._layout.put_back(values_NC, part, into=matrix_BT)
+        matrix_BT = self._outputs.setdefault(name, self._layout.zeros())
+        self._layout.scatter_part(values_NC, part, into=matrix_BT)
 
-    def gather(self, name: str) -> FloatMatrix:
+    def reduce(self, name: str) -> FloatMatrix:
         """Returns the output over all ranks; 0 for rows that were in no micro-batch. Collective."""
-        return self._ranks.sum_matrix(self._found.pop(name, self._layout.zeros()))
+        return self._ranks.all_reduce_matrix(self._outputs.pop(name, self._layout.zeros()))
 
 
 def row_units(rows: Sequence[TrainRow]) -> list[RowUnit]:
@@ -93,6 +93,6 @@ class MicroBatchSplitter:
         share = units_of_rank(row_units(rows), self.ranks.rank, self.ranks.num_ranks)
         trained = [unit for unit in share if has_tokens_B[list(unit)].any()]
         batches = micro_batches(rows, trained, self.max_tokens, keep_order=self.keep_order)
-        num_parts = max(1, int(self.ranks.max(len(batches))))
+        num_parts = max(1, int(self.ranks.all_reduce_max(len(batches))))
         for index in range(num_parts):
             yield batches[index] if index < len(batches) else (), index == num_parts - 1

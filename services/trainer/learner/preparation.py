@@ -43,23 +43,23 @@ class ForwardOutputs:
 class BatchPreparation:
     """Prepares the batches of a stage. Collective.
 
-    prepared = preparation.prepare(batch, kl_coef=0.001)
+    prepared = preparation.prepare_batch(batch, kl_coef=0.001)
     """
 
     def __init__(self, *, plan: StagePlan, roles: Roles) -> None:
         self._has_rollout = plan.has_rollouts
         self._actor_outputs = actor_outputs(plan)
-        self._recipe = EstimationFunctions.of(plan)
+        self._recipe = EstimationFunctions.from_plan(plan)
         self._choose = token_selection(plan.algorithm)
         self._seed = plan.config.seed
         self._roles = roles
 
-    def prepare(self, batch: TrainBatch, *, kl_coef: float) -> PreparedBatch:
+    def prepare_batch(self, batch: TrainBatch, *, kl_coef: float) -> PreparedBatch:
         """Computes all that is known before a weight changes; `kl_coef` is the reward penalty's.
 
         Raises: UserError when an advantage needs data that the batch does not have.
         """
-        prepared = PreparedBatch.of(batch)
+        prepared = PreparedBatch.from_batch(batch)
         passed = self._passes(prepared)
         prepared = replace(
             prepared,
@@ -70,12 +70,12 @@ class BatchPreparation:
         if not self._has_rollout or prepared.is_expert_B.all():
             return prepared
         started = time.perf_counter()
-        rollouts = RolloutRows.of(prepared, passed.values_BT)
+        rollouts = RolloutRows.from_prepared(prepared, passed.values_BT)
         estimates = estimate_advantages(self._recipe, rollouts, kl_coef)
         estimated = _with_estimate(prepared, rollouts.numbers, estimates, passed.values_BT)
         if self._choose is not None:
-            chosen_BT = select_tokens(self._choose, estimated, self._seed)
-            estimated = replace(estimated, chosen_BT=chosen_BT)
+            selected_BT = select_tokens(self._choose, estimated, self._seed)
+            estimated = replace(estimated, selected_BT=selected_BT)
         seconds = {"time/adv": time.perf_counter() - started}
         return replace(estimated, metrics={**prepared.metrics, **estimates.metrics, **seconds})
 
@@ -87,7 +87,7 @@ class BatchPreparation:
         reference_BT = values_BT = None
         if names:
             policy, metrics["time/old_log_prob"] = _timed(
-                lambda: roles.actor.infer(prepared, names)
+                lambda: roles.actor.compute_outputs(prepared, names)
             )
         if (reference := roles.reference) is not None:
             reference_BT, metrics["time/ref"] = _timed(lambda: reference.logprobs(prepared))

@@ -42,7 +42,7 @@ class AnomalyChecks:
     def __init__(self) -> None:
         self._history = {name: deque[float](maxlen=MEDIAN_STEPS) for name in DIVERGENCES}
 
-    def check(self, batch: TrainBatch, metrics: dict[str, float]) -> dict[str, float]:
+    def check_step(self, batch: TrainBatch, metrics: dict[str, float]) -> dict[str, float]:
         """Adds `warning/...` to the metrics, and drops those that are not finite numbers."""
         warnings = self._warnings(batch, metrics)
         for warning in warnings:

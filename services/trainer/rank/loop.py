@@ -37,16 +37,16 @@ class PendingStep:
     span: Span
     """The span of the whole step, which ends with its report."""
     weights: WeightTensors | None
-    waited_seconds: float
+    batch_wait_seconds: float
     """Time that it waited for the batch."""
     train_seconds: float
-    busy_seconds: float
+    compute_seconds: float
     """Time from the batch until the next step could begin, apart from sending weights and
     report."""
     save_seconds: float | None = None
     """Time of a checkpoint that was written after the previous step."""
 
-    def figures(
+    def step_metrics(
         self, plan: StagePlan, *, publish_seconds: float, is_beside: bool
     ) -> dict[str, float]:
         """Returns the metrics to report for the step."""
@@ -55,10 +55,10 @@ class PendingStep:
             max_prompt_tokens=plan.max_prompt_tokens,
             max_response_tokens=plan.max_response_tokens,
         )
-        step_seconds = self.waited_seconds + self.busy_seconds
+        step_seconds = self.batch_wait_seconds + self.compute_seconds
         if not is_beside:
             step_seconds += publish_seconds
-        figures["time/read_experience"] = self.waited_seconds
+        figures["time/read_experience"] = self.batch_wait_seconds
         figures["time/train_step"] = self.train_seconds
         figures["time/sync_weight"] = publish_seconds
         if self.save_seconds is not None:
@@ -84,7 +84,7 @@ class AsyncPublish:
     At most one step's work is open beside the next step. Code that waits for something else calls
     `check` meanwhile, so that an error surfaces at once and not an hour later.
 
-        follow_up.begin(lambda: publish_and_report(step))   # raises the previous step's error
+        follow_up.submit(lambda: publish_and_report(step))   # raises the previous step's error
         follow_up.wait()
     """
 
@@ -93,11 +93,11 @@ class AsyncPublish:
         self._open: Future[None] | None = None
 
     @property
-    def is_beside(self) -> bool:
+    def runs_in_background(self) -> bool:
         """True if the work runs while the next step is trained."""
         return self._executor is not None
 
-    def begin(self, work: Callable[[], None]) -> None:
+    def submit(self, work: Callable[[], None]) -> None:
         """Starts the work once the previous work is done.
 
         Raises: what the previous work raised, or this work where it is not done beside.
@@ -108,7 +108,7 @@ class AsyncPublish:
         else:
             self._open = self._executor.submit(work)
 
-    def check(self) -> None:
+    def raise_if_failed(self) -> None:
         """Raises: what the open work has raised, if it is done."""
         if self._open is not None and self._open.done():
             self.wait()
@@ -122,7 +122,7 @@ class AsyncPublish:
         if work is not None:
             work.result()
 
-    def close(self) -> None:
+    def shutdown_executor(self) -> None:
         """Accepts no more work; what is open ends by itself, or with its channel."""
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
@@ -153,7 +153,7 @@ class LoopDependencies:
 class TrainingLoop:
     """Runs a stage to its end.
 
-    ended = TrainingLoop(parts).run()
+    ended = TrainingLoop(parts).train_to_end()
     """
 
     def __init__(self, parts: LoopDependencies) -> None:
@@ -161,36 +161,36 @@ class TrainingLoop:
         self._watch = AnomalyChecks()
         sync = parts.plan.config.synchronizer
         self._interval = sync.sync_interval
-        self._follow_up = AsyncPublish(beside=parts.plan.needs_rollout and parts.plan.runs_ahead)
-        self._asked = sync.sync_style == "explorer_driven"
+        self._publishing = AsyncPublish(beside=parts.plan.needs_rollout and parts.plan.runs_ahead)
+        self._publishes_on_request = sync.sync_style == "explorer_driven"
         self._step = self._reported = parts.life.step
         self._published = -1
         self._saved = parts.life.step if parts.life.checkpoint else -1
         self._save_seconds: float | None = None
 
-    def run(self) -> RankStageEnded:
+    def train_to_end(self) -> RankStageEnded:
         """Trains until the steps or the data end.
 
         Raises: any error that ends a run early; no recorded work is lost.
         """
         try:
-            return self._run()
+            return self._train_to_end()
         finally:
-            self._follow_up.close()
+            self._publishing.shutdown_executor()
 
-    def _run(self) -> RankStageEnded:
+    def _train_to_end(self) -> RankStageEnded:
         self._resume()
         while self._parts.total_steps is None or self._step < self._parts.total_steps:
             asked = time.perf_counter()
-            span = self._parts.telemetry.begin(self._step + 1)
+            span = self._parts.telemetry.begin_step_span(self._step + 1)
             with tracing.within(span):
-                answer = self._parts.source.get(
+                answer = self._parts.source.next_batch(
                     self._step + 1,
                     is_last=self._is_last(self._step + 1),
-                    check=self._follow_up.check,
+                    check=self._publishing.raise_if_failed,
                 )
             if answer.state is NoBatchReason.VERSION_WANTED:
-                self._follow_up.wait()
+                self._publishing.wait()
                 self._publish()
                 continue
             if answer.state is NoBatchReason.CANCELLED:
@@ -208,7 +208,7 @@ class TrainingLoop:
         if life.checkpoint is not None:
             self._parts.learner.load(life.checkpoint)
             if self._parts.plan.lora is not None:
-                self._parts.checkpoints.check_base(self._parts.learner, life.checkpoint)
+                self._parts.checkpoints.check_adapter_base(self._parts.learner, life.checkpoint)
         logger.info(
             "a new incarnation of the trainer",
             extra={
@@ -217,16 +217,16 @@ class TrainingLoop:
                 "recorded_step": life.recorded_step,
             },
         )
-        self._compare_with_known()
+        self._check_determinism()
         self._publish_what_explorers_wait_for()
 
     def _publish_what_explorers_wait_for(self) -> None:
         """Publishes the newest version due: no work is handed out before this life has."""
         due = self._version_to_republish()
-        if self._is_due(self._step):
+        if self._must_publish(self._step):
             self._publish()
         elif self._parts.plan.needs_rollout and due < self._step:
-            if self._parts.publisher.adopt(due):
+            if self._parts.publisher.republish(due):
                 self._published = due
             else:
                 logger.warning(
@@ -237,7 +237,7 @@ class TrainingLoop:
     def _train(self, batch: TrainBatch, waited_seconds: float, span: Span) -> None:
         """Trains one step, in the order that the module describes."""
         started = time.perf_counter()
-        self._say("training again" if batch.replayed else "training")
+        self._report_activity("training again" if batch.replayed else "training")
         plan, total_steps = self._parts.plan, self._parts.total_steps
         with self._parts.telemetry.training(batch):
             outcome = self._parts.learner.train_step(
@@ -247,33 +247,33 @@ class TrainingLoop:
             )
         self._step = batch.step
         trained = time.perf_counter()
-        self._compare_with_known()
+        self._check_determinism()
         weights = None
-        if self._is_due(batch.step):
-            weights = self._parts.publisher.collect(
-                self._parts.learner, copied=self._follow_up.is_beside
+        if self._must_publish(batch.step):
+            weights = self._parts.publisher.gather_weights(
+                self._parts.learner, copied=self._publishing.runs_in_background
             )
-        self._follow_up.wait()
+        self._publishing.wait()
         done = PendingStep(
             batch=batch,
             outcome=outcome,
             span=span,
             weights=weights,
-            waited_seconds=waited_seconds,
+            batch_wait_seconds=waited_seconds,
             train_seconds=trained - started,
-            busy_seconds=time.perf_counter() - started,
+            compute_seconds=time.perf_counter() - started,
             save_seconds=self._save_seconds,
         )
         self._save_seconds = None
-        self._follow_up.begin(lambda: self._follow(done))
+        self._publishing.submit(lambda: self._finish_step(done))
         if (
             plan.config.trainer.save_interval
             and batch.step % plan.config.trainer.save_interval == 0
         ):
-            self._follow_up.wait()
+            self._publishing.wait()
             self._save()
 
-    def _follow(self, done: PendingStep) -> None:
+    def _finish_step(self, done: PendingStep) -> None:
         with tracing.within(done.span):
             self._publish_and_report(done)
         done.span.end()
@@ -281,18 +281,18 @@ class TrainingLoop:
     def _publish_and_report(self, done: PendingStep) -> None:
         started = time.perf_counter()
         if done.weights is not None:
-            if not self._follow_up.is_beside:
-                self._say("publishing weights")
+            if not self._publishing.runs_in_background:
+                self._report_activity("publishing weights")
             with self._parts.telemetry.publishing(done.batch.step):
-                self._parts.publisher.announce(done.weights, done.batch.step)
-        if self._is_due(done.batch.step):
+                self._parts.publisher.write_and_announce(done.weights, done.batch.step)
+        if self._must_publish(done.batch.step):
             self._published = done.batch.step
-        figures = done.figures(
+        figures = done.step_metrics(
             self._parts.plan,
             publish_seconds=time.perf_counter() - started,
-            is_beside=self._follow_up.is_beside,
+            is_beside=self._publishing.runs_in_background,
         )
-        checked = self._watch.check(done.batch, figures)
+        checked = self._watch.check_step(done.batch, figures)
         self._parts.telemetry.trained(done.batch, figures)
         self._report(done.batch.step, StepOutcome(metrics=checked, rows=done.outcome.rows))
 
@@ -300,22 +300,22 @@ class TrainingLoop:
         """Reports the step on the first rank."""
         if self._parts.ranks.is_first:
             pinned = self._parts.buffer.report_step(step, self._parts.life.number, outcome)
-            self._parts.publisher.note_evaluations(pinned)
+            self._parts.publisher.set_evaluation_pins(pinned)
         self._reported = step
-        self._say("training")
+        self._report_activity("training")
 
     def _is_last(self, step: int) -> bool:
         return step == self._parts.total_steps
 
-    def _is_due(self, step: int) -> bool:
+    def _must_publish(self, step: int) -> bool:
         """True if explorers need this version from this life; `_finish` handles the final one."""
         if not self._parts.plan.needs_rollout:
             return False
         life = self._parts.life
-        if self._asked:
+        if self._publishes_on_request:
             return step == self._version_to_republish() or self._is_last(step)
         if step < life.recorded_step:
-            is_owed = step > life.known_version
+            is_owed = step > life.last_published_version
             newest = step == self._version_to_republish()
             return step % self._interval == 0 and (is_owed or newest)
         return step % self._interval == 0 or self._is_last(step)
@@ -323,19 +323,19 @@ class TrainingLoop:
     def _version_to_republish(self) -> int:
         """Returns the newest version due by recorded steps, or the newest that was asked for."""
         life = self._parts.life
-        if self._asked:
-            return max(life.known_version, 0)
+        if self._publishes_on_request:
+            return max(life.last_published_version, 0)
         return life.version_to_republish(self._interval)
 
     def _publish(self) -> None:
-        self._say("publishing weights")
+        self._report_activity("publishing weights")
         is_new = self._step == self._parts.life.step
         with self._parts.telemetry.publishing(self._step, begins_trace=is_new):
             self._parts.publisher.publish(self._parts.learner, self._step)
         self._published = self._step
 
     def _save(self) -> None:
-        self._say("saving a checkpoint")
+        self._report_activity("saving a checkpoint")
         started = time.perf_counter()
         with self._parts.telemetry.saving(self._step):
             written = self._parts.checkpoints.write(
@@ -344,32 +344,32 @@ class TrainingLoop:
             self._saved = self._step
             if self._parts.ranks.is_first:
                 removable = self._parts.buffer.commit_checkpoint(written)
-                self._parts.checkpoints.remove(removable)
+                self._parts.checkpoints.delete_checkpoints(removable)
         self._save_seconds = time.perf_counter() - started
 
     def _finish(self) -> None:
-        self._follow_up.wait()
+        self._publishing.wait()
         if self._published != self._step:
             self._publish()
         if self._saved != self._step:
             self._save()
         if self._parts.ranks.is_first:
             self._parts.buffer.finish_training(self._step, self._parts.life.number)
-            self._parts.publisher.finish()
-        self._say("finished the stage")
+            self._parts.publisher.finish_stage()
+        self._report_activity("finished the stage")
 
-    def _compare_with_known(self) -> None:
+    def _check_determinism(self) -> None:
         """Compares this life's weights with those that the previous life had published."""
         life = self._parts.life
-        if self._step != life.known_version:
+        if self._step != life.last_published_version:
             return
-        digest = self._parts.publisher.hash_now(self._parts.learner)
-        identical = digest == life.known_weights_sha256
+        digest = self._parts.publisher.current_hash(self._parts.learner)
+        identical = digest == life.last_published_sha256
         log = logger.info if identical else logger.warning
         log(
             "weights trained again compared with those published before",
             extra={"version": self._step, "identical": identical},
         )
 
-    def _say(self, activity: str) -> None:
+    def _report_activity(self, activity: str) -> None:
         self._parts.report(activity, self._reported, max(self._published, 0))

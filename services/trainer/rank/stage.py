@@ -38,7 +38,7 @@ from trinity.plugins import load_plugins, plugin_dirs_from_environment
 from trinity.rpc.channel import open_sync_channel
 from trinity.types import StageKey
 from trinity.weights.manifest import verify
-from trinity.weights.offer import Limits
+from trinity.weights.offer import TransferTimeouts
 
 logger = logging.getLogger(__name__)
 
@@ -56,13 +56,15 @@ class CheckpointEvaluation:
     buffer: TrainerBufferClient
     publisher: WeightsPublisher
 
-    def run(self) -> RankStageEnded:
+    def publish_all(self) -> RankStageEnded:
         """Publishes the versions in order; the buffer has each evaluated.
 
         Raises: RunFailed when a checkpoint cannot be read.
         """
         step = 0
-        for checkpoint in sorted(self.life.offered, key=lambda checkpoint: checkpoint.step):
+        for checkpoint in sorted(
+            self.life.checkpoints_to_evaluate, key=lambda checkpoint: checkpoint.step
+        ):
             step = checkpoint.step
             if checkpoint.path:
                 self._check(checkpoint)
@@ -71,7 +73,7 @@ class CheckpointEvaluation:
             logger.info("published a checkpoint for evaluation", extra={"version": step})
         if self.ranks.is_first:
             self.buffer.finish_training(step, self.life.number)
-            self.publisher.finish()
+            self.publisher.finish_stage()
         return RankStageEnded(outcome="finished")
 
     def _check(self, checkpoint: buffer_pb2.Checkpoint) -> None:
@@ -105,9 +107,9 @@ def starting_directory(
             directory = _verify(Path(path), manifest_sha256)
         else:
             directory = Path(path) if Path(path).is_dir() else _download(path, waits)
-        ranks.bytes_from_first(str(directory).encode())
+        ranks.broadcast_bytes(str(directory).encode())
         return directory
-    return Path(ranks.bytes_from_first(b"").decode())
+    return Path(ranks.broadcast_bytes(b"").decode())
 
 
 def resume_source(plan: StagePlan, *, has_checkpoint: bool, ranks: Ranks) -> StartCheckpoint | None:
@@ -175,7 +177,7 @@ def row_reader(
             max_length=plan.max_model_len,
             enable_thinking=plan.config.model.enable_thinking,
         )
-    return RowReader(formatter=formatter, among_rollouts=plan.has_rollouts)
+    return RowReader(formatter=formatter, mixed_with_rollouts=plan.has_rollouts)
 
 
 def _training_data(plan: StagePlan) -> ResolvedExperienceBuffer | None:
@@ -192,7 +194,9 @@ def run_stage(
     """
     with ExitStack() as stack:
         try:
-            return RankStageSetup(order, ranks=ranks, link=link, parts=parts, stack=stack).run()
+            return RankStageSetup(
+                order, ranks=ranks, link=link, parts=parts, stack=stack
+            ).run_order()
         except Superseded as error:
             return RankStageEnded(outcome="superseded", reason=str(error))
         finally:
@@ -229,7 +233,7 @@ class RankStageSetup:
         self._key = key
         buffer_channel = stack.enter_context(open_sync_channel(order.buffer_address))
         synchronizer_channel = stack.enter_context(open_sync_channel(order.synchronizer_address))
-        link.close_on_stop([buffer_channel, synchronizer_channel])
+        link.close_channels_on_stop([buffer_channel, synchronizer_channel])
         self._buffer = TrainerBufferClient(
             channel=buffer_channel, key=key, patience=self._patience("buffer")
         )
@@ -237,7 +241,7 @@ class RankStageSetup:
             channel=synchronizer_channel, key=key, patience=self._patience("synchronizer")
         )
 
-    def run(self) -> RankStageEnded:
+    def run_order(self) -> RankStageEnded:
         """Resumes and trains, unless an earlier life had only to report that it was done."""
         load_plugins(plugin_dirs_from_environment())
         self._link.report_activity("opening the stage", 0, 0)
@@ -246,7 +250,7 @@ class RankStageSetup:
         life = begin_incarnation(
             self._buffer, self._order.trainer_id, self._ranks, resumes=not is_bench
         )
-        self._link.begin(life.number)
+        self._link.set_incarnation(life.number)
         if self._was_finished(life):
             return RankStageEnded(outcome="finished", reason="an earlier life had finished it")
         start = starting_directory(
@@ -264,7 +268,7 @@ class RankStageSetup:
             former=resume_source(
                 self._plan, has_checkpoint=life.checkpoint is not None, ranks=self._ranks
             ),
-            on_part=self._link.report_alive,
+            on_micro_batch=self._link.report_alive,
         )
         if is_bench:
             bench = CheckpointEvaluation(
@@ -274,7 +278,7 @@ class RankStageSetup:
                 buffer=self._buffer,
                 publisher=self._publisher(life, start),
             )
-            return bench.run()
+            return bench.publish_all()
         parts = LoopDependencies(
             plan=self._plan,
             ranks=self._ranks,
@@ -292,7 +296,7 @@ class RankStageSetup:
             total_steps=total_steps,
             report=self._link.report_activity,
         )
-        return TrainingLoop(parts).run()
+        return TrainingLoop(parts).train_to_end()
 
     def _patience(self, peer: str) -> RpcRetry:
         return RpcRetry(
@@ -307,7 +311,7 @@ class RankStageSetup:
         opened = None
         if self._ranks.is_first:
             opened = self._buffer.open_stage(self._order.plan_json, self._order.seed)
-        (known,) = self._ranks.from_first([opened or 0])
+        (known,) = self._ranks.broadcast_ints([opened or 0])
         limits = [steps for steps in (known or None, self._plan.total_train_steps) if steps]
         return min(limits, default=None)
 
@@ -319,9 +323,9 @@ class RankStageSetup:
         if self._ranks.is_first:
             final = self._intact_version(life.finished_step)
             if final is not None:
-                self._synchronizer.finish(final)
+                self._synchronizer.finish_role(final)
                 is_done = 1
-        return self._ranks.from_first([is_done]) == [1]
+        return self._ranks.broadcast_ints([is_done]) == [1]
 
     def _intact_version(self, version: int) -> WeightsOnDisk | None:
         for weights in sorted(self._synchronizer.versions(), reverse=True):
@@ -352,7 +356,7 @@ class RankStageSetup:
             stop=self._link.stop,
             waits=self._link.waits,
         )
-        self._stack.callback(source.close)
+        self._stack.callback(source.cancel_prefetch)
         return source
 
     def _publisher(self, life: Incarnation, start: Path) -> WeightsPublisher:
@@ -368,7 +372,7 @@ class RankStageSetup:
         )
         if self._ranks.is_first:
             files.copy_from(start)
-            store.open(self._synchronizer.versions(), life.number)
+            store.load_announced(self._synchronizer.versions(), life.number)
         return WeightsPublisher(
             store=store,
             buffer=self._buffer,
@@ -386,9 +390,9 @@ class RankStageSetup:
         offers = TransferServer(
             host=self._order.transfer_host,
             name=sync.group_name,
-            limits=Limits.within(sync.sync_timeout),
+            limits=TransferTimeouts.within(sync.sync_timeout),
         )
-        self._stack.callback(offers.close)
+        self._stack.callback(offers.close_server)
         return offers
 
     def _checkpoints(self, life: Incarnation) -> CheckpointStore:
@@ -396,5 +400,5 @@ class RankStageSetup:
             root=self._directory / "checkpoints", stage=self._order.stage, ranks=self._ranks
         )
         if self._ranks.is_first:
-            store.clean(life.committed, life.number)
+            store.remove_uncommitted(life.committed, life.number)
         return store

@@ -100,11 +100,11 @@ async def supervised(
         )
         beside = [
             tasks.create_task(board.follow()),
-            tasks.create_task(needs.follow_board(board)),
-            tasks.create_task(needs.follow_buffer(channel)),
-            tasks.create_task(needs.keep(health)),
+            tasks.create_task(needs.track_synchronizer(board)),
+            tasks.create_task(needs.track_buffer(channel)),
+            tasks.create_task(needs.report_to_health(health)),
         ]
-        working = tasks.create_task(supervisor.run())
+        working = tasks.create_task(supervisor.supervise())
         try:
             yield Supervised(gangs, state, health, peers)
         finally:

@@ -17,7 +17,7 @@ from trinity.algorithm.token_advantage.token_batch import (
     TokenBatch,
 )
 
-PREPARED = PreparedBatch.of(random_batch(8, seed=4))
+PREPARED = PreparedBatch.from_batch(random_batch(8, seed=4))
 PLAIN = EstimationFunctions(bypass=True, correction=None, penalty="none", advantage=None)
 
 
@@ -25,7 +25,7 @@ def rollouts_with(
     *, proximal_BT: FloatMatrix | None = None, reference_BT: FloatMatrix | None = None
 ) -> RolloutRows:
     policy = {} if proximal_BT is None else {"logprobs": proximal_BT}
-    return RolloutRows.of(
+    return RolloutRows.from_prepared(
         replace(PREPARED, policy=policy, reference_logprobs_BT=reference_BT), None
     )
 

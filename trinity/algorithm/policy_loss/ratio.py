@@ -19,7 +19,7 @@ def row_means(values_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
     return sums_B1 / mask_BT.sum(-1, keepdim=True).clamp(min=1)
 
 
-def both_bounds(clip_range: float, low: float | None, high: float | None) -> tuple[float, float]:
+def clip_bounds(clip_range: float, low: float | None, high: float | None) -> tuple[float, float]:
     """Returns the two clip ranges; each defaults to `clip_range`."""
     return clip_range if low is None else low, clip_range if high is None else high
 

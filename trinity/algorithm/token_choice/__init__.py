@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from trinity.plugins import Registry
 
 if TYPE_CHECKING:
-    from trinity.algorithm.token_choice.choice_batch import TokenChoiceFn
+    from trinity.algorithm.token_choice.choice_batch import TokenSelectionFn
 
-TOKEN_CHOICES: "Registry[TokenChoiceFn]" = Registry(
+TOKEN_SELECTIONS: "Registry[TokenSelectionFn]" = Registry(
     "token choice",
     {
         name: f"trinity.algorithm.token_choice.{name}.choose_{name}"
