@@ -34,7 +34,7 @@ class Trainer:
         waits = Waits(owner="benchmark", on_change=lambda: None)
         patience = RpcRetry(peer="buffer", seconds=60.0, stop=threading.Event(), waits=waits)
         self._buffer = TrainerBufferClient(
-            channel=self._channel, key=StageKey(**key), patience=patience
+            channel=self._channel, key=StageKey(**key), retry=patience
         )
         self._buffer.open_stage(plan_json, seed=7)
         begun = self._buffer.begin_incarnation(str(uuid.uuid4()))

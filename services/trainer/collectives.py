@@ -15,6 +15,8 @@ from services.trainer.messages import LISTENER_VARIABLE
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
 
+NamedTensors = Iterable[tuple[str, torch.Tensor]]
+
 
 def check_gpus_of(plan: StagePlan) -> None:
     """Raises: UserError if the plan trains on GPUs and this machine has fewer than ranks."""
@@ -123,9 +125,6 @@ def join_gang(timeout: timedelta) -> Ranks:
         backend, store=store, rank=rank, world_size=num_ranks, timeout=timeout
     )
     return Ranks(rank, num_ranks)
-
-
-NamedTensors = Iterable[tuple[str, torch.Tensor]]
 
 
 def consume(tensors: NamedTensors) -> None:

@@ -14,6 +14,12 @@ from trinity.rpc.errors import error_of
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+FIRST_PAUSE_SECONDS = 0.2
+LONGEST_PAUSE_SECONDS = 0.5
+"""Kept short: a peer that was killed is back within seconds, and a retry costs it nothing."""
+ASK_AGAIN_SECONDS = 1.0
+
 
 class WaitReporter(Protocol):
     """Accepts waits by name; `trinity.runtime.presence.Waits` is one."""
@@ -50,14 +56,6 @@ class RankWaitReporter:
             self._open.discard(name)
         if is_open:
             self._send(RankWaiting(name=name))
-
-
-T = TypeVar("T")
-
-FIRST_PAUSE_SECONDS = 0.2
-LONGEST_PAUSE_SECONDS = 0.5
-"""Kept short: a peer that was killed is back within seconds, and a retry costs it nothing."""
-ASK_AGAIN_SECONDS = 1.0
 
 
 class StopRequested(Exception):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 PairSide = Literal["chosen", "rejected"]
+Metrics = dict[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +105,6 @@ class RowStatistics:
     mean_ratio: float
     """Probability by the policy that the step started from, divided by the rollout policy's."""
     advantage: float
-
-
-Metrics = dict[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -132,21 +132,21 @@ def cache_room(
 
 
 def _state(
-    parameters: int, training: TrainingSettings, keeping: ResidentState, adapter: int | None = None
+    parameters: int, training: TrainingSettings, state: ResidentState, adapter: int | None = None
 ) -> list[MemoryTerm]:
-    if keeping.offloads_all:
+    if state.offloads_all:
         return []
     weights = _FLOAT32_BYTES * (parameters + (adapter or 0)) // training.ranks
     learning = _FLOAT32_BYTES * (parameters if adapter is None else adapter) // training.ranks
-    ranks, rests = _ranks(training), keeping.offloads_parameters
+    ranks, rests = _ranks(training), state.offloads_parameters
     whole, part = ("P", "P") if adapter is None else ("(P + A)", "A")
     terms = [
         MemoryTerm("weights", weights, f"4 {whole} / {ranks}, float32", rests),
         MemoryTerm("gradients", learning, f"4 {part} / {ranks}, float32", rests),
     ]
-    if keeping.moments:
-        size, formula = keeping.moments * learning, f"8 {part} / {ranks}, Adam's two moments"
-        terms.append(MemoryTerm("optimizer", size, formula, keeping.offloads_optimizer))
+    if state.moments:
+        size, formula = state.moments * learning, f"8 {part} / {ranks}, Adam's two moments"
+        terms.append(MemoryTerm("optimizer", size, formula, state.offloads_optimizer))
     return terms
 
 
@@ -163,9 +163,9 @@ def _gathered(shape: ModelShape, training: TrainingSettings) -> MemoryTerm:
 
 
 def _step(
-    parameters: int, training: TrainingSettings, keeping: ResidentState, adapter: int | None = None
+    parameters: int, training: TrainingSettings, state: ResidentState, adapter: int | None = None
 ) -> list[MemoryTerm]:
-    if keeping.offloads_all:
+    if state.offloads_all:
         return []
     size = _FLOAT32_BYTES * (parameters if adapter is None else adapter) // training.ranks
     return [

@@ -7,6 +7,9 @@ from itertools import islice
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
 
+RUNS_PER_RUNNER = 64
+"""The default; TRINITY_EXPLORER_RUNS_PER_RUNNER overrides it where the explorer runs."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterGpus:
@@ -64,41 +67,43 @@ class GpuDemand:
     sequence_parallel: int = 1
 
 
-def assign_gpus(machines: ClusterGpus, demand: GpuDemand) -> list[GpuAssignment]:
+def assign_gpus(cluster: ClusterGpus, demand: GpuDemand) -> list[GpuAssignment]:
     """Assigns GPUs to engines in their order, then to ranks.
 
     Without GPUs every process is on the CPU. Raises: UserError naming the setting.
     """
-    if machines.total == 0:
+    if cluster.total == 0:
         return [*_without_gpus(demand)]
-    check_demand(machines, demand)
+    check_demand(cluster, demand)
     free = iter(
-        f"{node}:{gpu}" for node in range(machines.nodes) for gpu in range(machines.gpus_per_node)
+        f"{node}:{gpu}" for node in range(cluster.nodes) for gpu in range(cluster.gpus_per_node)
     )
     if demand.mode == "colocate":
         gpu = next(free)
-        return [GpuAssignment(seat.name, (gpu,)) for seat in _without_gpus(demand)]
-    seats = [
+        return [GpuAssignment(assignment.name, (gpu,)) for assignment in _without_gpus(demand)]
+    assignments = [
         GpuAssignment(name, tuple(islice(free, engines.gpus_each)))
         for engines in demand.engines
         for name in _engine_names(engines)
     ]
-    return seats + [GpuAssignment(f"rank {i}", tuple(islice(free, 1))) for i in range(demand.ranks)]
+    return assignments + [
+        GpuAssignment(f"rank {i}", tuple(islice(free, 1))) for i in range(demand.ranks)
+    ]
 
 
-def check_demand(machines: ClusterGpus, demand: GpuDemand) -> None:
+def check_demand(cluster: ClusterGpus, demand: GpuDemand) -> None:
     """Raises: UserError if the demand cannot be met."""
     for engines in demand.engines:
-        _check_engine(machines, engines)
+        _check_engine(cluster, engines)
     if demand.mode == "colocate":
-        _check_colocated(machines, demand)
+        _check_colocated(cluster, demand)
         return
-    _check_separate_gpus(machines, demand)
+    _check_separate_gpus(cluster, demand)
 
 
-def _check_separate_gpus(machines: ClusterGpus, demand: GpuDemand) -> None:
+def _check_separate_gpus(cluster: ClusterGpus, demand: GpuDemand) -> None:
     """Checks that engines have GPUs of their own, and that ranks train on one machine."""
-    taken, total = sum(engines.gpus for engines in demand.engines), machines.total
+    taken, total = sum(engines.gpus for engines in demand.engines), cluster.total
     shown = " + ".join(
         f"{engines.num} x {engines.gpus_each} ({engines.name})" for engines in demand.engines
     )
@@ -108,7 +113,7 @@ def _check_separate_gpus(machines: ClusterGpus, demand: GpuDemand) -> None:
                 f"engines want {taken} GPUs ({shown}), there are {total}: lower `engine_num` or "
                 "`tensor_parallel_size`, or raise `cluster.gpu_per_node`"
             )
-        _check_ranks(machines, demand.ranks)
+        _check_ranks(cluster, demand.ranks)
         return
     left = total - taken
     if left < 1:
@@ -116,11 +121,11 @@ def _check_separate_gpus(machines: ClusterGpus, demand: GpuDemand) -> None:
             f"engines want {taken} of {total} GPUs ({shown}), which leaves none to train on: "
             "lower `explorer.rollout_model.engine_num` or raise `cluster.gpu_per_node`"
         )
-    _check_ranks(machines, demand.ranks or left)
+    _check_ranks(cluster, demand.ranks or left)
 
 
-def _check_ranks(machines: ClusterGpus, ranks: int) -> None:
-    node = machines.gpus_per_node
+def _check_ranks(cluster: ClusterGpus, ranks: int) -> None:
+    node = cluster.gpus_per_node
     if ranks > node:
         raise UserError(
             f"{ranks} ranks are more than one machine has GPUs (`cluster.gpu_per_node: {node}`), "
@@ -129,8 +134,8 @@ def _check_ranks(machines: ClusterGpus, ranks: int) -> None:
         )
 
 
-def _check_engine(machines: ClusterGpus, engines: EngineGroup) -> None:
-    each, node = engines.gpus_each, machines.gpus_per_node
+def _check_engine(cluster: ClusterGpus, engines: EngineGroup) -> None:
+    each, node = engines.gpus_each, cluster.gpus_per_node
     if each <= node:
         return
     if each % node:
@@ -146,9 +151,9 @@ def _check_engine(machines: ClusterGpus, engines: EngineGroup) -> None:
         )
 
 
-def _check_colocated(machines: ClusterGpus, demand: GpuDemand) -> None:
+def _check_colocated(cluster: ClusterGpus, demand: GpuDemand) -> None:
     fits = (
-        machines.total == 1
+        cluster.total == 1
         and demand.sequence_parallel == 1
         and [(engines.num, engines.gpus_each) for engines in demand.engines] == [(1, 1)]
     )
@@ -216,10 +221,6 @@ def sequence_parallel_of(stage: StagePlan) -> int:
 def _number(keys: Mapping[str, object], key: str, default: int) -> int:
     value = keys.get(key)
     return value if isinstance(value, int) else default
-
-
-RUNS_PER_RUNNER = 64
-"""The default; TRINITY_EXPLORER_RUNS_PER_RUNNER overrides it where the explorer runs."""
 
 
 def max_concurrent_runs(stage: StagePlan) -> int:

@@ -21,6 +21,12 @@ from trinity.sizing.memory import (
 from trinity.sizing.model_shape import ModelShape, count_adapter
 from trinity.sizing.placement import sequence_parallel_of
 
+MOMENTS = {"adam": 2, "sgd": 0}
+"""By type of optimizer."""
+USABLE = 0.8
+"""Share of a GPU: the rest is for the driver, the allocator and fragmentation."""
+_TOKEN_STEP = 256
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidatorSettings:
@@ -62,10 +68,6 @@ def _logits(shape: ModelShape, settings: ValidatorSettings) -> int:
     if settings.is_fused:
         return 20480 * shape.vocabulary
     return (8 if settings.has_entropy else 10) * settings.tokens * shape.vocabulary
-
-
-MOMENTS = {"adam": 2, "sgd": 0}
-"""By type of optimizer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,11 +202,6 @@ def validator_settings(stage: StagePlan) -> ValidatorSettings:
     )
 
 
-USABLE = 0.8
-"""Share of a GPU: the rest is for the driver, the allocator and fragmentation."""
-_STEP = 256
-
-
 def rank_advice(
     stage: StagePlan, shape: ModelShape, critic: ModelShape | None, gpu_bytes: int
 ) -> str:
@@ -213,15 +210,15 @@ def rank_advice(
     training = training_settings_of(stage)
     least = stage.max_model_len * (2 if stage.algorithm.row_schema == "dpo" else 1)
 
-    def needs(candidate: TrainingSettings) -> int:
+    def peak_of(candidate: TrainingSettings) -> int:
         return rank_memory(stage, shape, critic, candidate).total
 
-    for tokens in range(training.tokens // _STEP * _STEP, least - 1, -_STEP):
-        if needs(replace(training, tokens=tokens)) <= limit:
+    for tokens in range(training.tokens // _TOKEN_STEP * _TOKEN_STEP, least - 1, -_TOKEN_STEP):
+        if peak_of(replace(training, tokens=tokens)) <= limit:
             return f"set `trainer.max_token_len_per_gpu: {tokens}`"
     shortest = replace(training, tokens=min(least, training.tokens))
     for ranks in (training.ranks * 2**i for i in range(1, 8)):
-        if needs(replace(shortest, ranks=ranks)) <= limit:
+        if peak_of(replace(shortest, ranks=ranks)) <= limit:
             return (
                 f"train on {ranks} GPUs of one machine (`cluster.gpu_per_node`) with "
                 f"`trainer.max_token_len_per_gpu: {shortest.tokens}`"

@@ -6,6 +6,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 Backend = Literal["nccl", "gloo"]
+MAX_PART_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +41,6 @@ class TransferTimeouts:
         )
 
 
-MAX_PART_SECONDS = 30.0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receivers:
     """An engine's processes that hold weights."""
@@ -68,9 +66,9 @@ class ReceiverSlot:
     """Hex hash that was announced with the version."""
 
 
-def next_slot(seat: ReceiverSlot, by: int) -> ReceiverSlot:
+def next_slot(slot: ReceiverSlot, by: int) -> ReceiverSlot:
     """Returns the next seat, for the next engine of the same explorer."""
-    return replace(seat, first_rank=seat.first_rank + by)
+    return replace(slot, first_rank=slot.first_rank + by)
 
 
 def slot_from_dict(values: dict[str, Any]) -> ReceiverSlot:

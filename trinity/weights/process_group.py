@@ -20,6 +20,7 @@ from trinity.weights.offer import Backend, TransferTimeouts
 T = TypeVar("T")
 LATE_SECONDS = 1.0
 """Grace period, so that a call with a timeout of its own can end by itself."""
+SENDER = 0
 
 
 def run_with_deadline(
@@ -51,9 +52,6 @@ def run_with_deadline(
 def _first_line(error: Exception) -> str:
     """Drops the stack trace that torch appends to its messages."""
     return str(error).partition("\n")[0]
-
-
-SENDER = 0
 
 
 class TransferGroup:

@@ -39,28 +39,28 @@ class WeightsReceiver:
             ...  # the reason not to use these weights
     """
 
-    def __init__(self, seat: ReceiverSlot, *, index: int, device: str) -> None:
-        self._seat = seat
-        self._rank = seat.first_rank + index
-        self._device = device if seat.backend == "nccl" else "cpu"
-        self._store = open_store(seat.address, seat.limits.join_seconds)
+    def __init__(self, slot: ReceiverSlot, *, index: int, device: str) -> None:
+        self._slot = slot
+        self._rank = slot.first_rank + index
+        self._device = device if slot.backend == "nccl" else "cpu"
+        self._store = open_store(slot.address, slot.limits.join_seconds)
         self._digest = WeightsDigest()
         self._is_whole = False
         self.failure = ""
         tensors = run_with_deadline(
-            seat.limits.join_seconds,
+            slot.limits.join_seconds,
             "read the trainer's list of tensors",
-            lambda: self._store.get(tensors_key(seat.group)),
+            lambda: self._store.get(tensors_key(slot.group)),
         )
         self._messages = parse_layout(tensors)
         self._group = TransferGroup(
-            store=open_store(seat.address, seat.limits.join_seconds),
-            name=seat.group,
-            backend=seat.backend,
+            store=open_store(slot.address, slot.limits.join_seconds),
+            name=slot.group,
+            backend=slot.backend,
             rank=self._rank,
-            num_ranks=seat.num_ranks,
-            host=local_address_for(seat.address.rpartition(":")[0]),
-            limits=seat.limits,
+            num_ranks=slot.num_ranks,
+            host=local_address_for(slot.address.rpartition(":")[0]),
+            limits=slot.limits,
         )
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -81,7 +81,7 @@ class WeightsReceiver:
         """Returns the reason not to use the weights; empty if they are the announced ones."""
         if not self.failure and not self._is_whole:
             self.failure = "not all tensors were consumed"
-        if not self.failure and self._digest.digest().hex() != self._seat.weights_sha256:
+        if not self.failure and self._digest.digest().hex() != self._slot.weights_sha256:
             self.failure = "the weights received are not those that were announced: hash differs"
         self._report()
         if self.failure:
@@ -91,7 +91,7 @@ class WeightsReceiver:
         return self.failure
 
     def _received(self) -> Iterator[tuple[TensorInfo, torch.Tensor]]:
-        whole_seconds = self._seat.limits.whole_seconds
+        whole_seconds = self._slot.limits.whole_seconds
         deadline = time.monotonic() + whole_seconds
         for message in self._messages:
             if time.monotonic() > deadline:
@@ -107,4 +107,4 @@ class WeightsReceiver:
         state: Literal["failed", "received"] = "failed" if self.failure else "received"
         report = ReceiverReport(state=state, reason=self.failure[:MAX_REASON])
         with suppress(RuntimeError):
-            self._store.set(report_key(self._seat.group, self._rank), report.model_dump_json())
+            self._store.set(report_key(self._slot.group, self._rank), report.model_dump_json())

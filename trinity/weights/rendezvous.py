@@ -58,13 +58,13 @@ class StoreKeys:
         self.tensors = f"{group}/tensors"
         self._group = group
 
-    def transfer(self, ask: str) -> str:
+    def transfer(self, request: str) -> str:
         """Returns the name of one transfer."""
-        return f"{self._group}/{ask}"
+        return f"{self._group}/{request}"
 
-    def answer(self, ask: str) -> str:
+    def answer(self, request: str) -> str:
         """Returns the key of the answer to a request."""
-        return f"{self.transfer(ask)}/answer"
+        return f"{self.transfer(request)}/answer"
 
 
 def tensors_key(transfer: str) -> str:
@@ -109,13 +109,13 @@ class Rendezvous:
     def next_request(self) -> TransferRequest | None:
         """Returns the next request, in order; None once closed. Call it from one thread only."""
         while (text := self._requests.queue_pop(self.keys.requests)) != CLOSED:
-            if ask := _read(text):
-                return ask
+            if request := _read(text):
+                return request
         return None
 
-    def answer_request(self, ask: TransferRequest, answer: TransferGrant) -> None:
+    def answer_request(self, request: TransferRequest, answer: TransferGrant) -> None:
         """Answers a request."""
-        self._store.set(self.keys.answer(ask.id), answer.model_dump_json())
+        self._store.set(self.keys.answer(request.id), answer.model_dump_json())
 
     def close_requests(self) -> None:
         """Accepts no more requests, and wakes the thread that waits for one."""
@@ -125,8 +125,8 @@ class Rendezvous:
     def refuse_pending(self) -> None:
         """Refuses the requests made before it was closed."""
         while self._store.queue_len(self.keys.requests):
-            if ask := _read(self._store.queue_pop(self.keys.requests)):
-                self.answer_request(ask, TransferGrant(refusal=WITHDRAWN))
+            if request := _read(self._store.queue_pop(self.keys.requests)):
+                self.answer_request(request, TransferGrant(refusal=WITHDRAWN))
 
 
 def _read(text: bytes) -> TransferRequest | None:
@@ -178,23 +178,23 @@ def request_transfer(
     """
     store = open_store(offer.address, limits.join_seconds)
     keys = StoreKeys(offer.group)
-    question = TransferRequest(
+    request = TransferRequest(
         id=secrets.token_hex(8), num_receivers=receivers.count, have_gpu=receivers.have_gpu
     )
 
-    def asked() -> TransferGrant:
+    def send_request() -> TransferGrant:
         if store.check([keys.closed]):
             raise TransferFailed(WITHDRAWN)
-        store.queue_push(keys.requests, question.model_dump_json())
-        store.wait([keys.answer(question.id)], timedelta(seconds=limits.turn_seconds))
-        return TransferGrant.model_validate_json(store.get(keys.answer(question.id)))
+        store.queue_push(keys.requests, request.model_dump_json())
+        store.wait([keys.answer(request.id)], timedelta(seconds=limits.turn_seconds))
+        return TransferGrant.model_validate_json(store.get(keys.answer(request.id)))
 
-    answer = run_with_deadline(limits.turn_seconds, "hear from the trainer", asked)
+    answer = run_with_deadline(limits.turn_seconds, "hear from the trainer", send_request)
     if answer.refusal:
         raise TransferFailed(answer.refusal)
     return ReceiverSlot(
         address=offer.address,
-        group=keys.transfer(question.id),
+        group=keys.transfer(request.id),
         backend=answer.backend,
         num_ranks=answer.num_ranks,
         first_rank=1,

@@ -71,20 +71,20 @@ class WeightsSender:
         self._thread.join(wait_seconds)
 
     def _serve(self, rendezvous: Rendezvous) -> None:
-        while (ask := rendezvous.next_request()) is not None:
+        while (request := rendezvous.next_request()) is not None:
             with self._transfer_lock:
                 if self._is_withdrawn.is_set():
-                    rendezvous.answer_request(ask, TransferGrant(refusal=WITHDRAWN))
+                    rendezvous.answer_request(request, TransferGrant(refusal=WITHDRAWN))
                 else:
-                    self._serve_request(rendezvous, ask)
+                    self._serve_request(rendezvous, request)
         rendezvous.refuse_pending()
         self._tensors = {}
 
-    def _serve_request(self, rendezvous: Rendezvous, ask: TransferRequest) -> None:
+    def _serve_request(self, rendezvous: Rendezvous, request: TransferRequest) -> None:
         started = time.perf_counter()
-        about = {"group": ask.id, "num_receivers": ask.num_receivers}
+        about = {"group": request.id, "num_receivers": request.num_receivers}
         try:
-            self._send(rendezvous, ask)
+            self._send(rendezvous, request)
         except TransferFailed as error:
             logger.warning("weights not sent", extra=about | {"reason": str(error)})
             return
@@ -94,11 +94,11 @@ class WeightsSender:
         seconds = round(time.perf_counter() - started, 3)
         logger.info("weights sent", extra=about | {"seconds": seconds})
 
-    def _send(self, rendezvous: Rendezvous, ask: TransferRequest) -> None:
-        backend, device = _choose_backend(ask)
-        num_ranks = 1 + ask.num_receivers
-        transfer = rendezvous.keys.transfer(ask.id)
-        rendezvous.answer_request(ask, TransferGrant(backend=backend, num_ranks=num_ranks))
+    def _send(self, rendezvous: Rendezvous, request: TransferRequest) -> None:
+        backend, device = _choose_backend(request)
+        num_ranks = 1 + request.num_receivers
+        transfer = rendezvous.keys.transfer(request.id)
+        rendezvous.answer_request(request, TransferGrant(backend=backend, num_ranks=num_ranks))
         group = TransferGroup(
             store=rendezvous.connect(self._limits.join_seconds),
             name=transfer,
@@ -133,8 +133,8 @@ class WeightsSender:
                 raise TransferFailed(f"refused: {report.reason}")
 
 
-def _choose_backend(ask: TransferRequest) -> tuple[Backend, str]:
+def _choose_backend(request: TransferRequest) -> tuple[Backend, str]:
     """Chooses NCCL where both ends have GPUs."""
-    if ask.have_gpu and torch.cuda.is_available() and dist.is_nccl_available():
+    if request.have_gpu and torch.cuda.is_available() and dist.is_nccl_available():
         return "nccl", f"cuda:{torch.cuda.current_device()}"
     return "gloo", "cpu"

@@ -15,7 +15,7 @@ from trinity.algorithm.advantage.needs import Needs, needs_of
 from trinity.algorithm.advantage.samples import Samples
 from trinity.algorithm.priority import PRIORITIES, PRIORITY_PATHS
 from trinity.algorithm.priority.candidate import Candidate
-from trinity.algorithm.priority.computing import compute_priorities
+from trinity.algorithm.priority.evaluation import compute_priorities
 from trinity.config.schema.base import Args
 from trinity.errors import Unavailable, UserError
 from trinity.operators.kinds import KINDS

@@ -204,14 +204,14 @@ def _distribution_outputs(
 
     The entropy discriminator is the policy's mean of S = p (H + log p).
     """
-    figures = {}
+    outputs = {}
     with torch.no_grad():
         if _is_set(micro_batch, "calculate_sum_pi_squared"):
-            figures["sum_pi_squared"] = (2 * all_NCV).exp().sum(-1)
+            outputs["sum_pi_squared"] = (2 * all_NCV).exp().sum(-1)
         if _is_set(micro_batch, "calculate_discriminator"):
             surprise_NCV = entropy_NC[..., None] + all_NCV
-            figures["discriminator"] = ((2 * all_NCV).exp() * surprise_NCV).sum(-1)
-    return figures
+            outputs["discriminator"] = ((2 * all_NCV).exp() * surprise_NCV).sum(-1)
+    return outputs
 
 
 def _as_names(names: str | list[str] | None) -> Names:

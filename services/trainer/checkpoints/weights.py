@@ -28,6 +28,14 @@ logger = logging.getLogger(__name__)
 
 SUFFIXES = frozenset({".json", ".jinja", ".txt", ".model", ".py", ".tiktoken"})
 CHAT_TEMPLATE_NAME = "chat_template.jinja"
+WEIGHTS_NAME = "model.safetensors"
+TEMPORARY_SUFFIX = ".tmp"
+NAME_PATTERN = re.compile(r"[a-z-]+\d+-(\d+)")
+MIN_KEPT_VERSIONS = 2
+NO_PARENT = -1
+"""The parent of a stage's starting weights."""
+WeightTensors = dict[str, torch.Tensor]
+"""Whole weights by their Hugging Face names, in the published dtype."""
 
 
 class ModelFiles:
@@ -77,10 +85,6 @@ def _is_small_file(path: Path) -> bool:
     return path.is_file() and path.suffix in SUFFIXES
 
 
-TEMPORARY_SUFFIX = ".tmp"
-NAME_PATTERN = re.compile(r"[a-z-]+\d+-(\d+)")
-
-
 def remove_leftovers(root: Path, *, kept: set[str], incarnation: int) -> None:
     """Removes what earlier incarnations began and never announced; creates the root if missing."""
     root.mkdir(parents=True, exist_ok=True)
@@ -94,14 +98,6 @@ def _is_leftover(path: Path, incarnation: int) -> bool:
         return True
     match = NAME_PATTERN.fullmatch(path.name)
     return match is not None and int(match[1]) < incarnation
-
-
-WEIGHTS_NAME = "model.safetensors"
-MIN_KEPT_VERSIONS = 2
-NO_PARENT = -1
-"""The parent of a stage's starting weights."""
-WeightTensors = dict[str, torch.Tensor]
-"""Whole weights by their Hugging Face names, in the published dtype."""
 
 
 def weights_hash(tensors: Mapping[str, torch.Tensor]) -> bytes:

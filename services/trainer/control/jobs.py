@@ -26,6 +26,7 @@ LIVE_SECONDS = 10.0
 """A member that is silent for longer counts as gone."""
 TRAINER = synchronizer_pb2.ROLE_TRAINER
 RUNNING = synchronizer_pb2.STAGE_STATE_RUNNING
+BUFFER_SERVICE = "trinity.api.v1.BufferService"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +54,9 @@ class StageWatcher:
 
     `follow` runs as a task; the others read.
 
-        seen = board.update_count
-        if not board.stages_to_train():
-            await board.wait_for_update(seen)
+        seen = watcher.update_count
+        if not watcher.stages_to_train():
+            await watcher.wait_for_update(seen)
     """
 
     def __init__(self, stub: SynchronizerServiceStub, tenant: str = "") -> None:
@@ -216,9 +217,6 @@ def _start_of(experiment: synchronizer_pb2.Experiment, index: int) -> synchroniz
     return synchronizer_pb2.Version()
 
 
-BUFFER_SERVICE = "trinity.api.v1.BufferService"
-
-
 class ReadinessCondition(StrEnum):
     """A condition; the value is the message while it is not met."""
 
@@ -241,49 +239,49 @@ class TrainerReadiness:
     """
 
     def __init__(self, waits: Waits | None = None) -> None:
-        self._missing: set[ReadinessCondition] = set()
+        self._unmet: set[ReadinessCondition] = set()
         self._changed = asyncio.Event()
         self._waits = waits
-        for need in (ReadinessCondition.SYNCHRONIZER, ReadinessCondition.BUFFER):
-            self.set_met(need, is_met=False)
+        for condition in (ReadinessCondition.SYNCHRONIZER, ReadinessCondition.BUFFER):
+            self.set_met(condition, is_met=False)
 
-    def set_met(self, need: ReadinessCondition, *, is_met: bool) -> None:
+    def set_met(self, condition: ReadinessCondition, *, is_met: bool) -> None:
         """Records whether a condition is met."""
-        before = set(self._missing)
+        before = set(self._unmet)
         if is_met:
-            self._missing.discard(need)
+            self._unmet.discard(condition)
         else:
-            self._missing.add(need)
-        if self._missing != before:
+            self._unmet.add(condition)
+        if self._unmet != before:
             self._changed.set()
-            self._show_wait(need, is_met=is_met)
+            self._show_wait(condition, is_met=is_met)
 
-    def mark_met(self, need: ReadinessCondition) -> None:
+    def mark_met(self, condition: ReadinessCondition) -> None:
         """Records that a condition is met."""
-        self.set_met(need, is_met=True)
+        self.set_met(condition, is_met=True)
 
     async def report_to_health(self, health: Health) -> None:
         """Reports every change to the health service, until cancelled."""
         while True:
             self._changed.clear()
-            await health.set_ready(not self._missing, "; ".join(sorted(self._missing)))
+            await health.set_ready(not self._unmet, "; ".join(sorted(self._unmet)))
             await self._changed.wait()
 
-    def _show_wait(self, need: ReadinessCondition, *, is_met: bool) -> None:
+    def _show_wait(self, condition: ReadinessCondition, *, is_met: bool) -> None:
         """Shows the condition as a wait; the ranks that need it have deadlines of their own."""
         if self._waits is None:
             return
         if is_met:
-            self._waits.clear(need.name)
+            self._waits.clear(condition.name)
         else:
-            self._waits.set(need.name, waits_for=WAITS_FOR[need], reason=need.value)
+            self._waits.set(condition.name, waits_for=WAITS_FOR[condition], reason=condition.value)
 
-    async def track_synchronizer(self, board: StageWatcher) -> None:
+    async def track_synchronizer(self, watcher: StageWatcher) -> None:
         """Tracks whether the synchronizer answers, until cancelled."""
         while True:
-            seen = board.update_count
-            self.set_met(ReadinessCondition.SYNCHRONIZER, is_met=board.is_connected)
-            await board.wait_for_update(seen)
+            seen = watcher.update_count
+            self.set_met(ReadinessCondition.SYNCHRONIZER, is_met=watcher.is_connected)
+            await watcher.wait_for_update(seen)
 
     async def track_buffer(self, channel: grpc.aio.Channel) -> None:
         """Tracks whether the buffer reports itself ready, until cancelled."""

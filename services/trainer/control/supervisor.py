@@ -29,6 +29,13 @@ logger = logging.getLogger(__name__)
 
 START_SECONDS = 600.0
 """Least time limit for importing and joining, on slow disks too."""
+SILENCE_WAIT = "silence"
+SHOWN_SILENCE_SECONDS = 2.0
+MIN_LISTEN_SECONDS = 0.1
+"""Least time to listen: what ranks sent while the service was held up counts, however late."""
+RETRY_WAIT = "retry"
+RETRY_SECONDS = 1.0
+STAND_BY_SECONDS = 5.0
 
 
 class Watchdog:
@@ -43,7 +50,7 @@ class Watchdog:
         self._seconds = seconds
         self._first_seconds = max(seconds, START_SECONDS)
         self._started = clock()
-        self._heard: float | None = None
+        self._last_event_at: float | None = None
         self._waits: dict[tuple[int, str], float] = {}
         """The times at which open waits give up, by rank and name."""
 
@@ -63,36 +70,34 @@ class Watchdog:
     @property
     def silent_seconds(self) -> float:
         """Seconds since the last sign of life, or since the start."""
-        return self._clock() - (self._started if self._heard is None else self._heard)
+        return self._clock() - (
+            self._started if self._last_event_at is None else self._last_event_at
+        )
 
     @property
     def limit_seconds(self) -> float:
         """Limit of silence without a reported wait."""
-        return self._first_seconds if self._heard is None else self._seconds
+        return self._first_seconds if self._last_event_at is None else self._seconds
 
-    def record_event(self, heard: RankEvent) -> None:
+    def record_event(self, received: RankEvent) -> None:
         """Records an event of a rank."""
-        self._heard = self._clock()
-        if not isinstance(heard.event, RankWaiting):
+        self._last_event_at = self._clock()
+        if not isinstance(received.event, RankWaiting):
             return
-        place = heard.rank, heard.event.name
-        if not heard.event.waits_for:
+        place = received.rank, received.event.name
+        if not received.event.waits_for:
             self._waits.pop(place, None)
         else:
-            self._waits.setdefault(place, self._heard + (heard.event.deadline_seconds or math.inf))
+            self._waits.setdefault(
+                place, self._last_event_at + (received.event.deadline_seconds or math.inf)
+            )
 
     def remaining_seconds(self) -> float:
         """Returns the seconds until the gang counts as stuck."""
-        if self._heard is None:
+        if self._last_event_at is None:
             return self._started + self._first_seconds - self._clock()
-        excused = max([self._heard, *self._waits.values()])
+        excused = max([self._last_event_at, *self._waits.values()])
         return excused + self._seconds - self._clock()
-
-
-SILENCE = "silence"
-SHOWN_SILENCE_SECONDS = 2.0
-MIN_LISTEN_SECONDS = 0.1
-"""Least time to listen: what ranks sent while the service was held up counts, however late."""
 
 
 class StageOutcome(Enum):
@@ -127,14 +132,14 @@ class StageAttempt:
         *,
         gang: Gang,
         job: TrainingJob,
-        board: StageWatcher,
+        watcher: StageWatcher,
         state: TrainerState,
         stop: asyncio.Event,
         stop_seconds: float,
     ) -> None:
         self._gang = gang
         self._job = job
-        self._board = board
+        self._watcher = watcher
         self._state = state
         self._stop = stop
         self._stop_seconds = stop_seconds
@@ -148,10 +153,10 @@ class StageAttempt:
         self._gang.send_stage(self._job.order)
         num_finished = 0
         while num_finished < self._gang.num_ranks:
-            heard = await self._next_event_or_end(watchdog)
-            match heard:
+            received = await self._next_event_or_end(watchdog)
+            match received:
                 case StageResult():
-                    return heard
+                    return received
                 case RankDied(reason=reason):
                     return StageResult(StageOutcome.DIED, reason)
                 case RankEvent(event=RankStageFailed(reason=reason, can_retry=can_retry)):
@@ -163,7 +168,7 @@ class StageAttempt:
                 case RankEvent(event=RankStageEnded(outcome=outcome, reason=reason)):
                     return StageResult(StageOutcome(outcome), reason)
                 case RankEvent():
-                    self._record_event(heard)
+                    self._record_event(received)
         return StageResult(StageOutcome.FINISHED)
 
     async def _next_event_or_end(self, watchdog: Watchdog) -> RankEvent | RankDied | StageResult:
@@ -175,14 +180,14 @@ class StageAttempt:
             return await self._await_event_or_end(watchdog)
         finally:
             shown.cancel()
-            self._state.clear_wait(SILENCE)
+            self._state.clear_wait(SILENCE_WAIT)
 
     def _show_silence_wait(self, watchdog: Watchdog) -> None:
         """Shows a wait for ranks that have not said what they wait for themselves."""
         if watchdog.has_open_wait:
             return
         self._state.set_wait(
-            SILENCE,
+            SILENCE_WAIT,
             waits_for="ranks",
             reason=f"a sign of life; the last one: {self._state.activity}",
             deadline_seconds=watchdog.limit_seconds,
@@ -191,15 +196,17 @@ class StageAttempt:
 
     async def _await_event_or_end(self, watchdog: Watchdog) -> RankEvent | RankDied | StageResult:
         while not self._stop.is_set():
-            seen = self._board.update_count
-            silence, unwanted = watchdog.remaining_seconds(), self._listen_seconds_left()
-            if unwanted <= 0:
+            seen = self._watcher.update_count
+            silence, listen_seconds = watchdog.remaining_seconds(), self._listen_seconds_left()
+            if listen_seconds <= 0:
                 break
-            heard = await self._await_event(seen, max(min(silence, unwanted), MIN_LISTEN_SECONDS))
-            if isinstance(heard, RankEvent):
-                watchdog.record_event(heard)
-            if heard is not None:
-                return heard
+            received = await self._await_event(
+                seen, max(min(silence, listen_seconds), MIN_LISTEN_SECONDS)
+            )
+            if isinstance(received, RankEvent):
+                watchdog.record_event(received)
+            if received is not None:
+                return received
             if silence <= 0:
                 return StageResult(StageOutcome.DIED, watchdog.timeout_reason)
         return StageResult(StageOutcome.NO_LONGER_NEEDED)
@@ -209,10 +216,10 @@ class StageAttempt:
 
         A stage also leaves the list when its ranks have finished it: they soon report that.
         """
-        if not self._board.is_connected or self._board.is_to_be_trained(self._job.key):
+        if not self._watcher.is_connected or self._watcher.is_to_be_trained(self._job.key):
             self._unneeded_since = None
             return math.inf
-        if self._board.has_later_start(self._job.key):
+        if self._watcher.has_later_start(self._job.key):
             return 0.0
         now = time.monotonic()
         if self._unneeded_since is None:
@@ -221,31 +228,26 @@ class StageAttempt:
 
     async def _await_event(self, seen: int, seconds: float) -> RankEvent | RankDied | None:
         """Returns the gang's next event; None when news, the stop or the time limit come first."""
-        hearing = asyncio.create_task(self._gang.next_event())
+        receiving = asyncio.create_task(self._gang.next_event())
         others: list[asyncio.Task[object]] = [
             asyncio.create_task(self._stop.wait()),
-            asyncio.create_task(self._board.wait_for_update(seen)),
+            asyncio.create_task(self._watcher.wait_for_update(seen)),
         ]
         limit = None if math.isinf(seconds) else seconds
-        await asyncio.wait([hearing, *others], timeout=limit, return_when=FIRST_COMPLETED)
+        await asyncio.wait([receiving, *others], timeout=limit, return_when=FIRST_COMPLETED)
         for other in others:
             other.cancel()
-        if hearing.done():
-            return hearing.result()
-        hearing.cancel()
+        if receiving.done():
+            return receiving.result()
+        receiving.cancel()
         return None
 
-    def _record_event(self, heard: RankEvent) -> None:
+    def _record_event(self, received: RankEvent) -> None:
         """Records waits of all ranks, but activities of the first rank alone."""
-        if isinstance(heard.event, RankWaiting):
-            self._state.record_rank_wait(heard.rank, heard.event)
-        elif isinstance(heard.event, RankActivity) and heard.rank == 0:
-            self.made_progress |= self._state.record_activity(heard.event)
-
-
-RETRY = "retry"
-RETRY_SECONDS = 1.0
-STAND_BY_SECONDS = 5.0
+        if isinstance(received.event, RankWaiting):
+            self._state.record_rank_wait(received.rank, received.event)
+        elif isinstance(received.event, RankActivity) and received.rank == 0:
+            self.made_progress |= self._state.record_activity(received.event)
 
 
 class TrainingSupervisor:
@@ -259,17 +261,17 @@ class TrainingSupervisor:
         self,
         *,
         settings: TrainerSettings,
-        board: StageWatcher,
+        watcher: StageWatcher,
         state: TrainerState,
-        keeper: GangManager,
-        needs: TrainerReadiness,
+        gang_manager: GangManager,
+        readiness: TrainerReadiness,
         stop: asyncio.Event,
     ) -> None:
         self._settings = settings
-        self._board = board
+        self._watcher = watcher
         self._state = state
-        self._keeper = keeper
-        self._needs = needs
+        self._gang_manager = gang_manager
+        self._readiness = readiness
         self._stop = stop
         self._reported: set[StageStartKey] = set()
         """Stages whose end was reported to the synchronizer; its news may not show that yet."""
@@ -281,24 +283,24 @@ class TrainingSupervisor:
             while not self._stop.is_set():
                 await self._work_or_wait()
         finally:
-            await self._keeper.stop()
+            await self._gang_manager.stop()
 
     async def _work_or_wait(self) -> None:
-        seen = self._board.update_count
-        wanted = [key for key in self._board.stages_to_train() if key not in self._reported]
+        seen = self._watcher.update_count
+        wanted = [key for key in self._watcher.stages_to_train() if key not in self._reported]
         ours = [key for key in wanted if key not in self._trained_elsewhere]
         if ours:
             if await self._is_unclaimed(ours[0]):
                 await self._start_stage(ours[0])
             return
-        self._needs.mark_met(ReadinessCondition.GANG)
-        if not self._keeper.has_gang and self._settings.preload_ranks:
-            await self._keeper.gang_with(self._settings.preload_ranks)
+        self._readiness.mark_met(ReadinessCondition.GANG)
+        if not self._gang_manager.has_gang and self._settings.preload_ranks:
+            await self._gang_manager.gang_with(self._settings.preload_ranks)
         if wanted:
             await self._stand_by(wanted, seen)
         else:
             self._state.set_idle()
-            await self._wait_or_stop(self._board.wait_for_update(seen))
+            await self._wait_or_stop(self._watcher.wait_for_update(seen))
 
     async def _is_unclaimed(self, key: StageStartKey) -> bool:
         """Returns True if no other trainer works on it; if that is unknown, incarnations decide."""
@@ -313,13 +315,13 @@ class TrainingSupervisor:
         return False
 
     async def _is_trained_by_another(self, key: StageStartKey) -> bool:
-        return await self._board.is_trained_by_another(
+        return await self._watcher.is_trained_by_another(
             key, trainer_id=self._state.trainer_id, address=self._state.address
         )
 
     async def _start_stage(self, key: StageStartKey) -> None:
         try:
-            job = await self._board.load_job(
+            job = await self._watcher.load_job(
                 key,
                 trainer_id=self._state.trainer_id,
                 buffer=self._settings.buffer,
@@ -334,7 +336,7 @@ class TrainingSupervisor:
         except UserError as error:
             await self._fail(key, f"the trainer cannot begin stage `{key.stage}`: {error}")
             return
-        self._state.clear_wait(RETRY)
+        self._state.clear_wait(RETRY_WAIT)
         end = await self._train(job)
         logger.info(
             "work on a stage ended",
@@ -344,7 +346,9 @@ class TrainingSupervisor:
             self._reported.add(key)
         elif end.outcome is StageOutcome.SUPERSEDED:
             self._trained_elsewhere.add(key)
-        elif end.outcome is not StageOutcome.NO_LONGER_NEEDED and self._board.is_to_be_trained(key):
+        elif end.outcome is not StageOutcome.NO_LONGER_NEEDED and self._watcher.is_to_be_trained(
+            key
+        ):
             await self._fail(key, _failure_reason(key, end))
 
     async def _train(self, job: TrainingJob) -> StageResult:
@@ -352,38 +356,38 @@ class TrainingSupervisor:
         self._state.begin_stage(job.key.experiment_id, job.key.stage)
         starts_without_progress = 0
         while True:
-            self._needs.set_met(ReadinessCondition.GANG, is_met=self._keeper.has_gang)
-            life = StageAttempt(
-                gang=await self._keeper.gang_with(job.num_ranks),
+            self._readiness.set_met(ReadinessCondition.GANG, is_met=self._gang_manager.has_gang)
+            attempt = StageAttempt(
+                gang=await self._gang_manager.gang_with(job.num_ranks),
                 job=job,
-                board=self._board,
+                watcher=self._watcher,
                 state=self._state,
                 stop=self._stop,
                 stop_seconds=self._settings.stop_seconds,
             )
-            self._needs.mark_met(ReadinessCondition.GANG)
+            self._readiness.mark_met(ReadinessCondition.GANG)
             self._state.num_gang_starts += 1
-            end = await life.run_once()
+            end = await attempt.run_once()
             await self._release_ranks(end)
             if end.outcome is not StageOutcome.DIED:
                 return end
             logger.error("the gang died", extra={"reason": end.reason})
-            starts_without_progress = 1 if life.made_progress else starts_without_progress + 1
+            starts_without_progress = 1 if attempt.made_progress else starts_without_progress + 1
             if starts_without_progress > self._settings.max_restarts:
                 return StageResult(StageOutcome.RETRIES_EXHAUSTED, end.reason)
 
     async def _release_ranks(self, end: StageResult) -> None:
         """Kills ranks after anything but a regular end, as they may hang in each other's calls."""
         if end.outcome is StageOutcome.NO_LONGER_NEEDED:
-            await self._keeper.stop()
+            await self._gang_manager.stop()
         elif end.outcome is not StageOutcome.FINISHED:
-            await self._keeper.kill()
+            await self._gang_manager.kill()
         self._state.end_waits()
 
     async def _stand_by(self, keys: list[StageStartKey], seen: int) -> None:
         """Waits until there is news, or another trainer that works on a stage is gone."""
         self._state.set_standby(keys[0].stage)
-        await self._wait_or_stop(self._board.wait_for_update(seen), STAND_BY_SECONDS)
+        await self._wait_or_stop(self._watcher.wait_for_update(seen), STAND_BY_SECONDS)
         for key in keys:
             try:
                 is_trained = await self._is_trained_by_another(key)
@@ -397,21 +401,21 @@ class TrainingSupervisor:
     async def _fail(self, key: StageStartKey, reason: str) -> None:
         """Reports the failure until it is accepted: no other process ends the experiment."""
         logger.error("the stage fails", extra={"reason": reason})
-        while not self._stop.is_set() and self._board.is_to_be_trained(key):
+        while not self._stop.is_set() and self._watcher.is_to_be_trained(key):
             try:
-                await self._board.fail(key, reason)
+                await self._watcher.fail(key, reason)
             except grpc.aio.AioRpcError as error:
                 logger.warning("cannot report the failure", extra={"reason": error.details()})
                 self._show_retry(f"to report that the stage failed: {error.details()}")
                 await self._wait_or_stop(asyncio.sleep(RETRY_SECONDS))
             else:
                 self._reported.add(key)
-                self._state.clear_wait(RETRY)
+                self._state.clear_wait(RETRY_WAIT)
                 return
 
     def _show_retry(self, reason: str) -> None:
         """Shows a wait without a deadline: no other process could do it, so retries never end."""
-        self._state.set_wait(RETRY, waits_for="synchronizer", reason=reason)
+        self._state.set_wait(RETRY_WAIT, waits_for="synchronizer", reason=reason)
 
     async def _wait_or_stop(
         self, awaitable: Coroutine[object, object, object], seconds: float | None = None

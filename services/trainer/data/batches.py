@@ -33,7 +33,7 @@ class BatchSource:
         incarnation: int,
         reader: RowReader,
         fetches_ahead: bool,
-        patience_seconds: float,
+        timeout_seconds: float,
         stop: threading.Event,
         waits: WaitReporter,
     ) -> None:
@@ -41,11 +41,11 @@ class BatchSource:
         self._ranks = ranks
         self._incarnation = incarnation
         self._reader = reader
-        self._patience_seconds = patience_seconds
+        self._timeout_seconds = timeout_seconds
         self._stop = stop
         self._waits = waits
         self._executor = ThreadPoolExecutor(1, "next-batch") if fetches_ahead else None
-        self._next: tuple[int, Future[BatchResult]] | None = None
+        self._prefetched: tuple[int, Future[BatchResult]] | None = None
 
     def next_batch(
         self, step: int, *, is_last: bool, check: Callable[[], None] = lambda: None
@@ -80,7 +80,7 @@ class BatchSource:
             self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _wait_for(self, step: int, check: Callable[[], None]) -> BatchResult:
-        deadline = time.monotonic() + self._patience_seconds
+        deadline = time.monotonic() + self._timeout_seconds
         self._report_wait(f"the batch of train step {step}")
         try:
             while True:
@@ -92,7 +92,7 @@ class BatchSource:
                     return answer
                 if time.monotonic() >= deadline:
                     raise RunFailed(
-                        f"no batch for train step {step} came in {self._patience_seconds:.0f} s "
+                        f"no batch for train step {step} came in {self._timeout_seconds:.0f} s "
                         f"(`max_read_timeout` of the experience buffer)"
                         f"{_missing_rollouts(answer)}: {answer.reason}"
                     )
@@ -105,13 +105,13 @@ class BatchSource:
             WAIT_NAME,
             waits_for="buffer",
             reason=reason,
-            deadline_seconds=self._patience_seconds,
+            deadline_seconds=self._timeout_seconds,
         )
 
     def _request_batch(self, step: int, wait_seconds: float) -> BatchResult:
-        if self._next is not None:
-            ahead, future = self._next
-            self._next = None
+        if self._prefetched is not None:
+            ahead, future = self._prefetched
+            self._prefetched = None
             answer = future.result()
             if ahead == step:
                 return answer
@@ -123,7 +123,7 @@ class BatchSource:
         future = self._executor.submit(
             self._buffer.get_batch, step, self._incarnation, self._reader
         )
-        self._next = (step, future)
+        self._prefetched = (step, future)
 
 
 def _missing_rollouts(answer: BatchResult) -> str:

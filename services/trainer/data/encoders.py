@@ -17,6 +17,10 @@ from trinity.config.schema.data import FormatConfig
 from trinity.errors import UserError
 from trinity.types import JsonObject
 
+MAX_CACHED_TOKENS = 25_000_000
+"""Limits the cache to 125 MB in each rank, masks included."""
+PAIR: tuple[PairSide, PairSide] = ("chosen", "rejected")
+
 
 class Encoder(Protocol):
     """Returns one sequence for a row, or the two of a pair, the chosen one first."""
@@ -203,11 +207,6 @@ def _column(row: JsonObject, key: str, index: int) -> object:
             "correct the row or leave it out"
         )
     return row[key]
-
-
-MAX_CACHED_TOKENS = 25_000_000
-"""Limits the cache to 125 MB in each rank, masks included."""
-PAIR: tuple[PairSide, PairSide] = ("chosen", "rejected")
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ class Actor:
     """
 
     def __init__(self, *, plan: StagePlan, model_directory: Path, calls: WorkerCalls) -> None:
-        self._recipe = LossFunctions.from_plan(plan)
+        self._functions = LossFunctions.from_plan(plan)
         self._max_response_tokens = plan.max_response_tokens
         self._num_passes = plan.config.trainer.ppo_epochs
         self._calls = calls
@@ -114,7 +114,7 @@ class Actor:
         """Adds up the gradients of all micro-batches, then takes one optimizer step."""
         started = time.perf_counter()
         loss = self._loss_of(prepared, kl_coef)
-        outputs = EngineOutputs(entropy_gradient=self._recipe.entropy_loss is not None)
+        outputs = EngineOutputs(entropy_gradient=self._functions.entropy_loss is not None)
         matrices = _matrices(prepared)
         for part in self._calls.add_gradients(self.worker, loss, prepared, matrices, outputs):
             if gatherer is None:
@@ -145,7 +145,7 @@ class Actor:
 
     def _loss_of(self, prepared: PreparedBatch, kl_coef: float) -> BatchLoss:
         return BatchLoss(
-            self._recipe,
+            self._functions,
             prepared.totals(prepared.mask_BT, self._max_response_tokens),
             step=prepared.batch.step,
             kl_coef=kl_coef,

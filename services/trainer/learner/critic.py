@@ -13,7 +13,7 @@ from services.trainer.learner.prepared_batch import CriticTargets, PreparedBatch
 from services.trainer.learner.resume_source import load_former_run
 from services.trainer.learner.verl_calls import EngineOutputs, Matrix, WorkerCalls, output_columns
 from trinity.algorithm.aggregation import BatchTotals
-from trinity.algorithm.policy_loss.shares import loss_contribution, metric_contributions
+from trinity.algorithm.policy_loss.contributions import loss_contribution, metric_contributions
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix
 from trinity.algorithm.value_loss import ValueInputs, value_loss
 from trinity.config.plan.stage_plan import StagePlan
@@ -49,8 +49,8 @@ class ValueLoss:
         rows_N1 = data["row_weights"][:, None]
         share = loss_contribution(value, inputs, self._totals, self._config.loss_agg_mode, rows_N1)
         self.sums.add_share(value.name, share)
-        for name, figure in metric_contributions(value, inputs, self._totals).items():
-            self.sums.add_share(name, figure)
+        for name, contribution in metric_contributions(value, inputs, self._totals).items():
+            self.sums.add_share(name, contribution)
         return share * self._num_ranks, {}
 
 

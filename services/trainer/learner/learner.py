@@ -60,7 +60,7 @@ def off_policy_gap_metrics(
 
     logprobs_NT, rollout_NT = seen["logprobs"][numbers], prepared.rollout_logprobs_BT[numbers]
     clipped_NT = of_rollouts(seen.get("clipped"))
-    figures = off_policy_metrics(
+    metrics = off_policy_metrics(
         logprobs_BT=logprobs_NT,
         rollout_logprobs_BT=rollout_NT,
         mask_BT=given_NT,
@@ -74,7 +74,7 @@ def off_policy_gap_metrics(
     return {
         "actor/rollout_logprob_diff": float(gaps.mean()),
         "actor/rollout_logprob_diff_max": float(gaps.max()),
-        **figures,
+        **metrics,
     }
 
 
@@ -94,7 +94,7 @@ class Learner:
         ranks: Ranks,
         critic_directory: Path | None = None,
         former: StartCheckpoint | None = None,
-        on_part: Callable[[], None] = lambda: None,
+        on_micro_batch: Callable[[], None] = lambda: None,
     ) -> None:
         """Loads the models; without its own model the critic starts from the actor's.
 
@@ -103,7 +103,7 @@ class Learner:
         seed_everything(plan.config.seed)
         self._has_rollout = plan.has_rollouts
         self._critic_warmup = plan.config.trainer.critic_warmup if plan.needs_critic else 0
-        self._control = KlCoefficients.from_plan(plan)
+        self._kl_coefficients = KlCoefficients.from_plan(plan)
         self._ranks = ranks
         splitter = MicroBatchSplitter(
             ranks=ranks,
@@ -116,7 +116,7 @@ class Learner:
             policy_directory=_whole_policy(former) or model_directory,
             critic_directory=critic_directory or model_directory,
             calls=WorkerCalls(
-                splitter=splitter, packed=uses_packed_rows(plan), on_micro_batch=on_part
+                splitter=splitter, packed=uses_packed_rows(plan), on_micro_batch=on_micro_batch
             ),
         )
         self._preparation = BatchPreparation(plan=plan, roles=self._roles)
@@ -132,14 +132,16 @@ class Learner:
         self, batch: TrainBatch, learning_rate: float, critic_learning_rate: float = 0.0
     ) -> StepOutcome:
         """Prepares the batch, updates the critic, then the actor unless the critic warms up."""
-        prepared = self._preparation.prepare_batch(batch, kl_coef=self._control.penalty.coef)
+        prepared = self._preparation.prepare_batch(
+            batch, kl_coef=self._kl_coefficients.penalty.coef
+        )
         metrics = dict(prepared.metrics)
         if self._roles.critic is not None and prepared.critic is not None:
             metrics |= self._roles.critic.update(prepared, prepared.critic, critic_learning_rate)
         update = None
         if batch.step > self._critic_warmup:
             update = self._roles.actor.update(
-                prepared, learning_rate=learning_rate, kl_coef=self._control.loss.coef
+                prepared, learning_rate=learning_rate, kl_coef=self._kl_coefficients.loss.coef
             )
             metrics |= update.metrics
         metrics |= self._observe_kl(prepared, metrics.get("actor/kl"))
@@ -162,14 +164,14 @@ class Learner:
         if self._roles.critic is not None:
             self._roles.critic.save(directory, step)
         if self._ranks.is_first:
-            self._control.save(directory)
+            self._kl_coefficients.save(directory)
 
     def load(self, directory: Path) -> None:
         """Reads what `save` wrote; call it only for a directory whose manifest was verified."""
         self._roles.actor.load(directory)
         if self._roles.critic is not None:
             self._roles.critic.load(directory)
-        self._control = self._control.load(directory)
+        self._kl_coefficients = self._kl_coefficients.load(directory)
 
     def _load_former_run(self, former: StartCheckpoint) -> None:
         self._roles.actor.load_former_run(former.policy)
@@ -178,8 +180,8 @@ class Learner:
 
     def _observe_kl(self, prepared: PreparedBatch, kl_in_loss: float | None) -> Metrics:
         """Updates the coefficients from the step's divergences; returns the coefficient it used."""
-        used = {} if kl_in_loss is None else {"actor/kl_coef": self._control.loss.coef}
-        self._control = self._control.after_step(
+        used = {} if kl_in_loss is None else {"actor/kl_coef": self._kl_coefficients.loss.coef}
+        self._kl_coefficients = self._kl_coefficients.after_step(
             penalised=prepared.kl, in_loss=kl_in_loss, num_rows=len(prepared.rows)
         )
         return used

@@ -17,9 +17,9 @@ from trinity.algorithm.entropy import ENTROPY_LOSSES
 from trinity.algorithm.entropy.inputs import EntropyInputs
 from trinity.algorithm.kl.estimators import KL_ESTIMATORS, KlEstimator
 from trinity.algorithm.policy_loss import POLICY_LOSSES
+from trinity.algorithm.policy_loss.contributions import loss_contribution, metric_contributions
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
-from trinity.algorithm.policy_loss.shares import loss_contribution, metric_contributions
-from trinity.algorithm.policy_loss.trial import validate_policy_loss
+from trinity.algorithm.policy_loss.validation import validate_policy_loss
 from trinity.config.plan.stage_plan import StagePlan
 
 CLIP_FRACTION_METRIC = "pg_clipfrac"
@@ -63,7 +63,7 @@ class BatchLoss:
 
     Gradients of all calls and ranks add up to the gradient of the whole batch.
 
-        loss = BatchLoss(recipe, totals, step=7, kl_coef=0.1, num_ranks=2)
+        loss = BatchLoss(functions, totals, step=7, kl_coef=0.1, num_ranks=2)
         worker.set_loss_fn(loss)
         worker.forward_backward(part)       # once per micro-batch
         loss.seen["logprobs"]               # of the last micro-batch
@@ -72,14 +72,14 @@ class BatchLoss:
 
     def __init__(
         self,
-        recipe: LossFunctions,
+        functions: LossFunctions,
         totals: BatchTotals,
         *,
         step: int,
         kl_coef: float,
         num_ranks: int,
     ) -> None:
-        self._recipe = recipe
+        self._functions = functions
         self._totals = totals
         self._step = step
         self._kl_coef = kl_coef
@@ -95,7 +95,7 @@ class BatchLoss:
         """Computes the loss for verl's engine; the scale undoes gradient averaging over ranks."""
         del dp_group
         inputs = self._inputs(model_output, data)
-        policy = self._recipe.policy_loss(inputs)
+        policy = self._functions.policy_loss(inputs)
         self.seen = {"logprobs": inputs.logprobs_BT.detach()}
         rows_N1 = data["row_weights"][:, None]
         corrections_NC = data.get("corrections", None)
@@ -124,10 +124,10 @@ class BatchLoss:
 
     def _divergence(self, inputs: PolicyInputs, rows_N1: torch.Tensor) -> torch.Tensor:
         """Returns the aggregated, weighted term; the metric `kl` is the plain mean per token."""
-        if self._recipe.kl is None:
+        if self._functions.kl is None:
             return torch.zeros(())
         assert inputs.reference_logprobs_BT is not None
-        kl_NC = self._recipe.kl(
+        kl_NC = self._functions.kl(
             inputs.logprobs_BT, inputs.reference_logprobs_BT, inputs.old_logprobs_BT
         )
         measured_NC = torch.where(inputs.mask_BT, kl_NC.detach(), 0.0).double()
@@ -147,12 +147,12 @@ class BatchLoss:
         entropy_NC = torch.where(inputs.mask_BT, output_columns(model_output["entropy"], data), 0.0)
         self.seen["entropies"] = entropy_NC.detach()
         self.sums.add_share("entropy", entropy_NC.sum() / max(self._totals.num_tokens, 1))
-        if self._recipe.entropy_loss is None:
+        if self._functions.entropy_loss is None:
             return torch.zeros(())
         entropy = EntropyInputs(
             entropy_BT=entropy_NC, mask_BT=inputs.mask_BT, is_expert_B=inputs.is_expert_B
         )
-        return self._add(self._recipe.entropy_loss(entropy), inputs, rows_N1)
+        return self._add(self._functions.entropy_loss(entropy), inputs, rows_N1)
 
     def _observe(self, policy: PolicyLoss, inputs: PolicyInputs) -> None:
         for name, value in metric_contributions(policy, inputs, self._totals).items():
@@ -162,6 +162,6 @@ class BatchLoss:
             self.seen["clipped"] = clipped.detach()
 
     def _add(self, part: PolicyLoss, inputs: PolicyInputs, factors: torch.Tensor) -> torch.Tensor:
-        share = loss_contribution(part, inputs, self._totals, self._recipe.agg_mode, factors)
+        share = loss_contribution(part, inputs, self._totals, self._functions.agg_mode, factors)
         self.sums.add_share(part.name, share)
         return share

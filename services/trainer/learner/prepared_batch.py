@@ -20,6 +20,7 @@ RowUnit = Sequence[int]
 
 
 T = TypeVar("T", bound=np.generic)
+BoolVector = npt.NDArray[np.bool_]
 
 
 class ResponseLayout:
@@ -98,9 +99,6 @@ class ResponseLayout:
             columns_C < begins_N1 + self.lengths_B[numbers][:, None]
         )
         return is_token_NC
-
-
-BoolVector = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

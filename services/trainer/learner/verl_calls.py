@@ -23,6 +23,17 @@ PAD = 0
 """Any token does: it is never attended to."""
 
 Matrix = npt.NDArray[np.bool_] | npt.NDArray[np.float64]
+OUTPUT_NAMES = {
+    "logprobs": "log_probs",
+    "entropies": "entropy",
+    "collision": "sum_pi_squared",
+    "discriminator": "discriminator",
+    "values": "values",
+}
+"""The engines' names of our outputs."""
+LossFn = Callable[
+    [dict[str, torch.Tensor], TensorDict, object], tuple[torch.Tensor, dict[str, float]]
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,20 +135,6 @@ def response_columns(values: torch.Tensor, first: int, num_columns: int) -> torc
         return values
     predicted_NL = values.to_padded_tensor(0.0)
     return predicted_NL[:, first - 1 : first - 1 + num_columns]
-
-
-OUTPUT_NAMES = {
-    "logprobs": "log_probs",
-    "entropies": "entropy",
-    "collision": "sum_pi_squared",
-    "discriminator": "discriminator",
-    "values": "values",
-}
-"""The engines' names of our outputs."""
-
-LossFn = Callable[
-    [dict[str, torch.Tensor], TensorDict, object], tuple[torch.Tensor, dict[str, float]]
-]
 
 
 class OutputRecorder:

@@ -64,12 +64,12 @@ class AnomalyChecks:
 
     def _is_spike(self, name: str, value: float) -> bool:
         history = self._history[name]
-        usual = statistics.median(map(abs, history)) if len(history) >= MIN_MEDIAN_STEPS else None
+        median = statistics.median(map(abs, history)) if len(history) >= MIN_MEDIAN_STEPS else None
         if math.isfinite(value):
             history.append(value)
-        if usual is None:
+        if median is None:
             return not math.isfinite(value)
-        return not abs(value) <= max(SPIKE_FACTOR * usual, SMALLEST_SPIKE)
+        return not abs(value) <= max(SPIKE_FACTOR * median, SMALLEST_SPIKE)
 
 
 def _has_equal_rewards(batch: TrainBatch) -> bool:

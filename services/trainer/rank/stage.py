@@ -42,6 +42,8 @@ from trinity.weights.offer import TransferTimeouts
 
 logger = logging.getLogger(__name__)
 
+MODEL_FILE_PATTERNS = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.py")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointEvaluation:
@@ -90,9 +92,6 @@ class CheckpointEvaluation:
                 f"ranks, there are {self.ranks.num_ranks}: give "
                 f"`trainer.rank_num: {manifest.num_ranks}`"
             )
-
-
-WANTED_FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.py")
 
 
 def starting_directory(
@@ -148,7 +147,7 @@ def _download(path: str, waits: WaitReporter) -> Path:
 
     waits.set("model", waits_for="the model hub", reason=f"{path} is being fetched")
     try:
-        return Path(snapshot_download(path, allow_patterns=list(WANTED_FILES)))
+        return Path(snapshot_download(path, allow_patterns=list(MODEL_FILE_PATTERNS)))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise UserError(
             f"`model.model_path: {path}` is neither a directory nor a model on the hub: "
@@ -235,10 +234,10 @@ class RankStageSetup:
         synchronizer_channel = stack.enter_context(open_sync_channel(order.synchronizer_address))
         link.close_channels_on_stop([buffer_channel, synchronizer_channel])
         self._buffer = TrainerBufferClient(
-            channel=buffer_channel, key=key, patience=self._patience("buffer")
+            channel=buffer_channel, key=key, retry=self._retry("buffer")
         )
         self._synchronizer = TrainerSynchronizerClient(
-            channel=synchronizer_channel, key=key, patience=self._patience("synchronizer")
+            channel=synchronizer_channel, key=key, retry=self._retry("synchronizer")
         )
 
     def run_order(self) -> RankStageEnded:
@@ -298,7 +297,7 @@ class RankStageSetup:
         )
         return TrainingLoop(parts).train_to_end()
 
-    def _patience(self, peer: str) -> RpcRetry:
+    def _retry(self, peer: str) -> RpcRetry:
         return RpcRetry(
             peer=peer,
             seconds=self._plan.config.synchronizer.sync_timeout,
@@ -352,7 +351,7 @@ class RankStageSetup:
             incarnation=life.number,
             reader=reader,
             fetches_ahead=not self._plan.needs_rollout,
-            patience_seconds=self._plan.experience_buffer.max_read_timeout,
+            timeout_seconds=self._plan.experience_buffer.max_read_timeout,
             stop=self._link.stop,
             waits=self._link.waits,
         )

@@ -89,7 +89,7 @@ def verls_passes(learner: "Learner", model_batch: PreparedBatch) -> None:
 
     actor = learner._roles.actor
     loss = BatchLoss(
-        actor._recipe,
+        actor._functions,
         model_batch.totals(model_batch.mask_BT, 16),
         step=1,
         kl_coef=0.0,

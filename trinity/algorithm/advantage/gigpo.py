@@ -58,20 +58,24 @@ def gigpo(
     runs = samples.chosen(samples.is_last_step)
     totals_R = sums_by(samples.run_numbers, rewards_N, len(runs.rewards))
     means_G = runs.group_baselines(totals_R)
-    whole_N = _normalized_in_groups(runs, totals_R, fnorm, epsilon)[samples.run_numbers]
+    episode_advantages_N = _normalized_in_groups(runs, totals_R, fnorm, epsilon)[
+        samples.run_numbers
+    ]
     returns_N = _discounted_returns(samples, rewards_N, gamma)
     anchors = replace(samples, groups=_state_groups(samples.states))
     is_shared_N = anchors.group_sizes[anchors.groups] > 1
-    single_N = np.where(is_shared_N, _normalized_in_groups(anchors, returns_N, fnorm, epsilon), 0.0)
+    step_advantages_N = np.where(
+        is_shared_N, _normalized_in_groups(anchors, returns_N, fnorm, epsilon), 0.0
+    )
     deviations_G = runs.group_deviations(totals_R)
     advantages = Advantages(
-        whole_N + omega * single_N,
+        episode_advantages_N + omega * step_advantages_N,
         metrics={
             "gigpo/episode_reward_mean": means_G,
             "gigpo/episode_reward_std": deviations_G,
             "gigpo/anchor_group_hit_ratio": samples.group_means(is_shared_N.astype(np.float64)),
-            "gigpo/mean_abs_A_E": samples.group_means(np.abs(whole_N)),
-            "gigpo/mean_abs_A_S": samples.group_means(np.abs(single_N)),
+            "gigpo/mean_abs_A_E": samples.group_means(np.abs(episode_advantages_N)),
+            "gigpo/mean_abs_A_S": samples.group_means(np.abs(step_advantages_N)),
         },
     )
     return filter_low_std_groups(

@@ -6,11 +6,11 @@ from typing import Literal
 
 import torch
 
+from trinity.algorithm.policy_loss.contributions import mix_losses
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
 from trinity.algorithm.policy_loss.ppo import ppo
 from trinity.algorithm.policy_loss.sft import sft
 from trinity.algorithm.policy_loss.sft_phi import sft_phi
-from trinity.algorithm.policy_loss.shares import mix_losses
 
 
 def mix_chord(

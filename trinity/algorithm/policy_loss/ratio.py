@@ -5,6 +5,7 @@ import torch
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
 
 LARGEST_LOG_RATIO = 20.0
+LARGEST_SEQUENCE_LOG_RATIO = 10.0
 
 
 def log_ratio(inputs: PolicyInputs) -> torch.Tensor:
@@ -22,9 +23,6 @@ def row_means(values_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
 def clip_bounds(clip_range: float, low: float | None, high: float | None) -> tuple[float, float]:
     """Returns the two clip ranges; each defaults to `clip_range`."""
     return clip_range if low is None else low, clip_range if high is None else high
-
-
-LARGEST_SEQUENCE_LOG_RATIO = 10.0
 
 
 def mean_log_ratio(inputs: PolicyInputs) -> torch.Tensor:

@@ -126,12 +126,12 @@ def _low(bounds: RatioBounds) -> float:
     return 1.0 / bounds.upper if bounds.lower is None else bounds.lower
 
 
-ESTIMATES: Mapping[str, Callable[[FloatMatrix], FloatMatrix]] = {
+DIVERGENCE_ESTIMATES: Mapping[str, Callable[[FloatMatrix], FloatMatrix]] = {
     "k1": lambda log_ratio: -log_ratio,
     "k2": lambda log_ratio: 0.5 * np.square(log_ratio),
     "k3": lambda log_ratio: np.exp(log_ratio) - 1.0 - log_ratio,
 }
-TOGETHER: Mapping[str, Callable[[FloatMatrix, BoolMatrix], FloatVector]] = {
+ROW_AGGREGATIONS: Mapping[str, Callable[[FloatMatrix, BoolMatrix], FloatVector]] = {
     "seq_sum": lambda values_BT, mask_BT: masked(values_BT, mask_BT).sum(-1),
     "seq_mean": row_means,
     "seq_max": lambda values_BT, mask_BT: np.where(
@@ -147,9 +147,9 @@ def reject(
     rejected_BT = np.zeros_like(mask_BT)
     metrics: dict[str, float] = {}
     for option, limits in bounds.items():
-        by_option_BT, figures = _rejected_by(option, limits, clamped(log_ratio_BT), mask_BT)
+        by_option_BT, option_metrics = _rejected_by(option, limits, clamped(log_ratio_BT), mask_BT)
         rejected_BT |= by_option_BT
-        metrics |= with_prefix(f"rollout_rs_{option}_", figures)
+        metrics |= with_prefix(f"rollout_rs_{option}_", option_metrics)
     if bounds:
         metrics |= with_prefix("rollout_rs_", _fractions(rejected_BT, mask_BT))
     return rejected_BT, metrics
@@ -161,10 +161,10 @@ def _rejected_by(
     level, _, estimate = option.rpartition("_")
     if estimate == "k1":
         limits = limits.log
-    values_BT = ESTIMATES[estimate](log_ratio_BT)
+    values_BT = DIVERGENCE_ESTIMATES[estimate](log_ratio_BT)
     by_row = level != "token"
     if by_row:
-        values_B = TOGETHER[level](values_BT, mask_BT)
+        values_B = ROW_AGGREGATIONS[level](values_BT, mask_BT)
         values_BT = broadcast_rows(values_B, mask_BT)
     else:
         values_B = row_means(values_BT, mask_BT)
@@ -202,14 +202,14 @@ def _rejection_metrics(
 
 
 def _rejected_row_metrics(values_R: FloatVector, limits: RatioBounds) -> dict[str, float]:
-    figures = {
+    option_metrics = {
         **row_metrics(values_R),
         "max_deviation": float(np.abs(values_R).max()),
         "fraction_high": float((values_R > limits.upper).mean()),
     }
     if limits.lower is not None:
-        figures["fraction_low"] = float((values_R < limits.lower).mean())
-    return figures
+        option_metrics["fraction_low"] = float((values_R < limits.lower).mean())
+    return option_metrics
 
 
 def _below(values: FloatMatrix, limits: RatioBounds) -> BoolMatrix:
@@ -256,16 +256,16 @@ def correct_rollout(
     weights_BT = None
     bounds = settings.weight_bounds()
     if bounds is not None:
-        weights_BT, figures = importance_weights(
+        weights_BT, option_metrics = importance_weights(
             log_ratio_BT,
             mask_BT,
             bounds,
             by_row=settings.rollout_is == "sequence",
             normalize=settings.rollout_is_batch_normalize,
         )
-        metrics |= figures
-    rejected_BT, figures = reject(log_ratio_BT, mask_BT, settings.rejection_bounds())
-    metrics |= figures
+        metrics |= option_metrics
+    rejected_BT, option_metrics = reject(log_ratio_BT, mask_BT, settings.rejection_bounds())
+    metrics |= option_metrics
     metrics |= divergence_metrics(proximal_logprobs_BT, rollout_logprobs_BT, mask_BT)
     return CorrectionResult(
         weights_BT=weights_BT,

@@ -14,6 +14,10 @@ from trinity.algorithm.token_advantage.token_batch import (
 
 LARGEST_LOG_RATIO = 20.0
 """Logarithms are clamped to this before they are exponentiated."""
+PERCENTILES = (1, 10, 50, 90, 99)
+LAG_STARTS = (0, 1, 2, 3, 4, 8, 16)
+"""Each bucket covers the lags from one start up to the next; the last is open-ended."""
+LAG_NAMES = ("0", "1", "2", "3", "4_7", "8_15", "16_up")
 
 
 def clamped(log_ratio: FloatMatrix) -> FloatMatrix:
@@ -46,9 +50,9 @@ def row_metrics(values_R: FloatVector) -> dict[str, float]:
     }
 
 
-def with_prefix(prefix: str, figures: dict[str, float]) -> dict[str, float]:
+def with_prefix(prefix: str, option_metrics: dict[str, float]) -> dict[str, float]:
     """Adds a prefix to each name."""
-    return {f"{prefix}{name}": value for name, value in figures.items()}
+    return {f"{prefix}{name}": value for name, value in option_metrics.items()}
 
 
 def divergence_metrics(
@@ -88,12 +92,6 @@ def _perplexities(
     }
 
 
-PERCENTILES = (1, 10, 50, 90, 99)
-LAG_STARTS = (0, 1, 2, 3, 4, 8, 16)
-"""Each bucket covers the lags from one start up to the next; the last is open-ended."""
-LAG_NAMES = ("0", "1", "2", "3", "4_7", "8_15", "16_up")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tokens:
     """The tokens that count, flattened, [N]."""
@@ -105,11 +103,11 @@ class _Tokens:
     dropped: BoolMatrix | None
     lags: IntVector | None
 
-    def figures(self, chosen: BoolMatrix) -> dict[str, float]:
+    def option_metrics(self, chosen: BoolMatrix) -> dict[str, float]:
         """Returns metrics of the selected tokens, of which there must be at least one."""
         log_ratios = self.log_ratios[chosen]
         ratios = np.exp(clamped(log_ratios))
-        figures = {
+        option_metrics = {
             "tokens": float(len(ratios)),
             **with_prefix("ratio/", _ratio_figures(ratios)),
             "effective_sample_size": _effective_share(self.weights[chosen]),
@@ -118,12 +116,12 @@ class _Tokens:
             "logprob_gap/max": float(np.abs(log_ratios).max()),
         }
         if self.clipped is not None:
-            figures["clip_fraction"] = float(self.clipped[chosen].mean())
+            option_metrics["clip_fraction"] = float(self.clipped[chosen].mean())
         if self.dropped is not None:
-            figures["mask_fraction"] = float(self.dropped[chosen].mean())
+            option_metrics["mask_fraction"] = float(self.dropped[chosen].mean())
         if self.entropies is not None:
-            figures["entropy"] = float(self.entropies[chosen].mean())
-        return figures
+            option_metrics["entropy"] = float(self.entropies[chosen].mean())
+        return option_metrics
 
 
 def off_policy_metrics(
@@ -155,7 +153,7 @@ def off_policy_metrics(
         dropped=None if kept_BT is None else ~kept_BT[mask_BT],
         lags=None if lags_B is None else np.repeat(lags_B, mask_BT.sum(-1)),
     )
-    metrics = with_prefix("off_policy/", tokens.figures(np.ones(len(log_ratios), np.bool_)))
+    metrics = with_prefix("off_policy/", tokens.option_metrics(np.ones(len(log_ratios), np.bool_)))
     return metrics | _by_lag(tokens)
 
 
@@ -167,7 +165,7 @@ def _by_lag(tokens: _Tokens) -> dict[str, float]:
     metrics: dict[str, float] = {}
     for bucket in np.unique(buckets):
         prefix = f"off_policy/lag_{LAG_NAMES[bucket]}/"
-        metrics |= with_prefix(prefix, tokens.figures(buckets == bucket))
+        metrics |= with_prefix(prefix, tokens.option_metrics(buckets == bucket))
     return metrics
 
 

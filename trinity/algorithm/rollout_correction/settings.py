@@ -23,6 +23,7 @@ REJECTIONS = (
 """The statistics for rejection: an aggregation over a row's tokens, and an estimate of the
 divergence, k1 = -log r, k2 = log(r)^2 / 2, k3 = r - 1 - log r."""
 _SECTION = "algorithm.rollout_correction"
+PresetName = Literal["tis", "seq_tis", "icepop", "decoupled_ppo", "seq_mis", "geo_rs", "k3_rs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +133,6 @@ class CorrectionSettings:
         if self.rollout_rs == "none":
             return {}
         return rejection_bounds(self.rollout_rs, self.rollout_rs_threshold)
-
-
-PresetName = Literal["tis", "seq_tis", "icepop", "decoupled_ppo", "seq_mis", "geo_rs", "k3_rs"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

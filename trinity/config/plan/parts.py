@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 from trinity.algorithm.algorithm_type import RowSchema
 from trinity.algorithm.rollout_correction.settings import CorrectionSettings
 from trinity.algorithm.sample_strategy import SAMPLE_STRATEGIES, SampleStrategy
-from trinity.algorithm.token_choice import TOKEN_SELECTIONS
+from trinity.algorithm.token_selection import TOKEN_SELECTIONS
 from trinity.config.schema.algorithm import EntropyLossFn, KlFn, LossAggMode
 from trinity.config.schema.base import Args
 from trinity.config.schema.choices import DifficultyConfig

@@ -7,7 +7,7 @@ from tests.unit.algorithm.policy_loss.batches import MODES, random_inputs, total
 from trinity.algorithm.aggregation import LossAggMode
 from trinity.algorithm.entropy import ENTROPY_LOSSES
 from trinity.algorithm.entropy.inputs import EntropyInputs
-from trinity.algorithm.policy_loss.shares import loss_contribution
+from trinity.algorithm.policy_loss.contributions import loss_contribution
 
 BATCH = random_inputs(3, with_experts=True)
 ENTROPY_BT = torch.rand(BATCH.mask_BT.shape, generator=torch.Generator().manual_seed(1)).double()

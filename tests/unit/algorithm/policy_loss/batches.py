@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from trinity.algorithm.aggregation import BatchTotals, LossAggMode
+from trinity.algorithm.policy_loss.contributions import loss_contribution, metric_contributions
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
-from trinity.algorithm.policy_loss.shares import loss_contribution, metric_contributions
 
 MODES: tuple[LossAggMode, ...] = (
     "token-mean",

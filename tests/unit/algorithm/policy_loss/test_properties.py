@@ -20,9 +20,9 @@ from tests.unit.algorithm.policy_loss.batches import (
 from tests.unit.algorithm.policy_loss.cutting import outcome_in_parts, random_cut
 from tests.unit.algorithm.policy_loss.variants import POLICY_GRADIENTS, VARIANTS
 from trinity.algorithm.aggregation import LossAggMode
+from trinity.algorithm.policy_loss.contributions import loss_contribution, metric_contributions
 from trinity.algorithm.policy_loss.dpo import dpo
 from trinity.algorithm.policy_loss.inputs import PolicyInputs
-from trinity.algorithm.policy_loss.shares import loss_contribution, metric_contributions
 
 SEEDS = st.integers(0, 2**32 - 1)
 ROUNDING = 1e-13

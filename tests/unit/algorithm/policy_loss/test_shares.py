@@ -9,9 +9,9 @@ import torch
 from tests.unit.algorithm.policy_loss.batches import MODES, outcome, random_inputs
 from tests.unit.algorithm.policy_loss.verl_losses import core_algos
 from trinity.algorithm.aggregation import BatchTotals, LossAggMode, token_weights
+from trinity.algorithm.policy_loss.contributions import loss_contribution, metric_contributions
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
 from trinity.algorithm.policy_loss.ppo import ppo
-from trinity.algorithm.policy_loss.shares import loss_contribution, metric_contributions
 
 MASK = torch.tensor([[True, True, True], [True, False, False], [False, False, False]])
 TOTALS = BatchTotals(num_tokens=4, num_sequences=2, max_response_tokens=10)

@@ -7,7 +7,7 @@ import torch
 
 from trinity.algorithm.policy_loss import POLICY_LOSSES
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
-from trinity.algorithm.policy_loss.trial import validate_policy_loss
+from trinity.algorithm.policy_loss.validation import validate_policy_loss
 from trinity.errors import UserError
 
 

@@ -8,7 +8,7 @@ import torch
 from tests.unit.algorithm.policy_loss.batches import MODES, random_inputs, totals_of
 from tests.unit.algorithm.policy_loss.verl_losses import core_algos
 from trinity.algorithm.aggregation import LossAggMode
-from trinity.algorithm.policy_loss.shares import loss_contribution, metric_contributions
+from trinity.algorithm.policy_loss.contributions import loss_contribution, metric_contributions
 from trinity.algorithm.value_loss import ValueInputs, value_loss
 
 

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.algorithm.policy_loss.batches import AGES, Age
-from tests.unit.algorithm.token_choice.batches import random_choice_batch
+from tests.unit.algorithm.token_selection.batches import random_choice_batch
 from trinity.algorithm.policy_loss import POLICY_LOSSES
-from trinity.algorithm.token_choice import TOKEN_SELECTIONS
-from trinity.algorithm.token_choice.choice_batch import SelectionBatch
+from trinity.algorithm.token_selection import TOKEN_SELECTIONS
+from trinity.algorithm.token_selection.selection_batch import SelectionBatch
 
 NAMES = TOKEN_SELECTIONS.names()
 SHARE = 0.1

@@ -3,7 +3,7 @@
 import numpy as np
 
 from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatVector
-from trinity.algorithm.token_choice.choice_batch import SelectionBatch, num_selected
+from trinity.algorithm.token_selection.selection_batch import SelectionBatch, num_selected
 
 LARGEST_LOG_RATIO = 20.0
 

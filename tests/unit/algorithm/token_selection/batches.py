@@ -7,8 +7,8 @@ import numpy as np
 from tests.unit.algorithm.policy_loss.batches import Age, random_inputs
 from trinity.algorithm.policy_loss.inputs import PolicyInputs
 from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatrix
-from trinity.algorithm.token_choice import TOKEN_SELECTIONS
-from trinity.algorithm.token_choice.choice_batch import SelectionBatch
+from trinity.algorithm.token_selection import TOKEN_SELECTIONS
+from trinity.algorithm.token_selection.selection_batch import SelectionBatch
 
 
 def choice_of(

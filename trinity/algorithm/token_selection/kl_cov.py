@@ -3,7 +3,7 @@
 import numpy as np
 
 from trinity.algorithm.token_advantage.token_batch import BoolMatrix
-from trinity.algorithm.token_choice.choice_batch import SelectionBatch, num_selected
+from trinity.algorithm.token_selection.selection_batch import SelectionBatch, num_selected
 
 
 def select_kl_cov(batch: SelectionBatch, *, kl_cov_ratio: float = 0.0002) -> BoolMatrix:
