@@ -1,6 +1,4 @@
-"""Entry point of the trainer service, `python -m services.trainer`. Torch runs in its ranks, not
-here.
-"""
+"""Entry point of the trainer service, `python -m services.trainer`; only its ranks run torch."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""A rank's client of the buffer; each call is retried while the buffer restarts."""
+"""A rank's clients of the buffer and the synchronizer; calls are retried while a peer is away."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

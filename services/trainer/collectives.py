@@ -1,4 +1,4 @@
-"""Checks that every rank has a GPU of its own where the plan trains on GPUs."""
+"""The process group of the ranks: joining it, collectives, and sums over all ranks."""
 
 import os
 from collections import deque
@@ -16,24 +16,6 @@ from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
 
 NamedTensors = Iterable[tuple[str, torch.Tensor]]
-
-
-def check_gpus_of(plan: StagePlan) -> None:
-    """Raises: UserError if the plan trains on GPUs and this machine has fewer than ranks."""
-    if plan.config.cluster.gpu_per_node:
-        check_gpus(plan.trainer_rank_num)
-
-
-def check_gpus(num_ranks: int) -> None:
-    """Raises: UserError if ranks would have to share a GPU, or have none."""
-    found = torch.cuda.device_count()
-    if found < num_ranks:
-        fewer = f"`trainer.rank_num: {found}`" if found else "`cluster.gpu_per_node: 0`"
-        raise UserError(
-            f"{num_ranks} rank{'s' if num_ranks > 1 else ''} cannot have a GPU each, as the "
-            f"trainer sees {found}: let it see more (CUDA_VISIBLE_DEVICES, or the GPUs that its "
-            f"container is given), or set {fewer}"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +109,22 @@ def join_gang(timeout: timedelta) -> Ranks:
     return Ranks(rank, num_ranks)
 
 
-def consume(tensors: NamedTensors) -> None:
-    """Iterates over the tensors, so that the other ranks can gather them."""
-    deque(tensors, maxlen=0)
+def check_gpus_of(plan: StagePlan) -> None:
+    """Raises: UserError if the plan trains on GPUs and this machine has fewer than ranks."""
+    if plan.config.cluster.gpu_per_node:
+        check_gpus(plan.trainer_rank_num)
+
+
+def check_gpus(num_ranks: int) -> None:
+    """Raises: UserError if ranks would have to share a GPU, or have none."""
+    found = torch.cuda.device_count()
+    if found < num_ranks:
+        fewer = f"`trainer.rank_num: {found}`" if found else "`cluster.gpu_per_node: 0`"
+        raise UserError(
+            f"{num_ranks} rank{'s' if num_ranks > 1 else ''} cannot have a GPU each, as the "
+            f"trainer sees {found}: let it see more (CUDA_VISIBLE_DEVICES, or the GPUs that its "
+            f"container is given), or set {fewer}"
+        )
 
 
 def hash_on_rank_0(
@@ -140,6 +135,11 @@ def hash_on_rank_0(
         return ranks.broadcast_bytes(hash_of(tensors))
     consume(tensors)
     return ranks.broadcast_bytes(b"")
+
+
+def consume(tensors: NamedTensors) -> None:
+    """Iterates over the tensors, so that the other ranks can gather them."""
+    deque(tensors, maxlen=0)
 
 
 class MetricSums:

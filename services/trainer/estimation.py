@@ -1,4 +1,4 @@
-"""The parts of a stage's train step, as functions."""
+"""The functions that estimate advantages in the trainer, and the outputs that they need."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A rank's waits, reported to its service, which shows them in its status."""
+"""Retries calls to a peer that is away or not ready, and reports the waits to the service."""
 
 import logging
 import threading
@@ -100,8 +100,10 @@ class RpcRetry:
         finally:
             self._waits.clear(name)
 
-    def call_until_ready(self, attempt: Callable[[], T], not_yet: Callable[[T], str | None]) -> T:
-        """Returns the first answer for which `not_yet` gives no reason to ask again.
+    def call_until_ready(
+        self, attempt: Callable[[], T], not_ready_reason: Callable[[T], str | None]
+    ) -> T:
+        """Returns the first answer for which `not_ready_reason` gives no reason to ask again.
 
         Raises: as `call`; also RunFailed when the peer is not ready in time.
         """
@@ -110,7 +112,7 @@ class RpcRetry:
         try:
             while True:
                 answer = self.call(attempt)
-                reason = not_yet(answer)
+                reason = not_ready_reason(answer)
                 if reason is None:
                     return answer
                 left = deadline - time.monotonic()

@@ -1,4 +1,4 @@
-"""The input of a train step: rows of tokens and their known data, as numpy arrays."""
+"""Values that the parts of a rank share: batches, results of a step, published weights."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -22,7 +22,7 @@ class RequiredSignature:
             f"{self.return_type}` (types of {self.module})"
         )
 
-    def fits(self, signature: Signature) -> bool:
+    def matches(self, signature: Signature) -> bool:
         """Checks the annotations of a function; the return annotation may be missing."""
         return _last(signature.input_type or "") == self.input_type and (
             _last(signature.return_type) in ("", self.return_type)
@@ -50,22 +50,22 @@ POLICY_LOSS = RequiredSignature(
 
 
 def matching_signature(
-    function: object, forms: tuple[RequiredSignature, ...]
+    function: object, signatures: tuple[RequiredSignature, ...]
 ) -> tuple[RequiredSignature, Signature]:
-    """Returns the first of the forms that the function has, and its signature.
+    """Returns the first of the required signatures that the function has, and its own.
 
     Raises: UserError with what was expected.
     """
-    expected = " or ".join(map(str, forms))
+    expected = " or ".join(map(str, signatures))
     if not callable(function) or isinstance(function, type):
         raise UserError(f"is no function: write {expected}")
     try:
         signature = signature_of(function)
     except ValueError:  # e.g. a callable written in C
         raise UserError(f"is a function without a signature: write {expected}") from None
-    for form in forms:
-        if form.fits(signature):
-            return form, signature
+    for required in signatures:
+        if required.matches(signature):
+            return required, signature
     raise UserError(f"is `{_shown(signature)}`: write {expected}")
 
 
@@ -75,6 +75,6 @@ def _last(annotation: str) -> str:
 
 
 def _shown(signature: Signature) -> str:
-    given = [] if signature.input_type is None else [signature.input_type or "..."]
-    gives = f" -> {signature.return_type}" if signature.return_type else ""
-    return f"def {signature.name}({', '.join([*given, *signature.arguments])}){gives}"
+    first = [] if signature.input_type is None else [signature.input_type or "..."]
+    returns = f" -> {signature.return_type}" if signature.return_type else ""
+    return f"def {signature.name}({', '.join([*first, *signature.arguments])}){returns}"

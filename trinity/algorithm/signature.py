@@ -1,4 +1,4 @@
-"""Argument annotations: the values that they allow, and a description of these in words."""
+"""Signatures of functions, read from source or function: arguments, and the values they allow."""
 
 import ast
 import importlib.util

@@ -1,4 +1,4 @@
-"""Trinity-RFT's rule of thumb for GPU memory, for comparison."""
+"""GPU memory of a stage's ranks and engines, advice where it is short, and Trinity-RFT's rule."""
 
 from dataclasses import dataclass, replace
 
@@ -26,48 +26,6 @@ MOMENTS = {"adam": 2, "sgd": 0}
 USABLE = 0.8
 """Share of a GPU: the rest is for the driver, the allocator and fragmentation."""
 _TOKEN_STEP = 256
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ValidatorSettings:
-    """The inputs of the rule."""
-
-    fsdp_size: int
-    tokens: int
-    is_16_bit: bool = True
-    reshards: bool = True
-    has_entropy: bool = False
-    is_fsdp1: bool = False
-    is_fused: bool = False
-    is_critic: bool = False
-    expands_segments: bool = False
-
-
-def validator_bytes(shape: ModelShape, parameters: int, settings: ValidatorSettings) -> int:
-    """Returns parameters plus the larger of activations and the optimizer's step, in bytes."""
-    c = 1 if settings.is_16_bit else 2
-    p, f = parameters, settings.fsdp_size
-    running = 2 * c * p // (f if settings.reshards else 1) + (12 * p + 2 * c * p) // f
-    if settings.is_fsdp1 and f == 1:
-        running += 2 * c * p
-    step = 4 * c * p // f
-    t, h, v = settings.tokens, shape.hidden, shape.vocabulary
-    inner = max(_logits(shape, settings), 4 * v * h + 80 * t * h)
-    activations = c * (2 * t * h * (shape.layers + 4) + inner)
-    return running + max(activations, step)
-
-
-def validator_limit(gpu_bytes: int, settings: ValidatorSettings) -> int:
-    """Returns the share of a GPU that it allows, in bytes."""
-    return int(gpu_bytes * (0.9 if settings.expands_segments else 0.8))
-
-
-def _logits(shape: ModelShape, settings: ValidatorSettings) -> int:
-    if settings.is_critic:
-        return 0
-    if settings.is_fused:
-        return 20480 * shape.vocabulary
-    return (8 if settings.has_entropy else 10) * settings.tokens * shape.vocabulary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,17 +149,6 @@ def _memory_of(engine: EngineConfig, shape: ModelShape, gpu_bytes: int) -> Engin
     return EngineMemory(terms=tuple(terms), room=room, cached_tokens=max(room, 0) // a_token)
 
 
-def validator_settings(stage: StagePlan) -> ValidatorSettings:
-    """Returns the inputs of Trinity-RFT's validator."""
-    training = training_settings_of(stage)
-    return ValidatorSettings(
-        fsdp_size=training.ranks,
-        tokens=training.tokens,
-        is_16_bit=training.dtype != "float32",
-        has_entropy=training.has_entropy,
-    )
-
-
 def rank_advice(
     stage: StagePlan, shape: ModelShape, critic: ModelShape | None, gpu_bytes: int
 ) -> str:
@@ -244,3 +191,56 @@ def engine_advice(stage: StagePlan, shape: ModelShape, gpu_bytes: int, wanted: i
                 return f"set `explorer.rollout_model.gpu_memory_utilization: {share}`"
             return f"set `explorer.rollout_model.tensor_parallel_size: {gpus}`"
     return f"take a smaller model, or GPUs of more than {gpu_bytes // GIB} GiB"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidatorSettings:
+    """The inputs of the rule."""
+
+    fsdp_size: int
+    tokens: int
+    is_16_bit: bool = True
+    reshards: bool = True
+    has_entropy: bool = False
+    is_fsdp1: bool = False
+    is_fused: bool = False
+    is_critic: bool = False
+    expands_segments: bool = False
+
+
+def validator_settings(stage: StagePlan) -> ValidatorSettings:
+    """Returns the inputs of Trinity-RFT's validator."""
+    training = training_settings_of(stage)
+    return ValidatorSettings(
+        fsdp_size=training.ranks,
+        tokens=training.tokens,
+        is_16_bit=training.dtype != "float32",
+        has_entropy=training.has_entropy,
+    )
+
+
+def validator_bytes(shape: ModelShape, parameters: int, settings: ValidatorSettings) -> int:
+    """Returns parameters plus the larger of activations and the optimizer's step, in bytes."""
+    c = 1 if settings.is_16_bit else 2
+    p, f = parameters, settings.fsdp_size
+    running = 2 * c * p // (f if settings.reshards else 1) + (12 * p + 2 * c * p) // f
+    if settings.is_fsdp1 and f == 1:
+        running += 2 * c * p
+    step = 4 * c * p // f
+    t, h, v = settings.tokens, shape.hidden, shape.vocabulary
+    inner = max(_logits(shape, settings), 4 * v * h + 80 * t * h)
+    activations = c * (2 * t * h * (shape.layers + 4) + inner)
+    return running + max(activations, step)
+
+
+def validator_limit(gpu_bytes: int, settings: ValidatorSettings) -> int:
+    """Returns the share of a GPU that it allows, in bytes."""
+    return int(gpu_bytes * (0.9 if settings.expands_segments else 0.8))
+
+
+def _logits(shape: ModelShape, settings: ValidatorSettings) -> int:
+    if settings.is_critic:
+        return 0
+    if settings.is_fused:
+        return 20480 * shape.vocabulary
+    return (8 if settings.has_entropy else 10) * settings.tokens * shape.vocabulary

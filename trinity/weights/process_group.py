@@ -1,4 +1,4 @@
-"""Time limits for calls into torch that may block without end, e.g. if a peer is frozen or gone.
+"""The process group of a transfer, with time limits for calls that may block without end.
 
 torch's own timeouts cover only some of its waits: connecting to a store and querying it are not
 among them.

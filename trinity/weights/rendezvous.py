@@ -1,4 +1,4 @@
-"""The trainer's side of the rendezvous: torch's TCPStore, bound to the given address alone."""
+"""The rendezvous of a transfer: torch's TCPStore, bound to the trainer's address alone."""
 
 import os
 import secrets

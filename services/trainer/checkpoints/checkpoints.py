@@ -1,4 +1,4 @@
-"""A hash of what an adapter was trained on, kept in each checkpoint beside the adapter.
+"""The checkpoints of a stage; those of an adapter hold a hash of the base it was trained on.
 
 Hashing the merged weights would not do: another processor may round their product differently.
 """
@@ -18,32 +18,11 @@ from trinity.weights.tensors import WeightsDigest
 FILE_NAME = "adapter_base.sha256"
 
 
-def base_hash(parts: NamedTensors) -> bytes:
-    """Returns the SHA-256 over the parts, ordered by name; holds one part in memory at a time."""
-    digests: dict[str, bytes] = {}
-    for name, tensor in parts:
-        digest = WeightsDigest()
-        digest.add_tensor(name, tensor)
-        digests[name] = digest.digest()
-    return hashlib.sha256(b"".join(digests[name] for name in sorted(digests))).digest()
-
-
-def write_base_hash(checkpoint: Path, digest: bytes) -> None:
-    """Writes the hash into a checkpoint; called before the checkpoint is sealed."""
-    (checkpoint / FILE_NAME).write_text(digest.hex())
-
-
-def read_base_hash(checkpoint: Path) -> bytes | None:
-    """Reads the hash; None in checkpoints older than this record."""
-    file = checkpoint / FILE_NAME
-    return bytes.fromhex(file.read_text()) if file.exists() else None
-
-
 class CheckpointStore:
     """The checkpoints of one stage.
 
-    A kill at any moment leaves either a complete directory under its final name or one that `clean`
-    removes.
+    A kill at any moment leaves either a complete directory under its final name or one that
+    `remove_uncommitted` removes.
     """
 
     def __init__(self, *, root: Path, stage: str, ranks: Ranks) -> None:
@@ -117,3 +96,24 @@ class CheckpointStore:
             weights_sha256=digest.hex(),
             num_ranks=self._ranks.num_ranks,
         )
+
+
+def base_hash(parts: NamedTensors) -> bytes:
+    """Returns the SHA-256 over the parts, ordered by name; holds one part in memory at a time."""
+    digests: dict[str, bytes] = {}
+    for name, tensor in parts:
+        digest = WeightsDigest()
+        digest.add_tensor(name, tensor)
+        digests[name] = digest.digest()
+    return hashlib.sha256(b"".join(digests[name] for name in sorted(digests))).digest()
+
+
+def write_base_hash(checkpoint: Path, digest: bytes) -> None:
+    """Writes the hash into a checkpoint; called before the checkpoint is sealed."""
+    (checkpoint / FILE_NAME).write_text(digest.hex())
+
+
+def read_base_hash(checkpoint: Path) -> bytes | None:
+    """Reads the hash; None in checkpoints older than this record."""
+    file = checkpoint / FILE_NAME
+    return bytes.fromhex(file.read_text()) if file.exists() else None

@@ -1,4 +1,4 @@
-"""Offers the newest weights for transfer from memory, after their files are written."""
+"""Publishes the weights of a stage: as files, and for transfer from memory."""
 
 import logging
 import threading
@@ -23,9 +23,9 @@ class TransferServer:
 
     Invariant: what is offered does not change, so it is a copy of the weights in training.
 
-        offers = TransferServer(host="127.0.0.1", name="weights", limits=limits)
-        announced = offers.offer_version(exported)
-        offers.close_server()
+        server = TransferServer(host="127.0.0.1", name="weights", limits=limits)
+        announced = server.offer_version(weights)
+        server.close_server()
     """
 
     def __init__(self, *, host: str, name: str, limits: TransferTimeouts) -> None:
@@ -35,12 +35,12 @@ class TransferServer:
         self._transfer_lock = threading.Lock()
         self._newest: WeightsSender | None = None
 
-    def offer_version(self, exported: WeightTensors) -> OfferAddress | None:
+    def offer_version(self, tensors: WeightTensors) -> OfferAddress | None:
         """Offers these weights; returns None where that fails and explorers must load the files."""
         self._withdraw_current()
         try:
             self._newest = WeightsSender(
-                exported,
+                tensors,
                 host=self._host,
                 name=self._name,
                 limits=self._limits,
@@ -108,13 +108,13 @@ class WeightsPublisher:
         consume(tensors)
         return None
 
-    def write_and_announce(self, exported: WeightTensors | None, version: int) -> None:
+    def write_and_announce(self, tensors: WeightTensors | None, version: int) -> None:
         """Writes and announces what was collected; does nothing on other ranks than the first."""
-        if exported is None:
+        if tensors is None:
             return
-        weights = self._store.write(exported, version=version, incarnation=self._incarnation)
+        weights = self._store.write(tensors, version=version, incarnation=self._incarnation)
         if self._offers is not None:
-            weights = replace(weights, offer=self._offers.offer_version(exported))
+            weights = replace(weights, offer=self._offers.offer_version(tensors))
         self._announce(weights)
 
     def republish(self, version: int) -> bool:

@@ -1,4 +1,4 @@
-"""The files that make a directory of weights a Hugging Face model: configuration and tokenizer."""
+"""The published weights of a stage, each version a complete Hugging Face model on disk."""
 
 import json
 import logging
@@ -85,21 +85,6 @@ def _is_small_file(path: Path) -> bool:
     return path.is_file() and path.suffix in SUFFIXES
 
 
-def remove_leftovers(root: Path, *, kept: set[str], incarnation: int) -> None:
-    """Removes what earlier incarnations began and never announced; creates the root if missing."""
-    root.mkdir(parents=True, exist_ok=True)
-    for path in root.iterdir():
-        if path.name not in kept and _is_leftover(path, incarnation):
-            shutil.rmtree(path)
-
-
-def _is_leftover(path: Path, incarnation: int) -> bool:
-    if path.suffix == TEMPORARY_SUFFIX:
-        return True
-    match = NAME_PATTERN.fullmatch(path.name)
-    return match is not None and int(match[1]) < incarnation
-
-
 def weights_hash(tensors: Mapping[str, torch.Tensor]) -> bytes:
     """Returns the SHA-256 over names, types, shapes and bytes, for any order and file format."""
     digest = WeightsDigest()
@@ -128,12 +113,12 @@ class WeightsStore:
         known = {weights.path.name for weights in self._published}
         remove_leftovers(self._root, kept=known, incarnation=incarnation)
 
-    def write(self, exported: WeightTensors, *, version: int, incarnation: int) -> WeightsOnDisk:
+    def write(self, weights: WeightTensors, *, version: int, incarnation: int) -> WeightsOnDisk:
         """Writes a complete Hugging Face directory; it is renamed once whole and durable."""
         temporary = self._new_directory(version, incarnation)
-        save_file(exported, temporary / WEIGHTS_NAME, metadata={"format": "pt"})
+        save_file(weights, temporary / WEIGHTS_NAME, metadata={"format": "pt"})
         durable = self._files.link_into(temporary)
-        return self._seal(temporary, version, incarnation, weights_hash(exported), durable)
+        return self._seal(temporary, version, incarnation, weights_hash(weights), durable)
 
     def republish(self, version: int, incarnation: int) -> WeightsOnDisk | None:
         """Publishes an earlier incarnation's weights under this incarnation's name.
@@ -213,3 +198,18 @@ class WeightsStore:
             shutil.rmtree(weights.path, ignore_errors=True)
         self._published = sorted(kept)
         return removed
+
+
+def remove_leftovers(root: Path, *, kept: set[str], incarnation: int) -> None:
+    """Removes what earlier incarnations began and never announced; creates the root if missing."""
+    root.mkdir(parents=True, exist_ok=True)
+    for path in root.iterdir():
+        if path.name not in kept and _is_leftover(path, incarnation):
+            shutil.rmtree(path)
+
+
+def _is_leftover(path: Path, incarnation: int) -> bool:
+    if path.suffix == TEMPORARY_SUFFIX:
+        return True
+    match = NAME_PATTERN.fullmatch(path.name)
+    return match is not None and int(match[1]) < incarnation

@@ -1,4 +1,4 @@
-"""The rank processes: started together, given orders, stopped together."""
+"""The gang: the rank processes of a stage, started together, given orders, stopped together."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Watches the synchronizer for the stages that the trainer should work on."""
+"""Watches the synchronizer for stages to train, and both peers for the trainer's readiness."""
 
 import asyncio
 import logging

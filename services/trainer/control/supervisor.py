@@ -1,4 +1,4 @@
-"""Detects a gang that is alive and makes no progress."""
+"""Trains one stage at a time: starts gangs, watches their progress, and reports failures."""
 
 import asyncio
 import logging
@@ -101,7 +101,7 @@ class Watchdog:
 
 
 class StageOutcome(Enum):
-    """The ways in which a life ends."""
+    """The ways in which an attempt ends."""
 
     FINISHED = "finished"
     CANCELLED = "cancelled"
@@ -109,23 +109,23 @@ class StageOutcome(Enum):
     SUPERSEDED = "superseded"
     """A newer incarnation trains the stage."""
     DIED = "died"
-    """Another life may succeed."""
+    """Another attempt may succeed."""
     RETRIES_EXHAUSTED = "hopeless"
-    """Another life would end the same way."""
+    """Another attempt would end the same way."""
     NO_LONGER_NEEDED = "unwanted"
     """The stage is no longer to be trained, or the service stops."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageResult:
-    """The outcome of a life and its reason; the ranks are of further use only after FINISHED."""
+    """The outcome of an attempt, and its reason; only FINISHED leaves ranks of further use."""
 
     outcome: StageOutcome
     reason: str = ""
 
 
 class StageAttempt:
-    """Follows the gang, and ends with the first rank that ends in any way but by finishing."""
+    """One attempt of a gang to train the stage; the first rank that does not finish ends it."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class StageAttempt:
         return StageResult(StageOutcome.FINISHED)
 
     async def _next_event_or_end(self, watchdog: Watchdog) -> RankEvent | RankDied | StageResult:
-        """Returns a rank's next event, or the end of the life."""
+        """Returns a rank's next event, or the end of the attempt."""
         shown = asyncio.get_running_loop().call_later(
             SHOWN_SILENCE_SECONDS, self._show_silence_wait, watchdog
         )
@@ -352,7 +352,7 @@ class TrainingSupervisor:
             await self._fail(key, _failure_reason(key, end))
 
     async def _train(self, job: TrainingJob) -> StageResult:
-        """Starts lives one after the other, until the stage ends or restarts stop helping."""
+        """Makes one attempt after the other, until the stage ends or restarts stop helping."""
         self._state.begin_stage(job.key.experiment_id, job.key.stage)
         starts_without_progress = 0
         while True:

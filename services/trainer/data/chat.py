@@ -1,4 +1,4 @@
-"""A chat template for training data: errors name the row that the template refuses."""
+"""Renders and tokenizes conversations, with the spans of the assistant's answers."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ class Conversation:
         return replace(self, messages=[*self.messages, *messages])
 
     def with_placeholder(self, place: int) -> "Conversation":
-        """Returns the conversation with the text of that message replaced by a stand-in."""
+        """Returns the conversation with the text of that message replaced by a placeholder."""
         other: Message = {"role": self.messages[place]["role"], "content": PLACEHOLDER}
         return replace(self, messages=[*self.messages[:place], other, *self.messages[place + 1 :]])
 
@@ -120,7 +120,7 @@ def find_assistant_spans(
     the prompt that the model is given ends, and reaches to the end of the text of the messages up
     to it; this requires that both are prefixes of the whole text. They are not where the template
     writes an earlier turn differently from the last one, as templates do that drop the thoughts of
-    earlier turns. An earlier answer is then the part of the text that changes when a stand-in
+    earlier turns. An earlier answer is then the part of the text that changes when a placeholder
     replaces it: the text before and after it belongs to the other messages, in any form. Text with
     which the template closes a turn belongs to the answer, where it follows it.
 

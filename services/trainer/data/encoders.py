@@ -1,4 +1,4 @@
-"""Encoders of rows of training data to tokens, one for each kind of data."""
+"""Encodes rows of training data as tokens: an encoder for each kind, and their formatter."""
 
 import json
 from collections.abc import Sequence

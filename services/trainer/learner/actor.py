@@ -27,10 +27,9 @@ from services.trainer.learner.verl_calls import (
     as_array,
     on_device,
 )
+from services.trainer.types import Metrics
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix
 from trinity.config.plan.stage_plan import StagePlan
-
-Metrics = dict[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

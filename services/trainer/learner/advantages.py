@@ -1,4 +1,4 @@
-"""Computes advantages of rollouts: correction, then KL penalty, then advantage.
+"""Computes advantages of rollouts (correction, KL penalty, advantage) and selects tokens.
 
 Shapes: N rollouts of T response tokens.
 """

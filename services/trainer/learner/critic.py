@@ -12,6 +12,7 @@ from services.trainer.learner.metrics import mean_over_passes
 from services.trainer.learner.prepared_batch import CriticTargets, PreparedBatch
 from services.trainer.learner.resume_source import load_former_run
 from services.trainer.learner.verl_calls import EngineOutputs, Matrix, WorkerCalls, output_columns
+from services.trainer.types import Metrics
 from trinity.algorithm.aggregation import BatchTotals
 from trinity.algorithm.policy_loss.contributions import loss_contribution, metric_contributions
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix
@@ -19,7 +20,6 @@ from trinity.algorithm.value_loss import ValueInputs, value_loss
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.trainer import CriticConfig
 
-Metrics = dict[str, float]
 DIRECTORY = "critic"
 """Subdirectory of its state in a checkpoint."""
 

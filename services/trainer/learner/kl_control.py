@@ -1,4 +1,4 @@
-"""Controls the coefficients of the two KL terms over the steps."""
+"""The coefficients of the two KL terms over the steps."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Statistics of a step's rows, and metrics of the gap between rollouts and the trained policy."""
+"""The learner: the models of a stage on one rank, and the order of work in a train step."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping
@@ -26,56 +26,6 @@ from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.plan.start_checkpoint import StartCheckpoint
 
 LARGEST_LOG_RATIO = 20.0
-
-
-def row_statistics(prepared: PreparedBatch, logprobs_BT: FloatMatrix) -> dict[int, RowStatistics]:
-    """Returns statistics of the rollouts that were trained on, by position in the batch."""
-    numbers = np.flatnonzero(prepared.mask_BT.any(-1) & ~prepared.is_expert_B)
-    mask_NT = prepared.mask_BT[numbers]
-    differences_NT = (logprobs_BT - prepared.rollout_logprobs_BT)[numbers]
-    ratios_NT = np.exp(np.clip(differences_NT, -LARGEST_LOG_RATIO, LARGEST_LOG_RATIO))
-    means = zip(
-        numbers.tolist(),
-        row_means(ratios_NT, mask_NT).tolist(),
-        row_means(prepared.advantages_BT[numbers], mask_NT).tolist(),
-        strict=True,
-    )
-    return {
-        prepared.rows[number].position: RowStatistics(mean_ratio=ratio, advantage=advantage)
-        for number, ratio, advantage in means
-    }
-
-
-def off_policy_gap_metrics(
-    prepared: PreparedBatch, seen: Mapping[str, FloatMatrix]
-) -> dict[str, float]:
-    """Compares rollouts with the policy that the step started from; `seen` has its outputs."""
-    numbers = np.flatnonzero(~prepared.is_expert_B)
-    given_NT = prepared.original_mask_BT[numbers]
-    if not given_NT.any():
-        return {}
-
-    def of_rollouts(matrix_BT: FloatMatrix | None) -> FloatMatrix | None:
-        return None if matrix_BT is None else matrix_BT[numbers]
-
-    logprobs_NT, rollout_NT = seen["logprobs"][numbers], prepared.rollout_logprobs_BT[numbers]
-    clipped_NT = of_rollouts(seen.get("clipped"))
-    metrics = off_policy_metrics(
-        logprobs_BT=logprobs_NT,
-        rollout_logprobs_BT=rollout_NT,
-        mask_BT=given_NT,
-        entropies_BT=of_rollouts(seen.get("entropies")),
-        weights_BT=of_rollouts(prepared.corrections_BT),
-        clipped_BT=None if clipped_NT is None else clipped_NT > 0,
-        kept_BT=prepared.mask_BT[numbers],
-        lags_B=staleness_of([prepared.rows[number] for number in numbers], prepared.batch.step),
-    )
-    gaps = np.abs(logprobs_NT - rollout_NT)[given_NT]
-    return {
-        "actor/rollout_logprob_diff": float(gaps.mean()),
-        "actor/rollout_logprob_diff_max": float(gaps.max()),
-        **metrics,
-    }
 
 
 class Learner:
@@ -200,6 +150,56 @@ class Learner:
 def _whole_policy(former: StartCheckpoint | None) -> Path | None:
     """Returns a whole model's directory; None for per-rank parts, which are loaded over a model."""
     return former.policy if former is not None and former.num_ranks is None else None
+
+
+def row_statistics(prepared: PreparedBatch, logprobs_BT: FloatMatrix) -> dict[int, RowStatistics]:
+    """Returns statistics of the rollouts that were trained on, by position in the batch."""
+    numbers = np.flatnonzero(prepared.mask_BT.any(-1) & ~prepared.is_expert_B)
+    mask_NT = prepared.mask_BT[numbers]
+    differences_NT = (logprobs_BT - prepared.rollout_logprobs_BT)[numbers]
+    ratios_NT = np.exp(np.clip(differences_NT, -LARGEST_LOG_RATIO, LARGEST_LOG_RATIO))
+    means = zip(
+        numbers.tolist(),
+        row_means(ratios_NT, mask_NT).tolist(),
+        row_means(prepared.advantages_BT[numbers], mask_NT).tolist(),
+        strict=True,
+    )
+    return {
+        prepared.rows[number].position: RowStatistics(mean_ratio=ratio, advantage=advantage)
+        for number, ratio, advantage in means
+    }
+
+
+def off_policy_gap_metrics(
+    prepared: PreparedBatch, seen: Mapping[str, FloatMatrix]
+) -> dict[str, float]:
+    """Compares rollouts with the policy that the step started from; `seen` has its outputs."""
+    numbers = np.flatnonzero(~prepared.is_expert_B)
+    given_NT = prepared.original_mask_BT[numbers]
+    if not given_NT.any():
+        return {}
+
+    def of_rollouts(matrix_BT: FloatMatrix | None) -> FloatMatrix | None:
+        return None if matrix_BT is None else matrix_BT[numbers]
+
+    logprobs_NT, rollout_NT = seen["logprobs"][numbers], prepared.rollout_logprobs_BT[numbers]
+    clipped_NT = of_rollouts(seen.get("clipped"))
+    metrics = off_policy_metrics(
+        logprobs_BT=logprobs_NT,
+        rollout_logprobs_BT=rollout_NT,
+        mask_BT=given_NT,
+        entropies_BT=of_rollouts(seen.get("entropies")),
+        weights_BT=of_rollouts(prepared.corrections_BT),
+        clipped_BT=None if clipped_NT is None else clipped_NT > 0,
+        kept_BT=prepared.mask_BT[numbers],
+        lags_B=staleness_of([prepared.rows[number] for number in numbers], prepared.batch.step),
+    )
+    gaps = np.abs(logprobs_NT - rollout_NT)[given_NT]
+    return {
+        "actor/rollout_logprob_diff": float(gaps.mean()),
+        "actor/rollout_logprob_diff_max": float(gaps.max()),
+        **metrics,
+    }
 
 
 def seed_everything(seed: int) -> None:

@@ -1,4 +1,4 @@
-"""The rows of a micro-batch."""
+"""A batch as matrices: the layout of its response tokens, and all data that losses need."""
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The reference policy: the stage's starting weights, which never change."""
+"""The models of a stage by role: actor, reference and critic."""
 
 from dataclasses import dataclass
 from pathlib import Path

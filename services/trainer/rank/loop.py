@@ -1,4 +1,4 @@
-"""A train step after its optimizer step and before its report."""
+"""The training loop of a stage: batches in, steps trained, weights, reports and checkpoints out."""
 
 import logging
 import time
@@ -81,13 +81,13 @@ def _per_token(metrics: Mapping[str, float], num_tokens: float) -> dict[str, flo
 
 
 class AsyncPublish:
-    """Does one step's work at a time, in order; with `beside`, in a thread of its own.
+    """Publishes and reports one step at a time, in order; `in_background` in a thread of its own.
 
-    At most one step's work is open beside the next step. Code that waits for something else calls
-    `check` meanwhile, so that an error surfaces at once and not an hour later.
+    At most one step's work is open while the next step is trained. Code that waits for something
+    else calls `raise_if_failed` meanwhile, so that an error surfaces at once.
 
-        follow_up.submit(lambda: publish_and_report(step))   # raises the previous step's error
-        follow_up.wait()
+        async_publish.submit(lambda: publish_and_report(step))   # raises the previous step's error
+        async_publish.wait()
     """
 
     def __init__(self, *, in_background: bool) -> None:
@@ -102,7 +102,7 @@ class AsyncPublish:
     def submit(self, work: Callable[[], None]) -> None:
         """Starts the work once the previous work is done.
 
-        Raises: what the previous work raised, or this work where it is not done beside.
+        Raises: what the previous work raised, or this work where it is done at once.
         """
         self.wait()
         if self._executor is None:
@@ -132,7 +132,7 @@ class AsyncPublish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopDependencies:
-    """The collaborators of a run."""
+    """The collaborators of the training loop."""
 
     plan: StagePlan
     ranks: Ranks
@@ -235,7 +235,7 @@ class TrainingLoop:
                 self._publish()
 
     def _train(self, batch: TrainBatch, waited_seconds: float, span: Span) -> None:
-        """Trains one step, in the order that the module describes."""
+        """Trains one step, hands its weights and report to be published, and saves if due."""
         started = time.perf_counter()
         self._report_activity("training again" if batch.replayed else "training")
         plan, total_steps = self._deps.plan, self._deps.total_steps

@@ -1,4 +1,4 @@
-"""Publishes the weights of a run's checkpoints, one after the other, for evaluation."""
+"""Runs one life of the trainer in a stage: builds its parts, then trains or publishes."""
 
 import gc
 import logging
@@ -45,145 +45,6 @@ logger = logging.getLogger(__name__)
 MODEL_FILE_PATTERNS = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.py")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointEvaluation:
-    """One life of the trainer in mode bench: nothing is trained.
-
-    A later life is told only of checkpoints that are not evaluated yet, and of the newest.
-    """
-
-    ranks: Ranks
-    life: Incarnation
-    learner: StageLearner
-    buffer: TrainerBufferClient
-    publisher: WeightsPublisher
-
-    def publish_all(self) -> RankStageEnded:
-        """Publishes the versions in order; the buffer has each evaluated.
-
-        Raises: RunFailed when a checkpoint cannot be read.
-        """
-        step = 0
-        for checkpoint in sorted(
-            self.life.checkpoints_to_evaluate, key=lambda checkpoint: checkpoint.step
-        ):
-            step = checkpoint.step
-            if checkpoint.path:
-                self._check(checkpoint)
-                self.learner.load(Path(checkpoint.path))
-            self.publisher.publish(self.learner, step)
-            logger.info("published a checkpoint for evaluation", extra={"version": step})
-        if self.ranks.is_first:
-            self.buffer.finish_training(step, self.life.number)
-            self.publisher.finish_stage()
-        return RankStageEnded(outcome="finished")
-
-    def _check(self, checkpoint: buffer_pb2.Checkpoint) -> None:
-        """Verifies the whole checkpoint on every rank: damage in any file fails all ranks."""
-        try:
-            manifest = verify(Path(checkpoint.path), checkpoint.manifest_sha256)
-        except ManifestError as error:
-            raise RunFailed(
-                f"the checkpoint of step {checkpoint.step} is damaged: {error}"
-            ) from error
-        if manifest.num_ranks != self.ranks.num_ranks:
-            raise RunFailed(
-                f"the checkpoint of step {checkpoint.step} is split over {manifest.num_ranks} "
-                f"ranks, there are {self.ranks.num_ranks}: give "
-                f"`trainer.rank_num: {manifest.num_ranks}`"
-            )
-
-
-def starting_directory(
-    path: str, manifest_sha256: str, *, ranks: Ranks, waits: WaitReporter
-) -> Path:
-    """Returns the local directory, verified by its manifest, or fetched from the hub. Collective.
-
-    Raises: RunFailed when an earlier stage's weights are damaged, UserError when there is no model.
-    """
-    if ranks.is_first:
-        if manifest_sha256:
-            directory = _verify(Path(path), manifest_sha256)
-        else:
-            directory = Path(path) if Path(path).is_dir() else _download(path, waits)
-        ranks.broadcast_bytes(str(directory).encode())
-        return directory
-    return Path(ranks.broadcast_bytes(b"").decode())
-
-
-def resume_source(plan: StagePlan, *, has_checkpoint: bool, ranks: Ranks) -> StartCheckpoint | None:
-    """Returns the checkpoint of a former run, as long as the stage needs it. Collective.
-
-    Raises: UserError if it does not fit the plan.
-    """
-    path = plan.start_checkpoint
-    if path is None or (has_checkpoint and not _is_adapter_base(plan, path)):
-        return None
-    check_start(plan)
-    found = start_checkpoint(path)
-    if ranks.is_first:
-        verify_start(found)
-    ranks.barrier()
-    return found
-
-
-def _is_adapter_base(plan: StagePlan, path: str) -> bool:
-    """True if these weights are the base of the adapter's checkpoints, which do not hold them."""
-    is_there = plan.lora is not None and Path(path).is_dir()
-    return is_there and start_checkpoint(path).num_ranks is None
-
-
-def _verify(directory: Path, manifest_sha256: str) -> Path:
-    try:
-        verify(directory, bytes.fromhex(manifest_sha256))
-    except ManifestError as error:
-        raise RunFailed(f"the final weights of the previous stage are damaged: {error}") from error
-    return directory
-
-
-def _download(path: str, waits: WaitReporter) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    waits.set("model", waits_for="the model hub", reason=f"{path} is being fetched")
-    try:
-        return Path(snapshot_download(path, allow_patterns=list(MODEL_FILE_PATTERNS)))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        raise UserError(
-            f"`model.model_path: {path}` is neither a directory nor a model on the hub: "
-            f"{str(error).splitlines()[0]}"
-        ) from error
-    finally:
-        waits.clear("model")
-
-
-def row_reader(
-    plan: StagePlan, model_directory: Path, load_formatter: Callable[..., RowFormatter]
-) -> RowReader:
-    """Returns a reader; it formats training data by the model's tokenizer, rollouts are tokens.
-
-    Raises: UserError when the tokenizer cannot be used.
-    """
-    data = _training_data(plan)
-    formatter = None
-    if data is not None:
-        formatter = load_formatter(
-            model_directory,
-            name=data.name,
-            schema=plan.algorithm.row_schema,
-            chat_template=plan.chat_template,
-            row_format=data.format,
-            max_length=plan.max_model_len,
-            enable_thinking=plan.config.model.enable_thinking,
-        )
-    return RowReader(formatter=formatter, mixed_with_rollouts=plan.has_rollouts)
-
-
-def _training_data(plan: StagePlan) -> ResolvedExperienceBuffer | None:
-    """Returns the buffer that holds training data; None where there are rollouts alone."""
-    return plan.expert_buffer if plan.has_rollouts else plan.experience_buffer
-
-
 def run_stage(
     order: StageOrder, *, ranks: Ranks, link: RankLink, parts: ModelParts
 ) -> RankStageEnded:
@@ -200,13 +61,6 @@ def run_stage(
             return RankStageEnded(outcome="superseded", reason=str(error))
         finally:
             gc.collect()
-
-
-def _plan_of(order: StageOrder) -> StagePlan:
-    """Returns the plan; a starting adapter is the user's, so it is dropped after another stage."""
-    plan = StagePlan.model_validate_json(order.plan_json)
-    follows = bool(order.start_manifest_sha256)
-    return plan.model_copy(update={"adapter_path": None}) if follows else plan
 
 
 class RankStageSetup:
@@ -401,3 +255,149 @@ class RankStageSetup:
         if self._ranks.is_first:
             store.remove_uncommitted(life.committed, life.number)
         return store
+
+
+def _plan_of(order: StageOrder) -> StagePlan:
+    """Returns the plan; a starting adapter is the user's, so it is dropped after another stage."""
+    plan = StagePlan.model_validate_json(order.plan_json)
+    follows = bool(order.start_manifest_sha256)
+    return plan.model_copy(update={"adapter_path": None}) if follows else plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointEvaluation:
+    """One life of the trainer in mode bench: nothing is trained.
+
+    A later life is told only of checkpoints that are not evaluated yet, and of the newest.
+    """
+
+    ranks: Ranks
+    life: Incarnation
+    learner: StageLearner
+    buffer: TrainerBufferClient
+    publisher: WeightsPublisher
+
+    def publish_all(self) -> RankStageEnded:
+        """Publishes the versions in order; the buffer has each evaluated.
+
+        Raises: RunFailed when a checkpoint cannot be read.
+        """
+        step = 0
+        for checkpoint in sorted(
+            self.life.checkpoints_to_evaluate, key=lambda checkpoint: checkpoint.step
+        ):
+            step = checkpoint.step
+            if checkpoint.path:
+                self._check(checkpoint)
+                self.learner.load(Path(checkpoint.path))
+            self.publisher.publish(self.learner, step)
+            logger.info("published a checkpoint for evaluation", extra={"version": step})
+        if self.ranks.is_first:
+            self.buffer.finish_training(step, self.life.number)
+            self.publisher.finish_stage()
+        return RankStageEnded(outcome="finished")
+
+    def _check(self, checkpoint: buffer_pb2.Checkpoint) -> None:
+        """Verifies the whole checkpoint on every rank: damage in any file fails all ranks."""
+        try:
+            manifest = verify(Path(checkpoint.path), checkpoint.manifest_sha256)
+        except ManifestError as error:
+            raise RunFailed(
+                f"the checkpoint of step {checkpoint.step} is damaged: {error}"
+            ) from error
+        if manifest.num_ranks != self.ranks.num_ranks:
+            raise RunFailed(
+                f"the checkpoint of step {checkpoint.step} is split over {manifest.num_ranks} "
+                f"ranks, there are {self.ranks.num_ranks}: give "
+                f"`trainer.rank_num: {manifest.num_ranks}`"
+            )
+
+
+def starting_directory(
+    path: str, manifest_sha256: str, *, ranks: Ranks, waits: WaitReporter
+) -> Path:
+    """Returns the local directory, verified by its manifest, or fetched from the hub. Collective.
+
+    Raises: RunFailed when an earlier stage's weights are damaged, UserError when there is no model.
+    """
+    if ranks.is_first:
+        if manifest_sha256:
+            directory = _verify(Path(path), manifest_sha256)
+        else:
+            directory = Path(path) if Path(path).is_dir() else _download(path, waits)
+        ranks.broadcast_bytes(str(directory).encode())
+        return directory
+    return Path(ranks.broadcast_bytes(b"").decode())
+
+
+def _verify(directory: Path, manifest_sha256: str) -> Path:
+    try:
+        verify(directory, bytes.fromhex(manifest_sha256))
+    except ManifestError as error:
+        raise RunFailed(f"the final weights of the previous stage are damaged: {error}") from error
+    return directory
+
+
+def _download(path: str, waits: WaitReporter) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    waits.set("model", waits_for="the model hub", reason=f"{path} is being fetched")
+    try:
+        return Path(snapshot_download(path, allow_patterns=list(MODEL_FILE_PATTERNS)))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise UserError(
+            f"`model.model_path: {path}` is neither a directory nor a model on the hub: "
+            f"{str(error).splitlines()[0]}"
+        ) from error
+    finally:
+        waits.clear("model")
+
+
+def resume_source(plan: StagePlan, *, has_checkpoint: bool, ranks: Ranks) -> StartCheckpoint | None:
+    """Returns the checkpoint of a former run, as long as the stage needs it. Collective.
+
+    Raises: UserError if it does not fit the plan.
+    """
+    path = plan.start_checkpoint
+    if path is None or (has_checkpoint and not _is_adapter_base(plan, path)):
+        return None
+    check_start(plan)
+    found = start_checkpoint(path)
+    if ranks.is_first:
+        verify_start(found)
+    ranks.barrier()
+    return found
+
+
+def _is_adapter_base(plan: StagePlan, path: str) -> bool:
+    """True if these weights are the base of the adapter's checkpoints, which do not hold them."""
+    is_there = plan.lora is not None and Path(path).is_dir()
+    return is_there and start_checkpoint(path).num_ranks is None
+
+
+def row_reader(
+    plan: StagePlan, model_directory: Path, load_formatter: Callable[..., RowFormatter]
+) -> RowReader:
+    """Returns a reader; it formats training data by the model's tokenizer, rollouts are tokens.
+
+    Raises: UserError when the tokenizer cannot be used.
+    """
+    data = _training_data(plan)
+    formatter = None
+    if data is not None:
+        formatter = load_formatter(
+            model_directory,
+            name=data.name,
+            schema=plan.algorithm.row_schema,
+            chat_template=plan.chat_template,
+            row_format=data.format,
+            max_length=plan.max_model_len,
+            enable_thinking=plan.config.model.enable_thinking,
+        )
+    return RowReader(formatter=formatter, mixed_with_rollouts=plan.has_rollouts)
+
+
+def _training_data(plan: StagePlan) -> ResolvedExperienceBuffer | None:
+    """Returns the buffer that holds training data; None where there are rollouts alone."""
+    return plan.expert_buffer if plan.has_rollouts else plan.experience_buffer

@@ -1,4 +1,4 @@
-"""Ranks and places within groups, without a loop over groups."""
+"""Helpers of group advantages: ranks within groups, filtering of groups, checks of arguments."""
 
 from collections.abc import Iterable
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Shares of a part of an optimizer batch in the batch's loss and metrics: they add up exactly.
+"""What a part of an optimizer batch contributes to its loss and metrics: parts add up exactly.
 
 loss = ppo(inputs, clip_range=0.2)
 loss_contribution(loss, inputs, totals, "token-mean").backward()

@@ -1,4 +1,4 @@
-"""Ratios between the policy in training and the old one."""
+"""Ratios between the policy in training and the old one, and losses clipped by them."""
 
 import torch
 

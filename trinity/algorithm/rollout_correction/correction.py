@@ -1,4 +1,4 @@
-"""Importance weights: the ratio of each token, or the product over a row, kept within bounds."""
+"""Rollout correction: importance weights within bounds, and rejection of tokens and rows."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +22,70 @@ from trinity.algorithm.token_advantage.masked import (
     row_means,
 )
 from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatrix, FloatVector
+
+DIVERGENCE_ESTIMATES: Mapping[str, Callable[[FloatMatrix], FloatMatrix]] = {
+    "k1": lambda log_ratio: -log_ratio,
+    "k2": lambda log_ratio: 0.5 * np.square(log_ratio),
+    "k3": lambda log_ratio: np.exp(log_ratio) - 1.0 - log_ratio,
+}
+ROW_AGGREGATIONS: Mapping[str, Callable[[FloatMatrix, BoolMatrix], FloatVector]] = {
+    "seq_sum": lambda values_BT, mask_BT: masked(values_BT, mask_BT).sum(-1),
+    "seq_mean": row_means,
+    "seq_max": lambda values_BT, mask_BT: np.where(
+        mask_BT.any(-1), np.where(mask_BT, values_BT, -np.inf).max(-1, initial=-np.inf), 0.0
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorrectionResult:
+    """Factors on the losses of tokens, and the mask of tokens that still count."""
+
+    weights_BT: FloatMatrix | None
+    """None is 1 everywhere; 0 where the batch's mask is false."""
+    mask_BT: BoolMatrix
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+def correct_rollout(
+    *,
+    proximal_logprobs_BT: FloatMatrix,
+    rollout_logprobs_BT: FloatMatrix,
+    mask_BT: BoolMatrix,
+    settings: CorrectionSettings,
+) -> CorrectionResult:
+    """Applies `settings` to the ratio r = exp(proximal - rollout) at each token, [B, T].
+
+    correction = correct_rollout(
+        proximal_logprobs_BT=...,
+        rollout_logprobs_BT=...,
+        mask_BT=...,
+        settings=PRESETS["icepop"].settings,
+    )
+    """
+    if not mask_BT.any():
+        return CorrectionResult(weights_BT=None, mask_BT=mask_BT)
+    log_ratio_BT = masked(proximal_logprobs_BT - rollout_logprobs_BT, mask_BT)
+    metrics: dict[str, float] = {}
+    weights_BT = None
+    bounds = settings.weight_bounds()
+    if bounds is not None:
+        weights_BT, option_metrics = importance_weights(
+            log_ratio_BT,
+            mask_BT,
+            bounds,
+            by_row=settings.rollout_is == "sequence",
+            normalize=settings.rollout_is_batch_normalize,
+        )
+        metrics |= option_metrics
+    rejected_BT, option_metrics = reject(log_ratio_BT, mask_BT, settings.rejection_bounds())
+    metrics |= option_metrics
+    metrics |= divergence_metrics(proximal_logprobs_BT, rollout_logprobs_BT, mask_BT)
+    return CorrectionResult(
+        weights_BT=weights_BT,
+        mask_BT=mask_BT & ~rejected_BT,
+        metrics={f"rollout_corr/{name}": value for name, value in metrics.items()},
+    )
 
 
 def importance_weights(
@@ -126,20 +190,6 @@ def _low(bounds: RatioBounds) -> float:
     return 1.0 / bounds.upper if bounds.lower is None else bounds.lower
 
 
-DIVERGENCE_ESTIMATES: Mapping[str, Callable[[FloatMatrix], FloatMatrix]] = {
-    "k1": lambda log_ratio: -log_ratio,
-    "k2": lambda log_ratio: 0.5 * np.square(log_ratio),
-    "k3": lambda log_ratio: np.exp(log_ratio) - 1.0 - log_ratio,
-}
-ROW_AGGREGATIONS: Mapping[str, Callable[[FloatMatrix, BoolMatrix], FloatVector]] = {
-    "seq_sum": lambda values_BT, mask_BT: masked(values_BT, mask_BT).sum(-1),
-    "seq_mean": row_means,
-    "seq_max": lambda values_BT, mask_BT: np.where(
-        mask_BT.any(-1), np.where(mask_BT, values_BT, -np.inf).max(-1, initial=-np.inf), 0.0
-    ),
-}
-
-
 def reject(
     log_ratio_BT: FloatMatrix, mask_BT: BoolMatrix, bounds: Mapping[str, RatioBounds]
 ) -> tuple[BoolMatrix, dict[str, float]]:
@@ -221,54 +271,3 @@ def _share_of_rows(chosen_BT: BoolMatrix, mask_BT: BoolMatrix) -> float:
     """Returns the share of rows with any chosen token, among rows with tokens."""
     num_chosen = np.count_nonzero((chosen_BT & mask_BT).any(-1))
     return float(num_chosen / np.count_nonzero(mask_BT.any(-1)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CorrectionResult:
-    """Factors on the losses of tokens, and the mask of tokens that still count."""
-
-    weights_BT: FloatMatrix | None
-    """None is 1 everywhere; 0 where the batch's mask is false."""
-    mask_BT: BoolMatrix
-    metrics: Mapping[str, float] = field(default_factory=dict)
-
-
-def correct_rollout(
-    *,
-    proximal_logprobs_BT: FloatMatrix,
-    rollout_logprobs_BT: FloatMatrix,
-    mask_BT: BoolMatrix,
-    settings: CorrectionSettings,
-) -> CorrectionResult:
-    """Applies `settings` to the ratio r = exp(proximal - rollout) at each token, [B, T].
-
-    correction = correct_rollout(
-        proximal_logprobs_BT=...,
-        rollout_logprobs_BT=...,
-        mask_BT=...,
-        settings=PRESETS["icepop"].settings,
-    )
-    """
-    if not mask_BT.any():
-        return CorrectionResult(weights_BT=None, mask_BT=mask_BT)
-    log_ratio_BT = masked(proximal_logprobs_BT - rollout_logprobs_BT, mask_BT)
-    metrics: dict[str, float] = {}
-    weights_BT = None
-    bounds = settings.weight_bounds()
-    if bounds is not None:
-        weights_BT, option_metrics = importance_weights(
-            log_ratio_BT,
-            mask_BT,
-            bounds,
-            by_row=settings.rollout_is == "sequence",
-            normalize=settings.rollout_is_batch_normalize,
-        )
-        metrics |= option_metrics
-    rejected_BT, option_metrics = reject(log_ratio_BT, mask_BT, settings.rejection_bounds())
-    metrics |= option_metrics
-    metrics |= divergence_metrics(proximal_logprobs_BT, rollout_logprobs_BT, mask_BT)
-    return CorrectionResult(
-        weights_BT=weights_BT,
-        mask_BT=mask_BT & ~rejected_BT,
-        metrics={f"rollout_corr/{name}": value for name, value in metrics.items()},
-    )

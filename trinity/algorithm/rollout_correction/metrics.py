@@ -1,4 +1,4 @@
-"""Statistics over tokens and rows, computed as in verl's rollout correction."""
+"""Metrics of rollout correction, computed as in verl, and of the gap to the trained policy."""
 
 from dataclasses import dataclass
 

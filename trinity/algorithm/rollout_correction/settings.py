@@ -1,4 +1,4 @@
-"""Parses thresholds as users write them: `2.0`, `0.5_5.0`, `0.5_2.0,0.01`."""
+"""Settings of rollout correction: thresholds as users write them (`0.5_5.0`), and presets."""
 
 import math
 from collections.abc import Mapping

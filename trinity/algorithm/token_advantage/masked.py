@@ -1,4 +1,4 @@
-"""Statistics over the tokens in a mask; values outside it are ignored."""
+"""Statistics over the tokens in a mask and over groups of rows; other values are ignored."""
 
 from dataclasses import dataclass
 
