@@ -27,7 +27,7 @@ class EstimationFunctions:
 
     @classmethod
     def from_plan(cls, plan: StagePlan) -> "EstimationFunctions":
-        """Builds the recipe from the plan.
+        """Chooses the functions from the plan.
 
         Raises: UserError when a function given by its path cannot be loaded.
         """

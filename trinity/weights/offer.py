@@ -67,7 +67,7 @@ class ReceiverSlot:
 
 
 def next_slot(slot: ReceiverSlot, by: int) -> ReceiverSlot:
-    """Returns the next seat, for the next engine of the same explorer."""
+    """Returns the next slot, for the next engine of the same explorer."""
     return replace(slot, first_rank=slot.first_rank + by)
 
 

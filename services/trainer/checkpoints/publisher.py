@@ -13,7 +13,6 @@ from trinity.weights.sending import WeightsSender
 
 logger = logging.getLogger(__name__)
 
-
 CLOSE_SECONDS = 5.0
 """Explorers that have not received them by then load the files."""
 
@@ -75,15 +74,15 @@ class WeightsPublisher:
         synchronizer: TrainerSynchronizerClient,
         ranks: Ranks,
         incarnation: int,
-        offers: TransferServer | None = None,
+        server: TransferServer | None = None,
     ) -> None:
-        """Copies each version if there are `offers`, which also send it from memory."""
+        """Copies each version if there is a `server`, which also sends it from memory."""
         self._store = store
         self._buffer = buffer
         self._synchronizer = synchronizer
         self._ranks = ranks
         self._incarnation = incarnation
-        self._offers = offers
+        self._server = server
         self._pinned_by_members: set[int] = set()
         self._pinned_by_evaluations: set[int] = set()
         self.newest: WeightsOnDisk | None = None
@@ -103,7 +102,7 @@ class WeightsPublisher:
         tensors = learner.weights()
         if self._ranks.is_first:
             return self._store.to_published_dtype(
-                tensors, copied=copied or self._offers is not None
+                tensors, copied=copied or self._server is not None
             )
         consume(tensors)
         return None
@@ -113,8 +112,8 @@ class WeightsPublisher:
         if tensors is None:
             return
         weights = self._store.write(tensors, version=version, incarnation=self._incarnation)
-        if self._offers is not None:
-            weights = replace(weights, offer=self._offers.offer_version(tensors))
+        if self._server is not None:
+            weights = replace(weights, offer=self._server.offer_version(tensors))
         self._announce(weights)
 
     def republish(self, version: int) -> bool:

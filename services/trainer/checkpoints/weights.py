@@ -25,7 +25,6 @@ from trinity.weights.tensors import WeightsDigest
 
 logger = logging.getLogger(__name__)
 
-
 SUFFIXES = frozenset({".json", ".jinja", ".txt", ".model", ".py", ".tiktoken"})
 CHAT_TEMPLATE_NAME = "chat_template.jinja"
 WEIGHTS_NAME = "model.safetensors"

@@ -26,7 +26,6 @@ from services.trainer.messages import (
 
 logger = logging.getLogger(__name__)
 
-
 RANK_COMMAND = (sys.executable, "-m", "services.trainer.rank")
 SETTINGS_PREFIX = "TRINITY_TRAINER_"
 REMEMBERED_LINES = 40

@@ -20,7 +20,6 @@ from trinity.runtime.presence import Waits
 
 logger = logging.getLogger(__name__)
 
-
 RECONNECT_SECONDS = 0.3
 LIVE_SECONDS = 10.0
 """A member that is silent for longer counts as gone."""

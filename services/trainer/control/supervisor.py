@@ -26,7 +26,6 @@ from trinity.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-
 START_SECONDS = 600.0
 """Least time limit for importing and joining, on slow disks too."""
 SILENCE_WAIT = "silence"

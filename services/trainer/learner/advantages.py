@@ -48,7 +48,7 @@ class AdvantageEstimate:
 def estimate_advantages(
     functions: EstimationFunctions, rollouts: RolloutRows, kl_coef: float
 ) -> AdvantageEstimate:
-    """Applies the parts that the recipe has; the others are skipped.
+    """Applies the functions that are set; the others are skipped.
 
     Raises: UserError when an advantage needs data that the rollouts do not have.
     """

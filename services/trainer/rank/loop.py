@@ -24,7 +24,6 @@ from trinity.telemetry.tracing import Span
 
 logger = logging.getLogger(__name__)
 
-
 PER_TOKEN = ("ref", "values", "adv", "update_critic", "update_actor")
 ActivityReport = Callable[[str, int, int], None]
 """Reports the rank's activity, the newest step reported and the newest version published."""

@@ -132,7 +132,7 @@ class RankStageSetup:
                 publisher=self._publisher(life, start),
             )
             return bench.publish_all()
-        parts = LoopDependencies(
+        dependencies = LoopDependencies(
             plan=self._plan,
             ranks=self._ranks,
             life=life,
@@ -149,7 +149,7 @@ class RankStageSetup:
             total_steps=total_steps,
             report=self._link.report_activity,
         )
-        return TrainingLoop(parts).train_to_end()
+        return TrainingLoop(dependencies).train_to_end()
 
     def _retry(self, peer: str) -> RpcRetry:
         return RpcRetry(
@@ -232,21 +232,21 @@ class RankStageSetup:
             synchronizer=self._synchronizer,
             ranks=self._ranks,
             incarnation=life.number,
-            offers=self._offers(),
+            server=self._transfer_server(),
         )
 
-    def _offers(self) -> TransferServer | None:
+    def _transfer_server(self) -> TransferServer | None:
         """Creates the transfer server of weights from memory, if the stage uses one."""
         if not (self._plan.sends_weights and self._ranks.is_first):
             return None
         sync = self._plan.config.synchronizer
-        offers = TransferServer(
+        server = TransferServer(
             host=self._order.transfer_host,
             name=sync.group_name,
             limits=TransferTimeouts.within(sync.sync_timeout),
         )
-        self._stack.callback(offers.close_server)
-        return offers
+        self._stack.callback(server.close_server)
+        return server
 
     def _checkpoints(self, life: Incarnation) -> CheckpointStore:
         store = CheckpointStore(
