@@ -31,7 +31,8 @@ WORKERS := -n logical --maxprocesses 4
 # What pytest compiles of thousands of tests is kept: every worker reads all of them.
 test-fast test-whole test-thorough: export PYTHONDONTWRITEBYTECODE =
 
-WHOLE := tests/e2e tests/faults tests/hosts tests/model_free tests/integration
+# The images have targets of their own: they are made from a package index.
+WHOLE := --ignore tests/e2e/images tests/e2e tests/chaos tests/integration
 IN_PARALLEL := $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: test-fast test-whole  ## Each promise at least once, the fast tests first
@@ -48,10 +49,10 @@ test-fast: setup  ## Unit tests only
 	$(BIN)/pytest $(WORKERS) --dist worksteal tests/unit
 
 check-images: setup  ## The environments of the buffer's and the synchronizer's image: made, weighed, started
-	$(BIN)/pytest tests/images/test_images.py
+	$(BIN)/pytest tests/e2e/images/test_images.py
 
 check-images-heavy: setup  ## All four images for processors: made, weighed, an experiment run in them (5 GB)
-	$(BIN)/pytest tests/images/test_heavy_images.py
+	$(BIN)/pytest tests/e2e/images/test_heavy_images.py
 
 check-deploy: setup  ## Manifests rendered for the examples, against the schemas of what takes them
 	PYTHON=$(BIN)/python deploy/check.sh
@@ -64,11 +65,11 @@ check-data-juicer: setup  ## The operators that ask Data-Juicer, against itself,
 
 KILLS ?= 500
 faults: setup  ## Kill everything at random, KILLS times, and write the table of docs/guarantees.md
-	$(BIN)/python -m tests.faults.campaign --kills $(KILLS) --seed 1 --docs docs/guarantees.md
+	$(BIN)/python -m tests.chaos.campaign --kills $(KILLS) --seed 1 --docs docs/guarantees.md
 
 SECONDS_CUT ?= 30
 hosts: setup  ## Cut every link between hosts and write the table of docs/operations.md (root, 75 minutes)
-	$(BIN)/python -m tests.hosts.campaign --seconds $(SECONDS_CUT) --long-seconds 300 --slow \
+	$(BIN)/python -m tests.chaos.hosts.campaign --seconds $(SECONDS_CUT) --long-seconds 300 --slow \
 		--docs docs/operations.md
 
 bench: setup  ## Every benchmark that needs no GPU, some hours; the results go to benchmarks/results
@@ -108,7 +109,7 @@ types:
 	$(BIN)/lint-imports
 
 prose:
-	$(BIN)/python -m tests.prose
+	$(BIN)/python -m tests.support.prose
 
 protos:
 	$(BIN)/buf lint proto

@@ -20,8 +20,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.table import Claim, print_claims
-from tests.model_free.experiment import experiment_plan, start_experiment
-from tests.model_free.stack import model_free_stack
+from tests.support.model_free.experiment import experiment_plan, start_experiment
+from tests.support.model_free.stack import model_free_stack
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan

@@ -3,10 +3,10 @@
 from itertools import pairwise
 from pathlib import Path
 
-from tests.model_free.engine import RUN_SECONDS_VARIABLE
-from tests.model_free.experiment import start_experiment, wait_until_ended
-from tests.model_free.learner import STEP_SECONDS_VARIABLE
-from tests.model_free.stack import model_free_stack
+from tests.support.model_free.engine import RUN_SECONDS_VARIABLE
+from tests.support.model_free.experiment import start_experiment, wait_until_ended
+from tests.support.model_free.learner import STEP_SECONDS_VARIABLE
+from tests.support.model_free.stack import model_free_stack
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan

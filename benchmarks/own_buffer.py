@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.infra_fixtures import running
 from tests.integration.buffer.process import BufferProcess
+from tests.support.infra_fixtures import running
 from trinity.local.addresses import free_port
 from trinity.local.files import SecretFiles
 from trinity.local.nats import NatsServer

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.model_free_run import events_of, step_gaps
 from benchmarks.table import Claim, print_claims
-from tests.model_free.experiment import experiment_plan
+from tests.support.model_free.experiment import experiment_plan
 
 ROOT = Path(__file__).resolve().parent.parent
 DURATIONS = ((3.0, 3.0), (3.0, 1.5), (1.5, 3.0))

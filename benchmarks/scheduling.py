@@ -23,7 +23,7 @@ from benchmarks.own_buffer import own_buffer
 from benchmarks.table import Claim, print_claims
 from tests.integration.buffer.harness import Buffer, talk_to
 from tests.integration.buffer.plans import ROWS, rollout_plan
-from tests.model_free.experiment import experiment_plan
+from tests.support.model_free.experiment import experiment_plan
 from trinity.api.v1 import buffer_pb2 as pb
 
 Algorithm = Mapping[str, JsonValue]

@@ -23,10 +23,10 @@ from pathlib import Path
 import psutil
 
 from benchmarks.table import Claim, print_claims
-from tests.model_free.engine import RUN_SECONDS_VARIABLE
-from tests.model_free.experiment import experiment_plan, run_to_end
-from tests.model_free.learner import STEP_SECONDS_VARIABLE
-from tests.model_free.stack import model_free_stack
+from tests.support.model_free.engine import RUN_SECONDS_VARIABLE
+from tests.support.model_free.experiment import experiment_plan, run_to_end
+from tests.support.model_free.learner import STEP_SECONDS_VARIABLE
+from tests.support.model_free.stack import model_free_stack
 from trinity.api.v1 import trainer_pb2 as pb
 from trinity.api.v1 import trainer_pb2_grpc
 from trinity.api.v1.buffer_pb2 import WatchProgressRequest
@@ -37,8 +37,8 @@ from trinity.rpc.channel import open_channel
 from trinity.rpc.server import Servicer, serve
 from trinity.runtime.settings import ServiceSettings
 from trinity.security.authorization import Scope
-from trinity.security.certificates import Issuer, Part
-from trinity.security.credentials import PLAIN, Security
+from trinity.security.certificates import CredentialIssuer, CredentialRole
+from trinity.security.credentials import PLAINTEXT, Credentials
 
 ROOT = Path(__file__).resolve().parent.parent
 SERVICE = pb.DESCRIPTOR.services_by_name["TrainerService"].full_name
@@ -174,16 +174,16 @@ def _processor_seconds(stack: LocalStack) -> float:
 async def _call_cost() -> dict[str, object]:
     """One small call, with and without."""
     with tempfile.TemporaryDirectory() as directory:
-        part = Part(name="trainer", scopes=(Scope.READ,))
-        folder = Issuer(Path(directory)).issue(part, timedelta(hours=1))
+        part = CredentialRole(name="trainer", scopes=(Scope.READ,))
+        folder = CredentialIssuer(Path(directory)).issue(part, timedelta(hours=1))
         return {
             "name": "a call, milliseconds",
-            "plain": await _call_milliseconds(PLAIN),
-            "secured": await _call_milliseconds(Security(folder)),
+            "plain": await _call_milliseconds(PLAINTEXT),
+            "secured": await _call_milliseconds(Credentials(folder)),
         }
 
 
-async def _call_milliseconds(security: Security) -> float:
+async def _call_milliseconds(security: Credentials) -> float:
     add = trainer_pb2_grpc.add_TrainerServiceServicer_to_server
     servicer = Servicer(name=SERVICE, add=add, implementation=_Trainer())
     async with (

@@ -31,7 +31,7 @@ import grpc
 
 from benchmarks.model_free_run import events_of, step_gaps
 from benchmarks.table import Claim, print_claims
-from tests.model_free.experiment import experiment_plan
+from tests.support.model_free.experiment import experiment_plan
 from trinity.telemetry import metrics, names, tracing
 
 ROOT = Path(__file__).resolve().parent.parent

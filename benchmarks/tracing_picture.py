@@ -13,10 +13,10 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from tests.integration.telemetry.receiver import Receiver, SeenSpan, receiver
-from tests.model_free.engine import RUN_SECONDS_VARIABLE
-from tests.model_free.experiment import experiment_plan, run_to_end
-from tests.model_free.learner import STEP_SECONDS_VARIABLE
-from tests.model_free.stack import model_free_stack
+from tests.support.model_free.engine import RUN_SECONDS_VARIABLE
+from tests.support.model_free.experiment import experiment_plan, run_to_end
+from tests.support.model_free.learner import STEP_SECONDS_VARIABLE
+from tests.support.model_free.stack import model_free_stack
 from trinity.telemetry import names
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -10,7 +10,7 @@ import pytest
 
 from tests.long_files import LONG_FILES
 
-pytest_plugins = ["tests.infra_fixtures", "tests.sharing_out"]
+pytest_plugins = ["tests.support.infra_fixtures", "tests.sharing_out"]
 
 # The gate tries the same inputs each time; HYPOTHESIS_PROFILE=search looks for new ones.
 hypothesis.settings.register_profile("gate", derandomize=True, deadline=None)

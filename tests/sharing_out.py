@@ -21,7 +21,7 @@ GROUPS = {
     "undisturbed": ("*/e2e/test_results.py", "*/e2e/test_retrain.py"),
     "learners": ("*/integration/trainer/test_[!s]*.py",),
     "arena": tuple(
-        f"*/faults/test_{name}.py"
+        f"*/chaos/test_{name}.py"
         for name in (
             "algorithms",
             "learning_selector",
@@ -33,7 +33,7 @@ GROUPS = {
             "varieties",
         )
     ),
-    "model-free arena": ("*/model_free/test_exploring.py", "*/model_free/test_sync_styles.py"),
+    "model-free arena": ("*/chaos/test_exploring.py", "*/chaos/test_sync_styles.py"),
     "shared stack": tuple(
         f"*/model_free/test_{name}.py"
         for name in ("episodes", "explorer_keys", "model_free", "stored_bytes")

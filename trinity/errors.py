@@ -3,7 +3,7 @@
 TrinityError
 ├── UserError             a user's mistake; one sentence, exit code 2
 ├── RunFailed             the run ended without reaching its goal; exit code 1
-│   └── NotTaken              the services do not answer yet; exit code 3, try again later
+│   └── ServiceNotReady              the services do not answer yet; exit code 3, try again later
 ├── ManifestError         files do not match their manifest
 ├── TransferFailed        weights were not sent between memories; files are read instead
 └── RpcError              a service answered with an error
@@ -31,7 +31,7 @@ class RunFailed(TrinityError):
     """The run started and could not end well; the text is the reason to show."""
 
 
-class NotTaken(RunFailed):
+class ServiceNotReady(RunFailed):
     """The request was not begun because the services do not answer yet; try again later."""
 
 

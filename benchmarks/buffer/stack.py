@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.buffer.worker import Worker, started
-from tests.infra_fixtures import running
 from tests.integration.buffer.process import BufferProcess
+from tests.support.infra_fixtures import running
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.local.addresses import free_port
 from trinity.local.files import SecretFiles

@@ -15,7 +15,7 @@ from services.trainer.clients import TrainerBufferClient
 from services.trainer.retry import RpcRetry
 from services.trainer.types import WeightsOnDisk
 from trinity.rpc.channel import open_sync_channel
-from trinity.runtime.presence import Waits
+from trinity.runtime.presence import WaitRegistry
 from trinity.types import StageKey
 
 WAIT_SECONDS = 20.0
@@ -31,7 +31,7 @@ class Trainer:
 
     def open(self, key: dict[str, str], plan_json: str) -> None:
         """Open a stage, begin to train it, and publish its starting weights."""
-        waits = Waits(owner="benchmark", on_change=lambda: None)
+        waits = WaitRegistry(owner="benchmark", on_change=lambda: None)
         patience = RpcRetry(peer="buffer", seconds=60.0, stop=threading.Event(), waits=waits)
         self._buffer = TrainerBufferClient(
             channel=self._channel, key=StageKey(**key), retry=patience

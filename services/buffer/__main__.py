@@ -19,18 +19,18 @@ from services.buffer.maintenance import (
 )
 from services.buffer.migrations import MIGRATIONS
 from services.buffer.operations.batching import Composer
-from services.buffer.operations.results import Settler
+from services.buffer.operations.results import ResultWriter
 from services.buffer.pipeline.pipeline import Pipeline
 from services.buffer.servicer import BufferServicer, QueryServicer
 from services.buffer.servicer.common import Poller
 from services.buffer.servicer.taskset_calls import TasksetServicer
 from services.buffer.settings import BufferSettings, MigrationSettings
-from services.buffer.status import Needs, membership
-from services.buffer.store.database import CHANNEL, Database
+from services.buffer.status import BufferReadiness, membership
+from services.buffer.store.database import CHANNEL, BufferDatabase
 from services.buffer.tasksets.background_jobs import BackgroundJobs
 from services.buffer.tasksets.library import FeatureLibrary, TasksetLibrary
 from services.buffer.tasksets.task_pipeline import PipelineLimits
-from services.buffer.workers.functions import Functions, Priorities
+from services.buffer.workers.functions import FunctionRunner, Priorities
 from trinity.api.v1 import (
     buffer_pb2,
     buffer_pb2_grpc,
@@ -43,7 +43,7 @@ from trinity.rpc.runner import run_service
 from trinity.rpc.server import Servicer, serve
 from trinity.runtime.notifications import Listener
 from trinity.runtime.postgres import async_engine, report_health, wait_until_up
-from trinity.runtime.presence import Waits
+from trinity.runtime.presence import WaitRegistry
 
 M_MMAP_THRESHOLD = -3
 LARGE_BYTES = 2 * 1024 * 1024
@@ -71,10 +71,12 @@ ALLOCATIONS_A_COLLECTION = 10_000
 """Threshold of the garbage collector: the default of 700 costs 4 % of the time and frees little."""
 
 
-class Parts:
+class Components:
     """All components of the process, created before anything connects."""
 
-    def __init__(self, settings: BufferSettings, workers: asyncio.TaskGroup, waits: Waits) -> None:
+    def __init__(
+        self, settings: BufferSettings, workers: asyncio.TaskGroup, waits: WaitRegistry
+    ) -> None:
         self.waits = waits
         dsn = settings.postgres_dsn.get_secret_value()
         idle_seconds = settings.idle_transaction_seconds + settings.priority_seconds
@@ -82,17 +84,17 @@ class Parts:
             dsn, SCHEMA, pool_size=POOL_SIZE, idle_transaction_seconds=idle_seconds
         )
         self.probed = async_engine(dsn, SCHEMA, pool_size=1, max_overflow=0)
-        self.database = Database(self.engine)
+        self.database = BufferDatabase(self.engine)
         self.listener = Listener(dsn, CHANNEL)
         self.poller = Poller(self.listener)
         self.broker = ResultsClient()
         self.stream = RunStream(self.broker, settings.stream_max_bytes, settings.stream_replicas)
-        self.functions = Functions(settings.advantage_seconds, settings.function_memory_bytes)
+        self.functions = FunctionRunner(settings.advantage_seconds, settings.function_memory_bytes)
         self.priorities = Priorities(settings.priority_seconds, settings.function_memory_bytes)
         self.ingest = Ingest(
             database=self.database,
             stream=self.stream,
-            settler=Settler(settings.segment_max_rows, settings.segment_max_bytes),
+            settler=ResultWriter(settings.segment_max_rows, settings.segment_max_bytes),
             fetch_messages=settings.fetch_messages,
             bound=asyncio.Event(),
             waits=waits,
@@ -144,10 +146,10 @@ async def run_buffer(settings: BufferSettings, stop: asyncio.Event) -> None:
     If a worker fails, the whole process ends.
     """
     async with asyncio.TaskGroup() as workers, membership(settings.synchronizer) as member:
-        parts = Parts(settings, workers, member.waits)
+        parts = Components(settings, workers, member.waits)
         async with serve(settings, parts.servicers) as server:
             member.serves(server.address)
-            needs = Needs(
+            needs = BufferReadiness(
                 health=server.health, ingest=parts.ingest, stream=parts.stream, waits=parts.waits
             )
             working = workers.create_task(_work(settings, parts, needs))
@@ -157,7 +159,7 @@ async def run_buffer(settings: BufferSettings, stop: asyncio.Event) -> None:
         working.cancel()
 
 
-async def _work(settings: BufferSettings, parts: Parts, needs: Needs) -> None:
+async def _work(settings: BufferSettings, parts: Components, needs: BufferReadiness) -> None:
     """Connects, then runs the loops until cancelled."""
     async with _released(parts):
         with _starting(settings, parts, "database"):
@@ -184,7 +186,7 @@ async def _work(settings: BufferSettings, parts: Parts, needs: Needs) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _broker(settings: BufferSettings, parts: Parts) -> AsyncIterator[None]:
+async def _broker(settings: BufferSettings, parts: Components) -> AsyncIterator[None]:
     url = settings.nats_url.get_secret_value()
     async with contextlib.AsyncExitStack() as stack:
         with _starting(settings, parts, "broker"):
@@ -193,7 +195,7 @@ async def _broker(settings: BufferSettings, parts: Parts) -> AsyncIterator[None]
 
 
 def _starting(
-    settings: BufferSettings, parts: Parts, needed: str
+    settings: BufferSettings, parts: Components, needed: str
 ) -> contextlib.AbstractContextManager[None]:
     return parts.waits.waiting(
         for_=needed, reason="to start: it must answer", deadline_seconds=settings.connect_seconds
@@ -201,7 +203,7 @@ def _starting(
 
 
 @contextlib.asynccontextmanager
-async def _released(parts: Parts) -> AsyncIterator[None]:
+async def _released(parts: Components) -> AsyncIterator[None]:
     try:
         async with parts.functions, parts.priorities:
             yield

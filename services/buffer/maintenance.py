@@ -13,7 +13,7 @@ from services.buffer.ingest.stream import RunStream
 from services.buffer.operations.explore_steps import cut_stragglers
 from services.buffer.operations.feedback import end_overdue
 from services.buffer.operations.retention import BatchedSegments, retire_contents
-from services.buffer.store.database import RETENTION_TOPIC, Database
+from services.buffer.store.database import RETENTION_TOPIC, BufferDatabase
 from services.buffer.store.ready_rows import current_load
 from services.buffer.store.reports import forget_blobs, forget_reports
 from services.buffer.store.segments import (
@@ -26,7 +26,7 @@ from services.buffer.store.stages import list_readable
 from services.buffer.store.tasksets import delete_taskset
 from services.buffer.store.uploads import lock_abandoned
 from trinity.errors import PreconditionFailed, Unavailable
-from trinity.runtime.logs import LimitedLog
+from trinity.runtime.logs import RateLimitedLog
 from trinity.runtime.notifications import Listener
 from trinity.telemetry import metrics, names
 from trinity.telemetry.metrics import Observation
@@ -34,7 +34,7 @@ from trinity.telemetry.tracing import Attributes
 from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)
-limited_log = LimitedLog(logger)
+limited_log = RateLimitedLog(logger)
 
 
 PAUSE_SECONDS = 600.0
@@ -44,14 +44,14 @@ FEEDBACK_SECONDS = 5.0
 """Interval of checks for overdue samples."""
 
 
-async def keep_small(database: Database) -> None:
+async def keep_small(database: BufferDatabase) -> None:
     """Cleans up periodically, until cancelled."""
     while True:
         await clear_once(database)
         await asyncio.sleep(PAUSE_SECONDS)
 
 
-async def clear_once(database: Database) -> None:
+async def clear_once(database: BufferDatabase) -> None:
     """Cleans up each kind independently, so that a failure of one does not stop the others."""
     for clear in (_forget_reports, _forget_blobs, delete_abandoned):
         try:
@@ -60,17 +60,17 @@ async def clear_once(database: Database) -> None:
             logger.warning("what is old stays for now", extra={"why": str(error)})
 
 
-async def _forget_reports(database: Database) -> None:
+async def _forget_reports(database: BufferDatabase) -> None:
     async with database.autocommit() as connection:
         await forget_reports(connection)
 
 
-async def _forget_blobs(database: Database) -> None:
+async def _forget_blobs(database: BufferDatabase) -> None:
     async with database.autocommit() as connection:
         await forget_blobs(connection)
 
 
-async def delete_abandoned(database: Database) -> None:
+async def delete_abandoned(database: BufferDatabase) -> None:
     """Deletes unreferenced tasksets, one per transaction, because each may have many rows."""
     while True:
         async with database.transaction() as connection:
@@ -82,7 +82,7 @@ async def delete_abandoned(database: Database) -> None:
         logger.info("an unreferenced taskset is deleted", extra=extra)
 
 
-async def end_waits_for_feedback(database: Database) -> None:
+async def end_waits_for_feedback(database: BufferDatabase) -> None:
     """Leaves out samples whose rewards are overdue, until cancelled."""
 
     def waits(stage: Stage) -> bool:
@@ -93,7 +93,7 @@ async def end_waits_for_feedback(database: Database) -> None:
         await asyncio.sleep(FEEDBACK_SECONDS)
 
 
-async def end_waits_for_stragglers(database: Database) -> None:
+async def end_waits_for_stragglers(database: BufferDatabase) -> None:
     """Leaves behind stragglers that explore steps need not wait for, until cancelled."""
 
     def waits(stage: Stage) -> bool:
@@ -105,7 +105,7 @@ async def end_waits_for_stragglers(database: Database) -> None:
 
 
 async def _in_each_stage(
-    database: Database,
+    database: BufferDatabase,
     concerns: Callable[[Stage], bool],
     act: Callable[[AsyncConnection, StageKey], Awaitable[object]],
     otherwise: str,
@@ -129,7 +129,7 @@ LOOK_SECONDS = 60.0
 """Interval without notifications; checkpoints and ends of stages notify."""
 
 
-async def keep_contents_few(database: Database, listener: Listener) -> None:
+async def keep_contents_few(database: BufferDatabase, listener: Listener) -> None:
     """Removes contents after each checkpoint and stage, and periodically, until cancelled."""
     batched = BatchedSegments()
     with listener.subscribe(RETENTION_TOPIC) as changes:
@@ -141,7 +141,7 @@ async def keep_contents_few(database: Database, listener: Listener) -> None:
             await changes.wait(LOOK_SECONDS)
 
 
-async def retain_once(database: Database, batched: BatchedSegments) -> None:
+async def retain_once(database: BufferDatabase, batched: BatchedSegments) -> None:
     """Retires unneeded contents of each stage independently, then drops what is retired."""
     async with database.transaction() as connection:
         keys = await stages_with_old_segments(connection)
@@ -154,7 +154,7 @@ async def retain_once(database: Database, batched: BatchedSegments) -> None:
     await _remove(database)
 
 
-async def _retain(database: Database, key: StageKey, batched: BatchedSegments) -> None:
+async def _retain(database: BufferDatabase, key: StageKey, batched: BatchedSegments) -> None:
     """Retires the unneeded contents of a stage.
 
     Raises: Unavailable; PreconditionFailed when it cannot be determined what is needed.
@@ -166,7 +166,7 @@ async def _retain(database: Database, key: StageKey, batched: BatchedSegments) -
         logger.info("old contents are retired", extra=extra)
 
 
-async def _remove(database: Database) -> None:
+async def _remove(database: BufferDatabase) -> None:
     """Drops retired contents, unless another replica is already doing so."""
     async with database.autocommit() as connection:
         if not await try_to_remove_alone(connection):
@@ -185,7 +185,7 @@ Measure = Callable[[Stage, Load], int]
 class Depths:
     """The last measurements; nothing for sources that are unavailable and stages that ended."""
 
-    database: Database
+    database: BufferDatabase
     stream: RunStream
     _pending: int | None = None
     _loads: list[tuple[Stage, Load]] = field(default_factory=list)

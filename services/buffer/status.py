@@ -10,17 +10,19 @@ from services.buffer.ingest.stream import RunStream
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.rpc.channel import open_channel
 from trinity.rpc.health import Health
-from trinity.runtime.presence import Heartbeats, Waits
+from trinity.runtime.presence import Heartbeats, WaitRegistry
 
 DATABASE = "database"
 BROKER = "broker"
 NO_BROKER = "the broker does not answer"
 
 
-class Needs:
+class BufferReadiness:
     """Sets readiness from database and broker, and shows a wait for each that is missing."""
 
-    def __init__(self, *, health: Health, ingest: Ingest, stream: RunStream, waits: Waits) -> None:
+    def __init__(
+        self, *, health: Health, ingest: Ingest, stream: RunStream, waits: WaitRegistry
+    ) -> None:
         self._health = health
         self._ingest = ingest
         self._stream = stream
@@ -54,7 +56,7 @@ SERVING = "serving"
 class Membership:
     """The waits of this process; without a synchronizer they are not reported."""
 
-    waits: Waits
+    waits: WaitRegistry
     heartbeats: Heartbeats | None = None
 
     def serves(self, address: str) -> None:
@@ -68,7 +70,7 @@ class Membership:
 async def membership(synchronizer: str) -> AsyncIterator[Membership]:
     """Sends heartbeats while the block runs."""
     if not synchronizer:
-        yield Membership(Waits(owner="buffer", on_change=lambda: None))
+        yield Membership(WaitRegistry(owner="buffer", on_change=lambda: None))
         return
     async with open_channel(synchronizer) as channel:
         stub = SynchronizerServiceStub(channel)

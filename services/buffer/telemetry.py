@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from nats.aio.msg import Msg
 
-from services.buffer.domain.results import Verdict
+from services.buffer.domain.results import CommitDecision
 from services.buffer.domain.stage import AssignmentKind
 from services.buffer.store.assignments import NewAssignment, assignment_id
 from services.buffer.store.leases import Grant
@@ -33,7 +33,7 @@ def leased(grant: Grant, begun_ns: int) -> str:
     )
 
 
-def stored(messages: Sequence[Msg], verdicts: Sequence[Verdict], begun_ns: int) -> None:
+def stored(messages: Sequence[Msg], verdicts: Sequence[CommitDecision], begun_ns: int) -> None:
     """Records committed results in the traces of their tasks, and messages in their senders'."""
     if metrics.is_on():
         metrics.STORE_SECONDS.record((time.time_ns() - begun_ns) / 1e9)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from services.buffer.domain.group import Outcome
 from services.buffer.domain.stage import TasksetKind
-from services.buffer.store.experiences import Derived
+from services.buffer.store.experiences import DerivedExperience
 from services.buffer.store.pipeline import Claim
 from trinity.ids import name_uuid
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
@@ -41,10 +41,10 @@ class Shaped:
     outcome: Outcome
 
     @property
-    def derived(self) -> list[Derived]:
+    def derived(self) -> list[DerivedExperience]:
         """The rows that can be batched."""
         return [
-            Derived(
+            DerivedExperience(
                 experience_id=derived_id(row.parent_id, self.operator, row.ordinal),
                 parent_id=row.parent_id,
                 advantage=row.advantage,

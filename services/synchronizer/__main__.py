@@ -9,7 +9,7 @@ from services.synchronizer import tables
 from services.synchronizer.operations import Operations
 from services.synchronizer.servicer import SERVICE_NAME, SynchronizerServicer
 from services.synchronizer.settings import SynchronizerSettings
-from services.synchronizer.store.database import CHANNEL, Database
+from services.synchronizer.store.database import CHANNEL, SynchronizerDatabase
 from services.synchronizer.watching import Watching
 from trinity.api.v1.synchronizer_pb2_grpc import add_SynchronizerServiceServicer_to_server
 from trinity.rpc.runner import USER_MISTAKE, run_service
@@ -41,15 +41,20 @@ async def run(settings: SynchronizerSettings, stop: asyncio.Event) -> None:
         tables.SCHEMA,
         pool_size=settings.postgres_pool_size,
         idle_transaction_seconds=settings.idle_transaction_seconds,
+        is_autocommit=True,
     )
     async_commit = async_engine(
-        dsn, tables.SCHEMA, pool_size=1, settings={"synchronous_commit": "off"}
+        dsn,
+        tables.SCHEMA,
+        pool_size=1,
+        settings={"synchronous_commit": "off"},
+        is_autocommit=True,
     )
     probe = async_engine(dsn, tables.SCHEMA, pool_size=1, max_overflow=0)
     try:
         async with Listener(dsn, CHANNEL) as listener:
             watching = Watching(listener)
-            operations = Operations(Database(engine, async_commit))
+            operations = Operations(SynchronizerDatabase(engine, async_commit))
             servicer = _servicer(operations, watching)
             async with serve(settings, [servicer], tenant_of=operations.tenant_of) as server:
                 await report_health(probe, server.health, stop)

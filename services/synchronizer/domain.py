@@ -16,7 +16,7 @@ class ExperimentState(StrEnum):
     CANCELLED = "cancelled"
 
 
-class StageState(StrEnum):
+class ExperimentStageState(StrEnum):
     """Life cycle of a stage; FAILED also if its experiment was cancelled while it ran."""
 
     PENDING = "pending"
@@ -42,7 +42,7 @@ class VersionKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Version:
+class PublishedVersion:
     """Published weights of a stage; the manifest in `path` has the hash `manifest_sha256`."""
 
     stage: str
@@ -58,7 +58,7 @@ class Version:
     """Address at which its trainer transfers it from memory to memory; empty without an offer."""
     offer_group: str = ""
 
-    def has_content_of(self, other: "Version") -> bool:
+    def has_content_of(self, other: "PublishedVersion") -> bool:
         """Returns True if both versions have the same content hashes."""
         return (self.manifest_sha256, self.weights_sha256) == (
             other.manifest_sha256,
@@ -84,23 +84,27 @@ class PlannedStage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class ExperimentStage:
     """One stage; it ends when all of `roles` are in `finished_roles`."""
 
     name: str
-    state: StageState = StageState.PENDING
+    state: ExperimentStageState = ExperimentStageState.PENDING
     roles: tuple[Role, ...]
     finished_roles: tuple[Role, ...] = ()
-    final_version: Version | None = None
+    final_version: PublishedVersion | None = None
 
     @property
     def is_done(self) -> bool:
         """True if no role has anything left to do."""
-        return self.state is StageState.FINISHED or set(self.roles) <= set(self.finished_roles)
+        return self.state is ExperimentStageState.FINISHED or set(self.roles) <= set(
+            self.finished_roles
+        )
 
-    def with_finished_role(self, role: Role, final_version: Version | None) -> "Stage":
+    def with_finished_role(
+        self, role: Role, final_version: PublishedVersion | None
+    ) -> "ExperimentStage":
         """Records that a role has finished; the trainer names the final version of the stage."""
-        if self.state is StageState.PENDING:
+        if self.state is ExperimentStageState.PENDING:
             raise PreconditionFailed(f"stage {self.name} has not started")
         if role not in self.roles:
             raise InvalidRequest(f"role: the {role} has no part in stage {self.name}")
@@ -124,21 +128,21 @@ class Experiment:
     label: str
     state: ExperimentState = ExperimentState.RUNNING
     reason: str = ""
-    stages: tuple[Stage, ...]
+    stages: tuple[ExperimentStage, ...]
     start_count: int = 1
 
     @classmethod
     def started(cls, tenant: str, label: str, plan: tuple[PlannedStage, ...]) -> "Experiment":
         """Creates an experiment whose first stage runs."""
-        stages = tuple(Stage(name=stage.name, roles=stage.roles) for stage in plan)
+        stages = tuple(ExperimentStage(name=stage.name, roles=stage.roles) for stage in plan)
         return cls(id=uuid.uuid4(), tenant=tenant, label=label, stages=stages)._advanced()
 
     @property
-    def running_stage(self) -> Stage | None:
+    def running_stage(self) -> ExperimentStage | None:
         """The running stage, if there is one."""
-        return next((s for s in self.stages if s.state is StageState.RUNNING), None)
+        return next((s for s in self.stages if s.state is ExperimentStageState.RUNNING), None)
 
-    def stage(self, name: str) -> Stage:
+    def stage(self, name: str) -> ExperimentStage:
         """Returns a stage by name.
 
         Raises: NotFound.
@@ -174,7 +178,7 @@ class Experiment:
         )._advanced()
 
     def with_finished_role(
-        self, name: str, role: Role, final_version: Version | None
+        self, name: str, role: Role, final_version: PublishedVersion | None
     ) -> "Experiment":
         """Records that a role has finished; also after the end, for a later resume."""
         changed = self._with_stage(self.stage(name).with_finished_role(role, final_version))
@@ -185,7 +189,10 @@ class Experiment:
         stage = self.stage(name)
         if start_count not in (None, self.start_count):
             return self
-        if self.state is not ExperimentState.RUNNING or stage.state is StageState.FINISHED:
+        if (
+            self.state is not ExperimentState.RUNNING
+            or stage.state is ExperimentStageState.FINISHED
+        ):
             return self
         return self._ended(ExperimentState.FAILED, reason)
 
@@ -197,12 +204,14 @@ class Experiment:
 
     def _ended(self, state: ExperimentState, reason: str) -> "Experiment":
         stages = tuple(
-            replace(s, state=StageState.FAILED) if s.state is StageState.RUNNING else s
+            replace(s, state=ExperimentStageState.FAILED)
+            if s.state is ExperimentStageState.RUNNING
+            else s
             for s in self.stages
         )
         return replace(self, state=state, reason=reason, stages=stages)
 
-    def _with_stage(self, changed: Stage) -> "Experiment":
+    def _with_stage(self, changed: ExperimentStage) -> "Experiment":
         stages = tuple(changed if s.name == changed.name else s for s in self.stages)
         return replace(self, stages=stages)
 
@@ -211,13 +220,15 @@ class Experiment:
         stages = list(self.stages)
         for index, stage in enumerate(stages):
             if not stage.is_done:
-                stages[index] = replace(stage, state=StageState.RUNNING)
+                stages[index] = replace(stage, state=ExperimentStageState.RUNNING)
                 return replace(self, stages=tuple(stages))
-            stages[index] = replace(stage, state=StageState.FINISHED)
+            stages[index] = replace(stage, state=ExperimentStageState.FINISHED)
         return replace(self, stages=tuple(stages), state=ExperimentState.FINISHED)
 
 
-def check_publication(new: Version, same: Version | None, newest: tuple[int, int] | None) -> None:
+def check_publication(
+    new: PublishedVersion, same: PublishedVersion | None, newest: tuple[int, int] | None
+) -> None:
     """Refuses weights of a superseded trainer, or that contradict published ones.
 
     `same` is the version published under the same numbers; `newest` is the highest incarnation of

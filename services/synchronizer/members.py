@@ -16,7 +16,7 @@ _SHORTEST_DEADLINE_SECONDS = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
+class MemberWait:
     """Something that a member waits for; 0 seconds means no deadline."""
 
     owner: str
@@ -25,7 +25,7 @@ class Wait:
     waited_seconds: float
     deadline_seconds: float
 
-    def aged(self, seconds: float) -> "Wait":
+    def aged(self, seconds: float) -> "MemberWait":
         """Returns the wait as it is so many seconds after it was reported."""
         deadline = self.deadline_seconds
         if deadline > 0:
@@ -47,5 +47,5 @@ class Member:
     activity: str
     version: int
     pinned_versions: tuple[int, ...]
-    waits: tuple[Wait, ...]
+    waits: tuple[MemberWait, ...]
     silent_seconds: float = 0.0

@@ -5,21 +5,20 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from services.synchronizer.domain import (
     Experiment,
+    ExperimentStageState,
     ExperimentState,
     PlannedStage,
+    PublishedVersion,
     Role,
-    StageState,
-    Version,
     VersionName,
 )
 from services.synchronizer.members import GONE, Member
 from services.synchronizer.plan import check_owner, directory_of, is_same_plan
 from services.synchronizer.store import experiments, members, versions
-from services.synchronizer.store.database import Database, notify
+from services.synchronizer.store.database import SynchronizerDatabase, notify
+from trinity.runtime.sql import Connection
 
 MAX_EXPERIMENTS_LISTED = 100
 FORGET_SECONDS = 60.0
@@ -35,7 +34,7 @@ class Created:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class ExperimentWithPlan:
     """An experiment with its plan as JSON."""
 
     experiment: Experiment
@@ -47,7 +46,7 @@ class Watched:
     """An experiment with the versions of its running stage that can be loaded."""
 
     experiment: Experiment
-    versions: tuple[Version, ...]
+    versions: tuple[PublishedVersion, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +60,7 @@ class SystemState:
 class Operations:
     """Changes and reads the synchronizer's state; every method may raise Unavailable."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: SynchronizerDatabase) -> None:
         self._database = database
         self._forgets_at = time.monotonic()
 
@@ -97,7 +96,7 @@ class Operations:
                 await experiments.replace_plan(connection, known.id, plan_json, directory)
             return Created(experiment=resumed, resumed=True)
 
-    async def get(self, experiment_id: uuid.UUID) -> Planned:
+    async def get(self, experiment_id: uuid.UUID) -> ExperimentWithPlan:
         """Returns an experiment with its plan.
 
         Raises: NotFound.
@@ -105,7 +104,7 @@ class Operations:
         async with self._database.reading() as connection:
             experiment = await experiments.get(connection, experiment_id)
             plan_json = await experiments.plan_of(connection, experiment_id)
-            return Planned(experiment=experiment, plan_json=plan_json)
+            return ExperimentWithPlan(experiment=experiment, plan_json=plan_json)
 
     async def running(self, tenant: str) -> tuple[Experiment, ...]:
         """Returns the running experiments, oldest first; an empty tenant means all tenants."""
@@ -125,7 +124,7 @@ class Operations:
             available = await versions.available(connection, experiment_id, stage.name)
             return Watched(experiment=experiment, versions=available)
 
-    async def publish(self, experiment_id: uuid.UUID, version: Version) -> tuple[int, ...]:
+    async def publish(self, experiment_id: uuid.UUID, version: PublishedVersion) -> tuple[int, ...]:
         """Publishes weights; returns the versions of their stage that live members use.
 
         Raises: NotFound, PreconditionFailed, Superseded.
@@ -148,8 +147,12 @@ class Operations:
                 await notify(connection, experiment_id)
 
     async def finish_role(
-        self, experiment_id: uuid.UUID, stage: str, role: Role, final_version: Version | None
-    ) -> StageState:
+        self,
+        experiment_id: uuid.UUID,
+        stage: str,
+        role: Role,
+        final_version: PublishedVersion | None,
+    ) -> ExperimentStageState:
         """Records that a role has finished a stage; the last role starts the next stage.
 
         Raises: NotFound, PreconditionFailed, Superseded.
@@ -229,7 +232,7 @@ class Operations:
             await experiments.save(connection, known, rule(known))
 
 
-async def _runs_by(connection: AsyncConnection, known: Experiment, plan_json: str) -> bool:
+async def _runs_by(connection: Connection, known: Experiment, plan_json: str) -> bool:
     """Returns True if it runs by this plan; requires its lock, against concurrent resumes."""
     if known.state is not ExperimentState.RUNNING:
         return False

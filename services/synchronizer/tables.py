@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql as pg
 
-from services.synchronizer.domain import ExperimentState, Role, StageState, VersionKind
+from services.synchronizer.domain import ExperimentStageState, ExperimentState, Role, VersionKind
 
 SCHEMA = "synchronizer"
 metadata = sa.MetaData(
@@ -18,7 +18,9 @@ metadata = sa.MetaData(
 _NOW = sa.text("clock_timestamp()")
 
 
-def _one_of(column: str, values: type[ExperimentState | StageState | Role | VersionKind]) -> str:
+def _one_of(
+    column: str, values: type[ExperimentState | ExperimentStageState | Role | VersionKind]
+) -> str:
     return f"{column} IN ({', '.join(repr(str(value)) for value in values)})"
 
 
@@ -55,7 +57,7 @@ stage = sa.Table(
         ["experiment_id", "tenant"], ["experiment.id", "experiment.tenant"], ondelete="CASCADE"
     ),
     sa.UniqueConstraint("experiment_id", "tenant", "index"),
-    sa.CheckConstraint(_one_of("state", StageState), name="state"),
+    sa.CheckConstraint(_one_of("state", ExperimentStageState), name="state"),
     sa.CheckConstraint(
         "(final_version IS NULL) = (final_incarnation IS NULL)", name="final_version"
     ),

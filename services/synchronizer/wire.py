@@ -6,15 +6,15 @@ from typing import TypeVar
 from services.synchronizer import validation as check
 from services.synchronizer.domain import (
     Experiment,
+    ExperimentStage,
+    ExperimentStageState,
     ExperimentState,
+    PublishedVersion,
     Role,
-    Stage,
-    StageState,
-    Version,
     VersionKind,
     VersionName,
 )
-from services.synchronizer.members import Member, Wait
+from services.synchronizer.members import Member, MemberWait
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.errors import InvalidRequest
 
@@ -28,10 +28,10 @@ EXPERIMENT_STATES = {
     ExperimentState.CANCELLED: pb.EXPERIMENT_STATE_CANCELLED,
 }
 STAGE_STATES = {
-    StageState.PENDING: pb.STAGE_STATE_PENDING,
-    StageState.RUNNING: pb.STAGE_STATE_RUNNING,
-    StageState.FINISHED: pb.STAGE_STATE_FINISHED,
-    StageState.FAILED: pb.STAGE_STATE_FAILED,
+    ExperimentStageState.PENDING: pb.STAGE_STATE_PENDING,
+    ExperimentStageState.RUNNING: pb.STAGE_STATE_RUNNING,
+    ExperimentStageState.FINISHED: pb.STAGE_STATE_FINISHED,
+    ExperimentStageState.FAILED: pb.STAGE_STATE_FAILED,
 }
 ROLES = {
     Role.EXPLORER: pb.ROLE_EXPLORER,
@@ -60,9 +60,9 @@ def role_from_proto(number: int, field: str = "role") -> Role:
     return _named(number, ROLES, field)
 
 
-def version_from_proto(message: pb.Version, field: str = "version") -> Version:
+def version_from_proto(message: pb.Version, field: str = "version") -> PublishedVersion:
     """Converts published weights."""
-    return Version(
+    return PublishedVersion(
         stage=check.text(message.stage, f"{field}.stage", check.MAX_NAME_LENGTH),
         version=check.at_least(message.version, 0, f"{field}.version"),
         incarnation=check.at_least(message.incarnation, 0, f"{field}.incarnation"),
@@ -90,7 +90,7 @@ def version_name_from_proto(message: pb.Version, field: str) -> VersionName:
     )
 
 
-def version_to_proto(version: Version, *, tells_offer: bool) -> pb.Version:
+def version_to_proto(version: PublishedVersion, *, tells_offer: bool) -> pb.Version:
     """Converts published weights; `tells_offer` includes the address of their transfer offer."""
     return pb.Version(
         stage=version.stage,
@@ -106,7 +106,7 @@ def version_to_proto(version: Version, *, tells_offer: bool) -> pb.Version:
     )
 
 
-def _offer_to_proto(version: Version) -> pb.TransferOffer | None:
+def _offer_to_proto(version: PublishedVersion) -> pb.TransferOffer | None:
     if not version.offer_address:
         return None
     return pb.TransferOffer(address=version.offer_address, group=version.offer_group)
@@ -125,7 +125,7 @@ def experiment_to_proto(experiment: Experiment) -> pb.Experiment:
     )
 
 
-def _stage_to_proto(stage: Stage) -> pb.Stage:
+def _stage_to_proto(stage: ExperimentStage) -> pb.Stage:
     final = stage.final_version
     return pb.Stage(
         name=stage.name,
@@ -155,8 +155,8 @@ def member_from_proto(message: pb.Member) -> Member:
     )
 
 
-def _wait_from_proto(message: pb.Wait) -> Wait:
-    return Wait(
+def _wait_from_proto(message: pb.Wait) -> MemberWait:
+    return MemberWait(
         owner=check.sentence(message.owner),
         waits_for=check.sentence(message.waits_for),
         reason=check.sentence(message.reason),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from services.trainer.types import TrainBatch
 from trinity.telemetry import metrics, names, tracing
-from trinity.telemetry.tracing import Place, Span
+from trinity.telemetry.tracing import Span, SpanContextRef
 from trinity.types import StageKey
 
 
@@ -91,5 +91,5 @@ class StepTelemetry:
             if row.oldest_version is not None:
                 metrics.STALENESS.record(batch.step - row.oldest_version, about)
 
-    def _place(self, step: int) -> Place:
+    def _place(self, step: int) -> SpanContextRef:
         return tracing.of_step(self.key.experiment_id, self.key.stage, self.incarnation, step)

@@ -9,7 +9,7 @@ import pytest
 
 from examples.addition.prepare import prepare
 from tests.e2e.launched import CONFIG, Launched
-from tests.shared import alone, made_once, shared_folder
+from tests.support.shared import alone, made_once, shared_folder
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NUM_EVALUATED = 64

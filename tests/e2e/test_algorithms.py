@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.config_reads.recorded import recorded
 from tests.e2e.conftest import REPOSITORY, Launch
 from tests.e2e.launched import Launched
+from tests.support.config_reads.recorded import recorded
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.thorough]
 
@@ -64,7 +64,7 @@ stages:
     synchronizer: {{sync_offset: 1}}
 """
 Steps = dict[int, dict[str, float]]
-HOOK = REPOSITORY / "tests/config_reads/hook"
+HOOK = REPOSITORY / "tests/support/config_reads/hook"
 
 
 @pytest.fixture(scope="module")

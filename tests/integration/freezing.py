@@ -11,7 +11,7 @@ import sys
 from functools import partial
 from itertools import count
 
-from tests.faults.patching import around, patch
+from tests.chaos.patching import around, patch
 
 VARIABLE = "FREEZE_AFTER"
 MODULE = "tests.integration.freezing"

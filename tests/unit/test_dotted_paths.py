@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.points import ALL
-from tests.faults.weak.weaknesses import WEAKNESSES
+from tests.chaos.points import ALL
+from tests.chaos.weak.weaknesses import WEAKNESSES
 from tests.unit.source_names import ROOT, ROOTS, files, folders, modules, names_of, resolves
 
 _ROOTS = "|".join(ROOTS)
@@ -58,7 +58,7 @@ ALLOWED = (
     Allowed(r"trinity\.\{.*|services\.X", "*.md", "any service"),
     Allowed(
         r"trinity\.weights\.manifest:gone|trinity\.errors:UserError\.gone",
-        "tests/faults/*",
+        "tests/chaos/*",
         "made up",
     ),
     Allowed(r"examples/(\w+|\*)/work.*", "*", "what an example's preparation makes"),
@@ -327,7 +327,7 @@ def test_registered_parts_are_found_in_formatted_strings() -> None:
     [
         ("trinity/x.py", '"""See `trinity.no_such.module`."""\n', "trinity.no_such.module"),
         ("trinity/x.py", "x = 1  # as services.trainer.no_such\n", "services.trainer.no_such"),
-        ("x.sh", "python -m tests.faults.no_such", "tests.faults.no_such"),
+        ("x.sh", "python -m tests.chaos.no_such", "tests.chaos.no_such"),
         ("x.yaml", "a: trinity.errors:no_such", "trinity.errors:no_such"),
         ("x.yaml", "a: trinity.errors:UserError.no_such.x", "trinity.errors:UserError.no_such.x"),
         ("Makefile", "\tsh deploy/no_such.sh", "deploy/no_such.sh"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.prose import faults_of_document, faults_of_source
+from tests.support.prose import faults_of_document, faults_of_source
 
 
 @pytest.mark.parametrize(

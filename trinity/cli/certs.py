@@ -9,7 +9,7 @@ import typer
 from trinity.cli.output import writing
 from trinity.errors import UserError
 from trinity.security.authorization import EVERY_TENANT, ROLE_SCOPES
-from trinity.security.certificates import PARTS, Issuer, Part, parts_of
+from trinity.security.certificates import PARTS, CredentialIssuer, CredentialRole, parts_of
 from trinity.security.credentials import VARIABLE
 
 FolderArgument = Annotated[Path, typer.Argument(help="Directory of the authority and the parts.")]
@@ -48,9 +48,9 @@ def certs(
         if role not in ROLE_SCOPES:
             raise UserError(f"--role: there is no {role!r}; there are {', '.join(ROLE_SCOPES)}")
         further = hosts.get(name, ())
-        parts = (Part(name=name, hosts=further, tenant=tenant, scopes=ROLE_SCOPES[role]),)
+        parts = (CredentialRole(name=name, hosts=further, tenant=tenant, scopes=ROLE_SCOPES[role]),)
     with writing(folder, "give a folder of its own as FOLDER"):
-        issuer = Issuer(folder)
+        issuer = CredentialIssuer(folder)
         for part in parts:
             print(f"{part.name}: {VARIABLE}={issuer.issue(part, lifetime).resolve()}")
     print(f"keep {issuer.signing_key.parent} apart: its owner can let anyone in")

@@ -11,10 +11,10 @@ from pydantic import JsonValue
 
 from trinity.cli.output import WORDS, writing
 from trinity.cli.overrides import parse_overrides
-from trinity.config.check import Report, check_file
+from trinity.config.check import CheckReport, check_file
 from trinity.config.checks.runtime import check_known, check_package
 from trinity.config.docs.explain import MANY, find_keys, json_schema, lines_about
-from trinity.config.docs.resolved import Resolved, resolve
+from trinity.config.docs.resolved import ResolvedConfig, resolve
 from trinity.config.docs.template import Wishes, draft
 from trinity.config.loading.yaml import yaml_text
 from trinity.config.schema.base import Status, hidden, shown
@@ -34,7 +34,7 @@ def check_files(paths: Sequence[Path], overrides: Sequence[str], *, strict: bool
         raise typer.Exit(USER_MISTAKE)
 
 
-def _checked(path: Path, overrides: Mapping[str, JsonValue]) -> Report:
+def _checked(path: Path, overrides: Mapping[str, JsonValue]) -> CheckReport:
     """Checks a file, and that its packages and names exist on this machine."""
     report = check_file(path, overrides)
     if report.plan is None:
@@ -51,7 +51,7 @@ def _checked(path: Path, overrides: Mapping[str, JsonValue]) -> Report:
     return replace(report, mistakes=tuple(errors))
 
 
-def _check(path: Path, report: Report, strict: bool) -> bool:
+def _check(path: Path, report: CheckReport, strict: bool) -> bool:
     lines = list(_lines(report))
     print(f"{path}: {_verdict(report)}")
     for word, text in lines:
@@ -59,7 +59,7 @@ def _check(path: Path, report: Report, strict: bool) -> bool:
     return not report.mistakes and not (strict and report.notices)
 
 
-def _lines(report: Report) -> Iterator[tuple[str, str]]:
+def _lines(report: CheckReport) -> Iterator[tuple[str, str]]:
     for error in report.mistakes:
         yield "error", error
     for status in (Status.PLANNED, Status.NO_EFFECT, Status.RENAMED):
@@ -70,7 +70,7 @@ def _lines(report: Report) -> Iterator[tuple[str, str]]:
         yield "advice", text
 
 
-def _verdict(report: Report) -> str:
+def _verdict(report: CheckReport) -> str:
     counted = [
         _count(len(report.mistakes), "error"),
         *(
@@ -114,7 +114,7 @@ def show_difference(before: Path, after: Path) -> bool:
     return bool(changed)
 
 
-def _report(file: Path, overrides: Sequence[str]) -> Report:
+def _report(file: Path, overrides: Sequence[str]) -> CheckReport:
     report = check_file(file, parse_overrides(overrides))
     if report.mistakes:
         raise UserError("\n".join(report.mistakes))
@@ -123,7 +123,7 @@ def _report(file: Path, overrides: Sequence[str]) -> Report:
     return report
 
 
-def _resolved(report: Report) -> Resolved:
+def _resolved(report: CheckReport) -> ResolvedConfig:
     assert report.plan and report.reading
     return resolve(report.plan, report.reading.source)
 

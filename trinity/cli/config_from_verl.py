@@ -11,7 +11,7 @@ from trinity.errors import UserError
 from trinity.verl.back import verl_command
 from trinity.verl.convert import Converted, convert
 from trinity.verl.settings import read_sources
-from trinity.verl.work import Choices
+from trinity.verl.work import ConversionOptions
 
 SourcesArgument = Annotated[
     list[str] | None,
@@ -73,7 +73,7 @@ def from_verl(
         sys.stdout.write(verl_command(_read(to_verl)))
         return
     settings = read_sources(sources or [], _environment(env or []), line)
-    converted = convert(settings, Choices(engine_num=engine_num, sync_offset=sync_offset))
+    converted = convert(settings, ConversionOptions(engine_num=engine_num, sync_offset=sync_offset))
     if output is None:
         sys.stdout.write(converted.yaml)
     else:

@@ -43,8 +43,8 @@ def render(
     """Write the manifests of an experiment; nothing is started, and no secret is written."""
     from trinity.config.loading.load import load_config
     from trinity.config.planning import plan_experiment
-    from trinity.deploy.deployment import Deployment, Images
-    from trinity.deploy.render import Rendering, notes
+    from trinity.deploy.deployment import ContainerImages, ExperimentDeployment
+    from trinity.deploy.render import ManifestRenderer, notes
     from trinity.launch.modes import is_bench, is_serve
 
     use_plugins(plugin_dir)
@@ -59,14 +59,16 @@ def render(
             "`mode: bench` of a run is started with `trinity run`, on the machine that has the run "
             "in its directory and its database"
         )
-    deployment = Deployment(
+    deployment = ExperimentDeployment(
         plan=plan,
         explorers=explorers,
         plugin_dir=plugin_dir.resolve() if plugin_dir else None,
-        images=Images(registry=registry, tag=tag),
+        images=ContainerImages(registry=registry, tag=tag),
         otlp_endpoint=otlp_endpoint,
     )
-    rendering = Rendering(deployment=deployment, target=target, overlay=overlay, output=output)
+    rendering = ManifestRenderer(
+        deployment=deployment, target=target, overlay=overlay, output=output
+    )
     with writing(output, "give another folder as `--output`"):
         command = rendering.write()
     print(f"{plan.label} for {target} is in {output}; with its secrets there (docs/operations.md):")
@@ -84,10 +86,10 @@ def secrets(
     nats: Annotated[str, typer.Option(help="The broker, likewise.")] = "127.0.0.1:4222",
 ) -> None:
     """Write the passwords of a deployment, each for its service; existing ones are kept."""
-    from trinity.deploy.secret_folder import Places, write_secrets
+    from trinity.deploy.secret_folder import ServerAddresses, write_secrets
 
     with writing(folder, "give a folder of its own as FOLDER"):
-        write_secrets(folder, Places(postgres=postgres, nats=nats))
+        write_secrets(folder, ServerAddresses(postgres=postgres, nats=nats))
     print(f"{folder} holds the secrets, readable by you alone: keep it out of version control")
 
 
@@ -104,9 +106,9 @@ def submit(
     ] = None,
 ) -> None:
     """Start or resume an experiment on running services, and follow it to its end."""
-    from trinity.deploy.submission import Submission, read_plan
+    from trinity.deploy.submission import ExperimentSubmission, read_plan
 
-    submission = Submission(
+    submission = ExperimentSubmission(
         plan=read_plan(plan), synchronizer=synchronizer, buffer=buffer, monitor=monitor
     )
     asyncio.run(submission.run())

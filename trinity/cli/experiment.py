@@ -19,9 +19,9 @@ from trinity.config.plan.task_storage import without_password
 from trinity.errors import UserError
 from trinity.launch.gpus import check_gpus
 from trinity.launch.modes import BenchSource, check_reach
-from trinity.launch.prepare import Prepared, check_hub, prepare
+from trinity.launch.prepare import PreparedRun, check_hub, prepare
 from trinity.launch.retrain import without_explorer
-from trinity.launch.run import Interrupted, Run
+from trinity.launch.run import LocalRun, RunInterrupted
 from trinity.launch.stored_runs import StoredRun, with_source_runs
 from trinity.local.addresses import home_of
 from trinity.local.reaper import refuse_second
@@ -29,7 +29,7 @@ from trinity.progress.reporter import make_reporter
 from trinity.progress.summary import RunSummary, read_finished
 
 
-def describe(prepared: Prepared) -> None:
+def describe(prepared: PreparedRun) -> None:
     """Prints the plan; nothing is started or written."""
     plan = prepared.plan
     for note in prepared.notes:
@@ -201,10 +201,10 @@ def run_experiment(wish: Wish) -> None:
     execute(prepared, wish.again, secure=wish.secure)
 
 
-def execute(prepared: Prepared, again: str, *, secure: bool = False) -> None:
+def execute(prepared: PreparedRun, again: str, *, secure: bool = False) -> None:
     """Runs with live progress and prints the results; `again` is the command that resumes it."""
     reporter = make_reporter(prepared.plan.label)
-    run = Run(plan=prepared.plan, reporter=reporter, secure=secure, home=_home(prepared))
+    run = LocalRun(plan=prepared.plan, reporter=reporter, secure=secure, home=_home(prepared))
     if prepared.benched is not None:
         run.complete = BenchSource(run=StoredRun(plan=prepared.benched)).complete
     elif prepared.sources is not None:
@@ -214,7 +214,7 @@ def execute(prepared: Prepared, again: str, *, secure: bool = False) -> None:
     follow(run, again)
 
 
-def _home(prepared: Prepared) -> Path:
+def _home(prepared: PreparedRun) -> Path:
     """The directory of the stack: the plan's own, or that of the run whose database is used."""
     if prepared.benched is not None:
         return home_of(prepared.benched.job_path)
@@ -223,12 +223,12 @@ def _home(prepared: Prepared) -> Path:
     return prepared.plan.job_path
 
 
-def follow(run: Run, again: str) -> None:
+def follow(run: LocalRun, again: str) -> None:
     """Follows a run to its end and prints the results; `again` is the command that resumes it."""
     reporter = run.reporter
     try:
         summary = asyncio.run(run.execute())
-    except Interrupted:
+    except RunInterrupted:
         reporter.close()
         print("stopped gracefully; resume with:")
         print(f"  {again}")
@@ -238,7 +238,7 @@ def follow(run: Run, again: str) -> None:
     conclude(summary, run.plan)
 
 
-def _announce(prepared: Prepared) -> None:
+def _announce(prepared: PreparedRun) -> None:
     for note in prepared.notes:
         print(note)
     verb = "resuming" if prepared.resumes else "starting"

@@ -11,7 +11,7 @@ from trinity.api.v1 import query_pb2
 from trinity.cli.runs import ConfigOption, JobDirOption, find_job
 from trinity.errors import UserError
 from trinity.inspect.conditions import HELP, parse_conditions
-from trinity.inspect.open import Stored, opened
+from trinity.inspect.open import StoredExperiment, opened
 from trinity.inspect.parquet import WRITERS, load_pyarrow
 from trinity.inspect.samples import sample_row, samples
 from trinity.types import JsonObject
@@ -58,7 +58,7 @@ async def _write(
 
 
 async def _rows(
-    stored: Stored, stage: str | None, wanted: query_pb2.ExperienceFilter
+    stored: StoredExperiment, stage: str | None, wanted: query_pb2.ExperienceFilter
 ) -> AsyncIterator[JsonObject]:
     keys = (
         [stored.key(stage)]

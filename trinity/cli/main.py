@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 import trinity
-from trinity.errors import NotTaken, TrinityError, UserError
+from trinity.errors import ServiceNotReady, TrinityError, UserError
 
 FEW_COLLECTIONS = 100_000
 """Imports make many objects and no garbage; collections took a tenth of a short command."""
@@ -134,7 +134,7 @@ def main() -> None:
         app()
     except UserError as error:
         sys.exit(_fail(error, USER_MISTAKE))
-    except NotTaken as error:
+    except ServiceNotReady as error:
         sys.exit(_fail(error, NO_ANSWER))
     except (TrinityError, OSError) as error:
         sys.exit(_fail(error, FAILURE))

@@ -12,8 +12,8 @@ from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
 from trinity.launch.gpus import check_gpus
 from trinity.launch.resume import holds_run
-from trinity.launch.retrain import Source, Steps, retraining_plan, without_explorer
-from trinity.launch.run import Run
+from trinity.launch.retrain import RetrainSource, RetrainSteps, retraining_plan, without_explorer
+from trinity.launch.run import LocalRun
 from trinity.local.addresses import home_of
 from trinity.progress.reporter import make_reporter
 from trinity.progress.summary import read_finished
@@ -46,12 +46,12 @@ def retrain(
         return
     check_gpus(made)
     print(f"training the batches of steps {steps} again, in {made.job_dir}")
-    run = Run(
+    run = LocalRun(
         plan=made,
         reporter=make_reporter(made.label),
         home=home_of(plan.job_path),
         services=without_explorer,
-        complete=Source(plan=plan).complete,
+        complete=RetrainSource(plan=plan).complete,
     )
     again = f"trinity retrain --config {config} --steps {steps}"
     follow(
@@ -59,9 +59,9 @@ def retrain(
     )
 
 
-def parse_steps(text: str) -> Steps:
+def parse_steps(text: str) -> RetrainSteps:
     """Parses FROM..TO; raises UserError for any other text."""
     first, dots, last = text.partition("..")
     if not (dots and first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
         raise UserError(f"--steps {text!r}: give the first and the last train step, as 1..8")
-    return Steps(first=int(first), last=int(last))
+    return RetrainSteps(first=int(first), last=int(last))

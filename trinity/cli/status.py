@@ -23,7 +23,7 @@ from trinity.errors import RunFailed
 from trinity.inspect.tables import population_lines, population_table
 from trinity.local.addresses import ServiceAddresses
 from trinity.monitors.factory import MONITOR_FOLDER
-from trinity.monitors.feed import Absence
+from trinity.monitors.feed import MonitorOutage
 from trinity.rpc.channel import open_channel
 from trinity.rpc.limits import CALL_SECONDS
 
@@ -120,7 +120,7 @@ def _show(
 
 def _monitor_waits(job_dir: Path) -> list[synchronizer_pb2.Wait]:
     """Waits of the launcher, which is not a member."""
-    absence = Absence.read(job_dir / MONITOR_FOLDER)
+    absence = MonitorOutage.read(job_dir / MONITOR_FOLDER)
     if absence is None:
         return []
     return [

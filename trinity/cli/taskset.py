@@ -15,7 +15,7 @@ from rich.table import Table
 
 from trinity.cli.output import counted
 from trinity.cli.runs import ConfigOption, JobDirOption, find_job, running_in
-from trinity.client import AsyncTasksets, Submission, TasksetInfo
+from trinity.client import AsyncTasksets, SubmitResult, TasksetInfo
 from trinity.errors import UserError
 from trinity.inspect.open import answering, patiently
 from trinity.rows import row_texts
@@ -78,7 +78,7 @@ def submit(
     if not file.is_file():
         raise UserError(f"there is no file {file}: correct the path")
 
-    async def send(tasksets: AsyncTasksets) -> Submission:
+    async def send(tasksets: AsyncTasksets) -> SubmitResult:
         return await tasksets.submit(name, RowFile(file), is_queue=queue, request_id=request_id)
 
     done = _ask(send, buffer, tenant, config, job_dir)
@@ -227,7 +227,7 @@ def _print_rows(found: TasksetInfo, first: int, count: int) -> None:
         print(f"the next rows are large: --first {following} continues with them")
 
 
-def _show_submission(name: str, done: Submission) -> None:
+def _show_submission(name: str, done: SubmitResult) -> None:
     print(f"taskset {name}: {counted(done.num_stored, 'row')} stored, {done.num_refused:,} refused")
     for refusal in done.refused[:SHOWN_REFUSALS]:
         print(f"  row {refusal.index}: {refusal.reason}")

@@ -12,7 +12,7 @@ from trinity.api.v1 import query_pb2
 from trinity.cli.runs import ConfigOption, JobDirOption, find_job
 from trinity.errors import UserError
 from trinity.inspect.conditions import HELP, parse_conditions
-from trinity.inspect.open import Stored, opened
+from trinity.inspect.open import StoredExperiment, opened
 from trinity.inspect.samples import name_of_state, sample_row, samples
 from trinity.inspect.tables import (
     console,
@@ -134,7 +134,10 @@ async def _show_many(
 
 
 def _print(
-    stored: Stored, stage: str | None, records: list[query_pb2.ExperienceRecord], limit: int
+    stored: StoredExperiment,
+    stage: str | None,
+    records: list[query_pb2.ExperienceRecord],
+    limit: int,
 ) -> None:
     out, shown = console(), stored.stage(stage)
     out.print(_holdings(shown))

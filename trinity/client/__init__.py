@@ -8,14 +8,20 @@ with Tasksets("127.0.0.1:50051") as tasksets:
 """
 
 from trinity.client.async_tasksets import AsyncTasksets
-from trinity.client.results import PipelineInfo, Refusal, Submission, TasksetInfo, TasksetState
+from trinity.client.results import (
+    PipelineInfo,
+    RejectedRow,
+    SubmitResult,
+    TasksetInfo,
+    TasksetState,
+)
 from trinity.client.tasksets import Tasksets
 
 __all__ = [
     "AsyncTasksets",
     "PipelineInfo",
-    "Refusal",
-    "Submission",
+    "RejectedRow",
+    "SubmitResult",
     "TasksetInfo",
     "TasksetState",
     "Tasksets",

@@ -14,12 +14,12 @@ from typing import Self, TypeVar
 import grpc
 
 from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc, taskset_pb2, taskset_pb2_grpc
-from trinity.client.packing import Packer, Row
-from trinity.client.results import PipelineInfo, Submission, TasksetInfo, TasksetState
+from trinity.client.packing import Row, RowPacker
+from trinity.client.results import PipelineInfo, SubmitResult, TasksetInfo, TasksetState
 from trinity.errors import Unauthenticated, Unavailable
 from trinity.rpc.channel import open_channel
 from trinity.rpc.errors import error_of
-from trinity.security.credentials import Security
+from trinity.security.credentials import Credentials
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class AsyncTasksets:
         *,
         tenant: str = "default",
         patience_seconds: float = 60.0,
-        security: Security | None = None,
+        security: Credentials | None = None,
     ) -> None:
         self._channel = open_channel(address, security)
         self._buffer = buffer_pb2_grpc.BufferServiceStub(self._channel)
@@ -111,7 +111,7 @@ class AsyncTasksets:
         *,
         is_queue: bool = False,
         request_id: str | None = None,
-    ) -> Submission:
+    ) -> SubmitResult:
         """Stores rows under a name; returns which of them were refused, and why.
 
         When the connection breaks, the upload is retried for `patience_seconds`, and as long again
@@ -128,7 +128,7 @@ class AsyncTasksets:
         is_one_way = iter(rows) is rows
         resending = Resending(0.0 if is_one_way else self._patience_seconds)
         while True:
-            packer = Packer()
+            packer = RowPacker()
             try:
                 return await self._submit(header, rows, packer)
             except Unauthenticated:
@@ -141,8 +141,8 @@ class AsyncTasksets:
             await asyncio.sleep(pause)
 
     async def _submit(
-        self, header: buffer_pb2.TasksetHeader, rows: Iterable[Row], packer: Packer
-    ) -> Submission:
+        self, header: buffer_pb2.TasksetHeader, rows: Iterable[Row], packer: RowPacker
+    ) -> SubmitResult:
         messages = packer.messages(rows)
         call = self._buffer.SubmitTaskset()
         try:
@@ -158,7 +158,7 @@ class AsyncTasksets:
         answer: buffer_pb2.SubmitTasksetResponse = await _in_time(_call(call))
         for _ in messages:
             pass  # rows that were not sent are counted as well
-        return Submission(
+        return SubmitResult(
             taskset_id=answer.taskset_id,
             request_id=header.request_id,
             num_stored=answer.num_stored,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trinity.api.v1 import buffer_pb2 as pb
-from trinity.client.results import Refusal
+from trinity.client.results import RejectedRow
 
 MAX_ROW_BYTES = 3 * 1024 * 1024
 """Fits into a message of 4 MiB."""
@@ -18,7 +18,7 @@ Row = Mapping[str, object] | str
 
 
 @dataclass(slots=True)
-class Packer:
+class RowPacker:
     """Packs rows and records which ones were left out.
 
     for message in packer.messages(rows):
@@ -28,7 +28,7 @@ class Packer:
 
     num_sent: int = 0
     """Rows packed so far."""
-    _left_out: list[Refusal] = field(default_factory=list)
+    _left_out: list[RejectedRow] = field(default_factory=list)
     _starts: list[int] = field(default_factory=list)
     """For each row left out, the number of rows sent before it."""
 
@@ -39,7 +39,7 @@ class Packer:
         for index, row in enumerate(rows):
             text, reason = _text(row)
             if reason:
-                self._left_out.append(Refusal(index=index, reason=reason))
+                self._left_out.append(RejectedRow(index=index, reason=reason))
                 self._starts.append(self.num_sent)
                 continue
             if pack and (size + len(text) > PACK_BYTES or len(pack) == PACK_ROWS):
@@ -61,10 +61,10 @@ class Packer:
         """The number of rows that were never sent."""
         return len(self._left_out)
 
-    def refused(self, response: pb.SubmitTasksetResponse) -> tuple[Refusal, ...]:
+    def refused(self, response: pb.SubmitTasksetResponse) -> tuple[RejectedRow, ...]:
         """Returns rows left out and rows that the buffer refused, by their index among all."""
         answered = [
-            Refusal(
+            RejectedRow(
                 index=refusal.index + bisect_right(self._starts, refusal.index),
                 reason=refusal.reason,
             )

@@ -19,7 +19,7 @@ class TasksetState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class RejectedRow:
     """A row that was not stored."""
 
     index: int
@@ -28,14 +28,14 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
+class SubmitResult:
     """The outcome of one upload."""
 
     taskset_id: str
     request_id: str
     num_stored: int
     num_refused: int
-    refused: tuple[Refusal, ...]
+    refused: tuple[RejectedRow, ...]
     """The first 1,000 refused rows."""
 
 

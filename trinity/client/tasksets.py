@@ -7,8 +7,8 @@ from typing import Any, Self, TypeVar
 
 from trinity.client.async_tasksets import AsyncTasksets
 from trinity.client.packing import Row
-from trinity.client.results import Submission, TasksetInfo
-from trinity.security.credentials import Security
+from trinity.client.results import SubmitResult, TasksetInfo
+from trinity.security.credentials import Credentials
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ class Tasksets:
         *,
         tenant: str = "default",
         patience_seconds: float = 60.0,
-        security: Security | None = None,
+        security: Credentials | None = None,
     ) -> None:
         self._runner = asyncio.Runner()
         self._calls = self._run(_connect(address, tenant, patience_seconds, security))
@@ -50,7 +50,7 @@ class Tasksets:
         *,
         is_queue: bool = False,
         request_id: str | None = None,
-    ) -> Submission:
+    ) -> SubmitResult:
         """Stores rows under a name; returns which of them were refused, and why."""
         return self._run(self._calls.submit(name, rows, is_queue=is_queue, request_id=request_id))
 
@@ -75,7 +75,7 @@ class Tasksets:
 
 
 async def _connect(
-    address: str, tenant: str, patience_seconds: float, security: Security | None
+    address: str, tenant: str, patience_seconds: float, security: Credentials | None
 ) -> AsyncTasksets:
     """Connects in the event loop that all calls will run in."""
     return AsyncTasksets(

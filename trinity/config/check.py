@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from trinity.config.checks.advice import advice
 from trinity.config.loading.keys import general, parsed
 from trinity.config.loading.load import Reading, read_config
-from trinity.config.loading.migrate import Notice
+from trinity.config.loading.migrate import ConfigNotice
 from trinity.config.loading.source import Source, located
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
@@ -21,7 +21,7 @@ _KEY = re.compile(r"`([a-z_]+(?:\.\w+(?:\[\d+\])?)+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class CheckReport:
     """Result of checking a configuration file."""
 
     reading: Reading | None
@@ -33,20 +33,22 @@ class Report:
     """Settings that are allowed but rarely intended."""
 
     @property
-    def notices(self) -> tuple[Notice, ...]:
+    def notices(self) -> tuple[ConfigNotice, ...]:
         """Keys that do not act as they are written."""
         return self.reading.notices if self.reading else ()
 
 
-def check_file(path: Path, overrides: Mapping[str, JsonValue] | None = None) -> Report:
+def check_file(path: Path, overrides: Mapping[str, JsonValue] | None = None) -> CheckReport:
     """Reads a file and plans the experiment as far as the file is correct."""
     try:
         reading = read_config(path, overrides)
     except UserError as error:
-        return Report(reading=None, plan=None, mistakes=tuple(str(error).splitlines()))
+        return CheckReport(reading=None, plan=None, mistakes=tuple(str(error).splitlines()))
     plan, wrong = _planned(reading)
     said = advice(plan) if plan else ()
-    return Report(reading=reading, plan=plan, mistakes=(*reading.mistakes, *wrong), advice=said)
+    return CheckReport(
+        reading=reading, plan=plan, mistakes=(*reading.mistakes, *wrong), advice=said
+    )
 
 
 def plan_of(config: Config, source: Source) -> ExperimentPlan:

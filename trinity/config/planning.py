@@ -49,7 +49,7 @@ from trinity.config.plan.stage_plan import ExperimentPlan, Role, StagePlan
 from trinity.config.plan.stored_rollouts import with_stored_rollouts
 from trinity.config.schema.algorithm import OptimizerConfig
 from trinity.config.schema.choices import EXPLORING, WITHOUT_TASKS, LearningRateSchedule, Mode
-from trinity.config.schema.experiment import Config, Stage, stages_of
+from trinity.config.schema.experiment import Config, MergedStage, stages_of
 from trinity.config.schema.trainer import TrainerConfig
 from trinity.errors import UserError
 
@@ -79,7 +79,7 @@ class _Data(NamedTuple):
     auxiliary_buffers: tuple[ResolvedExperienceBuffer, ...]
 
 
-def plan_stage(stage: Stage, rollout: Rollout) -> StagePlan:
+def plan_stage(stage: MergedStage, rollout: Rollout) -> StagePlan:
     """Returns a stage's plan; `rollout` has the GPUs that rollout takes in all stages.
 
     Raises: UserError with a line for each error, except those that only follow from others.
@@ -111,7 +111,7 @@ def plan_stage(stage: Stage, rollout: Rollout) -> StagePlan:
 
 
 def _plan(
-    stage: Stage,
+    stage: MergedStage,
     algorithm: ResolvedAlgorithm,
     lengths: Lengths,
     model: _Model,
@@ -272,13 +272,13 @@ def plan_experiment(config: Config, *, now: datetime | None = None) -> Experimen
     )
 
 
-def _planned(stage: Stage, above: TrainerConfig, rollout: Rollout) -> StagePlan:
+def _planned(stage: MergedStage, above: TrainerConfig, rollout: Rollout) -> StagePlan:
     """Plans a stage, with the checkpoint that the first one begins with."""
     start = _start_of(stage, above)
     return plan_stage(stage, rollout).model_copy(update={"start_checkpoint": start})
 
 
-def _start_of(stage: Stage, above: TrainerConfig) -> str | None:
+def _start_of(stage: MergedStage, above: TrainerConfig) -> str | None:
     trainer = stage.config.trainer
     mode, path = trainer.resume_mode, trainer.resume_from_path
     if (mode, path) != (above.resume_mode, above.resume_from_path):

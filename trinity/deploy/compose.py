@@ -2,13 +2,13 @@
 
 from pydantic import JsonValue
 
-from trinity.deploy.deployment import Deployment, Folder
+from trinity.deploy.deployment import ExperimentDeployment, MountedFolder
 from trinity.errors import UserError
 
 SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
 
 
-def compose_override(deployment: Deployment) -> dict[str, JsonValue]:
+def compose_override(deployment: ExperimentDeployment) -> dict[str, JsonValue]:
     """Returns the content of compose.override.yaml.
 
     Raises: UserError when one node cannot do it.
@@ -29,7 +29,7 @@ def compose_override(deployment: Deployment) -> dict[str, JsonValue]:
     return {"services": services, "configs": {"plan": {"file": "./plan.json"}}}
 
 
-def _service(deployment: Deployment, name: str) -> dict[str, JsonValue]:
+def _service(deployment: ExperimentDeployment, name: str) -> dict[str, JsonValue]:
     rendered: dict[str, JsonValue] = {
         "image": deployment.images.full(name, deployment.variant),
         "environment": {**deployment.environment(name)},
@@ -47,7 +47,7 @@ def _service(deployment: Deployment, name: str) -> dict[str, JsonValue]:
     return rendered
 
 
-def _bind(folder: Folder) -> JsonValue:
+def _bind(folder: MountedFolder) -> JsonValue:
     """Mounts a folder; a missing one is an error, since the engine would create it as root."""
     return {
         "type": "bind",
@@ -58,13 +58,13 @@ def _bind(folder: Folder) -> JsonValue:
     }
 
 
-def _devices(deployment: Deployment, name: str) -> list[JsonValue]:
+def _devices(deployment: ExperimentDeployment, name: str) -> list[JsonValue]:
     """Returns GPU ids: rollout takes the first GPUs, training the next ones."""
     first = deployment.gpus("explorer") if name == "trainer" else 0
     return [str(first + i) for i in range(deployment.gpus(name))]
 
 
-def _experiment(deployment: Deployment) -> JsonValue:
+def _experiment(deployment: ExperimentDeployment) -> JsonValue:
     """Returns a container that ends with the experiment."""
     return {
         "image": deployment.images.full("synchronizer", deployment.variant),

@@ -25,7 +25,7 @@ LONGEST_NAME = 40
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Folder:
+class MountedFolder:
     """A directory that a service sees under the same path as all other services."""
 
     path: str
@@ -33,7 +33,7 @@ class Folder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Images:
+class ContainerImages:
     """The registry and the build of the images."""
 
     registry: str = ""
@@ -53,17 +53,18 @@ class Images:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deployment:
+class ExperimentDeployment:
     """One experiment and the services it runs on.
 
-    deployment = Deployment(plan=plan, explorers=2, plugin_dir=None, images=Images())
+    images = ContainerImages()
+    deployment = ExperimentDeployment(plan=plan, explorers=2, plugin_dir=None, images=images)
     deployment.folders("trainer"), deployment.gpus("trainer")
     """
 
     plan: ExperimentPlan
     explorers: int
     plugin_dir: Path | None
-    images: Images
+    images: ContainerImages
     otlp_endpoint: str = ""
     """The address for spans and metrics, http://host:port; empty sends none."""
 
@@ -96,13 +97,13 @@ class Deployment:
             return self.plan.num_ranks
         return self.plan.num_rollout_gpus if service == "explorer" else 0
 
-    def folders(self, service: str) -> tuple[Folder, ...]:
+    def folders(self, service: str) -> tuple[MountedFolder, ...]:
         """Returns the folders that the service reads and writes; nested ones are listed once."""
-        found = {Folder(path) for path in self._read_by(service)}
+        found = {MountedFolder(path) for path in self._read_by(service)}
         if service == "trainer":
-            found.add(Folder(self.plan.job_dir, is_writable=True))
+            found.add(MountedFolder(self.plan.job_dir, is_writable=True))
         if service == "explorer":
-            found.add(Folder(self.plan.job_dir))
+            found.add(MountedFolder(self.plan.job_dir))
         return tuple(sorted(_outermost(found)))
 
     @property
@@ -256,11 +257,11 @@ def _row_sources(stage: StagePlan) -> tuple[ResolvedTaskset | ResolvedExperience
     return (*stage.tasksets, *stage.eval_tasksets, *data)
 
 
-def _outermost(folders: set[Folder]) -> Iterator[Folder]:
+def _outermost(folders: set[MountedFolder]) -> Iterator[MountedFolder]:
     """Drops folders inside others; a writable folder stays even inside a read-only one."""
     for folder in folders:
         around = [other for other in folders if other.path in map(str, Path(folder.path).parents)]
-        twin = Folder(folder.path, is_writable=True)
+        twin = MountedFolder(folder.path, is_writable=True)
         if any(other.is_writable or not folder.is_writable for other in around):
             continue
         if not folder.is_writable and twin in folders:

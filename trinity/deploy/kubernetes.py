@@ -6,7 +6,7 @@ from typing import Literal
 import yaml
 from pydantic import JsonValue
 
-from trinity.deploy.deployment import MODELS, Deployment, Folder
+from trinity.deploy.deployment import MODELS, ExperimentDeployment, MountedFolder
 
 Overlay = Literal["one-node", "cluster"]
 Files = dict[str, str]
@@ -20,7 +20,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
 }
 
 
-def kubernetes_files(deployment: Deployment, overlay: Overlay) -> Files:
+def kubernetes_files(deployment: ExperimentDeployment, overlay: Overlay) -> Files:
     """Returns the files beside `k8s/`; kubectl applies them together."""
     files = {f"{name}.yaml": _text(_patch(deployment, name, overlay)) for name in KINDS}
     resources = [f"k8s/overlays/{overlay}", "experiment.yaml"]
@@ -38,7 +38,7 @@ def kubernetes_files(deployment: Deployment, overlay: Overlay) -> Files:
     return files
 
 
-def _kustomization(deployment: Deployment, resources: list[str]) -> JsonValue:
+def _kustomization(deployment: ExperimentDeployment, resources: list[str]) -> JsonValue:
     images = deployment.images
     return {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
@@ -64,7 +64,7 @@ def _kustomization(deployment: Deployment, resources: list[str]) -> JsonValue:
     }
 
 
-def _patch(deployment: Deployment, name: str, overlay: Overlay) -> JsonValue:
+def _patch(deployment: ExperimentDeployment, name: str, overlay: Overlay) -> JsonValue:
     """Returns folders, GPUs and variables as a patch of the workload of that name."""
     environment: list[JsonValue] = [
         {"name": key, "value": value} for key, value in deployment.environment(name).items()
@@ -91,7 +91,7 @@ def _of_secret(variable: str) -> JsonValue:
     return {"name": variable, "valueFrom": {"secretKeyRef": {"name": MODELS, "key": variable}}}
 
 
-def _mount(position: int, folder: Folder, overlay: Overlay) -> JsonValue:
+def _mount(position: int, folder: MountedFolder, overlay: Overlay) -> JsonValue:
     mount: dict[str, JsonValue] = {
         "name": f"folder-{position}",
         "mountPath": folder.path,
@@ -102,7 +102,7 @@ def _mount(position: int, folder: Folder, overlay: Overlay) -> JsonValue:
     return mount
 
 
-def _volumes(folders: tuple[Folder, ...], overlay: Overlay) -> JsonValue:
+def _volumes(folders: tuple[MountedFolder, ...], overlay: Overlay) -> JsonValue:
     if overlay == "cluster":
         return [{"name": "shared", "persistentVolumeClaim": {"claimName": "shared"}}]
     return [
@@ -164,7 +164,7 @@ def _submitting() -> JsonValue:
     }
 
 
-def _experiment(deployment: Deployment) -> JsonValue:
+def _experiment(deployment: ExperimentDeployment) -> JsonValue:
     """Returns a Job that ends with the experiment: a failed one stays failed.
 
     A lost pod is replaced. So is one whose services did not answer, after a growing pause.

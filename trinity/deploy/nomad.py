@@ -4,7 +4,7 @@ import json
 
 from pydantic import JsonValue
 
-from trinity.deploy.deployment import Deployment
+from trinity.deploy.deployment import ExperimentDeployment
 
 SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
 CACHE = "/alloc/data/huggingface"
@@ -13,13 +13,13 @@ PLAN_FROM_JOBS = "../plan.json"
 """Nomad resolves paths relative to the job file."""
 
 
-def nomad_variables(deployment: Deployment) -> str:
+def nomad_variables(deployment: ExperimentDeployment) -> str:
     """Returns the content of the variables file; Nomad interpolates its strings."""
     text = json.dumps(_values(deployment), indent=2, ensure_ascii=False)
     return text.replace("${", "$${").replace("%{", "%%{") + "\n"
 
 
-def _values(deployment: Deployment) -> dict[str, JsonValue]:
+def _values(deployment: ExperimentDeployment) -> dict[str, JsonValue]:
     return {
         "plan_file": PLAN_FROM_JOBS,
         "images": {name: deployment.images.full(name, deployment.variant) for name in SERVICES},

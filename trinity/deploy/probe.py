@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from trinity.api.v1 import buffer_pb2, explorer_pb2, synchronizer_pb2, trainer_pb2
 from trinity.errors import UserError
 from trinity.rpc.channel import open_sync_channel
-from trinity.security.credentials import Security
+from trinity.security.credentials import Credentials
 
 ANSWER_SECONDS = 3.0
 YES, NO, WRONG = 0, 1, 2
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) 
     """Returns the exit code."""
     try:
         address, name = question(arguments, environment)
-        security = Security.from_environment(environment)
+        security = Credentials.from_environment(environment)
         # A certificate has the service's name, and not the address of each of its hosts.
         channel = open_sync_channel(address, security, server_name=arguments[0], shows_token=False)
     except UserError as error:

@@ -12,13 +12,13 @@ import trinity
 from trinity.config.checks.runtime import check_known
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.deploy.compose import compose_override
-from trinity.deploy.deployment import MODELS, Deployment
+from trinity.deploy.deployment import MODELS, ExperimentDeployment
 from trinity.deploy.kubernetes import Overlay, kubernetes_files
 from trinity.deploy.nomad import nomad_variables
 from trinity.errors import UserError
 
 
-def check_room(deployment: Deployment, *, on_one_node: bool) -> None:
+def check_room(deployment: ExperimentDeployment, *, on_one_node: bool) -> None:
     """Compares the GPUs of each process, and of the one node, with what is needed.
 
     Raises: UserError when there are too few.
@@ -52,10 +52,10 @@ VARIABLES = "experiment.vars.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rendering:
+class ManifestRenderer:
     """A rendering of a deployment for a target."""
 
-    deployment: Deployment
+    deployment: ExperimentDeployment
     target: Target
     overlay: Overlay
     output: Path
@@ -128,12 +128,12 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def notes(deployment: Deployment, target: Target, overlay: Overlay) -> tuple[str, ...]:
+def notes(deployment: ExperimentDeployment, target: Target, overlay: Overlay) -> tuple[str, ...]:
     """Returns the notes as sentences; there may be none."""
     return tuple(_notes(deployment, target, overlay))
 
 
-def _notes(deployment: Deployment, target: Target, overlay: Overlay) -> Iterator[str]:
+def _notes(deployment: ExperimentDeployment, target: Target, overlay: Overlay) -> Iterator[str]:
     if names := deployment.model_variables:
         yield _of_models(" and ".join(names), target)
     yield from _unseen(deployment.plan)

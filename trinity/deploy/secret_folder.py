@@ -57,7 +57,7 @@ AUTHORITY = "/etc/trinity/tls/ca.crt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class ServerAddresses:
     """Addresses of the database and the broker, host:port as the services see them.
 
     Beyond loopback they use TLS.
@@ -67,7 +67,7 @@ class Places:
     nats: str
 
 
-def write_secrets(folder: Path, places: Places) -> None:
+def write_secrets(folder: Path, places: ServerAddresses) -> None:
     """Writes every file; existing passwords are kept.
 
     Raises: UserError when a place is not host:port.

@@ -10,8 +10,8 @@ from trinity.api.v1 import buffer_pb2_grpc, synchronizer_pb2, synchronizer_pb2_g
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.errors import NotTaken, RunFailed, TrinityError, UserError
-from trinity.launch.follow import FINISHED, Follower, watched
+from trinity.errors import RunFailed, ServiceNotReady, TrinityError, UserError
+from trinity.launch.follow import FINISHED, ExperimentFollower, watched
 from trinity.launch.stored_runs import find_experiment, with_source_runs
 from trinity.progress.reporter import Reporter, make_reporter
 from trinity.progress.view import RunView
@@ -24,7 +24,7 @@ START_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
+class ExperimentSubmission:
     """A plan, and the services that run it."""
 
     plan: ExperimentPlan
@@ -36,7 +36,8 @@ class Submission:
     async def run(self) -> None:
         """Starts or resumes the experiment of the plan's label, or joins a running one; follows it.
 
-        Raises: RunFailed when it ends otherwise than finished; NotTaken when no service answers.
+        Raises: RunFailed when it ends otherwise than finished; ServiceNotReady when no service
+        answers.
         """
         reporter = make_reporter(self.plan.label)
         try:
@@ -55,7 +56,7 @@ class Submission:
         ):
             synchronizer = synchronizer_pb2_grpc.SynchronizerServiceStub(to_synchronizer)
             buffer: buffer_pb2_grpc.BufferServiceStub = buffer_pb2_grpc.BufferServiceStub(to_buffer)
-            follower = Follower(
+            follower = ExperimentFollower(
                 experiment=await self._create(synchronizer, reporter),
                 buffer=buffer,
                 synchronizer=synchronizer,
@@ -96,7 +97,7 @@ class Submission:
 def not_taken(address: str, error: grpc.aio.AioRpcError, seconds: float) -> TrinityError:
     """Converts a failed request to the synchronizer, after so many seconds, into an error."""
     if error.code() in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE):
-        return NotTaken(
+        return ServiceNotReady(
             f"the synchronizer at {address} did not answer within {seconds:.0f} s: "
             "look at its log, or correct `--synchronizer`"
         )

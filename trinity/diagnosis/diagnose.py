@@ -5,9 +5,9 @@ from dataclasses import replace
 from trinity.diagnosis.rules import (
     OUTSIDE,
     PART_OF,
-    Chain,
-    State,
-    Verdict,
+    Diagnosis,
+    DiagnosisState,
+    WaitChain,
     busy_notes,
     duration,
     find_broken,
@@ -22,7 +22,12 @@ from trinity.diagnosis.rules import (
     title,
     unheard_notes,
 )
-from trinity.diagnosis.snapshot import Experiment, Snapshot, StageWork, Wait
+from trinity.diagnosis.snapshot import (
+    ExperimentSnapshot,
+    StageProgress,
+    SystemSnapshot,
+    WaitSnapshot,
+)
 
 SLOW = ("workflow", "ranks", "engine", "external model", "reader", "advantage function")
 """Targets of waits for work that may simply be slow."""
@@ -61,24 +66,24 @@ ADVICE = {
 }
 
 
-def diagnose(snapshot: Snapshot) -> Verdict:
+def diagnose(snapshot: SystemSnapshot) -> Diagnosis:
     """Applies the rules until one finds something; a full disk explains many symptoms."""
     verdict = _first_found(snapshot)
-    if not snapshot.full_disk or verdict.state in (State.OVER, State.IDLE):
+    if not snapshot.full_disk or verdict.state in (DiagnosisState.OVER, DiagnosisState.IDLE):
         return verdict
     text = sentence(f"the disk of {snapshot.full_disk} is full: make room there")
     if verdict.is_healthy:
         return replace(verdict, notes=(*verdict.notes, text))
     again = "A run that has ended by then continues with the command that started it."
-    return Verdict(
-        state=State.BROKEN,
+    return Diagnosis(
+        state=DiagnosisState.BROKEN,
         cause="disk full",
         text=f"{text} {again} What is seen of it: {verdict.text}",
         notes=verdict.notes,
     )
 
 
-def _first_found(snapshot: Snapshot) -> Verdict:
+def _first_found(snapshot: SystemSnapshot) -> Diagnosis:
     if snapshot.experiments is not None and snapshot.running is None:
         return find_broken(snapshot) or _not_running(snapshot.experiments)
     return (
@@ -90,16 +95,20 @@ def _first_found(snapshot: Snapshot) -> Verdict:
     )
 
 
-def _not_running(experiments: tuple[Experiment, ...]) -> Verdict:
+def _not_running(experiments: tuple[ExperimentSnapshot, ...]) -> Diagnosis:
     if not experiments:
-        return Verdict(state=State.IDLE, cause="", text="No experiment has been started.")
+        return Diagnosis(
+            state=DiagnosisState.IDLE, cause="", text="No experiment has been started."
+        )
     newest = experiments[0]
     why = f": {newest.reason}" if newest.reason else ""
-    state = State.IDLE if newest.state == "finished" else State.OVER
-    return Verdict(state=state, cause=newest.state, text=f"{newest.label} is {newest.state}{why}.")
+    state = DiagnosisState.IDLE if newest.state == "finished" else DiagnosisState.OVER
+    return Diagnosis(
+        state=state, cause=newest.state, text=f"{newest.label} is {newest.state}{why}."
+    )
 
 
-def _unknown(snapshot: Snapshot) -> Verdict | None:
+def _unknown(snapshot: SystemSnapshot) -> Diagnosis | None:
     """Reports a part that is alive but cannot report the state."""
     if snapshot.members is not None and snapshot.work is not None:
         return None
@@ -109,21 +118,21 @@ def _unknown(snapshot: Snapshot) -> Verdict | None:
     text = f"the run waits for {title(part)}, which is alive but cannot report the state"
     complaint = f" ({snapshot.complaint})" if snapshot.complaint else ""
     own = _own_wait(snapshot, part)
-    return Verdict(
-        state=State.BROKEN,
+    return Diagnosis(
+        state=DiagnosisState.BROKEN,
         cause=f"{part} unknown",
         text=sentence(f"{text}{complaint}{own}{log_of(snapshot.part(part))}"),
     )
 
 
-def _own_wait(snapshot: Snapshot, part: str) -> str:
+def _own_wait(snapshot: SystemSnapshot, part: str) -> str:
     """Describes what the part itself waits for, as far as the synchronizer knows."""
     waits = [wait for member in live_members(snapshot, part) for wait in member.waits]
     longest = max(waits, key=lambda wait: wait.waited_seconds, default=None)
     return f": {_describe(longest)}{link_hint(snapshot, longest)}" if longest else ""
 
 
-def _missing(snapshot: Snapshot) -> Verdict | None:
+def _missing(snapshot: SystemSnapshot) -> Diagnosis | None:
     """Finds a role that the stage needs and that no live member has."""
     running = snapshot.running
     for role in running.roles if running is not None else ():
@@ -135,15 +144,15 @@ def _missing(snapshot: Snapshot) -> Verdict | None:
             ]
             last = f" (the last one {duration(min(heard))} ago)" if heard else ""
             text = f"the run waits for {title(role)}: none has been heard of{last}"
-            return Verdict(
-                state=State.BROKEN,
+            return Diagnosis(
+                state=DiagnosisState.BROKEN,
                 cause=f"{role} missing",
                 text=sentence(text + log_of(snapshot.part(role))),
             )
     return None
 
 
-def _waits(snapshot: Snapshot) -> Verdict:
+def _waits(snapshot: SystemSnapshot) -> Diagnosis:
     chain, work = follow(snapshot), snapshot.stage_work
     root = chain.root
     notes = (
@@ -154,8 +163,8 @@ def _waits(snapshot: Snapshot) -> Verdict:
     )
     if root is not None and chain.end not in AT_WORK:
         if root.waited_seconds >= _patience(chain, root, work):
-            return Verdict(
-                state=State.HELD,
+            return Diagnosis(
+                state=DiagnosisState.HELD,
                 cause=f"{root.owner} waits for {root.waits_for}",
                 text=_held(snapshot, chain, root),
                 owner=root.owner if root.waits_for in OWNED else "",
@@ -163,23 +172,25 @@ def _waits(snapshot: Snapshot) -> Verdict:
             )
     elif _is_unexplained(work):
         text = f"{_progress(work)}, and {title(chain.end)}, which has to act, reports no wait"
-        return Verdict(
-            state=State.HELD,
+        return Diagnosis(
+            state=DiagnosisState.HELD,
             cause=f"{chain.end} silent",
             text=sentence(text + log_of(snapshot.part(chain.end))),
             notes=notes,
         )
-    return Verdict(state=State.WORKING, cause="", text=_working(snapshot, chain, work), notes=notes)
+    return Diagnosis(
+        state=DiagnosisState.WORKING, cause="", text=_working(snapshot, chain, work), notes=notes
+    )
 
 
-def _is_unexplained(work: StageWork | None) -> bool:
+def _is_unexplained(work: StageProgress | None) -> bool:
     if work is None or not work.step_seconds:
         return False
     limit = max(UNEXPLAINED_SECONDS, UNEXPLAINED_FACTOR * work.step_seconds)
     return work.step_age_seconds > limit
 
 
-def _patience(chain: Chain, root: Wait, work: StageWork | None) -> float:
+def _patience(chain: WaitChain, root: WaitSnapshot, work: StageProgress | None) -> float:
     """Returns the duration for which a wait of this kind is normal."""
     if root.waits_for not in SLOW and chain.end not in OUTSIDE.values():
         return AWAY_SECONDS
@@ -188,7 +199,7 @@ def _patience(chain: Chain, root: Wait, work: StageWork | None) -> float:
     return max(SLOW_SECONDS, SLOW_FACTOR * work.step_seconds)
 
 
-def _held(snapshot: Snapshot, chain: Chain, root: Wait) -> str:
+def _held(snapshot: SystemSnapshot, chain: WaitChain, root: WaitSnapshot) -> str:
     if root.waits_for in OWNED:
         since = duration(root.waited_seconds)
         whose = f"{title(root.waits_for)} of {title(root.owner)}"
@@ -207,12 +218,12 @@ def _held(snapshot: Snapshot, chain: Chain, root: Wait) -> str:
     return sentence(text + log)
 
 
-def _describe(wait: Wait) -> str:
+def _describe(wait: WaitSnapshot) -> str:
     since = duration(wait.waited_seconds)
     return f"{title(wait.owner)} has waited {since} for {title(wait.waits_for)}: {wait.reason}"
 
 
-def _working(snapshot: Snapshot, chain: Chain, work: StageWork | None) -> str:
+def _working(snapshot: SystemSnapshot, chain: WaitChain, work: StageProgress | None) -> str:
     now = chain.root
     if now is not None and chain.end not in AT_WORK:
         doing = _describe(now)
@@ -223,7 +234,7 @@ def _working(snapshot: Snapshot, chain: Chain, work: StageWork | None) -> str:
     return f"{text} {sentence(f'now {doing}')}" if doing else text
 
 
-def _progress(work: StageWork | None) -> str:
+def _progress(work: StageProgress | None) -> str:
     if work is None or work.step_age_seconds < 0:
         return "no step is trained yet"
     total = f" of {work.total_steps}" if work.total_steps else ""
@@ -231,7 +242,7 @@ def _progress(work: StageWork | None) -> str:
     return f"step {work.trained_step}{total} was trained {age} ago"
 
 
-def _notes(work: StageWork | None) -> tuple[str, ...]:
+def _notes(work: StageProgress | None) -> tuple[str, ...]:
     """Reports that many runs fail, which makes every step costlier though no wait is longer."""
     if work is None or work.num_recent_runs < MIN_RUNS:
         return ()

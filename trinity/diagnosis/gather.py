@@ -25,19 +25,19 @@ from trinity.api.v1 import (
 )
 from trinity.diagnosis.snapshot import (
     NEVER_ANSWERS,
-    Condition,
-    Demand,
-    Died,
-    Experiment,
-    Member,
-    Part,
-    Reply,
-    Snapshot,
-    StageWork,
-    Wait,
+    ComponentSnapshot,
+    CpuDemand,
+    ExperimentSnapshot,
+    MemberSnapshot,
+    ProbeState,
+    ProcessState,
+    RecentExit,
+    StageProgress,
+    SystemSnapshot,
+    WaitSnapshot,
     demand_of,
 )
-from trinity.local.run_file import Death, RunningStack
+from trinity.local.run_file import ProcessExit, RunningStack
 from trinity.rpc.channel import open_channel
 
 ANSWER_SECONDS = 3.0
@@ -49,14 +49,14 @@ MAX_ANSWER_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Sign:
+class ProbeResult:
     """The result of a probe."""
 
-    reply: Reply
+    reply: ProbeState
     detail: str = ""
 
 
-ALIVE = Sign(Reply.ANSWERS)
+ALIVE = ProbeResult(ProbeState.ANSWERS)
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -66,31 +66,31 @@ def place(url: str, default_port: int) -> tuple[str, int]:
     return parts.hostname or "", parts.port or default_port
 
 
-async def ask_service(channel: grpc.aio.Channel, seconds: float = ANSWER_SECONDS) -> Sign:
+async def ask_service(channel: grpc.aio.Channel, seconds: float = ANSWER_SECONDS) -> ProbeResult:
     """Checks that a service answers at all."""
     stub = health_pb2_grpc.HealthStub(channel)
     try:
         await stub.Check(health_pb2.HealthCheckRequest(), timeout=seconds)
     except grpc.aio.AioRpcError as error:
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return Sign(Reply.SILENT)
-        return Sign(Reply.REFUSES)
+            return ProbeResult(ProbeState.SILENT)
+        return ProbeResult(ProbeState.REFUSES)
     return ALIVE
 
 
-async def ask_nats(url: str, seconds: float = ANSWER_SECONDS) -> Sign:
+async def ask_nats(url: str, seconds: float = ANSWER_SECONDS) -> ProbeResult:
     """Checks the greeting that a broker sends to every client."""
     return await _ask(place(url, NATS_PORT), _introduction, seconds)
 
 
-async def ask_postgres(url: str, seconds: float = ANSWER_SECONDS) -> Sign:
+async def ask_postgres(url: str, seconds: float = ANSWER_SECONDS) -> ProbeResult:
     """Checks that a database asks for a password, or returns its reason not to."""
     return await _ask(place(url, POSTGRES_PORT), _first_answer, seconds)
 
 
 async def _ask(
-    where: tuple[str, int], question: Callable[[Connection], Awaitable[Sign]], seconds: float
-) -> Sign:
+    where: tuple[str, int], question: Callable[[Connection], Awaitable[ProbeResult]], seconds: float
+) -> ProbeResult:
     host, port = where
     if not host:
         return ALIVE
@@ -98,11 +98,11 @@ async def _ask(
         async with asyncio.timeout(seconds), _connection(host, port) as connection:
             return await question(connection)
     except TimeoutError:
-        return Sign(Reply.SILENT)
+        return ProbeResult(ProbeState.SILENT)
     except (OSError, asyncio.IncompleteReadError) as error:
         if isinstance(error, ConnectionRefusedError):
-            return Sign(Reply.REFUSES)
-        return Sign(Reply.REFUSES, f"{host}:{port} cannot be reached ({error})")
+            return ProbeResult(ProbeState.REFUSES)
+        return ProbeResult(ProbeState.REFUSES, f"{host}:{port} cannot be reached ({error})")
 
 
 @asynccontextmanager
@@ -116,7 +116,7 @@ async def _connection(host: str, port: int) -> AsyncIterator[Connection]:
             await writer.wait_closed()
 
 
-async def _introduction(connection: Connection) -> Sign:
+async def _introduction(connection: Connection) -> ProbeResult:
     reader, _ = connection
     greeting = await reader.readline()
     if greeting.startswith(b"INFO"):
@@ -124,7 +124,7 @@ async def _introduction(connection: Connection) -> Sign:
     raise ConnectionError("it does not greet like a broker")
 
 
-async def _first_answer(connection: Connection) -> Sign:
+async def _first_answer(connection: Connection) -> ProbeResult:
     reader, writer = connection
     fields = b"user\0trinity_probe\0database\0postgres\0\0"
     writer.write(struct.pack("!ii", len(fields) + 8, PROTOCOL) + fields)
@@ -138,7 +138,9 @@ async def _first_answer(connection: Connection) -> Sign:
         part[:1]: part[1:].decode(errors="replace") for part in body.split(b"\0") if part
     }
     if error_fields.get(b"C") in CANNOT_SERVE:
-        return Sign(Reply.REFUSES, f"it says: {error_fields.get(b'M', 'it cannot serve')}")
+        return ProbeResult(
+            ProbeState.REFUSES, f"it says: {error_fields.get(b'M', 'it cannot serve')}"
+        )
     return ALIVE
 
 
@@ -158,12 +160,12 @@ class Processes:
             self._status[process.pid] = process.info["status"]
             self._children[process.info["ppid"]].append(process.pid)
 
-    def condition(self, pid: int) -> Condition:
+    def condition(self, pid: int) -> ProcessState:
         """Returns the condition of a process."""
         status = self._status.get(pid)
         if status is None or status in GONE:
-            return Condition.GONE
-        return Condition.STOPPED if status in STOPPED else Condition.RUNNING
+            return ProcessState.GONE
+        return ProcessState.STOPPED if status in STOPPED else ProcessState.RUNNING
 
     def stopped_below(self, pid: int) -> Mapping[int, str]:
         """Returns its stopped descendants by process number, and what they are."""
@@ -172,7 +174,7 @@ class Processes:
         while waiting:
             child = waiting.pop()
             waiting += self._children.get(child, [])
-            if self.condition(child) is Condition.STOPPED:
+            if self.condition(child) is ProcessState.STOPPED:
                 found[child] = _what(child)
         return dict(sorted(found.items()))
 
@@ -202,15 +204,15 @@ def last_words(log_file: Path) -> str:
 
 
 def snapshot(
-    parts: tuple[Part, ...],
+    parts: tuple[ComponentSnapshot, ...],
     status: synchronizer_pb2.GetStatusResponse | str,
     work: buffer_pb2.GetBufferStatusResponse | str,
-) -> Snapshot:
+) -> SystemSnapshot:
     """Builds the snapshot; a text in place of an answer is the reason why it is missing."""
     complaints = [answer for answer in (status, work) if isinstance(answer, str)]
     if isinstance(status, str):
-        return Snapshot(parts=parts, complaint=complaints[0])
-    return Snapshot(
+        return SystemSnapshot(parts=parts, complaint=complaints[0])
+    return SystemSnapshot(
         parts=parts,
         members=tuple(map(_member, status.members)),
         experiments=tuple(map(_experiment, status.experiments)),
@@ -219,8 +221,8 @@ def snapshot(
     )
 
 
-def _member(message: synchronizer_pb2.Member) -> Member:
-    return Member(
+def _member(message: synchronizer_pb2.Member) -> MemberSnapshot:
+    return MemberSnapshot(
         role=_word(synchronizer_pb2.Role.Name(message.role)),
         activity=message.activity,
         address=message.address,
@@ -228,7 +230,7 @@ def _member(message: synchronizer_pb2.Member) -> Member:
         stage=message.stage,
         silent_seconds=message.silent_seconds,
         waits=tuple(
-            Wait(
+            WaitSnapshot(
                 owner=wait.owner,
                 waits_for=wait.waits_for,
                 reason=wait.reason,
@@ -240,7 +242,7 @@ def _member(message: synchronizer_pb2.Member) -> Member:
     )
 
 
-def _experiment(message: synchronizer_pb2.Experiment) -> Experiment:
+def _experiment(message: synchronizer_pb2.Experiment) -> ExperimentSnapshot:
     running = [
         stage for stage in message.stages if stage.state == synchronizer_pb2.STAGE_STATE_RUNNING
     ]
@@ -250,7 +252,7 @@ def _experiment(message: synchronizer_pb2.Experiment) -> Experiment:
         for role in stage.roles
         if role not in stage.finished_roles
     ]
-    return Experiment(
+    return ExperimentSnapshot(
         id=message.id,
         label=message.label,
         state=_word(synchronizer_pb2.ExperimentState.Name(message.state)),
@@ -260,8 +262,8 @@ def _experiment(message: synchronizer_pb2.Experiment) -> Experiment:
     )
 
 
-def _work(message: buffer_pb2.StageStatus) -> StageWork:
-    return StageWork(
+def _work(message: buffer_pb2.StageStatus) -> StageProgress:
+    return StageProgress(
         experiment_id=message.key.experiment_id,
         stage=message.key.stage,
         num_pending=message.num_pending,
@@ -285,7 +287,7 @@ def _word(constant: str) -> str:
 T = TypeVar("T")
 NO_PROXY = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
 SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
-FOREIGN = Condition.FOREIGN
+FOREIGN = ProcessState.FOREIGN
 WORKERS = ("trainer", "explorer")
 REMEMBERED_SECONDS = 60.0
 LEAST_FREE_BYTES = 16 * 1024 * 1024
@@ -299,19 +301,19 @@ PATIENT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Answers:
+class _ProbeAnswers:
     seconds: float
     """Time that the parts were given to answer."""
-    demands: dict[str, Demand]
+    demands: dict[str, CpuDemand]
     """CPU demand meanwhile of the parts whose processes are ours."""
-    signs: dict[str, Sign]
+    signs: dict[str, ProbeResult]
     status: synchronizer_pb2.GetStatusResponse | str
     work: buffer_pb2.GetBufferStatusResponse | str
 
     @property
     def lack_somebody_busy(self) -> bool:
         """True if a part that has not answered is busy: more time may help."""
-        lacking = {name for name, sign in self.signs.items() if sign.reply is Reply.SILENT}
+        lacking = {name for name, sign in self.signs.items() if sign.reply is ProbeState.SILENT}
         told = {"synchronizer": self.status, "buffer": self.work}
         lacking |= {name for name, answer in told.items() if isinstance(answer, str)}
         return any(
@@ -319,7 +321,7 @@ class _Answers:
         )
 
 
-async def gather(running: RunningStack, job_dir: Path) -> Snapshot:
+async def gather(running: RunningStack, job_dir: Path) -> SystemSnapshot:
     """Asks all parts at once; takes seconds at most, even if some are down."""
     addresses = _addresses(running)
     processes = await asyncio.to_thread(Processes)
@@ -338,9 +340,9 @@ async def gather(running: RunningStack, job_dir: Path) -> Snapshot:
             continue  # this stack has no such worker
         pid, sign = running.pids.get(name, 0), answers.signs[name]
         log_file = job_dir / "log" / f"{name}.log"
-        is_gone = conditions[name] is Condition.GONE
+        is_gone = conditions[name] is ProcessState.GONE
         parts.append(
-            Part(
+            ComponentSnapshot(
                 name=name,
                 address=address.rpartition("//")[2].partition("/")[0],
                 pid=pid,
@@ -352,7 +354,7 @@ async def gather(running: RunningStack, job_dir: Path) -> Snapshot:
                 died=_died(running.deaths.get(name)),
                 stopped=processes.stopped_below(pid) if pid else {},
                 asked_seconds=answers.seconds,
-                demand=answers.demands.get(name, Demand()),
+                demand=answers.demands.get(name, CpuDemand()),
             )
         )
     told = snapshot(tuple(parts), answers.status, answers.work)
@@ -367,14 +369,14 @@ def has_no_room(folder: Path) -> bool:
         return False
 
 
-def _died(death: Death | None) -> Died | None:
+def _died(death: ProcessExit | None) -> RecentExit | None:
     """Returns a recent death; an old one explains nothing any more."""
     if death is None:
         return None
     seconds_ago = (datetime.now(UTC) - death.at).total_seconds()
     if seconds_ago > REMEMBERED_SECONDS:
         return None
-    return Died(pid=death.pid, last_words=death.last_words, seconds_ago=max(seconds_ago, 0.0))
+    return RecentExit(pid=death.pid, last_words=death.last_words, seconds_ago=max(seconds_ago, 0.0))
 
 
 def _addresses(running: RunningStack) -> dict[str, str]:
@@ -392,7 +394,7 @@ def _addresses(running: RunningStack) -> dict[str, str]:
 
 async def _ask_services(
     running: RunningStack, addresses: dict[str, str], seconds: float
-) -> _Answers:
+) -> _ProbeAnswers:
     security = running.addresses.security
     channels = {name: open_channel(addresses[name], security, NO_PROXY) for name in SERVICES}
     before = {name: demand_of(pid) for name, pid in running.pids.items()}
@@ -410,7 +412,7 @@ async def _ask_services(
             }
     finally:
         await asyncio.gather(*(channel.close() for channel in channels.values()))
-    return _Answers(
+    return _ProbeAnswers(
         seconds=seconds,
         demands={name: demand_of(running.pids[name]) - demand for name, demand in before.items()},
         signs={name: sign.result() for name, sign in signs.items()},

@@ -3,10 +3,18 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from trinity.diagnosis.snapshot import NEVER_ANSWERS, Condition, Member, Part, Reply, Snapshot, Wait
+from trinity.diagnosis.snapshot import (
+    NEVER_ANSWERS,
+    ComponentSnapshot,
+    MemberSnapshot,
+    ProbeState,
+    ProcessState,
+    SystemSnapshot,
+    WaitSnapshot,
+)
 
 
-class State(StrEnum):
+class DiagnosisState(StrEnum):
     """The state of a run."""
 
     WORKING = "working"
@@ -20,14 +28,14 @@ class State(StrEnum):
     """There is nothing to do."""
 
 
-HEALTHY = (State.WORKING, State.IDLE)
+HEALTHY = (DiagnosisState.WORKING, DiagnosisState.IDLE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Diagnosis:
     """One cause, named in a sentence or two."""
 
-    state: State
+    state: DiagnosisState
     cause: str
     """Distinguishes causes, whatever durations their sentences mention."""
     text: str
@@ -73,7 +81,7 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
-def log_of(part: Part | None) -> str:
+def log_of(part: ComponentSnapshot | None) -> str:
     """Returns the log's path as the end of a sentence."""
     return f"; its log is {part.log_file}" if part is not None and part.log_file else ""
 
@@ -95,13 +103,13 @@ WHAT_HELPS = {
 RANK_RESTART = "after `synchronizer.sync_timeout` the trainer restarts its ranks"
 
 
-def find_broken(snapshot: Snapshot) -> Verdict | None:
+def find_broken(snapshot: SystemSnapshot) -> Diagnosis | None:
     """Returns the first part that does not work; later ones may only suffer from it."""
     for part in _suspects(snapshot):
         fault = fault_of(part)
         if fault:
-            return Verdict(
-                state=State.BROKEN,
+            return Diagnosis(
+                state=DiagnosisState.BROKEN,
                 cause=f"{part.name} {part.condition} {part.reply}",
                 text=sentence(
                     f"the run waits for {title(part.name)}: {fault}{_sufferer(part, snapshot)}. "
@@ -111,33 +119,33 @@ def find_broken(snapshot: Snapshot) -> Verdict | None:
     return next(filter(None, map(_stopped_child, snapshot.parts)), None)
 
 
-def _suspects(snapshot: Snapshot) -> list[Part]:
+def _suspects(snapshot: SystemSnapshot) -> list[ComponentSnapshot]:
     """Returns the parts in order; if a process is gone or stopped, silent ones come last."""
     if not any(part.condition in NEVER_ANSWERS for part in snapshot.parts):
         return list(snapshot.parts)
     return sorted(snapshot.parts, key=_is_slow_at_most)
 
 
-def _is_slow_at_most(part: Part) -> bool:
-    return part.condition not in NEVER_ANSWERS and part.reply is Reply.SILENT
+def _is_slow_at_most(part: ComponentSnapshot) -> bool:
+    return part.condition not in NEVER_ANSWERS and part.reply is ProbeState.SILENT
 
 
-def fault_of(part: Part) -> str:
+def fault_of(part: ComponentSnapshot) -> str:
     """Describes the fault of a part; empty if there is none."""
-    if part.condition is Condition.GONE:
+    if part.condition is ProcessState.GONE:
         return _gone(part.pid, part.last_words)
-    if part.condition is Condition.STOPPED:
+    if part.condition is ProcessState.STOPPED:
         return f"its process {part.pid} is stopped"
-    if part.died is not None and part.reply is not Reply.ANSWERS:
+    if part.died is not None and part.reply is not ProbeState.ANSWERS:
         return f"{_gone(part.died.pid, part.died.last_words)}; process {part.pid} starts"
-    if part.reply is Reply.REFUSES:
+    if part.reply is ProbeState.REFUSES:
         return part.detail or f"{part.address} refuses connections"
-    if part.reply is Reply.SILENT and not part.is_busy:
+    if part.reply is ProbeState.SILENT and not part.is_busy:
         return part.detail or f"{part.address} takes connections and does not answer"
     return ""
 
 
-def restarts(snapshot: Snapshot) -> tuple[str, ...]:
+def restarts(snapshot: SystemSnapshot) -> tuple[str, ...]:
     """Describes the parts that were restarted recently, and why; they answer."""
     return tuple(
         sentence(
@@ -154,7 +162,7 @@ def _gone(pid: int, last_words: str) -> str:
     return f"its process {pid} is gone{words}"
 
 
-def _sufferer(part: Part, snapshot: Snapshot) -> str:
+def _sufferer(part: ComponentSnapshot, snapshot: SystemSnapshot) -> str:
     """Returns the longest wait for the part, as far as it is known."""
     waits = [
         wait
@@ -162,29 +170,29 @@ def _sufferer(part: Part, snapshot: Snapshot) -> str:
         for wait in member.waits
         if PART_OF.get(wait.waits_for, wait.waits_for) == part.name
     ]
-    longest: Wait | None = max(waits, key=lambda wait: wait.waited_seconds, default=None)
+    longest: WaitSnapshot | None = max(waits, key=lambda wait: wait.waited_seconds, default=None)
     if longest is None:
         return ""
     return f", {title(longest.owner)} has waited {duration(longest.waited_seconds)} for it"
 
 
-def _advice_for_broken(part: Part) -> str:
+def _advice_for_broken(part: ComponentSnapshot) -> str:
     helps = WHAT_HELPS[part.name]
-    if part.condition is Condition.STOPPED:
+    if part.condition is ProcessState.STOPPED:
         return f"`kill -CONT {part.pid}` lets it go on, `kill -KILL {part.pid}` has it restarted"
-    if part.condition is Condition.FOREIGN:
+    if part.condition is ProcessState.FOREIGN:
         return f"Start it again: {helps}"
-    if part.condition is Condition.GONE or part.reply is Reply.REFUSES:
+    if part.condition is ProcessState.GONE or part.reply is ProbeState.REFUSES:
         return f"{RESTARTS[:1].upper()}{RESTARTS[1:]}; {helps}"
     return f"If this lasts, `kill -KILL {part.pid}` has it restarted; {helps}"
 
 
-def _stopped_child(part: Part) -> Verdict | None:
+def _stopped_child(part: ComponentSnapshot) -> Diagnosis | None:
     """Finds a stopped rank or engine of a service that itself answers."""
     for pid, name in part.stopped.items():
         alone = f"; or wait: {RANK_RESTART}" if part.name == "trainer" else ""
-        return Verdict(
-            state=State.BROKEN,
+        return Diagnosis(
+            state=DiagnosisState.BROKEN,
             cause=f"{part.name} child stopped",
             text=sentence(
                 f"the run waits for {title(part.name)}: its process {pid} ({name}) is stopped. "
@@ -194,24 +202,24 @@ def _stopped_child(part: Part) -> Verdict | None:
     return None
 
 
-def find_busy(snapshot: Snapshot, *names: str) -> Verdict | None:
+def find_busy(snapshot: SystemSnapshot, *names: str) -> Diagnosis | None:
     """Returns a verdict on the first busy one of these parts; it may answer soon."""
     for part in snapshot.parts:
         if part.is_busy and part.name in names:
-            return Verdict(
-                state=State.HELD,
+            return Diagnosis(
+                state=DiagnosisState.HELD,
                 cause=f"{part.name} busy",
                 text=f"{_describe(part)} {sentence(_advice_for_busy(part) + log_of(part))}",
             )
     return None
 
 
-def busy_notes(snapshot: Snapshot) -> tuple[str, ...]:
+def busy_notes(snapshot: SystemSnapshot) -> tuple[str, ...]:
     """Describes busy parts that do not hold up the run now."""
     return tuple(_describe(part) for part in snapshot.parts if part.is_busy)
 
 
-def _describe(part: Part) -> str:
+def _describe(part: ComponentSnapshot) -> str:
     demand = part.demand
     return sentence(
         f"{title(part.name)} lives and is slow to answer: in the {part.asked_seconds:.0f} s that "
@@ -220,7 +228,7 @@ def _describe(part: Part) -> str:
     )
 
 
-def _advice_for_busy(part: Part) -> str:
+def _advice_for_busy(part: ComponentSnapshot) -> str:
     if part.demand.is_starved:
         return "there is more work than processors here: ask again in a moment, or end other work"
     return f"ask again in a moment; if this lasts, `kill -KILL {part.pid}` has it restarted"
@@ -235,27 +243,27 @@ UNHEARD_SECONDS = 6.0
 ADVICE = "look at the network between the two"
 
 
-def is_for_an_answer(wait: Wait) -> bool:
+def is_for_an_answer(wait: WaitSnapshot) -> bool:
     """Returns true if the wait is for any answer at all, not for a certain state."""
     called = CALLED.format(wait.waits_for)
     return called in wait.reason or any(word in wait.reason for word in SILENT)
 
 
-def link_hint(snapshot: Snapshot, wait: Wait) -> str:
+def link_hint(snapshot: SystemSnapshot, wait: WaitSnapshot) -> str:
     """Returns a hint for a wait for a part that answers others; empty if it does not."""
     part = snapshot.part(PART_OF.get(wait.waits_for, wait.waits_for))
-    if part is None or part.reply is not Reply.ANSWERS or not is_for_an_answer(wait):
+    if part is None or part.reply is not ProbeState.ANSWERS or not is_for_an_answer(wait):
         return ""
     return f"; {title(part.name)} answers here: {ADVICE}"
 
 
-def find_unheard(snapshot: Snapshot) -> Verdict | None:
+def find_unheard(snapshot: SystemSnapshot) -> Diagnosis | None:
     """Finds a part that the stage needs and the synchronizer does not hear, though both are up."""
     running = snapshot.running
     for part in _unheard(snapshot):
         if running is not None and part.name in running.roles:
-            return Verdict(
-                state=State.BROKEN,
+            return Diagnosis(
+                state=DiagnosisState.BROKEN,
                 cause=f"{part.name} unheard",
                 text=sentence(
                     f"the run waits for {title(part.name)}: {_describe_cut(part, snapshot)}"
@@ -264,12 +272,12 @@ def find_unheard(snapshot: Snapshot) -> Verdict | None:
     return None
 
 
-def unheard_notes(snapshot: Snapshot) -> tuple[str, ...]:
+def unheard_notes(snapshot: SystemSnapshot) -> tuple[str, ...]:
     """Describes unheard parts, whose waits are not visible now."""
     return tuple(sentence(_describe_cut(part, snapshot)) for part in _unheard(snapshot))
 
 
-def _unheard(snapshot: Snapshot) -> list[Part]:
+def _unheard(snapshot: SystemSnapshot) -> list[ComponentSnapshot]:
     """Returns the unheard parts; if no member is heard at all, the synchronizer was away."""
     heard = [member.silent_seconds for member in snapshot.members or ()]
     if not heard or min(heard) > UNHEARD_SECONDS:
@@ -277,7 +285,7 @@ def _unheard(snapshot: Snapshot) -> list[Part]:
     return [part for part in snapshot.parts if _silence(part, snapshot) > UNHEARD_SECONDS]
 
 
-def _describe_cut(part: Part, snapshot: Snapshot) -> str:
+def _describe_cut(part: ComponentSnapshot, snapshot: SystemSnapshot) -> str:
     silence = duration(_silence(part, snapshot))
     return (
         f"the synchronizer has not heard of {title(part.name)} for {silence}, "
@@ -285,15 +293,15 @@ def _describe_cut(part: Part, snapshot: Snapshot) -> str:
     )
 
 
-def _silence(part: Part, snapshot: Snapshot) -> float:
+def _silence(part: ComponentSnapshot, snapshot: SystemSnapshot) -> float:
     """Returns the silence of the newest member at this part's address; 0 if there is none."""
     there = [member for member in snapshot.members or () if _is_at(member, part)]
-    if part.reply is not Reply.ANSWERS:
+    if part.reply is not ProbeState.ANSWERS:
         return 0.0
     return min((member.silent_seconds for member in there), default=0.0)
 
 
-def _is_at(member: Member, part: Part) -> bool:
+def _is_at(member: MemberSnapshot, part: ComponentSnapshot) -> bool:
     return member.role == part.name and member.address == part.address
 
 
@@ -305,22 +313,22 @@ OUTSIDE = {"wait for rewards that come later": "rewards", "waits until the queue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chain:
+class WaitChain:
     """Waits, each for the owner of the next; the target of the last one does not wait."""
 
-    links: tuple[Wait, ...]
+    links: tuple[WaitSnapshot, ...]
     end: str
     """The target of the last wait."""
 
     @property
-    def root(self) -> Wait | None:
+    def root(self) -> WaitSnapshot | None:
         """The wait that all others depend on."""
         return self.links[-1] if self.links else None
 
 
-def follow(snapshot: Snapshot) -> Chain:
+def follow(snapshot: SystemSnapshot) -> WaitChain:
     """Follows the waits from the trainer, or from the explorer if no trainer is at work."""
-    links: list[Wait] = []
+    links: list[WaitSnapshot] = []
     seen: set[str] = set()
     owner = "trainer" if _at_work(snapshot, "trainer") else "explorer"
     while owner in ROLES and owner not in seen:
@@ -330,14 +338,14 @@ def follow(snapshot: Snapshot) -> Chain:
             break
         links.append(wait)
         owner = _next(snapshot, wait)
-    return Chain(links=tuple(links), end=owner)
+    return WaitChain(links=tuple(links), end=owner)
 
 
-def live_members(snapshot: Snapshot, role: str) -> list[Member]:
+def live_members(snapshot: SystemSnapshot, role: str) -> list[MemberSnapshot]:
     """Returns the role's live members on the running experiment or on none, one per address."""
     running = snapshot.running
     own = (running.id if running else "", "")
-    newest: dict[str, Member] = {}
+    newest: dict[str, MemberSnapshot] = {}
     for member in snapshot.members or ():
         if member.role != role or member.silent_seconds > LIVE_SECONDS:
             continue
@@ -347,18 +355,18 @@ def live_members(snapshot: Snapshot, role: str) -> list[Member]:
     return [member for member in newest.values() if member.experiment_id in own]
 
 
-def _at_work(snapshot: Snapshot, role: str) -> bool:
+def _at_work(snapshot: SystemSnapshot, role: str) -> bool:
     return any(member.experiment_id for member in live_members(snapshot, role))
 
 
-def _decisive(members: list[Member]) -> Wait | None:
+def _decisive(members: list[MemberSnapshot]) -> WaitSnapshot | None:
     """Returns the longest wait; waits for work or for a batch count only if there is no other."""
     waits = [wait for member in members for wait in member.waits]
     others = [wait for wait in waits if wait.waits_for != "buffer" or is_for_an_answer(wait)]
     return max(others or waits, key=lambda wait: wait.waited_seconds, default=None)
 
 
-def _next(snapshot: Snapshot, wait: Wait) -> str:
+def _next(snapshot: SystemSnapshot, wait: WaitSnapshot) -> str:
     """Returns the part that must act so that this wait ends."""
     for words, what in OUTSIDE.items():
         if words in wait.reason:
@@ -373,6 +381,6 @@ def _next(snapshot: Snapshot, wait: Wait) -> str:
     return "trainer" if _at_work(snapshot, "trainer") and _is_idle(wait) else "buffer"
 
 
-def _is_idle(wait: Wait) -> bool:
+def _is_idle(wait: WaitSnapshot) -> bool:
     """Returns false for an explorer with uncommitted results: it waits for the buffer itself."""
     return "to be committed" not in wait.reason

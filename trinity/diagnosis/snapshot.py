@@ -12,15 +12,15 @@ BUSY_SHARE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class CpuDemand:
     """Sums over all threads of a process, as counted by Linux; zero on other systems."""
 
     worked_seconds: float = 0.0
     queued_seconds: float = 0.0
     """Time ready to run while all processors were busy."""
 
-    def __sub__(self, before: Self) -> "Demand":
-        return Demand(
+    def __sub__(self, before: Self) -> "CpuDemand":
+        return CpuDemand(
             max(self.worked_seconds - before.worked_seconds, 0.0),
             max(self.queued_seconds - before.queued_seconds, 0.0),
         )
@@ -35,7 +35,7 @@ class Demand:
         return self.queued_seconds > self.worked_seconds
 
 
-def demand_of(pid: int) -> Demand:
+def demand_of(pid: int) -> CpuDemand:
     """Returns the demand of a process since its start."""
     worked = queued = 0
     for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
@@ -45,13 +45,13 @@ def demand_of(pid: int) -> Demand:
             continue
         worked += int(on_processor)
         queued += int(in_queue)
-    return Demand(worked * NANO, queued * NANO)
+    return CpuDemand(worked * NANO, queued * NANO)
 
 
 NEVER = -1.0
 
 
-class Condition(StrEnum):
+class ProcessState(StrEnum):
     """The state of a part's process."""
 
     RUNNING = "running"
@@ -62,10 +62,10 @@ class Condition(StrEnum):
     """Not started by us: nothing is known of it."""
 
 
-NEVER_ANSWERS = (Condition.STOPPED, Condition.GONE)
+NEVER_ANSWERS = (ProcessState.STOPPED, ProcessState.GONE)
 
 
-class Reply(StrEnum):
+class ProbeState(StrEnum):
     """A part's answer to a liveness probe."""
 
     ANSWERS = "answers"
@@ -75,37 +75,37 @@ class Reply(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class ComponentSnapshot:
     """The broker, the database or a service."""
 
     name: str
     address: str
     pid: int = 0
-    condition: Condition = Condition.RUNNING
-    reply: Reply = Reply.ANSWERS
+    condition: ProcessState = ProcessState.RUNNING
+    reply: ProbeState = ProbeState.ANSWERS
     detail: str = ""
     """Its text, if it refused."""
     log_file: str = ""
     last_words: str = ""
     """The last line of its log, if its process is gone."""
-    died: "Died | None" = None
+    died: "RecentExit | None" = None
     """The process before this one, if that ended by itself recently."""
     stopped: Mapping[int, str] = field(default_factory=dict)
     """Stopped processes that it had started, with what they are."""
     asked_seconds: float = 0.0
     """Time that it was given to answer."""
-    demand: Demand = field(default_factory=Demand)
+    demand: CpuDemand = field(default_factory=CpuDemand)
     """Its CPU demand while it was probed."""
 
     @property
     def is_busy(self) -> bool:
         """True if it is alive and has work, but has not answered."""
-        silent = self.reply is Reply.SILENT and self.condition is Condition.RUNNING
+        silent = self.reply is ProbeState.SILENT and self.condition is ProcessState.RUNNING
         return silent and self.demand.is_busy(self.asked_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Died:
+class RecentExit:
     """A process that was replaced by a new one."""
 
     pid: int
@@ -114,7 +114,7 @@ class Died:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
+class WaitSnapshot:
     """Something that a member waits for."""
 
     owner: str
@@ -126,7 +126,7 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class MemberSnapshot:
     """A service as it described itself `silent_seconds` ago."""
 
     role: str
@@ -135,11 +135,11 @@ class Member:
     experiment_id: str = ""
     stage: str = ""
     silent_seconds: float = 0.0
-    waits: tuple[Wait, ...] = ()
+    waits: tuple[WaitSnapshot, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Experiment:
+class ExperimentSnapshot:
     """One experiment."""
 
     id: str
@@ -153,7 +153,7 @@ class Experiment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StageWork:
+class StageProgress:
     """The open work of one stage, and its progress."""
 
     experiment_id: str
@@ -171,26 +171,26 @@ class StageWork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class SystemSnapshot:
     """A run at one moment; parts that could not be queried are None."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[ComponentSnapshot, ...]
     """Each after those that it depends on."""
-    members: tuple[Member, ...] | None = None
-    experiments: tuple[Experiment, ...] | None = None
+    members: tuple[MemberSnapshot, ...] | None = None
+    experiments: tuple[ExperimentSnapshot, ...] | None = None
     """Newest first."""
-    work: tuple[StageWork, ...] | None = None
+    work: tuple[StageProgress, ...] | None = None
     complaint: str = ""
     """The reason why something could not be queried."""
     full_disk: str = ""
     """The run's directory, if its disk is full."""
 
-    def part(self, name: str) -> Part | None:
+    def part(self, name: str) -> ComponentSnapshot | None:
         """Returns the part with that name."""
         return next((part for part in self.parts if part.name == name), None)
 
     @property
-    def running(self) -> Experiment | None:
+    def running(self) -> ExperimentSnapshot | None:
         """The experiment that is worked on: the oldest running one."""
         running = [
             experiment for experiment in self.experiments or () if experiment.state == "running"
@@ -198,7 +198,7 @@ class Snapshot:
         return running[-1] if running else None
 
     @property
-    def stage_work(self) -> StageWork | None:
+    def stage_work(self) -> StageProgress | None:
         """The open work of the running stage."""
         running = self.running
         if running is None:

@@ -20,9 +20,9 @@ from trinity.config.error_collector import did_you_mean
 from trinity.errors import RunFailed, Unauthenticated, Unavailable, UserError
 from trinity.launch.resume import PLAN_FILE
 from trinity.local.addresses import ServiceAddresses, home_of
-from trinity.local.infrastructure import Launchable
+from trinity.local.infrastructure import ProcessWithProbe
 from trinity.local.run_file import read_running
-from trinity.local.services import Surroundings, four_services
+from trinity.local.services import StackContext, four_services
 from trinity.local.stack import LocalStack
 from trinity.rpc.channel import open_channel
 from trinity.rpc.errors import error_of
@@ -36,7 +36,7 @@ NEEDED = ("synchronizer", "buffer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stored:
+class StoredExperiment:
     """The stored data of one experiment."""
 
     queries: QueryServiceStub
@@ -64,7 +64,7 @@ class Stored:
 
 
 @contextlib.asynccontextmanager
-async def opened(job_dir: Path) -> AsyncIterator[Stored]:
+async def opened(job_dir: Path) -> AsyncIterator[StoredExperiment]:
     """Opens the job's stored experiment within the block.
 
     Raises: UserError when there is no job; RpcError, in the block too, when a query fails.
@@ -103,7 +103,7 @@ async def answering(job_dir: Path) -> AsyncIterator[ServiceAddresses]:
         yield stack.addresses
 
 
-def _only_needed(around: Surroundings) -> list[Launchable]:
+def _only_needed(around: StackContext) -> list[ProcessWithProbe]:
     return [service for service in four_services(around) if service.spec.name in NEEDED]
 
 
@@ -118,11 +118,11 @@ async def _find(addresses: ServiceAddresses, tenant: str, label: str) -> str:
     raise UserError(f"{label} was prepared and never started: nothing is stored")
 
 
-async def _stored(queries: QueryServiceStub, label: str, experiment_id: str) -> Stored:
+async def _stored(queries: QueryServiceStub, label: str, experiment_id: str) -> StoredExperiment:
     answer = await patiently(partial(_list_stages, queries, experiment_id))
     if not answer.stages:
         raise RunFailed(f"{label} has stored nothing yet")
-    return Stored(queries=queries, label=label, stages=tuple(answer.stages))
+    return StoredExperiment(queries=queries, label=label, stages=tuple(answer.stages))
 
 
 async def _list_stages(

@@ -15,8 +15,8 @@ from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc, synchronizer_pb2, synchr
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.schema.base import is_secret
 from trinity.monitors.factory import make_monitor
-from trinity.monitors.feed import Absence, MonitorFeed, Says
-from trinity.monitors.points import Points, runs_of_task
+from trinity.monitors.feed import LineSink, MonitorFeed, MonitorOutage
+from trinity.monitors.points import PointBuilder, runs_of_task
 from trinity.progress.reporter import Reporter
 from trinity.progress.view import RunView
 
@@ -30,7 +30,7 @@ REFUSED_SECONDS = 60.0
 
 
 @dataclass(slots=True)
-class Reopening:
+class StreamRetry:
     """Tolerates outages, and the expiry of the token that a stream was opened with.
 
     The file may hold a new token by then. Only a client that is refused for a minute, each time
@@ -85,7 +85,7 @@ FINISHED = synchronizer_pb2.EXPERIMENT_STATE_FINISHED
 
 
 @dataclass(slots=True, kw_only=True)
-class Follower:
+class ExperimentFollower:
     """Feeds a view and a reporter from an experiment's streams, across restarts.
 
     A stream whose token expired is reopened with the token that the file then holds.
@@ -122,7 +122,7 @@ class Follower:
 
     async def _until_not_running(self) -> synchronizer_pb2.Experiment:
         request = synchronizer_pb2.WatchExperimentRequest(experiment_id=self.experiment.id)
-        reopening = Reopening()
+        reopening = StreamRetry()
         while True:
             reopening.opened()
             try:
@@ -151,7 +151,7 @@ class Follower:
 
     async def _read_events_again(self) -> None:
         """Runs until cancelled; errors other than passing outages are raised, and end the run."""
-        reopening = Reopening()
+        reopening = StreamRetry()
         while True:
             reopening.opened()
             try:
@@ -160,7 +160,7 @@ class Follower:
                 reopening.check(error)
             await asyncio.sleep(RETRY_SECONDS)
 
-    async def _read_events(self, reopening: Reopening) -> None:
+    async def _read_events(self, reopening: StreamRetry) -> None:
         request = buffer_pb2.WatchProgressRequest(
             tenant=self.experiment.tenant,
             experiment_id=self.experiment.id,
@@ -215,14 +215,14 @@ class Follower:
         return seen.opened_millis > 0 and seen.last_step >= stage.final_version.version
 
 
-class Watcher(Protocol):
+class MonitorWatcher(Protocol):
     """A receiver that is told how far the events go."""
 
     async def catch_up(self, last_event: int) -> None:
         """Waits until everything up to an event is shown, or a timeout."""
 
 
-class Nobody:
+class NullWatcher:
     """Stands in when there is no monitor."""
 
     async def catch_up(self, last_event: int) -> None:
@@ -234,20 +234,20 @@ async def watched(
     plan: ExperimentPlan,
     experiment_id: str,
     buffer: buffer_pb2_grpc.BufferServiceStub,
-    reporter: Says,
+    reporter: LineSink,
     directory: Path,
-) -> AsyncIterator[Watcher]:
+) -> AsyncIterator[MonitorWatcher]:
     """Feeds the plan's monitor while the block runs, then shuts it down gracefully."""
     monitor = make_monitor(plan, experiment_id, directory)
     if monitor is None:
-        Absence.end(directory)
-        yield Nobody()
+        MonitorOutage.end(directory)
+        yield NullWatcher()
         return
     config = plan.stages[0].config.monitor
     feed = MonitorFeed(
         name=config.monitor_type,
         monitor=monitor,
-        points=Points(runs_of_task(plan), is_detailed=config.detailed_stats),
+        points=PointBuilder(runs_of_task(plan), is_detailed=config.detailed_stats),
         tenant=plan.tenant,
         experiment_id=experiment_id,
         buffer=buffer,

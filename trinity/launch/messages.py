@@ -11,8 +11,8 @@ import grpc
 from trinity.api.v1 import synchronizer_pb2, synchronizer_pb2_grpc
 from trinity.diagnosis.diagnose import diagnose
 from trinity.diagnosis.gather import gather
-from trinity.diagnosis.rules import State, Verdict, duration
-from trinity.diagnosis.snapshot import Snapshot
+from trinity.diagnosis.rules import Diagnosis, DiagnosisState, duration
+from trinity.diagnosis.snapshot import SystemSnapshot
 from trinity.errors import RunFailed
 from trinity.local.run_file import read_running
 from trinity.progress.view import RunView
@@ -27,7 +27,7 @@ SAID_AGAIN_SECONDS = 5.0
 """Time until the first repeated report; each later one takes twice as long."""
 
 
-class Says(Protocol):
+class LineSink(Protocol):
     """A receiver of lines for the user."""
 
     def say(self, text: str) -> None:
@@ -35,7 +35,7 @@ class Says(Protocol):
 
 
 @dataclass(slots=True)
-class Preparation:
+class MemberStartup:
     """A member's work before it is ready."""
 
     activity: str
@@ -44,11 +44,11 @@ class Preparation:
 
 
 @dataclass(slots=True)
-class Preparations:
+class StartupReporter:
     """The members that are starting up, since when, and what was reported of them."""
 
-    reporter: Says
-    _by_member: dict[str, Preparation] = field(default_factory=dict)
+    reporter: LineSink
+    _by_member: dict[str, MemberStartup] = field(default_factory=dict)
     _served: dict[str, str] = field(default_factory=dict)
 
     def take(self, member: synchronizer_pb2.Member, now: float) -> None:
@@ -62,7 +62,7 @@ class Preparations:
             self._say_served(role, member)
             return
         preparation = self._by_member.setdefault(
-            member.id, Preparation(activity="", since=now, next_said=now + SAID_AGAIN_SECONDS)
+            member.id, MemberStartup(activity="", since=now, next_said=now + SAID_AGAIN_SECONDS)
         )
         if preparation.activity != member.activity:
             preparation.activity = member.activity
@@ -82,10 +82,10 @@ class Preparations:
 
 
 async def say_preparations(
-    synchronizer: synchronizer_pb2_grpc.SynchronizerServiceStub, reporter: Says
+    synchronizer: synchronizer_pb2_grpc.SynchronizerServiceStub, reporter: LineSink
 ) -> NoReturn:
     """Reports what members prepare while they do; never returns."""
-    preparations = Preparations(reporter)
+    preparations = StartupReporter(reporter)
     while True:
         try:
             answer: synchronizer_pb2.GetStatusResponse = await synchronizer.GetStatus(
@@ -103,21 +103,21 @@ LOOK_SECONDS = 2.0
 SAID_AFTER_SECONDS = 10.0
 GRACE_SECONDS = 30.0
 """Services whose waits time out end the run themselves, as far as they can."""
-WORKING = Verdict(state=State.WORKING, cause="", text="")
+WORKING = Diagnosis(state=DiagnosisState.WORKING, cause="", text="")
 
 
 @dataclass(slots=True)
-class Holdups:
+class StallNotifier:
     """The current cause of a stall, its start, and whether it was reported."""
 
-    reporter: Says
+    reporter: LineSink
     patience_seconds: float
     """Time that a part may stay broken before the run fails: the services may not notice."""
     _cause: str = ""
     _since: float = 0.0
     _is_said: bool = False
 
-    def take(self, verdict: Verdict, now: float) -> None:
+    def take(self, verdict: Diagnosis, now: float) -> None:
         """Reports a stall that begins or ends.
 
         Raises: RunFailed when a part is broken for longer than the limit.
@@ -131,7 +131,7 @@ class Holdups:
         if lasted >= SAID_AFTER_SECONDS and not self._is_said:
             self._is_said = True
             self.reporter.say(f"held up: {verdict.text}")
-        if verdict.state is State.BROKEN and lasted >= self.patience_seconds:
+        if verdict.state is DiagnosisState.BROKEN and lasted >= self.patience_seconds:
             raise RunFailed(f"no progress for {duration(lasted)}: {verdict.text}")
 
     def _over(self, now: float) -> None:
@@ -140,22 +140,22 @@ class Holdups:
         self._is_said = False
 
 
-def untold(verdict: Verdict, snapshot: Snapshot) -> Verdict:
+def untold(verdict: Diagnosis, snapshot: SystemSnapshot) -> Diagnosis:
     """Leaves out what `say_preparations` reports itself: a model that takes long to load."""
     preparing = (member.role for member in snapshot.members or () if member.activity in PREPARING)
-    if verdict.state is State.HELD and verdict.owner in preparing:
+    if verdict.state is DiagnosisState.HELD and verdict.owner in preparing:
         return WORKING
     return verdict
 
 
 async def say_holdups(
-    job_dir: Path, view: RunView, reporter: Says, sync_timeout: float
+    job_dir: Path, view: RunView, reporter: LineSink, sync_timeout: float
 ) -> NoReturn:
     """Checks the run whenever it reports nothing new; never returns.
 
     Raises: RunFailed when nothing can make it continue.
     """
-    holdups = Holdups(reporter, sync_timeout + GRACE_SECONDS)
+    holdups = StallNotifier(reporter, sync_timeout + GRACE_SECONDS)
     seen = -1
     while True:
         if seen != view.last_event:

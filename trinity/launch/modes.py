@@ -14,7 +14,7 @@ from trinity.errors import UserError
 from trinity.launch.resume import PLAN_FILE, digest_of_fixed, holds_run
 from trinity.launch.stored_runs import StoredRun
 from trinity.progress.summary import read_finished
-from trinity.security.credentials import VARIABLE, Security
+from trinity.security.credentials import VARIABLE, Credentials
 from trinity.security.loopback import is_loopback
 
 FOLDER = "bench"
@@ -84,13 +84,13 @@ def _newest_checkpoint(plan: ExperimentPlan, stage: StagePlan) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _EvaluatedVersion:
     stage: str
     version: int
     how: str
 
 
-def _known_versions(plan: ExperimentPlan, name: str) -> Iterator[_Known]:
+def _known_versions(plan: ExperimentPlan, name: str) -> Iterator[_EvaluatedVersion]:
     """Yields the versions that earlier starts have evaluated, and with which settings."""
     for folder in sorted((plan.job_path / FOLDER).glob("*")):
         summary = read_finished(folder) if folder.name != name else None
@@ -100,7 +100,7 @@ def _known_versions(plan: ExperimentPlan, name: str) -> Iterator[_Known]:
         digests = {stage.name: _how(stage) for stage in stored.stages}
         for stage in summary.stages:
             for version in {done.version for done in stage.evaluations}:
-                yield _Known(stage.name, version, digests[stage.name])
+                yield _EvaluatedVersion(stage.name, version, digests[stage.name])
 
 
 def _how(stage: StagePlan) -> str:
@@ -109,7 +109,7 @@ def _how(stage: StagePlan) -> str:
     return json.dumps(hidden("", values))
 
 
-def _benched(stage: StagePlan, known: list[_Known]) -> BenchedRun:
+def _benched(stage: StagePlan, known: list[_EvaluatedVersion]) -> BenchedRun:
     versions = {
         entry.version for entry in known if (entry.stage, entry.how) == (stage.name, _how(stage))
     }
@@ -165,7 +165,7 @@ def check_reach(plan: ExperimentPlan, *, secure: bool) -> None:
 
     Raises: UserError.
     """
-    if not is_serve(plan) or secure or Security.from_environment().is_on:
+    if not is_serve(plan) or secure or Credentials.from_environment().is_on:
         return
     host = plan.stages[0].config.explorer.listen_address
     if not is_loopback(host):

@@ -12,7 +12,7 @@ from trinity.config.checks.advice import advice
 from trinity.config.checks.runtime import check_inputs, check_tasksets, check_workflow
 from trinity.config.error_collector import Gathered
 from trinity.config.loading.load import read_config, runnable
-from trinity.config.loading.migrate import Notice
+from trinity.config.loading.migrate import ConfigNotice
 from trinity.config.plan.model import HubName, to_fetch
 from trinity.config.plan.parts import ResolvedTaskset
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
@@ -58,13 +58,13 @@ def _check_reward(taskset: ResolvedTaskset) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class PreparedRun:
     """A plan whose inputs were checked."""
 
     plan: ExperimentPlan
     resumes: bool
     notes: tuple[str, ...]
-    notices: tuple[Notice, ...]
+    notices: tuple[ConfigNotice, ...]
     """Warnings about keys that do not act as they are written."""
     benched: ExperimentPlan | None = None
     """The run whose checkpoints are evaluated, in mode bench."""
@@ -74,7 +74,7 @@ class Prepared:
 
 def prepare(
     path: Path, max_steps: int | None, overrides: Mapping[str, JsonValue] | None = None
-) -> Prepared:
+) -> PreparedRun:
     """Loads, plans and checks a configuration.
 
     `max_steps` caps the train steps of every stage; the trial gets its own name so that it never
@@ -110,7 +110,7 @@ def prepare(
         gathered.of(partial(check_resumable, plan))
     gathered.raise_all()
     notes = (*notes, *advice(plan))
-    return Prepared(
+    return PreparedRun(
         plan=plan,
         resumes=not serves and holds_run(plan.job_path),
         notes=notes,

@@ -10,14 +10,14 @@ from trinity.errors import UserError
 from trinity.launch.resume import check_resumable, holds_run
 from trinity.launch.run import SynchronizerStub
 from trinity.launch.stored_runs import StoredRun, with_source_runs
-from trinity.local.infrastructure import Launchable
-from trinity.local.services import Surroundings, four_services
+from trinity.local.infrastructure import ProcessWithProbe
+from trinity.local.services import StackContext, four_services
 
 FOLDER = "retrained"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
+class RetrainSteps:
     """A range of train steps, both ends included; they keep their numbers."""
 
     first: int
@@ -25,7 +25,7 @@ class Steps:
 
 
 def retraining_plan(
-    plan: ExperimentPlan, *, stage: str | None, steps: Steps, name: str | None
+    plan: ExperimentPlan, *, stage: str | None, steps: RetrainSteps, name: str | None
 ) -> ExperimentPlan:
     """Returns an experiment of one stage, with its own directory inside the run's.
 
@@ -66,7 +66,7 @@ def _stage(plan: ExperimentPlan, name: str | None) -> StagePlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class RetrainSource:
     """The run whose batches are trained again, as the running stack knows it."""
 
     plan: ExperimentPlan
@@ -92,6 +92,6 @@ class Source:
         return await with_source_runs(synchronizer, made.model_copy(update={"stages": (changed,)}))
 
 
-def without_explorer(around: Surroundings) -> list[Launchable]:
+def without_explorer(around: StackContext) -> list[ProcessWithProbe]:
     """Returns the services without the explorer."""
     return [service for service in four_services(around) if service.spec.name != "explorer"]

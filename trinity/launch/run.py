@@ -16,14 +16,14 @@ import grpc
 from trinity.api.v1 import buffer_pb2_grpc, synchronizer_pb2, synchronizer_pb2_grpc
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import RunFailed
-from trinity.launch.follow import FINISHED, Follower, watched
+from trinity.launch.follow import FINISHED, ExperimentFollower, watched
 from trinity.launch.gpus import share_gpus
-from trinity.launch.messages import Says, say_holdups, say_preparations
+from trinity.launch.messages import LineSink, say_holdups, say_preparations
 from trinity.launch.resume import cancel_left_running, remember
 from trinity.local.addresses import write_home
-from trinity.local.infrastructure import Launchable
+from trinity.local.infrastructure import ProcessWithProbe
 from trinity.local.process_spec import EventKind
-from trinity.local.services import Surroundings, four_services
+from trinity.local.services import StackContext, four_services
 from trinity.local.stack import LocalStack
 from trinity.monitors.factory import MONITOR_FOLDER
 from trinity.progress.curves import draw_curves
@@ -42,10 +42,10 @@ KEEP_SECONDS = 10.0
 """The most that a killed launcher forgets."""
 
 
-class Phases:
+class PhaseTimer:
     """Seconds by phase; a repeated phase adds up.
 
-    phases = Phases("start")
+    phases = PhaseTimer("start")
     phases.begin("rft")
     phases.seconds()  # {"start": 4.1, "rft": 0.2}
     """
@@ -68,10 +68,10 @@ class Phases:
         return dict(self._passed)
 
 
-class AllStarts:
+class CumulativePhases:
     """The phases of this start and of earlier starts, kept in the run's directory."""
 
-    def __init__(self, phases: Phases) -> None:
+    def __init__(self, phases: PhaseTimer) -> None:
         self._phases = phases
         self._before: dict[str, float] | None = None
 
@@ -116,21 +116,21 @@ T = TypeVar("T")
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Interrupted(Exception):
+class RunInterrupted(Exception):
     """The user pressed Ctrl-C."""
 
 
-class OrderedStop:
+class GracefulShutdown:
     """Turns the first signal into a cancellation; a shutdown in progress is never cut short.
 
     Every signal is answered with a line at once: a shutdown takes seconds, and silence invites a
     kill.
 
-        stop = OrderedStop(reporter)
+        stop = GracefulShutdown(reporter)
         await stop.guard(work())   # raises Interrupted after work() has shut down
     """
 
-    def __init__(self, reporter: Says) -> None:
+    def __init__(self, reporter: LineSink) -> None:
         self._reporter = reporter
         self._is_stopping = False
 
@@ -151,7 +151,7 @@ class OrderedStop:
         try:
             return await task
         except asyncio.CancelledError:
-            raise Interrupted from None
+            raise RunInterrupted from None
         finally:
             for number in numbers:
                 loop.remove_signal_handler(number)
@@ -177,26 +177,26 @@ CANCEL_SECONDS = 3.0
 
 
 @dataclass(slots=True, kw_only=True)
-class Run:
+class LocalRun:
     """One start of an experiment on this machine."""
 
     plan: ExperimentPlan
     reporter: Reporter
     home: Path | None = None
     """The directory of the stack, if it is not the plan's own."""
-    services: Callable[[Surroundings], list[Launchable]] = four_services
+    services: Callable[[StackContext], list[ProcessWithProbe]] = four_services
     complete: Callable[[SynchronizerStub, ExperimentPlan], Awaitable[ExperimentPlan]] | None = None
     """Adds to the plan what only the running stack knows."""
     secure: bool = False
     """Use certificates and tokens on loopback too."""
     _began_millis: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
-    _phases: Phases = field(default_factory=lambda: Phases("start"))
-    _starts: AllStarts = field(init=False)
-    _stop: OrderedStop = field(init=False)
+    _phases: PhaseTimer = field(default_factory=lambda: PhaseTimer("start"))
+    _starts: CumulativePhases = field(init=False)
+    _stop: GracefulShutdown = field(init=False)
 
     def __post_init__(self) -> None:
-        self._starts = AllStarts(self._phases)
-        self._stop = OrderedStop(self.reporter)
+        self._starts = CumulativePhases(self._phases)
+        self._stop = GracefulShutdown(self.reporter)
 
     async def execute(self) -> RunSummary:
         """Runs to the end.
@@ -245,7 +245,7 @@ class Run:
             synchronizer = synchronizer_pb2_grpc.SynchronizerServiceStub(to_synchronizer)
             buffer = buffer_pb2_grpc.BufferServiceStub(to_buffer)
             experiment = await self._create(synchronizer, is_alone=stack.owns_database)
-            follower = Follower(
+            follower = ExperimentFollower(
                 experiment=experiment,
                 buffer=buffer,
                 synchronizer=synchronizer,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from trinity.security.credentials import Security
+from trinity.security.credentials import Credentials
 
 _EPHEMERAL_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _LOWEST_PORT = 10_240
@@ -70,9 +70,9 @@ class ServiceAddresses:
         return cls(**ports, nats_url=nats_url, postgres_dsn=postgres_dsn, security_dir=security_dir)
 
     @property
-    def security(self) -> Security:
+    def security(self) -> Credentials:
         """The credentials for talking to the services."""
-        return Security.of(self.security_dir)
+        return Credentials.of(self.security_dir)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from trinity.errors import UserError
-from trinity.security.credentials import PLAIN, Security
+from trinity.security.credentials import PLAINTEXT, Credentials
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ LIFETIME = timedelta(days=365)
 
 
 @dataclass(frozen=True, slots=True)
-class StackSecurity:
+class StackCredentials:
     """The folder of all parts' folders, or None for a stack in plaintext on loopback."""
 
     root: Path | None = None
@@ -103,12 +103,15 @@ class StackSecurity:
         """Issues credentials to every part; the authority is kept: earlier clients stay valid."""
         if self.root is None:
             return
-        from trinity.security.certificates import Issuer, parts_of  # takes a tenth of a second
+        from trinity.security.certificates import (  # takes a tenth of a second
+            CredentialIssuer,
+            parts_of,
+        )
 
-        issuer = Issuer(self.root)
+        issuer = CredentialIssuer(self.root)
         for part in parts_of({}):
             issuer.issue(part, LIFETIME)
 
-    def of(self, part: str) -> Security:
+    def of(self, part: str) -> Credentials:
         """Returns the credentials of a part."""
-        return Security(self.root / part) if self.root else PLAIN
+        return Credentials(self.root / part) if self.root else PLAINTEXT

@@ -13,7 +13,7 @@ import nats.js.errors
 
 from trinity.errors import UserError
 from trinity.local.addresses import InfrastructureFiles, free_port
-from trinity.local.files import SecretFiles, StackSecurity
+from trinity.local.files import SecretFiles, StackCredentials
 from trinity.local.nats import NatsServer
 from trinity.local.postgres import PostgresServer, embedded_postgres
 from trinity.local.process_spec import ProcessSpec
@@ -29,14 +29,14 @@ _ANSWER_SECONDS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Externals:
+class ExternalServers:
     """Addresses with passwords; None for what the launcher starts itself."""
 
     nats_url: str | None = field(default=None, repr=False)
     postgres_dsn: str | None = field(default=None, repr=False)
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Externals":
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "ExternalServers":
         return cls(_given(_NATS_URL, environment), _given(_POSTGRES_DSN, environment))
 
     async def check(self) -> None:
@@ -100,16 +100,16 @@ async def _check_postgres(dsn: str) -> None:
         raise UserError(f"{_POSTGRES_DSN}: {error}") from error
 
 
-Probe = Callable[[], Awaitable[None]]
+ReadinessProbe = Callable[[], Awaitable[None]]
 """Returns when a process is ready."""
 
 
 @dataclass(frozen=True, slots=True)
-class Launchable:
+class ProcessWithProbe:
     """A process and a check that it is ready."""
 
     spec: ProcessSpec
-    wait_ready: Probe
+    wait_ready: ReadinessProbe
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,8 +117,8 @@ class Infrastructure:
     """Chooses addresses and writes them to files that the services read."""
 
     job_dir: Path
-    externals: Externals
-    security: StackSecurity = field(default_factory=StackSecurity)
+    externals: ExternalServers
+    security: StackCredentials = field(default_factory=StackCredentials)
     nats: NatsServer | None = field(init=False, default=None)
     postgres: PostgresServer | None = field(init=False, default=None)
 
@@ -135,7 +135,7 @@ class Infrastructure:
         if self.externals.postgres_dsn is None:
             self.postgres = embedded_postgres(folder / "postgres", self._secrets, free_port())
 
-    async def prepare(self, start: Callable[[Launchable], Awaitable[None]]) -> None:
+    async def prepare(self, start: Callable[[ProcessWithProbe], Awaitable[None]]) -> None:
         """Prepares the embedded servers, handing each over as soon as it can start."""
         async with asyncio.TaskGroup() as tasks:
             if self.postgres is not None:
@@ -176,13 +176,13 @@ class Infrastructure:
         return self.postgres.dsn(role) if self.postgres else self.externals.postgres_dsn or ""
 
     async def _prepare_postgres(
-        self, server: PostgresServer, start: Callable[[Launchable], Awaitable[None]]
+        self, server: PostgresServer, start: Callable[[ProcessWithProbe], Awaitable[None]]
     ) -> None:
         spec = await asyncio.to_thread(server.prepare, self.job_dir / "log" / "postgres.log")
-        await start(Launchable(spec, server.wait_ready))
+        await start(ProcessWithProbe(spec, server.wait_ready))
 
     async def _prepare_nats(
-        self, server: NatsServer, start: Callable[[Launchable], Awaitable[None]]
+        self, server: NatsServer, start: Callable[[ProcessWithProbe], Awaitable[None]]
     ) -> None:
         spec = await asyncio.to_thread(server.prepare, self.job_dir / "log" / "nats.log")
-        await start(Launchable(spec, server.wait_ready))
+        await start(ProcessWithProbe(spec, server.wait_ready))

@@ -22,7 +22,7 @@ from trinity.security.broker import (
     explorer_user,
     tls,
 )
-from trinity.security.credentials import PLAIN, Security
+from trinity.security.credentials import PLAINTEXT, Credentials
 
 NATS_USERS = (ADMIN, "buffer", "explorer")
 _SYNC_INTERVAL = "100ms"
@@ -55,7 +55,7 @@ class NatsServer:
     secrets: SecretFiles
     port: int
     monitor_port: int
-    security: Security = PLAIN
+    security: Credentials = PLAINTEXT
 
     def prepare(self, log_file: Path) -> ProcessSpec:
         """Writes the configuration and returns the process to start."""

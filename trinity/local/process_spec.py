@@ -95,25 +95,25 @@ class StackEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartProcess:
     """Starts these processes in this order; they are stopped in reverse order."""
 
     processes: list[ProcessSpec]
 
 
 @dataclass(frozen=True, slots=True)
-class StopAll:
+class StopAllProcesses:
     """Stops every process and ends the supervisor."""
 
 
-Command = Start | StopAll
+Command = StartProcess | StopAllProcesses
 
 
 def command_to_line(command: Command) -> bytes:
     match command:
-        case Start(processes):
+        case StartProcess(processes):
             text = json.dumps({"start": [process.to_fields() for process in processes]})
-        case StopAll():
+        case StopAllProcesses():
             text = json.dumps({"stop_all": True})
     return text.encode() + b"\n"
 
@@ -121,5 +121,5 @@ def command_to_line(command: Command) -> bytes:
 def command_from_line(line: bytes) -> Command:
     fields = json.loads(line)
     if "start" in fields:
-        return Start([ProcessSpec.from_fields(process) for process in fields["start"]])
-    return StopAll()
+        return StartProcess([ProcessSpec.from_fields(process) for process in fields["start"]])
+    return StopAllProcesses()

@@ -14,7 +14,7 @@ _NAME = "run.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Death:
+class ProcessExit:
     """A process that ended by itself; it has been restarted, or will be."""
 
     pid: int
@@ -31,7 +31,7 @@ class RunningStack:
     supervisor_pid: int
     pids: dict[str, int]
     started_at: datetime
-    deaths: dict[str, Death] = field(default_factory=dict)
+    deaths: dict[str, ProcessExit] = field(default_factory=dict)
     """The last death of each process that was restarted."""
 
     def write(self, job_dir: Path) -> None:
@@ -60,8 +60,8 @@ def read_running(job_dir: Path) -> RunningStack | None:
     )
 
 
-def _death(fields: dict[str, Any]) -> Death:
-    return Death(**{**fields, "at": datetime.fromisoformat(fields["at"])})
+def _death(fields: dict[str, Any]) -> ProcessExit:
+    return ProcessExit(**{**fields, "at": datetime.fromisoformat(fields["at"])})
 
 
 def remove_run_file(job_dir: Path) -> None:

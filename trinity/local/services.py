@@ -15,12 +15,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from trinity.errors import RunFailed
 from trinity.local.addresses import InfrastructureFiles, ServiceAddresses
-from trinity.local.files import OPERATOR, StackSecurity, socket_variables
+from trinity.local.files import OPERATOR, StackCredentials, socket_variables
 from trinity.local.identity import OWN_IDENTITY
-from trinity.local.infrastructure import Launchable
+from trinity.local.infrastructure import ProcessWithProbe
 from trinity.local.process_spec import ProcessSpec
 from trinity.rpc.channel import open_channel
-from trinity.security.credentials import PLAIN, VARIABLE, Security
+from trinity.security.credentials import PLAINTEXT, VARIABLE, Credentials
 
 _RETRY_SECONDS = 0.05
 # Retries soon while a service starts; gRPC's default is a second and more.
@@ -32,7 +32,7 @@ _OPTIONS = [
 
 
 async def wait_serving(
-    name: str, address: str, timeout_seconds: float, security: Security = PLAIN
+    name: str, address: str, timeout_seconds: float, security: Credentials = PLAINTEXT
 ) -> None:
     """Returns when the server at the address answers SERVING."""
     try:
@@ -63,7 +63,7 @@ _GPU_DEVICES = Path("/proc/driver/nvidia/gpus")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class StackContext:
     """Settings of the stack that its services receive."""
 
     job_dir: Path
@@ -72,10 +72,10 @@ class Surroundings:
     files: InfrastructureFiles
     environment: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Additional variables by the name of the service."""
-    security: StackSecurity = field(default_factory=StackSecurity)
+    security: StackCredentials = field(default_factory=StackCredentials)
 
 
-def four_services(around: Surroundings) -> list[Launchable]:
+def four_services(around: StackContext) -> list[ProcessWithProbe]:
     """Returns the services in start order; they are stopped in reverse order."""
     at, files = around.addresses, around.files
     peers = {"SYNCHRONIZER": at.synchronizer, "BUFFER": at.buffer}
@@ -106,12 +106,12 @@ def four_services(around: Surroundings) -> list[Launchable]:
 
 
 def _service(
-    around: Surroundings,
+    around: StackContext,
     name: str,
     address: str,
     settings: Mapping[str, str],
     others: Mapping[str, str] = MappingProxyType({}),
-) -> Launchable:
+) -> ProcessWithProbe:
     """Describes one service; `settings` are its own variables, `others` those of its libraries."""
     settings = {"LISTEN": address, "LOG_LEVEL": around.log_level, **settings}
     prefix = f"TRINITY_{name.upper()}_"
@@ -130,10 +130,10 @@ def _service(
         },
     )
     security = around.security.of(OPERATOR)
-    return Launchable(spec, partial(wait_serving, name, address, _READY_SECONDS, security))
+    return ProcessWithProbe(spec, partial(wait_serving, name, address, _READY_SECONDS, security))
 
 
-def _security_folder(security: Security) -> dict[str, str]:
+def _security_folder(security: Credentials) -> dict[str, str]:
     return {VARIABLE: str(security.folder)} if security.is_on else {}
 
 

@@ -12,12 +12,12 @@ from typing import Self
 
 from trinity.errors import RunFailed, TrinityError, UserError
 from trinity.local.addresses import ServiceAddresses
-from trinity.local.files import OPERATOR, StackSecurity, make_socket_folder, remove_socket_folder
-from trinity.local.infrastructure import Externals, Infrastructure, Launchable
+from trinity.local.files import OPERATOR, StackCredentials, make_socket_folder, remove_socket_folder
+from trinity.local.infrastructure import ExternalServers, Infrastructure, ProcessWithProbe
 from trinity.local.process_spec import USER_MISTAKE_EXIT_CODE, EventKind, StackEvent
 from trinity.local.reaper import JobLock, kill_leftovers
-from trinity.local.run_file import Death, RunningStack, remove_run_file
-from trinity.local.services import Surroundings, four_services
+from trinity.local.run_file import ProcessExit, RunningStack, remove_run_file
+from trinity.local.services import StackContext, four_services
 from trinity.local.supervisor_client import SupervisorClient
 
 logger = logging.getLogger(__name__)
@@ -69,27 +69,27 @@ class LocalStack:
         *,
         job_dir: Path,
         log_level: str = "INFO",
-        externals: Externals | None = None,
+        externals: ExternalServers | None = None,
         environment: Mapping[str, Mapping[str, str]] | None = None,
-        services: Callable[[Surroundings], list[Launchable]] = four_services,
+        services: Callable[[StackContext], list[ProcessWithProbe]] = four_services,
         max_restarts: int | None = None,
         secure: bool = False,
     ) -> None:
         self._job_dir = job_dir.resolve()
         self._log_level = log_level
-        self._externals = externals or Externals.from_environment()
+        self._externals = externals or ExternalServers.from_environment()
         self._environment = environment or {}
         self._services = services
         self._max_restarts = max_restarts
-        self._security = StackSecurity(self._job_dir / "infra" / "security" if secure else None)
+        self._security = StackCredentials(self._job_dir / "infra" / "security" if secure else None)
         self._lock: JobLock | None = None
         self._supervisor: SupervisorClient | None = None
         self._addresses: ServiceAddresses | None = None
         self._is_up = False
         self._started_at = datetime.now(UTC)
         self._pids: dict[str, int] = {}
-        self._deaths: dict[str, Death] = {}
-        self._launched: dict[str, Launchable] = {}
+        self._deaths: dict[str, ProcessExit] = {}
+        self._launched: dict[str, ProcessWithProbe] = {}
         self._events: asyncio.Queue[StackEvent | None] = asyncio.Queue()
         self._failure: asyncio.Future[StackEvent] = asyncio.get_running_loop().create_future()
         self._probes: dict[str, asyncio.Task[None]] = {}
@@ -164,7 +164,7 @@ class LocalStack:
             postgres_dsn=infrastructure.public_postgres_dsn,
             security_dir=str(self._security.of(OPERATOR).folder or ""),
         )
-        surroundings = Surroundings(
+        surroundings = StackContext(
             job_dir=self._job_dir,
             log_level=self._log_level,
             addresses=self._addresses,
@@ -176,12 +176,12 @@ class LocalStack:
         self._is_up = True
         self._write_run_file()
 
-    async def _launch_together(self, services: list[Launchable]) -> None:
+    async def _launch_together(self, services: list[ProcessWithProbe]) -> None:
         async with asyncio.TaskGroup() as tasks:
             for service in services:
                 tasks.create_task(self._launch(service))
 
-    async def _launch(self, launchable: Launchable) -> None:
+    async def _launch(self, launchable: ProcessWithProbe) -> None:
         """Starts a process and returns when it is ready."""
         assert self._supervisor is not None
         if self._max_restarts is not None:
@@ -191,7 +191,7 @@ class LocalStack:
         await self._supervisor.launch(launchable.spec)
         await self._announce_ready(launchable)
 
-    async def _announce_ready(self, launchable: Launchable) -> None:
+    async def _announce_ready(self, launchable: ProcessWithProbe) -> None:
         name = launchable.spec.name
         await launchable.wait_ready()
         pid = self._pids.get(name, 0)
@@ -237,7 +237,7 @@ class LocalStack:
             before.cancel()  # it would announce a process that is gone
         self._probes[name] = asyncio.create_task(self._await_return(self._launched[name]))
 
-    async def _await_return(self, launchable: Launchable) -> None:
+    async def _await_return(self, launchable: ProcessWithProbe) -> None:
         try:
             await self._announce_ready(launchable)
         except RunFailed as error:
@@ -263,6 +263,6 @@ class LocalStack:
         ).write(self._job_dir)
 
 
-def _death(event: StackEvent) -> Death:
+def _death(event: StackEvent) -> ProcessExit:
     last_line = event.log_tail.strip().rpartition("\n")[2]
-    return Death(pid=event.pid, last_words=last_line[:_MAX_WORDS], at=datetime.now(UTC))
+    return ProcessExit(pid=event.pid, last_words=last_line[:_MAX_WORDS], at=datetime.now(UTC))

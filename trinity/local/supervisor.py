@@ -15,8 +15,8 @@ from trinity.local.process_spec import (
     EventKind,
     ProcessSpec,
     StackEvent,
-    Start,
-    StopAll,
+    StartProcess,
+    StopAllProcesses,
     command_from_line,
 )
 
@@ -30,7 +30,7 @@ _REMEMBERED_SECONDS = 600.0
 """Restarts longer ago than this do not count against a process."""
 
 
-class Child:
+class ChildProcess:
     """A process that leads its own session and may be started more than once."""
 
     def __init__(self, spec: ProcessSpec) -> None:
@@ -122,16 +122,16 @@ _SWEEP_SECONDS = 5.0
 _LONGEST_COMMAND_BYTES = 2**24
 
 
-class Supervisor:
+class ProcessSupervisor:
     """Owns the child processes; one that ends without being asked to is restarted."""
 
     def __init__(self) -> None:
-        self._children: dict[str, Child] = {}
+        self._children: dict[str, ChildProcess] = {}
         self._longest_grace_seconds = float("inf")
         self._current_grace: asyncio.Timeout | None = None
 
     def start(self, spec: ProcessSpec) -> None:
-        child = self._children[spec.name] = Child(spec)
+        child = self._children[spec.name] = ChildProcess(spec)
         self._launch(child, EventKind.STARTED)
 
     def reap(self) -> None:
@@ -159,7 +159,7 @@ class Supervisor:
                 while reaper.kill_descendants():  # noqa: ASYNC110 (no event for the last one)
                     await asyncio.sleep(0.01)
 
-    def _launch(self, child: Child, kind: EventKind, reason: str = "") -> None:
+    def _launch(self, child: ChildProcess, kind: EventKind, reason: str = "") -> None:
         try:
             child.start()
         except OSError as error:
@@ -167,7 +167,7 @@ class Supervisor:
         else:
             _emit(kind, child, reason)
 
-    def _ended(self, child: Child, exit_code: int) -> None:
+    def _ended(self, child: ChildProcess, exit_code: int) -> None:
         child.ended.set()
         child.kill_group()
         reaper.kill_orphans({other.pid for other in self._children.values() if other.is_running})
@@ -182,7 +182,7 @@ class Supervisor:
         else:
             self._restart_or_fail(child, reason, exit_code)
 
-    def _restart_or_fail(self, child: Child, reason: str, exit_code: int | None) -> None:
+    def _restart_or_fail(self, child: ChildProcess, reason: str, exit_code: int | None) -> None:
         if not child.may_restart:
             _emit(EventKind.FAILED, child, f"{reason} after {child.restarts} restarts", exit_code)
             return
@@ -190,7 +190,7 @@ class Supervisor:
             child.next_restart_delay(), self._launch, child, EventKind.RESTARTED, reason
         )
 
-    async def _stop_child(self, child: Child) -> None:
+    async def _stop_child(self, child: ChildProcess) -> None:
         child.forbid_restart()
         if not child.is_running:
             return
@@ -212,7 +212,9 @@ def _describe(exit_code: int) -> str:
     return f"ended with exit code {exit_code}"
 
 
-def _emit(kind: EventKind, child: Child, reason: str = "", exit_code: int | None = None) -> None:
+def _emit(
+    kind: EventKind, child: ChildProcess, reason: str = "", exit_code: int | None = None
+) -> None:
     tail = child.log_tail() if kind in (EventKind.EXITED, EventKind.FAILED) else ""
     event = StackEvent(
         kind=kind,
@@ -228,7 +230,7 @@ def _emit(kind: EventKind, child: Child, reason: str = "", exit_code: int | None
         os.write(sys.stdout.fileno(), event.to_line())
 
 
-async def _obey(supervisor: Supervisor, commands: asyncio.StreamReader) -> None:
+async def _obey(supervisor: ProcessSupervisor, commands: asyncio.StreamReader) -> None:
     """Carries out commands until everything is stopped or the launcher is gone."""
 
     async def stop_all() -> None:
@@ -238,10 +240,10 @@ async def _obey(supervisor: Supervisor, commands: asyncio.StreamReader) -> None:
     async with asyncio.TaskGroup() as tasks:
         while line := await commands.readline():
             match command_from_line(line):
-                case Start(processes):
+                case StartProcess(processes):
                     for spec in processes:
                         supervisor.start(spec)
-                case StopAll():
+                case StopAllProcesses():
                     tasks.create_task(stop_all())
         supervisor.hurry()
         await supervisor.stop_all()
@@ -257,7 +259,7 @@ def _keep_descriptors() -> None:
 
 async def supervise() -> None:
     loop = asyncio.get_running_loop()
-    supervisor = Supervisor()
+    supervisor = ProcessSupervisor()
     loop.add_signal_handler(signal.SIGCHLD, supervisor.reap)
     commands = asyncio.StreamReader(limit=_LONGEST_COMMAND_BYTES)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)

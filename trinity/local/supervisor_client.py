@@ -14,8 +14,8 @@ from trinity.local.process_spec import (
     EventKind,
     ProcessSpec,
     StackEvent,
-    Start,
-    StopAll,
+    StartProcess,
+    StopAllProcesses,
     command_to_line,
 )
 from trinity.local.reaper import kill_leftovers, marked_environment
@@ -71,12 +71,12 @@ class SupervisorClient:
         return self._process.pid
 
     async def launch(self, spec: ProcessSpec) -> None:
-        await self._send(Start([spec]))
+        await self._send(StartProcess([spec]))
 
     async def stop(self) -> None:
         """Stops every process in order; kills those that do not stop."""
         self._is_stopping = True
-        await self._send(StopAll())
+        await self._send(StopAllProcesses())
         try:
             async with asyncio.timeout(_STOP_SECONDS):
                 await self._process.wait()

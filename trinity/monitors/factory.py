@@ -5,12 +5,12 @@ from pathlib import Path
 
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.monitors.mlflow import MlflowMonitor
-from trinity.monitors.monitor import Monitor, RunNames, Setting
+from trinity.monitors.monitor import Monitor, MonitorContext, MonitorRunNames
 from trinity.monitors.tensorboard import TensorBoardMonitor
 from trinity.monitors.wandb import WandbMonitor
 
 MONITOR_FOLDER = "monitor"
-MONITORS: dict[str, Callable[[Setting], Monitor]] = {
+MONITORS: dict[str, Callable[[MonitorContext], Monitor]] = {
     "tensorboard": TensorBoardMonitor,
     "wandb": WandbMonitor,
     "mlflow": MlflowMonitor,
@@ -27,9 +27,9 @@ def make_monitor(plan: ExperimentPlan, experiment_id: str, directory: Path) -> M
     make = MONITORS.get(config.monitor_type)
     if make is None:
         return None
-    setting = Setting(
+    setting = MonitorContext(
         directory=directory,
-        names=RunNames.of(plan, experiment_id),
+        names=MonitorRunNames.of(plan, experiment_id),
         arguments=config.monitor_args,
         configuration={stage.name: stage.config.model_dump(mode="json") for stage in plan.stages},
     )

@@ -15,7 +15,7 @@ import grpc
 from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc
 from trinity.config.schema.base import hidden
 from trinity.monitors.monitor import Monitor
-from trinity.monitors.points import Points, Reading
+from trinity.monitors.points import EventPoints, PointBuilder
 from trinity.runtime.threads import DaemonThreads
 
 logger = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ FILE = "away.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Absence:
+class MonitorOutage:
     """A monitor that does not accept data; the run continues without it."""
 
     monitor: str
@@ -68,7 +68,7 @@ CLOSE_SECONDS = 20.0
 LONGEST_REASON = 300
 
 
-class Says(Protocol):
+class LineSink(Protocol):
     """A receiver of lines for the user."""
 
     def say(self, text: str) -> None:
@@ -92,11 +92,11 @@ class MonitorFeed:
 
     name: str
     monitor: Monitor
-    points: Points
+    points: PointBuilder
     tenant: str
     experiment_id: str
     buffer: buffer_pb2_grpc.BufferServiceStub
-    reporter: Says
+    reporter: LineSink
     directory: Path
     """Directory of the file that says that the monitor is unavailable."""
     secrets: tuple[str, ...] = ()
@@ -105,11 +105,11 @@ class MonitorFeed:
     slow_seconds: float = SLOW_SECONDS
     catch_up_seconds: float = CATCH_UP_SECONDS
     close_seconds: float = CLOSE_SECONDS
-    _pending: list[Reading] = field(default_factory=list)
+    _pending: list[EventPoints] = field(default_factory=list)
     _read: int = 0
     _written: int = 0
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
-    _absence: Absence | None = None
+    _absence: MonitorOutage | None = None
     _call: "asyncio.Future[None] | None" = None
     _threads: DaemonThreads = field(
         default_factory=lambda: DaemonThreads(name="monitor", max_threads=1)
@@ -117,7 +117,7 @@ class MonitorFeed:
 
     async def run(self) -> NoReturn:
         """Runs until it is cancelled, and never fails."""
-        Absence.end(self.directory)
+        MonitorOutage.end(self.directory)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._read_again_and_again())
             group.create_task(self._write_again_and_again())
@@ -147,7 +147,7 @@ class MonitorFeed:
             )
         except Exception as error:
             logger.warning("monitor not closed", extra={"error": self._reason(error)})
-        Absence.end(self.directory)
+        MonitorOutage.end(self.directory)
 
     async def _read_again_and_again(self) -> None:
         while True:
@@ -179,7 +179,7 @@ class MonitorFeed:
                 self._written = taken[-1].event
                 self._changed.notify_all()
 
-    async def _written_at_last(self, taken: list[Reading]) -> None:
+    async def _written_at_last(self, taken: list[EventPoints]) -> None:
         points = [point for reading in taken for point in reading.points]
         pause = self.retry_seconds
         while points:
@@ -210,14 +210,14 @@ class MonitorFeed:
                 f"the monitor {self.name} is away ({reason}): training goes on, and it gets its "
                 "figures when it is back"
             )
-            self._absence = Absence(monitor=self.name, reason=reason, since=time.time())
+            self._absence = MonitorOutage(monitor=self.name, reason=reason, since=time.time())
             self._absence.write(self.directory)
 
     def _is_back(self) -> None:
         if self._absence is not None:
             lasted = time.time() - self._absence.since
             self._absence = None
-            Absence.end(self.directory)
+            MonitorOutage.end(self.directory)
             self.reporter.say(f"the monitor {self.name} is back after {lasted:.0f} s")
 
     def _reason(self, error: Exception) -> str:

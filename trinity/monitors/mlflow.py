@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from trinity.json_values import JsonValue
-from trinity.monitors.monitor import Setting
-from trinity.monitors.points import Point, Series, by_series
+from trinity.monitors.monitor import MonitorContext
+from trinity.monitors.points import MetricPoint, MonitorRun, by_series
 
 if TYPE_CHECKING:
     from mlflow.entities import Metric
@@ -50,13 +50,13 @@ class MlflowMonitor:
     the same rows in MLflow's database.
     """
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: MonitorContext) -> None:
         self._setting = setting
         self._client: MlflowClient | None = None
         self._experiment_id = ""
-        self._runs: dict[Series, _Run] = {}
+        self._runs: dict[MonitorRun, _Run] = {}
 
-    def write(self, points: Sequence[Point]) -> None:
+    def write(self, points: Sequence[MetricPoint]) -> None:
         """Sends what the runs lack, in as few calls per run as MLflow's limit allows."""
         for series, found in by_series(points):
             run = self._run(series)
@@ -68,7 +68,7 @@ class MlflowMonitor:
         for run in self._runs.values():
             self._connected().set_terminated(run.run_id)
 
-    def _send(self, run: _Run, points: Sequence[Point]) -> None:
+    def _send(self, run: _Run, points: Sequence[MetricPoint]) -> None:
         from mlflow.entities import RunTag
 
         last, client = points[-1].event, self._connected()
@@ -79,12 +79,12 @@ class MlflowMonitor:
         client.log_batch(run.run_id, metrics=metrics, tags=[RunTag(EVENT_TAG, str(last))])
         run.written = last
 
-    def _run(self, series: Series) -> _Run:
+    def _run(self, series: MonitorRun) -> _Run:
         if series not in self._runs:
             self._runs[series] = self._found(series) or self._made(series)
         return self._runs[series]
 
-    def _found(self, series: Series) -> _Run | None:
+    def _found(self, series: MonitorRun) -> _Run | None:
         """Finds the run that an earlier process started."""
         client, run_id = self._connected(), self._setting.names.id_of(series)
         runs = client.search_runs([self._experiment_id], f"tags.`{RUN_TAG}` = '{run_id}'")
@@ -94,7 +94,7 @@ class MlflowMonitor:
         client.update_run(run.info.run_id, status="RUNNING")
         return _Run(run.info.run_id, int(run.data.tags.get(EVENT_TAG, 0)))
 
-    def _made(self, series: Series) -> _Run:
+    def _made(self, series: MonitorRun) -> _Run:
         from mlflow.entities import Param
 
         client, names = self._connected(), self._setting.names
@@ -133,7 +133,7 @@ class MlflowMonitor:
                 os.environ[f"MLFLOW_TRACKING_{argument.upper()}"] = value
 
 
-def tracking_uri(setting: Setting) -> str:
+def tracking_uri(setting: MonitorContext) -> str:
     """Returns the address where the runs are kept."""
     return setting.argument("uri") or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI
 
@@ -160,7 +160,7 @@ def flat(value: JsonValue, at: str = "") -> Iterator[tuple[str, str]]:
         yield metric_name(at), str(value)
 
 
-def _metrics(point: Point) -> "list[Metric]":
+def _metrics(point: MetricPoint) -> "list[Metric]":
     from mlflow.entities import Metric
 
     return [
@@ -169,9 +169,9 @@ def _metrics(point: Point) -> "list[Metric]":
     ]
 
 
-def _parts(points: Sequence[Point]) -> Iterator[Sequence[Point]]:
+def _parts(points: Sequence[MetricPoint]) -> Iterator[Sequence[MetricPoint]]:
     """Splits points into parts that fit one call; a point with more forms its own part."""
-    part: list[Point] = []
+    part: list[MetricPoint] = []
     size = 0
     for point in points:
         if part and size + len(point.figures) > MOST_METRICS:

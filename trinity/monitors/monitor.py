@@ -9,13 +9,13 @@ from typing import Protocol, Self
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.schema.base import Args, hidden
 from trinity.json_values import JsonValue
-from trinity.monitors.points import Point, Series
+from trinity.monitors.points import MetricPoint, MonitorRun
 
 ID_LENGTH = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunNames:
+class MonitorRunNames:
     """Names two runs per experiment, `<name>_explorer` and `<name>_trainer`.
 
     With several stages there is a pair for each, as each counts its steps from 1:
@@ -41,12 +41,12 @@ class RunNames:
             has_stages=len(plan.stages) > 1,
         )
 
-    def name_of(self, series: Series) -> str:
+    def name_of(self, series: MonitorRun) -> str:
         """Returns the name that people read."""
         stage = f"/{series.stage}" if self.has_stages else ""
         return f"{self.name}{stage}_{series.role}"
 
-    def id_of(self, series: Series) -> str:
+    def id_of(self, series: MonitorRun) -> str:
         """Returns an id that stays when the experiment resumes, and is unique to it."""
         text = f"{self.experiment_id}/{series.stage}/{series.role}"
         return hashlib.sha256(text.encode()).hexdigest()[:ID_LENGTH]
@@ -59,7 +59,7 @@ class Monitor(Protocol):
     skips points that it already has, from this process or an earlier one.
     """
 
-    def write(self, points: Sequence[Point]) -> None:
+    def write(self, points: Sequence[MetricPoint]) -> None:
         """Writes points, in the order of their events."""
 
     def close(self) -> None:
@@ -67,12 +67,12 @@ class Monitor(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class MonitorContext:
     """The configuration of a monitor for an experiment."""
 
     directory: Path
     """Directory for its own files."""
-    names: RunNames
+    names: MonitorRunNames
     arguments: Args = field(default_factory=dict)
     """The user's `monitor.monitor_args`."""
     configuration: Mapping[str, JsonValue] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from trinity.config.plan.stage_plan import ExperimentPlan
 
 Role = Literal["explorer", "trainer"]
 ROLES: tuple[Role, ...] = ("explorer", "trainer")
-Figures = dict[str, float]
+Metrics = dict[str, float]
 RunsOfTask = Mapping[tuple[str, str], int]
 """Number of runs of each evaluation task, by stage and taskset."""
 
@@ -28,7 +28,7 @@ LENGTHS = "response_length/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Series:
+class MonitorRun:
     """One run in a monitor: one role in one stage."""
 
     stage: str
@@ -36,31 +36,31 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
+class MetricPoint:
     """Metrics of a series at a step; `event` orders them and tells which were written before."""
 
-    series: Series
+    series: MonitorRun
     event: int
     unix_millis: int
     step: int
-    figures: Figures
+    figures: Metrics
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class EventPoints:
     """The points of the events up to `event`."""
 
     event: int
-    points: tuple[Point, ...]
+    points: tuple[MetricPoint, ...]
 
 
-class Points:
+class PointBuilder:
     """Converts events, given in order from the first one on, to points.
 
     A step that is trained again after a crash is reported again; its metrics are taken once.
     Readers that start over make the same points, so a monitor may skip those it has.
 
-        points = Points(runs_of_task(plan))
+        points = PointBuilder(runs_of_task(plan))
         for event in events:
             monitor.write(points.of(event))
     """
@@ -70,7 +70,7 @@ class Points:
         self._is_detailed = is_detailed
         self._seen: set[tuple[str, str, int]] = set()
 
-    def of(self, event: buffer_pb2.ProgressEvent) -> Reading:
+    def of(self, event: buffer_pb2.ProgressEvent) -> EventPoints:
         """Returns the metrics of an event, none if it has none or they were reported before."""
         match event.WhichOneof("event"):
             case "batch":
@@ -81,9 +81,9 @@ class Points:
                 points = self._evaluation(event)
             case _:
                 points = ()
-        return Reading(event.number, tuple(point for point in points if point.figures))
+        return EventPoints(event.number, tuple(point for point in points if point.figures))
 
-    def _batch(self, event: buffer_pb2.ProgressEvent) -> Iterable[Point]:
+    def _batch(self, event: buffer_pb2.ProgressEvent) -> Iterable[MetricPoint]:
         batch = event.batch
         if not self._is_new(event, "batch", batch.step):
             return ()
@@ -98,12 +98,12 @@ class Points:
             _point(event, "trainer", batch.step, sampled),
         )
 
-    def _step(self, event: buffer_pb2.ProgressEvent) -> Iterable[Point]:
+    def _step(self, event: buffer_pb2.ProgressEvent) -> Iterable[MetricPoint]:
         if not self._is_new(event, "step", event.step.step):
             return ()
         return (_point(event, "trainer", event.step.step, dict(event.step.metrics)),)
 
-    def _evaluation(self, event: buffer_pb2.ProgressEvent) -> Iterable[Point]:
+    def _evaluation(self, event: buffer_pb2.ProgressEvent) -> Iterable[MetricPoint]:
         done = event.evaluation
         if not self._is_new(event, f"evaluation of {done.taskset}", done.version):
             return ()
@@ -143,14 +143,14 @@ def runs_of_task(plan: ExperimentPlan) -> RunsOfTask:
     }
 
 
-def by_series(points: Sequence[Point]) -> Iterator[tuple[Series, list[Point]]]:
+def by_series(points: Sequence[MetricPoint]) -> Iterator[tuple[MonitorRun, list[MetricPoint]]]:
     """Yields the points of each series, in their order."""
     ordered = sorted(points, key=lambda point: (point.series.stage, point.series.role))
     for series, found in groupby(ordered, key=lambda point: point.series):
         yield series, list(found)
 
 
-def _explored(metrics: Mapping[str, float]) -> Figures:
+def _explored(metrics: Mapping[str, float]) -> Metrics:
     """Renames a batch's metrics for the explorer's run."""
     shown = {}
     for name, value in metrics.items():
@@ -163,9 +163,9 @@ def _explored(metrics: Mapping[str, float]) -> Figures:
     return shown
 
 
-def _point(event: buffer_pb2.ProgressEvent, role: Role, step: int, figures: Figures) -> Point:
-    return Point(
-        series=Series(stage=event.stage, role=role),
+def _point(event: buffer_pb2.ProgressEvent, role: Role, step: int, figures: Metrics) -> MetricPoint:
+    return MetricPoint(
+        series=MonitorRun(stage=event.stage, role=role),
         event=event.number,
         unix_millis=event.unix_millis,
         step=step,

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trinity.monitors.monitor import Setting
-from trinity.monitors.points import Point, Series, by_series
+from trinity.monitors.monitor import MonitorContext
+from trinity.monitors.points import MetricPoint, MonitorRun, by_series
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.event_pb2 import Event
@@ -32,7 +32,7 @@ class EventFile:
         self._size = 0
         self._last_event = 0
 
-    def write(self, points: Sequence[Point]) -> None:
+    def write(self, points: Sequence[MetricPoint]) -> None:
         """Adds points of one series, in the order of their events: all of them, or an error."""
         from tensorboard.summary.writer.record_writer import RecordWriter
 
@@ -60,7 +60,7 @@ def _beginning() -> "Event":
     return Event(wall_time=time.time(), file_version=FORMAT)
 
 
-def _event(point: Point) -> "Event":
+def _event(point: MetricPoint) -> "Event":
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -77,12 +77,12 @@ class TensorBoardMonitor:
     Every reader starts with the first event. Other files in the directory are not touched.
     """
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: MonitorContext) -> None:
         self._directory = setting.directory / FOLDER
         self._names = setting.names
-        self._files: dict[Series, EventFile] = {}
+        self._files: dict[MonitorRun, EventFile] = {}
 
-    def write(self, points: Sequence[Point]) -> None:
+    def write(self, points: Sequence[MetricPoint]) -> None:
         """Adds the points and flushes them."""
         for series, found in by_series(points):
             self._file(series).write(found)
@@ -90,7 +90,7 @@ class TensorBoardMonitor:
     def close(self) -> None:
         """Does nothing: each call writes what it is given."""
 
-    def _file(self, series: Series) -> EventFile:
+    def _file(self, series: MonitorRun) -> EventFile:
         if series not in self._files:
             directory = self._directory / self._names.name_of(series)
             for old in directory.glob(f"{PREFIX}*"):

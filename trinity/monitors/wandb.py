@@ -4,8 +4,8 @@ import shutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trinity.monitors.monitor import Setting
-from trinity.monitors.points import Point, Series
+from trinity.monitors.monitor import MonitorContext
+from trinity.monitors.points import MetricPoint, MonitorRun
 
 if TYPE_CHECKING:
     import wandb
@@ -23,11 +23,11 @@ class WandbMonitor:
     offline files are replaced, never continued, as every reader starts with the first event.
     """
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: MonitorContext) -> None:
         self._setting = setting
-        self._runs: dict[Series, wandb.Run] = {}
+        self._runs: dict[MonitorRun, wandb.Run] = {}
 
-    def write(self, points: Sequence[Point]) -> None:
+    def write(self, points: Sequence[MetricPoint]) -> None:
         """Hands the points to W&B's own process, which sends them."""
         for point in points:
             run = self._run(point.series)
@@ -43,12 +43,12 @@ class WandbMonitor:
 
             wandb.teardown()
 
-    def _run(self, series: Series) -> "wandb.Run":
+    def _run(self, series: MonitorRun) -> "wandb.Run":
         if series not in self._runs:
             self._runs[series] = self._opened(series)
         return self._runs[series]
 
-    def _opened(self, series: Series) -> "wandb.Run":
+    def _opened(self, series: MonitorRun) -> "wandb.Run":
         # Imported here: it takes seconds.
         import wandb
 
@@ -73,7 +73,7 @@ class WandbMonitor:
         run.define_metric("*", step_metric=STEP)
         return run
 
-    def _config(self, series: Series) -> dict[str, object]:
+    def _config(self, series: MonitorRun) -> dict[str, object]:
         shown = self._setting.configuration_of(series.stage)
         return dict(shown) if isinstance(shown, dict) else {}
 

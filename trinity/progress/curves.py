@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trinity.progress.view import RunView, StageView
+from trinity.progress.view import RunView, StageProgressView
 
 SMOOTHING = 9
 INK = "#1f2937"
@@ -50,17 +50,17 @@ def limits(values: Sequence[float]) -> tuple[float, float]:
     return min(-0.02, 1.05 * min(values)), max(1.02, 1.05 * max(values))
 
 
-def _rewards(stage: StageView) -> tuple[list[int], list[float]]:
+def _rewards(stage: StageProgressView) -> tuple[list[int], list[float]]:
     steps = [step for step in sorted(stage.batches) if "reward/mean" in stage.batches[step]]
     return steps, [stage.batches[step]["reward/mean"] for step in steps]
 
 
-def _losses(stage: StageView) -> tuple[list[int], list[float]]:
+def _losses(stage: StageProgressView) -> tuple[list[int], list[float]]:
     steps = [step for step in sorted(stage.steps) if "actor/loss" in stage.steps[step]]
     return steps, [stage.steps[step]["actor/loss"] for step in steps]
 
 
-def _draw_stage(axis: Any, stage: StageView) -> None:
+def _draw_stage(axis: Any, stage: StageProgressView) -> None:
     steps, rewards = _rewards(stage)
     if rewards:
         _draw_series(axis, steps, rewards, "reward of the batch")
@@ -81,7 +81,7 @@ def _draw_stage(axis: Any, stage: StageView) -> None:
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def _measured(stage: StageView) -> str:
+def _measured(stage: StageProgressView) -> str:
     names = ["reward", *(done.headline_name for done in stage.evaluations)]
     return ", ".join(dict.fromkeys(names))
 
@@ -91,7 +91,7 @@ def _draw_series(axis: Any, steps: list[int], values: list[float], label: str) -
     axis.plot(steps, smooth(values), color=STRONG, linewidth=2, label=f"{label} (smoothed)")
 
 
-def _draw_evaluations(axis: Any, stage: StageView) -> None:
+def _draw_evaluations(axis: Any, stage: StageProgressView) -> None:
     if not stage.evaluations:
         return
     versions = [done.version for done in stage.evaluations]

@@ -3,7 +3,7 @@
 from itertools import pairwise
 from statistics import median
 
-from trinity.progress.view import TIME_PARTS, Evaluation, StageView
+from trinity.progress.view import TIME_PARTS, Evaluation, StageProgressView
 
 SMOOTHED_STEPS = 10
 OUTAGE_FACTOR = 20
@@ -17,22 +17,22 @@ def recent_mean(values: dict[int, dict[str, float]], name: str) -> float | None:
     return sum(found) / len(found) if found else None
 
 
-def reward(stage: StageView) -> float | None:
+def reward(stage: StageProgressView) -> float | None:
     """Returns the mean reward of the latest batches; None in a stage without rollout."""
     return recent_mean(stage.batches, "reward/mean")
 
 
-def loss(stage: StageView) -> float | None:
+def loss(stage: StageProgressView) -> float | None:
     """Returns the mean loss of the latest steps."""
     return recent_mean(stage.steps, "actor/loss")
 
 
-def last_evaluation(stage: StageView) -> Evaluation | None:
+def last_evaluation(stage: StageProgressView) -> Evaluation | None:
     """Returns the newest evaluation of the stage."""
     return stage.evaluations[-1] if stage.evaluations else None
 
 
-def seconds_per_step(stage: StageView) -> float | None:
+def seconds_per_step(stage: StageProgressView) -> float | None:
     """Returns the seconds between the ends of the latest steps; outages are left out."""
     times = stage.step_millis
     gaps = [after - before for before, after in pairwise(times)]
@@ -42,7 +42,7 @@ def seconds_per_step(stage: StageView) -> float | None:
     return sum(usual) / len(usual) / 1000
 
 
-def seconds_left(stage: StageView) -> float | None:
+def seconds_left(stage: StageProgressView) -> float | None:
     """Returns the seconds until the stage's last step at the present pace."""
     pace = seconds_per_step(stage)
     if pace is None or not stage.total_steps:
@@ -50,14 +50,14 @@ def seconds_left(stage: StageView) -> float | None:
     return max(0, stage.total_steps - stage.last_step) * pace
 
 
-def tokens_per_second(stage: StageView) -> float | None:
+def tokens_per_second(stage: StageProgressView) -> float | None:
     """Returns tokens trained on per second, over the latest steps, waiting included."""
     pace = seconds_per_step(stage)
     tokens = recent_mean(stage.steps, "perf/total_num_tokens")
     return tokens / pace if pace and tokens is not None else None
 
 
-def time_shares(stage: StageView) -> list[tuple[str, float]]:
+def time_shares(stage: StageProgressView) -> list[tuple[str, float]]:
     """Returns the trainer's time: parts and their share of the latest steps, largest first."""
     recent = [stage.steps[step] for step in sorted(stage.steps)[-SMOOTHED_STEPS:]]
     sums = {

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from trinity.api.v1 import buffer_pb2
 from trinity.progress import figures
-from trinity.progress.view import Evaluation, RunView, StageView
+from trinity.progress.view import Evaluation, RunView, StageProgressView
 
 MIN_SECONDS_BETWEEN_STEP_LINES = 5.0
 
@@ -52,7 +52,7 @@ class LineReporter:
     def close(self) -> None:
         """Does nothing: there is nothing to clean up."""
 
-    def _step(self, stage: StageView, step: buffer_pb2.StepTrained) -> None:
+    def _step(self, stage: StageProgressView, step: buffer_pb2.StepTrained) -> None:
         for line in warning_lines(stage):
             self._write(line)
         now = time.monotonic()
@@ -62,7 +62,7 @@ class LineReporter:
         self._write(step_line(stage, step.replayed))
 
 
-def step_line(stage: StageView, replayed: bool) -> str:
+def step_line(stage: StageProgressView, replayed: bool) -> str:
     """Formats the stage's state in one line."""
     parts = [f"[{stage.name}] step {stage.last_step}/{stage.total_steps or '?'}"]
     if replayed:
@@ -80,7 +80,7 @@ def step_line(stage: StageView, replayed: bool) -> str:
     return "  ".join(parts)
 
 
-def warning_lines(stage: StageView) -> list[str]:
+def warning_lines(stage: StageProgressView) -> list[str]:
     """Returns a line for each warning of the newest step that the step before did not have."""
     return [
         f"[{stage.name}] warning at step {stage.last_step}: {WARNINGS.get(name, name)}"
@@ -101,7 +101,7 @@ def evaluation_line(done: Evaluation) -> str:
     )
 
 
-def sample_lines(stage: StageView) -> list[str]:
+def sample_lines(stage: StageProgressView) -> list[str]:
     """Returns decoded samples with their rewards; none if they were deleted."""
     if not stage.samples:
         return []
@@ -112,7 +112,7 @@ def sample_lines(stage: StageView) -> list[str]:
     return lines
 
 
-def _extent(stage: StageView, opened: buffer_pb2.StageOpened) -> str:
+def _extent(stage: StageProgressView, opened: buffer_pb2.StageOpened) -> str:
     """Describes the amount of work of a stage."""
     if stage.mode == "bench":
         return "nothing is trained, evaluations alone"

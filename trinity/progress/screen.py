@@ -12,7 +12,7 @@ from rich.text import Text
 from trinity.api.v1 import buffer_pb2
 from trinity.progress import figures
 from trinity.progress.lines import evaluation_line, sample_lines, warning_lines
-from trinity.progress.view import RunView, StageView
+from trinity.progress.view import RunView, StageProgressView
 
 BAR_WIDTH = 40
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -74,15 +74,15 @@ def render(view: RunView, title: str) -> RenderableType:
     return Panel(Group(table, Text(), details), title=title, title_align="left")
 
 
-def _bar(stage: StageView) -> RenderableType:
+def _bar(stage: StageProgressView) -> RenderableType:
     return ProgressBar(total=stage.total_steps or 1, completed=stage.last_step, width=BAR_WIDTH)
 
 
-def _steps(stage: StageView) -> str:
+def _steps(stage: StageProgressView) -> str:
     return f"{stage.last_step}/{stage.total_steps or '?'}"
 
 
-def _details(stage: StageView) -> RenderableType:
+def _details(stage: StageProgressView) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
     if (reward := figures.reward(stage)) is not None:
         grid.add_row("reward", f"{reward:.3f}  {_sparks(stage)}")
@@ -101,7 +101,7 @@ def _details(stage: StageView) -> RenderableType:
     return grid
 
 
-def _sparks(stage: StageView) -> str:
+def _sparks(stage: StageProgressView) -> str:
     """Draws the reward of the latest batches as a line of blocks."""
     steps = sorted(stage.batches)[-SPARK_POINTS:]
     values = [stage.batches[step].get("reward/mean", 0.0) for step in steps]

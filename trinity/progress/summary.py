@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import trinity
-from trinity.progress.view import Evaluation, RunView, StageView
+from trinity.progress.view import Evaluation, RunView, StageProgressView
 
 SUMMARY_FILE = "summary.json"
 FINISHED = "finished"
@@ -34,7 +34,7 @@ class _Part(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class Figure(_Part):
+class SummaryMetric(_Part):
     """A metric's mean with its standard error over n tasks."""
 
     mean: float
@@ -51,7 +51,7 @@ class EvaluationSummary(_Part):
     version: int
     taskset: str
     num_failed: int
-    metrics: dict[str, Figure]
+    metrics: dict[str, SummaryMetric]
     seconds: float
 
 
@@ -157,7 +157,7 @@ def _comparable(evaluations: list[Evaluation]) -> list[Evaluation]:
     ]
 
 
-def _stage(stage: StageView) -> StageSummary:
+def _stage(stage: StageProgressView) -> StageSummary:
     rewards = [stage.batches[step].get("reward/mean") for step in sorted(stage.batches)]
     waited = max(0, stage.first_batch_millis - stage.opened_millis) / 1000
     return StageSummary(
@@ -180,7 +180,7 @@ def _evaluation(done: Evaluation) -> EvaluationSummary:
         taskset=done.taskset,
         num_failed=done.num_failed,
         metrics={
-            name: Figure(
+            name: SummaryMetric(
                 mean=value.mean,
                 standard_error=value.standard_error,
                 n=value.n,

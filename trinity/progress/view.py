@@ -37,7 +37,7 @@ def _kept(metrics: Mapping[str, float], names: tuple[str, ...]) -> Metrics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class MeanWithError:
     """A mean with its standard error over n tasks."""
 
     mean: float
@@ -47,7 +47,7 @@ class Measured:
     """`std@4`, `best@2`..., if a task has several runs."""
 
 
-NOTHING_MEASURED = Measured(mean=float("nan"), standard_error=float("nan"), n=0)
+NOTHING_MEASURED = MeanWithError(mean=float("nan"), standard_error=float("nan"), n=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +59,10 @@ class Evaluation:
     taskset: str
     num_tasks: int
     num_failed: int
-    metrics: dict[str, Measured]
+    metrics: dict[str, MeanWithError]
     seconds: float
 
-    def headline(self) -> Measured:
+    def headline(self) -> MeanWithError:
         """Returns accuracy if it was measured, else the reward; NaN if every run failed."""
         return self.metrics.get(self.headline_name, NOTHING_MEASURED)
 
@@ -73,7 +73,7 @@ class Evaluation:
 
 
 @dataclass(slots=True, kw_only=True)
-class StageView:
+class StageProgressView:
     """One stage's progress so far; steps and batches by their number."""
 
     name: str
@@ -136,7 +136,7 @@ def _warnings(steps: dict[int, Metrics], step: int) -> set[str]:
 class RunView:
     """The whole run; `apply` takes the events in order."""
 
-    stages: dict[str, StageView]
+    stages: dict[str, StageProgressView]
     last_event: int = 0
 
     @classmethod
@@ -176,9 +176,9 @@ class RunView:
         return [done for stage in self.stages.values() for done in stage.evaluations]
 
 
-def _empty(stage: StagePlan) -> StageView:
+def _empty(stage: StagePlan) -> StageProgressView:
     last = stage.stored_batches.last_step if stage.stored_batches else 0
-    return StageView(
+    return StageProgressView(
         name=stage.name,
         mode=stage.mode,
         total_steps=last or stage.total_train_steps or 0,
@@ -194,7 +194,7 @@ def _evaluation(stage: str, done: buffer_pb2.EvaluationDone) -> Evaluation:
         num_tasks=done.num_tasks,
         num_failed=done.num_failed,
         metrics={
-            m.name: Measured(
+            m.name: MeanWithError(
                 mean=m.mean,
                 standard_error=m.standard_error,
                 n=m.num_tasks,

@@ -4,7 +4,7 @@ import logging
 
 from google.protobuf.message import Message
 
-from trinity.runtime.logs import LimitedLog
+from trinity.runtime.logs import RateLimitedLog
 from trinity.security.authorization import Caller
 
 LOGGER_NAME = "audit"
@@ -13,7 +13,7 @@ STEERED_FIELDS = ("experiment_id", "stage", "taskset", "reason", "dry_run")
 """Request fields that say what is steered; all others stay out of the log."""
 
 logger = logging.getLogger(LOGGER_NAME)
-_limited = LimitedLog(logger)
+_limited = RateLimitedLog(logger)
 
 
 def refused(why: str, *, method: str, peer: str, caller: Caller | None, asked: str = "") -> None:

@@ -14,7 +14,7 @@ from trinity.api.v1 import (
     trainer_pb2,
 )
 from trinity.rpc.limits import CHANNEL_SIZES, KEEPALIVE, LARGE_ANSWERS
-from trinity.security.credentials import Security
+from trinity.security.credentials import Credentials
 from trinity.security.plaintext_policy import refuse_plain_service
 from trinity.telemetry.grpc import observed_channel
 
@@ -67,7 +67,7 @@ def _options() -> Sequence[tuple[str, str | int]]:
 
 def open_channel(
     address: str,
-    security: Security | None = None,
+    security: Credentials | None = None,
     options: Sequence[tuple[str, str | int]] | None = None,
 ) -> grpc.aio.Channel:
     """Opens a channel for asyncio code; close it when done.
@@ -85,7 +85,7 @@ def open_channel(
 
 def open_sync_channel(
     address: str,
-    security: Security | None = None,
+    security: Credentials | None = None,
     *,
     server_name: str = "",
     shows_token: bool = True,
@@ -108,9 +108,9 @@ def open_sync_channel(
 
 
 def _credentials(
-    address: str, security: Security | None, *, shows_token: bool = True
+    address: str, security: Credentials | None, *, shows_token: bool = True
 ) -> grpc.ChannelCredentials | None:
-    security = security or Security.from_environment()
+    security = security or Credentials.from_environment()
     if security.is_on:
         return security.channel_credentials() if shows_token else security.tokenless_credentials()
     refuse_plain_service(address)

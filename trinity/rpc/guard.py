@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError, Message
 from trinity.errors import Forbidden, InvalidRequest, RpcError, Unauthenticated
 from trinity.rpc import audit
 from trinity.rpc.errors import status_code
-from trinity.runtime.logs import LimitedLog
+from trinity.runtime.logs import RateLimitedLog
 from trinity.security.authorization import (
     ANYBODY,
     OPEN_METHODS,
@@ -29,7 +29,7 @@ from trinity.security.authorization import (
 from trinity.telemetry.grpc import observed_handler
 
 logger = logging.getLogger(__name__)
-limited_log = LimitedLog(logger)
+limited_log = RateLimitedLog(logger)
 
 
 Context: TypeAlias = grpc.aio.ServicerContext
@@ -147,18 +147,20 @@ UnaryHandler = Callable[[Any, Context], Awaitable[Message]]
 StreamHandler = Callable[[Any, Context], AsyncIterator[Message] | Awaitable[None]]
 
 
-class Malformed:
+class UnparsableRequest:
     """Stands in for a request that could not be parsed."""
 
 
-def parse_with(deserialize: Callable[[bytes], Message]) -> Callable[[bytes], Message | Malformed]:
+def parse_with(
+    deserialize: Callable[[bytes], Message],
+) -> Callable[[bytes], Message | UnparsableRequest]:
     """Returns a deserializer that never raises: grpcio would answer UNKNOWN and log a traceback."""
 
-    def parse(data: bytes) -> Message | Malformed:
+    def parse(data: bytes) -> Message | UnparsableRequest:
         try:
             return deserialize(data)
         except DecodeError:
-            return Malformed()
+            return UnparsableRequest()
 
     return parse
 
@@ -181,12 +183,12 @@ async def _checked(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
 
 
 def _check(request: object) -> None:
-    if isinstance(request, Malformed):
+    if isinstance(request, UnparsableRequest):
         raise InvalidRequest("the request is not a valid message of this call's type")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Door:
+class MethodGuard:
     """One method of a server, with its admission."""
 
     method: str
@@ -207,7 +209,7 @@ class Door:
         return request, caller
 
 
-def guard_unary(handler: UnaryHandler, door: Door) -> UnaryHandler:
+def guard_unary(handler: UnaryHandler, door: MethodGuard) -> UnaryHandler:
     """Wraps a handler that answers once."""
 
     async def guarded(request: Any, context: Context) -> Message:
@@ -223,7 +225,7 @@ def guard_unary(handler: UnaryHandler, door: Door) -> UnaryHandler:
     return guarded
 
 
-def guard_stream(handler: StreamHandler, door: Door) -> StreamHandler:
+def guard_stream(handler: StreamHandler, door: MethodGuard) -> StreamHandler:
     """Wraps a handler that answers with a stream."""
 
     async def guarded(request: Any, context: Context) -> AsyncIterator[Message]:
@@ -252,7 +254,7 @@ def guard_handler(
     parse = parse_with(handler.request_deserializer)
     serialize = handler.response_serializer
     streams = bool(handler.request_streaming)
-    door = Door(method=method, request_streaming=streams, admission=admission)
+    door = MethodGuard(method=method, request_streaming=streams, admission=admission)
     if handler.request_streaming and handler.response_streaming:
         stream = guard_stream(handler.stream_stream, door)
         return grpc.stream_stream_rpc_method_handler(stream, parse, serialize)

@@ -14,7 +14,7 @@ LAST_WORD_SECONDS = 0.1
 """Time for a watch to report that the service is going away."""
 
 
-class _EndingWatches(health.aio.HealthServicer):  # type: ignore[misc]  # it has no types
+class _ClosableHealthServicer(health.aio.HealthServicer):  # type: ignore[misc]  # it has no types
     """Health watches that end with the service: endless ones would delay its shutdown."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Health:
     """Readiness of the named services, not ready until set otherwise."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
-        self.servicer = _EndingWatches()
+        self.servicer = _ClosableHealthServicer()
         self._names = names
         self._reason: str | None = "starting"
 

@@ -16,7 +16,7 @@ from trinity.rpc.guard import OPEN, Admission, GuardedServer, TenantOf
 from trinity.rpc.health import Health
 from trinity.rpc.limits import KEEPALIVE, LEAST_PING_MILLISECONDS, SERVER_SIZES
 from trinity.runtime.settings import ServiceSettings
-from trinity.security.credentials import VARIABLE, Security
+from trinity.security.credentials import VARIABLE, Credentials
 from trinity.security.loopback import is_loopback
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ async def serve(
     settings: ServiceSettings,
     servicers: Sequence[Servicer],
     *,
-    security: Security | None = None,
+    security: Credentials | None = None,
     tenant_of: TenantOf | None = None,
 ) -> AsyncIterator[RunningServer]:
     """Serves until the block ends, then drains: not ready, no new calls, calls in flight finish.
@@ -79,7 +79,7 @@ async def serve(
 
     Raises: UserError when the address is in use, or is not loopback and there is no security.
     """
-    security = security or Security.from_environment()
+    security = security or Credentials.from_environment()
     host, port = split_address(settings.listen)
     if not security.is_on:
         _refuse_open_address(settings.listen, host)
@@ -118,7 +118,7 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
-def _admission(security: Security, tenant_of: TenantOf | None) -> Admission:
+def _admission(security: Credentials, tenant_of: TenantOf | None) -> Admission:
     if not security.is_on:
         return OPEN
     return Admission(caller_of=security.token_keys().caller_of, tenant_of=tenant_of)
@@ -133,7 +133,7 @@ def _refuse_open_address(address: str, host: str) -> None:
         )
 
 
-def _bind(server: grpc.aio.Server, host: str, port: int, security: Security) -> int:
+def _bind(server: grpc.aio.Server, host: str, port: int, security: Credentials) -> int:
     """Binds a port; distinguishes one in use (which grpcio only logs) from other errors."""
     target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:

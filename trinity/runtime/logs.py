@@ -103,10 +103,10 @@ class _Burst:
         return self.kind, *self.about.values()
 
 
-class LimitedLog:
+class RateLimitedLog:
     """Logs the first event of a kind; later ones within the interval become one line with a count.
 
-    log = LimitedLog(logging.getLogger(__name__))
+    log = RateLimitedLog(logging.getLogger(__name__))
     log.warning("refused a request", reason="a is missing")  # a line
     log.warning("refused a request", reason="b is missing")  # counted
     log.warning("refused a request", {"subject": "b"})  # a line: it has another subject

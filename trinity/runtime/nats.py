@@ -29,7 +29,7 @@ PACE: Mapping[str, float] = {
 """A broker that vanished silently is detected within seconds, and so is its return."""
 
 
-class PromptClient(Client):  # type: ignore[misc]  # the library has no types
+class FastReconnectClient(Client):  # type: ignore[misc]  # the library has no types
     """Aborts a connection that is dead.
 
     The library closes it gracefully, which over TLS takes 30 s when the other end is silent, and
@@ -71,7 +71,7 @@ async def connect(
     Raises: UserError when the address is invalid or the broker refuses user or password;
     Unavailable when nothing answers in time.
     """
-    attempt = _Attempt(PromptClient(), name, on_return)
+    attempt = _ConnectAttempt(FastReconnectClient(), name, on_return)
     connecting = asyncio.ensure_future(attempt.connect(url))
     outcomes = (connecting, attempt.refusal)
     try:
@@ -94,7 +94,7 @@ def place(url: str) -> str:
     return url.rpartition("@")[2].removeprefix("nats://")
 
 
-def _no_connection(url: str, setting: str, attempt: "_Attempt") -> Exception:
+def _no_connection(url: str, setting: str, attempt: "_ConnectAttempt") -> Exception:
     if attempt.refusal.done():
         return UserError(
             f"the broker at {place(url)} refuses the user or the password: correct {setting}"
@@ -103,7 +103,7 @@ def _no_connection(url: str, setting: str, attempt: "_Attempt") -> Exception:
     return Unavailable(f"the broker at {place(url)} does not answer{reason}")
 
 
-class _Attempt:
+class _ConnectAttempt:
     """A client until its first connection, and its callbacks then and later."""
 
     def __init__(self, client: Client, name: str, on_return: Callable[[], None]) -> None:

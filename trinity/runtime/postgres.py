@@ -1,8 +1,4 @@
-"""A psycopg connection with fewer event loop and network round trips.
-
-The driver passes through the event loop for each part of an answer, some 16 KB: hundreds of times
-for a batch of experiences, and each pass takes longer than reading the part.
-"""
+"""Connections to Postgres: their options, the pool of a service, its errors and its health."""
 
 import asyncio
 import contextlib
@@ -176,6 +172,7 @@ def async_engine(
     statement_timeout_seconds: float = 30.0,
     idle_transaction_seconds: float = IDLE_TRANSACTION_SECONDS,
     settings: Mapping[str, str] | None = None,
+    is_autocommit: bool = False,
 ) -> AsyncEngine:
     """Builds a pool that tests idle connections before use: a restart costs at most one call.
 
@@ -189,6 +186,7 @@ def async_engine(
         max_overflow=max_overflow,
         pool_timeout=pool_timeout_seconds,
         pool_use_lifo=True,  # the connection that was used last has its statements prepared
+        isolation_level="AUTOCOMMIT" if is_autocommit else "READ COMMITTED",
         connect_args={
             **connection_options(
                 schema,
@@ -201,7 +199,8 @@ def async_engine(
     )
     sa.event.listen(engine.sync_engine, "connect", _keep_uuids_as_text)
     _test_rested(engine.sync_engine)
-    _take_back_options(engine.sync_engine)
+    if not is_autocommit:
+        _take_back_options(engine.sync_engine)
     return engine
 
 

@@ -23,7 +23,7 @@ _SHORTEST_DEADLINE_SECONDS = 0.001
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Waiting:
+class ActiveWait:
     """An active wait; compared by identity, so equal texts may occur twice."""
 
     owner: str
@@ -34,7 +34,7 @@ class Waiting:
     deadline_seconds: float
     """Counted from `since`; 0 when it never times out."""
 
-    def says_the_same(self, other: "Waiting") -> bool:
+    def says_the_same(self, other: "ActiveWait") -> bool:
         """Returns true when the two read the same, apart from the time."""
         return (self.waits_for, self.reason, self.deadline_seconds) == (
             other.waits_for,
@@ -55,7 +55,7 @@ class Waiting:
         )
 
 
-class Waits:
+class WaitRegistry:
     """The active waits of this process; usable from coroutines and threads alike.
 
     Registering a wait does not limit it: the waiter keeps its own deadline.
@@ -71,15 +71,15 @@ class Waits:
         self._owner = owner
         self._on_change = on_change
         self._lock = threading.Lock()
-        self._open: list[Waiting] = []
-        self._named: dict[str, Waiting] = {}
+        self._open: list[ActiveWait] = []
+        self._named: dict[str, ActiveWait] = {}
         observe_waits(self.to_proto)
 
     def begin(
         self, *, for_: str, reason: str, deadline_seconds: float = 0.0, owner: str = ""
-    ) -> Waiting:
+    ) -> ActiveWait:
         """Starts a wait where a `with` block does not fit; `end` ends it."""
-        wait = Waiting(
+        wait = ActiveWait(
             owner=owner or self._owner,
             waits_for=for_,
             reason=reason,
@@ -89,7 +89,7 @@ class Waits:
         self._show(wait)
         return wait
 
-    def end(self, wait: Waiting) -> None:
+    def end(self, wait: ActiveWait) -> None:
         """Ends a wait; further calls do nothing."""
         with self._lock:
             if wait not in self._open:
@@ -113,7 +113,7 @@ class Waits:
         self, seconds: float, *, for_: str, reason: str, deadline_seconds: float = 0.0
     ) -> Iterator[None]:
         """Shows a wait, from its start, once the block exceeds `seconds`; on an event loop."""
-        wait = Waiting(
+        wait = ActiveWait(
             owner=self._owner,
             waits_for=for_,
             reason=reason,
@@ -142,7 +142,7 @@ class Waits:
         """
         with self._lock:
             before = self._named.get(name)
-            wait = Waiting(
+            wait = ActiveWait(
                 owner=self._owner,
                 waits_for=waits_for,
                 reason=reason,
@@ -168,7 +168,7 @@ class Waits:
             waits = [*self._open, *self._named.values()]
         return [wait.to_proto(now) for wait in sorted(waits, key=lambda wait: wait.since)]
 
-    def _show(self, wait: Waiting) -> None:
+    def _show(self, wait: ActiveWait) -> None:
         with self._lock:
             self._open.append(wait)
         self._on_change()
@@ -202,7 +202,7 @@ class Heartbeats:
     def __init__(
         self, stub: SynchronizerServiceStub, *, member_id: str, role: Role, address: str = ""
     ) -> None:
-        self.waits = Waits(owner=role, on_change=self._changed)
+        self.waits = WaitRegistry(owner=role, on_change=self._changed)
         self._stub = stub
         self._lock = threading.Lock()
         self._member = pb.Member(

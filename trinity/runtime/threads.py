@@ -10,11 +10,11 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 
 
-MAX_LOST = 256
+MAX_ABANDONED = 256
 """Limit of abandoned threads; each keeps the arguments that it was called with."""
 
 
-class TooManyLost(RuntimeError):
+class TooManyAbandonedThreads(RuntimeError):
     """Too many threads run abandoned calls; no further one is started."""
 
 
@@ -29,7 +29,7 @@ class DaemonThreads:
         score = await threads.run(lambda: judge(response))
     """
 
-    def __init__(self, *, name: str, max_threads: int, max_lost: int = MAX_LOST) -> None:
+    def __init__(self, *, name: str, max_threads: int, max_lost: int = MAX_ABANDONED) -> None:
         self._name = name
         self._max_threads = max_threads
         self._max_lost = max_lost
@@ -47,7 +47,7 @@ class DaemonThreads:
     async def run(self, function: Callable[[], T], on_begin: Callable[[], None] | None = None) -> T:
         """Returns the result of `function`; `on_begin` is called on the event loop when it starts.
 
-        Raises: TooManyLost.
+        Raises: TooManyAbandonedThreads.
         """
         call = _Call(function, on_begin)
         with self._lock:
@@ -108,8 +108,8 @@ class DaemonThreads:
                 if call is not None:
                     self._running.add(call)
 
-    def _refusal(self) -> TooManyLost:
-        return TooManyLost(
+    def _refusal(self) -> TooManyAbandonedThreads:
+        return TooManyAbandonedThreads(
             f"{self._max_lost} threads still run a {self._name} whose caller has given up, "
             f"and no further one is started: give what a {self._name} waits for a limit of "
             "its own"

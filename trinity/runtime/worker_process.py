@@ -11,11 +11,11 @@ from trinity.errors import UserError
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
 from trinity.types import JsonObject
 
-Answering = Callable[[dict[str, Any]], Iterable[Callable[[], JsonObject]]]
+AnswerFactories = Callable[[dict[str, Any]], Iterable[Callable[[], JsonObject]]]
 """Returns one function per answer to a request; each is called when it is its turn."""
 
 
-def answer_requests(answering: Answering, memory_bytes: int) -> int:
+def answer_requests(answering: AnswerFactories, memory_bytes: int) -> int:
     """Answers each line, a request as JSON, until there are no more or memory runs out.
 
     An answer is a line on standard output; what a function prints goes to standard error. If users'

@@ -6,7 +6,7 @@ import urllib.parse
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from trinity.security.credentials import Security
+from trinity.security.credentials import Credentials
 from trinity.security.plaintext_policy import refuse_plain_broker
 from trinity.subjects import RUNS_CONSUMER, RUNS_PREFIX, RUNS_STREAM
 
@@ -64,7 +64,7 @@ def listed(users: Sequence[BrokerUser]) -> str:
     return f"  users: [\n{lines}\n  ]\n"
 
 
-def tls(security: Security) -> str:
+def tls(security: Credentials) -> str:
     """Returns the block that requires client certificates; empty for a plaintext broker."""
     if not security.is_on:
         return ""
@@ -81,12 +81,12 @@ def inbox_of(user: str) -> str:
     return f"{INBOX}.{user}" if _USER.fullmatch(user) else INBOX
 
 
-def client_options(url: str, security: Security | None = None) -> dict[str, object]:
+def client_options(url: str, security: Credentials | None = None) -> dict[str, object]:
     """Returns the options that a client of the broker needs besides the address.
 
     Raises: UserError when the broker is beyond loopback and the connection would be plaintext.
     """
-    security = security or Security.from_environment()
+    security = security or Credentials.from_environment()
     refuse_plain_broker(url, security.is_on)
     parts = urllib.parse.urlsplit(url.partition(",")[0])
     options: dict[str, object] = {"inbox_prefix": inbox_of(parts.username or "")}

@@ -23,7 +23,7 @@ _AUTHORITY_NAME = "trinity development authority"
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class CertificateKeyPair:
     """A certificate and its private key."""
 
     certificate: x509.Certificate
@@ -42,7 +42,7 @@ class Pair:
         ).decode()
 
 
-def make_authority(lifetime: timedelta) -> Pair:
+def make_authority(lifetime: timedelta) -> CertificateKeyPair:
     """Creates a self-signed authority."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name(_AUTHORITY_NAME)
@@ -52,12 +52,12 @@ def make_authority(lifetime: timedelta) -> Pair:
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
     )
-    return Pair(builder.sign(key, hashes.SHA256()), key)
+    return CertificateKeyPair(builder.sign(key, hashes.SHA256()), key)
 
 
 def make_certificate(
-    authority: Pair, common_name: str, hosts: Sequence[str], lifetime: timedelta
-) -> Pair:
+    authority: CertificateKeyPair, common_name: str, hosts: Sequence[str], lifetime: timedelta
+) -> CertificateKeyPair:
     """Creates a certificate for a process that serves under `hosts` and calls others."""
     key = ec.generate_private_key(ec.SECP256R1())
     issuer = authority.certificate.subject
@@ -71,7 +71,7 @@ def make_certificate(
         .add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer), critical=False)
     )
-    return Pair(builder.sign(authority.key, hashes.SHA256()), key)
+    return CertificateKeyPair(builder.sign(authority.key, hashes.SHA256()), key)
 
 
 def _builder(
@@ -126,7 +126,7 @@ AUTHORITY_LIFETIME = timedelta(days=3_650)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class CredentialRole:
     """The part of the system that a folder is for; a store has no scopes and gets no token."""
 
     name: str
@@ -135,11 +135,13 @@ class Part:
     scopes: Sequence[Scope] | None = None
 
 
-def parts_of(hosts: Mapping[str, Sequence[str]], tenant: str = EVERY_TENANT) -> tuple[Part, ...]:
+def parts_of(
+    hosts: Mapping[str, Sequence[str]], tenant: str = EVERY_TENANT
+) -> tuple[CredentialRole, ...]:
     """Returns all parts; `tenant` binds the explorer and the trainer, which run its code."""
     bound = ("explorer", "trainer")
     return tuple(
-        Part(
+        CredentialRole(
             name=name,
             hosts=hosts.get(name, ()),
             tenant=tenant if name in bound else EVERY_TENANT,
@@ -149,7 +151,7 @@ def parts_of(hosts: Mapping[str, Sequence[str]], tenant: str = EVERY_TENANT) -> 
     )
 
 
-class Issuer:
+class CredentialIssuer:
     """An authority in `root/authority`, created at first use and reused afterwards."""
 
     def __init__(self, root: Path) -> None:
@@ -164,7 +166,7 @@ class Issuer:
         """The key file that allows its holder to issue tokens."""
         return self._files.folder / SIGNING_KEY
 
-    def issue(self, part: Part, lifetime: timedelta) -> Path:
+    def issue(self, part: CredentialRole, lifetime: timedelta) -> Path:
         """Writes or renews a part's folder and returns it.
 
         Raises: UserError when the tenant's name is invalid.
@@ -180,7 +182,7 @@ class Issuer:
             files.write(TOKEN_KEYS, (self._files.folder / TOKEN_KEYS).read_text())
         return files.folder
 
-    def _token(self, part: Part, lifetime: timedelta) -> str:
+    def _token(self, part: CredentialRole, lifetime: timedelta) -> str:
         scopes = part.scopes or ()
         return issue_token(
             self.signing_key,
@@ -190,7 +192,7 @@ class Issuer:
             lifetime=lifetime,
         )
 
-    def _found_authority(self) -> Pair | None:
+    def _found_authority(self) -> CertificateKeyPair | None:
         key_file = self._files.folder / AUTHORITY_KEY
         if not key_file.exists():
             return None
@@ -205,9 +207,9 @@ class Issuer:
             ) from error
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise UserError(f"{key_file} holds no key that `trinity certs` has made")
-        return Pair(certificate, key)
+        return CertificateKeyPair(certificate, key)
 
-    def _new_authority(self) -> Pair:
+    def _new_authority(self) -> CertificateKeyPair:
         pair = make_authority(AUTHORITY_LIFETIME)
         self._files.write(AUTHORITY, pair.certificate_pem)
         self._files.write(AUTHORITY_KEY, pair.key_pem)

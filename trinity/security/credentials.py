@@ -54,20 +54,20 @@ _HINT = f"`trinity certs` makes such folders, and {VARIABLE} names one"
 
 
 @dataclass(frozen=True, slots=True)
-class Security:
+class Credentials:
     """The folder, or None for a process that uses plaintext, which is for loopback only."""
 
     folder: Path | None = None
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Security":
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Credentials":
         """Returns the folder that `TRINITY_SECURITY_DIR` names."""
         return cls.of(environment.get(VARIABLE, ""))
 
     @classmethod
-    def of(cls, folder: str) -> "Security":
+    def of(cls, folder: str) -> "Credentials":
         """Returns the folder of this name; an empty name means plaintext."""
-        return cls(Path(folder)) if folder else PLAIN
+        return cls(Path(folder)) if folder else PLAINTEXT
 
     @property
     def is_on(self) -> bool:
@@ -143,7 +143,7 @@ class Security:
         return path
 
 
-PLAIN = Security()
+PLAINTEXT = Credentials()
 
 
 def _read(path: Path) -> bytes:

@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExport
 
 from trinity.errors import UserError
 from trinity.telemetry import metrics, names, tracing
-from trinity.telemetry.environment import Signal, Wanted
+from trinity.telemetry.environment import ExportConfig, TelemetryConfig
 from trinity.telemetry.metrics import Instrument, Observe, Sink
 from trinity.telemetry.sdk_spans import (
     OpenTelemetryBackend,
@@ -34,8 +34,8 @@ from trinity.telemetry.sdk_spans import (
 logger = logging.getLogger(__name__)
 
 
-class OpenTelemetryMeters:
-    """A `Meters` of OpenTelemetry."""
+class OpenTelemetryMetrics:
+    """A `MetricsBackend` of OpenTelemetry."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
@@ -87,7 +87,7 @@ STOP_MILLIS = 2_000
 
 
 @dataclass(slots=True)
-class Running:
+class TelemetryHandle:
     """The telemetry that was set up, and its shutdown."""
 
     stops: list[Callable[[], None]] = field(default_factory=list)
@@ -98,9 +98,9 @@ class Running:
             stop()
 
 
-def set_up(wanted: Wanted, service: str, attributes: Mapping[str, str]) -> Running:
+def set_up(wanted: TelemetryConfig, service: str, attributes: Mapping[str, str]) -> TelemetryHandle:
     """Creates providers and switches spans and metrics on."""
-    running = Running()
+    running = TelemetryHandle()
     resource = _resource(service, attributes)
     meters = MeterProvider(
         metric_readers=[
@@ -126,7 +126,7 @@ def set_up(wanted: Wanted, service: str, attributes: Mapping[str, str]) -> Runni
         sampler = TracerProvider(shutdown_on_exit=False).sampler  # as the variables say
         tracing.use(OpenTelemetryBackend(sampler, recorder(processors)))
     if wanted.metrics.exporters:
-        metrics.use(OpenTelemetryMeters(meters.get_meter("trinity")))
+        metrics.use(OpenTelemetryMetrics(meters.get_meter("trinity")))
         running.stops.append(lambda: meters.shutdown(timeout_millis=STOP_MILLIS))
     return running
 
@@ -182,10 +182,10 @@ def _is_given(name: str) -> bool:
     return name in {pair.partition("=")[0].strip() for pair in listed.split(",")}
 
 
-def _span_exporter(name: str, signal: Signal, resource: Resource) -> SpanExporter:
+def _span_exporter(name: str, signal: ExportConfig, resource: Resource) -> SpanExporter:
     if name == "console":
         return ReadableExporter(ConsoleSpanExporter(out=sys.stderr), resource)
-    with _needing(signal.protocol):
+    with _RequirePackage(signal.protocol):
         if signal.protocol == "grpc":
             from trinity.telemetry.sdk_spans import GrpcSpanExporter
 
@@ -195,10 +195,10 @@ def _span_exporter(name: str, signal: Signal, resource: Resource) -> SpanExporte
         return ReadableExporter(http_traces.OTLPSpanExporter(), resource)
 
 
-def _metric_exporter(name: str, signal: Signal) -> MetricExporter:
+def _metric_exporter(name: str, signal: ExportConfig) -> MetricExporter:
     if name == "console":
         return ConsoleMetricExporter(out=sys.stderr)
-    with _needing(signal.protocol):
+    with _RequirePackage(signal.protocol):
         if signal.protocol == "grpc":
             from opentelemetry.exporter.otlp.proto.grpc import metric_exporter as grpc_metrics
 
@@ -208,7 +208,7 @@ def _metric_exporter(name: str, signal: Signal) -> MetricExporter:
         return http_metrics.OTLPMetricExporter()
 
 
-class _needing:
+class _RequirePackage:
     """Raises a UserError that names the missing package."""
 
     def __init__(self, protocol: str) -> None:

@@ -38,12 +38,12 @@ def observed_channel(channel: ChannelT) -> ChannelT:
 def _observed_methods(make: Callable[..., Method], kind: str, is_async: bool) -> Any:
     def made(path: str, *arguments: Any, **more: Any) -> Method:
         method = make(path, *arguments, **more)
-        return method if QUIET in path else _Observed(method, path.lstrip("/"), kind, is_async)
+        return method if QUIET in path else _TracedMethod(method, path.lstrip("/"), kind, is_async)
 
     return made
 
 
-class _Observed:
+class _TracedMethod:
     """A method of a stub; it returns the very call object that gRPC made."""
 
     def __init__(self, method: Method, name: str, kind: str, is_async: bool) -> None:
@@ -119,7 +119,7 @@ def observed_handler(handler: grpc.RpcMethodHandler, name: str) -> grpc.RpcMetho
 
 def _observed_unary(handler: Callable[..., Awaitable[Any]], name: str) -> Method:
     async def observed(request: Any, context: grpc.aio.ServicerContext) -> Any:
-        with _answering(name, context):
+        with _ServerSpan(name, context):
             return await handler(request, context)
 
     return observed
@@ -127,7 +127,7 @@ def _observed_unary(handler: Callable[..., Awaitable[Any]], name: str) -> Method
 
 def _observed_stream(handler: Callable[..., Any], name: str) -> Method:
     async def observed(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
-        with _answering(name, context):
+        with _ServerSpan(name, context):
             answers = handler(request, context)
             if inspect.isawaitable(answers):
                 await answers
@@ -138,7 +138,7 @@ def _observed_stream(handler: Callable[..., Any], name: str) -> Method:
     return observed
 
 
-class _answering:
+class _ServerSpan:
     """A call being answered: each runs in its own task, so its span stays the current one."""
 
     def __init__(self, name: str, context: grpc.aio.ServicerContext) -> None:
@@ -175,7 +175,7 @@ def _name_of(number: Any) -> str:
     return str(CODES.get(number or 0, UNKNOWN))
 
 
-def _sent_with(context: grpc.aio.ServicerContext) -> tracing.Place | None:
+def _sent_with(context: grpc.aio.ServicerContext) -> tracing.SpanContextRef | None:
     if not tracing.is_on():
         return None
     for name, value in _metadata(context):

@@ -24,7 +24,7 @@ class Sink(Protocol):
     def __call__(self, value: float, attributes: Attributes, /) -> None: ...
 
 
-class Meters(Protocol):
+class MetricsBackend(Protocol):
     """A backend that keeps metrics while they are on."""
 
     def sink(self, instrument: "Instrument") -> Sink: ...
@@ -47,7 +47,7 @@ class Instrument:
         self._sink: Sink | None = None
         INSTRUMENTS[name] = self
 
-    def bind(self, meters: Meters | None) -> None:
+    def bind(self, meters: MetricsBackend | None) -> None:
         """Starts or stops passing values on."""
         self._sink = None if meters is None else meters.sink(self)
 
@@ -89,7 +89,7 @@ class Gauge(Instrument):
             self._sink(value, attributes)
 
 
-class Observed(Instrument):
+class ObservableGauge(Instrument):
     """Values that are read at each export."""
 
     kind = "observed"
@@ -106,17 +106,17 @@ class Observed(Instrument):
         if _meters is not None:
             self._observers.append(observe)
 
-    def bind(self, meters: Meters | None) -> None:
+    def bind(self, meters: MetricsBackend | None) -> None:
         """Starts or stops being observed."""
         self._observers.clear()
         if meters is not None:
             meters.observe(self, self._observers)
 
 
-_meters: Meters | None = None
+_meters: MetricsBackend | None = None
 
 
-def use(meters: Meters | None) -> None:
+def use(meters: MetricsBackend | None) -> None:
     """Switches metrics on, or off."""
     global _meters
     _meters = meters
@@ -154,11 +154,11 @@ GENERATE_TOKENS = Histogram(
 SERVER_SECONDS = Histogram("rpc.server.call.duration", "s", "A call answered", bounds=SHORT)
 CLIENT_SECONDS = Histogram("rpc.client.call.duration", "s", "A call made", bounds=SHORT)
 
-RUNS_GOING_ON = Observed("trinity.explorer.runs", "{run}", "Runs leased and not over")
-UNCONFIRMED = Observed(
+RUNS_GOING_ON = ObservableGauge("trinity.explorer.runs", "{run}", "Runs leased and not over")
+UNCONFIRMED = ObservableGauge(
     "trinity.explorer.unconfirmed", "{result}", "Results whose commit is not reported yet"
 )
-UNCONFIRMED_SECONDS = Observed(
+UNCONFIRMED_SECONDS = ObservableGauge(
     "trinity.explorer.unconfirmed.age", "s", "For how long the oldest of them has waited"
 )
 CONFIRM_SECONDS = Histogram(
@@ -173,10 +173,14 @@ TRANSFERS = Counter(
 LOADED_VERSION = Gauge("trinity.weights.loaded", "{version}", "Version in the engine")
 
 LEASED = Counter("trinity.lease.assignments", "{assignment}", "Assignments handed out")
-CREDIT = Observed("trinity.credit.rows", "{row}", "Rows that may still be outstanding or ready")
-OUTSTANDING = Observed("trinity.rows.outstanding", "{row}", "Runs and rows on their way to a batch")
-READY = Observed("trinity.rows.ready", "{row}", "Rows that wait for a batch")
-STREAM_PENDING = Observed("trinity.stream.pending", "{message}", "Messages not stored yet")
+CREDIT = ObservableGauge(
+    "trinity.credit.rows", "{row}", "Rows that may still be outstanding or ready"
+)
+OUTSTANDING = ObservableGauge(
+    "trinity.rows.outstanding", "{row}", "Runs and rows on their way to a batch"
+)
+READY = ObservableGauge("trinity.rows.ready", "{row}", "Rows that wait for a batch")
+STREAM_PENDING = ObservableGauge("trinity.stream.pending", "{message}", "Messages not stored yet")
 STORED = Counter("trinity.store.results", "{result}", "Results stored, by what became of them")
 STORE_SECONDS = Histogram(
     "trinity.store.duration", "s", "A transaction that stores results", bounds=SHORT
@@ -196,7 +200,7 @@ BATCH_WAIT_SECONDS = Histogram(
 )
 TRAINED_STEP = Gauge("trinity.train.step", "{step}", "Newest train step reported")
 
-WAIT_SECONDS = Observed(
+WAIT_SECONDS = ObservableGauge(
     "trinity.wait.duration", "s", "Waits going on, the longest of each owner and reason"
 )
 

@@ -25,7 +25,7 @@ from opentelemetry.sdk.trace.sampling import ParentBased, Sampler
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from trinity.telemetry.tracing import KEPT, Attributes, Kind, Place, Span, Value
+from trinity.telemetry.tracing import KEPT, Attributes, Kind, Span, SpanContextRef, Value
 
 Record = Callable[["OpenTelemetrySpan"], None]
 _current: ContextVar["OpenTelemetrySpan | None"] = ContextVar("current", default=None)
@@ -50,11 +50,11 @@ class OpenTelemetrySpan:
     def __init__(
         self,
         name: str,
-        place: Place,
-        parent: Place | None,
+        place: SpanContextRef,
+        parent: SpanContextRef | None,
         kind: Kind,
         attributes: Attributes,
-        links: Sequence[Place],
+        links: Sequence[SpanContextRef],
         begun_ns: int,
         record: Record,
     ) -> None:
@@ -110,11 +110,11 @@ class OpenTelemetryBackend:
         self,
         name: str,
         *,
-        parent: Place | None,
-        own: Place | None,
+        parent: SpanContextRef | None,
+        own: SpanContextRef | None,
         kind: Kind,
         attributes: Attributes,
-        links: Sequence[Place],
+        links: Sequence[SpanContextRef],
         begun_ns: int,
     ) -> OpenTelemetrySpan:
         """Starts a span."""
@@ -126,7 +126,7 @@ class OpenTelemetryBackend:
         else:
             trace_id = random.getrandbits(128) if parent is None else parent.trace_id
             span_id = random.getrandbits(64)
-        place = Place(trace_id or 1, span_id or 1, self._is_sampled(trace_id, parent))
+        place = SpanContextRef(trace_id or 1, span_id or 1, self._is_sampled(trace_id, parent))
         return OpenTelemetrySpan(
             name, place, parent, kind, attributes, links, begun_ns, self._record
         )
@@ -141,12 +141,12 @@ class OpenTelemetryBackend:
         assert isinstance(token, Token)
         _current.reset(token)
 
-    def current(self) -> Place | None:
+    def current(self) -> SpanContextRef | None:
         """Returns the current span, if it is sampled."""
         span = _current.get()
         return span.place if span is not None and span.place.is_sampled else None
 
-    def _is_sampled(self, trace_id: int, parent: Place | None) -> bool:
+    def _is_sampled(self, trace_id: int, parent: SpanContextRef | None) -> bool:
         """Follows the parent's decision if it is known and counts, else the sampler's."""
         if self._follows_parents and parent is not None and parent.is_sampled is not None:
             return parent.is_sampled
@@ -157,7 +157,7 @@ class OpenTelemetryBackend:
         return bool(self._sampler.should_sample(None, trace_id, "").decision.is_sampled())
 
 
-def context_of(place: Place, *, is_remote: bool = False) -> SpanContext:
+def context_of(place: SpanContextRef, *, is_remote: bool = False) -> SpanContext:
     """Converts a place to OpenTelemetry's form."""
     flags = TraceFlags(TraceFlags.SAMPLED if place.is_sampled else TraceFlags.DEFAULT)
     return SpanContext(place.trace_id, place.span_id, is_remote=is_remote, trace_flags=flags)
@@ -174,7 +174,7 @@ SCOPE = InstrumentationScope("trinity")
 UNSET = Status(StatusCode.UNSET)
 
 
-class SpanForm:
+class SpanConverter:
     """Converts the spans of one process."""
 
     def __init__(self, resource: Resource) -> None:
@@ -192,7 +192,7 @@ class SpanForm:
             BoundedAttributes(most, own, immutable=True, max_value_len=longest),
         )
 
-    def links(self, span: OpenTelemetrySpan) -> Sequence[Place]:
+    def links(self, span: OpenTelemetrySpan) -> Sequence[SpanContextRef]:
         """Returns the links within the limit."""
         return span.links[: self._limits.max_links]
 
@@ -219,7 +219,7 @@ class ReadableExporter(SpanExporter):
 
     def __init__(self, exporter: SpanExporter, resource: Resource) -> None:
         self._exporter = exporter
-        self._form = SpanForm(resource)
+        self._form = SpanConverter(resource)
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Exports spans; the processor passes on what it was given."""
@@ -252,13 +252,15 @@ class GrpcSpanExporter(OTLPSpanExporter):
 
     def __init__(self, resource: Resource) -> None:
         super().__init__()
-        self._form = SpanForm(resource)
+        self._form = SpanConverter(resource)
 
     def _translate_data(self, data: Sequence[ReadableSpan]) -> ExportTraceServiceRequest:
         return request_of(cast(Sequence[OpenTelemetrySpan], data), self._form)
 
 
-def request_of(spans: Sequence[OpenTelemetrySpan], form: SpanForm) -> ExportTraceServiceRequest:
+def request_of(
+    spans: Sequence[OpenTelemetrySpan], form: SpanConverter
+) -> ExportTraceServiceRequest:
     """Returns the message that the SDK would make of these spans of one process; at least one."""
     request = encode_spans([form.readable(spans[0])])
     [scope] = request.resource_spans[0].scope_spans
@@ -268,7 +270,7 @@ def request_of(spans: Sequence[OpenTelemetrySpan], form: SpanForm) -> ExportTrac
     return request
 
 
-def _write(message: pb.Span, span: OpenTelemetrySpan, form: SpanForm) -> None:
+def _write(message: pb.Span, span: OpenTelemetrySpan, form: SpanConverter) -> None:
     message.name = span.name
     message.trace_id, message.span_id = _ids(span.place)
     message.kind = PROTO_KINDS[span.kind]
@@ -291,7 +293,7 @@ def _write(message: pb.Span, span: OpenTelemetrySpan, form: SpanForm) -> None:
         message.status.message = span.failure
 
 
-def _ids(place: Place) -> tuple[bytes, bytes]:
+def _ids(place: SpanContextRef) -> tuple[bytes, bytes]:
     return place.trace_id.to_bytes(16, "big"), place.span_id.to_bytes(8, "big")
 
 

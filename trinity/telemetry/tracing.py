@@ -22,7 +22,7 @@ KEPT = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SpanContextRef:
     """The context of a span, as other processes refer to it."""
 
     trace_id: int
@@ -46,12 +46,12 @@ class Place:
         return f"00-{self.trace_hex}-{self.span_hex}-{int(bool(self.is_sampled)):02x}"
 
 
-def of_task(assignment_id: str) -> Place:
+def of_task(assignment_id: str) -> SpanContextRef:
     """Returns the span that begins the trace of a task."""
     return _derived(f"task/{assignment_id}")
 
 
-def in_task(assignment_id: str, traceparent: str) -> Place:
+def in_task(assignment_id: str, traceparent: str) -> SpanContextRef:
     """Returns the place in a header if it is in the task's trace, else the trace's first.
 
     A header that came with a message is untrusted.
@@ -61,12 +61,12 @@ def in_task(assignment_id: str, traceparent: str) -> Place:
     return named if named is not None and named.trace_id == task.trace_id else task
 
 
-def of_step(experiment_id: str, stage: str, incarnation: int, step: int) -> Place:
+def of_step(experiment_id: str, stage: str, incarnation: int, step: int) -> SpanContextRef:
     """Returns the span of a train step, and of the weights version with its number."""
     return _derived(f"step/{experiment_id}/{stage}/{incarnation}/{step}")
 
 
-def parse(traceparent: str) -> Place | None:
+def parse(traceparent: str) -> SpanContextRef | None:
     """Returns the place that a header names, or None."""
     found = _TRACEPARENT.fullmatch(traceparent)
     if found is None or found[0].startswith("ff"):
@@ -74,13 +74,13 @@ def parse(traceparent: str) -> Place | None:
     trace_id, span_id = int(found[1], 16), int(found[2], 16)
     if not trace_id or not span_id:
         return None
-    return Place(trace_id, span_id, bool(int(found[3], 16) & _SAMPLED))
+    return SpanContextRef(trace_id, span_id, bool(int(found[3], 16) & _SAMPLED))
 
 
 @lru_cache(maxsize=KEPT)
-def _derived(name: str) -> Place:
+def _derived(name: str) -> SpanContextRef:
     digest = hashlib.blake2b(name.encode(), digest_size=24, person=b"trinity-trace").digest()
-    return Place(int.from_bytes(digest[:16]) or 1, int.from_bytes(digest[16:]) or 1)
+    return SpanContextRef(int.from_bytes(digest[:16]) or 1, int.from_bytes(digest[16:]) or 1)
 
 
 Value = str | int | float | bool
@@ -92,7 +92,7 @@ class Span(Protocol):
     """An active interval."""
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> SpanContextRef | None:
         """The span's context; None while tracing is off."""
         ...
 
@@ -121,11 +121,11 @@ class Backend(Protocol):
         self,
         name: str,
         *,
-        parent: Place | None,
-        own: Place | None,
+        parent: SpanContextRef | None,
+        own: SpanContextRef | None,
         kind: Kind,
         attributes: Attributes,
-        links: Sequence[Place],
+        links: Sequence[SpanContextRef],
         begun_ns: int,
     ) -> Span: ...
 
@@ -133,7 +133,7 @@ class Backend(Protocol):
 
     def leave(self, token: object) -> None: ...
 
-    def current(self) -> Place | None: ...
+    def current(self) -> SpanContextRef | None: ...
 
 
 __all__ = ["Attributes", "Kind", "Span", "Value"]
@@ -183,11 +183,11 @@ def is_on() -> bool:
 def begin(
     name: str,
     *,
-    parent: Place | None = None,
-    own: Place | None = None,
+    parent: SpanContextRef | None = None,
+    own: SpanContextRef | None = None,
     kind: Kind = "internal",
     attributes: Attributes = NONE,
-    links: Sequence[Place] = (),
+    links: Sequence[SpanContextRef] = (),
     begun_ns: int = 0,
 ) -> Span:
     """Starts a span that the caller ends.
@@ -211,28 +211,28 @@ def begin(
 def span(
     name: str,
     *,
-    parent: Place | None = None,
-    own: Place | None = None,
+    parent: SpanContextRef | None = None,
+    own: SpanContextRef | None = None,
     kind: Kind = "internal",
     attributes: Attributes = NONE,
-    links: Sequence[Place] = (),
-) -> "_NoSpan | _Entered":
+    links: Sequence[SpanContextRef] = (),
+) -> "_NoSpan | _SpanBlock":
     """Opens a span around a block, in which it is the current one; an exception fails it."""
     if _backend is None:
         return NO_SPAN
     begun = begin(name, parent=parent, own=own, kind=kind, attributes=attributes, links=links)
-    return _Entered(_backend, begun)
+    return _SpanBlock(_backend, begun)
 
 
 def record(
     name: str,
     begun_ns: int,
     *,
-    parent: Place | None = None,
-    own: Place | None = None,
+    parent: SpanContextRef | None = None,
+    own: SpanContextRef | None = None,
     kind: Kind = "internal",
     attributes: Attributes = NONE,
-    links: Sequence[Place] = (),
+    links: Sequence[SpanContextRef] = (),
 ) -> str:
     """Records a span that ends now; returns its traceparent."""
     if _backend is None:
@@ -269,7 +269,7 @@ def enter(span: Span) -> None:
         _backend.enter(span)
 
 
-def current() -> Place | None:
+def current() -> SpanContextRef | None:
     """Returns the current span, if it is sampled."""
     return None if _backend is None else _backend.current()
 
@@ -285,7 +285,7 @@ def now_ns() -> int:
     return time.time_ns()
 
 
-class _Entered:
+class _SpanBlock:
     """The block of a span."""
 
     __slots__ = ("_backend", "_span", "_token")

@@ -9,7 +9,7 @@ from trinity.config.schema.base import NoEffect, mark_of
 from trinity.config.schema.experiment import Config
 from trinity.errors import UserError
 from trinity.verl.names import row_of
-from trinity.verl.row import TRAINER_CONFIG, Fate, Row
+from trinity.verl.row import TRAINER_CONFIG, KeyConversion, Row
 from trinity.verl.rules.algorithm import convert_algorithm
 from trinity.verl.rules.batches import (
     convert_batches,
@@ -28,7 +28,7 @@ from trinity.verl.rules.supervised import convert_supervised
 from trinity.verl.settings import Setting, VerlSettings
 from trinity.verl.shell.variables import UNKNOWN
 from trinity.verl.values import JsonValue
-from trinity.verl.work import Choices, Work
+from trinity.verl.work import Conversion, ConversionOptions
 
 SAME_RESULT = ("trainer.use_dynamic_bsz", "trainer.balance_batch")
 """Keys that change only memory and time."""
@@ -46,7 +46,7 @@ def happens_instead(ours: str, value: JsonValue) -> str | None:
     return mark.reason if isinstance(mark, NoEffect) and field.default != value else None
 
 
-Rules = tuple[Callable[[Work], None], ...]
+Rules = tuple[Callable[[Conversion], None], ...]
 RULES: Rules = (
     convert_running,
     convert_back_end,
@@ -84,14 +84,14 @@ class Converted:
         return f"{self.body}\n{comments}" if comments else self.body
 
 
-def convert(settings: VerlSettings, choices: Choices | None = None) -> Converted:
+def convert(settings: VerlSettings, choices: ConversionOptions | None = None) -> Converted:
     """Converts all settings; each one ends in the YAML or in the report.
 
     Raises: UserError if a value that the arithmetic needs is not a number.
     """
     if any(name in settings.module for name in NOT_TRAINING):
         raise UserError(f"{settings.module} trains nothing: give the script or file that trains")
-    work = Work(settings=settings, choices=choices or Choices())
+    work = Conversion(settings=settings, choices=choices or ConversionOptions())
     for rule in SUPERVISED_RULES if settings.is_supervised else RULES:
         rule(work)
     for setting in list(settings.left()):
@@ -104,7 +104,7 @@ def convert(settings: VerlSettings, choices: Choices | None = None) -> Converted
     return Converted(body, tuple(report), work.draft.values())
 
 
-def _ask_for_unknown(work: Work) -> None:
+def _ask_for_unknown(work: Conversion) -> None:
     """Advises the user to write values that are empty or known only by running the script."""
     leaves = list(work.draft.leaves())
     empty = [f"`{key}`" for key, value in leaves if value == ""]
@@ -128,7 +128,7 @@ def _unmentioned(settings: VerlSettings, text: str) -> list[str]:
     return ["Read together with others:", *lines] if lines else []
 
 
-def _end(work: Work, setting: Setting) -> None:
+def _end(work: Conversion, setting: Setting) -> None:
     """Writes or reports a setting that no rule has taken."""
     row = row_of(setting.key, supervised=work.settings.is_supervised)
     if setting.value == UNKNOWN:
@@ -143,20 +143,20 @@ def _end(work: Work, setting: Setting) -> None:
         _end_by_row(work, setting, row)
 
 
-def _end_by_row(work: Work, setting: Setting, row: Row) -> None:
+def _end_by_row(work: Conversion, setting: Setting, row: Row) -> None:
     match row.fate:
-        case Fate.MOVED:
+        case KeyConversion.MOVED:
             value = row.convert(setting.value) if row.convert else setting.value
             _move(work, setting, _ours(row, setting.key), value)
-        case Fate.PASSED:
+        case KeyConversion.PASSED:
             work.put(f"{TRAINER_CONFIG}.{setting.key}", setting.value, setting, row.note)
-        case Fate.NEEDLESS:
+        case KeyConversion.NEEDLESS:
             work.report.needless.append((setting, row.note))
-        case Fate.MISSING | Fate.COMBINED:
+        case KeyConversion.MISSING | KeyConversion.COMBINED:
             work.report.missing.append((setting, row.note))
 
 
-def _move(work: Work, setting: Setting, ours: str, value: JsonValue) -> None:
+def _move(work: Conversion, setting: Setting, ours: str, value: JsonValue) -> None:
     """Writes a line, unless another key of veRL's has written it."""
     there = work.draft.get(ours)
     if (reason := happens_instead(ours, value)) is not None:

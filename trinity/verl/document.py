@@ -6,7 +6,7 @@ python -m trinity.verl.document docs/align-with-verl.md [--check]
 from collections.abc import Iterator, Mapping
 
 from trinity.doc_tables import fill_tables, write_page
-from trinity.verl.row import Fate, Row
+from trinity.verl.row import KeyConversion, Row
 from trinity.verl.table import actor, algorithm, critic, data, rollout, supervised, trainer
 
 TABLES: Mapping[str, tuple[Row, ...]] = {
@@ -40,7 +40,7 @@ def verl_table(name: str = "") -> str:
 
 def _sorted(rows: tuple[Row, ...]) -> Iterator[Row]:
     """Sorts rows with a counterpart first."""
-    order = list(Fate)
+    order = list(KeyConversion)
     yield from sorted(rows, key=lambda row: order.index(row.fate))
 
 
@@ -50,11 +50,11 @@ def _line(row: Row) -> str:
 
 def _ours(row: Row) -> str:
     match row.fate:
-        case Fate.NEEDLESS:
+        case KeyConversion.NEEDLESS:
             return "nothing to do"
-        case Fate.MISSING:
+        case KeyConversion.MISSING:
             return "none"
-        case Fate.PASSED:
+        case KeyConversion.PASSED:
             return "`trainer.trainer_config`, same key"
     names = [name.strip() for name in row.ours.split(",") if name.strip()]
     return ", ".join(f"`{name}`" for name in names) or "none"

@@ -144,7 +144,7 @@ def _scalar(value: JsonValue) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ReportEntry:
     """Settings that share one answer."""
 
     settings: tuple[Setting, ...]
@@ -152,7 +152,7 @@ class Entry:
 
 
 @dataclass(slots=True)
-class Report:
+class ConversionReport:
     """Collects every setting that did not become a line of its own."""
 
     missing: list[tuple[Setting, str]] = field(default_factory=list)
@@ -179,14 +179,14 @@ def _titled(title: str, lines: list[str]) -> list[str]:
     return [f"{title}:", *(f"  {line}" for line in lines)] if lines else []
 
 
-def _grouped(found: list[tuple[Setting, str]]) -> list[Entry]:
+def _grouped(found: list[tuple[Setting, str]]) -> list[ReportEntry]:
     groups: dict[str, list[Setting]] = {}
     for setting, answer in found:
         groups.setdefault(answer, []).append(setting)
-    return [Entry(tuple(settings), answer) for answer, settings in groups.items()]
+    return [ReportEntry(tuple(settings), answer) for answer, settings in groups.items()]
 
 
-def _entry_lines(entry: Entry) -> list[str]:
+def _entry_lines(entry: ReportEntry) -> list[str]:
     shown = [f"{setting.key}={_shown(setting)} ({setting.where})" for setting in entry.settings]
     if len(shown) == 1:
         return [f"- {shown[0]}: {entry.answer}"]

@@ -12,7 +12,7 @@ Convert = Callable[[JsonValue], JsonValue]
 TRAINER_CONFIG = "trainer.trainer_config"
 
 
-class Fate(StrEnum):
+class KeyConversion(StrEnum):
     """The treatment of a key."""
 
     MOVED = "moved"
@@ -32,7 +32,7 @@ class Row:
     """A key of veRL's; one that ends with `*` stands for all keys with that prefix."""
 
     verl: str
-    fate: Fate
+    fate: KeyConversion
     ours: str = ""
     """Our key; several with commas."""
     note: str = ""
@@ -44,9 +44,9 @@ class Row:
     @property
     def has_way_back(self) -> bool:
         """True if veRL's value can be computed from ours."""
-        if self.fate is Fate.PASSED:
+        if self.fate is KeyConversion.PASSED:
             return not self.verl.endswith("*")
-        return self.fate is Fate.MOVED and (self.convert is None) == (self.back is None)
+        return self.fate is KeyConversion.MOVED and (self.convert is None) == (self.back is None)
 
 
 def moved(
@@ -58,22 +58,24 @@ def moved(
     back: Convert | None = None,
 ) -> Row:
     """Row of a key whose value goes to `ours`."""
-    return Row(verl=verl, fate=Fate.MOVED, ours=ours, note=note, convert=convert, back=back)
+    return Row(
+        verl=verl, fate=KeyConversion.MOVED, ours=ours, note=note, convert=convert, back=back
+    )
 
 
 def combined(verl: str, ours: str, note: str) -> Row:
     """Row of a key that a rule reads."""
-    return Row(verl=verl, fate=Fate.COMBINED, ours=ours, note=note)
+    return Row(verl=verl, fate=KeyConversion.COMBINED, ours=ours, note=note)
 
 
 def needless(note: str, *keys: str) -> tuple[Row, ...]:
     """Rows of keys that need nothing."""
-    return tuple(Row(verl=key, fate=Fate.NEEDLESS, note=note) for key in keys)
+    return tuple(Row(verl=key, fate=KeyConversion.NEEDLESS, note=note) for key in keys)
 
 
 def missing(note: str, *keys: str) -> tuple[Row, ...]:
     """Rows of keys without counterpart."""
-    return tuple(Row(verl=key, fate=Fate.MISSING, note=note) for key in keys)
+    return tuple(Row(verl=key, fate=KeyConversion.MISSING, note=note) for key in keys)
 
 
 NOT_GIVEN = "not passed on to the back end, which keeps its own way"
@@ -111,5 +113,7 @@ def _row(key: str) -> Row:
             return moved(key, ours.removeprefix("/"))
         case NoEffect(reason=why):
             note = f"no effect: {why}"
-            return Row(verl=key, fate=Fate.PASSED, ours=f"{TRAINER_CONFIG}.{key}", note=note)
+            return Row(
+                verl=key, fate=KeyConversion.PASSED, ours=f"{TRAINER_CONFIG}.{key}", note=note
+            )
     return missing(NOT_GIVEN, key)[0]

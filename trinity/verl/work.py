@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 
 from trinity.errors import UserError
-from trinity.verl.draft import Draft, Report
+from trinity.verl.draft import ConversionReport, Draft
 from trinity.verl.settings import Setting, VerlSettings
 from trinity.verl.values import JsonValue
 
@@ -12,7 +12,7 @@ _VARIABLE = re.compile(r"\$\{oc\.env:(\w+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choices:
+class ConversionOptions:
     """Choices that veRL leaves open, as its rollout and its training alternate on all GPUs."""
 
     engine_num: int | None = None
@@ -22,13 +22,13 @@ class Choices:
 
 
 @dataclass(slots=True, kw_only=True)
-class Work:
+class Conversion:
     """State of one conversion."""
 
     settings: VerlSettings
-    choices: Choices = Choices()
+    choices: ConversionOptions = ConversionOptions()
     draft: Draft = field(default_factory=Draft)
-    report: Report = field(default_factory=Report)
+    report: ConversionReport = field(default_factory=ConversionReport)
 
     @property
     def has_critic(self) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from trinity.telemetry import metrics, names, tracing
-from trinity.telemetry.tracing import Place
+from trinity.telemetry.tracing import SpanContextRef
 from trinity.types import SamplingParams
 from trinity.workflows.generation import Generation
 
@@ -19,7 +19,7 @@ def _ignore(_: Generation) -> None:
 
 @contextmanager
 def generating(
-    parent: Place | None, num_prompt_tokens: int, sampling: SamplingParams
+    parent: SpanContextRef | None, num_prompt_tokens: int, sampling: SamplingParams
 ) -> Iterator[Callable[[Generation], None]]:
     """Traces a call; the block passes the outcome to the yielded function.
 

@@ -33,7 +33,7 @@ class Take:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class BatchWait:
     """The batch cannot be composed yet: ask again after a change."""
 
     reason: str
@@ -68,7 +68,7 @@ class VersionWanted:
     reason: str
 
 
-Decision = Take | Wait | Refill | End
+Decision = Take | BatchWait | Refill | End
 
 
 MOST_FOR_ONE = 4
@@ -104,7 +104,7 @@ def decide(stage: Stage, step: int, supply: Supply) -> Decision:
 def decide_short(stage: Stage, step: int, supply: Supply) -> Decision:
     """Decides about a batch that is not full."""
     if supply.unfinished or supply.next_step:
-        return Wait(supply.unfinished or supply.next_step)
+        return BatchWait(supply.unfinished or supply.next_step)
     planned = planned_rows(stage, step)
     if supply.num_rows >= planned:
         return Take() if supply.num_rows else End("drained", "every task is used up")

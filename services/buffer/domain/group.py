@@ -9,7 +9,7 @@ from trinity.types import FinishReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class ScoredSample:
     """Fields of a sample that the statistics of its group are computed from."""
 
     experience_id: str
@@ -54,15 +54,15 @@ class Detail:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class SampleGroup:
     """The samples of one task, in order of run and step."""
 
     explore_step: int
     position: int
-    samples: Sequence[Sample]
+    samples: Sequence[ScoredSample]
 
     @property
-    def compared(self) -> list[Sample]:
+    def compared(self) -> list[ScoredSample]:
         """Samples that the advantage function sees."""
         return [sample for sample in self.samples if not sample.why_not_compared]
 
@@ -100,7 +100,7 @@ class Outcome:
     """The operator that raised the error; empty for the advantage function."""
 
     @classmethod
-    def begun(cls, group: Group) -> "Outcome":
+    def begun(cls, group: SampleGroup) -> "Outcome":
         """Returns an outcome with the samples that are not compared already left out."""
         why = [(sample.experience_id, sample.why_not_compared) for sample in group.samples]
         return cls(left_out=[LeftOut(experience_id=id, reason=text) for id, text in why if text])

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from services.buffer.domain.group import Detail, Group, LeftOut, NewRow, Outcome, Sample
+from services.buffer.domain.group import Detail, LeftOut, NewRow, Outcome, SampleGroup, ScoredSample
 from services.buffer.domain.sampling import draw_lots
 from services.buffer.domain.tasks import storable
 from trinity.algorithm.advantage.groups import index_within, ranks_within
@@ -14,7 +14,7 @@ from trinity.algorithm.advantage.needs import NOTHING, Needs
 from trinity.algorithm.advantage.samples import Advantages, FloatVector, IntVector, Samples
 from trinity.config.plan.parts import ResolvedAlgorithm
 from trinity.config.plan.stage_plan import StagePlan
-from trinity.operators.kinds import KINDS, KindName
+from trinity.operators.kinds import USER_FUNCTION_KINDS, UserFunctionKindName
 from trinity.operators.rollouts import Changes, Rollouts
 from trinity.types import JsonValue
 
@@ -25,13 +25,13 @@ class Operator:
 
     name: str
     arguments: Mapping[str, JsonValue]
-    kind: KindName = "advantage"
+    kind: UserFunctionKindName = "advantage"
     needs: Needs = NOTHING
 
     @property
     def is_built_in(self) -> bool:
         """True if it ships with the system; else it is a user's."""
-        return self.name in KINDS[self.kind].registry.builtins
+        return self.name in USER_FUNCTION_KINDS[self.kind].registry.builtins
 
     @property
     def title(self) -> str:
@@ -40,14 +40,14 @@ class Operator:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chain:
+class FunctionChain:
     """Operators in order, each seeing the samples that earlier ones left, then the advantage."""
 
     operators: tuple[Operator, ...]
     advantage: Operator
 
     @classmethod
-    def of(cls, plan: StagePlan) -> "Chain":
+    def of(cls, plan: StagePlan) -> "FunctionChain":
         """Returns the functions of a plan."""
         operators = tuple(
             Operator(kind="operator", name=operator.name, arguments=operator.args)
@@ -175,7 +175,7 @@ def _failures(operator: str, rollouts: Rollouts, changes: Changes) -> dict[int, 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class AdvantageResult:
     """Result lists with one entry per sample, and the groups that the function failed on."""
 
     values: Sequence[float]
@@ -190,7 +190,7 @@ class Answer:
     """Reasons by group number."""
 
     @classmethod
-    def of(cls, samples: Samples, advantages: Advantages) -> "Answer":
+    def of(cls, samples: Samples, advantages: Advantages) -> "AdvantageResult":
         """Checks and converts the arrays.
 
         Raises: ValueError when the arrays do not belong to these samples.
@@ -261,7 +261,7 @@ class Comparison:
     A group without compared samples has a number too, but no entries in the arrays.
     """
 
-    groups: Sequence[Group]
+    groups: Sequence[SampleGroup]
     samples: Rollouts
     """Samples that no operator has left out."""
     ids: Sequence[str]
@@ -270,7 +270,9 @@ class Comparison:
     """Accumulated effect of the operators so far."""
 
     @classmethod
-    def of(cls, groups: Sequence[Group], details: Mapping[str, Detail], seed: int) -> "Comparison":
+    def of(
+        cls, groups: Sequence[SampleGroup], details: Mapping[str, Detail], seed: int
+    ) -> "Comparison":
         """Builds the arrays of the compared samples; `details` are keyed by experience, if read."""
         rows = [
             (number, sample) for number, group in enumerate(groups) for sample in group.compared
@@ -324,7 +326,7 @@ class Comparison:
 
         Raises: ValueError for arrays that do not belong to the samples.
         """
-        answer = Answer.of(self.samples, advantages)
+        answer = AdvantageResult.of(self.samples, advantages)
         outcomes = [Outcome.begun(group) for group in self.groups]
         for number, left_out in self.operated.left_out:
             outcomes[number].left_out.append(left_out)
@@ -340,7 +342,7 @@ class Comparison:
             outcomes[number] = failed
         return [outcome if outcome.error else outcome.counted() for outcome in outcomes]
 
-    def _add(self, outcome: Outcome, answer: Answer, i: int) -> None:
+    def _add(self, outcome: Outcome, answer: AdvantageResult, i: int) -> None:
         if not answer.is_left_out[i]:
             outcome.rows.append(self._row(i, 0, answer.values[i]))
             return
@@ -361,7 +363,7 @@ class Comparison:
         )
 
 
-def _rollouts(samples: Samples, rows: Sequence[Sample], known: Sequence[Detail]) -> Rollouts:
+def _rollouts(samples: Samples, rows: Sequence[ScoredSample], known: Sequence[Detail]) -> Rollouts:
     """Returns the same samples with the other known fields."""
     keys = next((detail.numbers.keys() for detail in known if detail.numbers), ())
     contents = [detail.content for detail in known if detail.content is not None]

@@ -17,7 +17,7 @@ HALF_A_LOT = 2.0**-54
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
+class ReplayCandidate:
     """A sample that may enter a batch, for the first time or again."""
 
     experience_id: str
@@ -40,29 +40,29 @@ class Waiting:
 class Choice:
     """The decision on all waiting samples."""
 
-    taken: Sequence[Waiting]
+    taken: Sequence[ReplayCandidate]
     """The batch's rows, in order."""
-    retired: Sequence[Waiting] = ()
+    retired: Sequence[ReplayCandidate] = ()
     """Previously trained samples that are not used again."""
-    dropped: Sequence[Waiting] = ()
+    dropped: Sequence[ReplayCandidate] = ()
     """Never trained samples for which there is no room."""
-    refused: Sequence[Waiting] = ()
+    refused: Sequence[ReplayCandidate] = ()
     """Never trained samples that the priority function gave no priority."""
     num_kept: int = 0
     """Number of samples that stay, including taken ones if they may be used again."""
 
     @property
-    def unused(self) -> list[Waiting]:
+    def unused(self) -> list[ReplayCandidate]:
         """Taken samples that were in no batch yet."""
         return [row for row in self.taken if row.is_unused]
 
     @property
-    def replayed(self) -> list[Waiting]:
+    def replayed(self) -> list[ReplayCandidate]:
         """Taken samples that were in a batch before."""
         return [row for row in self.taken if not row.is_unused]
 
 
-def candidates_of(waiting: Sequence[Waiting], seed: int) -> list[Candidate]:
+def candidates_of(waiting: Sequence[ReplayCandidate], seed: int) -> list[Candidate]:
     """Returns the candidates that the priority function sees."""
     normals = _normals(waiting, seed)
     return [
@@ -78,7 +78,7 @@ def candidates_of(waiting: Sequence[Waiting], seed: int) -> list[Candidate]:
 
 
 def choose(
-    waiting: Sequence[Waiting],
+    waiting: Sequence[ReplayCandidate],
     priorities: Sequence[float | None],
     replay: ResolvedReplay,
     *,
@@ -113,12 +113,14 @@ def choose(
     )
 
 
-def has_rested(row: Waiting, replay: ResolvedReplay, step: int) -> bool:
+def has_rested(row: ReplayCandidate, replay: ResolvedReplay, step: int) -> bool:
     """Returns whether a previously trained sample may be trained again in `step`."""
     return replay.cooldown_steps is not None and row.last_step + replay.cooldown_steps <= step
 
 
-def _best_first(waiting: Sequence[Waiting], priorities: Sequence[float | None]) -> list[Waiting]:
+def _best_first(
+    waiting: Sequence[ReplayCandidate], priorities: Sequence[float | None]
+) -> list[ReplayCandidate]:
     ranked = [
         (-priority, row.place, row)
         for row, priority in zip(waiting, priorities, strict=True)
@@ -127,11 +129,11 @@ def _best_first(waiting: Sequence[Waiting], priorities: Sequence[float | None]) 
     return [row for *_, row in sorted(ranked, key=lambda ranks: ranks[:2])]
 
 
-def _ids(waiting: Sequence[Waiting]) -> list[str]:
+def _ids(waiting: Sequence[ReplayCandidate]) -> list[str]:
     return [row.experience_id for row in waiting]
 
 
-def _normals(waiting: Sequence[Waiting], seed: int) -> list[float]:
+def _normals(waiting: Sequence[ReplayCandidate], seed: int) -> list[float]:
     """Returns normal draws hashed from the group's place and uses: groups stay together."""
     if not waiting:
         return []

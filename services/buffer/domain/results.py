@@ -8,7 +8,7 @@ from services.buffer.domain.stage import (
     AssignmentKind,
     AssignmentState,
     AttemptState,
-    Fate,
+    CommitStatus,
     RunState,
 )
 from trinity.types import StageKey
@@ -101,19 +101,19 @@ class AssignmentView:
 
 
 FATES = {
-    AttemptState.WON: Fate.COMMITTED,
-    AttemptState.FAILED: Fate.COMMITTED,
-    AttemptState.SUPERSEDED: Fate.SUPERSEDED,
-    AttemptState.LATE: Fate.LATE,
+    AttemptState.WON: CommitStatus.COMMITTED,
+    AttemptState.FAILED: CommitStatus.COMMITTED,
+    AttemptState.SUPERSEDED: CommitStatus.SUPERSEDED,
+    AttemptState.LATE: CommitStatus.LATE,
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class CommitDecision:
     """The decision on a result."""
 
     result: Result
-    fate: Fate
+    fate: CommitStatus
     state: AttemptState | None = None
     """State of the attempt to store; None if nothing is stored."""
     reason: str = ""
@@ -142,7 +142,7 @@ class Judge:
         self._by_place = {attempt.place: attempt for attempt in self.known}
         self._by_sequence = {(known.producer, known.sequence): known for known in self.known}
 
-    def judge(self, result: Result) -> Verdict:
+    def judge(self, result: Result) -> CommitDecision:
         """Decides on a result; the decision counts for the results that follow."""
         before = self._by_place.get(result.place) or self._by_sequence.get(
             (result.producer, result.sequence)
@@ -150,7 +150,7 @@ class Judge:
         if before is not None:
             return _compare(result, before)
         if contradiction := self._contradiction(result):
-            return Verdict(result=result, fate=Fate.REJECTED, reason=contradiction)
+            return CommitDecision(result=result, fate=CommitStatus.REJECTED, reason=contradiction)
         state = self._decide(result)
         known = KnownAttempt(
             place=result.place,
@@ -162,7 +162,7 @@ class Judge:
         self.stored.append(known)
         self._by_place[known.place] = known
         self._by_sequence[known.producer, known.sequence] = known
-        return Verdict(result=result, fate=FATES[state], state=state)
+        return CommitDecision(result=result, fate=FATES[state], state=state)
 
     def _contradiction(self, result: Result) -> str:
         view = self.assignments.get(result.assignment_id)
@@ -193,11 +193,11 @@ class Judge:
         return AttemptState.FAILED
 
 
-def _compare(result: Result, before: KnownAttempt) -> Verdict:
+def _compare(result: Result, before: KnownAttempt) -> CommitDecision:
     if before.place == result.place and before.content_hash == result.content_hash:
-        return Verdict(result=result, fate=FATES[AttemptState(before.state)])
+        return CommitDecision(result=result, fate=FATES[AttemptState(before.state)])
     reason = "another result was stored under the same attempt or sequence"
-    return Verdict(result=result, fate=Fate.REJECTED, reason=reason)
+    return CommitDecision(result=result, fate=CommitStatus.REJECTED, reason=reason)
 
 
 def _count_failure(run: OpenRun, reason: str, max_attempts: int) -> None:

@@ -108,7 +108,7 @@ class EvaluationState(StrEnum):
     CANCELLED = "cancelled"
 
 
-class Fate(StrEnum):
+class CommitStatus(StrEnum):
     """The commit status that a producer receives for a result."""
 
     COMMITTED = "committed"

@@ -131,7 +131,7 @@ class EvaluationDone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class SampleText:
     """One sample as text."""
 
     prompt: str
@@ -140,33 +140,33 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Samples:
+class SamplesEvent:
     """Samples to show to people."""
 
-    samples: list[Sample]
+    samples: list[SampleText]
     experience_ids: list[str]
     """The experiences that the samples come from; empty for training data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
+class NoticeEvent:
     """A message for people."""
 
     text: str
 
 
-Event = StageOpened | BatchComposed | StepTrained | EvaluationDone | Samples | Notice
+Event = StageOpened | BatchComposed | StepTrained | EvaluationDone | SamplesEvent | NoticeEvent
 KINDS: dict[type[Event], str] = {
     StageOpened: "opened",
     BatchComposed: "batch",
     StepTrained: "step",
     EvaluationDone: "evaluation",
-    Samples: "samples",
-    Notice: "notice",
+    SamplesEvent: "samples",
+    NoticeEvent: "notice",
 }
 
 
-def data_sample(row_json: str, form: FormatConfig) -> Sample:
+def data_sample(row_json: str, form: FormatConfig) -> SampleText:
     """Returns prompt and response of a data row; the last of its messages is the response.
 
     A row of another format is shown as it is: the trainer reports what is wrong with it.
@@ -175,7 +175,7 @@ def data_sample(row_json: str, form: FormatConfig) -> Sample:
         prompt, response = _parts(json.loads(row_json), form)
     except (ValueError, RecursionError):  # RecursionError: nested too deeply
         prompt, response = storable(row_json), ""
-    return Sample(prompt=prompt, response=response, reward=None)
+    return SampleText(prompt=prompt, response=response, reward=None)
 
 
 def _parts(row: JsonObject, form: FormatConfig) -> tuple[str, str]:

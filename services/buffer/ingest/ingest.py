@@ -13,24 +13,24 @@ from nats.js import JetStreamContext
 from nats.js.errors import Error as JetStreamError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.results import Result, Verdict
-from services.buffer.domain.stage import Fate
+from services.buffer.domain.results import CommitDecision, Result
+from services.buffer.domain.stage import CommitStatus
 from services.buffer.domain.tasks import storable
 from services.buffer.ingest.stream import ACK_SECONDS, RunStream, subject_of_message
 from services.buffer.ingest.wire import (
     MAX_REASON_LENGTH,
-    Parcel,
+    DecodedBatch,
     Unparsable,
     is_reference,
     open_parcel,
     subject_of,
 )
-from services.buffer.operations.results import Settler, WantsStageAlone
-from services.buffer.store.database import Database
+from services.buffer.operations.results import ResultWriter, WantsStageAlone
+from services.buffer.store.database import BufferDatabase
 from services.buffer.store.reports import (
     MAX_BODY_BYTES,
+    CommitReport,
     DeadLetter,
-    Report,
     insert_dead_letters,
     insert_reports,
     take_blob,
@@ -38,14 +38,14 @@ from services.buffer.store.reports import (
 from services.buffer.store.stages import UnreadablePlan
 from services.buffer.telemetry import stored
 from trinity.errors import Unavailable
-from trinity.runtime.logs import LimitedLog
+from trinity.runtime.logs import RateLimitedLog
 from trinity.runtime.nats import heeding_cancellation
-from trinity.runtime.presence import Waits
+from trinity.runtime.presence import WaitRegistry
 from trinity.telemetry import tracing
 from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)
-limited_log = LimitedLog(logger)
+limited_log = RateLimitedLog(logger)
 
 
 AGAIN_SECONDS = 3.0
@@ -58,7 +58,7 @@ OVER_SECONDS = 4 * AGAIN_SECONDS
 class HeldBack:
     """Shows a wait for each such stage as long as its results are redelivered."""
 
-    waits: Waits
+    waits: WaitRegistry
     _seen: dict[StageKey, float] = field(default_factory=dict)
 
     def note(self, error: UnreadablePlan) -> None:
@@ -86,30 +86,32 @@ def _name(key: StageKey) -> str:
     return f"results/{key.tenant}/{key.experiment_id}/{key.stage}"
 
 
-def rejections(parcel: Parcel, reason: str) -> list[Report]:
+def rejections(parcel: DecodedBatch, reason: str) -> list[CommitReport]:
     """Returns reports that none of the results in this message are stored."""
     senders = [(result.producer, result.sequence) for result in parcel.results]
     senders += [(refused.producer, refused.sequence) for refused in parcel.refused]
     return [
-        Report(producer=producer, sequence=sequence, fate=Fate.REJECTED, reason=reason)
+        CommitReport(
+            producer=producer, sequence=sequence, fate=CommitStatus.REJECTED, reason=reason
+        )
         for producer, sequence in senders
     ]
 
 
-def reports_of_refused(parcel: Parcel) -> list[Report]:
+def reports_of_refused(parcel: DecodedBatch) -> list[CommitReport]:
     """Returns reports for results that could not be decoded."""
     return [
-        Report(
+        CommitReport(
             producer=refused.producer,
             sequence=refused.sequence,
-            fate=Fate.REJECTED,
+            fate=CommitStatus.REJECTED,
             reason=refused.reason,
         )
         for refused in parcel.refused
     ]
 
 
-def letters_of_refused(subject: str, parcel: Parcel) -> list[DeadLetter]:
+def letters_of_refused(subject: str, parcel: DecodedBatch) -> list[DeadLetter]:
     """Returns dead letters for results that could not be decoded."""
     return [
         DeadLetter(
@@ -123,9 +125,9 @@ def letters_of_refused(subject: str, parcel: Parcel) -> list[DeadLetter]:
     ]
 
 
-def report_of(verdict: Verdict) -> Report:
+def report_of(verdict: CommitDecision) -> CommitReport:
     """Returns the report for a judged result."""
-    return Report(
+    return CommitReport(
         producer=verdict.result.producer,
         sequence=verdict.result.sequence,
         fate=verdict.fate,
@@ -133,7 +135,7 @@ def report_of(verdict: Verdict) -> Report:
     )
 
 
-def letter_of(verdict: Verdict) -> DeadLetter:
+def letter_of(verdict: CommitDecision) -> DeadLetter:
     """Returns a dead letter for a rejected result, with the wire bytes of its samples."""
     result = verdict.result
     return DeadLetter(
@@ -163,7 +165,7 @@ class Opened:
     evidence: bytes
     """For a dead letter: the message, or the beginning of the blob's content, since the whole blob
     would stay in memory while the results are stored."""
-    parcel: Parcel | None
+    parcel: DecodedBatch | None
     """None if it was stored before, or cannot be read."""
     flaw: str = ""
     """The reason why it cannot be read."""
@@ -173,12 +175,12 @@ class Opened:
 class Ingest:
     """Drains the stream into the database; `bound` is set while it is subscribed."""
 
-    database: Database
+    database: BufferDatabase
     stream: RunStream
-    settler: Settler
+    settler: ResultWriter
     fetch_messages: int
     bound: asyncio.Event
-    waits: Waits
+    waits: WaitRegistry
     held_back: HeldBack
 
     async def run(self) -> None:
@@ -301,15 +303,15 @@ class Ingest:
             reports = rejections(opened.parcel, reason) if opened.parcel else []
             await insert_reports(connection, reports)
 
-    async def _settle(self, opened: Sequence[Opened], *, is_alone: bool) -> list[Verdict]:
+    async def _settle(self, opened: Sequence[Opened], *, is_alone: bool) -> list[CommitDecision]:
         async with self.database.transaction() as connection:
             return await self._settle_in(connection, opened, is_alone=is_alone)
 
     async def _settle_in(
         self, connection: AsyncConnection, opened: Sequence[Opened], *, is_alone: bool
-    ) -> list[Verdict]:
+    ) -> list[CommitDecision]:
         results: list[Result] = []
-        reports: list[Report] = []
+        reports: list[CommitReport] = []
         letters: list[DeadLetter] = []
         for message in opened:
             content = await _with_content(connection, message)
@@ -323,7 +325,9 @@ class Ingest:
                 letters += letters_of_refused(content.subject, content.parcel)
         settled = self.settler.settled(connection, results, is_alone=is_alone)
         async with settled as verdicts:
-            letters += [letter_of(verdict) for verdict in verdicts if verdict.fate is Fate.REJECTED]
+            letters += [
+                letter_of(verdict) for verdict in verdicts if verdict.fate is CommitStatus.REJECTED
+            ]
             await insert_dead_letters(connection, letters)
             await insert_reports(
                 connection, [*reports, *(report_of(verdict) for verdict in verdicts)]
@@ -402,7 +406,7 @@ async def _take_content(connection: AsyncConnection, subject: str, sha256: bytes
     return content
 
 
-def _open_content(subject: str, content: bytes) -> Parcel:
+def _open_content(subject: str, content: bytes) -> DecodedBatch:
     parcel = open_parcel(subject, content)
     if parcel.blob_sha256:
         raise Unparsable("it refers to a blob that refers to a blob")

@@ -24,7 +24,7 @@ from nats.js.errors import Error as JetStreamError
 from nats.protocol.parser import AWAITING_CONTROL_LINE, CRLF_SIZE, Parser
 
 from trinity.errors import Unavailable, UserError
-from trinity.runtime.nats import PACE, PromptClient
+from trinity.runtime.nats import PACE, FastReconnectClient
 from trinity.security.broker import client_options
 from trinity.subjects import RUNS_CONSUMER, RUNS_PREFIX, RUNS_STREAM
 from trinity.telemetry import tracing
@@ -214,7 +214,7 @@ NOT_IN_SUBJECTS = dict.fromkeys([0x0B, 0x0C], UNREADABLE)
 """The broker accepts these characters in a subject; the library takes them for its end."""
 
 
-class ResultsClient(PromptClient):
+class ResultsClient(FastReconnectClient):
     """Reads any message that the broker delivers.
 
     The library closes its connection on a subject that it cannot decode or split and on headers

@@ -10,7 +10,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from services.buffer.domain.results import ExperienceRecord, Result
-from services.buffer.domain.tasks import Sample, storable
+from services.buffer.domain.tasks import SampleText, storable
 from trinity.api.v1 import experience_pb2 as pb
 from trinity.codec import finish_reason_of
 from trinity.codec_checks import check_experience_message
@@ -113,7 +113,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parcel:
+class DecodedBatch:
     """A decoded message."""
 
     results: tuple[Result, ...]
@@ -133,7 +133,7 @@ def check_parts(body: bytes) -> None:
         )
 
 
-def open_parcel(subject: str, body: bytes) -> Parcel:
+def open_parcel(subject: str, body: bytes) -> DecodedBatch:
     """Decodes a message; an invalid result does not affect the others.
 
     Raises: Unparsable when none of it can be attributed to a producer.
@@ -161,7 +161,9 @@ def open_parcel(subject: str, body: bytes) -> Parcel:
                     body=result.SerializeToString(),
                 )
             )
-    return Parcel(results=tuple(results), refused=tuple(refused), blob_sha256=message.blob_sha256)
+    return DecodedBatch(
+        results=tuple(results), refused=tuple(refused), blob_sha256=message.blob_sha256
+    )
 
 
 def _check_form(message: pb.RunResultBatch) -> None:
@@ -302,11 +304,11 @@ def _hash(body: bytes) -> bytes:
     return hashlib.sha256(body).digest()
 
 
-def decode_sample(body: bytes) -> Sample:
+def decode_sample(body: bytes) -> SampleText:
     """Returns a stored experience as text."""
     message = pb.Experience.FromString(body)
     sequence = message.sequence if message.HasField("sequence") else message.pair.chosen
-    return Sample(
+    return SampleText(
         prompt=storable(sequence.prompt_text),
         response=storable(sequence.response_text),
         reward=message.reward if message.HasField("reward") else None,

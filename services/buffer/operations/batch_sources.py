@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.replay import Choice, Waiting, candidates_of, choose
+from services.buffer.domain.replay import Choice, ReplayCandidate, candidates_of, choose
 from services.buffer.domain.stage import ExperienceState, Stage, due_explore_step, planned_rows
-from services.buffer.domain.tasks import BatchComposed, Notice, Samples
+from services.buffer.domain.tasks import BatchComposed, NoticeEvent, SamplesEvent
 from services.buffer.operations.explore_steps import draw_rows
 from services.buffer.store.batches import (
     BatchHead,
@@ -85,7 +85,7 @@ async def leave_out_stale(
         return stage
     if not stage.num_stale and not await any_metric_above_zero(connection, stage, NUM_STALE):
         text = f"{count} rows are left out: {reason}; all of them are counted in {NUM_STALE}"
-        await log_event(connection, stage.key, Notice(text=text))
+        await log_event(connection, stage.key, NoticeEvent(text=text))
     stage = dataclasses.replace(stage, num_stale=stage.num_stale + count)
     await update_stage(connection, stage.key, num_stale=stage.num_stale)
     # Rows left out free credit for the next explore step.
@@ -129,7 +129,7 @@ USES = "replay/use_count"
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ReplayAttempt:
     """A choice among the samples up to a place."""
 
     stage: Stage
@@ -158,7 +158,7 @@ async def look(
     step: int,
     before: Place | None,
     priorities: Priorities,
-) -> Look:
+) -> ReplayAttempt:
     """Chooses among the candidates for the batch of `step`; changes nothing but stale rows.
 
     Raises: PriorityFailed.
@@ -178,7 +178,9 @@ async def look(
     choice = choose(waiting, computed, settings, step=step, size=size)
     choice = replace(choice, retired=[*choice.retired, *stale])
     num_there = len(choice.taken if stage.is_ordered else choice.unused)
-    return Look(stage, choice, before, is_enough=num_there >= max(planned_rows(stage, step), 1))
+    return ReplayAttempt(
+        stage, choice, before, is_enough=num_there >= max(planned_rows(stage, step), 1)
+    )
 
 
 async def settle_choice(
@@ -198,14 +200,14 @@ async def settle_choice(
 
 
 async def _leave_out(
-    connection: AsyncConnection, stage: Stage, rows: Sequence[Waiting], reason: str
+    connection: AsyncConnection, stage: Stage, rows: Sequence[ReplayCandidate], reason: str
 ) -> None:
     if not rows:
         return
     await set_states(connection, stage.key, _ids(rows), ExperienceState.FILTERED, reason)
     if not await any_metric_above_zero(connection, stage, NUM_DROPPED):
         text = f"{len(rows)} rows are left out: {reason}; all of them are counted in {NUM_DROPPED}"
-        await log_event(connection, stage.key, Notice(text=text))
+        await log_event(connection, stage.key, NoticeEvent(text=text))
     # Rows left out free credit for the next explore step.
     await notify(connection, work_topic(stage.key))
 
@@ -234,7 +236,7 @@ def _replay(stage: Stage) -> ResolvedReplay:
     return stage.plan.replay
 
 
-def _ids(rows: Sequence[Waiting]) -> list[str]:
+def _ids(rows: Sequence[ReplayCandidate]) -> list[str]:
     return [row.experience_id for row in rows]
 
 
@@ -245,7 +247,7 @@ async def record_batch(
     items: Sequence[BatchItem],
     *,
     taken: Sequence[str] = (),
-    samples: Samples | None = None,
+    samples: SamplesEvent | None = None,
 ) -> None:
     """Stores a batch with its rows, logs it, notifies waiters, and commits.
 

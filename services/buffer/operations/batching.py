@@ -10,13 +10,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from services.buffer import telemetry
 from services.buffer.domain.admission import can_open_after
 from services.buffer.domain.batches import (
+    BatchWait,
     Decision,
     End,
     Refill,
     Supply,
     Take,
     VersionWanted,
-    Wait,
     batch_figures,
     batch_metrics,
     decide,
@@ -25,9 +25,9 @@ from services.buffer.domain.batches import (
     tasks_to_draw,
 )
 from services.buffer.domain.stage import AssignmentKind, Stage, StageState, planned_rows
-from services.buffer.domain.tasks import Sample, Samples, data_sample
+from services.buffer.domain.tasks import SamplesEvent, SampleText, data_sample
 from services.buffer.operations.batch_sources import (
-    Look,
+    ReplayAttempt,
     bounds,
     draw_data,
     expert_rows,
@@ -68,19 +68,19 @@ logger = logging.getLogger(__name__)
 
 async def go_without(
     connection: AsyncConnection, stage: Stage, step: int, decision: Decision, num_rows: int
-) -> Wait | End:
+) -> BatchWait | End:
     """Acts on a decision against composing a batch now."""
     match decision:
         case Refill(num_tasks, refill_round):
             drawn = await _refill(connection, stage, num_tasks, refill_round)
             reason = f"explore step {stage.explore_step}: {drawn} further tasks drawn"
-            return Wait(reason, num_rows, planned_rows(stage, step))
+            return BatchWait(reason, num_rows, planned_rows(stage, step))
         case End("failed", reason):
             reason += await _why_short(connection, stage)
             await end_stage(connection, stage, StageState.FAILED, reason)
             return End("failed", reason)
-        case Wait(reason):
-            return Wait(reason, num_rows, planned_rows(stage, step))
+        case BatchWait(reason):
+            return BatchWait(reason, num_rows, planned_rows(stage, step))
         case End():
             return decision
         case Take():
@@ -149,7 +149,7 @@ async def _refill(
 NUM_SAMPLES = 3
 MAX_TRIES = 3
 """Attempts at a batch whose priority function loses its process each time."""
-SampleDecoder = Callable[[bytes], Sample]
+SampleDecoder = Callable[[bytes], SampleText]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ class Composer:
 
     async def compose(
         self, connection: AsyncConnection, stage: Stage, step: int
-    ) -> BatchHead | Wait | End | VersionWanted:
+    ) -> BatchHead | BatchWait | End | VersionWanted:
         """Composes the batch of `step`, which does not exist yet; `stage` is locked."""
         if not stage.is_open:
             return End("failed", stage.reason)
@@ -193,7 +193,7 @@ class Composer:
 
     async def _compose_rollouts(
         self, connection: AsyncConnection, stage: Stage, step: int
-    ) -> BatchHead | Wait | End:
+    ) -> BatchHead | BatchWait | End:
         begun_ns = tracing.now_ns()
         if stage.plan.oldest_version(step):
             unfinished = await _first_unfinished(connection, stage)
@@ -219,7 +219,7 @@ class Composer:
 
     async def _compose_by_priority(
         self, connection: AsyncConnection, stage: Stage, step: int
-    ) -> BatchHead | Wait | End:
+    ) -> BatchHead | BatchWait | End:
         if step > stage.total_train_steps:
             return End("drained", f"all {stage.total_train_steps} train steps have their batch")
         begun_ns = tracing.now_ns()
@@ -241,12 +241,12 @@ class Composer:
 
     async def _look(
         self, connection: AsyncConnection, stage: Stage, step: int, unfinished: Place | None
-    ) -> Look | None:
+    ) -> ReplayAttempt | None:
         """Returns the first sufficient choice, or the last one; None if nothing can be chosen yet.
 
         Raises: PriorityFailed.
         """
-        seen: Look | None = None
+        seen: ReplayAttempt | None = None
         for before in bounds(stage, step):
             if before is not None and unfinished is not None and unfinished < before:
                 break
@@ -258,7 +258,7 @@ class Composer:
 
     async def _without_priorities(
         self, connection: AsyncConnection, stage: Stage, error: PriorityFailed
-    ) -> Wait | End:
+    ) -> BatchWait | End:
         """Retries after the process died, `MAX_TRIES` tries in all; otherwise fails the stage."""
         assert stage.plan.replay is not None
         name = f"`priority_fn: {stage.plan.replay.priority_fn}`"
@@ -267,14 +267,14 @@ class Composer:
             self.num_deaths[stage.key] += 1
             if self.num_deaths[stage.key] < MAX_TRIES:
                 logger.warning("a batch is composed again", extra={"why": f"{name}: {error}"})
-                return Wait(f"{name} is called again: {error}", look_again_seconds=0.0)
+                return BatchWait(f"{name} is called again: {error}", look_again_seconds=0.0)
             reason = f"{reason}, {MAX_TRIES} times"
         self.num_deaths.pop(stage.key, None)
         await end_stage(connection, stage, StageState.FAILED, reason)
         return End("failed", reason)
 
     async def _take_chosen(
-        self, connection: AsyncConnection, step: int, seen: Look, begun_ns: int
+        self, connection: AsyncConnection, step: int, seen: ReplayAttempt, begun_ns: int
     ) -> BatchHead:
         stage, choice = seen.stage, seen.choice
         figures = await settle_choice(connection, stage, choice, step)
@@ -309,7 +309,7 @@ class Composer:
             ids = _of_different_groups(rows)
             bodies = await load_bodies(connection, stage.samples_key, ids)
             shown = [self.decode_sample(body) for body in bodies]
-            samples = Samples(samples=shown, experience_ids=ids)
+            samples = SamplesEvent(samples=shown, experience_ids=ids)
         head = _head(stage, step, items, metrics)
         taken = [row.experience_id for row in rows] if are_new else []
         await record_batch(connection, stage, head, items, taken=taken, samples=samples)
@@ -341,7 +341,7 @@ class Composer:
             ]
             texts = await load_tasks(connection, stage.key.tenant, places)
             shown = [data_sample(texts[place], buffer.format) for place in places]
-            samples = Samples(samples=shown, experience_ids=[])
+            samples = SamplesEvent(samples=shown, experience_ids=[])
         head = _head(stage, step, items, {"num_rows": float(size)})
         await record_batch(connection, stage, head, items, samples=samples)
         return head

@@ -19,7 +19,7 @@ from services.buffer.domain.batches import VersionWanted
 from services.buffer.domain.difficulty import Beliefs, FloatVector, IntVector
 from services.buffer.domain.sampling import Share, draw, generator, interleave
 from services.buffer.domain.stage import ExperienceState, Stage, StageState
-from services.buffer.domain.tasks import Notice
+from services.buffer.domain.tasks import NoticeEvent
 from services.buffer.operations.evaluation import open_evaluations
 from services.buffer.operations.grouping import current_beliefs
 from services.buffer.store.database import (
@@ -52,7 +52,7 @@ from services.buffer.store.stragglers import (
     with_ended_runs,
 )
 from services.buffer.store.tasksets import Taskset, get_taskset
-from services.buffer.store.training import Version, insert_version, open_versions
+from services.buffer.store.training import RecordedVersion, insert_version, open_versions
 from trinity.config.plan.lengths import train_steps_from
 from trinity.config.plan.parts import ResolvedTaskset, Selector
 from trinity.config.plan.stage_plan import StagePlan
@@ -110,7 +110,7 @@ async def _cut(connection: AsyncConnection, stage: Stage, tasks: StepTasks) -> i
         f"explore step {tasks.explore_step}: {num_cut} of {tasks.num_drawn} tasks were left "
         f"behind, the others had ended (`explorer.over_rollout`){_of_kept(len(kept))}"
     )
-    await log_event(connection, stage.key, Notice(text=text))
+    await log_event(connection, stage.key, NoticeEvent(text=text))
     return num_cut
 
 
@@ -139,7 +139,7 @@ async def evaluate_between(connection: AsyncConnection, stage: Stage) -> None:
         await open_evaluations(connection, stage, stage.step_version)
 
 
-STARTING_WEIGHTS = Version(version=0, incarnation=0, weights_sha256=b"")
+STARTING_WEIGHTS = RecordedVersion(version=0, incarnation=0, weights_sha256=b"")
 """The initial weights, which no trainer publishes: explorers already have them."""
 
 
@@ -156,7 +156,7 @@ async def say_how_far(connection: AsyncConnection, stage: Stage) -> None:
     step, total = stage.explore_step, stage.total_explore_steps
     if not stage.plan.needs_training and 10 * step // total > 10 * (step - 1) // total:
         await log_event(
-            connection, stage.key, Notice(text=f"explore step {step} of {total} begins")
+            connection, stage.key, NoticeEvent(text=f"explore step {step} of {total} begins")
         )
 
 
@@ -172,7 +172,7 @@ async def finish_if_explored(connection: AsyncConnection, stage: Stage) -> bool:
     await update_stage(connection, stage.key, state=StageState.FINISHED)
     num_rows = await count_state(connection, stage.key, ExperienceState.READY)
     text = f"{stage.explore_step} explore steps are done, {num_rows} experiences are stored"
-    await log_event(connection, stage.key, Notice(text=text))
+    await log_event(connection, stage.key, NoticeEvent(text=text))
     await notify(connection, *stage_topics(stage.key), RETENTION_TOPIC)
     return True
 
@@ -230,7 +230,7 @@ async def _end(connection: AsyncConnection, stage: Stage, num_left: int) -> Stag
         text += (
             f"; its last {num_left} tasks make no explore step of {plan.config.buffer.batch_size}"
         )
-    await log_event(connection, stage.key, Notice(text=text))
+    await log_event(connection, stage.key, NoticeEvent(text=text))
     await notify(connection, *stage_topics(stage.key))
     return dataclasses.replace(
         stage, total_explore_steps=stage.explore_step, total_train_steps=total

@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.results import ExperienceRecord, Result
 from services.buffer.domain.stage import ExperienceState, Stage
-from services.buffer.domain.tasks import Notice
+from services.buffer.domain.tasks import NoticeEvent
 from services.buffer.store.database import notify, stage_topics
 from services.buffer.store.experiences import load_bodies
 from services.buffer.store.feedback import (
@@ -26,7 +26,7 @@ UNREWARDED = (FinishReason.ABORT, FinishReason.PROMPT_TRUNCATED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Feedback:
+class DelayedReward:
     """The reward of one sample."""
 
     experience_id: str
@@ -34,7 +34,7 @@ class Feedback:
     reward_parts: Mapping[str, float]
 
 
-RewardWriter = Callable[[bytes, Feedback], bytes]
+RewardWriter = Callable[[bytes, DelayedReward], bytes]
 """Returns the content of a sample with the reward added."""
 
 
@@ -66,7 +66,10 @@ def _is_awaited(sample: ExperienceRecord) -> bool:
 
 
 async def give_feedback(
-    connection: AsyncConnection, key: StageKey, feedback: Sequence[Feedback], write: RewardWriter
+    connection: AsyncConnection,
+    key: StageKey,
+    feedback: Sequence[DelayedReward],
+    write: RewardWriter,
 ) -> Given:
     """Sets rewards, the first one for each sample; complete groups go to the pipeline."""
     await lock_stage(connection, key)
@@ -92,7 +95,7 @@ async def give_feedback(
     return result
 
 
-def _why_not(sample: StoredExperience | None, reward: Feedback) -> str:
+def _why_not(sample: StoredExperience | None, reward: DelayedReward) -> str:
     if sample is None:
         return "there is no such sample in the stage"
     if sample.state is ExperienceState.AWAITING or sample.reward == reward.reward:
@@ -102,7 +105,7 @@ def _why_not(sample: StoredExperience | None, reward: Feedback) -> str:
     return f"its reward is {sample.reward:g} already"
 
 
-def _rewarded(reward: Feedback, body: bytes) -> Rewarded:
+def _rewarded(reward: DelayedReward, body: bytes) -> Rewarded:
     return Rewarded(
         experience_id=reward.experience_id,
         body=body,
@@ -123,5 +126,5 @@ async def end_overdue(connection: AsyncConnection, key: StageKey) -> None:
         return
     await release_scopes(connection, key, set(groups))
     text = f"{len(groups)} samples of {len(set(groups))} tasks are left out: {reason}"
-    await log_event(connection, key, Notice(text=text))
+    await log_event(connection, key, NoticeEvent(text=text))
     await notify(connection, *stage_topics(key))

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.difficulty import Beliefs
 from services.buffer.domain.stage import ExperienceState, ScopeState, Stage
-from services.buffer.domain.tasks import Notice, storable
+from services.buffer.domain.tasks import NoticeEvent, storable
 from services.buffer.store.assignments import first_explore_step
 from services.buffer.store.database import (
     SCOPES_TOPIC,
@@ -101,7 +101,7 @@ async def _leave_out(
         f"explore step {step}: the samples of {len(ids)} tasks are left out, "
         f"{function} cannot be used on them: {error}"
     )
-    await log_event(connection, stage.key, Notice(text=text))
+    await log_event(connection, stage.key, NoticeEvent(text=text))
 
 
 async def hand_back(connection: AsyncConnection, claims: Sequence[Claim]) -> None:

@@ -85,14 +85,14 @@ class LeaseRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Granted:
+class LeasesGranted:
     """Leases for the explorer."""
 
     grants: Sequence[Grant]
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class LeasesDelayed:
     """No work now; a lease may expire after `look_again_seconds`."""
 
     reason: str
@@ -100,14 +100,14 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class LeasingEnded:
     """There will be no more work."""
 
     state: Literal["drained", "cancelled"]
     reason: str
 
 
-LeaseAnswer = Granted | Waiting | Ended
+LeaseAnswer = LeasesGranted | LeasesDelayed | LeasingEnded
 
 
 async def lease(connection: AsyncConnection, request: LeaseRequest) -> LeaseAnswer:
@@ -125,12 +125,12 @@ async def lease(connection: AsyncConnection, request: LeaseRequest) -> LeaseAnsw
         lease_seconds=request.lease_seconds,
     )
     if grants:
-        return Granted(grants)
+        return LeasesGranted(grants)
     may_end = refused.is_final and not stage.plan.needs_training
     if may_end and await finish_if_explored(connection, stage):
-        return Ended("drained", "")
+        return LeasingEnded("drained", "")
     reason = await _why_nothing(connection, stage, refused)
-    return Waiting(reason, await seconds_until_expiry(connection, stage.key))
+    return LeasesDelayed(reason, await seconds_until_expiry(connection, stage.key))
 
 
 async def _free_lost(connection: AsyncConnection, request: LeaseRequest) -> None:
@@ -141,11 +141,11 @@ async def _free_lost(connection: AsyncConnection, request: LeaseRequest) -> None
         await notify(connection, work_topic(request.key))
 
 
-def _ended(stage: Stage) -> Ended | None:
+def _ended(stage: Stage) -> LeasingEnded | None:
     if stage.state is StageState.FINISHED:
-        return Ended("drained", "")
+        return LeasingEnded("drained", "")
     if not stage.is_open:
-        return Ended("cancelled", stage.reason)
+        return LeasingEnded("cancelled", stage.reason)
     return None
 
 

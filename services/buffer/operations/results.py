@@ -7,18 +7,24 @@ from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.results import AssignmentView, Judge, KnownAttempt, Result, Verdict
+from services.buffer.domain.results import (
+    AssignmentView,
+    CommitDecision,
+    Judge,
+    KnownAttempt,
+    Result,
+)
 from services.buffer.domain.stage import (
     OPEN_ASSIGNMENT,
     AssignmentKind,
     AssignmentState,
     AttemptState,
+    CommitStatus,
     ExperienceState,
-    Fate,
     RunState,
     Stage,
 )
-from services.buffer.domain.tasks import Notice
+from services.buffer.domain.tasks import NoticeEvent
 from services.buffer.operations.evaluation import close_evaluation
 from services.buffer.operations.feedback import by_awaited
 from services.buffer.operations.stage_end import finish_if_done
@@ -61,14 +67,14 @@ class _Judged:
     """Decisions on a stage's results, and what to store."""
 
     stage: Stage
-    verdicts: Sequence[Verdict]
+    verdicts: Sequence[CommitDecision]
     touched: Sequence[AssignmentView]
     samples: Sequence[tuple[Result, ExperienceState]]
     held: Held
     """Size of the segment including these samples."""
 
     @property
-    def new(self) -> list[Verdict]:
+    def new(self) -> list[CommitDecision]:
         """Verdicts on results that are stored."""
         return [verdict for verdict in self.verdicts if verdict.state is not None]
 
@@ -84,7 +90,7 @@ class _Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class Settler:
+class ResultWriter:
     """Stores batches of results in the caller's transaction.
 
     Several transactions may do so concurrently, even for one stage, unless they have results of the
@@ -97,7 +103,7 @@ class Settler:
     @asynccontextmanager
     async def settled(
         self, connection: AsyncConnection, results: Sequence[Result], *, is_alone: bool
-    ) -> AsyncIterator[list[Verdict]]:
+    ) -> AsyncIterator[list[CommitDecision]]:
         """Judges and stores results together with everything that follows from them.
 
         The block may add statements but must not read their results. The commit follows it.
@@ -202,7 +208,7 @@ async def _store(connection: AsyncConnection, judged: _Judged) -> None:
 
 
 def _samples(
-    stage: Stage, verdict: Verdict, views: Mapping[str, AssignmentView]
+    stage: Stage, verdict: CommitDecision, views: Mapping[str, AssignmentView]
 ) -> Iterable[tuple[Result, ExperienceState]]:
     """Returns the parts of a result to store, with their states."""
     if not verdict.result.experiences:
@@ -240,12 +246,12 @@ async def _store_runs(connection: AsyncConnection, judged: _Judged) -> None:
     )
 
 
-def _unknown(result: Result) -> Verdict:
+def _unknown(result: Result) -> CommitDecision:
     reason = f"stage {result.key.stage} of experiment {result.key.experiment_id} is not open"
-    return Verdict(result=result, fate=Fate.REJECTED, reason=reason)
+    return CommitDecision(result=result, fate=CommitStatus.REJECTED, reason=reason)
 
 
-def _state_of(verdict: Verdict, view: AssignmentView) -> ExperienceState:
+def _state_of(verdict: CommitDecision, view: AssignmentView) -> ExperienceState:
     assert verdict.state is not None
     if verdict.state in KEPT_AS:
         return KEPT_AS[verdict.state]
@@ -318,7 +324,7 @@ async def _say_given_up(
         f"{what} {first.explore_step}: {_given_up(len(views))} "
         f"row {first.task_index} of {first.taskset}: {_reason(first)}"
     )
-    await log_event(connection, stage.key, Notice(text=text))
+    await log_event(connection, stage.key, NoticeEvent(text=text))
 
 
 def _given_up(num_tasks: int) -> str:

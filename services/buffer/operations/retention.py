@@ -6,7 +6,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.replay import last_step_let_go
 from services.buffer.domain.stage import Stage, first_unbatched_step
-from services.buffer.domain.tasks import Notice
+from services.buffer.domain.tasks import NoticeEvent
 from services.buffer.store.curation import oldest_kept_step
 from services.buffer.store.ready_rows import segments_taken
 from services.buffer.store.replay import segments_replayed
@@ -138,4 +138,4 @@ async def _say_so(connection: AsyncConnection, stage: Stage) -> None:
         f"contents of old samples are removed from now on (`buffer.keep_steps: {kept}`); what "
         "they were, and the batches they were in, stays known"
     )
-    await log_event(connection, stage.key, Notice(text=text))
+    await log_event(connection, stage.key, NoticeEvent(text=text))

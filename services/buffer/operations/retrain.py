@@ -4,7 +4,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.batches import End
 from services.buffer.domain.stage import Stage
-from services.buffer.domain.tasks import Notice
+from services.buffer.domain.tasks import NoticeEvent
 from services.buffer.operations.batch_sources import record_batch
 from services.buffer.store.batches import BatchHead, BatchItem, find_batch, load_items
 from services.buffer.store.curation import count_deleted
@@ -13,7 +13,7 @@ from services.buffer.store.segments import count_retired
 from services.buffer.store.stages import find_stage, get_stage, lock_stage
 from services.buffer.store.training import (
     Checkpoint,
-    Version,
+    RecordedVersion,
     done_versions,
     kept_checkpoints,
     versions_of,
@@ -183,7 +183,9 @@ async def compose_stored(connection: AsyncConnection, stage: Stage, step: int) -
     return head
 
 
-async def compare_with_source(connection: AsyncConnection, stage: Stage, new: Version) -> None:
+async def compare_with_source(
+    connection: AsyncConnection, stage: Stage, new: RecordedVersion
+) -> None:
     """Logs whether training again produced the same weights as before."""
     stored = stage.plan.stored_batches
     if stored is None:
@@ -196,4 +198,4 @@ async def compare_with_source(connection: AsyncConnection, stage: Stage, new: Ve
         text = f"version {new.version} has the same weights as before, bit for bit"
     else:
         text = f"version {new.version} has other weights than before"
-    await log_event(connection, stage.key, Notice(text=text))
+    await log_event(connection, stage.key, NoticeEvent(text=text))

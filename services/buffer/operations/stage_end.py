@@ -3,7 +3,7 @@
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.stage import AssignmentKind, Stage, StageState
-from services.buffer.domain.tasks import Notice
+from services.buffer.domain.tasks import NoticeEvent
 from services.buffer.store.assignments import cancel_open
 from services.buffer.store.database import RETENTION_TOPIC, notify, stage_topics
 from services.buffer.store.reports import log_event
@@ -29,7 +29,7 @@ async def end_stage(
     await cancel_evaluations(connection, stage.key)
     await update_stage(connection, stage.key, state=state, reason=reason)
     await log_event(
-        connection, stage.key, Notice(text=f"stage {stage.key.stage} {state}: {reason}")
+        connection, stage.key, NoticeEvent(text=f"stage {stage.key.stage} {state}: {reason}")
     )
     await notify(connection, *stage_topics(stage.key), RETENTION_TOPIC)
     return num_revoked

@@ -13,7 +13,7 @@ from services.buffer.domain.stage import (
     first_unbatched_step,
     parse_plan,
 )
-from services.buffer.domain.tasks import Notice, StageOpened
+from services.buffer.domain.tasks import NoticeEvent, StageOpened
 from services.buffer.operations.explore_steps import (
     begin_exploring,
     prepare_selector,
@@ -70,7 +70,7 @@ async def reopen_stage(connection: AsyncConnection, stage: Stage) -> None:
     if stage.plan.needs_rollout and stage.finished_step is None:
         await _reopen_training(connection, stage)
     text = f"stage {stage.key.stage} goes on; it {ENDINGS[stage.state]}: {stage.reason}"
-    await log_event(connection, stage.key, Notice(text=text))
+    await log_event(connection, stage.key, NoticeEvent(text=text))
 
 
 async def _reopen_training(connection: AsyncConnection, stage: Stage) -> None:
@@ -152,7 +152,7 @@ async def say_what_is_taken(connection: AsyncConnection, stage: Stage) -> None:
     text = f"trains on {num_rows:,} experiences of {stored.words}"
     if num_gone:
         text += f"; the contents of {num_gone:,} further ones were removed there ({_kept(source)})"
-    await log_event(connection, stage.key, Notice(text=text))
+    await log_event(connection, stage.key, NoticeEvent(text=text))
 
 
 def _kept(source: Stage) -> str:

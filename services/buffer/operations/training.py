@@ -7,13 +7,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.population import Population, population_figures
 from services.buffer.domain.stage import AssignmentKind, Stage, StageState
-from services.buffer.domain.tasks import Notice, StepTrained
+from services.buffer.domain.tasks import NoticeEvent, StepTrained
 from services.buffer.operations.evaluation import open_evaluations
 from services.buffer.operations.retrain import compare_with_source, starting_checkpoints
 from services.buffer.operations.stage_end import finish_if_done
 from services.buffer.store.assignments import cancel_open
 from services.buffer.store.batches import (
-    Feedback,
+    RowFeedback,
     find_with_stage,
     insert_report,
     store_feedback,
@@ -26,7 +26,7 @@ from services.buffer.store.reports import log_event
 from services.buffer.store.stages import lock_stage, update_stage
 from services.buffer.store.training import (
     Checkpoint,
-    Version,
+    RecordedVersion,
     drop_checkpoint,
     insert_checkpoint,
     insert_incarnation,
@@ -76,7 +76,7 @@ class Beginning:
     line: int
     checkpoints: Sequence[Checkpoint]
     recorded_step: int
-    newest_version: Version | None
+    newest_version: RecordedVersion | None
     finished_step: int
 
 
@@ -130,7 +130,9 @@ async def begin_incarnation(
     )
 
 
-async def record_version(connection: AsyncConnection, key: StageKey, new: Version) -> Sequence[int]:
+async def record_version(
+    connection: AsyncConnection, key: StageKey, new: RecordedVersion
+) -> Sequence[int]:
     """Records published weights, so that work can be leased; returns the versions to keep."""
     stage = await lock_for(connection, key, new.incarnation)
     if new.version > stage.recorded_step:
@@ -151,7 +153,10 @@ async def record_version(connection: AsyncConnection, key: StageKey, new: Versio
 
 
 async def _check_weights(
-    connection: AsyncConnection, stage: Stage, new: Version, before: Sequence[Version]
+    connection: AsyncConnection,
+    stage: Stage,
+    new: RecordedVersion,
+    before: Sequence[RecordedVersion],
 ) -> None:
     """Checks the hash of a version: it may differ, with a notice, only between incarnations."""
     for old in before:
@@ -164,7 +169,7 @@ async def _check_weights(
             f"version {new.version} came out with other weights when its steps were trained again; "
             "what was rolled out with the earlier ones is slightly off-policy"
         )
-        await log_event(connection, stage.key, Notice(text=text))
+        await log_event(connection, stage.key, NoticeEvent(text=text))
 
 
 async def report_step(
@@ -173,7 +178,7 @@ async def report_step(
     incarnation: int,
     step: int,
     metrics: dict[str, float],
-    rows: Sequence[Feedback],
+    rows: Sequence[RowFeedback],
 ) -> Sequence[int]:
     """Records that a step is trained, and commits; returns the versions to keep."""
     stage, head = await find_with_stage(connection, key, step, locks=True)

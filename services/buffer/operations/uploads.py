@@ -20,7 +20,7 @@ from services.buffer.store.tasksets import (
     update_taskset,
 )
 from services.buffer.store.uploads import (
-    Upload,
+    StoredUpload,
     complete_upload,
     delete_uploads,
     find_upload,
@@ -41,7 +41,7 @@ class UploadKey:
     is_queue: bool
 
 
-async def begin_upload(connection: AsyncConnection, key: UploadKey) -> Upload:
+async def begin_upload(connection: AsyncConnection, key: UploadKey) -> StoredUpload:
     """Returns the current upload; the unfinished one of another request is replaced.
 
     Raises: PreconditionFailed when the taskset accepts no more rows; InvalidRequest when the
@@ -64,7 +64,7 @@ async def begin_upload(connection: AsyncConnection, key: UploadKey) -> Upload:
     if not found.is_queue:
         await _start_over(connection, key, found)
     await insert_upload(connection, key.tenant, key.request_id, found.taskset_id)
-    return Upload(
+    return StoredUpload(
         taskset_id=found.taskset_id, num_stored=0, num_refused=0, refused=[], is_complete=False
     )
 
@@ -100,7 +100,7 @@ async def store_rows(
 
 async def end_upload(
     connection: AsyncConnection, key: UploadKey, num_refused: int, refused: Sequence[RefusedRow]
-) -> Upload:
+) -> StoredUpload:
     """Completes the upload, and its taskset too unless that is a queue."""
     found, upload = await _held(connection, key)
     if not upload.is_complete:
@@ -115,7 +115,7 @@ async def end_upload(
     return ended
 
 
-async def _held(connection: AsyncConnection, key: UploadKey) -> tuple[Taskset, Upload]:
+async def _held(connection: AsyncConnection, key: UploadKey) -> tuple[Taskset, StoredUpload]:
     found = await find_taskset(connection, key.tenant, name=key.name, for_update=True)
     upload = await find_upload(connection, key.tenant, key.request_id)
     if found is None or upload is None or upload.taskset_id != found.taskset_id:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from services.buffer import telemetry
 from services.buffer.domain.group import Outcome
-from services.buffer.domain.operators import Chain
+from services.buffer.domain.operators import FunctionChain
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.tasks import storable
 from services.buffer.operations.grouping import commit_shaped, hand_back
 from services.buffer.pipeline.shaping import Shaper
-from services.buffer.store.database import SCOPES_TOPIC, Database
+from services.buffer.store.database import SCOPES_TOPIC, BufferDatabase
 from services.buffer.store.pipeline import (
     Claim,
     claim_groups,
@@ -25,16 +25,16 @@ from services.buffer.store.pipeline import (
 )
 from services.buffer.store.stages import get_stage
 from services.buffer.types import Shaped
-from services.buffer.workers.functions import Functions, ServiceAway
+from services.buffer.workers.functions import FunctionRunner, ServiceAway
 from trinity.errors import Unavailable
-from trinity.runtime.logs import LimitedLog
+from trinity.runtime.logs import RateLimitedLog
 from trinity.runtime.notifications import Listener, Subscription
-from trinity.runtime.presence import Waits
+from trinity.runtime.presence import WaitRegistry
 from trinity.telemetry import tracing
 from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)
-limited_log = LimitedLog(logger)
+limited_log = RateLimitedLog(logger)
 
 
 CLAIM_SECONDS = 3.0
@@ -45,10 +45,10 @@ CLAIM_SECONDS = 3.0
 class GroupWork:
     """Processes claimed groups; a failure counts as an attempt at its group and stops no other."""
 
-    database: Database
+    database: BufferDatabase
     shaper: Shaper
 
-    async def do(self, stage: Stage, chain: Chain, claims: Sequence[Claim]) -> int:
+    async def do(self, stage: Stage, chain: FunctionChain, claims: Sequence[Claim]) -> int:
         """Processes the groups that fit into a turn, releases the others; returns how many.
 
         Raises: Unavailable, ServiceAway.
@@ -77,7 +77,7 @@ class GroupWork:
             renewing.cancel()
             await asyncio.gather(renewing, return_exceptions=True)
 
-    async def _work_on(self, stage: Stage, chain: Chain, claims: Sequence[Claim]) -> int:
+    async def _work_on(self, stage: Stage, chain: FunctionChain, claims: Sequence[Claim]) -> int:
         """Processes groups together; on an error, bisects to isolate the failing group.
 
         An explore step that is processed as a whole is not split.
@@ -96,7 +96,9 @@ class GroupWork:
                 await commit_shaped(connection, [_failed(claim, error) for claim in claims])
             return len(claims)
 
-    async def _shape_and_commit(self, stage: Stage, chain: Chain, claims: Sequence[Claim]) -> int:
+    async def _shape_and_commit(
+        self, stage: Stage, chain: FunctionChain, claims: Sequence[Claim]
+    ) -> int:
         begun_ns = tracing.now_ns()
         shaped = await self.shaper.shape(stage, chain, claims)
         tried = {group.claim.assignment_id for group in shaped}
@@ -136,7 +138,7 @@ class ClaimSizes:
     def __init__(self) -> None:
         self._sizes: dict[StageKey, int] = {}
 
-    def most(self, key: StageKey, chain: Chain) -> int:
+    def most(self, key: StageKey, chain: FunctionChain) -> int:
         """Returns how many groups to claim next."""
         most = MAX_READ_CLAIMS if chain.needs.content else MAX_CLAIMS
         return min(most, self._sizes.get(key, most))
@@ -160,7 +162,7 @@ PAUSE_SECONDS = 2.0
 class AwayServices:
     """Tracks until when each such stage pauses; a pause costs its groups no attempt."""
 
-    def __init__(self, waits: Waits) -> None:
+    def __init__(self, waits: WaitRegistry) -> None:
         self._waits = waits
         self._until: dict[StageKey, float] = {}
 
@@ -208,7 +210,12 @@ class Pipeline:
     """
 
     def __init__(
-        self, *, database: Database, listener: Listener, functions: Functions, waits: Waits
+        self,
+        *,
+        database: BufferDatabase,
+        listener: Listener,
+        functions: FunctionRunner,
+        waits: WaitRegistry,
     ) -> None:
         self._database = database
         self._listener = listener
@@ -300,7 +307,7 @@ class Pipeline:
         is_all = num_tried == len(claims) < most and not chain.needs.whole_step
         return LINGER_SECONDS if is_all else 0.0
 
-    async def _claim(self, stage: Stage, chain: Chain, most: int) -> list[Claim]:
+    async def _claim(self, stage: Stage, chain: FunctionChain, most: int) -> list[Claim]:
         if chain.needs.whole_step:  # of any size; there may be another step
             async with self._database.transaction() as connection:
                 return await claim_step(connection, stage.key, claim_seconds=CLAIM_SECONDS)
@@ -309,7 +316,9 @@ class Pipeline:
                 connection, stage.key, limit=most, claim_seconds=CLAIM_SECONDS
             )
 
-    async def _worked_on(self, stage: Stage, chain: Chain, claims: Sequence[Claim]) -> int | None:
+    async def _worked_on(
+        self, stage: Stage, chain: FunctionChain, claims: Sequence[Claim]
+    ) -> int | None:
         """Returns how many groups were tried; None if an operator's service does not answer."""
         try:
             num_tried = await self._work.do(stage, chain, claims)

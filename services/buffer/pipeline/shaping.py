@@ -12,20 +12,20 @@ import numpy as np
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.struct_pb2 import Value
 
-from services.buffer.domain.group import Detail, Group, Outcome
-from services.buffer.domain.operators import Chain, Comparison, Operator
+from services.buffer.domain.group import Detail, Outcome, SampleGroup
+from services.buffer.domain.operators import Comparison, FunctionChain, Operator
 from services.buffer.domain.stage import Stage
-from services.buffer.store.database import Database
+from services.buffer.store.database import BufferDatabase
 from services.buffer.store.experiences import load_bodies, load_raw_samples
 from services.buffer.store.pipeline import Claim
 from services.buffer.types import Shaped
-from services.buffer.workers.functions import FunctionFailed, Functions
+from services.buffer.workers.functions import FunctionFailed, FunctionRunner
 from trinity.algorithm.advantage.needs import Needs
 from trinity.algorithm.advantage.samples import Advantages
 from trinity.api.v1 import experience_pb2 as pb
 from trinity.codec import sequence_from_proto, tensor_from_proto
 from trinity.operators.rollouts import Content
-from trinity.runtime.presence import Waits
+from trinity.runtime.presence import WaitRegistry
 from trinity.types import StageKey
 
 
@@ -115,13 +115,13 @@ NOTHING_TO_COMPARE = Advantages(np.zeros(0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class GroupBatch:
     """Groups that functions process in one call."""
 
     claims: Sequence[Claim]
     comparison: Comparison
 
-    def shaped(self, chain: Chain, outcomes: Sequence[Outcome]) -> list[Shaped]:
+    def shaped(self, chain: FunctionChain, outcomes: Sequence[Outcome]) -> list[Shaped]:
         """Returns the result of each group; for a whole explore step, one error fails all."""
         failed = next((outcome for outcome in outcomes if outcome.error), None)
         if failed and chain.needs.whole_step:
@@ -131,7 +131,7 @@ class Part:
             for claim, outcome in zip(self.claims, outcomes, strict=True)
         ]
 
-    def failed(self, chain: Chain, operator: Operator, error: str) -> list[Shaped]:
+    def failed(self, chain: FunctionChain, operator: Operator, error: str) -> list[Shaped]:
         """Returns the groups as failed."""
         function = operator.title if operator.kind == "operator" else ""
         outcome = Outcome(error=error, function=function)
@@ -139,11 +139,11 @@ class Part:
 
 
 @dataclass(slots=True, kw_only=True)
-class Work:
+class GroupComputation:
     """Parts that go from function to function, and the results of finished ones."""
 
-    chain: Chain
-    parts: list[Part]
+    chain: FunctionChain
+    parts: list[GroupBatch]
     done: list[Shaped] = field(default_factory=list)
 
     def operated(self, operator: Operator, answers: Sequence[Any]) -> None:
@@ -183,15 +183,17 @@ class Work:
 class Shaper:
     """Computes results for groups without changing the database."""
 
-    database: Database
-    functions: Functions
-    waits: Waits
+    database: BufferDatabase
+    functions: FunctionRunner
+    waits: WaitRegistry
 
-    async def chain_of(self, stage: Stage) -> Chain:
+    async def chain_of(self, stage: Stage) -> FunctionChain:
         """Returns the stage's functions with their needs; load errors surface when called."""
-        chain = Chain.of(stage.plan)
+        chain = FunctionChain.of(stage.plan)
         operators = [await self._with_needs(operator) for operator in chain.operators]
-        return Chain(operators=tuple(operators), advantage=await self._with_needs(chain.advantage))
+        return FunctionChain(
+            operators=tuple(operators), advantage=await self._with_needs(chain.advantage)
+        )
 
     async def _with_needs(self, operator: Operator) -> Operator:
         try:
@@ -199,12 +201,14 @@ class Shaper:
         except FunctionFailed:
             return operator
 
-    async def shape(self, stage: Stage, chain: Chain, claims: Sequence[Claim]) -> list[Shaped]:
+    async def shape(
+        self, stage: Stage, chain: FunctionChain, claims: Sequence[Claim]
+    ) -> list[Shaped]:
         """Returns the results of these groups; missing groups were not tried."""
         groups = await self._load_groups(stage.key, claims)
         details = await self._load_details(stage.key, chain, groups)
         parts = await asyncio.to_thread(_parts, chain, claims, groups, details, stage.seed)
-        work = Work(chain=chain, parts=parts)
+        work = GroupComputation(chain=chain, parts=parts)
         for operator in chain.steps:
             work.take_empty()
             samples = [part.comparison.samples for part in work.parts]
@@ -226,12 +230,12 @@ class Shaper:
             deadline_seconds=0.0 if operator.is_built_in else self.functions.limit_seconds,
         )
 
-    async def _load_groups(self, key: StageKey, claims: Sequence[Claim]) -> list[Group]:
+    async def _load_groups(self, key: StageKey, claims: Sequence[Claim]) -> list[SampleGroup]:
         ids = [claim.assignment_id for claim in claims]
         async with self.database.autocommit() as connection:
             samples = await load_raw_samples(connection, key, ids)
         return [
-            Group(
+            SampleGroup(
                 explore_step=claim.explore_step,
                 position=claim.position,
                 samples=samples[claim.assignment_id],
@@ -240,7 +244,7 @@ class Shaper:
         ]
 
     async def _load_details(
-        self, key: StageKey, chain: Chain, groups: Sequence[Group]
+        self, key: StageKey, chain: FunctionChain, groups: Sequence[SampleGroup]
     ) -> dict[str, Detail]:
         """Returns values of whole samples that the functions need, by experience."""
         if not chain.needs.reads_samples:
@@ -257,16 +261,16 @@ class Shaper:
 
 
 def _parts(
-    chain: Chain,
+    chain: FunctionChain,
     claims: Sequence[Claim],
-    groups: Sequence[Group],
+    groups: Sequence[SampleGroup],
     details: Mapping[str, Detail],
     seed: int,
-) -> list[Part]:
+) -> list[GroupBatch]:
     """Returns one part for all groups, or one for each."""
     size = len(groups) if chain.takes_many_groups else 1
     return [
-        Part(
+        GroupBatch(
             claims=claims[first : first + size],
             comparison=Comparison.of(groups[first : first + size], details, seed),
         )

@@ -11,9 +11,9 @@ import grpc
 from services.buffer.ingest.stream import RunStream
 from services.buffer.operations.batching import Composer
 from services.buffer.servicer.convert import hash_of, subject_part_of
-from services.buffer.store.database import Database
+from services.buffer.store.database import BufferDatabase
 from services.buffer.tasksets.library import FeatureLibrary, TasksetLibrary
-from services.buffer.workers.functions import Functions, Priorities
+from services.buffer.workers.functions import FunctionRunner, Priorities
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.errors import InvalidRequest, TooLarge, Unavailable
 from trinity.rpc.limits import CHUNK_BYTES
@@ -25,7 +25,7 @@ KEEP_LOOKING_SECONDS = 30.0
 """A stream looks again after this long even without a notification."""
 
 
-class Look(Protocol[AnswerT]):
+class PollResult(Protocol[AnswerT]):
     """The result of one look at what a caller waits for."""
 
     @property
@@ -53,7 +53,7 @@ class Poller:
         self._closing.set()
 
     async def poll(
-        self, topic: str, wait_seconds: float, look: Callable[[], Awaitable[Look[T]]]
+        self, topic: str, wait_seconds: float, look: Callable[[], Awaitable[PollResult[T]]]
     ) -> T:
         """Looks until an answer is final or the time is over."""
         loop = asyncio.get_running_loop()
@@ -95,7 +95,7 @@ UPLOAD_SECONDS = 120.0
 
 
 @dataclass(slots=True)
-class Upload:
+class BlobUpload:
     """Received content; its hash is not verified yet."""
 
     tenant: str
@@ -114,7 +114,9 @@ class UploadRoom:
         self._left_bytes = max_bytes
 
     @contextlib.asynccontextmanager
-    async def receive(self, requests: AsyncIterator[pb.UploadBlobRequest]) -> AsyncIterator[Upload]:
+    async def receive(
+        self, requests: AsyncIterator[pb.UploadBlobRequest]
+    ) -> AsyncIterator[BlobUpload]:
         """Receives the whole content.
 
         Raises: InvalidRequest for an invalid or slow upload, TooLarge when it is too large to
@@ -128,7 +130,7 @@ class UploadRoom:
 
     async def _receive_in_time(
         self, requests: AsyncIterator[pb.UploadBlobRequest], body: bytearray
-    ) -> Upload:
+    ) -> BlobUpload:
         try:
             async with asyncio.timeout(UPLOAD_SECONDS):
                 return await self._receive(requests, body)
@@ -137,12 +139,12 @@ class UploadRoom:
 
     async def _receive(
         self, requests: AsyncIterator[pb.UploadBlobRequest], body: bytearray
-    ) -> Upload:
-        upload: Upload | None = None
+    ) -> BlobUpload:
+        upload: BlobUpload | None = None
         async for request in requests:
             if upload is None:
                 tenant = subject_part_of(request.tenant, "tenant")
-                upload = Upload(tenant, hash_of(request.sha256, "sha256"), body)
+                upload = BlobUpload(tenant, hash_of(request.sha256, "sha256"), body)
             self._take(request.chunk, body)
         if upload is None:
             raise InvalidRequest("the first message must name tenant and sha256")
@@ -163,15 +165,15 @@ Context: TypeAlias = grpc.aio.ServicerContext
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts:
+class BufferServicerBase:
     """Base of the classes of RPC methods that together make up the servicer."""
 
-    database: Database
+    database: BufferDatabase
     poller: Poller
     library: TasksetLibrary
     features: FeatureLibrary
     composer: Composer
-    functions: Functions
+    functions: FunctionRunner
     priorities: Priorities
     stream: RunStream
     uploads: UploadRoom = field(default_factory=UploadRoom)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from services.buffer.store.tasksets import PipelineCounts
-from services.buffer.store.training import Checkpoint, Version
+from services.buffer.store.training import Checkpoint, RecordedVersion
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1 import taskset_pb2
 from trinity.errors import InvalidRequest, TooLarge
@@ -157,14 +157,14 @@ def tokens_of(leases: Sequence[pb.Lease]) -> dict[str, str]:
     return dict(zip(ids, tokens, strict=True))
 
 
-def version_of(message: pb.PublishedVersion) -> Version:
+def version_of(message: pb.PublishedVersion) -> RecordedVersion:
     """Converts a published version.
 
     Raises: InvalidRequest when it is negative or its hash has the wrong length.
     """
     if message.version < 0:
         raise InvalidRequest(f"version.version {message.version} is negative")
-    return Version(
+    return RecordedVersion(
         version=message.version,
         incarnation=message.incarnation,
         weights_sha256=hash_of(message.weights_sha256, "version.weights_sha256"),
@@ -198,7 +198,7 @@ def checkpoint_to_proto(checkpoint: Checkpoint) -> pb.Checkpoint:
     )
 
 
-def version_to_proto(version: Version) -> pb.PublishedVersion:
+def version_to_proto(version: RecordedVersion) -> pb.PublishedVersion:
     """Converts a version to protobuf."""
     return pb.PublishedVersion(
         version=version.version,

@@ -23,14 +23,14 @@ from services.buffer.servicer.common import Context
 from services.buffer.servicer.convert import few_of, key_of, sentence_of
 from services.buffer.servicer.samples import (
     Pages,
-    Part,
+    SamplePage,
     count_to_proto,
     feedback_of,
     filter_of,
     with_reward,
 )
 from services.buffer.store.curation import UNTRAINED
-from services.buffer.store.database import Database
+from services.buffer.store.database import BufferDatabase
 from services.buffer.store.segments import Count
 from services.buffer.store.stages import get_stage
 from trinity.api.v1 import query_pb2 as pb
@@ -47,7 +47,7 @@ Asked = pb.ExcludeExperiencesRequest | pb.DeleteExperiencesRequest
 class SteeringCalls:
     """ExcludeExperiences, IncludeExperiences, DeleteExperiences, GiveFeedback, GetPopulation."""
 
-    database: Database
+    database: BufferDatabase
 
     async def ExcludeExperiences(
         self, request: pb.ExcludeExperiencesRequest, _: Context
@@ -113,7 +113,7 @@ class SteeringCalls:
             done.num_bytes += counts.num_bytes
         return pb.DeleteExperiencesResponse(num_deleted=done.num_deleted, num_bytes=done.num_bytes)
 
-    async def _parts(self, key: StageKey, wanted: Filter) -> AsyncIterator[Part]:
+    async def _parts(self, key: StageKey, wanted: Filter) -> AsyncIterator[SamplePage]:
         async with self.database.transaction() as connection:
             await get_stage(connection, key)
         pages = Pages(database=self.database, key=key, wanted=wanted, with_content=False)

@@ -4,17 +4,17 @@ import hashlib
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from services.buffer.domain.stage import AssignmentKind, Fate
+from services.buffer.domain.stage import AssignmentKind, CommitStatus
 from services.buffer.ingest.wire import Unparsable, check_parts
 from services.buffer.operations.leasing import (
-    Ended,
-    Granted,
     LeaseAnswer,
     LeaseRequest,
-    Waiting,
+    LeasesDelayed,
+    LeasesGranted,
+    LeasingEnded,
     lease,
 )
-from services.buffer.servicer.common import Context, Parts
+from services.buffer.servicer.common import BufferServicerBase, Context
 from services.buffer.servicer.convert import (
     few_of,
     key_of,
@@ -26,7 +26,7 @@ from services.buffer.servicer.convert import (
 from services.buffer.store.database import notify, producer_topic, work_topic
 from services.buffer.store.leases import Grant, release_leases, renew_leases
 from services.buffer.store.reports import (
-    Report,
+    CommitReport,
     load_fates,
     load_reports,
     newest_report,
@@ -56,17 +56,17 @@ class LeaseLook:
     @property
     def is_final(self) -> bool:
         """True if the answer is not a wait."""
-        return not isinstance(self.answer, Waiting)
+        return not isinstance(self.answer, LeasesDelayed)
 
     @property
     def look_again_seconds(self) -> float | None:
         """Delay until another explorer's lease may expire; bounded below to avoid a busy loop."""
-        if not isinstance(self.answer, Waiting) or self.answer.look_again_seconds is None:
+        if not isinstance(self.answer, LeasesDelayed) or self.answer.look_again_seconds is None:
             return None
         return max(SHORTEST_LOOK_SECONDS, self.answer.look_again_seconds)
 
 
-class LeaseCalls(Parts):
+class LeaseCalls(BufferServicerBase):
     """LeaseAssignments, RenewLeases, ReleaseLeases."""
 
     async def LeaseAssignments(
@@ -135,14 +135,14 @@ def _response(
     answer: LeaseAnswer, lease_seconds: float, leased: Callable[[Grant], str]
 ) -> pb.LeaseAssignmentsResponse:
     match answer:
-        case Granted(grants):
+        case LeasesGranted(grants):
             response = Response(state=Response.STATE_GRANTED, remaining_seconds=lease_seconds)
             for grant in grants:
                 _add(response, grant, leased(grant))
             return response
-        case Waiting(reason, _):
+        case LeasesDelayed(reason, _):
             return Response(state=Response.STATE_WAITING, reason=reason)
-        case Ended(state, reason):
+        case LeasingEnded(state, reason):
             return Response(state=ENDED_STATES[state], reason=reason)
 
 
@@ -169,14 +169,14 @@ def _add(response: pb.LeaseAssignmentsResponse, grant: Grant, traceparent: str) 
 MAX_SEQUENCES = 100_000
 REPORTS_A_MESSAGE = 1_000
 STATES = {
-    Fate.COMMITTED: pb.CommitReport.STATE_COMMITTED,
-    Fate.SUPERSEDED: pb.CommitReport.STATE_SUPERSEDED,
-    Fate.LATE: pb.CommitReport.STATE_LATE,
-    Fate.REJECTED: pb.CommitReport.STATE_REJECTED,
+    CommitStatus.COMMITTED: pb.CommitReport.STATE_COMMITTED,
+    CommitStatus.SUPERSEDED: pb.CommitReport.STATE_SUPERSEDED,
+    CommitStatus.LATE: pb.CommitReport.STATE_LATE,
+    CommitStatus.REJECTED: pb.CommitReport.STATE_REJECTED,
 }
 
 
-class CommitCalls(Parts):
+class CommitCalls(BufferServicerBase):
     """UploadBlob, WatchCommits."""
 
     async def UploadBlob(
@@ -216,7 +216,9 @@ class CommitCalls(Parts):
         async with self.database.autocommit() as connection:
             return await newest_report(connection, producer)
 
-    async def _known(self, producer: str, sequences: Sequence[int]) -> AsyncIterator[list[Report]]:
+    async def _known(
+        self, producer: str, sequences: Sequence[int]
+    ) -> AsyncIterator[list[CommitReport]]:
         """Yields the reports known now, in parts; one empty part if there are none."""
         last, told = 0, REPORTS_A_MESSAGE
         while told == REPORTS_A_MESSAGE:
@@ -228,7 +230,7 @@ class CommitCalls(Parts):
                 yield reports
             told, last = len(reports), reports[-1].sequence if reports else last
 
-    async def _after(self, producer: str, number: int) -> AsyncIterator[list[Report]]:
+    async def _after(self, producer: str, number: int) -> AsyncIterator[list[CommitReport]]:
         """Yields reports after a number, in parts."""
         told = REPORTS_A_MESSAGE
         while told == REPORTS_A_MESSAGE:
@@ -242,7 +244,7 @@ class CommitCalls(Parts):
             told = len(reports)
 
 
-def _message(reports: list[Report]) -> pb.WatchCommitsResponse:
+def _message(reports: list[CommitReport]) -> pb.WatchCommitsResponse:
     return pb.WatchCommitsResponse(
         reports=[
             pb.CommitReport(

@@ -11,7 +11,7 @@ from services.buffer.servicer.common import Context
 from services.buffer.servicer.convert import key_of, name_of, uuid_of, version_to_proto
 from services.buffer.servicer.samples import (
     Pages,
-    Part,
+    SamplePage,
     by_size,
     count_to_proto,
     cursor_of,
@@ -32,7 +32,7 @@ from services.buffer.store.batches import (
     sizes_of_tasks,
     times_trained,
 )
-from services.buffer.store.database import Database
+from services.buffer.store.database import BufferDatabase
 from services.buffer.store.experiences import find_bodies
 from services.buffer.store.queries import StoredExperience, find_by_prefix, load_experiences
 from services.buffer.store.segments import (
@@ -58,7 +58,7 @@ UNLIMITED = 2**62
 class LookingCalls:
     """ListStages, ListExperiences, GetExperience, GetStep."""
 
-    database: Database
+    database: BufferDatabase
 
     async def ListStages(
         self, request: query_pb2.ListStagesRequest, _: Context
@@ -105,7 +105,9 @@ class LookingCalls:
             if num_left <= 0:
                 return
 
-    async def _page(self, stage: Stage, part: Part, most: int) -> query_pb2.ListExperiencesResponse:
+    async def _page(
+        self, stage: Stage, part: SamplePage, most: int
+    ) -> query_pb2.ListExperiencesResponse:
         key, rows = stage.key, part.rows[:most]
         async with self.database.transaction() as connection:
             uses = await load_uses(connection, key, [row.experience_id for row in rows])

@@ -11,12 +11,12 @@ from typing import TypeVar, cast
 
 from services.buffer.domain.stage import AssignmentKind, ExperienceState
 from services.buffer.domain.tasks import Cursor, Filter
-from services.buffer.operations.feedback import Feedback
+from services.buffer.operations.feedback import DelayedReward
 from services.buffer.servicer.convert import few_of, metrics_of, name_of, text_of, uuid_of
 from services.buffer.store.batches import Use
-from services.buffer.store.database import Database
+from services.buffer.store.database import BufferDatabase
 from services.buffer.store.experiences import find_bodies
-from services.buffer.store.queries import Look, StoredExperience, list_page, sizes_of
+from services.buffer.store.queries import PageRequest, StoredExperience, list_page, sizes_of
 from services.buffer.store.segments import Count
 from trinity.api.v1 import buffer_pb2, experience_pb2, query_pb2
 from trinity.codec import FINISH_REASON_NAMES, FINISH_REASONS
@@ -170,7 +170,7 @@ def count_to_proto(count: Count) -> query_pb2.StateCount:
     return query_pb2.StateCount(state=STATES[count.state], reason=count.reason, count=count.number)
 
 
-def feedback_of(message: query_pb2.Feedback) -> Feedback:
+def feedback_of(message: query_pb2.Feedback) -> DelayedReward:
     """Converts feedback.
 
     Raises: InvalidRequest when the id is not a UUID or a number is not finite.
@@ -178,14 +178,14 @@ def feedback_of(message: query_pb2.Feedback) -> Feedback:
     numbers = [message.reward, *message.reward_parts.values()]
     if not all(map(math.isfinite, numbers)):
         raise InvalidRequest(f"feedback.reward of {message.experience_id} is not a finite number")
-    return Feedback(
+    return DelayedReward(
         experience_id=uuid_of(message.experience_id, "feedback.experience_id"),
         reward=message.reward,
         reward_parts=metrics_of(message.reward_parts),
     )
 
 
-def with_reward(body: bytes, feedback: Feedback) -> bytes:
+def with_reward(body: bytes, feedback: DelayedReward) -> bytes:
     """Returns the serialized sample with the reward set."""
     message = experience_pb2.Experience.FromString(body)
     message.reward = feedback.reward
@@ -208,7 +208,7 @@ Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class SamplePage:
     """Consecutive samples, with their contents if requested and still there."""
 
     rows: Sequence[StoredExperience]
@@ -221,13 +221,13 @@ class Part:
 class Pages:
     """Reads all samples that match a filter, with bounded memory."""
 
-    database: Database
+    database: BufferDatabase
     key: StageKey
     wanted: Filter
     with_content: bool
     latest_first: bool = False
 
-    async def parts(self, after: Cursor | None = None) -> AsyncIterator[Part]:
+    async def parts(self, after: Cursor | None = None) -> AsyncIterator[SamplePage]:
         """Yields the samples in order, starting after a place."""
         while True:
             async with self.database.transaction() as connection:
@@ -238,8 +238,8 @@ class Pages:
                 return
             after = page.end
 
-    def _look(self, after: Cursor | None) -> Look:
-        return Look(
+    def _look(self, after: Cursor | None) -> PageRequest:
+        return PageRequest(
             key=self.key,
             wanted=self.wanted,
             after=after,
@@ -247,11 +247,11 @@ class Pages:
             latest_first=self.latest_first,
         )
 
-    async def _parts_of(self, rows: Sequence[StoredExperience]) -> AsyncIterator[Part]:
+    async def _parts_of(self, rows: Sequence[StoredExperience]) -> AsyncIterator[SamplePage]:
         if not rows:
             return
         if not self.with_content and not self.wanted.text:
-            yield Part(rows=rows, bodies={}, end=rows[-1].cursor)
+            yield SamplePage(rows=rows, bodies={}, end=rows[-1].cursor)
             return
         async with self.database.transaction() as connection:
             sizes = await sizes_of(connection, self.key, rows, holding=self.wanted.text)
@@ -260,7 +260,7 @@ class Pages:
         for part in by_size(rows, lambda row: sizes.get(row.experience_id, 0)):
             yield await self._read(part, sizes)
 
-    async def _read(self, rows: Sequence[StoredExperience], sizes: dict[str, int]) -> Part:
+    async def _read(self, rows: Sequence[StoredExperience], sizes: dict[str, int]) -> SamplePage:
         ids = [row.experience_id for row in rows if row.experience_id in sizes]
         async with self.database.transaction() as connection:
             bodies = await find_bodies(connection, self.key, ids)
@@ -272,7 +272,7 @@ class Pages:
                 if says(body, self.wanted.text)
             }
             rows = [row for row in rows if row.experience_id in own]
-        return Part(rows=rows, bodies=bodies if self.with_content else {}, end=end)
+        return SamplePage(rows=rows, bodies=bodies if self.with_content else {}, end=end)
 
 
 def by_size(rows: Sequence[Row], size_of: Callable[[Row], int]) -> Iterator[Sequence[Row]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.operators import Chain
+from services.buffer.domain.operators import FunctionChain
 from services.buffer.domain.stage import (
     AssignmentState,
     ExperienceState,
@@ -19,7 +19,7 @@ from services.buffer.ingest.wire import subject_of
 from services.buffer.operations.batch_sources import NUM_DROPPED
 from services.buffer.operations.stage_end import end_stage
 from services.buffer.operations.stages import MAX_STEPS, needed_tasksets, open_stage
-from services.buffer.servicer.common import Context, Parts
+from services.buffer.servicer.common import BufferServicerBase, Context
 from services.buffer.servicer.convert import (
     key_of,
     name_of,
@@ -36,7 +36,7 @@ from services.buffer.store.replay import count_replayed
 from services.buffer.store.reports import count_dead_letters
 from services.buffer.store.stages import list_unfinished, lock_stage, losses, pace, stage_tasksets
 from services.buffer.store.tasksets import stage_pipelines
-from services.buffer.tasksets.library import Resolved
+from services.buffer.tasksets.library import ResolvedTasksets
 from services.buffer.workers.functions import FunctionFailed, PriorityFailed
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.codec import stage_key_to_proto
@@ -161,7 +161,7 @@ UNKNOWN = -1
 class TasksetLook:
     """The result of one poll for the tasksets of a stage."""
 
-    answer: Resolved
+    answer: ResolvedTasksets
     look_again_seconds: float | None = None
 
     @property
@@ -170,7 +170,7 @@ class TasksetLook:
         return not self.answer.awaited
 
 
-class StageCalls(Parts):
+class StageCalls(BufferServicerBase):
     """OpenStage, CancelStage, GetBufferStatus."""
 
     async def OpenStage(self, request: pb.OpenStageRequest, _: Context) -> pb.OpenStageResponse:
@@ -210,7 +210,7 @@ class StageCalls(Parts):
     async def _check_parts(self, plan: StagePlan) -> None:
         """Checks that all functions of the pipeline can be loaded before any rollout."""
         try:
-            await self.functions.load(Chain.of(plan).steps)
+            await self.functions.load(FunctionChain.of(plan).steps)
         except FunctionFailed as error:
             raise PreconditionFailed(str(error)) from error
         if plan.replay is not None and plan.needs_rollout:

@@ -14,7 +14,7 @@ from services.buffer.operations.uploads import (
     end_upload,
     store_rows,
 )
-from services.buffer.servicer.common import Context, Parts
+from services.buffer.servicer.common import BufferServicerBase, Context
 from services.buffer.servicer.convert import (
     few_of,
     name_of,
@@ -22,7 +22,7 @@ from services.buffer.servicer.convert import (
     subject_part_of,
     uuid_of,
 )
-from services.buffer.store.database import Database
+from services.buffer.store.database import BufferDatabase
 from services.buffer.store.tasksets import (
     Described,
     delete_taskset,
@@ -33,7 +33,7 @@ from services.buffer.store.tasksets import (
     rows_of,
     source_rows_of,
 )
-from services.buffer.store.uploads import Upload
+from services.buffer.store.uploads import StoredUpload
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1 import taskset_pb2
 from trinity.errors import InvalidRequest, NotFound, PreconditionFailed
@@ -42,7 +42,7 @@ ROWS_AT_ONCE = 500
 """Number of rows to parse before yielding to other calls."""
 
 
-class TasksetCalls(Parts):
+class TasksetCalls(BufferServicerBase):
     """SubmitTaskset."""
 
     async def SubmitTaskset(
@@ -113,7 +113,7 @@ def _rows_of(request: pb.SubmitTasksetRequest) -> Sequence[str]:
             raise InvalidRequest("only the first message is a header, others are rows or the end")
 
 
-def _response(upload: Upload) -> pb.SubmitTasksetResponse:
+def _response(upload: StoredUpload) -> pb.SubmitTasksetResponse:
     return pb.SubmitTasksetResponse(
         taskset_id=upload.taskset_id,
         num_stored=upload.num_stored,
@@ -133,7 +133,7 @@ MAX_ROW_NUMBER = 10**12
 class TasksetServicer:
     """Implements trinity.api.v1.TasksetService."""
 
-    database: Database
+    database: BufferDatabase
 
     async def ListTasksets(
         self, request: taskset_pb2.ListTasksetsRequest, _: Context

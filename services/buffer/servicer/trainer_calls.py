@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.batches import End, VersionWanted, Wait
+from services.buffer.domain.batches import BatchWait, End, VersionWanted
 from services.buffer.domain.stage import Stage, StageState
 from services.buffer.operations.training import (
     begin_incarnation,
@@ -16,7 +16,7 @@ from services.buffer.operations.training import (
     record_version,
     report_step,
 )
-from services.buffer.servicer.common import Context, Parts
+from services.buffer.servicer.common import BufferServicerBase, Context
 from services.buffer.servicer.convert import (
     checkpoint_of,
     checkpoint_to_proto,
@@ -30,7 +30,13 @@ from services.buffer.servicer.convert import (
     wait_of,
 )
 from services.buffer.servicer.stage_calls import MAX_ROWS
-from services.buffer.store.batches import BatchHead, Feedback, LoadedRow, find_with_stage, load_rows
+from services.buffer.store.batches import (
+    BatchHead,
+    LoadedRow,
+    RowFeedback,
+    find_with_stage,
+    load_rows,
+)
 from services.buffer.store.database import batch_topic, decode_numbers, progress_topic
 from services.buffer.store.reports import LoggedEvent, load_events
 from trinity.api.v1 import buffer_pb2 as pb
@@ -42,7 +48,7 @@ FIRST_ROWS = 64
 BYTES_A_PART = 1024 * 1024
 """Target size of a part; the trainer reads one while the next is loaded."""
 BYTES_A_MESSAGE = 8 * 1024 * 1024
-Answer = BatchHead | Wait | End | VersionWanted
+Answer = BatchHead | BatchWait | End | VersionWanted
 HEAD_STATES = {"drained": pb.BatchHead.STATE_DRAINED, "failed": pb.BatchHead.STATE_CANCELLED}
 
 
@@ -56,15 +62,15 @@ class BatchLook:
     def look_again_seconds(self) -> float | None:
         """Delay after which to look again even without a notification."""
         answer = self.answer[1]
-        return answer.look_again_seconds if isinstance(answer, Wait) else None
+        return answer.look_again_seconds if isinstance(answer, BatchWait) else None
 
     @property
     def is_final(self) -> bool:
         """True if the answer is not a wait."""
-        return not isinstance(self.answer[1], Wait)
+        return not isinstance(self.answer[1], BatchWait)
 
 
-class TrainerCalls(Parts):
+class TrainerCalls(BufferServicerBase):
     """BeginIncarnation, RecordVersion, GetBatch, ReportStep, CommitCheckpoint, FinishTraining."""
 
     async def BeginIncarnation(
@@ -159,7 +165,7 @@ class TrainerCalls(Parts):
     async def ReportStep(self, request: pb.ReportStepRequest, _: Context) -> pb.ReportStepResponse:
         """Records a trained step."""
         rows = [
-            Feedback(position=row.position, mean_ratio=row.mean_ratio, advantage=row.advantage)
+            RowFeedback(position=row.position, mean_ratio=row.mean_ratio, advantage=row.advantage)
             for row in few_of(request.rows, "rows", MAX_ROWS)
         ]
         metrics = metrics_of(request.metrics)
@@ -218,7 +224,7 @@ def _head(answer: Answer, incarnation: int) -> pb.BatchHead:
                 replayed=answer.incarnation < incarnation,
                 metrics=answer.metrics,
             )
-        case Wait():
+        case BatchWait():
             return pb.BatchHead(
                 state=pb.BatchHead.STATE_WAITING,
                 reason=answer.reason,
@@ -277,7 +283,7 @@ MESSAGES = {
 }
 
 
-class ProgressCalls(Parts):
+class ProgressCalls(BufferServicerBase):
     """WatchProgress."""
 
     async def WatchProgress(

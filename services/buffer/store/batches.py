@@ -40,7 +40,7 @@ from services.buffer.store.schema import (
     version,
 )
 from services.buffer.store.stages import FIND, locking, opened, stage_of
-from services.buffer.store.training import Version
+from services.buffer.store.training import RecordedVersion
 from trinity.types import StageKey
 
 Value = TypeVar("Value")
@@ -80,7 +80,7 @@ class LoadedRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Feedback:
+class RowFeedback:
     """Values that the trainer measured for a row."""
 
     position: int
@@ -294,7 +294,7 @@ async def was_trained_before(connection: AsyncConnection, stage: Stage, step: in
 
 
 async def store_feedback(
-    connection: AsyncConnection, stage: Stage, head: BatchHead, rows: Sequence[Feedback]
+    connection: AsyncConnection, stage: Stage, head: BatchHead, rows: Sequence[RowFeedback]
 ) -> None:
     """Stores the trainer's values for the rows of a batch."""
     known = {row.position: row for row in rows if 0 <= row.position < head.num_rows}
@@ -436,7 +436,7 @@ async def times_trained(connection: AsyncConnection, stage: Stage, step: int) ->
 
 async def newest_version_up_to(
     connection: AsyncConnection, stage: Stage, most: int
-) -> Version | None:
+) -> RecordedVersion | None:
     """Returns the newest weights published on the line, up to a version number."""
     c = version.c
     statement = (
@@ -448,7 +448,7 @@ async def newest_version_up_to(
     row = (await connection.execute(statement)).first()
     if row is None:
         return None
-    return Version(
+    return RecordedVersion(
         version=row.version, incarnation=row.incarnation, weights_sha256=bytes(row.weights_sha256)
     )
 

@@ -210,7 +210,7 @@ def _prepared(statement: sa.Executable, dialect: sa.Dialect) -> _Prepared:
 CHANNEL = "buffer"
 
 
-class Database:
+class BufferDatabase:
     """Opens transactions, once the schema has been checked.
 
     Raises errors.Unavailable when the database does not answer or `open` was not called yet.

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.evaluation import RunScore
-from services.buffer.domain.group import Sample
+from services.buffer.domain.group import ScoredSample
 from services.buffer.domain.results import Result
 from services.buffer.domain.stage import ExperienceState
 from services.buffer.store.bulk_insert import add_rows
@@ -97,12 +97,12 @@ _RAW_SAMPLES = (
 
 async def load_raw_samples(
     connection: AsyncConnection, key: StageKey, assignment_ids: Sequence[str]
-) -> dict[str, list[Sample]]:
+) -> dict[str, list[ScoredSample]]:
     """Returns raw samples by assignment, in order: those that the pipeline has not processed."""
-    samples: dict[str, list[Sample]] = {own_id: [] for own_id in assignment_ids}
+    samples: dict[str, list[ScoredSample]] = {own_id: [] for own_id in assignment_ids}
     for row in await fetch(connection, _RAW_SAMPLES, given(key, ids=assignment_ids)):
         samples[row.assignment_id].append(
-            Sample(
+            ScoredSample(
                 experience_id=row.experience_id,
                 run=row.run,
                 reward=row.reward,
@@ -114,7 +114,7 @@ async def load_raw_samples(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Derived:
+class DerivedExperience:
     """A new revision of an experience."""
 
     experience_id: str
@@ -182,7 +182,7 @@ _INSERT_DERIVED = sa.insert(experience).from_select(
 
 
 async def insert_derived(
-    connection: AsyncConnection, key: StageKey, derived: Sequence[Derived]
+    connection: AsyncConnection, key: StageKey, derived: Sequence[DerivedExperience]
 ) -> None:
     """Inserts ready revisions of raw samples, in the order given; marks the parents as derived."""
     if not derived:

@@ -59,7 +59,7 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class PageRequest:
     """The request for a page of samples."""
 
     key: StageKey
@@ -72,7 +72,7 @@ class Look:
     """Descending by explore step and position; samples of a group stay in ascending order."""
 
 
-async def list_page(connection: AsyncConnection, look: Look) -> Page:
+async def list_page(connection: AsyncConnection, look: PageRequest) -> Page:
     """Returns the next page of samples; a page may be empty without being the last.
 
     Groups are found first, in the order of their places, then their samples by the groups' ids: one
@@ -87,7 +87,7 @@ async def list_page(connection: AsyncConnection, look: Look) -> Page:
     return Page(rows=rows, end=_end_of(groups[-1]))
 
 
-async def _groups(connection: AsyncConnection, look: Look) -> list[sa.Row[Any]]:
+async def _groups(connection: AsyncConnection, look: PageRequest) -> list[sa.Row[Any]]:
     conditions = [in_stage(assignment, look.key), *_group_conditions(look.wanted)]
     if (named := await _named(connection, look.key, look.wanted)) is not None:
         conditions.append(among(A.assignment_id, named))
@@ -142,7 +142,7 @@ def _in_batch(key: StageKey, train_step: int) -> sa.ColumnElement[bool]:
 
 
 async def _of_groups(
-    connection: AsyncConnection, look: Look, groups: Sequence[sa.Row[Any]]
+    connection: AsyncConnection, look: PageRequest, groups: Sequence[sa.Row[Any]]
 ) -> list[StoredExperience]:
     group_of = {group.assignment_id: group for group in groups}
     if not group_of:

@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.replay import Waiting
+from services.buffer.domain.replay import ReplayCandidate
 from services.buffer.domain.stage import ExperienceState, Stage
 from services.buffer.store.database import (
     among,
@@ -46,7 +46,7 @@ _SEEN = (
 
 async def load_unused(
     connection: AsyncConnection, stage: Stage, before: Place | None
-) -> list[Waiting]:
+) -> list[ReplayCandidate]:
     """Returns samples that were in no batch; with `before`, only of groups before that place."""
     statement: sa.Select[Any] = sa.select(*_SEEN).where(is_ready(stage.key, before))
     return [_waiting(row, 0, 0) for row in await connection.execute(statement)]
@@ -70,7 +70,7 @@ _USES = (
 )
 
 
-async def load_used(connection: AsyncConnection, stage: Stage) -> list[Waiting]:
+async def load_used(connection: AsyncConnection, stage: Stage) -> list[ReplayCandidate]:
     """Returns samples of the pool, with the number and last step of their uses on the line."""
     ids = list(await fetch_column(connection, _POOL, given(stage.key)))
     if not ids:
@@ -82,9 +82,9 @@ async def load_used(connection: AsyncConnection, stage: Stage) -> list[Waiting]:
     return [_waiting(row, *uses[row[0]]) for row in rows if row[0] in uses]
 
 
-def _waiting(row: Sequence[Any], num_uses: int, last_step: int) -> Waiting:
+def _waiting(row: Sequence[Any], num_uses: int, last_step: int) -> ReplayCandidate:
     experience_id, explore_step, position, run, step, suffix, version, reward, advantage = row
-    return Waiting(
+    return ReplayCandidate(
         experience_id=experience_id,
         place=(explore_step, position, run, step, suffix),
         version=version,

@@ -12,8 +12,8 @@ from sqlalchemy.dialects import postgresql as pg
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.stage import Fate
-from services.buffer.domain.tasks import KINDS, Event, Samples
+from services.buffer.domain.stage import CommitStatus
+from services.buffer.domain.tasks import KINDS, Event, SamplesEvent
 from services.buffer.store.bulk_insert import add_rows
 from services.buffer.store.database import (
     BIGINTS,
@@ -50,12 +50,12 @@ BLOB_PAGES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class CommitReport:
     """The commit status of one result; `number` orders the reports of a producer."""
 
     producer: str
     sequence: int
-    fate: Fate
+    fate: CommitStatus
     reason: str = ""
     number: int = 0
 
@@ -93,7 +93,7 @@ _INSERT = (
 )
 
 
-async def insert_reports(connection: AsyncConnection, reports: Sequence[Report]) -> None:
+async def insert_reports(connection: AsyncConnection, reports: Sequence[CommitReport]) -> None:
     """Stores reports; a stored status is never changed. Equal ones share a statement.
 
     Producers are locked first, so that their reports become visible in order of their numbers.
@@ -103,10 +103,10 @@ async def insert_reports(connection: AsyncConnection, reports: Sequence[Report])
     producers = sorted({report.producer for report in reports})
     topics = [producer_topic(producer) for producer in producers]
     await execute(connection, _LOCK_AND_NOTIFY, {"topics": topics, "channel": CHANNEL})
-    first: dict[tuple[str, int], Report] = {}
+    first: dict[tuple[str, int], CommitReport] = {}
     for report in reports:
         first.setdefault((report.producer, report.sequence), report)
-    alike: dict[tuple[str, Fate, str], list[int]] = defaultdict(list)
+    alike: dict[tuple[str, CommitStatus, str], list[int]] = defaultdict(list)
     for (producer, sequence), report in first.items():
         alike[producer, report.fate, report.reason].append(sequence)
     for (producer, fate, reason), sequences in alike.items():
@@ -127,7 +127,7 @@ _AFTER = (
 
 async def load_reports(
     connection: AsyncConnection, producer: str, *, after: int, limit: int
-) -> list[Report]:
+) -> list[CommitReport]:
     """Returns reports to a producer after a number."""
     values = {"given_producer": producer, "after": after, "limit": limit}
     return _reports(await fetch(connection, _AFTER, values))
@@ -140,7 +140,7 @@ async def load_fates(
     *,
     after_sequence: int,
     limit: int,
-) -> list[Report]:
+) -> list[CommitReport]:
     """Returns the status of these results and of all later ones of the producer, page by page.
 
     Without sequences there are none.
@@ -166,12 +166,12 @@ async def newest_report(connection: AsyncConnection, producer: str) -> int:
     return (await connection.execute(statement)).scalar() or 0
 
 
-def _reports(rows: Iterable[sa.Row[Any]]) -> list[Report]:
+def _reports(rows: Iterable[sa.Row[Any]]) -> list[CommitReport]:
     return [
-        Report(
+        CommitReport(
             producer=row.producer,
             sequence=row.sequence,
-            fate=Fate(row.state),
+            fate=CommitStatus(row.state),
             reason=row.reason,
             number=row.number,
         )
@@ -322,7 +322,7 @@ async def forget_samples(connection: AsyncConnection, tenant: str, ids: Collecti
     told = c.body["experience_ids"].op("?|")(sa.cast(list(ids), pg.ARRAY(sa.Text)))
     await connection.execute(
         sa.update(progress)
-        .where(c.tenant == tenant, c.kind == KINDS[Samples], told)
+        .where(c.tenant == tenant, c.kind == KINDS[SamplesEvent], told)
         .values(body=nothing)
     )
 

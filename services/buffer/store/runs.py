@@ -8,7 +8,13 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.results import AssignmentView, KnownAttempt, OpenRun, Result, Verdict
+from services.buffer.domain.results import (
+    AssignmentView,
+    CommitDecision,
+    KnownAttempt,
+    OpenRun,
+    Result,
+)
 from services.buffer.domain.stage import (
     AssignmentKind,
     AssignmentState,
@@ -158,7 +164,7 @@ def _by_producer(key: StageKey, results: Sequence[Result]) -> Iterator[dict[str,
 
 
 async def insert_attempts(
-    connection: AsyncConnection, key: StageKey, verdicts: Sequence[Verdict]
+    connection: AsyncConnection, key: StageKey, verdicts: Sequence[CommitDecision]
 ) -> None:
     """Inserts new attempts."""
     rows = [

@@ -48,10 +48,10 @@ from services.buffer.store.schema import (
 )
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import NotFound, PreconditionFailed
-from trinity.runtime.logs import LimitedLog
+from trinity.runtime.logs import RateLimitedLog
 from trinity.types import StageKey
 
-limited_log = LimitedLog(logging.getLogger(__name__))
+limited_log = RateLimitedLog(logging.getLogger(__name__))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from trinity.types import StageKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Version:
+class RecordedVersion:
     """Published weights."""
 
     version: int
@@ -50,7 +50,7 @@ async def insert_incarnation(
     await connection.execute(sa.insert(incarnation).values(values))
 
 
-async def insert_version(connection: AsyncConnection, stage: Stage, new: Version) -> None:
+async def insert_version(connection: AsyncConnection, stage: Stage, new: RecordedVersion) -> None:
     """Records published weights; idempotent."""
     statement = insert(version).values(
         **key_columns(stage.key),
@@ -62,7 +62,9 @@ async def insert_version(connection: AsyncConnection, stage: Stage, new: Version
     await connection.execute(statement.on_conflict_do_nothing())
 
 
-async def versions_of(connection: AsyncConnection, stage: Stage, number: int) -> list[Version]:
+async def versions_of(
+    connection: AsyncConnection, stage: Stage, number: int
+) -> list[RecordedVersion]:
     """Returns the weights published under a version number, newest incarnation first."""
     statement = (
         sa.select(version)
@@ -72,7 +74,7 @@ async def versions_of(connection: AsyncConnection, stage: Stage, number: int) ->
     return [_version(row) for row in await connection.execute(statement)]
 
 
-async def newest_version(connection: AsyncConnection, stage: Stage) -> Version | None:
+async def newest_version(connection: AsyncConnection, stage: Stage) -> RecordedVersion | None:
     """Returns the newest weights published on this line."""
     statement = (
         sa.select(version)
@@ -84,8 +86,8 @@ async def newest_version(connection: AsyncConnection, stage: Stage) -> Version |
     return None if row is None else _version(row)
 
 
-def _version(row: sa.Row[Any]) -> Version:
-    return Version(
+def _version(row: sa.Row[Any]) -> RecordedVersion:
+    return RecordedVersion(
         version=row.version, incarnation=row.incarnation, weights_sha256=bytes(row.weights_sha256)
     )
 

@@ -16,7 +16,7 @@ C = taskset_upload.c
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Upload:
+class StoredUpload:
     """One request that stores tasks."""
 
     taskset_id: str
@@ -40,14 +40,16 @@ async def insert_submitted(
     await connection.execute(statement.on_conflict_do_nothing())
 
 
-async def find_upload(connection: AsyncConnection, tenant: str, request_id: str) -> Upload | None:
+async def find_upload(
+    connection: AsyncConnection, tenant: str, request_id: str
+) -> StoredUpload | None:
     """Returns the upload of a request, if it has begun."""
     row = (
         await connection.execute(sa.select(taskset_upload).where(_own(tenant, request_id)))
     ).first()
     if row is None:
         return None
-    return Upload(
+    return StoredUpload(
         taskset_id=row.taskset_id,
         num_stored=row.num_stored,
         num_refused=row.num_refused,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trinity.errors import PreconditionFailed, TrinityError
-from trinity.runtime.presence import Waits
+from trinity.runtime.presence import WaitRegistry
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class BackgroundJobs:
     """
 
     def __init__(
-        self, *, workers: asyncio.TaskGroup, on_over: Callable[[], None], waits: Waits
+        self, *, workers: asyncio.TaskGroup, on_over: Callable[[], None], waits: WaitRegistry
     ) -> None:
         self._workers = workers
         self._on_over = on_over

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
-from services.buffer.store.database import Database, notify, tasksets_topic
+from services.buffer.store.database import BufferDatabase, notify, tasksets_topic
 from services.buffer.store.selection import known_features, read_features, store_features
 from services.buffer.store.stages import StageTaskset
 from services.buffer.store.tasksets import (
@@ -143,7 +143,11 @@ async def origin_of_files(
 
 
 def origin_of_stored(
-    needed: NeededTaskset, taskset: Taskset, database: Database, tenant: str, experiment_id: str
+    needed: NeededTaskset,
+    taskset: Taskset,
+    database: BufferDatabase,
+    tenant: str,
+    experiment_id: str,
 ) -> Origin:
     """Returns the origin of submitted tasks that go through a pipeline."""
     assert needed.pipeline is not None
@@ -160,7 +164,7 @@ def _piped(
     Those may change at any time: each experiment runs them once and keeps the result.
     """
     parts = [content, *further, pipeline.model_dump_json()]
-    if not pipeline.is_ours:
+    if not pipeline.is_deterministic:
         parts.append(experiment_id)
     stamp = hashlib.sha256("\n".join(parts).encode()).hexdigest()
     return f"{content.rpartition('|')[0]}|{PIPED}|{stamp}"
@@ -174,7 +178,7 @@ async def _read(name: str, sources: Sequence[RowSource]) -> AsyncGenerator[bytes
             await reader.check_end(name)
 
 
-async def _stored(database: Database, tenant: str, taskset_id: str) -> AsyncGenerator[bytes]:
+async def _stored(database: BufferDatabase, tenant: str, taskset_id: str) -> AsyncGenerator[bytes]:
     """Yields stored rows, not in one transaction, because the consumer may be slow."""
     first = 0
     while rows := await _some_stored(database, tenant, taskset_id, first):
@@ -184,7 +188,7 @@ async def _stored(database: Database, tenant: str, taskset_id: str) -> AsyncGene
 
 
 async def _some_stored(
-    database: Database, tenant: str, taskset_id: str, first: int
+    database: BufferDatabase, tenant: str, taskset_id: str, first: int
 ) -> Sequence[str]:
     async with database.autocommit() as connection:
         return await rows_of(connection, tenant, taskset_id, first=first, count=ROWS_AT_ONCE)
@@ -195,7 +199,7 @@ FORGOTTEN_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class ResolvedTasksets:
     """Stored tasksets, and the reasons why others are not ready."""
 
     stored: list[StageTaskset] = field(default_factory=list)
@@ -216,7 +220,7 @@ class TasksetLibrary:
     def __init__(
         self,
         *,
-        database: Database,
+        database: BufferDatabase,
         jobs: BackgroundJobs,
         roots: Sequence[str],
         limits: PipelineLimits,
@@ -231,12 +235,12 @@ class TasksetLibrary:
 
     async def resolve(
         self, tenant: str, experiment_id: str, needed: Sequence[NeededTaskset]
-    ) -> Resolved:
+    ) -> ResolvedTasksets:
         """Finds stored tasksets and starts to read the others.
 
         Raises: PreconditionFailed that names a taskset that cannot be read.
         """
-        resolved = Resolved()
+        resolved = ResolvedTasksets()
         for taskset in needed:
             found = await self._find(tenant, experiment_id, taskset)
             if isinstance(found, str):
@@ -347,7 +351,7 @@ async def _counted(rows: AsyncGenerator[bytes], job: Job) -> AsyncGenerator[byte
 class FeatureLibrary:
     """Finds stored features, and starts to read missing ones."""
 
-    def __init__(self, *, database: Database, jobs: BackgroundJobs) -> None:
+    def __init__(self, *, database: BufferDatabase, jobs: BackgroundJobs) -> None:
         self._database = database
         self._jobs = jobs
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from services.explorer.openai_api.errors import bearer_of, refuse
+from services.explorer.openai_api.errors import bearer_token, error_response
 from trinity.errors import Unauthenticated, UserError
 from trinity.rpc import audit
 from trinity.security.authorization import Caller, Scope
-from trinity.security.credentials import CERTIFICATE, KEY, VARIABLE, Security
+from trinity.security.credentials import CERTIFICATE, KEY, VARIABLE, Credentials
 from trinity.security.loopback import is_loopback
 
 if TYPE_CHECKING:
@@ -26,11 +26,11 @@ METHOD = "openai-compatible"
 
 
 @dataclass(frozen=True)
-class Access:
+class ServingAccessPolicy:
     """Plain HTTP with a key on loopback only, or TLS with tokens; there is no other mode."""
 
     host: str
-    security: Security
+    security: Credentials
     key: str = field(repr=False)
     tenant: str
 
@@ -67,12 +67,12 @@ class Access:
 
     def refusal(self, request: "web.Request") -> "web.Response | None":
         """Returns the response to an unauthorized request; None for an authorized one."""
-        bearer = bearer_of(request)
+        bearer = bearer_token(request)
         if self.security.is_on:
             return self._token_refusal(bearer, request.remote or "")
         if hmac.compare_digest(bearer.encode(), self.key.encode()):
             return None
-        return refuse(
+        return error_response(
             401,
             "authentication_error",
             "send `explorer.rollout_model.api_key` as a bearer token",
@@ -91,7 +91,7 @@ class Access:
             status, kind = 403, "permission_error"
             why = f"it takes a token of this tenant with the scope `{Scope.SUBMIT}`"
         audit.refused("asking the model", method=METHOD, peer=peer, caller=caller)
-        return refuse(status, kind, why, code="invalid_api_key")
+        return error_response(status, kind, why, code="invalid_api_key")
 
     @cached_property
     def _keys(self) -> "TokenKeys":

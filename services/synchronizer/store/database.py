@@ -5,14 +5,15 @@ import uuid
 from collections.abc import AsyncIterator
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from trinity.runtime.postgres import map_database_errors
+from trinity.runtime.sql import READ_ONLY, Connection, transaction
 
 CHANNEL = "synchronizer"
 
 
-class Database:
+class SynchronizerDatabase:
     """Opens transactions; connection errors are raised as Unavailable."""
 
     def __init__(self, engine: AsyncEngine, async_commit: AsyncEngine) -> None:
@@ -21,32 +22,30 @@ class Database:
         self._async_commit = async_commit
 
     @contextlib.asynccontextmanager
-    async def changing(self) -> AsyncIterator[AsyncConnection]:
+    async def changing(self) -> AsyncIterator[Connection]:
         """Opens a transaction that commits at the end of the block."""
         with map_database_errors():
-            async with self._engine.begin() as connection:
+            async with transaction(self._engine) as connection:
                 yield connection
 
     @contextlib.asynccontextmanager
-    async def noting(self) -> AsyncIterator[AsyncConnection]:
+    async def noting(self) -> AsyncIterator[Connection]:
         """Opens an autocommit connection for frequent writes that are repeated soon (heartbeats).
 
-        A statement takes one round trip instead of four, and no write to disk is awaited.
+        A statement takes one round trip, and no write to disk is awaited.
         """
         with map_database_errors():
-            async with self._async_commit.connect() as connection:
-                yield await connection.execution_options(isolation_level="AUTOCOMMIT")
+            async with transaction(self._async_commit, None) as connection:
+                yield connection
 
     @contextlib.asynccontextmanager
-    async def reading(self) -> AsyncIterator[AsyncConnection]:
+    async def reading(self) -> AsyncIterator[Connection]:
         """Opens a read-only transaction whose queries all see the same snapshot."""
         with map_database_errors():
-            async with self._engine.connect() as connection:
-                yield await connection.execution_options(
-                    isolation_level="REPEATABLE READ", postgresql_readonly=True
-                )
+            async with transaction(self._engine, READ_ONLY) as connection:
+                yield connection
 
 
-async def notify(connection: AsyncConnection, experiment_id: uuid.UUID) -> None:
+async def notify(connection: Connection, experiment_id: uuid.UUID) -> None:
     """Wakes watchers of the experiment on every replica, once this transaction commits."""
     await connection.execute(sa.select(sa.func.pg_notify(CHANNEL, str(experiment_id))))

@@ -6,23 +6,27 @@ from dataclasses import replace
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql as pg
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.synchronizer import tables
-from services.synchronizer.domain import Experiment, ExperimentState, Role, Stage, StageState
+from services.synchronizer.domain import (
+    Experiment,
+    ExperimentStage,
+    ExperimentStageState,
+    ExperimentState,
+    Role,
+)
 from services.synchronizer.store import versions
 from services.synchronizer.store.database import notify
 from trinity.errors import NotFound
+from trinity.runtime.sql import Connection, Row
 
 _experiment = tables.experiment.c
 _stage = tables.stage.c
 
 
-async def insert(
-    connection: AsyncConnection, experiment: Experiment, plan: str, directory: str
-) -> bool:
+async def insert(connection: Connection, experiment: Experiment, plan: str, directory: str) -> bool:
     """Inserts an experiment; False if its tenant has one with that label."""
-    inserted = await connection.execute(
+    inserted = await connection.fetch_first(
         pg.insert(tables.experiment)
         .values(
             tenant=experiment.tenant,
@@ -37,25 +41,24 @@ async def insert(
         .on_conflict_do_nothing(index_elements=["tenant", "label"])
         .returning(_experiment.id)
     )
-    if inserted.first() is None:
+    if inserted is None:
         return False
-    rows = [
-        {
-            "tenant": experiment.tenant,
-            "experiment_id": experiment.id,
-            "name": stage.name,
-            "index": index,
-            **_stage_values(stage),
-        }
-        for index, stage in enumerate(experiment.stages)
-    ]
-    await connection.execute(sa.insert(tables.stage), rows)
+    for index, stage in enumerate(experiment.stages):
+        await connection.execute(
+            sa.insert(tables.stage).values(
+                tenant=experiment.tenant,
+                experiment_id=experiment.id,
+                name=stage.name,
+                index=index,
+                **_stage_values(stage),
+            )
+        )
     await notify(connection, experiment.id)
     return True
 
 
 async def owner_of(
-    connection: AsyncConnection, directory: str, *, but: tuple[str, str]
+    connection: Connection, directory: str, *, but: tuple[str, str]
 ) -> tuple[str, str] | None:
     """Returns tenant and label of the experiment that uses a directory, other than `but`.
 
@@ -67,11 +70,11 @@ async def owner_of(
     query = sa.select(_experiment.tenant, _experiment.label).where(
         _experiment.directory == directory, names != but
     )
-    found = (await connection.execute(query.limit(1))).first()
+    found = await connection.fetch_first(query.limit(1))
     return (found.tenant, found.label) if found else None
 
 
-async def save(connection: AsyncConnection, old: Experiment, new: Experiment) -> bool:
+async def save(connection: Connection, old: Experiment, new: Experiment) -> bool:
     """Saves changes, under the lock of `locked`; False if there are none."""
     if new == old:
         return False
@@ -92,7 +95,7 @@ async def save(connection: AsyncConnection, old: Experiment, new: Experiment) ->
 
 
 async def replace_plan(
-    connection: AsyncConnection, experiment_id: uuid.UUID, plan: str, directory: str
+    connection: Connection, experiment_id: uuid.UUID, plan: str, directory: str
 ) -> None:
     """Stores the plan and the directory that the experiment resumes with."""
     await connection.execute(
@@ -102,7 +105,7 @@ async def replace_plan(
     )
 
 
-async def locked(connection: AsyncConnection, experiment_id: uuid.UUID) -> Experiment:
+async def locked(connection: Connection, experiment_id: uuid.UUID) -> Experiment:
     """Returns an experiment, locked until this transaction ends.
 
     Raises: NotFound.
@@ -112,16 +115,16 @@ async def locked(connection: AsyncConnection, experiment_id: uuid.UUID) -> Exper
     return await get(connection, experiment_id)
 
 
-async def locked_by_label(connection: AsyncConnection, tenant: str, label: str) -> Experiment:
+async def locked_by_label(connection: Connection, tenant: str, label: str) -> Experiment:
     """Returns an experiment that is known to exist, locked until this transaction ends."""
     query = sa.select(_experiment.id).where(
         _experiment.tenant == tenant, _experiment.label == label
     )
-    experiment_id = (await connection.execute(query.with_for_update())).scalar_one()
-    return await get(connection, experiment_id)
+    known = await connection.fetch_one(query.with_for_update())
+    return await get(connection, known.id)
 
 
-async def get(connection: AsyncConnection, experiment_id: uuid.UUID) -> Experiment:
+async def get(connection: Connection, experiment_id: uuid.UUID) -> Experiment:
     """Returns an experiment.
 
     Raises: NotFound.
@@ -134,14 +137,14 @@ async def get(connection: AsyncConnection, experiment_id: uuid.UUID) -> Experime
     return found[0]
 
 
-async def plan_of(connection: AsyncConnection, experiment_id: uuid.UUID) -> str:
+async def plan_of(connection: Connection, experiment_id: uuid.UUID) -> str:
     """Returns the plan of an experiment that is known to exist."""
     query = sa.select(_experiment.plan).where(_experiment.id == experiment_id)
-    plan: str = (await connection.execute(query)).scalar_one()
-    return plan
+    found = await connection.fetch_one(query)
+    return str(found.plan)
 
 
-async def running(connection: AsyncConnection, tenant: str) -> tuple[Experiment, ...]:
+async def running(connection: Connection, tenant: str) -> tuple[Experiment, ...]:
     """Returns the running experiments, oldest first; an empty tenant means all tenants."""
     query = sa.select(tables.experiment).where(_experiment.state == ExperimentState.RUNNING)
     if tenant:
@@ -150,7 +153,7 @@ async def running(connection: AsyncConnection, tenant: str) -> tuple[Experiment,
 
 
 async def newest(
-    connection: AsyncConnection, limit: int, *, tenant: str = "", label: str = ""
+    connection: Connection, limit: int, *, tenant: str = "", label: str = ""
 ) -> tuple[Experiment, ...]:
     """Returns experiments in any state, newest first; an empty tenant or label means all."""
     query = sa.select(tables.experiment)
@@ -162,17 +165,17 @@ async def newest(
     return await _load(connection, query.order_by(*order).limit(limit))
 
 
-async def tenant_of(connection: AsyncConnection, experiment_id: uuid.UUID) -> str | None:
+async def tenant_of(connection: Connection, experiment_id: uuid.UUID) -> str | None:
     """Returns the tenant of an experiment; None if it does not exist."""
     query = sa.select(_experiment.tenant).where(_experiment.id == experiment_id)
-    tenant: str | None = (await connection.execute(query)).scalar_one_or_none()
+    tenant: str | None = await connection.fetch_value(query)
     return tenant
 
 
 async def _load(
-    connection: AsyncConnection, query: sa.Select[tuple[object, ...]]
+    connection: Connection, query: sa.Select[tuple[object, ...]]
 ) -> tuple[Experiment, ...]:
-    rows = (await connection.execute(query)).all()
+    rows = await connection.fetch(query)
     stages = await _stages(connection, [row.id for row in rows])
     return tuple(
         Experiment(
@@ -189,8 +192,8 @@ async def _load(
 
 
 async def _stages(
-    connection: AsyncConnection, experiment_ids: list[uuid.UUID]
-) -> dict[uuid.UUID, list[Stage]]:
+    connection: Connection, experiment_ids: list[uuid.UUID]
+) -> dict[uuid.UUID, list[ExperimentStage]]:
     version = tables.version.c
     final = sa.and_(
         version.tenant == _stage.tenant,
@@ -202,28 +205,28 @@ async def _stages(
     query = (
         sa.select(tables.stage, *versions.COLUMNS)
         .outerjoin_from(tables.stage, tables.version, final)
-        .where(_stage.experiment_id.in_(experiment_ids))
+        .where(_stage.experiment_id == sa.any_(sa.cast(experiment_ids, pg.ARRAY(sa.Uuid))))
         .order_by(_stage.index)
     )
-    stages: dict[uuid.UUID, list[Stage]] = defaultdict(list)
-    for row in (await connection.execute(query)).mappings():
-        stages[row[_stage.experiment_id]].append(_stage_from_row(row))
+    stages: dict[uuid.UUID, list[ExperimentStage]] = defaultdict(list)
+    for row in await connection.fetch(query):
+        stages[row.experiment_id].append(_stage_from_row(row))
     return stages
 
 
-def _stage_from_row(columns: sa.RowMapping) -> Stage:
-    stage = Stage(
-        name=columns[_stage.name],
-        state=StageState(columns[_stage.state]),
-        roles=tuple(Role(role) for role in columns[_stage.roles]),
-        finished_roles=tuple(Role(role) for role in columns[_stage.finished_roles]),
+def _stage_from_row(row: Row) -> ExperimentStage:
+    stage = ExperimentStage(
+        name=row.name,
+        state=ExperimentStageState(row.state),
+        roles=tuple(Role(role) for role in row.roles),
+        finished_roles=tuple(Role(role) for role in row.finished_roles),
     )
-    if columns[_stage.final_version] is None:
+    if row.final_version is None:
         return stage
-    return replace(stage, final_version=versions.from_row(columns))
+    return replace(stage, final_version=versions.from_row(row))
 
 
-def _stage_values(stage: Stage) -> dict[str, object]:
+def _stage_values(stage: ExperimentStage) -> dict[str, object]:
     final = stage.final_version
     return {
         "state": stage.state,

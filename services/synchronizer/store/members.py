@@ -6,11 +6,11 @@ from functools import lru_cache
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql as pg
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.synchronizer import tables
 from services.synchronizer.domain import Role
-from services.synchronizer.members import LIVE_SECONDS, REMEMBERED_SECONDS, Member, Wait
+from services.synchronizer.members import LIVE_SECONDS, REMEMBERED_SECONDS, Member, MemberWait
+from trinity.runtime.sql import Connection
 
 _member = tables.member.c
 _now = sa.func.clock_timestamp()
@@ -23,7 +23,7 @@ _DESCRIBED = ("role", "address", "experiment_id", "stage", "activity", "version"
 _SAID = (*_DESCRIBED, "pinned_versions", "waits")
 
 
-async def heard(connection: AsyncConnection, member: Member, tenant: str = "") -> bool:
+async def heard(connection: Connection, member: Member, tenant: str = "") -> bool:
     """Records the heartbeat of a member.
 
     False, without a change, if the id belongs to a member of another role or tenant.
@@ -34,11 +34,11 @@ async def heard(connection: AsyncConnection, member: Member, tenant: str = "") -
         "pinned_versions": list(member.pinned_versions),
         "waits": [asdict(wait) for wait in member.waits],
     }
-    return (await connection.scalar(_note(tenant), values)) is not None
+    return await connection.fetch_first(_note(tenant), values) is not None
 
 
 @lru_cache(maxsize=16)
-def _note(tenant: str) -> sa.Executable:
+def _note(tenant: str) -> sa.ClauseElement:
     """Builds the upsert once: it runs more often than all other statements together."""
     said = {name: sa.bindparam(name, type_=_member[name].type) for name in ("id", *_SAID)}
     new = pg.insert(tables.member).values(**said, last_heard=_now)
@@ -49,7 +49,7 @@ def _note(tenant: str) -> sa.Executable:
     ).returning(_member.id)
 
 
-async def forget_silent(connection: AsyncConnection) -> None:
+async def forget_silent(connection: Connection) -> None:
     """Deletes members that have been silent for too long."""
     forgotten = sa.select(_member.id).where(_silent_seconds > REMEMBERED_SECONDS)
     await connection.execute(
@@ -57,7 +57,7 @@ async def forget_silent(connection: AsyncConnection) -> None:
     )
 
 
-async def forget(connection: AsyncConnection, member: Member, tenant: str = "") -> None:
+async def forget(connection: Connection, member: Member, tenant: str = "") -> None:
     """Deletes a member that shuts down, if the row is its own."""
     is_role = _member.role == member.role
     await connection.execute(
@@ -78,7 +78,7 @@ def _experiments_of(tenant: str) -> sa.Select[tuple[uuid.UUID]]:
 
 
 async def remembered(
-    connection: AsyncConnection, experiment_id: uuid.UUID | None, tenant: str = ""
+    connection: Connection, experiment_id: uuid.UUID | None, tenant: str = ""
 ) -> tuple[Member, ...]:
     """Returns recently heard members; with an experiment, those that work on it and idle ones.
 
@@ -93,7 +93,7 @@ async def remembered(
         )
     if tenant:
         query = query.where(_member.experiment_id.in_(_experiments_of(tenant)))
-    rows = await connection.execute(query.order_by(_member.role, _member.address, _member.id))
+    rows = await connection.fetch(query.order_by(_member.role, _member.address, _member.id))
     return tuple(
         Member(
             id=row.id,
@@ -104,7 +104,7 @@ async def remembered(
             activity=row.activity,
             version=row.version,
             pinned_versions=tuple(row.pinned_versions),
-            waits=tuple(Wait(**wait).aged(row.silent_seconds) for wait in row.waits),
+            waits=tuple(MemberWait(**wait).aged(row.silent_seconds) for wait in row.waits),
             silent_seconds=row.silent_seconds,
         )
         for row in rows
@@ -112,7 +112,7 @@ async def remembered(
 
 
 async def pinned_versions(
-    connection: AsyncConnection, experiment_id: uuid.UUID, stage: str
+    connection: Connection, experiment_id: uuid.UUID, stage: str
 ) -> tuple[int, ...]:
     """Returns the distinct versions of a stage that live members use, in order; skips -1 (none)."""
     query = sa.select(_member.version, _member.pinned_versions).where(
@@ -120,5 +120,5 @@ async def pinned_versions(
         _member.stage == stage,
         _silent_seconds <= LIVE_SECONDS,
     )
-    used = {v for row in await connection.execute(query) for v in (row[0], *row[1])}
+    used = {v for row in await connection.fetch(query) for v in (row[0], *row[1])}
     return tuple(sorted(v for v in used if v >= 0))

@@ -3,16 +3,17 @@
 import uuid
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.dialects import postgresql as pg
 
 from services.synchronizer import tables
 from services.synchronizer.domain import (
     Experiment,
-    Version,
+    PublishedVersion,
     VersionKind,
     VersionName,
     check_publication,
 )
+from trinity.runtime.sql import Connection, Row
 
 _version = tables.version.c
 COLUMNS = (
@@ -30,24 +31,24 @@ COLUMNS = (
 )
 
 
-def from_row(columns: sa.RowMapping) -> Version:
+def from_row(row: Row) -> PublishedVersion:
     """Converts a row with `COLUMNS`."""
-    return Version(
-        stage=columns[_version.stage],
-        version=columns[_version.version],
-        incarnation=columns[_version.incarnation],
-        kind=VersionKind(columns[_version.kind]),
-        base_version=columns[_version.base_version],
-        path=columns[_version.path],
-        manifest_sha256=columns[_version.manifest_sha256],
-        weights_sha256=columns[_version.weights_sha256],
-        parent_version=columns[_version.parent_version],
-        offer_address=columns[_version.offer_address],
-        offer_group=columns[_version.offer_group],
+    return PublishedVersion(
+        stage=row.stage,
+        version=row.version,
+        incarnation=row.incarnation,
+        kind=VersionKind(row.kind),
+        base_version=row.base_version,
+        path=row.path,
+        manifest_sha256=row.manifest_sha256,
+        weights_sha256=row.weights_sha256,
+        parent_version=row.parent_version,
+        offer_address=row.offer_address,
+        offer_group=row.offer_group,
     )
 
 
-async def publish(connection: AsyncConnection, experiment: Experiment, new: Version) -> bool:
+async def publish(connection: Connection, experiment: Experiment, new: PublishedVersion) -> bool:
     """Records weights, under the experiment's lock; False if they were recorded before.
 
     Raises: Superseded when a newer incarnation has published; PreconditionFailed when the new one
@@ -56,9 +57,8 @@ async def publish(connection: AsyncConnection, experiment: Experiment, new: Vers
     of_stage = _of_stage(experiment.id, new.stage)
     order = (_version.incarnation.desc(), _version.version.desc())
     newest_query = sa.select(_version.incarnation, _version.version).where(of_stage)
-    newest = (await connection.execute(newest_query.order_by(*order).limit(1))).first()
-    same_query = sa.select(*COLUMNS).where(of_stage, _is(new))
-    same = (await connection.execute(same_query)).mappings().first()
+    newest = await connection.fetch_first(newest_query.order_by(*order).limit(1))
+    same = await connection.fetch_first(sa.select(*COLUMNS).where(of_stage, _is(new)))
     check_publication(
         new,
         same=from_row(same) if same else None,
@@ -78,34 +78,45 @@ async def publish(connection: AsyncConnection, experiment: Experiment, new: Vers
 
 
 async def retire(
-    connection: AsyncConnection, experiment: Experiment, gone: tuple[VersionName, ...]
+    connection: Connection, experiment: Experiment, gone: tuple[VersionName, ...]
 ) -> bool:
     """Records that files are gone; False if that was recorded of all of them."""
     numbers = sa.tuple_(_version.stage, _version.incarnation, _version.version)
-    changed = await connection.execute(
+    changed = await connection.fetch(
         sa.update(tables.version)
         .where(_version.experiment_id == experiment.id, _version.available)
-        .where(numbers.in_([(name.stage, name.incarnation, name.version) for name in gone]))
+        .where(numbers.in_(_rows_of(gone)))
         .values(available=False)
+        .returning(_version.version)
     )
-    return changed.rowcount > 0
+    return bool(changed)
+
+
+def _rows_of(names: tuple[VersionName, ...]) -> sa.Select[tuple[str, int, int]]:
+    """Returns the names as a query, so that the statement's text is the same for any number."""
+    stages = sa.cast([name.stage for name in names], pg.ARRAY(sa.Text))
+    incarnations = sa.cast([name.incarnation for name in names], pg.ARRAY(sa.BigInteger))
+    numbers = sa.cast([name.version for name in names], pg.ARRAY(sa.BigInteger))
+    arrays = sa.func.unnest(stages, incarnations, numbers)
+    rows = arrays.table_valued("stage", "incarnation", "version", name="gone").render_derived()
+    return sa.select(rows.c.stage, rows.c.incarnation, rows.c.version)
 
 
 async def available(
-    connection: AsyncConnection, experiment_id: uuid.UUID, stage: str
-) -> tuple[Version, ...]:
+    connection: Connection, experiment_id: uuid.UUID, stage: str
+) -> tuple[PublishedVersion, ...]:
     """Returns the versions of a stage that can be loaded, oldest first."""
     query = (
         sa.select(*COLUMNS)
         .where(_of_stage(experiment_id, stage), _version.available)
         .order_by(_version.incarnation, _version.version)
     )
-    return tuple(from_row(row) for row in (await connection.execute(query)).mappings())
+    return tuple(from_row(row) for row in await connection.fetch(query))
 
 
 def _of_stage(experiment_id: uuid.UUID, stage: str) -> sa.ColumnElement[bool]:
     return sa.and_(_version.experiment_id == experiment_id, _version.stage == stage)
 
 
-def _is(version: Version) -> sa.ColumnElement[bool]:
+def _is(version: PublishedVersion) -> sa.ColumnElement[bool]:
     return sa.and_(_version.incarnation == version.incarnation, _version.version == version.version)

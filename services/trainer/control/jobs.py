@@ -16,7 +16,7 @@ from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.errors import UserError
 from trinity.rpc.health import Health
 from trinity.rpc.limits import CALL_SECONDS
-from trinity.runtime.presence import Waits
+from trinity.runtime.presence import WaitRegistry
 
 logger = logging.getLogger(__name__)
 
@@ -237,7 +237,7 @@ class TrainerReadiness:
     At first both peers are missing. An unmet condition is shown as a wait.
     """
 
-    def __init__(self, waits: Waits | None = None) -> None:
+    def __init__(self, waits: WaitRegistry | None = None) -> None:
         self._unmet: set[ReadinessCondition] = set()
         self._changed = asyncio.Event()
         self._waits = waits

@@ -92,7 +92,7 @@ class TrainerState:
         deadline_seconds: float = 0.0,
         waited_seconds: float = 0.0,
     ) -> None:
-        """Records a wait, as `Waits.set` does; it ends with the ranks at the latest."""
+        """Records a wait, as `WaitRegistry.set` does; it ends with the ranks at the latest."""
         self._waits.add(name)
         if self.heartbeats is not None:
             self.heartbeats.waits.set(

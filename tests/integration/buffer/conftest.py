@@ -8,10 +8,10 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from tests.infra_fixtures import running
 from tests.integration.buffer.harness import Buffer, talk_to
 from tests.integration.buffer.looking import Looking
 from tests.integration.buffer.process import BufferProcess
+from tests.support.infra_fixtures import running
 from trinity.client import AsyncTasksets
 from trinity.local.addresses import free_port
 from trinity.local.files import SecretFiles

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from services.buffer.maintenance import clear_once, delete_abandoned
-from services.buffer.store.database import Database
+from services.buffer.store.database import BufferDatabase
 from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.impatient import impatient_database
 from tests.integration.buffer.old_reports import fill_with_old_reports, held_old_report
@@ -38,7 +38,7 @@ def tenant(buffer: Buffer) -> str:
 
 async def clear_up(dsn: str) -> None:
     engine = async_engine(dsn, "buffer")
-    database = Database(engine)
+    database = BufferDatabase(engine)
     database.open()
     await delete_abandoned(database)
     await engine.dispose()

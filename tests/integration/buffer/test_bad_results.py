@@ -11,11 +11,11 @@ import pytest
 from nats.aio.msg import Msg
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.results import Result, Verdict
+from services.buffer.domain.results import CommitDecision, Result
 from services.buffer.ingest.ingest import HeldBack, Ingest
 from services.buffer.ingest.stream import RunStream
-from services.buffer.operations.results import Settler
-from services.buffer.store.database import Database
+from services.buffer.operations.results import ResultWriter
+from services.buffer.store.database import BufferDatabase
 from services.buffer.store.reports import MAX_BODY_BYTES
 from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.made import Made
@@ -23,7 +23,7 @@ from tests.integration.buffer.plans import rollout_plan
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1.experience_pb2 import RunResult, RunResultBatch
 from trinity.runtime.postgres import async_engine
-from trinity.runtime.presence import Waits
+from trinity.runtime.presence import WaitRegistry
 
 Spoil = Callable[[RunResult], None]
 LETTERS = "SELECT reason FROM dead_letter WHERE producer = %s ORDER BY number"
@@ -106,26 +106,26 @@ async def test_a_result_of_an_unknown_experiment_is_put_away(
     assert kept == [(told.reason,)]
 
 
-class _Unsettling(Settler):
+class _Unsettling(ResultWriter):
     """Stores no result."""
 
     @asynccontextmanager
     async def settled(
         self, connection: AsyncConnection, results: Sequence[Result], *, is_alone: bool
-    ) -> AsyncIterator[list[Verdict]]:
+    ) -> AsyncIterator[list[CommitDecision]]:
         if results:
             raise ValueError("it breaks what stores it")
         yield []
 
 
 async def _bodies_of_letters(
-    buffer: Buffer, dsn: str, digest: bytes, settler: Settler
+    buffer: Buffer, dsn: str, digest: bytes, settler: ResultWriter
 ) -> list[bytes]:
     """What is put away of a reference, which is delivered to an ingest of the test's own."""
     engine = async_engine(dsn, "buffer")
-    database = Database(engine)
+    database = BufferDatabase(engine)
     database.open()
-    waits = Waits(owner="buffer", on_change=lambda: None)
+    waits = WaitRegistry(owner="buffer", on_change=lambda: None)
     ingest = Ingest(
         database=database,
         stream=RunStream(buffer.broker, 1),
@@ -153,7 +153,7 @@ async def test_what_a_reference_refers_to_is_put_away_when_it_cannot_be_read(
 ) -> None:
     garbage = b"\xff\xff not a message" * 10_000
     digest = await buffer.upload(garbage)
-    kept = await _bodies_of_letters(buffer, shared_dsn, digest, Settler(1, 1))
+    kept = await _bodies_of_letters(buffer, shared_dsn, digest, ResultWriter(1, 1))
     assert kept == [garbage[:MAX_BODY_BYTES]]
 
 
@@ -168,5 +168,5 @@ async def test_what_a_reference_refers_to_is_put_away_when_it_cannot_be_stored(
 
 async def test_a_reference_to_nothing_is_put_away_itself(buffer: Buffer, shared_dsn: str) -> None:
     nowhere = uuid.uuid4().bytes * 2
-    kept = await _bodies_of_letters(buffer, shared_dsn, nowhere, Settler(1, 1))
+    kept = await _bodies_of_letters(buffer, shared_dsn, nowhere, ResultWriter(1, 1))
     assert kept == [_reference(buffer, nowhere)]

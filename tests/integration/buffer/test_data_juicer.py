@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.data_juicer_server import LongEnough, served
 from tests.integration.buffer.calls import CALL_SECONDS
 from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.plans import BATCH_SIZE, rollout_plan, with_operators
+from tests.support.data_juicer_server import LongEnough, served
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.data_juicer import server
 from trinity.types import JsonValue
@@ -24,22 +24,22 @@ class Poisoned(LongEnough):
     """Fails as an operator may that cannot read a text."""
 
     @classmethod
-    def of(cls, _: Mapping[str, Any]) -> "Poisoned":
+    def from_request(cls, _: Mapping[str, Any]) -> "Poisoned":
         return cls(least=0)
 
-    def process(self, stream: bytes) -> tuple[bytes, dict[str, float]]:
+    def apply_operators(self, stream: bytes) -> tuple[bytes, dict[str, float]]:
         texts = pa.ipc.open_stream(stream).read_all().column("text").to_pylist()
         if any(text.startswith(POISON) for text in texts):
             raise ValueError("no operator can read this")
-        return super().process(stream)
+        return super().apply_operators(stream)
 
 
 async def test_a_group_that_data_juicer_fails_on_takes_no_other_with_it(
     buffer: Buffer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "Session", Poisoned)
+    monkeypatch.setattr(server, "OperatorSession", Poisoned)
     plan = rollout_plan(tmp_path, total_steps=1, max_refill_rounds=0)
-    with served(server.Sessions()) as url:
+    with served(server.SessionStore()) as url:
         arguments: dict[str, JsonValue] = {"server_url": url, "operators": []}
         await buffer.open(with_operators(plan, "data_juicer", data_juicer=arguments))
         await buffer.begin()

@@ -13,7 +13,6 @@ from nats.js.errors import APIError
 from psycopg import sql
 
 from services.buffer.store.reports import forget_reports
-from tests.infra_fixtures import NatsUnderTest
 from tests.integration.buffer.harness import Buffer, talk_to
 from tests.integration.buffer.impatient import impatient_database
 from tests.integration.buffer.made import Made
@@ -25,6 +24,7 @@ from tests.integration.buffer.old_reports import (
 )
 from tests.integration.buffer.plans import ROWS, rollout_plan
 from tests.integration.buffer.process import BufferProcess
+from tests.support.infra_fixtures import NatsUnderTest
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.errors import Unavailable
 from trinity.runtime.postgres import async_engine

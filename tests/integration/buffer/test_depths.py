@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.infra_fixtures import RestartablePostgres
 from tests.integration.buffer.harness import Buffer, talk_to
 from tests.integration.buffer.plans import rollout_plan
 from tests.integration.buffer.process import BufferProcess
 from tests.integration.telemetry.receiver import Receiver, receiver
+from tests.support.infra_fixtures import RestartablePostgres
 from trinity.telemetry import metrics, names
 from trinity.telemetry.metrics import Instrument
 

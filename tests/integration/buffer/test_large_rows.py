@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from services.buffer.domain.stage import TasksetKind
-from services.buffer.store.database import Database
+from services.buffer.store.database import BufferDatabase
 from services.buffer.store.tasksets import Taskset
 from services.buffer.tasksets.library import origin_of_stored
 from services.buffer.types import NeededTaskset
@@ -72,7 +72,7 @@ async def test_what_a_client_brought_goes_to_a_pipeline_a_few_bytes_at_a_time(
     )
     taskset = Taskset(taskset_id=info.taskset_id, is_complete=True, num_rows=len(sizes))
     engine = async_engine(shared_dsn, "buffer")
-    database = Database(engine)
+    database = BufferDatabase(engine)
     database.open()
     try:
         origin = origin_of_stored(needed, taskset, database, "default", "experiment")

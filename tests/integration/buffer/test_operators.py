@@ -6,11 +6,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.data_juicer_server import LongEnough, served
 from tests.integration.buffer.harness import Buffer, talk_to
 from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import ROWS, rollout_plan, with_operators
 from tests.integration.buffer.process import BufferProcess
+from tests.support.data_juicer_server import LongEnough, served
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.codec import experience_from_proto
 from trinity.config.plan.parts import ResolvedOperator
@@ -214,8 +214,8 @@ async def test_groups_that_an_operator_fails_on_are_set_aside_and_the_buffer_goe
 async def test_groups_wait_for_data_juicer_and_lose_nothing_while_it_is_away(
     buffer: Buffer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "Session", LongEnough)
-    with served(server.Sessions()) as url:
+    monkeypatch.setattr(server, "OperatorSession", LongEnough)
+    with served(server.SessionStore()) as url:
         pass
     arguments: dict[str, JsonValue] = {
         "server_url": url,
@@ -225,6 +225,6 @@ async def test_groups_wait_for_data_juicer_and_lose_nothing_while_it_is_away(
     plan = with_operators(plan, "data_juicer", data_juicer=arguments)
     await buffer.finish_all(await began(buffer, plan))
     assert (await buffer.batch(1, wait_seconds=3))[0].state == pb.BatchHead.STATE_WAITING
-    with served(server.Sessions(), int(url.rpartition(":")[2])):
+    with served(server.SessionStore(), int(url.rpartition(":")[2])):
         head, rows = await buffer.batch(1)
     assert (head.state, len(rows)) == (pb.BatchHead.STATE_READY, ROWS)

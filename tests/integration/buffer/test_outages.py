@@ -10,10 +10,10 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
-from tests.infra_fixtures import NatsUnderTest, RestartablePostgres
 from tests.integration.buffer.harness import Buffer, talk_to
 from tests.integration.buffer.plans import ROWS, rollout_plan
 from tests.integration.buffer.process import SERVICE, BufferProcess
+from tests.support.infra_fixtures import NatsUnderTest, RestartablePostgres
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.local.addresses import free_port
 

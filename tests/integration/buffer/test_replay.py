@@ -14,7 +14,7 @@ from tests.integration.buffer.looking import Looking
 from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import ROWS, rollout_plan
 from tests.integration.buffer.process import BufferProcess
-from tests.replay_model import Place, Rules, batches
+from tests.support.replay_model import Place, Rules, batches
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1 import query_pb2
 from trinity.cli.status import replay_lines

@@ -8,7 +8,7 @@ from pathlib import Path
 import psycopg
 
 from services.buffer.ingest.wire import open_parcel
-from services.buffer.operations.results import Settler
+from services.buffer.operations.results import ResultWriter
 from services.buffer.store.runs import load_before
 from tests.integration.buffer.calls import CALL_SECONDS
 from tests.integration.buffer.harness import Buffer
@@ -45,7 +45,7 @@ async def on_its_way(
     async with impatient_database(dsn) as database, database.transaction() as connection:
         assert await load_before(connection, buffer.key, told, is_alone=False)
         yield
-        async with Settler(MANY, MANY * MANY).settled(connection, told, is_alone=False):
+        async with ResultWriter(MANY, MANY * MANY).settled(connection, told, is_alone=False):
             pass
 
 

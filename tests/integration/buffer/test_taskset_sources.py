@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from tests.integration.buffer.harness import Buffer, talk_to
 from tests.integration.buffer.process import BufferProcess
-from tests.stub_hub import StubHub, hub
+from tests.support.stub_hub import StubHub, hub
 from tests.unit.config.builders import SFT, stage
 from trinity.cli.taskset import RowFile
 from trinity.client import AsyncTasksets

@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from tests.e2e.conftest import REPOSITORY
-from tests.stub_hub import StubHub, hub
+from tests.support.stub_hub import StubHub, hub
 from tests.unit.config.builders import GRPO
 from trinity.config.schema.experiment import deep_merge
 from trinity.local.addresses import free_port

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deployed.locked_imports import REPOSITORY, missing_from
+from tests.support.deployed.locked_imports import REPOSITORY, missing_from
 
 pytestmark = pytest.mark.timeout(1_000)
 LOCKS = REPOSITORY / "requirements"

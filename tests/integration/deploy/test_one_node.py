@@ -9,11 +9,11 @@ import nats.errors
 import pytest
 from nats.js.errors import Error as JetStreamError
 
-from tests.deployed.by_hand import ByHand, by_hand
+from tests.support.deployed.by_hand import ByHand, by_hand
 from trinity.api.v1 import synchronizer_pb2, synchronizer_pb2_grpc
 from trinity.config.loading.load import load_config
 from trinity.config.planning import plan_experiment
-from trinity.deploy.submission import Submission, cancel_experiment
+from trinity.deploy.submission import ExperimentSubmission, cancel_experiment
 from trinity.errors import RunFailed, UserError
 from trinity.launch.stored_runs import find_experiment
 from trinity.progress.lines import LineReporter
@@ -90,7 +90,7 @@ async def test_a_submitted_experiment_is_followed_to_its_end(
 ) -> None:
     """Also by a second one, for whom nothing begins anew."""
     plan = plan_experiment(load_config(ADDITION))
-    submission = Submission(
+    submission = ExperimentSubmission(
         plan=plan, synchronizer=node.address("synchronizer"), buffer=node.address("buffer")
     )
     following = asyncio.create_task(submission.run())

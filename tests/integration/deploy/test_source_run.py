@@ -9,24 +9,24 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.deployed.by_hand import ByHand, by_hand
 from tests.integration.deploy.test_one_node import JOBS
-from tests.integration.looking.test_source_runs import taking
-from tests.model_free.experiment import experiment_plan
-from tests.model_free.stack import MODULES
+from tests.integration.inspect.test_source_runs import taking
+from tests.support.deployed.by_hand import ByHand, by_hand
+from tests.support.model_free.experiment import experiment_plan
+from tests.support.model_free.stack import MODULES
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.deploy.compose import compose_override
-from trinity.deploy.deployment import Deployment, Images
-from trinity.deploy.render import Rendering
-from trinity.deploy.submission import Submission
+from trinity.deploy.deployment import ContainerImages, ExperimentDeployment
+from trinity.deploy.render import ManifestRenderer
+from trinity.deploy.submission import ExperimentSubmission
 from trinity.errors import RunFailed
 
 pytestmark = pytest.mark.timeout(400)
 SERVICES = ("synchronizer", "buffer", "trainer")
 
 
-def deployment(plan: ExperimentPlan) -> Deployment:
-    return Deployment(plan=plan, explorers=1, plugin_dir=None, images=Images())
+def deployment(plan: ExperimentPlan) -> ExperimentDeployment:
+    return ExperimentDeployment(plan=plan, explorers=1, plugin_dir=None, images=ContainerImages())
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def node(tmp_path: Path) -> Iterator[ByHand]:
         yield node
 
 
-def lay_over(node: ByHand, of: Deployment) -> None:
+def lay_over(node: ByHand, of: ExperimentDeployment) -> None:
     """The variables of compose.override.yaml."""
     services = compose_override(of)["services"]
     assert isinstance(services, dict)
@@ -59,7 +59,7 @@ def lay_over(node: ByHand, of: Deployment) -> None:
 def submit_as_rendered(node: ByHand, plan: ExperimentPlan) -> subprocess.CompletedProcess[str]:
     """Run what the container `experiment` of the rendered project runs."""
     folder = node.folder / "rendered"
-    Rendering(
+    ManifestRenderer(
         deployment=deployment(plan), target="compose", overlay="one-node", output=folder
     ).write()
     override = yaml.safe_load((folder / "compose.override.yaml").read_text())
@@ -82,7 +82,7 @@ async def test_it_finds_the_run_in_the_deployments_database(node: ByHand, tmp_pa
     early = submit_as_rendered(node, taker)
     assert early.returncode == 1
     assert "`experience_buffer.source_run: model-free/run` was never started here" in early.stderr
-    source = Submission(
+    source = ExperimentSubmission(
         plan=experiment_plan(tmp_path),
         synchronizer=node.address("synchronizer"),
         buffer=node.address("buffer"),

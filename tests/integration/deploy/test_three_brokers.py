@@ -14,7 +14,7 @@ from nats.js.api import PubAck
 from nats.js.errors import Error as JetStreamError
 
 from services.buffer.ingest.stream import STREAM, RunStream
-from tests.infra_fixtures import running
+from tests.support.infra_fixtures import running
 from trinity.errors import Unavailable
 from trinity.local import binaries
 from trinity.local.addresses import free_port

@@ -16,8 +16,8 @@ from services.explorer.control.explorer import Explorer
 from services.explorer.delivery.publisher import NatsBroker
 from services.explorer.engine.interface import Engine, EngineOptions
 from services.explorer.settings import ExplorerSettings
-from tests.infra_fixtures import NatsUnderTest
 from tests.integration.explorer.peers import PeerBuffer, PeerSynchronizer, write_weights
+from tests.support.infra_fixtures import NatsUnderTest
 from tests.unit.explorer.builders import EXPERIMENT_ID, ArithmeticEngine, build_plan
 from trinity.api.v1 import synchronizer_pb2 as spb
 from trinity.api.v1.buffer_pb2_grpc import add_BufferServiceServicer_to_server
@@ -70,7 +70,7 @@ class World:
             start_engine=start,
             broker=NatsBroker(settings.nats_url.get_secret_value()),
         )
-        running = asyncio.create_task(explorer.run(stop))
+        running = asyncio.create_task(explorer.run_until(stop))
         try:
             yield stop
         finally:

@@ -3,9 +3,9 @@
 import asyncio
 
 from services.explorer.delivery.publisher import NatsBroker
-from tests.infra_fixtures import NatsUnderTest
 from tests.integration.explorer.conftest import World
 from tests.integration.explorer.peers import assignments
+from tests.support.infra_fixtures import NatsUnderTest
 
 PATIENCE_SECONDS = 60.0
 

@@ -12,8 +12,8 @@ from psycopg import sql
 
 from tests.integration.hostile.victim import cancel_all
 from tests.integration.hostile.vitals import SERVICES, ValidCalls, Vitals, vitals_of
-from tests.model_free.experiment import experiment_plan, final_weights, run_to_end
-from tests.model_free.stack import model_free_stack
+from tests.support.model_free.experiment import experiment_plan, final_weights, run_to_end
+from tests.support.model_free.stack import model_free_stack
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.local.addresses import ServiceAddresses
 from trinity.local.stack import LocalStack

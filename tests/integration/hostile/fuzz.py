@@ -16,7 +16,7 @@ from tests.integration.hostile.arena import Arena, arena_in
 from tests.integration.hostile.attack import Attack, Code, Outcome
 from tests.integration.hostile.victim import known_values
 from tests.integration.hostile.vitals import SERVICES, ValidCalls, Vitals
-from tests.model_free.experiment import experiment_plan
+from tests.support.model_free.experiment import experiment_plan
 
 LOOKS = ("warm", "half", "most", "after")
 """When memory is looked at: after each quarter of the requests."""

@@ -9,7 +9,7 @@ import pytest
 from tests.integration.hostile.arena import Arena
 from tests.integration.hostile.fuzz import attack, report
 from tests.integration.hostile.vitals import SERVICES
-from tests.model_free.experiment import wait_until_ended
+from tests.support.model_free.experiment import wait_until_ended
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.rpc.channel import open_channel

@@ -23,7 +23,7 @@ from tests.integration.hostile.publishing import (
     subject_of,
 )
 from tests.integration.hostile.victim import STAGE, known_values, leased
-from tests.model_free.experiment import experiment_plan
+from tests.support.model_free.experiment import experiment_plan
 from trinity.api.v1 import buffer_pb2
 from trinity.api.v1 import experience_pb2 as pb
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub

@@ -4,7 +4,7 @@ import json
 import uuid
 
 from tests.integration.hostile.messages import Known
-from tests.model_free.experiment import start_experiment
+from tests.support.model_free.experiment import start_experiment
 from trinity.api.v1 import buffer_pb2, experience_pb2
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub

@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.infra_fixtures import NatsUnderTest
-from trinity.local.infrastructure import Externals
+from tests.support.infra_fixtures import NatsUnderTest
+from trinity.local.infrastructure import ExternalServers
 
 
 @pytest.fixture
-def externals(nats_server: NatsUnderTest, postgres_dsn: str) -> Externals:
-    return Externals(nats_url=nats_server.url, postgres_dsn=postgres_dsn)
+def externals(nats_server: NatsUnderTest, postgres_dsn: str) -> ExternalServers:
+    return ExternalServers(nats_url=nats_server.url, postgres_dsn=postgres_dsn)

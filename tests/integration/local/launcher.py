@@ -9,21 +9,21 @@ import sys
 from pathlib import Path
 
 from tests.integration.local.stacks import read_pid, serving
-from trinity.local.infrastructure import Externals, Launchable
-from trinity.local.services import Surroundings
+from trinity.local.infrastructure import ExternalServers, ProcessWithProbe
+from trinity.local.services import StackContext
 from trinity.local.stack import LocalStack
 
 
 async def launch(job_dir: Path) -> None:
     grandchild, forked = job_dir / "grandchild", job_dir / "forked"
 
-    def services(around: Surroundings) -> list[Launchable]:
+    def services(around: StackContext) -> list[ProcessWithProbe]:
         return [
             serving(around, "buffer", "--grandchild", str(grandchild), "--forked", str(forked)),
             serving(around, "trainer", "--ignore-term"),
         ]
 
-    async with LocalStack(job_dir=job_dir, externals=Externals(), services=services) as stack:
+    async with LocalStack(job_dir=job_dir, externals=ExternalServers(), services=services) as stack:
         pids = [*stack.pids.values(), read_pid(grandchild), read_pid(forked)]
         sys.stdout.write(json.dumps(pids) + "\n")
         sys.stdout.flush()

@@ -11,14 +11,14 @@ from pathlib import Path
 
 from tests.integration.local import stand_in
 from trinity.local.identity import OWN_IDENTITY
-from trinity.local.infrastructure import Launchable
+from trinity.local.infrastructure import ProcessWithProbe
 from trinity.local.process_spec import EventKind, ProcessSpec, StackEvent
 from trinity.local.run_file import RunningStack, read_running
-from trinity.local.services import Surroundings, wait_serving
+from trinity.local.services import StackContext, wait_serving
 from trinity.local.stack import LocalStack
 
 _PATIENCE_SECONDS = 60.0
-Services = Callable[[Surroundings], list[Launchable]]
+Services = Callable[[StackContext], list[ProcessWithProbe]]
 
 
 async def ready_at_once() -> None:
@@ -26,7 +26,7 @@ async def ready_at_once() -> None:
 
 
 def process(
-    around: Surroundings,
+    around: StackContext,
     name: str,
     argv: list[str],
     *,
@@ -42,18 +42,18 @@ def process(
     )
 
 
-def serving(around: Surroundings, name: str, *options: str) -> Launchable:
+def serving(around: StackContext, name: str, *options: str) -> ProcessWithProbe:
     """A stand-in that is live on the address of the service."""
     address = str(getattr(around.addresses, name))
     spec = process(around, name, [stand_in.__file__, address, *options], stop_grace_seconds=1.0)
-    return Launchable(spec, partial(wait_serving, name, address, _PATIENCE_SECONDS))
+    return ProcessWithProbe(spec, partial(wait_serving, name, address, _PATIENCE_SECONDS))
 
 
 def one_service(*options: str) -> Services:
     return lambda around: [serving(around, "buffer", *options)]
 
 
-def no_services(_: Surroundings) -> list[Launchable]:
+def no_services(_: StackContext) -> list[ProcessWithProbe]:
     return []
 
 

@@ -4,18 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.infra_fixtures import NatsUnderTest
 from tests.integration.local.stacks import no_services
+from tests.support.infra_fixtures import NatsUnderTest
 from trinity.errors import UserError
 from trinity.local.addresses import free_port
-from trinity.local.infrastructure import Externals
+from trinity.local.infrastructure import ExternalServers
 from trinity.local.stack import LocalStack
 
 
 async def test_a_named_broker_and_database_are_used_and_nothing_else_is_started(
     tmp_path: Path, nats_server: NatsUnderTest, postgres_dsn: str
 ) -> None:
-    externals = Externals(nats_url=nats_server.url, postgres_dsn=postgres_dsn)
+    externals = ExternalServers(nats_url=nats_server.url, postgres_dsn=postgres_dsn)
     async with LocalStack(job_dir=tmp_path, externals=externals, services=no_services) as stack:
         assert stack.pids == {}
         secrets = tmp_path / "infra" / "secrets"
@@ -30,9 +30,9 @@ async def test_an_address_that_does_not_answer_is_named_without_its_password(
     port = free_port()
     address = f"{scheme}://someone:secret@127.0.0.1:{port}"
     if scheme == "nats":
-        externals = Externals(nats_url=address)
+        externals = ExternalServers(nats_url=address)
     else:
-        externals = Externals(postgres_dsn=f"{address}/trinity")
+        externals = ExternalServers(postgres_dsn=f"{address}/trinity")
     with pytest.raises(UserError, match=rf"127\.0\.0\.1:{port}.*does not answer") as refusal:
         async with LocalStack(job_dir=tmp_path, externals=externals, services=no_services):
             pass
@@ -45,8 +45,10 @@ def test_addresses_come_from_variables_or_files(tmp_path: Path) -> None:
         "TRINITY_NATS_URL": "nats://host:4222",
         "TRINITY_POSTGRES_DSN_FILE": str(tmp_path / "dsn"),
     }
-    assert Externals.from_environment(variables) == Externals(
+    assert ExternalServers.from_environment(variables) == ExternalServers(
         "nats://host:4222", "postgresql://a:b@host/trinity"
     )
     with pytest.raises(UserError, match="Both TRINITY_POSTGRES_DSN and TRINITY_POSTGRES_DSN_FILE"):
-        Externals.from_environment(variables | {"TRINITY_POSTGRES_DSN": "postgresql://other/x"})
+        ExternalServers.from_environment(
+            variables | {"TRINITY_POSTGRES_DSN": "postgresql://other/x"}
+        )

@@ -4,7 +4,7 @@ import nats
 import psycopg
 import pytest
 
-from tests.infra_fixtures import Database, NatsUnderTest
+from tests.support.infra_fixtures import Database, NatsUnderTest
 from trinity.security.broker import client_options
 
 

@@ -18,7 +18,7 @@ from tests.integration.local.stacks import (
     read_pid,
     running_stack,
 )
-from trinity.local.infrastructure import Externals
+from trinity.local.infrastructure import ExternalServers
 from trinity.local.process_spec import EventKind
 from trinity.local.stack import LocalStack
 
@@ -49,7 +49,7 @@ async def test_a_start_after_a_kill_waits_for_the_clean_up_and_works(tmp_path: P
     with _launched(tmp_path) as (process, watched):
         process.kill()
         process.wait()
-        async with LocalStack(job_dir=tmp_path, externals=Externals(), services=no_services):
+        async with LocalStack(job_dir=tmp_path, externals=ExternalServers(), services=no_services):
             watched.wait_for_ends(0.0)
 
 
@@ -57,7 +57,7 @@ async def test_a_killed_supervisor_leaves_nothing_running_and_is_told(tmp_path: 
     grandchild = tmp_path / "grandchild"
     async with LocalStack(
         job_dir=tmp_path,
-        externals=Externals(),
+        externals=ExternalServers(),
         services=one_service("--grandchild", str(grandchild)),
     ) as stack:
         watched = Watched([*stack.pids.values(), read_pid(grandchild)])
@@ -76,5 +76,5 @@ async def test_what_outlived_launcher_and_supervisor_ends_at_the_next_start(
         os.kill(supervisor, signal.SIGKILL)
         process.kill()
         process.wait()
-        async with LocalStack(job_dir=tmp_path, externals=Externals(), services=no_services):
+        async with LocalStack(job_dir=tmp_path, externals=ExternalServers(), services=no_services):
             watched.wait_for_ends()

@@ -7,7 +7,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.infra_fixtures import running
+from tests.support.infra_fixtures import running
 from trinity.local import postgres as postgres_module
 from trinity.local.addresses import free_port
 from trinity.local.binaries import postgres_programs

@@ -23,10 +23,10 @@ from tests.integration.local.stacks import (
 )
 from trinity.errors import RunFailed, UserError
 from trinity.local.addresses import SERVICES
-from trinity.local.infrastructure import Externals, Launchable
+from trinity.local.infrastructure import ExternalServers, ProcessWithProbe
 from trinity.local.process_spec import EventKind
 from trinity.local.run_file import RunningStack, read_running
-from trinity.local.services import Surroundings, wait_serving
+from trinity.local.services import StackContext, wait_serving
 from trinity.local.stack import LocalStack
 
 _PAUSE = "import signal; signal.pause()"
@@ -37,7 +37,7 @@ def _secret(job_dir: Path, name: str) -> str:
 
 
 async def test_secrets_are_readable_by_their_owner_only(tmp_path: Path) -> None:
-    async with LocalStack(job_dir=tmp_path, externals=Externals(), services=no_services):
+    async with LocalStack(job_dir=tmp_path, externals=ExternalServers(), services=no_services):
         secrets = list((tmp_path / "infra" / "secrets").iterdir())
         secrets += [tmp_path / "run.json", tmp_path / "infra" / "nats" / "nats.conf"]
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in secrets}
@@ -46,14 +46,14 @@ async def test_secrets_are_readable_by_their_owner_only(tmp_path: Path) -> None:
 
 
 async def test_a_second_start_finds_the_data_of_the_first(tmp_path: Path) -> None:
-    async with LocalStack(job_dir=tmp_path, externals=Externals(), services=no_services):
+    async with LocalStack(job_dir=tmp_path, externals=ExternalServers(), services=no_services):
         with psycopg.connect(_secret(tmp_path, "buffer-postgres-dsn")) as buffer:
             buffer.execute("CREATE TABLE rows AS SELECT 7 AS id")
         client = await nats.connect(_secret(tmp_path, "admin-nats-url"))
         await client.jetstream().add_stream(name="results", subjects=["trinity.>"])
         await client.jetstream().publish("trinity.results.1", b"x")
         await client.close()
-    async with LocalStack(job_dir=tmp_path, externals=Externals(), services=no_services):
+    async with LocalStack(job_dir=tmp_path, externals=ExternalServers(), services=no_services):
         with psycopg.connect(_secret(tmp_path, "buffer-postgres-dsn")) as buffer:
             assert buffer.execute("SELECT id FROM rows").fetchall() == [(7,)]
         client = await nats.connect(_secret(tmp_path, "admin-nats-url"))
@@ -62,7 +62,9 @@ async def test_a_second_start_finds_the_data_of_the_first(tmp_path: Path) -> Non
 
 
 async def test_the_run_file_tells_who_runs_and_goes_with_the_stack(tmp_path: Path) -> None:
-    async with LocalStack(job_dir=tmp_path, externals=Externals(), services=one_service()) as stack:
+    async with LocalStack(
+        job_dir=tmp_path, externals=ExternalServers(), services=one_service()
+    ) as stack:
         running = running_stack(tmp_path)
         assert running.addresses == stack.addresses
         assert set(running.pids) == {"nats", "postgres", "buffer"}
@@ -72,7 +74,7 @@ async def test_the_run_file_tells_who_runs_and_goes_with_the_stack(tmp_path: Pat
 
 
 async def test_a_second_run_in_the_same_directory_is_refused_by_name(
-    tmp_path: Path, externals: Externals
+    tmp_path: Path, externals: ExternalServers
 ) -> None:
     async with LocalStack(job_dir=tmp_path, externals=externals, services=no_services):
         with pytest.raises(UserError, match=rf"process {os.getpid()}\) runs in {tmp_path}"):
@@ -82,7 +84,7 @@ async def test_a_second_run_in_the_same_directory_is_refused_by_name(
 
 @pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM])
 async def test_a_dead_service_returns_on_its_address(
-    tmp_path: Path, externals: Externals, signal_number: signal.Signals
+    tmp_path: Path, externals: ExternalServers, signal_number: signal.Signals
 ) -> None:
     async with LocalStack(job_dir=tmp_path, externals=externals, services=one_service()) as stack:
         before = stack.pids["buffer"]
@@ -98,7 +100,9 @@ async def test_a_dead_service_returns_on_its_address(
 async def test_a_killed_database_and_a_killed_broker_return_with_their_data(
     tmp_path: Path,
 ) -> None:
-    async with LocalStack(job_dir=tmp_path, externals=Externals(), services=no_services) as stack:
+    async with LocalStack(
+        job_dir=tmp_path, externals=ExternalServers(), services=no_services
+    ) as stack:
         dsn = _secret(tmp_path, "buffer-postgres-dsn")
         with psycopg.connect(dsn) as buffer:
             buffer.execute("CREATE TABLE rows AS SELECT 7 AS id")
@@ -113,11 +117,11 @@ async def test_a_killed_database_and_a_killed_broker_return_with_their_data(
 
 
 async def test_a_service_that_keeps_dying_is_given_up_with_its_log(
-    tmp_path: Path, externals: Externals
+    tmp_path: Path, externals: ExternalServers
 ) -> None:
-    def services(around: Surroundings) -> list[Launchable]:
+    def services(around: StackContext) -> list[ProcessWithProbe]:
         argv = ["-c", "print('no more disk'); raise SystemExit(7)"]
-        return [Launchable(process(around, "buffer", argv, max_restarts=1), ready_at_once)]
+        return [ProcessWithProbe(process(around, "buffer", argv, max_restarts=1), ready_at_once)]
 
     async with LocalStack(job_dir=tmp_path, externals=externals, services=services) as stack:
         failure = await next_event(stack, EventKind.FAILED, "buffer")
@@ -127,7 +131,7 @@ async def test_a_service_that_keeps_dying_is_given_up_with_its_log(
 
 
 async def test_a_service_that_does_not_find_the_others_when_it_is_back_is_started_again(
-    tmp_path: Path, externals: Externals
+    tmp_path: Path, externals: ExternalServers
 ) -> None:
     """A database that recovers may take longer than a service waits for it at its start."""
     waits = (
@@ -137,9 +141,9 @@ async def test_a_service_that_does_not_find_the_others_when_it_is_back_is_starte
         "sys.exit(2) if life in (1, 2) else signal.pause()"
     )
 
-    def services(around: Surroundings) -> list[Launchable]:
+    def services(around: StackContext) -> list[ProcessWithProbe]:
         argv = ["-c", waits, str(tmp_path / "lives")]
-        return [Launchable(process(around, "buffer", argv), ready_at_once)]
+        return [ProcessWithProbe(process(around, "buffer", argv), ready_at_once)]
 
     async with LocalStack(job_dir=tmp_path, externals=externals, services=services) as stack:
         await until_written(tmp_path / "lives", "x")
@@ -153,11 +157,13 @@ async def until_written(path: Path, content: str) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_refused_settings_are_shown_at_once(tmp_path: Path, externals: Externals) -> None:
-    def services(around: Surroundings) -> list[Launchable]:
+async def test_refused_settings_are_shown_at_once(
+    tmp_path: Path, externals: ExternalServers
+) -> None:
+    def services(around: StackContext) -> list[ProcessWithProbe]:
         argv = ["-c", "print('TRINITY_BUFFER_PORTT is unknown'); raise SystemExit(2)"]
         waiting = serving(around, "buffer")
-        return [Launchable(process(around, "buffer", argv), waiting.wait_ready)]
+        return [ProcessWithProbe(process(around, "buffer", argv), waiting.wait_ready)]
 
     with pytest.raises(UserError, match="buffer refused to start: TRINITY_BUFFER_PORTT is unk"):
         async with LocalStack(job_dir=tmp_path, externals=externals, services=services):
@@ -175,8 +181,8 @@ async def test_a_stack_that_cannot_start_leaves_nothing_running(tmp_path: Path) 
     watched: list[Watched] = []
     stack = LocalStack(
         job_dir=tmp_path,
-        externals=Externals(),
-        services=lambda around: [Launchable(process(around, "buffer", ["-c", _PAUSE]), fail)],
+        externals=ExternalServers(),
+        services=lambda around: [ProcessWithProbe(process(around, "buffer", ["-c", _PAUSE]), fail)],
     )
     with pytest.raises(RunFailed, match="not today"):
         await stack.__aenter__()
@@ -184,10 +190,12 @@ async def test_a_stack_that_cannot_start_leaves_nothing_running(tmp_path: Path) 
     watched[0].wait_for_ends()
 
 
-async def test_services_stop_before_what_they_need(tmp_path: Path, externals: Externals) -> None:
+async def test_services_stop_before_what_they_need(
+    tmp_path: Path, externals: ExternalServers
+) -> None:
     notes = tmp_path / "stops"
 
-    def services(around: Surroundings) -> list[Launchable]:
+    def services(around: StackContext) -> list[ProcessWithProbe]:
         return [serving(around, name, "--note-stop", str(notes), name) for name in SERVICES]
 
     async with LocalStack(job_dir=tmp_path, externals=externals, services=services):
@@ -196,7 +204,7 @@ async def test_services_stop_before_what_they_need(tmp_path: Path, externals: Ex
 
 
 async def test_a_service_deaf_to_sigterm_is_killed_after_its_grace(
-    tmp_path: Path, externals: Externals
+    tmp_path: Path, externals: ExternalServers
 ) -> None:
     async with LocalStack(
         job_dir=tmp_path, externals=externals, services=one_service("--ignore-term")
@@ -206,7 +214,7 @@ async def test_a_service_deaf_to_sigterm_is_killed_after_its_grace(
 
 
 async def test_a_full_disk_at_a_restart_keeps_nobody_from_hearing_of_the_next(
-    tmp_path: Path, externals: Externals, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, externals: ExternalServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

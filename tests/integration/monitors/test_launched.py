@@ -9,9 +9,9 @@ import pytest
 from pydantic import JsonValue
 
 from tests.integration.monitors.wandb_files import history, run_of
-from tests.model_free.experiment import experiment_plan
-from tests.model_free.stack import model_free_services
-from trinity.launch.run import Run
+from tests.support.model_free.experiment import experiment_plan
+from tests.support.model_free.stack import model_free_services
+from trinity.launch.run import LocalRun
 from trinity.monitors.feed import MonitorFeed
 from trinity.progress.lines import LineReporter
 from trinity.progress.summary import RunSummary
@@ -64,7 +64,9 @@ async def run(root: Path, said: list[str], **arguments: JsonValue) -> RunSummary
     )
     reporter = LineReporter(said.append)
     async with asyncio.timeout(RUN_SECONDS):
-        return await Run(plan=plan, reporter=reporter, services=model_free_services()).execute()
+        return await LocalRun(
+            plan=plan, reporter=reporter, services=model_free_services()
+        ).execute()
 
 
 async def test_a_run_leaves_an_explorers_and_a_trainers_run(

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.monitors.builders import SECRET, TRAINER, setting, whole_points
 from tests.unit.monitors.test_mlflow import ODD_NAMES
 from trinity.monitors.mlflow import MlflowMonitor
-from trinity.monitors.points import Point
+from trinity.monitors.points import MetricPoint
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -102,7 +102,7 @@ def test_another_experiment_of_the_same_name_has_runs_of_its_own(
     assert names.count("first/rft_trainer") == 2
 
 
-def large_point(num_figures: int) -> Point:
+def large_point(num_figures: int) -> MetricPoint:
     figures = {f"rollout/{number}/mean": 1.0 for number in range(num_figures)}
     return replace(whole_points()[0], series=TRAINER, event=7, figures=figures)
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tests.model_free.experiment import experiment_plan
-from tests.model_free.stack import model_free_stack
+from tests.support.model_free.experiment import experiment_plan
+from tests.support.model_free.stack import model_free_stack
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.deploy.submission import Submission
+from trinity.deploy.submission import ExperimentSubmission
 from trinity.local.stack import LocalStack
 
 STEPS = 3
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 async def submit(stack: LocalStack, plan: ExperimentPlan, monitor: Path | None) -> None:
-    submission = Submission(
+    submission = ExperimentSubmission(
         plan=plan,
         synchronizer=stack.addresses.synchronizer,
         buffer=stack.addresses.buffer,

@@ -12,9 +12,9 @@ from tests.integration.local.stacks import no_services
 from tests.integration.together.seen import PATIENCE_SECONDS, until
 from trinity.local.addresses import free_port
 from trinity.local.files import SecretFiles
-from trinity.local.infrastructure import Launchable
+from trinity.local.infrastructure import ProcessWithProbe
 from trinity.local.postgres import SUPERUSER, PostgresServer, embedded_postgres
-from trinity.local.services import Surroundings, four_services
+from trinity.local.services import StackContext, four_services
 from trinity.local.stack import LocalStack
 
 PAUSE_SECONDS = 0.002
@@ -43,7 +43,7 @@ class StoresAfter:
         self.dsn = ""
         """The superuser's, once they are called."""
 
-    def __call__(self, around: Surroundings) -> list[Launchable]:
+    def __call__(self, around: StackContext) -> list[ProcessWithProbe]:
         port = int(around.addresses.postgres_dsn.rpartition(":")[2].partition("/")[0])
         dsn = cluster_in(self._job_dir, port).dsn(SUPERUSER)
         with psycopg.connect(dsn) as connection:

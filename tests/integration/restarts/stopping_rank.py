@@ -8,8 +8,8 @@ from pathlib import Path
 
 from services.trainer.rank import __main__
 from services.trainer.rank.model_parts import ModelParts
-from tests.model_free import learner
-from tests.model_free.rank import model_free_parts
+from tests.support.model_free import learner
+from tests.support.model_free.rank import model_free_parts
 
 HALF = '{"step": 3, "dig'
 

@@ -6,7 +6,7 @@ python -m tests.integration.restarts.stopping_trainer
 import sys
 
 from services.trainer import __main__ as service
-from tests.model_free import trainer
+from tests.support.model_free import trainer
 
 if __name__ == "__main__":
     trainer.RANK_COMMAND = (sys.executable, "-m", "tests.integration.restarts.stopping_rank")

@@ -11,10 +11,10 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 
 from services.buffer.ingest.stream import RunStream
-from tests.infra_fixtures import NatsUnderTest
 from tests.integration.local.stacks import no_services
+from tests.support.infra_fixtures import NatsUnderTest
 from trinity.errors import RunFailed, Unavailable
-from trinity.local.infrastructure import Externals
+from trinity.local.infrastructure import ExternalServers
 from trinity.local.stack import LocalStack
 from trinity.subjects import runs_subject
 
@@ -115,7 +115,7 @@ async def test_a_store_that_cannot_be_opened_is_named_with_what_to_do(
         async with LocalStack(
             job_dir=tmp_path,
             services=no_services,
-            externals=Externals(postgres_dsn=postgres_dsn),
+            externals=ExternalServers(postgres_dsn=postgres_dsn),
             max_restarts=0,
         ):
             pass

@@ -6,10 +6,10 @@ import signal
 from pathlib import Path
 
 from tests.integration.together.seen import PATIENCE_SECONDS, rows, until
-from tests.model_free.alone import weights_of
-from tests.model_free.experiment import experiment_plan, start_experiment, wait_until_ended
-from tests.model_free.learner import STEP_SECONDS_VARIABLE
-from tests.model_free.stack import model_free_stack
+from tests.support.model_free.alone import weights_of
+from tests.support.model_free.experiment import experiment_plan, start_experiment, wait_until_ended
+from tests.support.model_free.learner import STEP_SECONDS_VARIABLE
+from tests.support.model_free.stack import model_free_stack
 from trinity.local.process_spec import EventKind
 from trinity.local.stack import LocalStack
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.infra_fixtures import running
 from tests.integration.local.stacks import no_services
 from tests.integration.restarts import launcher
 from tests.integration.restarts.clusters import (
@@ -19,6 +18,7 @@ from tests.integration.restarts.clusters import (
     until_rows,
     wait_until,
 )
+from tests.support.infra_fixtures import running
 from trinity.errors import RunFailed, UserError
 from trinity.local.stack import LocalStack
 

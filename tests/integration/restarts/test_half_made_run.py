@@ -8,10 +8,10 @@ from tests.integration.local.stacks import next_event, running_stack
 from tests.integration.restarts import stopping_trainer
 from tests.integration.restarts.stopping_rank import HALF
 from tests.integration.together.seen import until
-from tests.model_free.alone import weights_of
-from tests.model_free.experiment import experiment_plan, run_to_end, start_experiment
-from tests.model_free.learner import STATE_FILE
-from tests.model_free.stack import MODULES, model_free_stack
+from tests.support.model_free.alone import weights_of
+from tests.support.model_free.experiment import experiment_plan, run_to_end, start_experiment
+from tests.support.model_free.learner import STATE_FILE
+from tests.support.model_free.stack import MODULES, model_free_stack
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.local.process_spec import EventKind
 from trinity.local.run_file import read_running

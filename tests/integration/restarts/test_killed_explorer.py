@@ -8,9 +8,9 @@ from pathlib import Path
 
 import grpc
 
-from tests.model_free.engine import RUN_SECONDS_VARIABLE
-from tests.model_free.experiment import experiment_plan, start_experiment, wait_until_ended
-from tests.model_free.stack import model_free_stack
+from tests.support.model_free.engine import RUN_SECONDS_VARIABLE
+from tests.support.model_free.experiment import experiment_plan, start_experiment, wait_until_ended
+from tests.support.model_free.stack import model_free_stack
 from trinity.api.v1 import buffer_pb2, synchronizer_pb2
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.rpc.channel import open_channel

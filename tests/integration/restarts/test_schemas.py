@@ -11,7 +11,7 @@ import pytest
 
 from services.buffer.migrations import MIGRATIONS as BUFFER
 from services.synchronizer.__main__ import MIGRATIONS as SYNCHRONIZER
-from tests.infra_fixtures import Database
+from tests.support.infra_fixtures import Database
 from trinity.runtime.migrations import Migrations
 
 USER_MISTAKE = 2

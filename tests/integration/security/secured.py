@@ -10,14 +10,14 @@ from pathlib import Path
 import grpc
 from pydantic import JsonValue
 
-from tests.model_free.experiment import experiment_plan, run_to_end
-from tests.model_free.stack import model_free_stack
+from tests.support.model_free.experiment import experiment_plan, run_to_end
+from tests.support.model_free.stack import model_free_stack
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.launch.resume import remember
 from trinity.local.addresses import SERVICES
 from trinity.local.stack import LocalStack
 from trinity.security.authorization import Scope
-from trinity.security.certificates import Issuer, Part
+from trinity.security.certificates import CredentialIssuer, CredentialRole
 from trinity.security.credentials import AUTHORITY, CERTIFICATE, KEY
 from trinity.security.tokens import issue_token
 
@@ -62,10 +62,10 @@ class Secured:
         tenant: str = "default",
         scopes: Iterable[Scope] = tuple(Scope),
         lifetime: timedelta = HOUR,
-        issuer: Issuer | None = None,
+        issuer: CredentialIssuer | None = None,
     ) -> str:
         """A token that the stack knows, or a stranger's."""
-        key = (issuer or Issuer(self.security_root)).signing_key
+        key = (issuer or CredentialIssuer(self.security_root)).signing_key
         return issue_token(key, subject="tester", tenant=tenant, scopes=scopes, lifetime=lifetime)
 
     def certificate(self) -> dict[str, bytes]:
@@ -75,7 +75,7 @@ class Secured:
 
     def strangers_certificate(self, folder: Path) -> dict[str, bytes]:
         """Files of another authority, which trusts this one."""
-        issued = Issuer(folder).issue(Part(name="operator"), HOUR)
+        issued = CredentialIssuer(folder).issue(CredentialRole(name="operator"), HOUR)
         files = {name: (issued / name).read_bytes() for name in (CERTIFICATE, KEY)}
         return files | {AUTHORITY: self.certificate()[AUTHORITY]}
 
@@ -146,7 +146,7 @@ async def answer_of(
 async def secured_stack(root: Path) -> AsyncIterator[Secured]:
     """Start it, run an experiment to its end, and leave it running."""
     tasks: Mapping[str, JsonValue] = {
-        "default_reward_fn_type": "tests.model_free.keyed.KeyedReward",
+        "default_reward_fn_type": "tests.support.model_free.keyed.KeyedReward",
         "taskset": {"reward_fn_args": {"judge_api_key": JUDGE_KEY}},
     }
     plan = experiment_plan(root, buffer={"total_steps": STEPS, "explorer_input": {**tasks}})

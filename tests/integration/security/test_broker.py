@@ -15,7 +15,7 @@ from nats.errors import Error as NatsError
 from nats.js.api import ConsumerConfig
 
 from services.buffer.ingest.stream import RunStream
-from tests.infra_fixtures import NatsUnderTest, running
+from tests.support.infra_fixtures import NatsUnderTest, running
 from trinity.errors import UserError
 from trinity.local.addresses import free_port
 from trinity.local.binaries import nats_server as nats_server_program
@@ -28,8 +28,8 @@ from trinity.security.broker import (
     client_options,
     explorer_user,
 )
-from trinity.security.certificates import Issuer, Part
-from trinity.security.credentials import Security
+from trinity.security.certificates import CredentialIssuer, CredentialRole
+from trinity.security.credentials import Credentials
 from trinity.subjects import RUNS_CONSUMER, RUNS_STREAM, runs_subject
 
 MAX_BYTES = 64 * 1024 * 1024
@@ -184,8 +184,11 @@ async def test_a_broker_with_tls_takes_nobody_without_its_authoritys_certificate
 ) -> None:
     nats_server.kill()
     hour = timedelta(hours=1)
-    folders = [Issuer(tmp_path / name).issue(Part(name="nats"), hour) for name in ("own", "other")]
-    own, other = map(Security, folders)
+    folders = [
+        CredentialIssuer(tmp_path / name).issue(CredentialRole(name="nats"), hour)
+        for name in ("own", "other")
+    ]
+    own, other = map(Credentials, folders)
     nats_server.server = replace(nats_server.server, security=own)
     await nats_server.start()
     url = nats_server.explorer_url

@@ -12,14 +12,14 @@ from trinity.api.v1 import buffer_pb2, query_pb2
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.client.async_tasksets import AsyncTasksets
 from trinity.diagnosis.gather import gather
-from trinity.diagnosis.snapshot import Reply
+from trinity.diagnosis.snapshot import ProbeState
 from trinity.errors import Forbidden, Unauthenticated
 from trinity.inspect.open import opened
 from trinity.local.addresses import SERVICES
 from trinity.local.run_file import read_running
 from trinity.security.authorization import SCOPES_OF_METHODS, WHOLE_PROCESS_METHODS, Scope
-from trinity.security.certificates import Issuer, Part
-from trinity.security.credentials import AUTHORITY, TOKEN, Security
+from trinity.security.certificates import CredentialIssuer, CredentialRole
+from trinity.security.credentials import AUTHORITY, TOKEN, Credentials
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
 
@@ -80,7 +80,7 @@ async def test_without_a_trusted_certificate_there_is_no_connection(
 async def test_a_client_does_not_trust_a_server_of_another_authority(
     secured: Secured, tmp_path: Path
 ) -> None:
-    issued = Issuer(tmp_path)
+    issued = CredentialIssuer(tmp_path)
     files = secured.certificate()
     files[AUTHORITY] = issued.signing_key.with_name(AUTHORITY).read_bytes()
     answer = await secured.call(ONE_OF_EACH["buffer"], token=secured.token(), files=files)
@@ -104,7 +104,7 @@ async def test_no_call_is_answered_without_a_good_token_and_its_scope(
     tokens = {
         "no token": None,
         "malformed": "let me in",
-        "not signed": secured.token(issuer=Issuer(tmp_path)),
+        "not signed": secured.token(issuer=CredentialIssuer(tmp_path)),
         "expired": secured.token(lifetime=timedelta(seconds=-1)),
     }
     for word, token in tokens.items():
@@ -219,7 +219,7 @@ async def test_a_person_on_the_machine_looks_at_it_without_being_told_how(secure
     assert running is not None and running.addresses.security_dir
     snapshot = await gather(running, secured.job_dir)
     assert {part.name: part.reply for part in snapshot.parts} == dict.fromkeys(
-        ("postgres", "nats", *SERVICES), Reply.ANSWERS
+        ("postgres", "nats", *SERVICES), ProbeState.ANSWERS
     )
     async with opened(secured.job_dir) as stored:
         assert [stage.key.experiment_id for stage in stored.stages] == [secured.ended.id]
@@ -228,9 +228,9 @@ async def test_a_person_on_the_machine_looks_at_it_without_being_told_how(secure
 async def test_tasks_come_in_and_go_with_the_tokens_tenant(
     secured: Secured, tmp_path: Path
 ) -> None:
-    issuer = Issuer(secured.security_root)
-    part = Part(name="person", tenant="a", scopes=(Scope.SUBMIT, Scope.READ))
-    person = Security(issuer.issue(part, timedelta(hours=1)))
+    issuer = CredentialIssuer(secured.security_root)
+    part = CredentialRole(name="person", tenant="a", scopes=(Scope.SUBMIT, Scope.READ))
+    person = Credentials(issuer.issue(part, timedelta(hours=1)))
     async with AsyncTasksets(secured.stack.addresses.buffer, tenant="a", security=person) as own:
         assert (await own.submit("sums", [{"prompt": "1+1="}])).num_stored == 1
         assert [one.name for one in await own.list()] == ["sums"]

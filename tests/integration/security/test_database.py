@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from tests.infra_fixtures import Database
+from tests.support.infra_fixtures import Database
 from trinity.errors import UserError
 from trinity.runtime.postgres import async_engine, wait_until_up
-from trinity.security.certificates import Issuer, Part
+from trinity.security.certificates import CredentialIssuer, CredentialRole
 from trinity.security.credentials import AUTHORITY, CERTIFICATE, KEY
 
 SSL_REQUEST = struct.pack("!II", 8, 80_877_103)
@@ -56,8 +56,8 @@ async def in_front_of(port: int, folder: Path) -> AsyncIterator[int]:
 async def test_the_services_way_to_the_database_asks_for_its_certificate(
     postgres_database: Database, tmp_path: Path
 ) -> None:
-    part, hour = Part(name="postgres"), timedelta(hours=1)
-    own, other = (Issuer(tmp_path / name).issue(part, hour) for name in ("own", "other"))
+    part, hour = CredentialRole(name="postgres"), timedelta(hours=1)
+    own, other = (CredentialIssuer(tmp_path / name).issue(part, hour) for name in ("own", "other"))
     port = postgres_database.server.port
     plain = postgres_database.buffer_dsn
     async with in_front_of(port, own) as secured:

@@ -16,8 +16,8 @@ from trinity.rpc.channel import open_channel, open_sync_channel
 from trinity.rpc.server import RunningServer, Servicer, serve
 from trinity.runtime.settings import ServiceSettings
 from trinity.security.authorization import Scope
-from trinity.security.certificates import Issuer, Part
-from trinity.security.credentials import CERTIFICATE, KEY, TOKEN, Security
+from trinity.security.certificates import CredentialIssuer, CredentialRole
+from trinity.security.credentials import CERTIFICATE, KEY, TOKEN, Credentials
 
 HOUR = timedelta(hours=1)
 CALL_SECONDS = 10.0
@@ -48,17 +48,17 @@ class Setup:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.issuer = Issuer(root)
-        self.server_folder = self.issuer.issue(Part(name="synchronizer", scopes=()), HOUR)
+        self.issuer = CredentialIssuer(root)
+        self.server_folder = self.issuer.issue(CredentialRole(name="synchronizer", scopes=()), HOUR)
         self.client_folder = self.issue(HOUR)
         self.implementation = Synchronizer()
 
     def issue(self, lifetime: timedelta) -> Path:
         """A token of this lifetime, and a certificate that outlives it."""
-        part = Part(name="client", scopes=(Scope.READ,))
+        part = CredentialRole(name="client", scopes=(Scope.READ,))
         folder = self.issuer.issue(part, lifetime)
         if lifetime < HOUR:
-            self.issuer.issue(Part(name="client"), HOUR)
+            self.issuer.issue(CredentialRole(name="client"), HOUR)
         return folder
 
     @contextlib.asynccontextmanager
@@ -69,7 +69,7 @@ class Setup:
             implementation=self.implementation,
         )
         settings = ServiceSettings(drain_seconds=0.0)
-        async with serve(settings, [servicer], security=Security(self.server_folder)) as server:
+        async with serve(settings, [servicer], security=Credentials(self.server_folder)) as server:
             yield server
 
     def stub(self, channel: grpc.aio.Channel) -> synchronizer_pb2_grpc.SynchronizerServiceStub:
@@ -82,7 +82,7 @@ def setup(tmp_path: Path) -> Setup:
 
 
 async def test_a_replaced_token_counts_with_the_next_call(setup: Setup) -> None:
-    client = Security(setup.client_folder)
+    client = Credentials(setup.client_folder)
     async with setup.serving() as server, open_channel(server.address, client) as channel:
         stub = setup.stub(channel)
         await stub.GetStatus(pb.GetStatusRequest(), timeout=CALL_SECONDS)
@@ -99,7 +99,7 @@ async def test_a_replaced_token_counts_with_the_next_call(setup: Setup) -> None:
 
 async def test_an_open_stream_ends_with_its_token(setup: Setup) -> None:
     setup.issue(timedelta(seconds=3))
-    client = Security(setup.client_folder)
+    client = Credentials(setup.client_folder)
     async with setup.serving() as server, open_channel(server.address, client) as channel:
         stream = setup.stub(channel).WatchExperiments(pb.WatchExperimentsRequest(), timeout=30)
         assert await stream.read() == pb.WatchExperimentsResponse()
@@ -112,10 +112,10 @@ async def test_an_open_stream_ends_with_its_token(setup: Setup) -> None:
 
 
 async def test_a_servers_new_certificate_counts_with_the_next_connection(setup: Setup) -> None:
-    client = Security(setup.client_folder)
+    client = Credentials(setup.client_folder)
     async with setup.serving() as server:
         before = await _certificate_of(server.port)
-        setup.issuer.issue(Part(name="synchronizer", scopes=()), HOUR)
+        setup.issuer.issue(CredentialRole(name="synchronizer", scopes=()), HOUR)
         assert await _certificate_of(server.port) != before
         (setup.server_folder / KEY).unlink()  # half replaced: the one before goes on
         async with open_channel(server.address, client) as channel:
@@ -129,7 +129,7 @@ async def _certificate_of(port: int) -> str:
 
 
 async def test_threads_show_their_token_too(setup: Setup) -> None:
-    client = Security(setup.client_folder)
+    client = Credentials(setup.client_folder)
 
     def ask(address: str) -> object:
         with open_sync_channel(address, client) as channel:

@@ -13,14 +13,14 @@ import yaml
 from typer.testing import CliRunner
 
 from tests.integration.telemetry.receiver import receiver
-from tests.model_free.experiment import Sections, experiment_plan
-from tests.model_free.stack import model_free_services
+from tests.support.model_free.experiment import Sections, experiment_plan
+from tests.support.model_free.stack import model_free_services
 from tests.unit.config.builders import GRPO
 from trinity.cli.main import make_app
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.schema.experiment import deep_merge
 from trinity.launch.resume import PLAN_FILE
-from trinity.launch.run import Run
+from trinity.launch.run import LocalRun
 from trinity.local.run_file import read_running
 from trinity.progress.reporter import make_reporter
 from trinity.progress.summary import SUMMARY_FILE
@@ -124,8 +124,8 @@ def with_keys() -> Sections:
                     "workflow_args": {"api_key": CONFIGURED["workflow"], "database": address},
                     "reward_fn_args": {"judge_api_key": CONFIGURED["judge"]},
                 },
-                "default_workflow_type": "tests.model_free.keyed.KeyedWorkflow",
-                "default_reward_fn_type": "tests.model_free.keyed.KeyedReward",
+                "default_workflow_type": "tests.support.model_free.keyed.KeyedWorkflow",
+                "default_reward_fn_type": "tests.support.model_free.keyed.KeyedReward",
             },
         },
     }
@@ -180,7 +180,7 @@ async def test_no_secret_is_in_a_log_a_trace_a_result_or_the_list_of_processes(
     for name, key in {**IN_VARIABLES, "WANDB_MODE": "offline"}.items():
         monkeypatch.setenv(name, key)
     plan = keyed_plan(tmp_path, watched)
-    run = Run(
+    run = LocalRun(
         plan=plan, reporter=make_reporter(plan.label), services=model_free_services(), secure=True
     )
     seen = Seen(set(), set())

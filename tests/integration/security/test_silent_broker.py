@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.infra_fixtures import NatsUnderTest
+from tests.support.infra_fixtures import NatsUnderTest
 from trinity.local.addresses import free_port
 from trinity.local.files import SecretFiles
 from trinity.local.nats import NatsServer
 from trinity.runtime.nats import connect
-from trinity.security.certificates import Issuer, Part
-from trinity.security.credentials import VARIABLE, Security
+from trinity.security.certificates import CredentialIssuer, CredentialRole
+from trinity.security.credentials import VARIABLE, Credentials
 
 LEFT_SECONDS = 20.0
 """Three signs of life that do not come take six; to close TLS in order would add thirty."""
@@ -22,9 +22,11 @@ LEFT_SECONDS = 20.0
 async def test_a_client_leaves_a_silent_broker_and_finds_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = Issuer(tmp_path / "certs").issue(Part(name="nats"), timedelta(days=1))
+    folder = CredentialIssuer(tmp_path / "certs").issue(
+        CredentialRole(name="nats"), timedelta(days=1)
+    )
     monkeypatch.setenv(VARIABLE, str(folder))
-    broker = _broker(tmp_path, Security(folder))
+    broker = _broker(tmp_path, Credentials(folder))
     await broker.start()
     assert broker.process is not None
     back = asyncio.Event()
@@ -43,7 +45,7 @@ async def test_a_client_leaves_a_silent_broker_and_finds_it_again(
         await client.close()
 
 
-def _broker(root: Path, security: Security) -> NatsUnderTest:
+def _broker(root: Path, security: Credentials) -> NatsUnderTest:
     server = NatsServer(
         folder=root / "nats",
         secrets=SecretFiles(root / "secrets"),

@@ -4,7 +4,7 @@ import sys
 
 from services.explorer.settings import ExplorerSettings
 from tests.integration.stalls.faults import start_mortal_engine
-from tests.model_free import explorer
+from tests.support.model_free import explorer
 from trinity.rpc.runner import run_service
 
 if __name__ == "__main__":

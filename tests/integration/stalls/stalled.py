@@ -14,14 +14,14 @@ import grpc
 import psutil
 
 from tests.integration.stalls.faults import FOLDER_VARIABLE
-from tests.model_free.learner import STEP_SECONDS_VARIABLE
-from tests.model_free.stack import MODULES, model_free_stack
+from tests.support.model_free.learner import STEP_SECONDS_VARIABLE
+from tests.support.model_free.stack import MODULES, model_free_stack
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1 import synchronizer_pb2
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.diagnosis.diagnose import diagnose
 from trinity.diagnosis.gather import gather
-from trinity.diagnosis.rules import Verdict
+from trinity.diagnosis.rules import Diagnosis
 from trinity.local.run_file import read_running
 from trinity.local.stack import LocalStack
 from trinity.rpc.channel import open_channel
@@ -41,7 +41,7 @@ class Stalled:
     job_dir: Path
     faults: Path
 
-    async def why(self) -> Verdict:
+    async def why(self) -> Diagnosis:
         """What `trinity why` makes of it now."""
         running = read_running(self.job_dir)
         assert running is not None
@@ -58,7 +58,7 @@ class Stalled:
         answer, _ = await process.communicate()
         return await process.wait(), answer.decode().partition(":")[0]
 
-    async def until_named(self, *words: str) -> Verdict:
+    async def until_named(self, *words: str) -> Diagnosis:
         """The first verdict whose sentences have all these words; it has to come in time."""
         begun, seen = time.monotonic(), dict[str, None]()
         while time.monotonic() - begun < NAMED_SECONDS:
@@ -118,7 +118,7 @@ class Stalled:
     def rank(self) -> int:
         """The process that trains."""
         for child in psutil.Process(self.stack.pids["trainer"]).children(recursive=True):
-            if "tests.model_free.rank" in child.cmdline():
+            if "tests.support.model_free.rank" in child.cmdline():
                 return child.pid
         raise AssertionError("the trainer has no rank")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from trinity.diagnosis.gather import ANSWER_SECONDS, PATIENT_SECONDS, gather
-from trinity.diagnosis.snapshot import Part, Reply
+from trinity.diagnosis.snapshot import ComponentSnapshot, ProbeState
 from trinity.local.addresses import ServiceAddresses
 from trinity.local.run_file import RunningStack
 
@@ -35,7 +35,7 @@ def mute(then: str) -> Iterator[tuple[int, str]]:
         process.communicate()
 
 
-async def buffer_of(process: tuple[int, str], job_dir: Path) -> Part:
+async def buffer_of(process: tuple[int, str], job_dir: Path) -> ComponentSnapshot:
     pid, address = process
     running = RunningStack(
         addresses=ServiceAddresses(**dict.fromkeys(ADDRESSES, address)),
@@ -57,5 +57,5 @@ async def test_who_works_is_asked_once_more_and_known_to_live(
 ) -> None:
     with mute(then) as process:
         part = await buffer_of(process, tmp_path)
-    assert part.reply is Reply.SILENT
+    assert part.reply is ProbeState.SILENT
     assert (part.is_busy, part.asked_seconds) == (is_busy, seconds)

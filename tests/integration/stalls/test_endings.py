@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from tests.integration.stalls.stalled import Stalled, stalled_stack
-from tests.model_free.experiment import (
+from tests.support.model_free.experiment import (
     experiment_plan,
     run_to_end,
     start_experiment,
@@ -63,7 +63,9 @@ async def _stuck_gang(run: Stalled, root: Path) -> None:
     await asyncio.sleep(0.1)
     stuck = run.rank()
     os.kill(stuck, signal.SIGSTOP)
-    await run.until_named("the trainer", f"process {stuck} (tests.model_free.rank) is stopped")
+    await run.until_named(
+        "the trainer", f"process {stuck} (tests.support.model_free.rank) is stopped"
+    )
     ended = await wait_until_ended(synchronizer, experiment.id)
     assert ended.state == pb.EXPERIMENT_STATE_FINISHED, ended.reason
     assert run.rank() != stuck

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.integration.stalls.stalled import PATIENCE_SECONDS, send
-from tests.model_free.experiment import experiment_plan
-from tests.model_free.stack import model_free_stack
+from tests.support.model_free.experiment import experiment_plan
+from tests.support.model_free.stack import model_free_stack
 from trinity.api.v1 import buffer_pb2
 from trinity.errors import RunFailed
 from trinity.launch import messages, run
-from trinity.launch.run import Run
+from trinity.launch.run import LocalRun
 from trinity.local.run_file import read_running
 from trinity.local.stack import LocalStack
 from trinity.progress.view import RunView
@@ -72,7 +72,7 @@ async def test_the_launcher_says_what_holds_the_run_and_fails_when_it_is_gone_fo
         tmp_path, buffer={"total_steps": 100_000}, monitor={"monitor_type": "none"}
     )
     lines = Lines()
-    launched = asyncio.create_task(Run(plan=plan, reporter=lines).execute())
+    launched = asyncio.create_task(LocalRun(plan=plan, reporter=lines).execute())
     await lines.until("told of a step")
     running = read_running(plan.job_path)
     assert running is not None

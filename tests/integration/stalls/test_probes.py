@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 from trinity.diagnosis.gather import ask_nats, ask_postgres, place
-from trinity.diagnosis.snapshot import Reply
+from trinity.diagnosis.snapshot import ProbeState
 from trinity.local.addresses import free_port
 
 Says = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -44,24 +44,24 @@ async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 async def test_a_real_database_and_a_real_broker_answer(postgres_dsn: str, nats_url: str) -> None:
-    assert (await ask_postgres(postgres_dsn)).reply is Reply.ANSWERS
-    assert (await ask_nats(nats_url)).reply is Reply.ANSWERS
+    assert (await ask_postgres(postgres_dsn)).reply is ProbeState.ANSWERS
+    assert (await ask_nats(nats_url)).reply is ProbeState.ANSWERS
 
 
 async def test_a_database_that_starts_says_so_and_is_not_taken_for_one_that_serves() -> None:
     async with serving(refusing("57P03", "the database system is starting up")) as address:
         sign = await ask_postgres(address)
-    assert sign.reply is Reply.REFUSES and "is starting up" in sign.detail
+    assert sign.reply is ProbeState.REFUSES and "is starting up" in sign.detail
     async with serving(refusing("28000", "no entry for this host")) as address:
-        assert (await ask_postgres(address)).reply is Reply.ANSWERS
+        assert (await ask_postgres(address)).reply is ProbeState.ANSWERS
 
 
 async def test_who_says_nothing_is_silent_and_who_is_not_there_refuses() -> None:
     async with serving(silence) as address:
-        assert (await ask_nats(address, 0.2)).reply is Reply.SILENT
-        assert (await ask_postgres(address, 0.2)).reply is Reply.SILENT
+        assert (await ask_nats(address, 0.2)).reply is ProbeState.SILENT
+        assert (await ask_postgres(address, 0.2)).reply is ProbeState.SILENT
     nobody = f"nats://127.0.0.1:{free_port()}"
-    assert (await ask_nats(nobody)).reply is Reply.REFUSES
+    assert (await ask_nats(nobody)).reply is ProbeState.REFUSES
 
 
 def test_addresses_are_understood_with_and_without_a_scheme() -> None:

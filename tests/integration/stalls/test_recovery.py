@@ -4,9 +4,9 @@ from pathlib import Path
 
 from tests.integration.stalls.faults import DIE, STRAGGLE, switch_on
 from tests.integration.stalls.stalled import Stalled, stalled_stack
-from tests.model_free.experiment import Sections, experiment_plan, start_experiment
+from tests.support.model_free.experiment import Sections, experiment_plan, start_experiment
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.diagnosis.rules import State
+from trinity.diagnosis.rules import DiagnosisState
 
 MAX_SECONDS = 8.0
 """Of an attempt."""
@@ -34,7 +34,7 @@ async def test_what_stands_still_takes_long_or_dies_is_named_and_the_run_goes_on
     async with stalled_stack(plan.job_path) as run:
         await start_experiment(run.stack.addresses.synchronizer, plan)
         await run.until_steps(5)
-        assert (await run.why()).state is State.WORKING
+        assert (await run.why()).state is DiagnosisState.WORKING
         assert await run.ask("why") == (0, "The run makes progress")
         for name, title in (
             ("explorer", "the explorer"),
@@ -51,7 +51,7 @@ async def test_what_stands_still_takes_long_or_dies_is_named_and_the_run_goes_on
 async def _stand_still(run: Stalled, name: str, title: str) -> None:
     with run.stopped(name) as pid:
         verdict = await run.until_named(title, f"process {pid} is stopped", f"{name}.log")
-        assert verdict.state is State.BROKEN
+        assert verdict.state is DiagnosisState.BROKEN
         if name == "synchronizer":
             assert await run.ask("why") == (3, "The run waits for the synchronizer")
     await run.until_progress()
@@ -62,7 +62,7 @@ async def _straggle(run: Stalled, seconds: float) -> None:
     """A run just below the limit of time ends; one beyond it is made again."""
     switch_on(run.faults, STRAGGLE, str(seconds))
     named = await run.until_named("for a workflow of the explorer", "explorer.max_timeout")
-    assert named.state is State.HELD
+    assert named.state is DiagnosisState.HELD
     await run.until_progress()
 
 

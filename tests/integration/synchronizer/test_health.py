@@ -4,11 +4,11 @@ import signal
 
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from tests.infra_fixtures import RestartablePostgres
 from tests.integration.synchronizer.conftest import (
     TIMEOUT,
     running_synchronizer,
 )
+from tests.support.infra_fixtures import RestartablePostgres
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING

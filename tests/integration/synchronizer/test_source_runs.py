@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.looking.test_source_runs import taking
+from tests.integration.inspect.test_source_runs import taking
 from tests.integration.synchronizer.builders import creation
 from tests.integration.synchronizer.conftest import TIMEOUT, Running
-from tests.model_free.experiment import experiment_plan
+from tests.support.model_free.experiment import experiment_plan
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.config.plan.parts import StoredRollouts
 from trinity.launch.stored_runs import find_experiment, with_source_runs

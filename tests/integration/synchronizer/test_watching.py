@@ -9,7 +9,6 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 from services.synchronizer import servicer
-from tests.infra_fixtures import RestartablePostgres
 from tests.integration.synchronizer.builders import (
     creation,
     failure,
@@ -22,6 +21,7 @@ from tests.integration.synchronizer.conftest import (
     Running,
     running_synchronizer,
 )
+from tests.support.infra_fixtures import RestartablePostgres
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.security.authorization import ANYBODY, Scope
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.looking.conftest import trinity
+from tests.integration.inspect.conftest import trinity
 from tests.integration.telemetry.http_receiver import http_receiver
 from tests.integration.telemetry.receiver import Receiver, SeenSpan, receiver
-from tests.model_free.engine import RUN_SECONDS_VARIABLE
-from tests.model_free.experiment import experiment_plan, start_experiment, wait_until_ended
-from tests.model_free.stack import model_free_stack
+from tests.support.model_free.engine import RUN_SECONDS_VARIABLE
+from tests.support.model_free.experiment import experiment_plan, start_experiment, wait_until_ended
+from tests.support.model_free.stack import model_free_stack
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.telemetry import metrics as i

@@ -1,3 +1,3 @@
 """The weights that runs here are compared with."""
 
-from tests.model_free.alone import calm_weights as calm_weights
+from tests.support.model_free.alone import calm_weights as calm_weights

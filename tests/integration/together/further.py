@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tests.infra_fixtures import running
-from tests.model_free.stack import MODULES
+from tests.support.infra_fixtures import running
+from tests.support.model_free.stack import MODULES
 from trinity.local.addresses import InfrastructureFiles, ServiceAddresses, free_port
 from trinity.local.process_spec import ProcessSpec
-from trinity.local.services import Surroundings, four_services
+from trinity.local.services import StackContext, four_services
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ def further(
 ) -> Iterator[Further]:
     """Run it for the length of the block; the block may end it before."""
     address = f"127.0.0.1:{free_port()}"
-    around = Surroundings(
+    around = StackContext(
         job_dir=job_dir,
         log_level="INFO",
         addresses=replace(addresses, **{service: address}),
@@ -42,7 +42,7 @@ def further(
         yield Further(process, address)
 
 
-def _spec(around: Surroundings, service: str) -> ProcessSpec:
+def _spec(around: StackContext, service: str) -> ProcessSpec:
     (spec,) = (one.spec for one in four_services(around) if one.spec.name == service)
     argv = [*spec.argv[: spec.argv.index("-m")], "-m", MODULES[service]]
     assert sys.executable in argv

@@ -9,10 +9,10 @@ from pathlib import Path
 import psutil
 
 from tests.integration.together.seen import rows, until
-from tests.model_free.alone import weights_of
-from tests.model_free.experiment import experiment_plan, start_experiment, wait_until_ended
-from tests.model_free.learner import STEP_SECONDS_VARIABLE
-from tests.model_free.stack import model_free_stack
+from tests.support.model_free.alone import weights_of
+from tests.support.model_free.experiment import experiment_plan, start_experiment, wait_until_ended
+from tests.support.model_free.learner import STEP_SECONDS_VARIABLE
+from tests.support.model_free.stack import model_free_stack
 from trinity.api.v1 import synchronizer_pb2 as pb
 
 TWO_RANKS = {

@@ -4,10 +4,10 @@ from pathlib import Path
 
 from tests.integration.together.further import further
 from tests.integration.together.seen import members, until
-from tests.model_free.alone import weights_of
-from tests.model_free.engine import RUN_SECONDS_VARIABLE
-from tests.model_free.experiment import experiment_plan, start_experiment, wait_until_ended
-from tests.model_free.stack import model_free_stack
+from tests.support.model_free.alone import weights_of
+from tests.support.model_free.engine import RUN_SECONDS_VARIABLE
+from tests.support.model_free.experiment import experiment_plan, start_experiment, wait_until_ended
+from tests.support.model_free.stack import model_free_stack
 
 SLOW_RUNS = {RUN_SECONDS_VARIABLE: "0.5"}
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from services.explorer.settings import ExplorerSettings
 from tests.integration.together.further import further
 from tests.integration.together.seen import Row, member_at, rows, until
-from tests.model_free.alone import weights_of
-from tests.model_free.engine import RUN_SECONDS_VARIABLE
-from tests.model_free.experiment import experiment_plan, start_experiment, wait_until_ended
-from tests.model_free.stack import model_free_stack
+from tests.support.model_free.alone import weights_of
+from tests.support.model_free.engine import RUN_SECONDS_VARIABLE
+from tests.support.model_free.experiment import experiment_plan, start_experiment, wait_until_ended
+from tests.support.model_free.stack import model_free_stack
 
 ONE_GROUP_AT_A_TIME = {
     "TRINITY_EXPLORER_RUNS_PER_RUNNER": "2",

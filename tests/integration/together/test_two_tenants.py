@@ -10,9 +10,9 @@ from psycopg import sql
 
 from tests.integration.together.further import further
 from tests.integration.together.seen import Row, members, rows
-from tests.model_free.alone import weights_of
-from tests.model_free.experiment import experiment_plan, start_experiment, wait_until_ended
-from tests.model_free.stack import model_free_stack
+from tests.support.model_free.alone import weights_of
+from tests.support.model_free.experiment import experiment_plan, start_experiment, wait_until_ended
+from tests.support.model_free.stack import model_free_stack
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.experience_pb2 import RunResultBatch
 from trinity.config.plan.stage_plan import ExperimentPlan

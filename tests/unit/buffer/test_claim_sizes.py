@@ -1,13 +1,13 @@
 """As many groups are claimed as their functions have time for."""
 
-from services.buffer.domain.operators import Chain, Operator
+from services.buffer.domain.operators import FunctionChain, Operator
 from services.buffer.pipeline.pipeline import MAX_CLAIMS, MAX_READ_CLAIMS, ClaimSizes
 from trinity.algorithm.advantage.needs import Needs
 from trinity.types import StageKey
 
 KEY = StageKey(tenant="default", experiment_id="one", stage="rft")
-CHAIN = Chain(operators=(), advantage=Operator(name="grpo", arguments={}))
-READING = Chain(
+CHAIN = FunctionChain(operators=(), advantage=Operator(name="grpo", arguments={}))
+READING = FunctionChain(
     operators=(), advantage=Operator(name="grpo", arguments={}, needs=Needs(content=True))
 )
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from services.buffer.domain.group import Detail, Group, Sample
+from services.buffer.domain.group import Detail, SampleGroup, ScoredSample
 from services.buffer.domain.operators import COPIED, Comparison
 from services.buffer.domain.sampling import draw_lots
 from trinity.algorithm.advantage.grpo import grpo
@@ -21,15 +21,15 @@ def sample(
     *,
     run: int = 0,
     reason: FinishReason = FinishReason.STOP,
-) -> Sample:
-    return Sample(experience_id=name, run=run, reward=reward, finish_reason=reason)
+) -> ScoredSample:
+    return ScoredSample(experience_id=name, run=run, reward=reward, finish_reason=reason)
 
 
-def group(*samples: Sample, explore_step: int = 1, position: int = 0) -> Group:
-    return Group(explore_step=explore_step, position=position, samples=samples)
+def group(*samples: ScoredSample, explore_step: int = 1, position: int = 0) -> SampleGroup:
+    return SampleGroup(explore_step=explore_step, position=position, samples=samples)
 
 
-def of_groups(*groups: Group) -> Comparison:
+def of_groups(*groups: SampleGroup) -> Comparison:
     return Comparison.of(groups, {}, SEED)
 
 

@@ -1,6 +1,14 @@
 """What is decided about the next batch."""
 
-from services.buffer.domain.batches import End, Refill, Supply, Take, Wait, decide, tasks_to_draw
+from services.buffer.domain.batches import (
+    BatchWait,
+    End,
+    Refill,
+    Supply,
+    Take,
+    decide,
+    tasks_to_draw,
+)
 from services.buffer.domain.stage import first_unbatched_step, planned_rows
 from tests.unit.buffer.builders import plan, stage
 
@@ -21,8 +29,8 @@ def test_a_full_batch_is_taken_while_others_still_work() -> None:
 
 
 def test_a_short_batch_waits_as_long_as_anything_can_fill_it() -> None:
-    assert decide(stage(), 1, supply(7, unfinished="one run")) == Wait("one run")
-    assert decide(stage(), 1, supply(7, next_step="explore step 2")) == Wait("explore step 2")
+    assert decide(stage(), 1, supply(7, unfinished="one run")) == BatchWait("one run")
+    assert decide(stage(), 1, supply(7, next_step="explore step 2")) == BatchWait("explore step 2")
 
 
 def test_lost_rows_are_drawn_again_in_groups() -> None:

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from services.buffer.domain.operators import Chain, Operator
+from services.buffer.domain.operators import FunctionChain, Operator
 from services.buffer.workers import functions as functions_module
-from services.buffer.workers.functions import NEEDS_UNKNOWN, Functions, ServiceAway
+from services.buffer.workers.functions import NEEDS_UNKNOWN, FunctionRunner, ServiceAway
 from trinity.algorithm.advantage.needs import Needs
 from trinity.algorithm.advantage.samples import Samples
 
@@ -20,21 +20,21 @@ def slow(seconds: float) -> Operator:
 
 
 async def test_a_turn_is_over_after_a_while_but_one_part_is_always_tried() -> None:
-    async with Functions(limit_seconds=10, memory_bytes=2**31) as functions:
+    async with FunctionRunner(limit_seconds=10, memory_bytes=2**31) as functions:
         assert len(await functions.compute(slow(0.0), [PART] * 20)) == 20
         assert 1 < len(await functions.compute(slow(0.3), [PART] * 20)) < 20
         assert len(await functions.compute(slow(1.1), [PART] * 20)) == 1
 
 
 async def test_what_it_needs_is_known_without_waiting_for_the_turn_of_another() -> None:
-    async with Functions(limit_seconds=10, memory_bytes=2**31) as functions:
+    async with FunctionRunner(limit_seconds=10, memory_bytes=2**31) as functions:
         await functions.load([slow(0.0)])
         async with functions._turn:
             assert await functions.needs(slow(0.0)) == Needs()
 
 
 async def test_samples_that_were_read_without_its_needs_are_not_given_to_it() -> None:
-    async with Functions(limit_seconds=10, memory_bytes=2**31) as functions:
+    async with FunctionRunner(limit_seconds=10, memory_bytes=2**31) as functions:
         wrong = replace(slow(0.0), needs=Needs(whole_step=True))
         assert await functions.compute(wrong, [PART] * 2) == [NEEDS_UNKNOWN] * 2
 
@@ -47,13 +47,13 @@ def juiced() -> Operator:
 
 
 async def test_what_asks_data_juicer_sees_a_group_a_call_and_others_of_ours_many() -> None:
-    functions = Functions(limit_seconds=10, memory_bytes=2**31)
+    functions = FunctionRunner(limit_seconds=10, memory_bytes=2**31)
     own, grpo = juiced(), Operator(name="grpo", arguments={})
     own = replace(own, needs=await functions.needs(own))
-    assert Chain(operators=(), advantage=grpo).takes_many_groups
-    assert not Chain(operators=(own,), advantage=grpo).takes_many_groups
+    assert FunctionChain(operators=(), advantage=grpo).takes_many_groups
+    assert not FunctionChain(operators=(own,), advantage=grpo).takes_many_groups
     whole = replace(grpo, needs=Needs(whole_step=True))
-    assert Chain(operators=(own,), advantage=whole).takes_many_groups
+    assert FunctionChain(operators=(own,), advantage=whole).takes_many_groups
 
 
 @pytest.mark.parametrize("num_before", [0, 2])
@@ -68,7 +68,7 @@ async def test_what_was_computed_before_a_service_went_away_is_kept(
         raise ServiceAway("it does not answer")
 
     monkeypatch.setattr(functions_module, "_call", call)
-    functions = Functions(limit_seconds=10, memory_bytes=2**31)
+    functions = FunctionRunner(limit_seconds=10, memory_bytes=2**31)
     parts: Sequence[Samples] = [PART] * 4
     if num_before:
         assert await functions.compute(juiced(), parts) == ["an answer"] * num_before

@@ -8,26 +8,26 @@ from dataclasses import dataclass, field
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.operators import Chain
+from services.buffer.domain.operators import FunctionChain
 from services.buffer.domain.stage import Stage
 from services.buffer.pipeline import pipeline
 from services.buffer.pipeline.pipeline import GroupWork
 from services.buffer.pipeline.shaping import Shaper
-from services.buffer.store.database import Database
+from services.buffer.store.database import BufferDatabase
 from services.buffer.store.pipeline import Claim
 from services.buffer.types import Shaped
-from services.buffer.workers.functions import Functions, ServiceAway
+from services.buffer.workers.functions import FunctionRunner, ServiceAway
 from tests.unit.buffer.builders import ASSIGNMENT, KEY, stage
 from trinity.errors import Unavailable
 from trinity.runtime.postgres import async_engine
-from trinity.runtime.presence import Waits
+from trinity.runtime.presence import WaitRegistry
 
 NUM_OUTAGES = 2
 SECONDS = 5.0
 OWN = Claim(key=KEY, assignment_id=ASSIGNMENT, explore_step=1, position=0, token="t", attempts=0)
 
 
-class ComesBack(Database):
+class ComesBack(BufferDatabase):
     """Is away a few times, then there; nothing is asked of it but whether it is."""
 
     def __init__(self) -> None:
@@ -48,7 +48,9 @@ class Slow(Shaper):
 
     is_enough: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def shape(self, stage: Stage, chain: Chain, claims: Sequence[Claim]) -> list[Shaped]:
+    async def shape(
+        self, stage: Stage, chain: FunctionChain, claims: Sequence[Claim]
+    ) -> list[Shaped]:
         try:
             async with asyncio.timeout(SECONDS):
                 await self.is_enough.wait()
@@ -61,8 +63,8 @@ async def test_claims_are_renewed_again_when_the_database_is_back(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     database = ComesBack()
-    waits = Waits(owner="buffer", on_change=lambda: None)
-    shaper = Slow(database=database, functions=Functions(1.0, 0), waits=waits)
+    waits = WaitRegistry(owner="buffer", on_change=lambda: None)
+    shaper = Slow(database=database, functions=FunctionRunner(1.0, 0), waits=waits)
     renewed: list[Claim] = []
 
     async def renew(_: AsyncConnection, claims: Sequence[Claim], __: float) -> None:
@@ -73,6 +75,6 @@ async def test_claims_are_renewed_again_when_the_database_is_back(
     monkeypatch.setattr(pipeline, "renew_claims", renew)
     own = stage()
     with pytest.raises(ServiceAway, match="long enough"):
-        await GroupWork(database=database, shaper=shaper).do(own, Chain.of(own.plan), [OWN])
+        await GroupWork(database=database, shaper=shaper).do(own, FunctionChain.of(own.plan), [OWN])
     assert renewed[0] == OWN
     assert "the database is away" in str(caplog.records[0].__dict__)

@@ -5,14 +5,14 @@ import pytest
 from services.buffer.ingest import ingest
 from services.buffer.ingest.ingest import HeldBack
 from services.buffer.store.stages import UnreadablePlan
-from trinity.runtime.presence import Waits
+from trinity.runtime.presence import WaitRegistry
 from trinity.types import StageKey
 
 KEY = StageKey(tenant="default", experiment_id="e", stage="rft")
 
 
 async def test_a_wait_is_over_when_no_result_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits = Waits(owner="buffer", on_change=lambda: None)
+    waits = WaitRegistry(owner="buffer", on_change=lambda: None)
     seen = HeldBack(waits)
     seen.note(UnreadablePlan("stage rft has an odd plan", key=KEY, is_open=True))
     seen.look()

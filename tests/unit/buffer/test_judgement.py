@@ -3,7 +3,7 @@
 import random
 
 from services.buffer.domain.results import Judge
-from services.buffer.domain.stage import AssignmentState, AttemptState, Fate, RunState
+from services.buffer.domain.stage import AssignmentState, AttemptState, CommitStatus, RunState
 from tests.unit.buffer.builders import result, view
 
 
@@ -17,7 +17,7 @@ def judge(*, state: AssignmentState = AssignmentState.LEASED, stage_is_open: boo
 def test_the_first_complete_attempt_wins_whatever_its_number() -> None:
     own = judge()
     fates = [own.judge(result(attempt=a, sequence=s)).fate for s, a in enumerate((3, 0, 1), 1)]
-    assert fates == [Fate.COMMITTED, Fate.SUPERSEDED, Fate.SUPERSEDED]
+    assert fates == [CommitStatus.COMMITTED, CommitStatus.SUPERSEDED, CommitStatus.SUPERSEDED]
 
 
 def test_a_failure_after_the_winner_takes_nothing_away() -> None:
@@ -32,15 +32,15 @@ def test_a_run_is_given_up_with_its_last_attempt() -> None:
     own = judge()
     for attempt in (0, 1):
         verdict = own.judge(result(attempt=attempt, sequence=attempt + 1, is_complete=False))
-        assert verdict.fate is Fate.COMMITTED
+        assert verdict.fate is CommitStatus.COMMITTED
     run = own.assignments[verdict.result.assignment_id].runs[0]
     assert (run.state, run.reason) == (RunState.GIVEN_UP, "it broke")
-    assert own.judge(result(attempt=2, sequence=3)).fate is Fate.LATE
+    assert own.judge(result(attempt=2, sequence=3)).fate is CommitStatus.LATE
 
 
 def test_results_after_the_end_are_late() -> None:
     for own in (judge(state=AssignmentState.CANCELLED), judge(stage_is_open=False)):
-        assert own.judge(result()).fate is Fate.LATE
+        assert own.judge(result()).fate is CommitStatus.LATE
 
 
 def test_the_same_result_is_judged_alike_each_time() -> None:
@@ -61,13 +61,13 @@ def test_the_same_result_is_judged_alike_each_time() -> None:
 def test_another_content_under_a_known_attempt_or_sequence_is_refused() -> None:
     own = judge()
     own.judge(result(attempt=0, sequence=1))
-    assert own.judge(result(attempt=0, sequence=1, content=b"b")).fate is Fate.REJECTED
-    assert own.judge(result(attempt=0, sequence=9, content=b"b")).fate is Fate.REJECTED
-    assert own.judge(result(run=1, attempt=0, sequence=1)).fate is Fate.REJECTED
+    assert own.judge(result(attempt=0, sequence=1, content=b"b")).fate is CommitStatus.REJECTED
+    assert own.judge(result(attempt=0, sequence=9, content=b"b")).fate is CommitStatus.REJECTED
+    assert own.judge(result(run=1, attempt=0, sequence=1)).fate is CommitStatus.REJECTED
 
 
 def test_what_names_no_assignment_or_run_is_refused() -> None:
     own = judge()
-    assert own.judge(result(run=7)).fate is Fate.REJECTED
+    assert own.judge(result(run=7)).fate is CommitStatus.REJECTED
     own.assignments.clear()
     assert "no assignment" in own.judge(result()).reason

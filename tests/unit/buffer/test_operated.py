@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from services.buffer.domain.group import Detail, Group, Sample
+from services.buffer.domain.group import Detail, SampleGroup, ScoredSample
 from services.buffer.domain.operators import Comparison
 from trinity.algorithm.advantage.grpo import grpo
 from trinity.algorithm.advantage.samples import Advantages
@@ -21,9 +21,9 @@ from trinity.types import FinishReason
 SEED = 7
 
 
-def group(position: int, *rewards: float, reason: str = FinishReason.STOP) -> Group:
+def group(position: int, *rewards: float, reason: str = FinishReason.STOP) -> SampleGroup:
     samples = [
-        Sample(
+        ScoredSample(
             experience_id=f"{position}/{run}",
             run=run,
             reward=reward,
@@ -32,10 +32,10 @@ def group(position: int, *rewards: float, reason: str = FinishReason.STOP) -> Gr
         )
         for run, reward in enumerate(rewards)
     ]
-    return Group(explore_step=1, position=position, samples=samples)
+    return SampleGroup(explore_step=1, position=position, samples=samples)
 
 
-def compared(*groups: Group, details: Mapping[str, Detail] | None = None) -> Comparison:
+def compared(*groups: SampleGroup, details: Mapping[str, Detail] | None = None) -> Comparison:
     return Comparison.of(groups, details or {}, SEED)
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from services.buffer.status import Needs
-from trinity.runtime.presence import Waits
+from services.buffer.status import BufferReadiness
+from trinity.runtime.presence import WaitRegistry
 
 
 @dataclass
@@ -25,14 +25,16 @@ class World:
     """A buffer's needs, with a broker that comes and goes."""
 
     told: Told = field(default_factory=Told)
-    waits: Waits = field(default_factory=lambda: Waits(owner="buffer", on_change=lambda: None))
+    waits: WaitRegistry = field(
+        default_factory=lambda: WaitRegistry(owner="buffer", on_change=lambda: None)
+    )
     stream: Any = field(default_factory=lambda: SimpleNamespace(is_connected=True))
     bound: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def needs(self) -> Needs:
+    def needs(self) -> BufferReadiness:
         ingest: Any = SimpleNamespace(bound=self.bound)
         health: Any = self.told
-        return Needs(health=health, ingest=ingest, stream=self.stream, waits=self.waits)
+        return BufferReadiness(health=health, ingest=ingest, stream=self.stream, waits=self.waits)
 
     @property
     def waits_for(self) -> list[str]:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 from services.buffer.domain.admission import credit_rows
-from services.buffer.domain.batches import Refill, Supply, Take, Wait, decide_short
-from services.buffer.domain.replay import Choice, Waiting, candidates_of, choose
+from services.buffer.domain.batches import BatchWait, Refill, Supply, Take, decide_short
+from services.buffer.domain.replay import Choice, ReplayCandidate, candidates_of, choose
 from services.buffer.domain.stage import due_explore_step, first_unbatched_step, planned_rows
 from tests.unit.buffer.builders import stage
 from tests.unit.config.builders import stage as plan_stage
@@ -16,8 +16,8 @@ from trinity.config.plan.parts import ResolvedReplay
 from trinity.config.plan.stage_plan import StagePlan
 
 
-def sample(number: int, *, uses: int = 0, last: int = 0, version: int = 0) -> Waiting:
-    return Waiting(
+def sample(number: int, *, uses: int = 0, last: int = 0, version: int = 0) -> ReplayCandidate:
+    return ReplayCandidate(
         experience_id=str(number),
         place=(1, number // 2, number % 2, 0, ""),
         version=version,
@@ -44,13 +44,13 @@ def settings(
 
 
 def chosen(
-    waiting: Sequence[Waiting], replay: ResolvedReplay, *, step: int = 5, size: int = 2
+    waiting: Sequence[ReplayCandidate], replay: ResolvedReplay, *, step: int = 5, size: int = 2
 ) -> Choice:
     priorities = [linear_decay(one) for one in candidates_of(waiting, seed=1)]
     return choose(waiting, priorities, replay, step=step, size=size)
 
 
-def ids(rows: Sequence[Waiting]) -> list[str]:
+def ids(rows: Sequence[ReplayCandidate]) -> list[str]:
     return [one.experience_id for one in rows]
 
 
@@ -182,5 +182,5 @@ def test_an_order_alone_changes_no_number_of_steps() -> None:
     assert (own.plan.num_fresh_rows, own.total_train_steps) == (12, 7)
     assert isinstance(
         decide_short(own, 1, Supply(num_rows=8, unfinished="x", next_step="", refill_rounds=0)),
-        Wait,
+        BatchWait,
     )

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer import maintenance
 from services.buffer.domain.stage import Stage
-from services.buffer.store.database import Database
+from services.buffer.store.database import BufferDatabase
 from services.buffer.store.stages import UnreadablePlan
 from tests.unit.buffer.builders import KEY, stage
 from trinity.errors import PreconditionFailed, Unavailable
@@ -19,7 +19,7 @@ from trinity.types import StageKey
 NEXT = StageKey(tenant=KEY.tenant, experiment_id=KEY.experiment_id, stage="next")
 
 
-class Open(Database):
+class Open(BufferDatabase):
     """Gives connections that nobody may use."""
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@ import pytest
 from tests.unit.config.builders import GRPO, SFT, config
 from trinity.cli.experiment import describe
 from trinity.config.planning import plan_experiment
-from trinity.launch.prepare import Prepared
+from trinity.launch.prepare import PreparedRun
 
 EXPERTS = {"storage_type": "file", "path": "/data/experts.jsonl"}
 
@@ -14,7 +14,7 @@ def said(
     capsys: pytest.CaptureFixture[str], base: dict[str, object], /, **changes: object
 ) -> list[str]:
     plan = plan_experiment(config(base, **changes))
-    describe(Prepared(plan=plan, resumes=False, notes=(), notices=()))
+    describe(PreparedRun(plan=plan, resumes=False, notes=(), notices=()))
     return capsys.readouterr().out.splitlines()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.diagnosis.builders import snapshot
 from trinity.cli.why import why
-from trinity.diagnosis.snapshot import Snapshot
+from trinity.diagnosis.snapshot import SystemSnapshot
 from trinity.local.addresses import ServiceAddresses, write_home
 from trinity.local.reaper import JobLock
 from trinity.local.run_file import RunningStack
@@ -31,7 +31,7 @@ def test_the_logs_of_a_run_in_anothers_stack_are_looked_for_there(
     ).write(home)
     looked_in = []
 
-    async def gather(_: RunningStack, job_dir: Path) -> Snapshot:
+    async def gather(_: RunningStack, job_dir: Path) -> SystemSnapshot:
         looked_in.append(job_dir)
         return snapshot()
 

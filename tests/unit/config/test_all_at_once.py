@@ -11,7 +11,7 @@ from trinity.config.docs.explain import verl_names
 from trinity.config.loading.verl_keys import PREFIX, USED
 from trinity.errors import UserError
 from trinity.verl.names import row_of
-from trinity.verl.row import Fate
+from trinity.verl.row import KeyConversion
 
 GUIDE = Path(__file__).parent / "guide"
 MISTAKEN = """\
@@ -85,11 +85,11 @@ def test_verls_names_have_one_source(key: str) -> None:
     """What is passed to verl's trainer in a file lands where `from-verl` would write it."""
     row = row_of(key) or row_of(f"{PREFIX}.{key}")
     assert row
-    if row.fate in (Fate.MOVED, Fate.COMBINED):
+    if row.fate in (KeyConversion.MOVED, KeyConversion.COMBINED):
         assert USED[key].to[1:] in row.ours.split(", ")
         assert row.verl in verl_names(USED[key].to[1:])
     else:
-        assert row.fate is Fate.PASSED
+        assert row.fate is KeyConversion.PASSED
 
 
 def test_every_variable_that_is_not_set_is_told_beside_the_other_mistakes(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """What acts is read in real runs, and what is declared not to act is read by nobody.
 
-`trinity/config/docs/readers.json` is what runs have recorded, see tests/config_reads; how a run is
-recorded is tried in tests/e2e/test_algorithms.py.
+`trinity/config/docs/readers.json` is what runs have recorded, see tests/support/config_reads; how
+a run is recorded is tried in tests/e2e/test_algorithms.py.
 """
 
 import os
@@ -11,7 +11,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from tests.config_reads.recorded import recorded
+from tests.support.config_reads.recorded import recorded
 from trinity.config.docs.catalog import Key, all_keys
 from trinity.config.docs.explain import read_by
 from trinity.config.schema.base import Args, Status, literals
@@ -76,7 +76,7 @@ def names_it(reader: str, key: str) -> bool:
 
 
 def test_what_a_process_reads_is_recorded(tmp_path: Path) -> None:
-    hook = ROOT / "tests/config_reads/hook"
+    hook = ROOT / "tests/support/config_reads/hook"
     done = subprocess.run(
         [sys.executable, "-m", "trinity.cli.main", "config", "check", ADDITION],
         cwd=ROOT,

@@ -24,13 +24,13 @@ from tests.unit.config.rules.case import (
 from tests.unit.config.rules.explorer_rules import EXPLORER, SYNCHRONIZER
 from tests.unit.config.rules.model_rules import GPUS, MODEL
 from tests.unit.config.rules.run_rules import OLDER, THE_RUN
-from trinity.config.check import Report, check_file
+from trinity.config.check import CheckReport, check_file
 from trinity.config.schema.experiment import deep_merge
 
 CASES = [*OLDER, *THE_RUN, *ALGORITHM, *MODEL, *GPUS, *SYNCHRONIZER, *EXPLORER, *BUFFER, *TRAINER]
 
 
-def checked(directory: Path, case: Case) -> Report:
+def checked(directory: Path, case: Case) -> CheckReport:
     file = directory / "x.yaml"
     file.write_text(yaml.safe_dump(deep_merge(case.base, case.changes)))
     return check_file(file)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import JsonValue
 
-from trinity.config.check import Report, check_file
+from trinity.config.check import CheckReport, check_file
 
 MINE = """
 model: {{model_path: /models/m, max_model_len: 64}}
@@ -27,7 +27,7 @@ MINE_LINE = 7
 
 def checked(
     directory: Path, verls: str, more: str = "", overrides: dict[str, JsonValue] | None = None
-) -> Report:
+) -> CheckReport:
     (directory / "verl.yaml").write_text(verls)
     mine = directory / "mine.yaml"
     mine.write_text(MINE.format(file=directory / "verl.yaml") + more)

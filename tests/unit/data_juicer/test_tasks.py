@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from tests.data_juicer_process import LIMIT_SECONDS, PYTHON, data_juicer_server
-from tests.data_juicer_server import LongEnough, served
+from tests.support.data_juicer_process import LIMIT_SECONDS, PYTHON, data_juicer_server
+from tests.support.data_juicer_server import LongEnough, served
 from trinity.data_juicer import server
 from trinity.errors import UserError
 from trinity.json_values import JsonValue
@@ -56,8 +56,8 @@ def check_filtered(url: str) -> None:
 
 @pytest.fixture
 def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setattr(server, "Session", LongEnough)
-    with served(server.Sessions()) as address:
+    monkeypatch.setattr(server, "OperatorSession", LongEnough)
+    with served(server.SessionStore()) as address:
         yield address
 
 

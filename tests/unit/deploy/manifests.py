@@ -9,26 +9,28 @@ import yaml
 
 from trinity.config.loading.load import load_config
 from trinity.config.planning import plan_experiment
-from trinity.deploy.deployment import Deployment, Images
+from trinity.deploy.deployment import ContainerImages, ExperimentDeployment
 from trinity.deploy.kubernetes import Overlay
-from trinity.deploy.render import Rendering, Target, manifests
+from trinity.deploy.render import ManifestRenderer, Target, manifests
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 SHIPPED = manifests()
 SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
 
 
-def deployment_of(example: str, **overrides: Any) -> Deployment:
+def deployment_of(example: str, **overrides: Any) -> ExperimentDeployment:
     """One of the examples as it stands."""
     config = load_config(EXAMPLES / example / f"{example}.yaml", overrides)
-    return Deployment(plan=plan_experiment(config), explorers=1, plugin_dir=None, images=Images())
+    return ExperimentDeployment(
+        plan=plan_experiment(config), explorers=1, plugin_dir=None, images=ContainerImages()
+    )
 
 
 def rendered(
-    deployment: Deployment, target: Target, output: Path, overlay: Overlay = "one-node"
+    deployment: ExperimentDeployment, target: Target, output: Path, overlay: Overlay = "one-node"
 ) -> Path:
     """The folder of a rendering."""
-    Rendering(deployment=deployment, target=target, overlay=overlay, output=output).write()
+    ManifestRenderer(deployment=deployment, target=target, overlay=overlay, output=output).write()
     return output
 
 

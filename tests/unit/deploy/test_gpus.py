@@ -8,7 +8,7 @@ import pytest
 from tests.unit.config.builders import IMITATION, REINFORCEMENT, config
 from tests.unit.deploy.manifests import compose_files, json_file, rendered
 from trinity.config.planning import plan_experiment
-from trinity.deploy.deployment import Deployment, Images
+from trinity.deploy.deployment import ContainerImages, ExperimentDeployment
 from trinity.deploy.kubernetes import Overlay
 from trinity.deploy.render import Target
 from trinity.errors import UserError
@@ -17,10 +17,12 @@ LISTENING = {"explorer_input": {"default_workflow_type": "math_workflow"}}
 TWO_MACHINES = {"node_num": 2, "gpu_per_node": 8}
 
 
-def deployment(explorers: int = 1, **changes: Any) -> Deployment:
+def deployment(explorers: int = 1, **changes: Any) -> ExperimentDeployment:
     given = {"cluster": {"gpu_per_node": 8}, "buffer": LISTENING, **changes}
     plan = plan_experiment(config(**given))
-    return Deployment(plan=plan, explorers=explorers, plugin_dir=None, images=Images())
+    return ExperimentDeployment(
+        plan=plan, explorers=explorers, plugin_dir=None, images=ContainerImages()
+    )
 
 
 def engines(number: int) -> dict[str, object]:

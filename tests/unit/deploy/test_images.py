@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.images.environments import variables
+from tests.e2e.images.environments import variables
 
 
 @pytest.mark.parametrize("service", ["explorer", "trainer"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deployed.locked_imports import missing_from
+from tests.support.deployed.locked_imports import missing_from
 
 REPOSITORY = Path(__file__).parents[3]
 LOCKS = REPOSITORY / "requirements"

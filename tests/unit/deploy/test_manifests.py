@@ -15,7 +15,7 @@ from tests.unit.deploy.manifests import SERVICES, SHIPPED, compose_files, deploy
 from tests.unit.deploy.manifests import rendered as render
 from trinity.deploy.accounts import AccountSettings
 from trinity.deploy.render import Target
-from trinity.deploy.secret_folder import NAMES, NOMAD, Places, nomad_name, write_secrets
+from trinity.deploy.secret_folder import NAMES, NOMAD, ServerAddresses, nomad_name, write_secrets
 from trinity.runtime.settings import FILE_SUFFIX, ServiceSettings
 
 SETTINGS: dict[str, type[ServiceSettings]] = {
@@ -63,7 +63,9 @@ def test_what_each_service_cannot_do_without_is_given(target: Target) -> None:
 
 
 def test_every_secret_of_compose_is_written(tmp_path: Path) -> None:
-    write_secrets(tmp_path / "secrets", Places(postgres="127.0.0.1:5432", nats="127.0.0.1:4222"))
+    write_secrets(
+        tmp_path / "secrets", ServerAddresses(postgres="127.0.0.1:5432", nats="127.0.0.1:4222")
+    )
     compose = yaml.safe_load((SHIPPED / "compose.yaml").read_text())
     for secret in compose["secrets"].values():
         file = tmp_path / secret["file"]
@@ -72,15 +74,15 @@ def test_every_secret_of_compose_is_written(tmp_path: Path) -> None:
 
 
 def test_secrets_stay_when_they_are_written_again(tmp_path: Path) -> None:
-    write_secrets(tmp_path, Places(postgres="127.0.0.1:5432", nats="127.0.0.1:4222"))
+    write_secrets(tmp_path, ServerAddresses(postgres="127.0.0.1:5432", nats="127.0.0.1:4222"))
     before = (tmp_path / "buffer" / "postgres-dsn").read_text()
-    write_secrets(tmp_path, Places(postgres="127.0.0.1:5433", nats="127.0.0.1:4222"))
+    write_secrets(tmp_path, ServerAddresses(postgres="127.0.0.1:5433", nats="127.0.0.1:4222"))
     after = (tmp_path / "buffer" / "postgres-dsn").read_text()
     assert after == before.replace("127.0.0.1:5432", "127.0.0.1:5433")
 
 
 def test_kubernetes_secrets_are_those_that_are_written(tmp_path: Path) -> None:
-    write_secrets(tmp_path, Places(postgres="127.0.0.1:5432", nats="127.0.0.1:4222"))
+    write_secrets(tmp_path, ServerAddresses(postgres="127.0.0.1:5432", nats="127.0.0.1:4222"))
     text = "".join(file.read_text() for file in sorted((SHIPPED / "k8s").rglob("*.yaml")))
     wanted = set(re.findall(r"secretName: ([\w-]+-secrets)", text))
     generated = yaml.safe_load((tmp_path / "kustomization.yaml").read_text())["secretGenerator"]
@@ -98,7 +100,9 @@ def test_nomad_tasks_ask_for_the_variables_that_are_written(job: str) -> None:
 
 
 def test_no_password_reaches_a_rendering(tmp_path: Path) -> None:
-    write_secrets(tmp_path / "secrets", Places(postgres="127.0.0.1:5432", nats="127.0.0.1:4222"))
+    write_secrets(
+        tmp_path / "secrets", ServerAddresses(postgres="127.0.0.1:5432", nats="127.0.0.1:4222")
+    )
     folder = tmp_path / "secrets" / ".passwords"
     passwords = [file.read_text().strip() for file in folder.iterdir()]
     assert len(passwords) >= len(NAMES)

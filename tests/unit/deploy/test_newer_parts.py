@@ -13,7 +13,7 @@ from trinity.cli.deploy import app
 from trinity.config.plan.parts import AuxiliaryModel, ExternalAccess, ResolvedOperator
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.schema.explorer import AuxiliaryModelConfig
-from trinity.deploy.deployment import Deployment, Images
+from trinity.deploy.deployment import ContainerImages, ExperimentDeployment
 from trinity.deploy.kubernetes import Overlay
 from trinity.deploy.render import Target, notes
 from trinity.errors import UserError
@@ -24,13 +24,13 @@ ELSEWHERE = ExternalAccess(
 )
 
 
-def with_stage(**changes: Any) -> Deployment:
+def with_stage(**changes: Any) -> ExperimentDeployment:
     """The addition example, whose last stage is changed."""
     plain = deployment_of("addition")
     *before, last = plain.plan.stages
     stages = (*before, last.model_copy(update=changes))
     plan: ExperimentPlan = plain.plan.model_copy(update={"stages": stages})
-    return Deployment(plan=plan, explorers=1, plugin_dir=None, images=Images())
+    return ExperimentDeployment(plan=plan, explorers=1, plugin_dir=None, images=ContainerImages())
 
 
 def auxiliary(model_path: str, external: ExternalAccess | None = None) -> Mapping[str, Any]:
@@ -51,12 +51,12 @@ def auxiliary(model_path: str, external: ExternalAccess | None = None) -> Mappin
     return {"auxiliary_models": (judge,)}
 
 
-def with_pipeline(pipeline: ResolvedTaskPipeline) -> Deployment:
+def with_pipeline(pipeline: ResolvedTaskPipeline) -> ExperimentDeployment:
     taskset = deployment_of("addition").plan.stages[-1].tasksets[0]
     return with_stage(tasksets=(taskset.model_copy(update={"task_pipeline": pipeline}),))
 
 
-def read_only(deployment: Deployment, service: str) -> set[str]:
+def read_only(deployment: ExperimentDeployment, service: str) -> set[str]:
     return {one.path for one in deployment.folders(service) if not one.is_writable}
 
 
@@ -148,7 +148,7 @@ def test_who_renders_is_told_where_weights_cannot_go_from_memory() -> None:
     ],
 )
 def test_operators_that_are_in_no_image_are_refused(
-    tmp_path: Path, what: str, deployment: Deployment
+    tmp_path: Path, what: str, deployment: ExperimentDeployment
 ) -> None:
     with pytest.raises(UserError, match=rf"the {what} `mine\..*--plugin-dir"):
         rendered(deployment, "compose", tmp_path / "out")

@@ -8,12 +8,12 @@ import pytest
 
 from trinity.deploy.accounts import passwords_of
 from trinity.deploy.probe import WRONG, YES, main, question
-from trinity.deploy.secret_folder import Places, write_secrets
+from trinity.deploy.secret_folder import ServerAddresses, write_secrets
 from trinity.errors import UserError
 from trinity.rpc.server import serve
 from trinity.runtime.settings import ServiceSettings
-from trinity.security.certificates import Issuer, Part
-from trinity.security.credentials import CERTIFICATE, TOKEN, VARIABLE, Security
+from trinity.security.certificates import CredentialIssuer, CredentialRole
+from trinity.security.credentials import CERTIFICATE, TOKEN, VARIABLE, Credentials
 
 LISTEN = {"TRINITY_BUFFER_LISTEN": "127.0.0.1:50052"}
 
@@ -57,15 +57,15 @@ def folder_without(name: str, issued: Path, folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def issued(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    issuer = Issuer(tmp_path_factory.mktemp("issued"))
-    return issuer.issue(Part(name="synchronizer", scopes=()), timedelta(hours=1))
+    issuer = CredentialIssuer(tmp_path_factory.mktemp("issued"))
+    return issuer.issue(CredentialRole(name="synchronizer", scopes=()), timedelta(hours=1))
 
 
 async def test_a_service_that_calls_no_other_is_asked_without_a_token(
     issued: Path, tmp_path: Path
 ) -> None:
     folder = folder_without(TOKEN, issued, tmp_path / "folder")
-    async with serve(ServiceSettings(), [], security=Security(folder)) as server:
+    async with serve(ServiceSettings(), [], security=Credentials(folder)) as server:
         environment = {
             "TRINITY_SYNCHRONIZER_LISTEN": f"127.0.0.1:{server.port}",
             VARIABLE: str(folder),
@@ -101,4 +101,4 @@ def test_accounts_have_the_names_of_their_services() -> None:
 @pytest.mark.parametrize("place", ["postgres", "host:port", "user@host:1", "host:1/db", ":5432"])
 def test_a_place_is_host_and_port(tmp_path: Path, place: str) -> None:
     with pytest.raises(UserError, match=r"`--postgres .*` is not host:port"):
-        write_secrets(tmp_path, Places(postgres=place, nats="nats:4222"))
+        write_secrets(tmp_path, ServerAddresses(postgres=place, nats="nats:4222"))

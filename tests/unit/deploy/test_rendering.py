@@ -20,7 +20,7 @@ from tests.unit.deploy.manifests import (
     rendered,
 )
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.deploy.deployment import Deployment
+from trinity.deploy.deployment import ExperimentDeployment
 from trinity.deploy.kubernetes import Overlay
 from trinity.deploy.render import Target
 from trinity.deploy.submission import read_plan
@@ -104,7 +104,7 @@ def test_kubectl_builds_what_was_rendered(tmp_path: Path, example: str, overlay:
 
 def test_a_cluster_starts_as_many_explorers_as_asked_for(tmp_path: Path) -> None:
     plan = deployment_of("gsm8k")
-    many = Deployment(plan=plan.plan, explorers=4, plugin_dir=None, images=plan.images)
+    many = ExperimentDeployment(plan=plan.plan, explorers=4, plugin_dir=None, images=plan.images)
     folder = rendered(many, "k8s", tmp_path / "out", "cluster")
     kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
     assert kustomization["replicas"] == [{"name": "explorer", "count": 4}]
@@ -117,7 +117,7 @@ def test_a_cluster_starts_as_many_explorers_as_asked_for(tmp_path: Path) -> None
 def test_what_only_imitates_needs_no_explorer(tmp_path: Path) -> None:
     both = deployment_of("addition")
     plan = both.plan.model_copy(update={"stages": both.plan.stages[:1]})
-    deployment = Deployment(plan=plan, explorers=1, plugin_dir=None, images=both.images)
+    deployment = ExperimentDeployment(plan=plan, explorers=1, plugin_dir=None, images=both.images)
     _, override = compose_files(rendered(deployment, "compose", tmp_path / "out"))
     assert override["services"]["explorer"]["deploy"] == {"replicas": 0}
 
@@ -159,7 +159,7 @@ def _num_explorers(folder: Path, target: Target) -> int:
 
 def test_plugins_are_mounted_and_named(tmp_path: Path) -> None:
     plain = deployment_of("addition")
-    deployment = Deployment(
+    deployment = ExperimentDeployment(
         plan=plain.plan, explorers=1, plugin_dir=Path("/work/own"), images=plain.images
     )
     folder = rendered(deployment, "k8s", tmp_path / "out")
@@ -223,7 +223,9 @@ def test_code_that_is_in_no_image_is_refused(tmp_path: Path) -> None:
 
 def test_one_node_has_one_explorer(tmp_path: Path) -> None:
     plain = deployment_of("addition")
-    deployment = Deployment(plan=plain.plan, explorers=2, plugin_dir=None, images=plain.images)
+    deployment = ExperimentDeployment(
+        plan=plain.plan, explorers=2, plugin_dir=None, images=plain.images
+    )
     with pytest.raises(UserError, match="`--explorers 2`: on one node"):
         rendered(deployment, "compose", tmp_path / "out")
 
@@ -235,7 +237,7 @@ def test_a_plan_with_a_password_is_refused(tmp_path: Path) -> None:
         update={"storage_type": "sql", "path": "postgresql://me:hunter2@db.example/tasks"}
     )
     stages = (first, second.model_copy(update={"tasksets": (taskset,)}))
-    secret = Deployment(
+    secret = ExperimentDeployment(
         plan=deployment.plan.model_copy(update={"stages": stages}),
         explorers=1,
         plugin_dir=None,

@@ -2,12 +2,19 @@
 
 from dataclasses import replace
 
-from trinity.diagnosis.snapshot import Experiment, Member, Part, Snapshot, StageWork, Wait
+from trinity.diagnosis.snapshot import (
+    ComponentSnapshot,
+    ExperimentSnapshot,
+    MemberSnapshot,
+    StageProgress,
+    SystemSnapshot,
+    WaitSnapshot,
+)
 
-EXPERIMENT = Experiment(
+EXPERIMENT = ExperimentSnapshot(
     id="e", label="p/run", state="running", stage="rft", roles=("trainer", "explorer")
 )
-WORK = StageWork(
+WORK = StageProgress(
     experiment_id="e",
     stage="rft",
     trained_step=12,
@@ -17,17 +24,19 @@ WORK = StageWork(
 )
 
 
-def part(name: str, **changes: object) -> Part:
+def part(name: str, **changes: object) -> ComponentSnapshot:
     """A part that answers."""
-    known = Part(name=name, address="127.0.0.1:5000", pid=100, log_file=f"/run/log/{name}.log")
+    known = ComponentSnapshot(
+        name=name, address="127.0.0.1:5000", pid=100, log_file=f"/run/log/{name}.log"
+    )
     return replace(known, **changes)  # type: ignore[arg-type]
 
 
 def wait(
     owner: str, waits_for: str, waited: float, reason: str = "it must", deadline: float = 0.0
-) -> Wait:
+) -> WaitSnapshot:
     """A wait that goes on."""
-    return Wait(
+    return WaitSnapshot(
         owner=owner,
         waits_for=waits_for,
         reason=reason,
@@ -36,9 +45,9 @@ def wait(
     )
 
 
-def member(role: str, *waits: Wait, **changes: object) -> Member:
+def member(role: str, *waits: WaitSnapshot, **changes: object) -> MemberSnapshot:
     """A member at work."""
-    known = Member(
+    known = MemberSnapshot(
         role=role,
         activity=f"{role} at work",
         address=f"{role}:1",
@@ -48,12 +57,12 @@ def member(role: str, *waits: Wait, **changes: object) -> Member:
     return replace(known, **changes)  # type: ignore[arg-type]
 
 
-def snapshot(*members: Member, **changes: object) -> Snapshot:
+def snapshot(*members: MemberSnapshot, **changes: object) -> SystemSnapshot:
     """A run with these members; those that are not given have nothing to say."""
     given = {one.role for one in members}
     others = [member(role) for role in ("trainer", "explorer", "buffer") if role not in given]
     names = ("postgres", "nats", "synchronizer", "buffer", "trainer", "explorer")
-    known = Snapshot(
+    known = SystemSnapshot(
         parts=tuple(part(name) for name in names),
         members=(*members, *others),
         experiments=(EXPERIMENT,),
@@ -62,7 +71,7 @@ def snapshot(*members: Member, **changes: object) -> Snapshot:
     return replace(known, **changes)  # type: ignore[arg-type]
 
 
-def with_parts(now: Snapshot, *changed: Part) -> Snapshot:
+def with_parts(now: SystemSnapshot, *changed: ComponentSnapshot) -> SystemSnapshot:
     """The same run with other parts."""
     by_name = {one.name: one for one in changed}
     return replace(now, parts=tuple(by_name.get(one.name, one) for one in now.parts))

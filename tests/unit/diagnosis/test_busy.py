@@ -4,22 +4,22 @@ import pytest
 
 from tests.unit.diagnosis.builders import part, snapshot, with_parts
 from trinity.diagnosis.diagnose import diagnose
-from trinity.diagnosis.rules import State
-from trinity.diagnosis.snapshot import Condition, Demand, Part, Reply
+from trinity.diagnosis.rules import DiagnosisState
+from trinity.diagnosis.snapshot import ComponentSnapshot, CpuDemand, ProbeState, ProcessState
 
-STARVED = Demand(worked_seconds=0.4, queued_seconds=8.1)
-AT_WORK = Demand(worked_seconds=9.7, queued_seconds=0.1)
+STARVED = CpuDemand(worked_seconds=0.4, queued_seconds=8.1)
+AT_WORK = CpuDemand(worked_seconds=9.7, queued_seconds=0.1)
 UNKNOWN = "StatusCode.DEADLINE_EXCEEDED"
 
 
-def busy(name: str, demand: Demand, **changes: object) -> Part:
-    return part(name, reply=Reply.SILENT, asked_seconds=10.0, demand=demand, **changes)
+def busy(name: str, demand: CpuDemand, **changes: object) -> ComponentSnapshot:
+    return part(name, reply=ProbeState.SILENT, asked_seconds=10.0, demand=demand, **changes)
 
 
 def test_a_part_that_is_starved_is_said_to_live_and_what_else_takes_the_processors() -> None:
     now = with_parts(snapshot(work=None, complaint=UNKNOWN), busy("buffer", STARVED))
     verdict = diagnose(now)
-    assert verdict.state is State.HELD
+    assert verdict.state is DiagnosisState.HELD
     assert verdict.text.startswith(
         "The buffer lives and is slow to answer: in the 10 s that it was given, its process 100 "
         "worked for 0.4 s and waited for a processor for 8.1 s."
@@ -38,7 +38,7 @@ def test_a_part_that_works_all_the_time_may_do_so_for_ever() -> None:
 
 def test_while_the_others_tell_how_things_stand_a_slow_part_is_a_note() -> None:
     verdict = diagnose(with_parts(snapshot(), busy("explorer", STARVED)))
-    assert verdict.state is State.WORKING
+    assert verdict.state is DiagnosisState.WORKING
     assert any("The explorer lives and is slow to answer" in note for note in verdict.notes)
 
 
@@ -55,7 +55,7 @@ def test_a_slow_part_hides_none_that_is_gone() -> None:
     now = with_parts(
         snapshot(members=None, work=None, complaint=UNKNOWN),
         busy("postgres", STARVED),
-        part("buffer", condition=Condition.GONE),
+        part("buffer", condition=ProcessState.GONE),
     )
     assert diagnose(now).text.startswith("The run waits for the buffer: its process 100 is gone")
 
@@ -67,8 +67,8 @@ def test_a_slow_part_that_nobody_has_heard_of_is_not_missed() -> None:
     assert verdict.text.startswith("The explorer lives and is slow to answer")
 
 
-@pytest.mark.parametrize("demand", [Demand(), Demand(0.1, 0.2)])
-def test_a_part_that_has_no_work_and_says_nothing_hangs(demand: Demand) -> None:
+@pytest.mark.parametrize("demand", [CpuDemand(), CpuDemand(0.1, 0.2)])
+def test_a_part_that_has_no_work_and_says_nothing_hangs(demand: CpuDemand) -> None:
     verdict = diagnose(with_parts(snapshot(), busy("buffer", demand)))
-    assert verdict.state is State.BROKEN
+    assert verdict.state is DiagnosisState.BROKEN
     assert "takes connections and does not answer" in verdict.text

@@ -14,8 +14,8 @@ from tests.unit.diagnosis.builders import (
     with_parts,
 )
 from trinity.diagnosis.diagnose import diagnose
-from trinity.diagnosis.rules import State
-from trinity.diagnosis.snapshot import Condition, Died, Reply
+from trinity.diagnosis.rules import DiagnosisState
+from trinity.diagnosis.snapshot import ProbeState, ProcessState, RecentExit
 
 BATCH = wait("trainer", "buffer", 30, "the batch of train step 13")
 STRAGGLER = wait("explorer", "workflow", 29, "to end run 0 of row 3 of train", 171)
@@ -23,14 +23,14 @@ STRAGGLER = wait("explorer", "workflow", 29, "to end run 0 of row 3 of train", 1
 
 def test_a_run_that_gets_on_says_since_when_the_last_step_is_trained() -> None:
     verdict = diagnose(snapshot())
-    assert verdict.state is State.WORKING and verdict.is_healthy
+    assert verdict.state is DiagnosisState.WORKING and verdict.is_healthy
     assert "step 12 of 100 was trained 3 s ago" in verdict.text
     assert "the trainer is trainer at work" in verdict.text.lower()
 
 
 def test_the_chain_is_followed_to_the_one_that_waits_for_nobody() -> None:
     verdict = diagnose(snapshot(member("trainer", BATCH), member("explorer", STRAGGLER)))
-    assert verdict.state is State.HELD
+    assert verdict.state is DiagnosisState.HELD
     assert verdict.text.startswith("The run has waited 29 s for a workflow of the explorer")
     assert "ends in 2 min 51 s" in verdict.text and "train step 13" in verdict.text
     assert "explorer.max_timeout" in verdict.text and "/run/log/explorer.log" in verdict.text
@@ -39,13 +39,13 @@ def test_the_chain_is_followed_to_the_one_that_waits_for_nobody() -> None:
 def test_what_takes_no_longer_than_usual_is_shown_and_holds_nothing() -> None:
     usual = wait("explorer", "workflow", 5, "to end run 0 of row 3")
     verdict = diagnose(snapshot(member("trainer", BATCH), member("explorer", usual)))
-    assert verdict.state is State.WORKING
+    assert verdict.state is DiagnosisState.WORKING
     assert "has waited 5 s for a workflow: to end run 0 of row 3" in verdict.text
 
 
 def test_an_explorer_without_work_does_not_hold_the_trainer_that_works() -> None:
     idle = wait("explorer", "buffer", 400, "explore step 13 needs weights version 12")
-    assert diagnose(snapshot(member("explorer", idle))).state is State.WORKING
+    assert diagnose(snapshot(member("explorer", idle))).state is DiagnosisState.WORKING
     silent = wait("trainer", "ranks", 60, "a sign of life; the last one: training", 3540)
     verdict = diagnose(snapshot(member("explorer", idle), member("trainer", silent)))
     assert verdict.cause == "trainer waits for ranks"
@@ -85,12 +85,12 @@ def test_what_comes_from_outside_is_what_the_run_waits_for(
     waiting = member("trainer", wait("trainer", "buffer", 30, of_trainer))
     without_work = member("explorer", wait("explorer", "buffer", 20, of_explorer))
     verdict = diagnose(snapshot(waiting, without_work))
-    assert verdict.state is State.HELD
+    assert verdict.state is DiagnosisState.HELD
     assert verdict.text.startswith(said)
     assert "`trinity view state=awaiting`" in verdict.text or "--queue" in verdict.text
     usual = member("trainer", wait("trainer", "buffer", 4, of_trainer))
     meanwhile = member("explorer", wait("explorer", "buffer", 4, of_explorer))
-    assert diagnose(snapshot(usual, meanwhile)).state is State.WORKING
+    assert diagnose(snapshot(usual, meanwhile)).state is DiagnosisState.WORKING
 
 
 def test_a_stage_without_rollouts_waits_for_no_explorer() -> None:
@@ -102,17 +102,20 @@ def test_a_stage_without_rollouts_waits_for_no_explorer() -> None:
 def test_someone_at_work_who_says_nothing_is_not_believed_for_ever() -> None:
     old = replace(WORK, step_age_seconds=300.0)
     verdict = diagnose(snapshot(work=(old,)))
-    assert verdict.state is State.HELD and "reports no wait" in verdict.text
+    assert verdict.state is DiagnosisState.HELD and "reports no wait" in verdict.text
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"condition": Condition.GONE, "last_words": "PANIC: full"}, "is gone (its last words: PA"),
-        ({"condition": Condition.STOPPED}, "kill -CONT 100"),
-        ({"reply": Reply.REFUSES}, "127.0.0.1:5000 refuses connections"),
-        ({"reply": Reply.REFUSES, "detail": "it says: starting up"}, "it says: starting up"),
-        ({"reply": Reply.SILENT}, "takes connections and does not answer"),
+        (
+            {"condition": ProcessState.GONE, "last_words": "PANIC: full"},
+            "is gone (its last words: PA",
+        ),
+        ({"condition": ProcessState.STOPPED}, "kill -CONT 100"),
+        ({"reply": ProbeState.REFUSES}, "127.0.0.1:5000 refuses connections"),
+        ({"reply": ProbeState.REFUSES, "detail": "it says: starting up"}, "it says: starting up"),
+        ({"reply": ProbeState.SILENT}, "takes connections and does not answer"),
     ],
 )
 def test_the_first_broken_part_is_named_and_not_those_that_suffer_from_it(
@@ -122,24 +125,24 @@ def test_the_first_broken_part_is_named_and_not_those_that_suffer_from_it(
     now = with_parts(
         snapshot(member("trainer", BATCH), member("buffer", away)),
         part("postgres", **changes),
-        part("buffer", reply=Reply.SILENT),
+        part("buffer", reply=ProbeState.SILENT),
     )
     verdict = diagnose(now)
-    assert verdict.state is State.BROKEN
+    assert verdict.state is DiagnosisState.BROKEN
     assert verdict.text.startswith("The run waits for Postgres: ")
     assert words in verdict.text and "/run/log/postgres.log" in verdict.text
     assert "the buffer has waited 12 s for it" in verdict.text
 
 
 def test_a_part_that_is_started_again_is_named_with_the_end_of_the_one_before() -> None:
-    died = Died(pid=99, last_words="crashed reason=EngineDied", seconds_ago=1.0)
-    starting = part("explorer", pid=123, reply=Reply.REFUSES, died=died)
+    died = RecentExit(pid=99, last_words="crashed reason=EngineDied", seconds_ago=1.0)
+    starting = part("explorer", pid=123, reply=ProbeState.REFUSES, died=died)
     verdict = diagnose(with_parts(snapshot(), starting))
-    assert verdict.state is State.BROKEN
+    assert verdict.state is DiagnosisState.BROKEN
     assert "process 99 is gone (its last words: crashed reason=EngineDied)" in verdict.text
     assert "process 123 starts" in verdict.text
-    again = diagnose(with_parts(snapshot(), replace(starting, reply=Reply.ANSWERS)))
-    assert again.state is State.WORKING
+    again = diagnose(with_parts(snapshot(), replace(starting, reply=ProbeState.ANSWERS)))
+    assert again.state is DiagnosisState.WORKING
     assert "The explorer was started again 1 s ago: its process 99 is gone" in again.notes[0]
 
 
@@ -149,7 +152,9 @@ def test_a_stopped_rank_is_found_below_a_trainer_that_answers() -> None:
 
 
 def test_a_part_of_somebody_elses_is_not_said_to_be_started_anew() -> None:
-    theirs = part("nats", pid=0, condition=Condition.FOREIGN, reply=Reply.REFUSES, log_file="")
+    theirs = part(
+        "nats", pid=0, condition=ProcessState.FOREIGN, reply=ProbeState.REFUSES, log_file=""
+    )
     verdict = diagnose(with_parts(snapshot(), theirs))
     assert "Start it again" in verdict.text and "supervisor" not in verdict.text
 
@@ -170,7 +175,7 @@ def test_a_role_that_nobody_plays_is_named() -> None:
 def test_waits_of_a_process_that_was_started_anew_count_no_more() -> None:
     before = member("explorer", STRAGGLER, silent_seconds=6.0)
     verdict = diagnose(snapshot(before, member("explorer"), member("trainer", BATCH)))
-    assert verdict.state is State.WORKING
+    assert verdict.state is DiagnosisState.WORKING
 
 
 def test_runs_that_come_to_nothing_are_noted_with_their_commonest_reason() -> None:
@@ -197,7 +202,7 @@ def test_a_buffer_that_answers_here_and_not_the_trainer_is_cut_off_from_it() -> 
     away = wait("trainer", "buffer", 8, "the buffer does not answer: ping timeout")
     idle = wait("explorer", "buffer", 400, "explore step 13 needs weights version 12")
     verdict = diagnose(snapshot(member("trainer", BATCH, away), member("explorer", idle)))
-    assert verdict.state is State.HELD
+    assert verdict.state is DiagnosisState.HELD
     assert verdict.text.startswith("The run waits for the buffer: the trainer has waited 8 s")
     assert "answers here: look at the network" in verdict.text
 
@@ -212,14 +217,14 @@ def test_an_explorer_that_gets_no_answer_from_the_buffer_is_cut_off_from_it() ->
 def test_who_answers_here_and_is_not_heard_of_is_cut_off_from_the_synchronizer() -> None:
     unheard = member("explorer", silent_seconds=7.0, address="127.0.0.1:5000")
     verdict = diagnose(snapshot(member("trainer", BATCH), unheard))
-    assert verdict.state is State.BROKEN
+    assert verdict.state is DiagnosisState.BROKEN
     assert "has not heard of the explorer for 7 s, and both answer here" in verdict.text
 
 
 def test_a_buffer_that_is_not_heard_of_holds_nothing_and_is_told() -> None:
     unheard = member("buffer", silent_seconds=7.0, address="127.0.0.1:5000")
     verdict = diagnose(snapshot(unheard))
-    assert verdict.state is State.WORKING
+    assert verdict.state is DiagnosisState.WORKING
     assert "has not heard of the buffer for 7 s" in verdict.notes[0]
 
 
@@ -228,7 +233,7 @@ def test_a_synchronizer_that_was_away_itself_accuses_nobody() -> None:
         member(role, silent_seconds=7.0, address="127.0.0.1:5000")
         for role in ("trainer", "explorer", "buffer")
     ]
-    assert diagnose(snapshot(*silent)).state is State.WORKING
+    assert diagnose(snapshot(*silent)).state is DiagnosisState.WORKING
 
 
 def test_a_buffer_that_cannot_say_how_things_stand_is_told_of_with_what_it_waits_for() -> None:

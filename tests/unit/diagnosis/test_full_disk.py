@@ -8,8 +8,8 @@ import pytest
 from tests.unit.diagnosis.builders import member, part, snapshot, wait
 from trinity.diagnosis import gather
 from trinity.diagnosis.diagnose import diagnose
-from trinity.diagnosis.rules import State
-from trinity.diagnosis.snapshot import Condition
+from trinity.diagnosis.rules import DiagnosisState
+from trinity.diagnosis.snapshot import ProcessState
 
 FOLDER = "/data/p/run"
 
@@ -19,12 +19,12 @@ def test_a_full_disk_is_the_cause_of_what_waits_for_the_broker() -> None:
     trainer = member("trainer", wait("trainer", "buffer", 41.0, "the buffer does not answer"))
     verdict = diagnose(snapshot(trainer, buffer, full_disk=FOLDER))
     assert "What is seen of it: The run waits for the broker" in verdict.text
-    assert (verdict.state, verdict.cause) == (State.BROKEN, "disk full")
+    assert (verdict.state, verdict.cause) == (DiagnosisState.BROKEN, "disk full")
     assert verdict.text.startswith(f"The disk of {FOLDER} is full: make room there.")
 
 
 def test_a_full_disk_is_the_cause_of_a_database_that_is_gone() -> None:
-    parts = (part("postgres", condition=Condition.GONE, last_words="No space left on device"),)
+    parts = (part("postgres", condition=ProcessState.GONE, last_words="No space left on device"),)
     verdict = diagnose(snapshot(parts=parts, full_disk=FOLDER))
     assert verdict.cause == "disk full"
     assert "What is seen of it: " in verdict.text
@@ -32,7 +32,7 @@ def test_a_full_disk_is_the_cause_of_a_database_that_is_gone() -> None:
 
 def test_a_run_that_still_gets_on_is_warned() -> None:
     verdict = diagnose(snapshot(full_disk=FOLDER))
-    assert verdict.state is State.WORKING
+    assert verdict.state is DiagnosisState.WORKING
     assert verdict.notes == (f"The disk of {FOLDER} is full: make room there.",)
 
 

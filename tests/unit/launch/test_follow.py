@@ -10,7 +10,7 @@ from tests.unit.progress.builders import batch, empty_view, opened, sampled, tra
 from trinity.api.v1 import buffer_pb2, synchronizer_pb2
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.launch.follow import FINISHED, RUNNING, Follower
+from trinity.launch.follow import FINISHED, RUNNING, ExperimentFollower
 from trinity.progress.lines import LineReporter
 
 EVENTS = [
@@ -38,10 +38,10 @@ class Buffer:
         )
 
 
-async def followed(began_millis: int) -> tuple[Follower, list[str]]:
+async def followed(began_millis: int) -> tuple[ExperimentFollower, list[str]]:
     lines: list[str] = []
     stub = SynchronizerServiceStub(grpc.aio.insecure_channel("127.0.0.1:1"))
-    follower = Follower(
+    follower = ExperimentFollower(
         experiment=synchronizer_pb2.Experiment(id="e"),
         buffer=cast(BufferServiceStub, Buffer()),
         synchronizer=stub,
@@ -112,7 +112,7 @@ class TokenEnds:
 
 async def test_streams_are_opened_again_when_their_token_has_ended() -> None:
     streams = TokenEnds()
-    follower = Follower(
+    follower = ExperimentFollower(
         experiment=synchronizer_pb2.Experiment(id="e"),
         buffer=cast(BufferServiceStub, streams),
         synchronizer=cast(SynchronizerServiceStub, streams),

@@ -4,14 +4,16 @@ import pytest
 
 from tests.unit.diagnosis.builders import member, snapshot, wait
 from trinity.diagnosis.diagnose import diagnose
-from trinity.diagnosis.rules import State, Verdict
+from trinity.diagnosis.rules import Diagnosis, DiagnosisState
 from trinity.errors import RunFailed
 from trinity.launch.messages import WORKING as WORKING_ALL_ALONG
-from trinity.launch.messages import Holdups, untold
+from trinity.launch.messages import StallNotifier, untold
 
-HELD = Verdict(state=State.HELD, cause="workflow", text="The run waits for a workflow.")
-BROKEN = Verdict(state=State.BROKEN, cause="postgres", text="The run waits for Postgres.")
-WORKING = Verdict(state=State.WORKING, cause="", text="")
+HELD = Diagnosis(state=DiagnosisState.HELD, cause="workflow", text="The run waits for a workflow.")
+BROKEN = Diagnosis(
+    state=DiagnosisState.BROKEN, cause="postgres", text="The run waits for Postgres."
+)
+WORKING = Diagnosis(state=DiagnosisState.WORKING, cause="", text="")
 
 
 class Lines(list[str]):
@@ -27,12 +29,12 @@ def lines() -> Lines:
 
 
 @pytest.fixture
-def holdups(lines: Lines) -> Holdups:
-    return Holdups(lines, patience_seconds=60)
+def holdups(lines: Lines) -> StallNotifier:
+    return StallNotifier(lines, patience_seconds=60)
 
 
 def test_a_cause_is_said_once_when_it_has_lasted_and_once_when_it_is_over(
-    holdups: Holdups, lines: Lines
+    holdups: StallNotifier, lines: Lines
 ) -> None:
     for now in range(0, 30, 2):
         holdups.take(HELD, now)
@@ -46,14 +48,14 @@ def test_a_cause_is_said_once_when_it_has_lasted_and_once_when_it_is_over(
 def test_a_model_that_is_loaded_is_told_of_elsewhere() -> None:
     loads = wait("trainer", "ranks", 90, "a sign of life; the last one: starting the ranks")
     loading = snapshot(member("trainer", loads, activity="starting the ranks"))
-    assert diagnose(loading).state is State.HELD
+    assert diagnose(loading).state is DiagnosisState.HELD
     assert untold(diagnose(loading), loading) is WORKING_ALL_ALONG
     silent = snapshot(member("trainer", loads, activity="training"))
-    assert untold(diagnose(silent), silent).state is State.HELD
+    assert untold(diagnose(silent), silent).state is DiagnosisState.HELD
 
 
 def test_short_causes_and_causes_that_take_turns_are_not_said(
-    holdups: Holdups, lines: Lines
+    holdups: StallNotifier, lines: Lines
 ) -> None:
     for now in range(0, 40, 2):
         holdups.take(HELD if now % 8 else BROKEN, now)
@@ -61,7 +63,7 @@ def test_short_causes_and_causes_that_take_turns_are_not_said(
 
 
 def test_a_part_that_stays_broken_ends_the_run_and_slow_work_does_not(
-    holdups: Holdups,
+    holdups: StallNotifier,
 ) -> None:
     for now in range(0, 600, 2):
         holdups.take(HELD, now)

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from trinity.launch.run import Interrupted, OrderedStop
+from trinity.launch.run import GracefulShutdown, RunInterrupted
 
 
 class Gone:
@@ -35,7 +35,7 @@ def press(number: signal.Signals = signal.SIGINT) -> None:
     os.kill(os.getpid(), number)
 
 
-async def is_interrupted(stop: OrderedStop, number: signal.Signals) -> bool:
+async def is_interrupted(stop: GracefulShutdown, number: signal.Signals) -> bool:
     """Whether the signal ends work that would go on for ever."""
 
     async def work() -> None:
@@ -46,7 +46,7 @@ async def is_interrupted(stop: OrderedStop, number: signal.Signals) -> bool:
     done, _ = await asyncio.wait((guarded,), timeout=5)
     guarded.cancel()
     await asyncio.gather(guarded, return_exceptions=True)
-    return bool(done) and isinstance(guarded.exception(), Interrupted)
+    return bool(done) and isinstance(guarded.exception(), RunInterrupted)
 
 
 async def test_however_often_it_is_pressed_what_runs_ends_in_order() -> None:
@@ -63,8 +63,8 @@ async def test_however_often_it_is_pressed_what_runs_ends_in_order() -> None:
             ended = True
 
     async with asyncio.timeout(30):
-        with pytest.raises(Interrupted):
-            await OrderedStop(lines).guard(work())
+        with pytest.raises(RunInterrupted):
+            await GracefulShutdown(lines).guard(work())
     assert ended
     assert lines.said[0] == "stopping in order"
     assert lines.said[1].startswith("already stopping")
@@ -72,7 +72,7 @@ async def test_however_often_it_is_pressed_what_runs_ends_in_order() -> None:
 
 async def test_pressed_while_a_finished_run_stops_it_keeps_its_results() -> None:
     lines = Lines()
-    stop = OrderedStop(lines)
+    stop = GracefulShutdown(lines)
 
     async def work() -> str:
         stop.begins()
@@ -86,13 +86,13 @@ async def test_pressed_while_a_finished_run_stops_it_keeps_its_results() -> None
 
 
 async def test_pressed_when_nobody_reads_any_more_it_stops_all_the_same() -> None:
-    assert await is_interrupted(OrderedStop(Gone()), signal.SIGINT)
+    assert await is_interrupted(GracefulShutdown(Gone()), signal.SIGINT)
 
 
 async def test_a_terminal_that_is_closed_ends_a_run_in_order() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     try:
-        assert await is_interrupted(OrderedStop(Lines()), signal.SIGHUP)
+        assert await is_interrupted(GracefulShutdown(Lines()), signal.SIGHUP)
     finally:
         signal.signal(signal.SIGHUP, before)
 
@@ -106,7 +106,7 @@ async def test_what_nohup_started_outlives_its_terminal() -> None:
         return "results"
 
     try:
-        assert await OrderedStop(Lines()).guard(work()) == "results"
+        assert await GracefulShutdown(Lines()).guard(work()) == "results"
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)

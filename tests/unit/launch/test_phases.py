@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trinity.launch.run import SECONDS_FILE, AllStarts, Phases
+from trinity.launch.run import SECONDS_FILE, CumulativePhases, PhaseTimer
 
 
 class Clock:
@@ -17,7 +17,7 @@ class Clock:
         return self.now
 
 
-def spend(phases: Phases, clock: Clock, **seconds: float) -> None:
+def spend(phases: PhaseTimer, clock: Clock, **seconds: float) -> None:
     """Phases of these lengths, one after the other."""
     for name, length in seconds.items():
         phases.begin(name)
@@ -26,7 +26,7 @@ def spend(phases: Phases, clock: Clock, **seconds: float) -> None:
 
 def test_phases_follow_one_another_and_come_again() -> None:
     times = iter([0.0, 4.0, 10.0, 13.0, 14.0])
-    phases = Phases("start", clock=lambda: next(times))
+    phases = PhaseTimer("start", clock=lambda: next(times))
     phases.begin("rft")
     phases.begin("stop")
     phases.begin("rft")
@@ -36,7 +36,7 @@ def test_phases_follow_one_another_and_come_again() -> None:
 def test_a_resumed_run_counts_the_seconds_of_all_its_starts(tmp_path: Path) -> None:
     for _ in range(2):
         clock = Clock()
-        starts = AllStarts(phases := Phases("start", clock))
+        starts = CumulativePhases(phases := PhaseTimer("start", clock))
         starts.read(tmp_path)
         spend(phases, clock, start=4.001, rft=10.004, stop=1.0)
         starts.keep(tmp_path)
@@ -48,7 +48,7 @@ def test_a_resumed_run_counts_the_seconds_of_all_its_starts(tmp_path: Path) -> N
 
 def test_kept_again_and_again_a_start_counts_once(tmp_path: Path) -> None:
     clock = Clock()
-    starts = AllStarts(phases := Phases("start", clock))
+    starts = CumulativePhases(phases := PhaseTimer("start", clock))
     starts.read(tmp_path)
     for _ in range(3):
         spend(phases, clock, rft=1.0)
@@ -58,13 +58,13 @@ def test_kept_again_and_again_a_start_counts_once(tmp_path: Path) -> None:
 
 def test_a_start_that_never_had_the_directory_leaves_its_seconds_alone(tmp_path: Path) -> None:
     (tmp_path / SECONDS_FILE).write_text('{"rft": 9.0}')
-    AllStarts(Phases("start", Clock())).keep(tmp_path)
+    CumulativePhases(PhaseTimer("start", Clock())).keep(tmp_path)
     assert (tmp_path / SECONDS_FILE).read_text() == '{"rft": 9.0}'
 
 
 @pytest.mark.parametrize("damaged", ["", "[1]", '{"rft": "long"}', '{"rft": null}'])
 def test_a_damaged_file_of_seconds_keeps_no_run_from_starting(tmp_path: Path, damaged: str) -> None:
     (tmp_path / SECONDS_FILE).write_text(damaged)
-    starts = AllStarts(Phases("start", Clock()))
+    starts = CumulativePhases(PhaseTimer("start", Clock()))
     starts.read(tmp_path)
     assert starts.seconds()["total"] == 0.0

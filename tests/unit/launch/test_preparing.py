@@ -51,7 +51,7 @@ async def test_loading_is_said_once_with_its_end(monkeypatch: pytest.MonkeyPatch
 
 def test_what_takes_long_is_said_again_ever_more_rarely() -> None:
     lines = Lines()
-    preparations = messages.Preparations(lines)
+    preparations = messages.StartupReporter(lines)
     engine = pb.Member(id="e", role=pb.ROLE_EXPLORER, activity="starting the engine")
     for second in range(41):
         preparations.take(engine, second)
@@ -68,7 +68,7 @@ def test_what_takes_long_is_said_again_ever_more_rarely() -> None:
 
 def test_a_trainer_is_ready_when_all_of_its_preparations_are_over() -> None:
     lines = Lines()
-    preparations = messages.Preparations(lines)
+    preparations = messages.StartupReporter(lines)
     for second, activity in enumerate(
         ("waiting for a stage", "starting the ranks", "loading the model", "training")
     ):

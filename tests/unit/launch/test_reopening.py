@@ -3,7 +3,7 @@
 import grpc
 import pytest
 
-from trinity.launch.follow import REFUSED_SECONDS, Reopening
+from trinity.launch.follow import REFUSED_SECONDS, StreamRetry
 
 
 class Clock:
@@ -27,7 +27,7 @@ def clock() -> Clock:
 
 
 def test_who_is_refused_for_a_minute_is_told_so(clock: Clock) -> None:
-    reopening = Reopening(clock)
+    reopening = StreamRetry(clock)
     for clock.now in (0.0, REFUSED_SECONDS / 2, REFUSED_SECONDS):
         reopening.opened()
         reopening.check(REFUSED)
@@ -39,7 +39,7 @@ def test_who_is_refused_for_a_minute_is_told_so(clock: Clock) -> None:
 
 @pytest.mark.parametrize("seconds", [1.0, 10 * REFUSED_SECONDS])
 def test_a_silent_stream_that_lasted_ended_with_its_token(clock: Clock, seconds: float) -> None:
-    reopening = Reopening(clock)
+    reopening = StreamRetry(clock)
     for _ in range(100):
         reopening.opened()
         if seconds < REFUSED_SECONDS:
@@ -49,7 +49,7 @@ def test_a_silent_stream_that_lasted_ended_with_its_token(clock: Clock, seconds:
 
 
 def test_an_outage_between_two_refusals_starts_the_minute_anew(clock: Clock) -> None:
-    reopening = Reopening(clock)
+    reopening = StreamRetry(clock)
     for error in (REFUSED, AWAY, REFUSED):
         reopening.opened()
         reopening.check(error)
@@ -57,7 +57,7 @@ def test_an_outage_between_two_refusals_starts_the_minute_anew(clock: Clock) -> 
 
 
 def test_other_errors_are_not_waited_out(clock: Clock) -> None:
-    reopening = Reopening(clock)
+    reopening = StreamRetry(clock)
     reopening.opened()
     with pytest.raises(grpc.aio.AioRpcError):
         reopening.check(broken(grpc.StatusCode.PERMISSION_DENIED))

@@ -9,7 +9,7 @@ from tests.unit.progress.builders import empty_view
 from trinity.api.v1 import buffer_pb2, synchronizer_pb2
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.launch.follow import FINISHED, Follower
+from trinity.launch.follow import FINISHED, ExperimentFollower
 from trinity.progress.lines import LineReporter
 
 SILENT_SECONDS = 1.5
@@ -48,7 +48,7 @@ class Over:
 
 
 async def test_what_is_finished_is_awaited_until_its_last_step_is_told() -> None:
-    follower = Follower(
+    follower = ExperimentFollower(
         experiment=synchronizer_pb2.Experiment(id="e"),
         buffer=cast(BufferServiceStub, SlowBuffer()),
         synchronizer=cast(SynchronizerServiceStub, Over()),

@@ -13,7 +13,7 @@ from trinity.config.planning import plan_experiment
 from trinity.errors import RunFailed
 from trinity.launch.modes import BenchSource
 from trinity.launch.resume import remember
-from trinity.launch.retrain import Source, Steps, retraining_plan
+from trinity.launch.retrain import RetrainSource, RetrainSteps, retraining_plan
 from trinity.launch.stored_runs import StoredRun
 
 
@@ -51,10 +51,10 @@ class Synchronizer:
 
 async def retrained(tmp_path: Path, stage: str) -> StagePlan:
     plan = adapted(tmp_path)
-    steps = Steps(first=1, last=8)
+    steps = RetrainSteps(first=1, last=8)
     made = retraining_plan(plan, stage=stage, steps=steps, name=None)
     known = Synchronizer(plan, tmp_path / "merged")
-    completed = await Source(plan=plan).complete(known, made)  # type: ignore[arg-type]
+    completed = await RetrainSource(plan=plan).complete(known, made)  # type: ignore[arg-type]
     return completed.stages[0]
 
 

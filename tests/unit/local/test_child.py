@@ -7,7 +7,7 @@ import pytest
 
 from trinity.local import supervisor as module
 from trinity.local.process_spec import ProcessSpec
-from trinity.local.supervisor import Child
+from trinity.local.supervisor import ChildProcess
 
 
 class Clock:
@@ -26,13 +26,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def child(monkeypatch: pytest.MonkeyPatch) -> Child:
+def child(monkeypatch: pytest.MonkeyPatch) -> ChildProcess:
     monkeypatch.setattr(os, "posix_spawn", lambda *_, **__: 1)
-    return Child(ProcessSpec(name="x", argv=["/x"], log_file=Path("/x.log"), max_restarts=5))
+    return ChildProcess(ProcessSpec(name="x", argv=["/x"], log_file=Path("/x.log"), max_restarts=5))
 
 
 def test_a_process_that_lives_a_while_is_always_started_again_at_once(
-    child: Child, clock: Clock
+    child: ChildProcess, clock: Clock
 ) -> None:
     for _ in range(20):
         child.start()
@@ -42,7 +42,7 @@ def test_a_process_that_lives_a_while_is_always_started_again_at_once(
 
 
 def test_a_process_that_cannot_live_is_tried_again_ever_later_and_given_up(
-    child: Child, clock: Clock
+    child: ChildProcess, clock: Clock
 ) -> None:
     delays = []
     while child.may_restart:

@@ -4,19 +4,19 @@ from pathlib import Path
 
 from tests.unit.progress.builders import whole_run
 from trinity.api.v1 import buffer_pb2
-from trinity.monitors.monitor import RunNames, Setting
-from trinity.monitors.points import Point, Points, Series
+from trinity.monitors.monitor import MonitorContext, MonitorRunNames
+from trinity.monitors.points import MetricPoint, MonitorRun, PointBuilder
 from trinity.types import JsonValue
 
 EXPERIMENT = "5f0c8a1e-0000-4000-8000-000000000001"
 SECRET = "nobody-may-see-this-key"
-TRAINER = Series(stage="rft", role="trainer")
-EXPLORER = Series(stage="rft", role="explorer")
+TRAINER = MonitorRun(stage="rft", role="trainer")
+EXPLORER = MonitorRun(stage="rft", role="explorer")
 RUNS_OF_TASK = {("rft", "held_out"): 4}
 
 
-def names(experiment_id: str = EXPERIMENT, *, has_stages: bool = True) -> RunNames:
-    return RunNames(
+def names(experiment_id: str = EXPERIMENT, *, has_stages: bool = True) -> MonitorRunNames:
+    return MonitorRunNames(
         project="sums",
         group="first",
         name="first",
@@ -25,9 +25,9 @@ def names(experiment_id: str = EXPERIMENT, *, has_stages: bool = True) -> RunNam
     )
 
 
-def setting(directory: Path, experiment_id: str = EXPERIMENT, **arguments: str) -> Setting:
+def setting(directory: Path, experiment_id: str = EXPERIMENT, **arguments: str) -> MonitorContext:
     shown: dict[str, JsonValue] = {"seed": 7, "api_key": SECRET, "model": {"path": "/m"}}
-    return Setting(
+    return MonitorContext(
         directory=directory,
         names=names(experiment_id),
         arguments=dict(arguments),
@@ -35,10 +35,12 @@ def setting(directory: Path, experiment_id: str = EXPERIMENT, **arguments: str) 
     )
 
 
-def points_of(events: list[buffer_pb2.ProgressEvent], *, is_detailed: bool = False) -> list[Point]:
-    points = Points(RUNS_OF_TASK, is_detailed=is_detailed)
+def points_of(
+    events: list[buffer_pb2.ProgressEvent], *, is_detailed: bool = False
+) -> list[MetricPoint]:
+    points = PointBuilder(RUNS_OF_TASK, is_detailed=is_detailed)
     return [point for event in events for point in points.of(event).points]
 
 
-def whole_points() -> list[Point]:
+def whole_points() -> list[MetricPoint]:
     return points_of(whole_run())

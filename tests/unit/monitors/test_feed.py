@@ -13,9 +13,9 @@ import pytest
 from tests.unit.monitors.builders import EXPERIMENT, RUNS_OF_TASK, SECRET, whole_points
 from tests.unit.progress.builders import whole_run
 from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc
-from trinity.monitors.feed import CLOSE_SECONDS, SLOW_SECONDS, Absence, MonitorFeed
+from trinity.monitors.feed import CLOSE_SECONDS, SLOW_SECONDS, MonitorFeed, MonitorOutage
 from trinity.monitors.monitor import Monitor
-from trinity.monitors.points import Point, Points
+from trinity.monitors.points import MetricPoint, PointBuilder
 
 PATIENCE_SECONDS = 60.0
 LAST_EVENT = len(whole_run())
@@ -55,11 +55,11 @@ class Recording:
 
     refusals: int = 0
     gate: threading.Event | None = None
-    points: list[Point] = field(default_factory=list)
+    points: list[MetricPoint] = field(default_factory=list)
     is_closed: bool = False
     was_asked: bool = False
 
-    def write(self, points: Sequence[Point]) -> None:
+    def write(self, points: Sequence[MetricPoint]) -> None:
         self.was_asked = True
         if self.gate is not None:
             self.gate.wait(PATIENCE_SECONDS)
@@ -90,7 +90,7 @@ async def fed(
         feed = MonitorFeed(
             name="recording",
             monitor=monitor,
-            points=Points(RUNS_OF_TASK),
+            points=PointBuilder(RUNS_OF_TASK),
             tenant="default",
             experiment_id=EXPERIMENT,
             buffer=buffer_pb2_grpc.BufferServiceStub(channel),
@@ -147,13 +147,13 @@ async def test_status_can_say_that_a_monitor_does_not_answer(tmp_path: Path) -> 
     gate = threading.Event()
     monitor, lines = Recording(gate=gate), Lines()
     async with fed(tmp_path, monitor, lines, slow_seconds=0.05) as feed:
-        await until(lambda: Absence.read(tmp_path) is not None)
-        absence = Absence.read(tmp_path)
+        await until(lambda: MonitorOutage.read(tmp_path) is not None)
+        absence = MonitorOutage.read(tmp_path)
         assert absence is not None
         assert "no answer" in absence.reason
         gate.set()
         await feed.catch_up(LAST_EVENT)
-        assert Absence.read(tmp_path) is None
+        assert MonitorOutage.read(tmp_path) is None
     assert monitor.points == whole_points()
 
 
@@ -187,4 +187,4 @@ async def test_a_disk_that_takes_no_note_of_it_keeps_no_figures_back(tmp_path: P
 @pytest.mark.parametrize("text", ["", "no json", '{"monitor": 1, "what": 2}'])
 def test_a_broken_file_means_that_nobody_is_away(tmp_path: Path, text: str) -> None:
     (tmp_path / "away.json").write_text(text)
-    assert Absence.read(tmp_path) is None
+    assert MonitorOutage.read(tmp_path) is None

@@ -9,7 +9,7 @@ from tests.unit.monitors.builders import (
     points_of,
 )
 from tests.unit.progress.builders import batch, evaluated, opened, trained, whole_run
-from trinity.monitors.points import Points, Series
+from trinity.monitors.points import MonitorRun, PointBuilder
 
 
 def test_what_is_told_again_is_shown_once() -> None:
@@ -66,7 +66,7 @@ def test_each_of_several_evaluations_of_a_version_tells_its_own_time() -> None:
     assert "time/eval" in alone.figures
     other = evaluated(2, 2, 0.8)
     other.evaluation.taskset = "hard"
-    points = Points({**RUNS_OF_TASK, ("rft", "hard"): 1})
+    points = PointBuilder({**RUNS_OF_TASK, ("rft", "hard"): 1})
     found = [point for event in (evaluated(1, 2, 0.9), other) for point in points.of(event).points]
     names = [[name for name in point.figures if name.startswith("time/")] for point in found]
     assert names == [["time/eval/held_out"], ["time/eval/hard"]]
@@ -105,7 +105,7 @@ def test_an_experiment_has_two_runs_and_stages_have_their_own() -> None:
         "first_explorer",
         "first_trainer",
     ]
-    assert names().name_of(Series(stage="sft", role="trainer")) == "first/sft_trainer"
+    assert names().name_of(MonitorRun(stage="sft", role="trainer")) == "first/sft_trainer"
 
 
 def test_a_runs_id_is_the_same_for_an_experiment_that_goes_on_and_no_other() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.monitors.builders import names, setting, whole_points
-from trinity.monitors.points import Point
+from trinity.monitors.points import MetricPoint
 from trinity.monitors.tensorboard import TensorBoardMonitor
 
 LOSS = "actor/loss"
@@ -62,7 +62,7 @@ def test_files_of_others_stay_in_the_directory(tmp_path: Path) -> None:
     assert (tmp_path / "tensorboard" / "events.out.tfevents.1").exists()
 
 
-def halves() -> tuple[list[Point], list[Point]]:
+def halves() -> tuple[list[MetricPoint], list[MetricPoint]]:
     points = whole_points()
     return points[: len(points) // 2], points[len(points) // 2 :]
 

@@ -1,15 +1,15 @@
 """Progress events as a buffer would send them."""
 
 from trinity.api.v1 import buffer_pb2
-from trinity.progress.view import RunView, StageView
+from trinity.progress.view import RunView, StageProgressView
 
 
 def empty_view() -> RunView:
     """A run of one supervised and one reinforcement stage."""
     return RunView(
         {
-            "sft": StageView(name="sft", mode="train", total_steps=2),
-            "rft": StageView(name="rft", mode="both", total_steps=3),
+            "sft": StageProgressView(name="sft", mode="train", total_steps=2),
+            "rft": StageProgressView(name="rft", mode="both", total_steps=3),
         }
     )
 

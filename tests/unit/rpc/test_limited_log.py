@@ -9,13 +9,13 @@ import pytest
 from tests.unit.rpc.test_server import Setup, call, setup
 from trinity.errors import InvalidRequest
 from trinity.rpc.guard import MAX_DETAILS_LENGTH
-from trinity.runtime.logs import LimitedLog, TextFormatter
+from trinity.runtime.logs import RateLimitedLog, TextFormatter
 
 __all__ = ["setup"]
 
 
 async def test_a_burst_is_one_line_and_then_its_count(caplog: pytest.LogCaptureFixture) -> None:
-    log = LimitedLog(logging.getLogger("trinity.test"), interval_seconds=0.2)
+    log = RateLimitedLog(logging.getLogger("trinity.test"), interval_seconds=0.2)
     for number in range(1_000):
         log.warning("refused", number=number)
     log.error("failed", ValueError("why"))

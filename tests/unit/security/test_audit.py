@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from trinity.rpc import audit
-from trinity.runtime.logs import LimitedLog
+from trinity.runtime.logs import RateLimitedLog
 from trinity.security.authorization import Caller
 
 METHOD = "trinity.api.v1.BufferService/OpenStage"
@@ -15,7 +15,7 @@ PEER = "ipv4:10.0.0.1:40001"
 
 @pytest.fixture(autouse=True)
 def _a_log_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit, "_limited", LimitedLog(audit.logger, interval_seconds=0.2))
+    monkeypatch.setattr(audit, "_limited", RateLimitedLog(audit.logger, interval_seconds=0.2))
 
 
 def caller(subject: str, tenant: str) -> Caller:
@@ -79,7 +79,7 @@ async def test_the_count_says_whose_it_is(caplog: pytest.LogCaptureFixture) -> N
 async def test_who_varies_names_is_counted_in_bounded_memory(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    log = LimitedLog(logging.getLogger(audit.LOGGER_NAME), interval_seconds=0.2, max_bursts=3)
+    log = RateLimitedLog(logging.getLogger(audit.LOGGER_NAME), interval_seconds=0.2, max_bursts=3)
     for number in range(1_000):
         log.warning("refused", {"subject": str(number)})
     assert [one["subject"] for one in told(caplog)] == ["0", "1", "2", "3"]

@@ -11,8 +11,8 @@ from trinity.rpc.server import serve
 from trinity.runtime.postgres import sqlalchemy_url
 from trinity.runtime.settings import ServiceSettings
 from trinity.security.broker import client_options
-from trinity.security.certificates import Issuer, Part
-from trinity.security.credentials import PLAIN, Security
+from trinity.security.certificates import CredentialIssuer, CredentialRole
+from trinity.security.credentials import PLAINTEXT, Credentials
 from trinity.security.loopback import is_loopback
 
 SERVER_FILES = ("ca.crt", "tls.crt", "tls.key", "token-keys.pem")
@@ -20,8 +20,8 @@ SERVER_FILES = ("ca.crt", "tls.crt", "tls.key", "token-keys.pem")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    issuer = Issuer(tmp_path_factory.mktemp("issued"))
-    return issuer.issue(Part(name="buffer", scopes=()), timedelta(hours=1))
+    issuer = CredentialIssuer(tmp_path_factory.mktemp("issued"))
+    return issuer.issue(CredentialRole(name="buffer", scopes=()), timedelta(hours=1))
 
 
 @pytest.mark.parametrize(
@@ -45,12 +45,14 @@ def test_only_this_machine_is_loopback(host: str, is_local: bool) -> None:
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "10.1.2.3:0", "[::]:0"])
 async def test_a_plain_server_beyond_loopback_does_not_start(address: str) -> None:
     with pytest.raises(UserError, match="TRINITY_SECURITY_DIR"):
-        async with serve(ServiceSettings(listen=address), [], security=PLAIN):
+        async with serve(ServiceSettings(listen=address), [], security=PLAINTEXT):
             pass
 
 
 async def test_a_secure_server_listens_everywhere(folder: Path) -> None:
-    async with serve(ServiceSettings(listen="0.0.0.0:0"), [], security=Security(folder)) as server:
+    async with serve(
+        ServiceSettings(listen="0.0.0.0:0"), [], security=Credentials(folder)
+    ) as server:
         assert server.port
 
 
@@ -62,21 +64,21 @@ async def test_a_server_without_one_of_its_files_names_it(
         if name != missing:
             (tmp_path / name).write_bytes((folder / name).read_bytes())
     with pytest.raises(UserError, match=missing):
-        async with serve(ServiceSettings(), [], security=Security(tmp_path)):
+        async with serve(ServiceSettings(), [], security=Credentials(tmp_path)):
             pass
 
 
 def test_a_plain_channel_beyond_loopback_is_not_opened() -> None:
     for opened in (open_channel, open_sync_channel):
         with pytest.raises(UserError, match="TRINITY_SECURITY_DIR"):
-            opened("buffer.example:50051", PLAIN)
+            opened("buffer.example:50051", PLAINTEXT)
 
 
 def test_a_channel_without_a_token_is_not_opened(folder: Path, tmp_path: Path) -> None:
     for name in ("ca.crt", "tls.crt", "tls.key"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     with pytest.raises(UserError, match="token is missing"):
-        open_sync_channel("buffer.example:50051", Security(tmp_path))
+        open_sync_channel("buffer.example:50051", Credentials(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -84,14 +86,14 @@ def test_a_channel_without_a_token_is_not_opened(folder: Path, tmp_path: Path) -
 )
 def test_a_broker_beyond_loopback_is_not_spoken_to_plainly(url: str) -> None:
     with pytest.raises(UserError, match="the broker at broker") as refusal:
-        client_options(url, PLAIN)
+        client_options(url, PLAINTEXT)
     assert "u:p@" not in str(refusal.value)
 
 
 def test_a_broker_beyond_loopback_takes_a_user(folder: Path) -> None:
     with pytest.raises(UserError, match="without a user"):
-        client_options("tls://broker:4222", Security(folder))
-    options = client_options("tls://explorer:p@broker:4222", Security(folder))
+        client_options("tls://broker:4222", Credentials(folder))
+    options = client_options("tls://explorer:p@broker:4222", Credentials(folder))
     assert options["inbox_prefix"] == "_INBOX.explorer" and "tls" in options
 
 

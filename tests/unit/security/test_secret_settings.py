@@ -8,7 +8,7 @@ from services.explorer.settings import ExplorerSettings
 from services.synchronizer.settings import SynchronizerSettings
 from services.trainer.settings import TrainerSettings
 from trinity.deploy.accounts import AccountSettings
-from trinity.local.infrastructure import Externals
+from trinity.local.infrastructure import ExternalServers
 from trinity.runtime.settings import ServiceSettings
 from trinity.security.broker import BrokerUser
 
@@ -33,7 +33,7 @@ def test_an_explorers_settings_show_no_password() -> None:
 
 
 def test_what_the_launcher_was_given_shows_no_password() -> None:
-    given = Externals(
+    given = ExternalServers(
         nats_url=f"nats://a:{PASSWORD}@b", postgres_dsn=f"postgresql://a:{PASSWORD}@b"
     )
     assert PASSWORD not in f"{given} {BrokerUser(name='a', password=PASSWORD)}"

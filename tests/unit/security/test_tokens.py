@@ -11,23 +11,23 @@ import pytest
 
 from trinity.errors import Unauthenticated, UserError
 from trinity.security.authorization import Scope
-from trinity.security.certificates import Issuer
+from trinity.security.certificates import CredentialIssuer
 from trinity.security.tokens import TokenKeys, issue_token
 
 HOUR = timedelta(hours=1)
 
 
 @pytest.fixture(scope="module")
-def issuer(tmp_path_factory: pytest.TempPathFactory) -> Issuer:
-    return Issuer(tmp_path_factory.mktemp("issuer"))
+def issuer(tmp_path_factory: pytest.TempPathFactory) -> CredentialIssuer:
+    return CredentialIssuer(tmp_path_factory.mktemp("issuer"))
 
 
 @pytest.fixture
-def keys(issuer: Issuer) -> TokenKeys:
+def keys(issuer: CredentialIssuer) -> TokenKeys:
     return TokenKeys(issuer.signing_key.with_name("token-keys.pem"))
 
 
-def issued(issuer: Issuer, lifetime: timedelta = HOUR, tenant: str = "a") -> str:
+def issued(issuer: CredentialIssuer, lifetime: timedelta = HOUR, tenant: str = "a") -> str:
     return issue_token(
         issuer.signing_key,
         subject="alice",
@@ -37,7 +37,7 @@ def issued(issuer: Issuer, lifetime: timedelta = HOUR, tenant: str = "a") -> str
     )
 
 
-def test_a_token_says_who_calls(issuer: Issuer, keys: TokenKeys) -> None:
+def test_a_token_says_who_calls(issuer: CredentialIssuer, keys: TokenKeys) -> None:
     caller = keys.caller_of(issued(issuer))
     assert (caller.subject, caller.tenant) == ("alice", "a")
     assert caller.scopes == {Scope.READ, Scope.STEER}
@@ -45,13 +45,13 @@ def test_a_token_says_who_calls(issuer: Issuer, keys: TokenKeys) -> None:
     assert keys.caller_of(issued(issuer, tenant="*")).bound_tenant == ""
 
 
-def test_an_expired_token_is_called_expired(issuer: Issuer, keys: TokenKeys) -> None:
+def test_an_expired_token_is_called_expired(issuer: CredentialIssuer, keys: TokenKeys) -> None:
     with pytest.raises(Unauthenticated, match="expired"):
         keys.caller_of(issued(issuer, lifetime=timedelta(seconds=-1)))
 
 
 def test_a_token_that_was_good_expires(
-    issuer: Issuer, keys: TokenKeys, monkeypatch: pytest.MonkeyPatch
+    issuer: CredentialIssuer, keys: TokenKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = issued(issuer)
     keys.caller_of(token)
@@ -73,7 +73,7 @@ def claims_of(token: str) -> dict[str, object]:
 
 @pytest.mark.parametrize("kind", ["none", "hmac", "tampered", "stranger", "text", "empty", "long"])
 def test_a_forged_token_is_refused(
-    kind: str, issuer: Issuer, keys: TokenKeys, tmp_path: Path
+    kind: str, issuer: CredentialIssuer, keys: TokenKeys, tmp_path: Path
 ) -> None:
     good = issued(issuer)
     claims = claims_of(good) | {"tenant": "*"}
@@ -84,7 +84,7 @@ def test_a_forged_token_is_refused(
         "none": unsigned(claims),
         "hmac": jwt.encode(claims, secret, algorithm="HS256"),
         "tampered": f"{header}.{body}.{signature}",
-        "stranger": issued(Issuer(tmp_path / "stranger")),
+        "stranger": issued(CredentialIssuer(tmp_path / "stranger")),
         "text": "let me in",
         "empty": "",
         "long": "x" * 5_000,
@@ -96,7 +96,7 @@ def test_a_forged_token_is_refused(
 
 @pytest.mark.parametrize("claim", ["aud", "exp", "scope", "sub", "tenant"])
 def test_a_token_without_one_of_its_claims_is_refused(
-    claim: str, issuer: Issuer, keys: TokenKeys
+    claim: str, issuer: CredentialIssuer, keys: TokenKeys
 ) -> None:
     claims = claims_of(issued(issuer))
     del claims[claim]
@@ -105,14 +105,14 @@ def test_a_token_without_one_of_its_claims_is_refused(
         keys.caller_of(token)
 
 
-def of_a_clock_ahead(issuer: Issuer, claim: str, seconds: int) -> str:
+def of_a_clock_ahead(issuer: CredentialIssuer, claim: str, seconds: int) -> str:
     claims = claims_of(issued(issuer)) | {claim: int(time.time()) + seconds}
     return jwt.encode(claims, issuer.signing_key.read_bytes(), algorithm="EdDSA")
 
 
 @pytest.mark.parametrize("claim", ["iat", "nbf"])
 def test_the_clock_of_the_issuer_may_be_a_little_ahead(
-    claim: str, issuer: Issuer, keys: TokenKeys
+    claim: str, issuer: CredentialIssuer, keys: TokenKeys
 ) -> None:
     assert keys.caller_of(of_a_clock_ahead(issuer, claim, 30)).subject == "alice"
     with pytest.raises(Unauthenticated, match="not valid yet"):
@@ -124,7 +124,7 @@ def test_the_clock_of_the_issuer_may_be_a_little_ahead(
     [{"aud": "other"}, {"tenant": "a.b"}, {"tenant": 3}, {"scope": ["read"]}, {"exp": "soon"}],
 )
 def test_a_token_with_an_odd_claim_is_refused(
-    changed: dict[str, object], issuer: Issuer, keys: TokenKeys
+    changed: dict[str, object], issuer: CredentialIssuer, keys: TokenKeys
 ) -> None:
     claims = claims_of(issued(issuer)) | changed
     token = jwt.encode(claims, issuer.signing_key.read_bytes(), algorithm="EdDSA")
@@ -132,14 +132,14 @@ def test_a_token_with_an_odd_claim_is_refused(
         keys.caller_of(token)
 
 
-def test_an_unknown_scope_gives_nothing(issuer: Issuer, keys: TokenKeys) -> None:
+def test_an_unknown_scope_gives_nothing(issuer: CredentialIssuer, keys: TokenKeys) -> None:
     claims = claims_of(issued(issuer)) | {"scope": "read root"}
     token = jwt.encode(claims, issuer.signing_key.read_bytes(), algorithm="EdDSA")
     assert keys.caller_of(token).scopes == {Scope.READ}
 
 
 def test_while_a_key_is_replaced_both_are_good_and_afterwards_one(tmp_path: Path) -> None:
-    old, new = Issuer(tmp_path / "old"), Issuer(tmp_path / "new")
+    old, new = CredentialIssuer(tmp_path / "old"), CredentialIssuer(tmp_path / "new")
     pem = {one: one.signing_key.with_name("token-keys.pem").read_text() for one in (old, new)}
     path = tmp_path / "keys.pem"
     path.write_text(pem[old] + pem[new])
@@ -154,7 +154,7 @@ def test_while_a_key_is_replaced_both_are_good_and_afterwards_one(tmp_path: Path
 
 
 @pytest.mark.parametrize("tenant", ["", "a.b", "a/b", "a>", "**", "a b"])
-def test_a_token_is_not_issued_for_what_is_no_tenant(tenant: str, issuer: Issuer) -> None:
+def test_a_token_is_not_issued_for_what_is_no_tenant(tenant: str, issuer: CredentialIssuer) -> None:
     with pytest.raises(UserError, match="tenant"):
         issued(issuer, tenant=tenant)
 

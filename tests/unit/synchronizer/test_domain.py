@@ -5,11 +5,11 @@ from hypothesis import strategies as st
 
 from services.synchronizer.domain import (
     Experiment,
+    ExperimentStageState,
     ExperimentState,
     PlannedStage,
+    PublishedVersion,
     Role,
-    StageState,
-    Version,
     VersionKind,
 )
 from trinity.errors import RpcError
@@ -21,8 +21,8 @@ PLAN = (
 )
 
 
-def final(stage: str) -> Version:
-    return Version(
+def final(stage: str) -> PublishedVersion:
+    return PublishedVersion(
         stage=stage,
         version=1,
         incarnation=1,
@@ -66,11 +66,11 @@ def test_whatever_happens_stages_end_in_order_and_one_runs_while_the_experiment_
     for event, stage in events:
         before, experiment = experiment, happen(experiment, event, stage)
         states = [stage.state for stage in experiment.stages]
-        done = states.count(StageState.FINISHED)
-        assert states[:done] == [StageState.FINISHED] * done
-        assert done >= sum(s.state is StageState.FINISHED for s in before.stages)
+        done = states.count(ExperimentStageState.FINISHED)
+        assert states[:done] == [ExperimentStageState.FINISHED] * done
+        assert done >= sum(s.state is ExperimentStageState.FINISHED for s in before.stages)
         is_running = experiment.state is ExperimentState.RUNNING
-        assert states.count(StageState.RUNNING) == is_running
+        assert states.count(ExperimentStageState.RUNNING) == is_running
         assert (experiment.state is ExperimentState.FINISHED) == (done == len(PLAN))
         assert bool(experiment.reason) == (
             experiment.state in (ExperimentState.FAILED, ExperimentState.CANCELLED)

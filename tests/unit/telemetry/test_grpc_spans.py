@@ -10,7 +10,7 @@ from trinity.telemetry.sdk_spans import (
     KINDS,
     OpenTelemetryBackend,
     OpenTelemetrySpan,
-    SpanForm,
+    SpanConverter,
     request_of,
 )
 from trinity.telemetry.tracing import Value
@@ -49,6 +49,6 @@ def test_the_message_is_that_of_the_sdk(
     for name, value in limits.items():
         monkeypatch.setenv(f"OTEL_SPAN_ATTRIBUTE_{name}_LIMIT", value)
     monkeypatch.setenv("OTEL_SPAN_LINK_COUNT_LIMIT", "1")
-    form, spans = SpanForm(RESOURCE), some_spans()
+    form, spans = SpanConverter(RESOURCE), some_spans()
     assert len(spans) == len(KINDS) + 2
     assert request_of(spans, form) == encode_spans([form.readable(span) for span in spans])

@@ -3,9 +3,9 @@
 import pytest
 
 from services.buffer.ingest.stream import _context_in
-from trinity.telemetry.tracing import Place
+from trinity.telemetry.tracing import SpanContextRef
 
-CONTEXT = f"traceparent: {Place(1, 2, True).traceparent}\r\n".encode()
+CONTEXT = f"traceparent: {SpanContextRef(1, 2, True).traceparent}\r\n".encode()
 
 
 @pytest.mark.usefixtures("spans")

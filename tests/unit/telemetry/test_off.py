@@ -8,7 +8,7 @@ import pytest
 
 from trinity.errors import UserError
 from trinity.telemetry import metrics, tracing
-from trinity.telemetry.environment import Signal, wanted
+from trinity.telemetry.environment import ExportConfig, wanted
 from trinity.telemetry.grpc import observed_channel
 
 PROGRAM = """
@@ -64,7 +64,7 @@ def test_a_channel_is_left_as_it_is() -> None:
 
 def test_an_endpoint_or_an_exporter_switches_signals_on() -> None:
     both = wanted({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x:4317"})
-    assert both.traces == both.metrics == Signal(exporters=("otlp",), protocol="grpc")
+    assert both.traces == both.metrics == ExportConfig(exporters=("otlp",), protocol="grpc")
     one = wanted({"OTEL_TRACES_EXPORTER": "otlp,console", "OTEL_METRICS_EXPORTER": "none"})
     assert one.traces.exporters == ("otlp", "console")
     assert not one.metrics.exporters
@@ -72,7 +72,7 @@ def test_an_endpoint_or_an_exporter_switches_signals_on() -> None:
         "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://x:4318/v1/traces",
         "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
     }
-    assert wanted(own).traces == Signal(exporters=("otlp",), protocol="http/protobuf")
+    assert wanted(own).traces == ExportConfig(exporters=("otlp",), protocol="http/protobuf")
     assert not wanted(own).metrics.exporters
 
 

@@ -7,7 +7,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from trinity.telemetry import tracing
-from trinity.telemetry.tracing import Place
+from trinity.telemetry.tracing import SpanContextRef
 
 
 def test_a_task_has_one_trace_wherever_one_asks() -> None:
@@ -20,9 +20,9 @@ def test_a_task_has_one_trace_wherever_one_asks() -> None:
 
 
 def test_a_header_names_a_place_and_back() -> None:
-    place = Place(0xABC, 0xDEF, True)
+    place = SpanContextRef(0xABC, 0xDEF, True)
     assert tracing.parse(place.traceparent) == place
-    assert tracing.parse(Place(1, 2, False).traceparent) == Place(1, 2, False)
+    assert tracing.parse(SpanContextRef(1, 2, False).traceparent) == SpanContextRef(1, 2, False)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_what_is_no_header_names_none(header: str) -> None:
 
 def test_a_header_of_another_trace_is_not_followed() -> None:
     task = tracing.of_task("task")
-    lease = Place(task.trace_id, 7, True)
+    lease = SpanContextRef(task.trace_id, 7, True)
     assert tracing.in_task("task", lease.traceparent) == lease
     assert tracing.in_task("task", tracing.of_task("another").traceparent) == task
     assert tracing.in_task("task", "") == task

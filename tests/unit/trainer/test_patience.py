@@ -15,7 +15,7 @@ from trinity.errors import (
     RunFailed,
     Superseded,
 )
-from trinity.runtime.presence import Waits
+from trinity.runtime.presence import WaitRegistry
 
 
 class Refused(grpc.RpcError):  # type: ignore[misc]  # grpc has no types
@@ -51,7 +51,7 @@ class Shown:
 
     def __init__(self) -> None:
         self.seen: list[list[str]] = []
-        self.waits = Waits(owner="trainer", on_change=self._look)
+        self.waits = WaitRegistry(owner="trainer", on_change=self._look)
 
     def _look(self) -> None:
         waits = self.waits.to_proto()

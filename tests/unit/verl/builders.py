@@ -6,7 +6,7 @@ from pathlib import Path
 from trinity.verl.convert import Converted, convert
 from trinity.verl.settings import read_sources
 from trinity.verl.values import JsonValue
-from trinity.verl.work import Choices
+from trinity.verl.work import ConversionOptions
 
 
 def converted(
@@ -15,12 +15,12 @@ def converted(
     """A script's or YAML file's text, converted."""
     path = tmp_path / name
     path.write_text(script, encoding="utf-8")
-    return convert(read_sources([str(path), *more]), Choices(**choices))
+    return convert(read_sources([str(path), *more]), ConversionOptions(**choices))
 
 
 def from_keys(*overrides: str, **choices: int) -> Converted:
     """`key=value`, converted."""
-    return convert(read_sources(overrides), Choices(**choices))
+    return convert(read_sources(overrides), ConversionOptions(**choices))
 
 
 def flat(values: JsonValue, key: str = "") -> dict[str, JsonValue]:

@@ -15,7 +15,7 @@ from trinity.config.schema.experiment import Config
 from trinity.errors import UserError
 from trinity.verl.convert import convert
 from trinity.verl.names import ROWS, SUPERVISED_ROWS, row_of
-from trinity.verl.row import Fate
+from trinity.verl.row import KeyConversion
 from trinity.verl.rules.algorithm import ARGUMENTS, ESTIMATORS, OF_THE_LOSS
 from trinity.verl.settings import Setting, VerlSettings
 
@@ -65,7 +65,7 @@ def test_a_key_is_listed_once() -> None:
 
 def test_each_row_says_what_becomes_of_its_key() -> None:
     rows = [*ROWS, *SUPERVISED_ROWS]
-    left_out = (Fate.NEEDLESS, Fate.MISSING)
+    left_out = (KeyConversion.NEEDLESS, KeyConversion.MISSING)
     silent = [row for row in rows if not (row.note or (row.ours and row.fate not in left_out))]
     assert [row.verl for row in silent] == []
 

@@ -74,7 +74,7 @@ def default_of(key: Key) -> str:
 
 
 def read_by(key: Key) -> list[str]:
-    """Parts of a run that read the key, as recorded: see tests/config_reads."""
+    """Parts of a run that read the key, as recorded: see tests/support/config_reads."""
     for section in key.section.__mro__:
         if found := _readers().get(f"{section.__name__}.{key.name}"):
             return found

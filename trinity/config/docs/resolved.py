@@ -14,7 +14,7 @@ from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.schema.experiment import SINGLE_STAGE
 
 
-class Derived(NamedTuple):
+class DerivedValue(NamedTuple):
     """A key's value in the plan."""
 
     key: str
@@ -23,7 +23,7 @@ class Derived(NamedTuple):
     """Where it comes from if the user did not give it."""
 
 
-def derived(stage: StagePlan) -> Iterator[Derived]:
+def derived(stage: StagePlan) -> Iterator[DerivedValue]:
     """Yields the keys whose value in a stage is not simply the written one."""
     if stage.mode == "serve":
         yield from _lengths(stage)
@@ -41,85 +41,87 @@ def derived(stage: StagePlan) -> Iterator[Derived]:
         yield from _taskset(f"{at}.eval_tasksets[{position}]", taskset)
 
 
-def _algorithm(stage: StagePlan) -> Iterator[Derived]:
+def _algorithm(stage: StagePlan) -> Iterator[DerivedValue]:
     algorithm = stage.algorithm
     rule = f"default of `{algorithm.algorithm_type}`"
     if stage.needs_rollout:
-        yield Derived("algorithm.repeat_times", algorithm.repeat_times, rule)
+        yield DerivedValue("algorithm.repeat_times", algorithm.repeat_times, rule)
     for part in PARTS:
         name: str = getattr(algorithm, part)
-        yield Derived(f"algorithm.{part}", name, rule)
+        yield DerivedValue(f"algorithm.{part}", name, rule)
         arguments: dict[str, JsonValue] = getattr(algorithm, f"{part}_args")
         for argument, value in arguments.items():
             key = f"algorithm.{part}_args.{argument}"
-            yield Derived(key, value, f"default of `{algorithm.algorithm_type}` or of `{name}`")
-    yield Derived("algorithm.loss_agg_mode", algorithm.loss_agg_mode, f"{rule} or of its loss")
+            yield DerivedValue(
+                key, value, f"default of `{algorithm.algorithm_type}` or of `{name}`"
+            )
+    yield DerivedValue("algorithm.loss_agg_mode", algorithm.loss_agg_mode, f"{rule} or of its loss")
 
 
-def _lengths(stage: StagePlan) -> Iterator[Derived]:
-    yield Derived("model.model_path", stage.model_path, "absolute path")
+def _lengths(stage: StagePlan) -> Iterator[DerivedValue]:
+    yield DerivedValue("model.model_path", stage.model_path, "absolute path")
     if stage.critic_model_path is not None:
-        yield Derived("model.critic_model_path", stage.critic_model_path, "as `model_path`")
-    yield Derived(
+        yield DerivedValue("model.critic_model_path", stage.critic_model_path, "as `model_path`")
+    yield DerivedValue(
         "model.max_model_len", stage.max_model_len, "max_prompt_tokens + max_response_tokens"
     )
     rest = "what max_model_len leaves"
-    yield Derived("model.max_prompt_tokens", stage.max_prompt_tokens, rest)
-    yield Derived("model.max_response_tokens", stage.max_response_tokens, rest)
+    yield DerivedValue("model.max_prompt_tokens", stage.max_prompt_tokens, rest)
+    yield DerivedValue("model.max_response_tokens", stage.max_response_tokens, rest)
     below = "below max_response_tokens"
-    yield Derived("model.min_response_tokens", stage.min_response_tokens, below)
+    yield DerivedValue("model.min_response_tokens", stage.min_response_tokens, below)
 
 
-def _sizes(stage: StagePlan) -> Iterator[Derived]:
+def _sizes(stage: StagePlan) -> Iterator[DerivedValue]:
     product = "batch_size x repeat_times"
-    yield Derived("buffer.train_batch_size", stage.train_batch_size, product)
+    yield DerivedValue("buffer.train_batch_size", stage.train_batch_size, product)
     if stage.needs_rollout and stage.total_explore_steps is not None:
         steps = "explore steps that trainer.total_steps needs"
-        yield Derived("buffer.total_steps", stage.total_explore_steps, steps)
+        yield DerivedValue("buffer.total_steps", stage.total_explore_steps, steps)
     if stage.total_train_steps is not None:
         steps = "train steps that buffer.total_steps make"
-        yield Derived("trainer.total_steps", stage.total_train_steps, steps)
-    yield Derived("trainer.rank_num", stage.trainer_rank_num, "GPUs that rollout leaves, or 1")
+        yield DerivedValue("trainer.total_steps", stage.total_train_steps, steps)
+    yield DerivedValue("trainer.rank_num", stage.trainer_rank_num, "GPUs that rollout leaves, or 1")
     tokens = "2 x max_model_len, without GPUs 16384 at least"
-    yield Derived("trainer.max_token_len_per_gpu", stage.max_token_len_per_gpu, tokens)
+    yield DerivedValue("trainer.max_token_len_per_gpu", stage.max_token_len_per_gpu, tokens)
     if stage.config.synchronizer.sync_method == "nccl":
         method = "nccl" if stage.sends_weights else "checkpoint"
         rule = "nccl only in mode both, between a trainer and an explorer"
-        yield Derived("synchronizer.sync_method", method, rule)
+        yield DerivedValue("synchronizer.sync_method", method, rule)
     if stage.eval_tasksets:
         multiple = "a multiple of synchronizer.sync_interval"
-        yield Derived("explorer.eval_interval", stage.eval_interval, multiple)
+        yield DerivedValue("explorer.eval_interval", stage.eval_interval, multiple)
 
 
-def _rows(stage: StagePlan) -> Iterator[Derived]:
+def _rows(stage: StagePlan) -> Iterator[DerivedValue]:
     at, buffer = "buffer.trainer_input.experience_buffer", stage.experience_buffer
-    yield Derived(f"{at}.storage_type", buffer.storage_type, f"what mode {stage.mode} has")
-    yield Derived(f"{at}.path", buffer.path, "absolute path")
-    yield Derived(f"{at}.data_selector.seed", buffer.selector.seed, "the top `seed`")
+    yield DerivedValue(f"{at}.storage_type", buffer.storage_type, f"what mode {stage.mode} has")
+    yield DerivedValue(f"{at}.path", buffer.path, "absolute path")
+    yield DerivedValue(f"{at}.data_selector.seed", buffer.selector.seed, "the top `seed`")
     for more in stage.auxiliary_buffers:
         at = f"buffer.trainer_input.auxiliary_buffers.{more.name}"
-        yield Derived(f"{at}.storage_type", more.storage_type, "rows of data")
-        yield Derived(f"{at}.path", more.path, "absolute path")
-        yield Derived(f"{at}.data_selector.seed", more.selector.seed, "the top `seed`")
+        yield DerivedValue(f"{at}.storage_type", more.storage_type, "rows of data")
+        yield DerivedValue(f"{at}.path", more.path, "absolute path")
+        yield DerivedValue(f"{at}.data_selector.seed", more.selector.seed, "the top `seed`")
 
 
-def _taskset(at: str, taskset: ResolvedTaskset) -> Iterator[Derived]:
-    yield Derived(f"{at}.name", taskset.name, "its key")
+def _taskset(at: str, taskset: ResolvedTaskset) -> Iterator[DerivedValue]:
+    yield DerivedValue(f"{at}.name", taskset.name, "its key")
     if taskset.path is not None:
-        yield Derived(f"{at}.path", taskset.path, "absolute path")
+        yield DerivedValue(f"{at}.path", taskset.path, "absolute path")
     defaults = "explorer_input's default, else as the reward has it"
-    yield Derived(f"{at}.default_workflow_type", taskset.workflow, defaults)
+    yield DerivedValue(f"{at}.default_workflow_type", taskset.workflow, defaults)
     if taskset.reward is not None:
         rule = "explorer_input's default"
-        yield Derived(f"{at}.default_reward_fn_type", taskset.reward, rule)
+        yield DerivedValue(f"{at}.default_reward_fn_type", taskset.reward, rule)
     if not taskset.is_eval:
-        yield Derived(f"{at}.repeat_times", taskset.repeat_times, "algorithm.repeat_times")
+        yield DerivedValue(f"{at}.repeat_times", taskset.repeat_times, "algorithm.repeat_times")
     sampling = taskset.sampling
     for name in ("temperature", "top_p", "top_k", "logprobs"):
-        yield Derived(f"{at}.rollout_args.{name}", getattr(sampling, name), f"model.{name}")
+        yield DerivedValue(f"{at}.rollout_args.{name}", getattr(sampling, name), f"model.{name}")
     longest = "model.max_response_tokens"
-    yield Derived(f"{at}.rollout_args.max_tokens", sampling.max_tokens, longest)
-    yield Derived(f"{at}.data_selector.seed", taskset.selector.seed, "the top `seed`")
+    yield DerivedValue(f"{at}.rollout_args.max_tokens", sampling.max_tokens, longest)
+    yield DerivedValue(f"{at}.data_selector.seed", taskset.selector.seed, "the top `seed`")
 
 
 OF_EXPERIMENT = (
@@ -139,7 +141,7 @@ DEFAULT = "default"
 
 
 @dataclass(slots=True)
-class Resolved:
+class ResolvedConfig:
     """Values as a tree that is a configuration again, with the origin of each by dotted key."""
 
     tree: dict[str, Any]
@@ -150,10 +152,10 @@ class Resolved:
         yield from _leaves(self.tree, "")
 
 
-def resolve(plan: ExperimentPlan, source: Source) -> Resolved:
+def resolve(plan: ExperimentPlan, source: Source) -> ResolvedConfig:
     """Resolves an experiment; a single stage is at the top level, several are in `stages`."""
     first = plan.stages[0]
-    whole = Resolved({}, {})
+    whole = ResolvedConfig({}, {})
     is_single = len(plan.stages) == 1 and first.name == SINGLE_STAGE
     for name, value in _written(first).items():
         if name in OF_EXPERIMENT:
@@ -173,7 +175,7 @@ def _written(stage: StagePlan) -> dict[str, Any]:
     return dumped
 
 
-def _put_stage(whole: Resolved, stage: StagePlan, source: Source, at: keys.Location) -> None:
+def _put_stage(whole: ResolvedConfig, stage: StagePlan, source: Source, at: keys.Location) -> None:
     place = keys.get(whole.tree, at)
     own = {key: value for key, value in _written(stage).items() if key not in OF_EXPERIMENT}
     place.update(_without_empty(own))
@@ -189,7 +191,7 @@ def _put_stage(whole: Resolved, stage: StagePlan, source: Source, at: keys.Locat
         keys.put(whole.tree, location, value)
 
 
-def _trace(whole: Resolved, source: Source) -> None:
+def _trace(whole: ResolvedConfig, source: Source) -> None:
     """Fills in the origin of the remaining keys."""
     for key, _ in whole.leaves():
         if key not in whole.origins:

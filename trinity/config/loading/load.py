@@ -10,7 +10,7 @@ from pydantic import JsonValue, ValidationError
 
 from trinity.config.loading import keys
 from trinity.config.loading.errors import complaints
-from trinity.config.loading.migrate import Notice, Renaming, take_planned_values, take_unread
+from trinity.config.loading.migrate import ConfigNotice, Renaming, take_planned_values, take_unread
 from trinity.config.loading.source import Source
 from trinity.config.loading.tree import misread_bounds, read_tree
 from trinity.config.loading.verl_files import lay_in_verls_files
@@ -29,10 +29,10 @@ class Reading:
     config: Config | None
     """Only keys that act, without wrong ones; None if the wrong ones cannot be separated."""
     mistakes: tuple[str, ...]
-    notices: tuple[Notice, ...]
+    notices: tuple[ConfigNotice, ...]
 
     @property
-    def planned(self) -> tuple[Notice, ...]:
+    def planned(self) -> tuple[ConfigNotice, ...]:
         """Notices because of which a run is refused."""
         return tuple(notice for notice in self.notices if notice.status is Status.PLANNED)
 

@@ -10,7 +10,7 @@ from trinity.config.loading.source import Source, section_at, written_sections
 from trinity.config.loading.verl_keys import Happens, fate_of
 from trinity.config.schema.base import (
     NoEffect,
-    Planned,
+    PlannedKey,
     Renamed,
     Section,
     Status,
@@ -24,7 +24,7 @@ from trinity.config.schema.trainer import TrainerConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
+class ConfigNotice:
     """A key that does not act as written."""
 
     status: Status
@@ -62,7 +62,7 @@ class Renaming:
     source: Source
     moved: dict[str, str] = field(default_factory=dict)
     """New key to the written key."""
-    notices: list[Notice] = field(default_factory=list)
+    notices: list[ConfigNotice] = field(default_factory=list)
     mistakes: list[str] = field(default_factory=list)
 
     def apply(self) -> None:
@@ -82,7 +82,7 @@ class Renaming:
                     self._move(location, renamed)
                 case NoEffect(reason):
                     self._say(Status.NO_EFFECT, location, value, reason)
-                case Planned(reason):
+                case PlannedKey(reason):
                     self._say(Status.PLANNED, location, value, reason)
                 case Happens():
                     pass
@@ -122,7 +122,9 @@ class Renaming:
         key = self._written(location)
         place = self.source.at(key)
         line = self.source.line(key)
-        notice = Notice(status=status, key=key, value=value, place=place, line=line, text=text)
+        notice = ConfigNotice(
+            status=status, key=key, value=value, place=place, line=line, text=text
+        )
         self.notices.append(notice)
 
 
@@ -150,7 +152,7 @@ def _target(old: Location, renamed: Renamed) -> Location:
     return (*old[:-1], *keys.parsed(renamed.to))
 
 
-def take_planned_values(tree: dict[str, Any], source: Source) -> Iterator[Notice]:
+def take_planned_values(tree: dict[str, Any], source: Source) -> Iterator[ConfigNotice]:
     """Takes out values that no type allows yet; their keys fall back to the default."""
     for at, section, written in list(written_sections(tree, Config)):
         for name in list(written.keys() & section.model_fields.keys()):
@@ -162,13 +164,13 @@ def take_planned_values(tree: dict[str, Any], source: Source) -> Iterator[Notice
                 yield _notice(Status.PLANNED, key, value, planned[value], source)
 
 
-def take_unread(tree: dict[str, Any], config: Config, source: Source) -> Iterator[Notice]:
+def take_unread(tree: dict[str, Any], config: Config, source: Source) -> Iterator[ConfigNotice]:
     """Takes out keys with a mark; yields a notice if their value is not the default."""
     for location, section, name in list(_marked(tree, config)):
         field = type(section).model_fields[name]
         mark = mark_of(field)
         assert mark is not None
-        status = Status.PLANNED if isinstance(mark, Planned) else Status.NO_EFFECT
+        status = Status.PLANNED if isinstance(mark, PlannedKey) else Status.NO_EFFECT
         value = getattr(section, name)
         if value != field.get_default(call_default_factory=True):
             written = keys.get(tree, location)
@@ -197,9 +199,9 @@ def _value(config: Config, location: Location) -> Any:
     return value
 
 
-def _notice(status: Status, key: str, value: Any, text: str, source: Source) -> Notice:
+def _notice(status: Status, key: str, value: Any, text: str, source: Source) -> ConfigNotice:
     written = source.as_written(key)
-    return Notice(
+    return ConfigNotice(
         status=status,
         key=written,
         value=value,

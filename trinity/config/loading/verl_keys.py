@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from trinity.config.schema.base import NoEffect, Planned, Renamed
+from trinity.config.schema.base import NoEffect, PlannedKey, Renamed
 
 PREFIX = "actor_rollout_ref"
 _OPTIMIZER = (
@@ -167,7 +167,7 @@ class Happens:
     """A key whose value is what happens anyway, so that it needs no notice."""
 
 
-def fate_of(key: str, value: JsonValue) -> Renamed | NoEffect | Planned | Happens:
+def fate_of(key: str, value: JsonValue) -> Renamed | NoEffect | PlannedKey | Happens:
     """The treatment of a key below `trainer_config`, with or without verl's older prefix."""
     key = key.removeprefix(f"{PREFIX}.")
     if value == {} and key in USED:
@@ -180,7 +180,7 @@ def fate_of(key: str, value: JsonValue) -> Renamed | NoEffect | Planned | Happen
             return mark
     if value is None or (key in USUAL and USUAL[key] == value):
         return Happens()
-    return Planned(INSTEAD.get(key, NOT_PASSED))
+    return PlannedKey(INSTEAD.get(key, NOT_PASSED))
 
 
 def _used(key: str) -> Renamed | None:

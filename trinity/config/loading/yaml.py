@@ -110,7 +110,7 @@ _MERGE = "tag:yaml.org,2002:merge"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class YamlEntry:
     """A key, or a position in a list."""
 
     key: str
@@ -124,7 +124,7 @@ def lines_of(text: str) -> dict[str, int]:
     return {entry.key: entry.line for entry in entries_of(text)}
 
 
-def entries_of(text: str) -> Iterator[Entry]:
+def entries_of(text: str) -> Iterator[YamlEntry]:
     """Yields all entries of a text in order; none if the text is not YAML."""
     try:
         root = yaml.compose(text, Loader=_LOADER)
@@ -134,7 +134,7 @@ def entries_of(text: str) -> Iterator[Entry]:
         yield from _walk(root, "")
 
 
-def _walk(node: yaml.Node, key: str, around: tuple[yaml.Node, ...] = ()) -> Iterator[Entry]:
+def _walk(node: yaml.Node, key: str, around: tuple[yaml.Node, ...] = ()) -> Iterator[YamlEntry]:
     if any(node is ancestor for ancestor in around):
         return  # an alias of a node that contains it
     inner = (*around, node)
@@ -144,10 +144,10 @@ def _walk(node: yaml.Node, key: str, around: tuple[yaml.Node, ...] = ()) -> Iter
                 yield from _walk(value, key, inner)
                 continue
             child = f"{key}.{name.value}" if key else str(name.value)
-            yield Entry(child, name.start_mark.line + 1, value)
+            yield YamlEntry(child, name.start_mark.line + 1, value)
             yield from _walk(value, child, inner)
     elif isinstance(node, yaml.SequenceNode):
         for position, value in enumerate(node.value):
             child = f"{key}[{position}]"
-            yield Entry(child, value.start_mark.line + 1, value)
+            yield YamlEntry(child, value.start_mark.line + 1, value)
             yield from _walk(value, child, inner)

@@ -55,7 +55,7 @@ def complete_arguments(
 KL_CONTROLLER = "trinity.algorithm.kl.controller.kl_controller"
 
 
-class Functions(Protocol):
+class FunctionRegistry(Protocol):
     """A registry of functions of any kind."""
 
     @property
@@ -69,7 +69,7 @@ class Functions(Protocol):
         """The function with this name or at this dotted path."""
 
 
-_OWN: dict[Part, tuple[tuple[Functions, RequiredSignature], ...]] = {
+_OWN: dict[Part, tuple[tuple[FunctionRegistry, RequiredSignature], ...]] = {
     "advantage_fn": ((ADVANTAGES, GROUP_ADVANTAGE), (TOKEN_ADVANTAGES, TOKEN_ADVANTAGE)),
     "policy_loss_fn": ((POLICY_LOSSES, POLICY_LOSS),),
 }

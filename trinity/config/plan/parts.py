@@ -17,13 +17,13 @@ from trinity.errors import UserError
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
 
 
-class Derived(BaseModel):
+class PlanModel(BaseModel):
     """Base of immutable values that are stored as JSON and read by services."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
-class Sampling(Derived):
+class Sampling(PlanModel):
     """Sampling of one taskset's responses, with all defaults filled in."""
 
     temperature: float
@@ -37,7 +37,7 @@ class Sampling(Derived):
     """Number of likeliest tokens reported at each position."""
 
 
-class Selector(Derived):
+class Selector(PlanModel):
     """The order in which rows are drawn."""
 
     selector_type: SelectorType
@@ -47,7 +47,7 @@ class Selector(Derived):
     """For `difficulty_based`."""
 
 
-class ResolvedTaskset(Derived):
+class ResolvedTaskset(PlanModel):
     """Tasks with their workflow, reward and sampling."""
 
     name: str
@@ -74,7 +74,7 @@ class ResolvedTaskset(Derived):
     """What is done to its rows before any of them is drawn."""
 
 
-class ResolvedReplay(Derived):
+class ResolvedReplay(PlanModel):
     """Order of experiences, and their reuse if they are trained more than once."""
 
     priority_fn: str
@@ -85,7 +85,7 @@ class ResolvedReplay(Derived):
     when_full: Literal["train", "drop"]
 
 
-class ResolvedExperienceBuffer(Derived):
+class ResolvedExperienceBuffer(PlanModel):
     """Source of the trainer's rows."""
 
     name: str
@@ -105,7 +105,7 @@ class ResolvedExperienceBuffer(Derived):
     """What is done to rows of data before any of them is trained."""
 
 
-class ResolvedAlgorithm(Derived):
+class ResolvedAlgorithm(PlanModel):
     """The algorithm's parts; arguments are complete, the user's over the function's own."""
 
     algorithm_type: str
@@ -160,7 +160,7 @@ class ResolvedAlgorithm(Derived):
         return chooses or not self.bypass_old_logprobs or self.rollout_correction.is_on
 
 
-class ResolvedOperator(Derived):
+class ResolvedOperator(PlanModel):
     """An experience operator; arguments are complete, the user's over the function's own."""
 
     name: str
@@ -180,7 +180,7 @@ def fresh_rows(
     return min(num_rollout_rows, rows_per_explore_step)
 
 
-class ExternalAccess(Derived):
+class ExternalAccess(PlanModel):
     """Access to a model served elsewhere; the key is only in the explorer's environment."""
 
     base_url_env: str
@@ -188,7 +188,7 @@ class ExternalAccess(Derived):
     model_name: str
 
 
-class AuxiliaryModel(Derived):
+class AuxiliaryModel(PlanModel):
     """A model beside the policy, whose weights stay as they are."""
 
     name: str
@@ -206,7 +206,7 @@ class AuxiliaryModel(Derived):
     engine: AuxiliaryModelConfig
 
 
-class StoredBatches(Derived):
+class StoredBatches(PlanModel):
     """Batches that another stage of the same database has recorded."""
 
     experiment_id: str
@@ -216,7 +216,7 @@ class StoredBatches(Derived):
     """Train steps, both included; the steps keep their numbers."""
 
 
-class StoredRollouts(Derived):
+class StoredRollouts(PlanModel):
     """Experiences that another stage has stored in the same database."""
 
     experiment_id: str = ""
@@ -232,7 +232,7 @@ class StoredRollouts(Derived):
         return f"stage {self.stage} of run {self.run}" if self.run else f"stage {self.stage}"
 
 
-class BenchedRun(Derived):
+class BenchedRun(PlanModel):
     """A stage of the same database whose checkpoints are evaluated."""
 
     experiment_id: str
@@ -241,7 +241,7 @@ class BenchedRun(Derived):
     """Versions evaluated before, which are not evaluated again."""
 
 
-class ServedRun(Derived):
+class ServedRun(PlanModel):
     """A run whose newest weights are served, found in its directory."""
 
     job_dir: str

@@ -11,7 +11,7 @@ from trinity.config.plan.model import is_external
 from trinity.config.plan.parts import ResolvedAlgorithm
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.choices import EXPLORING
-from trinity.config.schema.experiment import Config, Stage
+from trinity.config.schema.experiment import Config, MergedStage
 from trinity.errors import UserError
 
 
@@ -24,7 +24,7 @@ class Rollout:
     """The stage that rolls out on all of them."""
 
 
-def largest_rollout(stages: Sequence[Stage]) -> Rollout:
+def largest_rollout(stages: Sequence[MergedStage]) -> Rollout:
     """Returns the GPUs of the stage that rolls out on most; all stages set them aside.
 
     Raises: UserError if a stage has a `cluster` of its own.

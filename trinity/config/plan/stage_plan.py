@@ -10,8 +10,8 @@ from trinity.config.plan.lengths import needed_tasks, train_steps_from
 from trinity.config.plan.parts import (
     AuxiliaryModel,
     BenchedRun,
-    Derived,
     ExternalAccess,
+    PlanModel,
     ResolvedAlgorithm,
     ResolvedExperienceBuffer,
     ResolvedOperator,
@@ -29,7 +29,7 @@ from trinity.config.schema.model import LoRAConfig
 Role = Literal["trainer", "explorer"]
 
 
-class StagePlan(Derived):
+class StagePlan(PlanModel):
     """One stage: its merged configuration and the values derived from it.
 
     stage = ExperimentPlan.model_validate_json(text).stages[0]
@@ -250,7 +250,7 @@ class StagePlan(Derived):
         return self.critic_lr_schedule.at(step, self.total_train_steps or total_train_steps)
 
 
-class ExperimentPlan(Derived):
+class ExperimentPlan(PlanModel):
     """The experiment: its directory and its stages."""
 
     tenant: str

@@ -7,7 +7,15 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from trinity.algorithm.rollout_correction.settings import PRESETS, CorrectionSettings, PresetName
-from trinity.config.schema.base import Args, Choices, Planned, Positive, Renamed, Section, usual
+from trinity.config.schema.base import (
+    Args,
+    PlannedKey,
+    Positive,
+    Renamed,
+    Section,
+    ValueAliases,
+    usual,
+)
 from trinity.config.schema.choices import AnnealStyle, ScheduleKind
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -31,7 +39,7 @@ class OptimizerConfig(Section):
     min_lr_ratio: Fraction = 0.01
     """Learning rate of the last step over `lr`; not used by `constant`."""
     lr_scheduler_type: Annotated[
-        ScheduleKind, Choices(aliases={"inverse_square_root": "inverse-square-root"})
+        ScheduleKind, ValueAliases(aliases={"inverse_square_root": "inverse-square-root"})
     ] = "constant"
     """What the learning rate does after the warm-up: docs/algorithms.md."""
     lr_wsd_decay_steps: int = Field(default=-1, ge=-1)
@@ -42,7 +50,9 @@ class OptimizerConfig(Section):
     """Decay of Adam's two moments."""
     weight_decay: float = Field(default=0.01, ge=0)
     """Decoupled from the gradient, but with `sgd` a part of it."""
-    optimizer_type: Annotated[Literal["adam", "sgd"], Choices(aliases={"adamw": "adam"})] = "adam"
+    optimizer_type: Annotated[Literal["adam", "sgd"], ValueAliases(aliases={"adamw": "adam"})] = (
+        "adam"
+    )
     """`adam`: AdamW; `sgd`: gradient descent without momentum."""
 
 
@@ -66,7 +76,7 @@ class RolloutCorrectionConfig(Section):
     rollout_rs_threshold: float | str | None = None
     """Bounds of what is kept, as `0.5_2.0` for k1, one number for k2 and k3; one each, or one."""
     loss_type: Annotated[
-        Literal["ppo_clip", "reinforce"], Planned("the loss is what `policy_loss_fn` says")
+        Literal["ppo_clip", "reinforce"], PlannedKey("the loss is what `policy_loss_fn` says")
     ] = "ppo_clip"
     """verl's choice of the loss that goes with the correction."""
 
@@ -126,14 +136,14 @@ class AlgorithmConfig(Section):
     rollout_correction: RolloutCorrectionConfig = usual(RolloutCorrectionConfig)
     """What makes up for rollouts of other weights, or of an engine that computes differently."""
     enable_router_replay: Annotated[
-        bool, Planned("the trainer routes the tokens of a mixture of experts by itself")
+        bool, PlannedKey("the trainer routes the tokens of a mixture of experts by itself")
     ] = False
     """Train each token with the experts that the engine chose for it."""
     add_strategy: Annotated[
-        str | None, Planned("`data_processor.experience_pipeline.operators` have its place")
+        str | None, PlannedKey("`data_processor.experience_pipeline.operators` have its place")
     ] = None
     """How experiences were shaped before they were stored, in old releases."""
     add_strategy_args: Annotated[
-        Args, Planned("`data_processor.experience_pipeline.operators` have its place")
+        Args, PlannedKey("`data_processor.experience_pipeline.operators` have its place")
     ] = Field(default_factory=dict)
     """Its arguments."""

@@ -32,7 +32,7 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedKey:
     """Not supported yet; the default describes today's behaviour, so giving it is no error.
 
     param_offload: Annotated[bool, Planned("weights stay on the device")] = False
@@ -49,7 +49,7 @@ class NoEffect:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Choices:
+class ValueAliases:
     """Values that users know beside those that the field's type allows."""
 
     planned: Mapping[str, str] = field(default_factory=dict)
@@ -66,23 +66,23 @@ class Renamed:
     """The key beside it, or with a `/` in front the key from the top of the file or stage."""
 
 
-Mark = Planned | NoEffect
+Mark = PlannedKey | NoEffect
 
 
 def mark_of(field: FieldInfo) -> Mark | None:
     """The mark that says why a field does not act; None if it acts."""
-    return next((mark for mark in field.metadata if isinstance(mark, Planned | NoEffect)), None)
+    return next((mark for mark in field.metadata if isinstance(mark, PlannedKey | NoEffect)), None)
 
 
-def choices_of(field: FieldInfo) -> Choices:
+def choices_of(field: FieldInfo) -> ValueAliases:
     """The values beside those of its type."""
-    return next((mark for mark in field.metadata if isinstance(mark, Choices)), Choices())
+    return next((mark for mark in field.metadata if isinstance(mark, ValueAliases)), ValueAliases())
 
 
 def status_of(field: FieldInfo) -> Status:
     """The status of a field, by its mark."""
     match mark_of(field):
-        case Planned():
+        case PlannedKey():
             return Status.PLANNED
         case NoEffect():
             return Status.NO_EFFECT

@@ -12,7 +12,7 @@ from trinity.config.schema.base import (
     Args,
     NoEffect,
     NonNegative,
-    Planned,
+    PlannedKey,
     Positive,
     Renamed,
     Section,
@@ -48,7 +48,7 @@ class TrainerInput(Section):
     """Rows of data beside them, by name, for `sample_strategy: mix`."""
     sft_warmup_dataset: Annotated[
         ExperienceBufferConfig | None,
-        Planned("write a stage of `algorithm_type: sft` in front, see `stages`"),
+        PlannedKey("write a stage of `algorithm_type: sft` in front, see `stages`"),
     ] = None
     """Rows of imitation before the run, in old releases."""
 

@@ -5,14 +5,14 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from trinity.config.schema.base import Choices, Section
+from trinity.config.schema.base import Section, ValueAliases
 
 Mode = Literal["both", "train", "explore", "bench", "serve"]
 WITHOUT_TASKS: tuple[Mode, ...] = ("train", "serve")
 EXPLORING: tuple[Mode, ...] = ("both", "explore")
 """Modes with tasks to roll out."""
 
-MODES = Choices(
+MODES = ValueAliases(
     planned={
         "colocate": "rollout and training in turns on one GPU",
     }

@@ -13,7 +13,7 @@ from trinity.config.schema.base import (
     NoEffect,
     NonNegative,
     NumLogprobs,
-    Planned,
+    PlannedKey,
     Positive,
     Renamed,
     Section,
@@ -50,9 +50,9 @@ class FormatConfig(Section):
     """Column that chooses a row's reward."""
     tools_key: str = "tools"
     """For training data: column of the tools that a prompt offers, if any: a list, or its JSON."""
-    image_key: Annotated[str | None, Planned("prompts are text")] = None
+    image_key: Annotated[str | None, PlannedKey("prompts are text")] = None
     """Column of images."""
-    video_key: Annotated[str | None, Planned("prompts are text")] = None
+    video_key: Annotated[str | None, PlannedKey("prompts are text")] = None
     """Column of videos."""
     enable_concatenated_multi_turn: bool = False
     """For sft: train all turns of the assistant in one row, not the last alone."""

@@ -12,14 +12,14 @@ from trinity.config.schema.base import (
     NO_RAY,
     UNREAD_THERE,
     Args,
-    Choices,
     NoEffect,
     NonNegative,
     OptionalSegment,
     PathSegment,
-    Planned,
+    PlannedKey,
     Positive,
     Section,
+    ValueAliases,
     is_secret,
     usual,
 )
@@ -61,7 +61,7 @@ class MonitorConfig(Section):
 
     monitor_type: Annotated[
         Literal["tensorboard", "wandb", "mlflow", "none"],
-        Choices(planned={"swanlab": "SwanLab"}),
+        ValueAliases(planned={"swanlab": "SwanLab"}),
     ] = "tensorboard"
     """Where they go; `tensorboard`: files under `monitor/` in the run's directory."""
     monitor_args: Args = Field(default_factory=dict)
@@ -85,7 +85,7 @@ class SynchronizerConfig(Section):
 
     sync_method: Annotated[
         Literal["checkpoint", "nccl"],
-        Choices(
+        ValueAliases(
             planned={
                 "memory": "weights through shared memory; through files meanwhile",
             },
@@ -97,7 +97,7 @@ class SynchronizerConfig(Section):
     where there are no GPUs; what does not come whole and in time is taken from the files."""
     sync_style: Annotated[
         Literal["fixed", "explorer_driven", "trainer_driven"],
-        Choices(
+        ValueAliases(
             planned={
                 "fully_async": "explorer and trainer without a common step",
             },
@@ -118,11 +118,11 @@ class SynchronizerConfig(Section):
     sync_timeout: float = Field(default=3600.0, gt=0)
     """Seconds that either side waits for the other."""
     explorer_sync_interval: Annotated[
-        Positive | None, Planned("explorer and trainer share `sync_interval`")
+        Positive | None, PlannedKey("explorer and trainer share `sync_interval`")
     ] = None
     """Explore steps between two versions."""
     trainer_sync_interval: Annotated[
-        Positive | None, Planned("explorer and trainer share `sync_interval`")
+        Positive | None, PlannedKey("explorer and trainer share `sync_interval`")
     ] = None
     """Train steps between two versions."""
     group_name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")] = "rollout_weight_sync"
@@ -166,10 +166,10 @@ class DataJuicerServiceConfig(Section):
     server_url: str | None = None
     """Address of a running server, for the experience operator `data_juicer`."""
     auto_start: Annotated[
-        bool, Planned("start `python -m trinity.data_juicer.server` and give its `server_url`")
+        bool, PlannedKey("start `python -m trinity.data_juicer.server` and give its `server_url`")
     ] = False
     """Start one."""
-    port: Annotated[int | None, Planned("it belongs to `auto_start`")] = None
+    port: Annotated[int | None, PlannedKey("it belongs to `auto_start`")] = None
     """Port of the one that is started."""
 
 
@@ -252,7 +252,7 @@ SINGLE_STAGE = "main"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
+class MergedStage:
     """One stage with its merged configuration."""
 
     index: int
@@ -260,18 +260,18 @@ class Stage:
     config: Config
 
 
-def stages_of(config: Config) -> tuple[Stage, ...]:
+def stages_of(config: Config) -> tuple[MergedStage, ...]:
     """The experiment's stages in order, at least one."""
     names = [stage.stage_name for stage in config.stages]
     for name in names:
         if names.count(name) > 1:
             raise UserError(f"two of `stages` are called `{name}`: give each its own `stage_name`")
     if not config.stages:
-        return (Stage(index=0, name=SINGLE_STAGE, config=config),)
+        return (MergedStage(index=0, name=SINGLE_STAGE, config=config),)
     written = config.model_dump(exclude_unset=True)
     above = written.pop("stages")
     return tuple(
-        Stage(index=index, name=stage.pop("stage_name"), config=_laid_over(written, stage))
+        MergedStage(index=index, name=stage.pop("stage_name"), config=_laid_over(written, stage))
         for index, stage in enumerate(above)
     )
 

@@ -10,21 +10,21 @@ from trinity.config.schema.base import (
     MERGED,
     NO_RAY,
     Args,
-    Choices,
     NoEffect,
     NonNegative,
     NumLogprobs,
     PathSegment,
-    Planned,
+    PlannedKey,
     Port,
     Positive,
     Renamed,
     Section,
+    ValueAliases,
     usual,
 )
 from trinity.config.schema.model import AuxiliaryExternalConfig, ExternalModelConfig
 
-ONE_GPU_GROUP = Planned("an engine spreads over GPUs by `tensor_parallel_size` alone")
+ONE_GPU_GROUP = PlannedKey("an engine spreads over GPUs by `tensor_parallel_size` alone")
 OF_MODEL = (
     "temperature",
     "top_p",
@@ -42,7 +42,9 @@ OF_MODEL = (
     "trust_remote_code",
 )
 """Keys of `model` that Trinity-RFT copies into each engine."""
-OWN_POSITIONS = Planned("position embeddings are those of the model's config.json: write it there")
+OWN_POSITIONS = PlannedKey(
+    "position embeddings are those of the model's config.json: write it there"
+)
 
 
 class EngineConfig(Section):
@@ -50,7 +52,7 @@ class EngineConfig(Section):
 
     engine_type: Annotated[
         Literal["vllm", "external"],
-        Choices(
+        ValueAliases(
             planned={"sglang": "SGLang's engine", "tinker": "the Tinker service"},
             aliases={"vllm_async": "vllm"},
         ),
@@ -79,7 +81,7 @@ class EngineConfig(Section):
     """Arguments passed to the engine as they are, such as `max_num_seqs`."""
     ignore_eos: bool = False
     """Generate on after the end token, for tests of speed."""
-    enable_multimodal: Annotated[bool, Planned("prompts are text")] = False
+    enable_multimodal: Annotated[bool, PlannedKey("prompts are text")] = False
     """Images in prompts."""
     enable_history: bool = False
     """Keep every call of the model as an experience until the run's workflow takes them, by
@@ -176,7 +178,9 @@ class AuxiliaryModelConfig(EngineConfig):
     """Its name in messages and logs."""
     external_model_config: AuxiliaryExternalConfig = usual(AuxiliaryExternalConfig)
     """Access to it, for `engine_type: external`."""
-    trust_remote_code: Annotated[bool, Planned("code that comes with a model is not run")] = False
+    trust_remote_code: Annotated[bool, PlannedKey("code that comes with a model is not run")] = (
+        False
+    )
     """Run the Python code that comes with it."""
     enable_history: Annotated[bool, NoEffect("what is not the policy's is not trained")] = False
     """Keep its answers as experiences."""

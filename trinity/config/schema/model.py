@@ -13,7 +13,7 @@ from trinity.config.schema.base import (
     NoEffect,
     NonNegative,
     NumLogprobs,
-    Planned,
+    PlannedKey,
     Positive,
     Section,
     usual,
@@ -69,7 +69,7 @@ def _names(text: str) -> Names:
 class TinkerConfig(Section):
     """The Tinker service in place of one's own engines and trainer."""
 
-    enable: Annotated[bool, Planned("engines and trainer are one's own")] = False
+    enable: Annotated[bool, PlannedKey("engines and trainer are one's own")] = False
     """Roll out and train there."""
     rank: Annotated[Positive, TINKER_ONLY] = 16
     """Rank of the adapter."""
@@ -138,7 +138,9 @@ class ModelConfig(Section):
     """Jinja text used in place of the tokenizer's chat template."""
     chat_template_path: str | None = None
     """File that holds such a text."""
-    trust_remote_code: Annotated[bool, Planned("code that comes with a model is not run")] = False
+    trust_remote_code: Annotated[bool, PlannedKey("code that comes with a model is not run")] = (
+        False
+    )
     """Run the Python code that comes with a model."""
     logprobs: NumLogprobs = 0
     """How many of the likeliest tokens an experience has with their log-probabilities, at each
@@ -154,12 +156,12 @@ class ModelConfig(Section):
     max_cpu_loras: Annotated[int | None, UNREAD_THERE] = None
     """Adapters that the engine keeps in memory."""
     rope_scaling: Annotated[
-        Args, Planned("position embeddings are those of the model's config.json: write it there")
+        Args, PlannedKey("position embeddings are those of the model's config.json: write it there")
     ] = Field(default_factory=dict)
     """Longer sequences than the model was made for."""
     rope_theta: Annotated[
         float | None,
-        Planned("position embeddings are those of the model's config.json: write it there"),
+        PlannedKey("position embeddings are those of the model's config.json: write it there"),
     ] = None
     """Base of the position embeddings."""
     tinker: TinkerConfig = usual(TinkerConfig)

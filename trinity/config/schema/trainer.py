@@ -10,14 +10,14 @@ from trinity.config.schema.base import (
     DERIVED,
     MEGATRON_ONLY,
     Args,
-    Choices,
     NoEffect,
     NonNegative,
     PathSegment,
-    Planned,
+    PlannedKey,
     Positive,
     Renamed,
     Section,
+    ValueAliases,
     usual,
 )
 
@@ -91,13 +91,13 @@ class TrainerConfig(Section):
         PathSegment, NoEffect("each gang of ranks is told apart by its incarnation")
     ] = "trainer"
     """Its name in logs and metrics."""
-    trainer_type: Annotated[Literal["verl"], Choices(planned={"tinker": "the Tinker service"})] = (
-        "verl"
-    )
+    trainer_type: Annotated[
+        Literal["verl"], ValueAliases(planned={"tinker": "the Tinker service"})
+    ] = "verl"
     """Training back end."""
     trainer_strategy: Annotated[
         Literal["fsdp2"],
-        Choices(planned={"megatron": "Megatron's engine"}, aliases={"fsdp": "fsdp2"}),
+        ValueAliases(planned={"megatron": "Megatron's engine"}, aliases={"fsdp": "fsdp2"}),
     ] = "fsdp2"
     """How weights are sharded over ranks; FSDP2 stands in for the older FSDP."""
     fsdp_size: Annotated[int, Field(ge=-1)] = -1
@@ -154,7 +154,7 @@ class TrainerConfig(Section):
         bool, NoEffect("ranks get equal numbers of neighbouring rows, however long these are")
     ] = True
     """Deal rows so that ranks get equal work."""
-    ulysses_sequence_parallel_size: Annotated[Positive, Planned("a sequence is on one GPU")] = 1
+    ulysses_sequence_parallel_size: Annotated[Positive, PlannedKey("a sequence is on one GPU")] = 1
     """GPUs that share a sequence."""
     fix_actor_microbatch_loss_scale: Annotated[
         bool, NoEffect("a loss is normalised over the whole batch, however it is cut")
@@ -184,6 +184,6 @@ class TrainerConfig(Section):
     trainer_config_path: str = ""
     """A YAML file of verl's keys, in place of `trainer_config`."""
     sft_warmup_steps: Annotated[
-        NonNegative, Planned("write a stage of `algorithm_type: sft` in front, see `stages`")
+        NonNegative, PlannedKey("write a stage of `algorithm_type: sft` in front, see `stages`")
     ] = 0
     """Steps of imitation before the run, in old releases."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from trinity.verl.settings import Setting
-from trinity.verl.work import Work
+from trinity.verl.work import Conversion
 
 ACTOR = "actor_rollout_ref.actor"
 _CORRECTION = "algorithm.rollout_correction"
@@ -55,7 +55,7 @@ reading them from the losses takes longer than the whole conversion."""
 _LOSSES_WITH_OWN_SUM = ("gspo", "gspo_token", "geo_mean")
 
 
-def convert_algorithm(work: Work) -> None:
+def convert_algorithm(work: Conversion) -> None:
     """Converts section `algorithm` without the optimizer."""
     has_penalty = work.settings.value("algorithm.use_kl_in_reward", False) is True
     advantage = _put_advantage(work, has_penalty)
@@ -66,7 +66,7 @@ def convert_algorithm(work: Work) -> None:
     _put_replay(work)
 
 
-def _put_advantage(work: Work, has_penalty: bool) -> str:
+def _put_advantage(work: Conversion, has_penalty: bool) -> str:
     key = "algorithm.adv_estimator"
     estimator = str(work.settings.value(key, "gae"))
     origin = work.origin(key, estimator)
@@ -94,7 +94,7 @@ def _put_advantage(work: Work, has_penalty: bool) -> str:
     return advantage
 
 
-def _put_advantage_args(work: Work, advantage: str) -> None:
+def _put_advantage_args(work: Conversion, advantage: str) -> None:
     takes = {"ppo": ("gamma", "lam"), "reinforce_plus_plus": ("gamma",)}.get(advantage, ())
     for name in ("gamma", "lam"):
         setting = work.settings.take(f"algorithm.{name}")
@@ -112,7 +112,7 @@ def _put_advantage_args(work: Work, advantage: str) -> None:
         work.put("buffer.max_refill_rounds", rounds.value, rounds)
 
 
-def _put_penalty(work: Work, has_penalty: bool) -> None:
+def _put_penalty(work: Conversion, has_penalty: bool) -> None:
     key = "algorithm.use_kl_in_reward"
     args = "algorithm.kl_penalty_fn_args"
     if not has_penalty:
@@ -134,7 +134,7 @@ def _put_penalty(work: Work, has_penalty: bool) -> None:
         work.carry("algorithm.kl_ctrl.target_kl", f"{args}.target_kl", 0.1)
 
 
-def _put_kl_loss(work: Work) -> None:
+def _put_kl_loss(work: Conversion) -> None:
     key = f"{ACTOR}.use_kl_loss"
     if work.settings.value(key, False) is not True:
         work.put("algorithm.kl_loss_fn", "none", work.origin(key, False))
@@ -148,7 +148,7 @@ def _put_kl_loss(work: Work) -> None:
     work.carry(f"{ACTOR}.kl_loss_coef", "algorithm.kl_loss_fn_args.kl_coef", 0.001)
 
 
-def _put_loss(work: Work) -> None:
+def _put_loss(work: Conversion) -> None:
     loss = _chosen_loss(work)
     accepted = ARGUMENTS[loss]
     for verl, ours in OF_THE_LOSS.items():
@@ -166,7 +166,7 @@ def _put_loss(work: Work) -> None:
         work.put("algorithm.loss_agg_mode", setting.value, setting)
 
 
-def _chosen_loss(work: Work) -> str:
+def _chosen_loss(work: Conversion) -> str:
     """Returns the loss by our name; writes it into the draft if veRL sets one."""
     bypass = work.settings.take(f"{_CORRECTION}.bypass_mode")
     mode, kind = f"{ACTOR}.policy_loss.loss_mode", f"{_CORRECTION}.loss_type"
@@ -186,7 +186,7 @@ def _chosen_loss(work: Work) -> str:
     return loss
 
 
-def _named_loss(work: Work, setting: Setting | None, names: Mapping[str, str]) -> str:
+def _named_loss(work: Conversion, setting: Setting | None, names: Mapping[str, str]) -> str:
     if setting is None or setting.value is None:
         return "ppo"
     loss = names.get(str(setting.value), str(setting.value))
@@ -199,7 +199,7 @@ def _named_loss(work: Work, setting: Setting | None, names: Mapping[str, str]) -
     return loss
 
 
-def _put_replay(work: Work) -> None:
+def _put_replay(work: Conversion) -> None:
     """Converts router replay: expert choices of the rollout, replayed in training."""
     mode = work.settings.take(f"{ACTOR}.router_replay.mode")
     enabled = work.settings.take("actor_rollout_ref.rollout.enable_rollout_routing_replay")

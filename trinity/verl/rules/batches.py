@@ -2,7 +2,7 @@
 
 from trinity.verl.rules.algorithm import ACTOR
 from trinity.verl.values import as_list, as_scheduler
-from trinity.verl.work import Work
+from trinity.verl.work import Conversion
 
 MINI = "actor_rollout_ref.actor.ppo_mini_batch_size"
 TRAIN = "data.train_batch_size"
@@ -10,7 +10,7 @@ NEVER = 1_000_000
 """A number of steps that no run reaches."""
 
 
-def convert_batches(work: Work) -> None:
+def convert_batches(work: Conversion) -> None:
     """Converts the sizes of `buffer`, `synchronizer` and the intervals of `explorer`."""
     tasks, mini = work.integer(TRAIN, 1024), work.integer(MINI, 256)
     rollouts = work.integer("actor_rollout_ref.rollout.n", 1)
@@ -36,7 +36,7 @@ def convert_batches(work: Work) -> None:
     work.pass_over("actor_rollout_ref.actor.shuffle", "a pass sums up its rows in any order")
 
 
-def _put_ends(work: Work, interval: int) -> None:
+def _put_ends(work: Conversion, interval: int) -> None:
     key, epochs = "trainer.total_training_steps", "trainer.total_epochs"
     steps = work.settings.take(key)
     if steps is None or steps.value is None or steps.value == -1:
@@ -49,7 +49,7 @@ def _put_ends(work: Work, interval: int) -> None:
     work.pass_over(epochs, f"`{key}` decides")
 
 
-def _put_synchronizer(work: Work, tasks: int, batch: int, interval: int) -> None:
+def _put_synchronizer(work: Conversion, tasks: int, batch: int, interval: int) -> None:
     offset = work.choices.sync_offset
     work.put("synchronizer.sync_style", "fixed", "versions at fixed steps, as in veRL")
     work.put(
@@ -63,7 +63,7 @@ def _put_synchronizer(work: Work, tasks: int, batch: int, interval: int) -> None
     work.put("synchronizer.sync_timeout", 1200, "seconds that either side waits for the other")
 
 
-def _put_intervals(work: Work, interval: int) -> None:
+def _put_intervals(work: Conversion, interval: int) -> None:
     """Keeps the numbers of intervals; advises, as veRL's step is `data.train_batch_size` tasks."""
     key = "trainer.test_freq"
     setting = work.settings.take(key)
@@ -90,7 +90,7 @@ def _spacing(freq: int, interval: int) -> str:
     return f"{freq * interval} for veRL's spacing" if interval > 1 else ""
 
 
-def _put_passes(work: Work, interval: int) -> None:
+def _put_passes(work: Conversion, interval: int) -> None:
     """Converts passes; veRL's critic takes the actor's number by default."""
     actor, critic = "actor_rollout_ref.actor.ppo_epochs", "critic.ppo_epochs"
     passes = work.settings.peek(actor)
@@ -118,7 +118,7 @@ COUNTED = {
 _KINDS = ("lr_scheduler_type", "warmup_style", "lr_decay_style")
 
 
-def convert_schedules(work: Work) -> None:
+def convert_schedules(work: Conversion) -> None:
     """Converts both optimizers, once the number of our steps per veRL step is known."""
     interval = work.draft.get("synchronizer.sync_interval")
     factor = interval if isinstance(interval, int) else 1
@@ -129,7 +129,7 @@ def convert_schedules(work: Work) -> None:
         _put_end_of_cosine(work, verl, ours)
 
 
-def _put_steps(work: Work, verl: str, ours: str, factor: int) -> None:
+def _put_steps(work: Conversion, verl: str, ours: str, factor: int) -> None:
     steps = work.settings.peek(verl)
     if factor > 1 and isinstance(steps, int) and steps > 0:
         setting = work.settings.take(verl)
@@ -137,14 +137,14 @@ def _put_steps(work: Work, verl: str, ours: str, factor: int) -> None:
         work.put(ours, steps * factor, setting, f"{steps} of veRL's steps, {factor} of ours each")
 
 
-def _put_end_of_cosine(work: Work, verl: str, ours: str) -> None:
+def _put_end_of_cosine(work: Conversion, verl: str, ours: str) -> None:
     """Writes veRL's end of a cosine at 0; here it ends a little above 0 by default."""
     kinds = [str(work.settings.peek(f"{verl}.{name}") or "").lower() for name in _KINDS]
     if "cosine" in kinds and work.settings.peek(f"{verl}.min_lr_ratio") is None:
         work.put(f"{ours}.min_lr_ratio", 0.0, f"veRL's default {verl}.min_lr_ratio=0.0")
 
 
-def convert_supervised_schedule(work: Work) -> None:
+def convert_supervised_schedule(work: Conversion) -> None:
     """Converts the schedule of fine-tuning; veRL's two trainers have different defaults."""
     is_old = work.settings.module.endswith(OLD_SFT)
     work.carry("optim.lr", f"{OPTIMIZER}.lr", 1e-5 if is_old else 1e-3)

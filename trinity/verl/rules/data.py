@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 from trinity.verl.settings import Setting
 from trinity.verl.values import JsonValue
-from trinity.verl.work import Work
+from trinity.verl.work import Conversion
 
 INPUT = "buffer.explorer_input"
 VAL = "actor_rollout_ref.rollout.val_kwargs"
@@ -27,7 +27,7 @@ class Place:
     name: str
 
 
-def convert_data(work: Work) -> None:
+def convert_data(work: Conversion) -> None:
     """Converts section `buffer.explorer_input`."""
     work.put(
         f"{INPUT}.default_workflow_type",
@@ -55,7 +55,7 @@ def convert_data(work: Work) -> None:
     _finish(work)
 
 
-def convert_lengths(work: Work) -> None:
+def convert_lengths(work: Conversion) -> None:
     """Converts the model and the lengths of its sequences."""
     work.carry("actor_rollout_ref.model.path", "model.model_path", "~/models/deepseek-llm-7b-chat")
     work.carry("data.max_prompt_length", "model.max_prompt_tokens", 512)
@@ -68,7 +68,7 @@ def _keys(train: list[tuple[Place, Setting | str]], single: str) -> list[str]:
     return [f"{single}s[{position}]" for position in range(len(train))]
 
 
-def _places(work: Work, key: str, default: str) -> list[tuple[Place, Setting | str]]:
+def _places(work: Conversion, key: str, default: str) -> list[tuple[Place, Setting | str]]:
     setting = work.settings.take(key)
     value: JsonValue = default if setting is None else setting.value
     source: Setting | str = setting or f"veRL's default of {key}"
@@ -96,14 +96,14 @@ def _with_own_names(places: list[Place]) -> Iterator[Place]:
         yield Place(place.path, place.split, name)
 
 
-def _putplace_of(work: Work, key: str, place: Place, source: Setting | str) -> None:
+def _putplace_of(work: Conversion, key: str, place: Place, source: Setting | str) -> None:
     work.draft.put(f"{key}.name", place.name)
     work.draft.put(f"{key}.storage_type", "file")
     work.put(f"{key}.path", place.path, source)
     work.draft.put(f"{key}.split", place.split)
 
 
-def _put_format(work: Work, key: str) -> None:
+def _put_format(work: Conversion, key: str) -> None:
     settings = work.settings
     check = "check it against the rows"
     prompt = settings.take("data.prompt_key")
@@ -125,7 +125,7 @@ def _put_format(work: Work, key: str) -> None:
             work.put(f"{key}.format.{name}", setting.value, setting)
 
 
-def _put_order(work: Work, key: str) -> None:
+def _put_order(work: Conversion, key: str) -> None:
     shuffle = work.settings.take("data.shuffle")
     is_shuffled = shuffle is None or shuffle.value is not False
     work.put(
@@ -138,7 +138,7 @@ def _put_order(work: Work, key: str) -> None:
         work.put(f"{key}.data_selector.seed", seed.value, seed)
 
 
-def _put_sampling(work: Work, key: str) -> None:
+def _put_sampling(work: Conversion, key: str) -> None:
     settings = work.settings
     samples = settings.take(f"{VAL}.do_sample")
     n = settings.take(f"{VAL}.n")
@@ -159,7 +159,7 @@ def _put_sampling(work: Work, key: str) -> None:
             work.put(f"{key}.rollout_args.{name}", default, origin)
 
 
-def _finish(work: Work) -> None:
+def _finish(work: Conversion) -> None:
     """Adds advice on the format of rows, and converts the remaining keys of data."""
     work.report.advice.append(
         "veRL's rows hold a list of messages as `prompt` and the truth in "

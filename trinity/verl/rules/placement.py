@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from trinity.verl.work import Work
+from trinity.verl.work import Conversion
 
 ROLLOUT = "actor_rollout_ref.rollout"
 OURS = "explorer.rollout_model"
@@ -13,7 +13,7 @@ _SHARE = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Machines:
+class VerlMachines:
     """Machines and their GPUs."""
 
     nodes: int
@@ -26,7 +26,7 @@ class Machines:
         return self.nodes * self.gpus
 
 
-def convert_placement(work: Work) -> None:
+def convert_placement(work: Conversion) -> None:
     """Converts section `cluster`, the engines and the auxiliary model."""
     machines, own_gpus = _put_cluster(work)
     per_engine = _engine_size(work)
@@ -56,7 +56,7 @@ def convert_placement(work: Work) -> None:
         )
 
 
-def idle_beside_ranks(work: Work, machines: Machines, left: int) -> int:
+def idle_beside_ranks(work: Conversion, machines: VerlMachines, left: int) -> int:
     """Limits ranks to one machine; returns the number of GPUs that this leaves idle."""
     if left <= machines.gpus:
         return 0
@@ -64,7 +64,7 @@ def idle_beside_ranks(work: Work, machines: Machines, left: int) -> int:
     return left - machines.gpus
 
 
-def _advise_explorers(work: Work, machines: Machines, idle: int) -> None:
+def _advise_explorers(work: Conversion, machines: VerlMachines, idle: int) -> None:
     if more := idle // machines.gpus:
         work.report.advice.append(
             f"{idle} of {machines.total} GPUs are idle, as ranks are on one machine and an "
@@ -73,9 +73,9 @@ def _advise_explorers(work: Work, machines: Machines, idle: int) -> None:
         )
 
 
-def _put_cluster(work: Work) -> tuple[Machines, int]:
+def _put_cluster(work: Conversion) -> tuple[VerlMachines, int]:
     """Converts the machines; returns them and the GPUs that veRL, too, keeps for rollout."""
-    trained = Machines(
+    trained = VerlMachines(
         work.number("trainer.nnodes", 1, "cluster.node_num"),
         work.number("trainer.n_gpus_per_node", 8, "cluster.gpu_per_node"),
     )
@@ -84,10 +84,10 @@ def _put_cluster(work: Work) -> tuple[Machines, int]:
     work.put("cluster.node_num", nodes, work.origin("trainer.nnodes", trained.nodes))
     gpus = trained.gpus
     work.put("cluster.gpu_per_node", gpus, work.origin("trainer.n_gpus_per_node", gpus))
-    return Machines(nodes, gpus), own
+    return VerlMachines(nodes, gpus), own
 
 
-def _rollout_gpus(work: Work, machines: Machines) -> int:
+def _rollout_gpus(work: Conversion, machines: VerlMachines) -> int:
     """GPUs that veRL, too, sets aside for rollout; 0 if it does not."""
     nodes = work.integer(f"{ROLLOUT}.nnodes", 0) or work.integer("rollout.nnodes", 0)
     own = work.integer(f"{ROLLOUT}.n_gpus_per_node", 0) or work.integer(
@@ -96,7 +96,7 @@ def _rollout_gpus(work: Work, machines: Machines) -> int:
     return nodes * (own or machines.gpus)
 
 
-def _engine_size(work: Work) -> int:
+def _engine_size(work: Conversion) -> int:
     sizes = (
         work.integer(f"{ROLLOUT}.tensor_model_parallel_size", 2),
         work.integer(f"{ROLLOUT}.data_parallel_size", 1),
@@ -105,7 +105,7 @@ def _engine_size(work: Work) -> int:
     return max(sizes[0] * sizes[1] * sizes[2], 1)
 
 
-def _judge_size(work: Work) -> int:
+def _judge_size(work: Conversion) -> int:
     """GPUs of an engine of the reward model; 0 without one."""
     for prefix in ("reward_model", "reward.reward_model"):
         if work.settings.value(f"{prefix}.enable", False) is True:
@@ -114,7 +114,7 @@ def _judge_size(work: Work) -> int:
 
 
 def _engine_num(
-    work: Work, machines: Machines, per_engine: int, judge_gpus: int, own_gpus: int
+    work: Conversion, machines: VerlMachines, per_engine: int, judge_gpus: int, own_gpus: int
 ) -> int:
     """The number asked for, or the engines of one machine if there are several machines.
 
@@ -135,7 +135,7 @@ def _engine_num(
     return first
 
 
-def _put_engine(work: Work) -> None:
+def _put_engine(work: Conversion) -> None:
     _put_kind(work)
     work.carry(f"{ROLLOUT}.tensor_model_parallel_size", f"{OURS}.tensor_parallel_size", 2)
     for verl, ours in (
@@ -149,7 +149,7 @@ def _put_engine(work: Work) -> None:
         work.put(f"{OURS}.tool_call_parser", parser.value, parser)
 
 
-def _put_kind(work: Work) -> None:
+def _put_kind(work: Conversion) -> None:
     kind = work.settings.take(f"{ROLLOUT}.name")
     if kind is None:
         return
@@ -159,7 +159,7 @@ def _put_kind(work: Work) -> None:
         work.report.missing.append((kind, "there is no such engine yet: vLLM rolls out"))
 
 
-def _put_judge(work: Work, judges: int) -> None:
+def _put_judge(work: Conversion, judges: int) -> None:
     key = "explorer.auxiliary_models[0]"
     is_old = work.settings.value("reward_model.enable", False) is True
     prefix = "reward_model" if is_old else "reward.reward_model"
@@ -184,7 +184,7 @@ def _put_judge(work: Work, judges: int) -> None:
     )
 
 
-def _put_judge_kind(work: Work, key: str) -> None:
+def _put_judge_kind(work: Conversion, key: str) -> None:
     kind = work.settings.peek(key)
     if kind == KIND:
         work.pass_over(key, "vLLM is the engine of the reward model, too")

@@ -3,7 +3,7 @@
 from trinity.verl.rules.algorithm import ACTOR
 from trinity.verl.settings import CONFIG_FILE, is_verls_own
 from trinity.verl.values import as_segment
-from trinity.verl.work import Work
+from trinity.verl.work import Conversion
 
 MONITORS = ("wandb", "mlflow", "swanlab", "tensorboard")
 LORA_RANKS = (
@@ -20,7 +20,7 @@ _SECTIONS = ("", "fsdp_config.")
 _ONE = "one monitor at a time: `monitor.monitor_type` has another of the list"
 
 
-def convert_running(work: Work) -> None:
+def convert_running(work: Conversion) -> None:
     """Converts names, the root directory, the start, the monitor and adapters."""
     project = work.settings.value("trainer.project_name", "verl_examples")
     name = work.settings.value("trainer.experiment_name", "gsm8k")
@@ -32,7 +32,7 @@ def convert_running(work: Work) -> None:
     _put_lora(work)
 
 
-def _put_root(work: Work, project: str, name: str) -> None:
+def _put_root(work: Conversion, project: str, name: str) -> None:
     """Converts the root directory, without the parts that this system adds to it."""
     key = "trainer.default_local_dir"
     setting = work.settings.take(key)
@@ -45,7 +45,7 @@ def _put_root(work: Work, project: str, name: str) -> None:
     work.put("checkpoint_root_dir", root, setting, note)
 
 
-def _put_start(work: Work) -> None:
+def _put_start(work: Conversion) -> None:
     """Converts the start checkpoint; veRL reads its path only in one mode."""
     path = work.settings.take("trainer.resume_from_path")
     if path is None or not path.value:
@@ -57,7 +57,7 @@ def _put_start(work: Work) -> None:
     work.put("trainer.resume_from_path", path.value, path)
 
 
-def _put_monitor(work: Work) -> None:
+def _put_monitor(work: Conversion) -> None:
     key = "trainer.logger"
     setting = work.settings.take(key)
     loggers = ["console", "wandb"] if setting is None else setting.value
@@ -70,7 +70,7 @@ def _put_monitor(work: Work) -> None:
         work.report.missing.append((setting, f"{_ONE} ({', '.join(others)} left out)"))
 
 
-def convert_back_end(work: Work) -> None:
+def convert_back_end(work: Conversion) -> None:
     """Converts the back end, Megatron or FSDP2, from any of the keys that choose it."""
     for key in ("model_engine", f"{ACTOR}.strategy", "hydra.config_name"):
         setting = work.settings.take(key)
@@ -90,7 +90,7 @@ def convert_back_end(work: Work) -> None:
             work.report.needless.append((setting, "FSDP2 trains, which is the default"))
 
 
-def convert_own_configuration(work: Work) -> None:
+def convert_own_configuration(work: Conversion) -> None:
     """Reports the configuration file that Hydra reads beside the command line."""
     name, file = work.settings.take("hydra.config_name"), work.settings.take(CONFIG_FILE)
     if file is not None:
@@ -109,7 +109,7 @@ def convert_own_configuration(work: Work) -> None:
         work.report.missing.append((name, answer))
 
 
-def convert_token_limit(work: Work) -> None:
+def convert_token_limit(work: Conversion) -> None:
     """Converts the token limit; veRL counts one GPU's part of a sequence, here it is on one GPU."""
     limit = work.settings.peek(f"{ACTOR}.ppo_max_token_len_per_gpu")
     names = (f"{ACTOR}.{section}ulysses_sequence_parallel_size" for section in _SECTIONS)
@@ -121,7 +121,7 @@ def convert_token_limit(work: Work) -> None:
         work.put("trainer.max_token_len_per_gpu", limit * shared, setting, note)
 
 
-def _put_lora(work: Work) -> None:
+def _put_lora(work: Conversion) -> None:
     model = "actor_rollout_ref.model"
     ranks = (work.settings.peek(key) for key in LORA_RANKS)
     if not any(isinstance(rank, int) and rank > 0 for rank in ranks):

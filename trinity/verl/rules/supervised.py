@@ -1,15 +1,15 @@
 """Converts veRL's supervised fine-tuning to `mode: train`."""
 
 from trinity.verl.rules.data import place_of
-from trinity.verl.rules.placement import Machines, idle_beside_ranks
+from trinity.verl.rules.placement import VerlMachines, idle_beside_ranks
 from trinity.verl.values import JsonValue
-from trinity.verl.work import Work
+from trinity.verl.work import Conversion
 
 BUFFER = "buffer.trainer_input.experience_buffer"
 _ON_GPUS = 8
 
 
-def convert_supervised(work: Work) -> None:
+def convert_supervised(work: Conversion) -> None:
     """Converts related keys of fine-tuning, and those for which veRL has a default."""
     work.put("mode", "train", f"{work.settings.module or 'model.*'} trains on files")
     work.put("algorithm.algorithm_type", "sft", work.settings.module or "supervised fine-tuning")
@@ -19,7 +19,7 @@ def convert_supervised(work: Work) -> None:
     _put_model(work)
 
 
-def _put_rows(work: Work) -> None:
+def _put_rows(work: Conversion) -> None:
     setting = work.settings.take("data.train_files")
     value: JsonValue = "~/data/gsm8k/train.parquet" if setting is None else setting.value
     paths = value if isinstance(value, list) else [value]
@@ -33,7 +33,7 @@ def _put_rows(work: Work) -> None:
     work.carry("data.train_batch_size", "buffer.train_batch_size", 256, "rows of one train step")
 
 
-def _put_format(work: Work) -> None:
+def _put_format(work: Conversion) -> None:
     messages = work.settings.take("data.messages_key") or work.settings.take(
         "data.multiturn.messages_key"
     )
@@ -53,7 +53,7 @@ def _put_format(work: Work) -> None:
     work.pass_over("data.response_key", why)
 
 
-def _put_machines(work: Work) -> None:
+def _put_machines(work: Conversion) -> None:
     """Converts the machines, from torchrun's options or the trainer's section."""
     counts = []
     for ours, keys, default in (
@@ -69,7 +69,7 @@ def _put_machines(work: Work) -> None:
         counts.append(count)
         for other in present[1:]:
             work.pass_over(other, f"`{key}` decides")
-    machines = Machines(*counts)
+    machines = VerlMachines(*counts)
     if idle := idle_beside_ranks(work, machines, machines.total):
         work.report.advice.append(
             f"{idle} of {machines.total} GPUs are idle, as ranks are on one machine: set "
@@ -77,7 +77,7 @@ def _put_machines(work: Work) -> None:
         )
 
 
-def _put_ends(work: Work) -> None:
+def _put_ends(work: Conversion) -> None:
     key = "trainer.total_training_steps"
     steps = work.settings.take(key)
     if steps is None or steps.value is None or steps.value == -1:
@@ -92,7 +92,7 @@ def _put_ends(work: Work) -> None:
         work.report.needless.append((engine, "FSDP2 trains"))
 
 
-def _put_model(work: Work) -> None:
+def _put_model(work: Conversion) -> None:
     old = work.settings.take("model.partial_pretrain")
     if old is not None:
         work.put("model.model_path", old.value, old)

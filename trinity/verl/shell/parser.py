@@ -20,7 +20,7 @@ class Simple:
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class AndOrList:
     """Commands joined by `&&` and `||`."""
 
     first: "Node"
@@ -75,7 +75,7 @@ class Function:
     name: str
 
 
-Node = Simple | Chain | Not | Block | If | Case | Loop | Function
+Node = Simple | AndOrList | Not | Block | If | Case | Loop | Function
 
 
 _SEPARATORS = (";", "&", "\n", ";;")
@@ -132,7 +132,7 @@ class _Parser:
             self._position += 1
             self._skip_newlines()
             rest.append((cast('Literal["&&", "||"]', token.text), self._pipeline()))
-        return Chain(first, tuple(rest)) if rest else first
+        return AndOrList(first, tuple(rest)) if rest else first
 
     def _pipeline(self) -> Node:
         if (token := self.peek()) is not None and token.text == "!":

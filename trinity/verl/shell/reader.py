@@ -8,9 +8,9 @@ from fnmatch import fnmatchcase
 
 from trinity.verl.shell.expansion import Expander, evaluate
 from trinity.verl.shell.parser import (
+    AndOrList,
     Block,
     Case,
-    Chain,
     Function,
     If,
     Loop,
@@ -126,7 +126,7 @@ class Substitution:
         match node:
             case Block((only,)):
                 return self._of(only, in_chain=in_chain)
-            case Chain(first, rest):
+            case AndOrList(first, rest):
                 output = self._of(first, in_chain=True)
                 for operator, other in rest:
                     if (output is not None) == (operator == "&&"):
@@ -214,7 +214,7 @@ class _Walk:
                 return [self.run(inner) for inner in nodes][-1] if nodes else True
             case Simple(words):
                 return self._simple(words)
-            case Chain(first, rest):
+            case AndOrList(first, rest):
                 return self._chain(first, rest)
             case Not(inner):
                 return not self.run(inner)
@@ -247,7 +247,7 @@ class _Walk:
         match condition:
             case Block(nodes) if nodes:
                 return [self._decide(inner) for inner in nodes][-1]
-            case Chain(first, rest):
+            case AndOrList(first, rest):
                 value = self._decide(first)
                 for operator, node in rest:
                     if value == (operator == "&&"):

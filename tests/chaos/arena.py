@@ -1,0 +1,230 @@
+"""A stack to be killed at: with points, journals and switches, and addresses to look inside."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+import psycopg
+from pydantic import JsonValue
+
+from tests.chaos.aging import TIMEOUT_SECONDS
+from tests.chaos.folder import VARIABLE, FaultsFolder
+from tests.chaos.measured import EXPLORER, held_out
+from tests.chaos.records import read_snapshot
+from tests.chaos.snapshot import Snapshot
+from tests.chaos.visitor import Visitor
+from tests.support.model_free.engine import RUN_SECONDS_VARIABLE
+from tests.support.model_free.experiment import (
+    GRPO,
+    experiment_plan,
+    final_weights,
+    start_experiment,
+    wait_until_ended,
+)
+from tests.support.model_free.learner import STEP_SECONDS_VARIABLE
+from tests.support.model_free.stack import model_free_stack
+from trinity.api.v1 import synchronizer_pb2 as pb
+from trinity.config.plan.stage_plan import ExperimentPlan
+from trinity.local.files import SecretFiles
+from trinity.local.process_spec import EventKind
+from trinity.local.stack import LocalStack
+
+SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
+MANY = 10_000
+RETRY_SECONDS = 0.1
+SEGMENT_MAX_ROWS = "4"
+"""Of contents that are removed together: half of what a step takes."""
+LATER_REWARD = "tests.support.model_free.later_reward.LaterReward"
+END_SECONDS = 120.0
+LEARNING_SELECTOR: dict[str, JsonValue] = {
+    "selector_type": "difficulty_based",
+    "feature_keys": ["weak", "strong"],
+    "kwargs": {"target_reward": 0.5, "tau": 0.1},
+}
+"""What it has learned decides what is drawn: a wrong memory would end in other weights."""
+
+
+@dataclass(slots=True)
+class Arena:
+    """One experiment after the other, on one stack.
+
+    async with arena_in(folder) as arena:
+        arena.folder.arm("buffer.results-committed")
+        ended = await arena.run("first", num_steps=4)
+        found = findings(arena.snapshot(ended, expected_weights))
+    """
+
+    root: Path
+    folder: FaultsFolder
+    stack: LocalStack
+    restarts: list[tuple[str, float]] = field(default_factory=list)
+    """Which process was started again, and when."""
+    plans: dict[str, ExperimentPlan] = field(default_factory=dict)
+    """Of the experiments so far, by their labels."""
+
+    def secret(self, name: str) -> str:
+        """An address with its password."""
+        secrets: Path = SecretFiles(self.root / "stack" / "infra" / "secrets").folder
+        return (secrets / name).read_text().strip()
+
+    async def run(
+        self,
+        name: str,
+        *,
+        num_steps: int,
+        seed: int = 7,
+        sync_offset: int = 0,
+        end_seconds: float = END_SECONDS,
+        algorithm: Mapping[str, JsonValue] = GRPO,
+        buffer: Mapping[str, JsonValue] | None = None,
+        visited: bool = False,
+        measured: bool = False,
+        operators: Sequence[JsonValue] = (),
+        data_processor: Mapping[str, JsonValue] | None = None,
+    ) -> pb.Experiment:
+        """An experiment from its start to its end, whatever dies meanwhile.
+
+        With a visitor its rewards come later or never, some of its samples are taken out, and
+        tasksets come; one that is measured has evaluations.
+
+        Raises: TimeoutError when it does not end in time.
+        """
+        plan = experiment_plan(
+            self.root / name,
+            name=name,
+            seed=seed,
+            algorithm=algorithm,
+            buffer={
+                "total_steps": num_steps,
+                "keep_steps": 0,
+                "explorer_input": {
+                    "taskset": {"data_selector": LEARNING_SELECTOR},
+                    **({"default_workflow_type": LATER_REWARD} if visited else {}),
+                    **({"eval_tasksets": [held_out(self.root / name)]} if measured else {}),
+                },
+                "await_feedback": visited,
+                "feedback_timeout": TIMEOUT_SECONDS if visited else 0,
+                **(buffer or {}),
+            },
+            explorer=EXPLORER if measured else {},
+            synchronizer={"sync_offset": sync_offset},
+            trainer={"save_interval": 2, "max_checkpoints_to_keep": 2},
+            data_processor={
+                "experience_pipeline": {"operators": list(operators)},
+                **(data_processor or {}),
+            },
+        )
+        return await self.run_plan(plan, end_seconds=end_seconds, visited=visited)
+
+    async def run_plan(
+        self, plan: ExperimentPlan, *, end_seconds: float = END_SECONDS, visited: bool = False
+    ) -> pb.Experiment:
+        """The same for a plan that is made already."""
+        self.plans[plan.label] = plan
+        address = self.stack.addresses.synchronizer
+        async with asyncio.timeout(end_seconds):
+            while True:
+                try:
+                    begun = await start_experiment(address, plan)
+                except (
+                    grpc.aio.AioRpcError
+                ):  # it may have begun all the same: asking again finds it
+                    await asyncio.sleep(RETRY_SECONDS)
+                else:
+                    async with self._visited(begun, visited):
+                        return await wait_until_ended(address, begun.id)
+
+    @asynccontextmanager
+    async def _visited(self, experiment: pb.Experiment, visited: bool) -> AsyncIterator[None]:
+        visitor = Visitor(
+            folder=self.folder,
+            buffer=self.stack.addresses.buffer,
+            database=self.secret("buffer-postgres-dsn"),
+            experiment_id=experiment.id,
+            tenant=experiment.tenant,
+            stage=experiment.stages[0].name,
+        )
+        staying = asyncio.create_task(visitor.stay()) if visited else None
+        try:
+            yield
+        finally:
+            if staying is not None:
+                staying.cancel()
+                with suppress(asyncio.CancelledError):
+                    await staying
+
+    async def undisturbed(self, *, num_steps: int, seed: int = 7, visited: bool = False) -> str:
+        """The weights that it ends with when nothing is killed."""
+        name = "undisturbed-visited" if visited else "undisturbed"
+        ended = await self.run(name, num_steps=num_steps, seed=seed, visited=visited)
+        assert ended.state == pb.EXPERIMENT_STATE_FINISHED, ended.reason
+        return final_weights(ended)
+
+    def snapshot(self, ended: pb.Experiment, expected_weights: str) -> Snapshot:
+        """What is on record of an experiment that has ended."""
+        return read_snapshot(
+            buffer_dsn=self.secret("buffer-postgres-dsn"),
+            synchronizer_dsn=self.secret("synchronizer-postgres-dsn"),
+            folder=self.folder,
+            experiment_id=ended.id,
+            expected_weights=expected_weights,
+        )
+
+    def snapshot_when_up(self, ended: pb.Experiment, expected_weights: str) -> Snapshot:
+        """The same, as soon as the database lets itself be read."""
+        while True:
+            try:
+                return self.snapshot(ended, expected_weights)
+            except psycopg.OperationalError:
+                time.sleep(RETRY_SECONDS)
+
+    async def note_restarts(self) -> None:
+        """Keep the list of restarts, until cancelled."""
+        async for event in self.stack.events():
+            if event.kind is EventKind.RESTARTED:
+                self.restarts.append((event.process, time.time()))
+
+
+@asynccontextmanager
+async def arena_in(
+    root: Path, *, explorer: Mapping[str, str] | None = None
+) -> AsyncIterator[Arena]:
+    """A running stack whose processes may die any number of times.
+
+    `explorer` holds further variables of its process.
+    """
+    folder = FaultsFolder(root / "faults")
+    folder.make()
+    common = {VARIABLE: str(folder.path)}
+    stack = model_free_stack(
+        root / "stack",
+        modules={name: f"tests.chaos.processes.{name}" for name in SERVICES},
+        environment={
+            "synchronizer": common,
+            "buffer": {**common, "TRINITY_BUFFER_SEGMENT_MAX_ROWS": SEGMENT_MAX_ROWS},
+            "trainer": {
+                **common,
+                STEP_SECONDS_VARIABLE: "0.02",
+                "TRINITY_TRAINER_MAX_RESTARTS": str(MANY),
+            },
+            "explorer": {
+                **common,
+                RUN_SECONDS_VARIABLE: "0.02",
+                **(explorer or {}),
+            },
+        },
+        max_restarts=MANY,
+    )
+    async with stack:
+        arena = Arena(root, folder, stack)
+        noting = asyncio.create_task(arena.note_restarts())
+        try:
+            yield arena
+        finally:
+            noting.cancel()
+            with suppress(asyncio.CancelledError):
+                await noting

@@ -1,0 +1,158 @@
+"""Kills one thing after the other, by a seed, and waits until the experiment is back at work."""
+
+import asyncio
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import psutil
+
+from tests.chaos.arena import Arena
+from tests.chaos.crash import DEATHS
+from tests.chaos.points import CAMPAIGN, POINTS
+from tests.chaos.recovery import KINDS, Kind, Recovery
+
+TIMES_A_KIND = 4
+"""Kills at random of each kind, for each kill at every point."""
+LONGEST_PAUSE_SECONDS = 1.5
+PAIRS = 0.15
+"""Share of kills that a second one follows before the first is overcome."""
+REACH_SECONDS = 30.0
+VARIETY_SECONDS = 240.0
+"""Until an experiment of that kind has its turn, and comes to the point."""
+BACK_SECONDS = 60.0
+LOOK_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Death:
+    """What died, where, and how long the experiment was without it."""
+
+    target: str
+    """A kind, or a point."""
+    kind: Kind
+    at: float
+    experiment: str
+    back_seconds: float | None
+    """None when it was not back in time: a stall."""
+
+
+def targets(
+    random_: random.Random,
+    kills: int,
+    points: Sequence[str] = (),
+    varieties: Sequence[str] = (),
+) -> list[str]:
+    """Whom to kill, in which order: every kind at least once, as many points as there is room.
+
+    These `points` are among them; of those that one variety alone comes to, those of `varieties`.
+    """
+    deck: list[str] = list(points)
+    reached = [one for one in CAMPAIGN if POINTS[one].variety in ("", *varieties)]
+    while len(deck) < kills:
+        whole = [*reached, *(list(KINDS) * (TIMES_A_KIND - 1))]
+        random_.shuffle(whole)
+        deck += [*KINDS, *whole]
+    chosen = deck[:kills]
+    random_.shuffle(chosen)
+    return chosen
+
+
+class Nemesis:
+    """Strikes while `experiment` names what is being worked on."""
+
+    def __init__(self, arena: Arena, random_: random.Random) -> None:
+        self._arena = arena
+        self._random = random_
+        self.experiment = ""
+        self.wanted_variety = ""
+        self.is_over = False
+        self.deaths: list[Death] = []
+        self.not_reached: list[str] = []
+
+    async def strike(self, wanted: list[str]) -> None:
+        """Kill all of them; now and then two before the first is overcome."""
+        left = iter(wanted)
+        for target in left:
+            await asyncio.sleep(self._random.uniform(0.05, LONGEST_PAUSE_SECONDS))
+            struck = [await self._kill(target)]
+            if self._random.random() < PAIRS:
+                await asyncio.sleep(self._random.uniform(0.0, 0.5))
+                struck += [await self._kill(other) for other in _next(left)]
+            await self._await_recovery([one for one in struck if one is not None])
+
+    async def _kill(self, target: str) -> Death | None:
+        if target in POINTS:
+            return await self._kill_at(target)
+        kind: Kind = next(one for one in KINDS if one == target)
+        pid = await self._pid(kind)
+        at = time.time()
+        with suppress(ProcessLookupError):  # it may have gone with what died just before
+            os.kill(pid, signal.SIGKILL)
+        return self._death(target, kind, at)
+
+    async def _kill_at(self, point: str) -> Death | None:
+        """Let it kill itself; a point that is not come to is left."""
+        folder = self._arena.folder
+        known = len(list(folder.read(DEATHS)))
+        folder.arm(point)
+        self.wanted_variety = POINTS[point].variety
+        deadline = time.time() + (VARIETY_SECONDS if self.wanted_variety else REACH_SECONDS)
+        while len(lines := list(folder.read(DEATHS))) == known:
+            if time.time() > deadline and folder.disarm(point):
+                self.not_reached.append(point)
+                return None
+            await asyncio.sleep(LOOK_SECONDS)
+        return self._death(point, POINTS[point].process, lines[-1]["at"])
+
+    def _death(self, target: str, kind: Kind, at: float) -> Death:
+        return Death(target=target, kind=kind, at=at, experiment=self.experiment, back_seconds=None)
+
+    async def _pid(self, kind: Kind) -> int:
+        """Of the process that is there now, or of the next one."""
+        while True:
+            pid = self._rank_pid() if kind == "rank" else self._arena.stack.pids[kind]
+            if pid is not None and psutil.pid_exists(pid):
+                return pid
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def _rank_pid(self) -> int | None:
+        try:
+            children = psutil.Process(self._arena.stack.pids["trainer"]).children()
+        except psutil.Error:
+            return None
+        return children[0].pid if children else None
+
+    async def _await_recovery(self, struck: list[Death]) -> None:
+        """Of deaths that overlap, the time of each counts from the last one."""
+        last = max((one.at for one in struck), default=0.0)
+        for one in struck:
+            back = await self._back(Recovery(self._arena, one.kind, one.at, last))
+            self.deaths.append(_with_seconds(one, back))
+
+    async def _back(self, recovery: Recovery) -> float | None:
+        while recovery.seconds_so_far() < BACK_SECONDS:
+            back_at = await asyncio.to_thread(recovery.back_at)
+            if back_at is not None:
+                return back_at - recovery.last_death
+            await asyncio.sleep(LOOK_SECONDS)
+        return None
+
+
+def _next(left: Iterator[str]) -> list[str]:
+    following = next(left, None)
+    return [] if following is None else [following]
+
+
+def _with_seconds(death: Death, seconds: float | None) -> Death:
+    return Death(
+        target=death.target,
+        kind=death.kind,
+        at=death.at,
+        experiment=death.experiment,
+        back_seconds=seconds,
+    )

@@ -1,0 +1,96 @@
+"""When the experiment is back at work after a death: the first thing done that needs what died.
+
+| died | back at work with |
+|---|---|
+| explorer | the first result stored of an explorer that was not there before |
+| trainer, rank | the first step reported by an incarnation that began after it |
+| broker | the first result stored after its process was started again |
+| buffer, database | the first result stored or step reported after that |
+| synchronizer | the first version announced after its process was started again |
+"""
+
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+import psycopg
+
+from tests.chaos.arena import Arena
+
+Kind = Literal["explorer", "buffer", "trainer", "rank", "synchronizer", "nats", "postgres"]
+KINDS: tuple[Kind, ...] = (
+    "explorer",
+    "buffer",
+    "trainer",
+    "rank",
+    "synchronizer",
+    "nats",
+    "postgres",
+)
+
+NEW_EXPLORER = """
+    SELECT min(one.received_at) FROM run_attempt one
+    WHERE one.received_at > to_timestamp(%(last)s) AND NOT EXISTS (
+        SELECT FROM run_attempt other
+        WHERE other.producer = one.producer AND other.received_at <= to_timestamp(%(since)s))
+"""
+NEW_LIFE = """
+    SELECT min(reported_at) FROM step_report
+    JOIN incarnation USING (tenant, experiment_id, stage, incarnation)
+    WHERE began_at > to_timestamp(%(since)s) AND reported_at > to_timestamp(%(last)s)
+"""
+RESULT_STORED = """
+    SELECT min(received_at) FROM run_attempt WHERE received_at > to_timestamp(%(since)s)
+"""
+ANYTHING_STORED = """
+    SELECT least(
+        (SELECT min(received_at) FROM run_attempt WHERE received_at > to_timestamp(%(since)s)),
+        (SELECT min(reported_at) FROM step_report WHERE reported_at > to_timestamp(%(since)s)))
+"""
+VERSION_ANNOUNCED = """
+    SELECT min(published_at) FROM version WHERE published_at > to_timestamp(%(since)s)
+"""
+QUERIES: dict[Kind, tuple[str, str]] = {
+    "explorer": ("buffer-postgres-dsn", NEW_EXPLORER),
+    "trainer": ("buffer-postgres-dsn", NEW_LIFE),
+    "rank": ("buffer-postgres-dsn", NEW_LIFE),
+    "buffer": ("buffer-postgres-dsn", ANYTHING_STORED),
+    "nats": ("buffer-postgres-dsn", RESULT_STORED),
+    "postgres": ("buffer-postgres-dsn", ANYTHING_STORED),
+    "synchronizer": ("synchronizer-postgres-dsn", VERSION_ANNOUNCED),
+}
+RESTARTED_FIRST = {"buffer", "nats", "postgres", "synchronizer"}
+"""What these do is also done by those who were there before: it counts from the restart on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """Looks for the first sign that a death is overcome."""
+
+    arena: Arena
+    kind: Kind
+    died_at: float
+    last_death: float
+    """Of those that overlap with it: from then on counts what is done."""
+
+    def back_at(self) -> float | None:
+        """When it was, if it is."""
+        since = self._restarted_at() if self.kind in RESTARTED_FIRST else self.died_at
+        if since is None:
+            return None
+        times = {"since": since, "last": self.last_death}
+        secret, query = QUERIES[self.kind]
+        try:
+            with psycopg.connect(self.arena.secret(secret), connect_timeout=2) as connection:
+                row = connection.execute(query, times).fetchone()
+        except psycopg.OperationalError:
+            return None
+        return row[0].timestamp() if row and row[0] else None
+
+    def _restarted_at(self) -> float | None:
+        starts = [at for name, at in self.arena.restarts if name == self.kind and at > self.died_at]
+        return max(min(starts), self.last_death) if starts else None
+
+    def seconds_so_far(self) -> float:
+        """Since the last death."""
+        return time.time() - self.last_death

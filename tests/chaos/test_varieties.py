@@ -1,0 +1,47 @@
+"""The kinds of experiment that the long campaign adds, each struck once at its own point.
+
+Then the protection is off that the kind is there for, and it must be found.
+"""
+
+import pytest
+
+from tests.chaos.arena import Arena
+from tests.chaos.crash import DEATHS
+from tests.chaos.shared_arena import ON_IT
+from tests.chaos.varieties import VARIETIES, Play, Played
+
+END_SECONDS = 200.0
+"""Deaths take a while on a busy machine."""
+pytestmark = [ON_IT, pytest.mark.timeout(500)]
+
+
+async def played(arena: Arena, variety: str, name: str, expected: str = "") -> Played:
+    return await VARIETIES[variety](
+        Play(arena=arena, name=name, expected=expected, end_seconds=END_SECONDS)
+    )
+
+
+@pytest.mark.parametrize(
+    ("variety", "point", "off", "check"),
+    [
+        ("piped", "buffer.tasks-piped", "piped-order", "ends_in_the_same_weights"),
+        ("explored", "buffer.explored-taken", "least-used", "taken_once"),
+        ("measured", "buffer.evaluation-closed", "seeds", "measured_the_same"),
+    ],
+)
+async def test_it_ends_the_same_whoever_dies_and_a_weakness_is_found(
+    arena: Arena, variety: str, point: str, off: str, check: str
+) -> None:
+    calm = await played(arena, variety, f"{variety}-calm")
+    assert calm.found == {}
+    known = len(list(arena.folder.read(DEATHS)))
+    arena.folder.arm(point)
+    struck = await played(arena, variety, f"{variety}-struck", calm.weights)
+    assert struck.found == {}
+    assert len(list(arena.folder.read(DEATHS))) - known == 1
+    arena.folder.switch_off(off)
+    try:
+        weak = await played(arena, variety, f"{variety}-weak", calm.weights)
+    finally:
+        arena.folder.switch_on(off)
+    assert check in weak.found

@@ -1,0 +1,229 @@
+"""The kinds of experiment that a campaign has under fire, each with what must hold at its end.
+
+| variety | what it adds |
+|---|---|
+| plain | a selector that learns, contents that are removed |
+| visited | rewards that come later or never, samples taken out and put back, tasksets brought |
+| replayed | samples that are trained more than once |
+| piped | tasks that go through a pipeline of one's own before any is drawn |
+| retrained | the recorded batches, trained again by another experiment |
+| explored | experiences of a run without a trainer, which another run trains on |
+| measured | evaluations, with the figures that they would have had |
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+
+import psycopg
+from pydantic import JsonValue
+
+from tests.chaos.arena import Arena
+from tests.chaos.checks import Findings, findings
+from tests.chaos.retrained import differences, retrain
+from tests.chaos.snapshot import Evaluation, Snapshot
+from tests.support.model_free.experiment import experiment_plan, final_weights
+from trinity.api.v1 import synchronizer_pb2 as pb
+from trinity.config.plan.parts import StoredRollouts
+from trinity.config.plan.stage_plan import ExperimentPlan
+
+NUM_STEPS = 8
+EXPLORED_STEPS = 4
+TAKEN = """
+    SELECT e.experience_id, e.state, count(i.experience_id) AS uses FROM experience e
+    LEFT JOIN batch_item i ON i.experience_id = e.experience_id AND i.experiment_id = %(taker)s
+    WHERE e.experiment_id = %(source)s AND e.state <> 'derived' GROUP BY 1, 2
+"""
+PIPELINE: JsonValue = {
+    "operators": [{"name": "tests.chaos.own_operators.every_other", "args": {"weigh": "weak"}}],
+    "priority_weights": {"odd": 1.0},
+}
+REPLAY: JsonValue = {
+    "enable": True,
+    "reuse_cooldown_time": 2,
+    "priority_fn": "decay_limit_randomization",
+    "priority_fn_args": {"decay": 0.5, "use_count_limit": 2},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """What came of an experiment."""
+
+    weights: str
+    found: Findings
+    num_repeated_steps: int = 0
+    """Steps that more than one life of a trainer trained."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Play:
+    """An experiment that is to be played; without `expected` it says what others shall end with."""
+
+    arena: Arena
+    name: str
+    expected: str = ""
+    end_seconds: float
+
+    async def one(
+        self,
+        *,
+        name: str = "",
+        expected: str = "",
+        visited: bool = False,
+        measured: bool = False,
+        buffer: Mapping[str, JsonValue] | None = None,
+        data_processor: Mapping[str, JsonValue] | None = None,
+    ) -> tuple[pb.Experiment, Played]:
+        """An experiment of one stage, with all checks."""
+        ended = await self.arena.run(
+            name or self.name,
+            num_steps=NUM_STEPS,
+            end_seconds=self.end_seconds,
+            visited=visited,
+            measured=measured,
+            buffer=buffer,
+            data_processor=data_processor,
+        )
+        weights = expected or self.expected or final_weights(ended)
+        snapshot = await asyncio.to_thread(self.arena.snapshot_when_up, ended, weights)
+        return ended, _played(snapshot)
+
+
+def _played(snapshot: Snapshot) -> Played:
+    reports = [one for one in snapshot.commits if one.what == "report"]
+    return Played(
+        weights=snapshot.weights,
+        found=findings(snapshot),
+        num_repeated_steps=len(reports) - len({one.number for one in reports}),
+    )
+
+
+async def _plain(play: Play) -> Played:
+    return (await play.one())[1]
+
+
+async def _visited(play: Play) -> Played:
+    return (await play.one(visited=True))[1]
+
+
+async def _replayed(play: Play) -> Played:
+    rows: JsonValue = {"experience_buffer": {"replay_buffer": REPLAY}}
+    return (await play.one(buffer={"train_batch_size": 12, "trainer_input": rows}))[1]
+
+
+async def _piped(play: Play) -> Played:
+    in_order: JsonValue = {"taskset": {"data_selector": {"selector_type": "sequential"}}}
+    ended = await play.one(
+        buffer={"explorer_input": in_order}, data_processor={"task_pipeline": PIPELINE}
+    )
+    return ended[1]
+
+
+async def _retrained(play: Play) -> Played:
+    """The source has the weights of any plain experiment; so must what is trained again."""
+    ended, source = await play.one(name=f"{play.name}-source", buffer={"keep_steps": None})
+    again = await retrain(
+        play.arena, ended, play.name, num_steps=NUM_STEPS, end_seconds=play.end_seconds
+    )
+    other = differences(play.arena, ended, again) if again.reason == "" else [again.reason]
+    if final_weights(again) != source.weights:
+        other.append("the weights are others than those of the source")
+    return Played(
+        weights=source.weights,
+        found={**source.found, **({"trained_again": other} if other else {})},
+        num_repeated_steps=source.num_repeated_steps,
+    )
+
+
+async def _explored(play: Play) -> Played:
+    source = _explore_plan(play)
+    looked = await play.arena.run_plan(source, end_seconds=play.end_seconds)
+    plan = _taking_plan(play, source, looked)
+    taker = await play.arena.run_plan(plan, end_seconds=play.end_seconds)
+    weights = final_weights(taker)
+    found = await asyncio.to_thread(_taken_wrongly, play.arena, looked, taker)
+    if play.expected and weights != play.expected:
+        found.append(f"it ended in the weights {weights[:12]} instead of {play.expected[:12]}")
+    return Played(weights=weights, found={"taken_once": found} if found else {})
+
+
+def _explore_plan(play: Play) -> ExperimentPlan:
+    name = f"{play.name}-source"
+    stage: JsonValue = {
+        "stage_name": "look",
+        "mode": "explore",
+        "algorithm": {"repeat_times": 2, "kl_loss_fn": "none"},
+    }
+    return experiment_plan(
+        play.arena.root / name, name=name, stages=[stage], buffer={"total_steps": EXPLORED_STEPS}
+    )
+
+
+def _taking_plan(play: Play, source: ExperimentPlan, looked: pb.Experiment) -> ExperimentPlan:
+    stage: JsonValue = {
+        "stage_name": "learn",
+        "mode": "train",
+        "algorithm": {"repeat_times": 2, "kl_loss_fn": "none"},
+    }
+    rows: JsonValue = {"experience_buffer": {"source_run": source.label}}
+    plan = experiment_plan(
+        play.arena.root / play.name,
+        name=play.name,
+        stages=[stage],
+        buffer={"total_steps": None, "trainer_input": rows},
+    )
+    stored = StoredRollouts(experiment_id=looked.id, stage="look", run=source.label)
+    [learn] = plan.stages
+    return plan.model_copy(
+        update={"stages": (learn.model_copy(update={"stored_rollouts": stored}),)}
+    )
+
+
+async def _measured(play: Play) -> Played:
+    """What it shall end with are its weights and, after a blank, its figures."""
+    weights, _, expected = play.expected.partition(" ")
+    ended, played = await play.one(expected=weights, measured=True)
+    figures = await asyncio.to_thread(_figures, play.arena, ended)
+    other = [f"its figures are {figures} instead of {expected}"] if expected != figures else []
+    found = {**played.found, **({"measured_the_same": other} if expected and other else {})}
+    return replace(played, weights=f"{played.weights} {figures}", found=found)
+
+
+def _figures(arena: Arena, ended: pb.Experiment) -> str:
+    """Rewards by version, to the last digit."""
+    evaluations = arena.snapshot_when_up(ended, "").evaluations
+    return ",".join(f"{one.version}:{one.reward!r}" for one in sorted(evaluations, key=_version_of))
+
+
+def _version_of(one: Evaluation) -> int:
+    return one.version
+
+
+def _taken_wrongly(arena: Arena, looked: pb.Experiment, taker: pb.Experiment) -> list[str]:
+    """Experiences that were not trained on once, or that their own run would not know again."""
+    ids = {"source": looked.id, "taker": taker.id}
+    with psycopg.connect(arena.secret("buffer-postgres-dsn")) as connection:
+        rows = connection.execute(TAKEN, ids).fetchall()
+    num_wanted = EXPLORED_STEPS * 4 * 2
+    found = [
+        f"{one[:8]} is {state} and in {uses} batches"
+        for one, state, uses in ((str(row[0]), row[1], row[2]) for row in rows)
+        if (state, uses) != ("ready", 1)
+    ]
+    reasons = [one.reason for one in (looked, taker) if one.reason]
+    lack = [f"{len(rows)} experiences instead of {num_wanted}"] if len(rows) != num_wanted else []
+    return [*reasons, *found, *lack]
+
+
+VARIETIES: Mapping[str, Callable[[Play], Awaitable[Played]]] = {
+    "visited": _visited,
+    "plain": _plain,
+    "replayed": _replayed,
+    "piped": _piped,
+    "retrained": _retrained,
+    "explored": _explored,
+    "measured": _measured,
+}
+SHORT = ("visited", "plain")
+"""Those of a campaign of a minute or two."""

@@ -1,0 +1,52 @@
+"""What the explorer would do without its protections."""
+
+import asyncio
+import secrets
+from typing import Any
+
+from tests.chaos.patching import Function
+from trinity.api.v1.experience_pb2 import RunResult
+from trinity.types import experience_id
+
+
+def send_twins(original: Function) -> Function:
+    """Send every result once more, as another attempt with other samples."""
+
+    def add(self: Any, message: RunResult) -> "asyncio.Future[Any]":
+        report: asyncio.Future[Any] = original(self, message)
+        original(self, _twin(message))
+        return report
+
+    return add
+
+
+def _twin(message: RunResult) -> RunResult:
+    twin = RunResult()
+    twin.CopyFrom(message)
+    twin.attempt += 1
+    for one in twin.experiences:
+        eid = one.eid
+        eid.attempt = twin.attempt
+        one.id = experience_id(twin.assignment_id, eid.run, eid.attempt, eid.step, eid.suffix or "")
+    return twin
+
+
+def load_unseen(_: Function) -> Function:
+    """Load weights without a look at their files."""
+
+    async def load(self: Any, weights: Any, transfers: Any = None) -> None:
+        del transfers
+        await self._engine.load_weights(weights.path)
+        self._content = weights.content
+
+    return load
+
+
+def take_any(_: Function) -> Function:
+    """Run with whatever weights are loaded."""
+    return lambda _self, loaded: loaded is not None
+
+
+def draw_anew(_: Function) -> Function:
+    """Draw a run's seeds from nowhere."""
+    return lambda _self, _call: secrets.randbits(63)

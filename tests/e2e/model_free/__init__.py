@@ -1,0 +1,1 @@
+"""Whole runs over the real services without a model."""

@@ -1,0 +1,72 @@
+"""Mode bench over real services: every checkpoint of a run is evaluated, and none of them twice."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import JsonValue
+
+from tests.support.model_free.experiment import experiment_plan
+from tests.support.model_free.stack import model_free_services
+from trinity.config.plan.stage_plan import ExperimentPlan
+from trinity.errors import UserError
+from trinity.launch.modes import BenchSource, bench_plan
+from trinity.launch.run import LocalRun
+from trinity.launch.stored_runs import StoredRun
+from trinity.progress.reporter import make_reporter
+from trinity.progress.summary import RunSummary
+
+pytestmark = pytest.mark.timeout(600)
+
+GRPO: JsonValue = {"algorithm_type": "grpo", "repeat_times": 2, "kl_loss_fn": "none"}
+
+
+def plan_of(root: Path, mode: str, *, only_newest: bool = False) -> ExperimentPlan:
+    """Checkpoints of steps 3, 6 and 8; a held-out taskset that the training does not look at."""
+    return experiment_plan(
+        root,
+        stages=[{"stage_name": "rft", "mode": mode, "algorithm": GRPO}],
+        buffer={
+            "explorer_input": {
+                "eval_tasksets": []
+                if mode == "both"
+                else [{"name": "held_out", "path": str(root / "run.jsonl")}]
+            }
+        },
+        explorer={"eval_on_startup": True, "bench_on_latest_checkpoint": only_newest},
+        monitor={"monitor_type": "none"},
+    )
+
+
+async def benched(root: Path, *, only_newest: bool = False) -> RunSummary:
+    """What `trinity run` does with `mode: bench`."""
+    source = plan_of(root, "bench", only_newest=only_newest)
+    made = bench_plan(source)
+    run = LocalRun(
+        plan=made,
+        reporter=make_reporter(made.label),
+        home=source.job_path,
+        complete=BenchSource(run=StoredRun(plan=source)).complete,
+        services=model_free_services(),
+    )
+    return await run.execute()
+
+
+def evaluated(summary: RunSummary) -> list[int]:
+    [stage] = summary.stages
+    assert all(done.num_failed == 0 for done in stage.evaluations)
+    return [done.version for done in stage.evaluations]
+
+
+async def test_all_checkpoints_are_evaluated_and_none_of_them_twice(tmp_path: Path) -> None:
+    trained = plan_of(tmp_path, "both")
+    with pytest.raises(UserError, match="holds no run whose checkpoints"):
+        bench_plan(plan_of(tmp_path, "bench"))
+    run = LocalRun(
+        plan=trained, reporter=make_reporter(trained.label), services=model_free_services()
+    )
+    await run.execute()
+    newest = await benched(tmp_path, only_newest=True)
+    assert evaluated(newest) == [8]
+    others = await benched(tmp_path)
+    assert sorted(evaluated(others)) == [0, 3, 6]
+    assert (await benched(tmp_path)).stages[0].steps == 0

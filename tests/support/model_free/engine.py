@@ -1,0 +1,112 @@
+"""An engine whose tokens are a hash of its weights, the prompt and the seed."""
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from services.explorer.engine.interface import EngineOptions
+from tests.support.model_free.model import TENSOR, as_digest, read_digest
+from trinity.errors import TransferFailed
+from trinity.runtime.threads import in_daemon_thread
+from trinity.types import FinishReason, JsonObject, SamplingParams
+from trinity.weights.offer import Receivers, ReceiverSlot
+from trinity.workflows.generation import Generation, GenerationDelta, OnDelta, Prompt, Scores
+from trinity.workflows.messages import Message
+
+RUN_SECONDS_VARIABLE = "TRINITY_TEST_RUN_SECONDS"
+"""How long a generation takes."""
+NUM_TOKENS = 4
+END_TOKEN = 0
+
+
+class HashEngine:
+    """An `Engine` without a model."""
+
+    def __init__(self, options: EngineOptions) -> None:
+        self._digest = read_digest(Path(options.model_path))
+        self._seconds = float(os.environ.get(RUN_SECONDS_VARIABLE, "0"))
+
+    async def generate(
+        self,
+        prompt_token_ids: list[int],
+        sampling: SamplingParams,
+        *,
+        min_tokens: int = 0,
+        on_delta: OnDelta | None = None,
+    ) -> Generation:
+        """Letters, and the end token."""
+        digest = self._digest
+        await asyncio.sleep(self._seconds)
+        assert digest == self._digest, "weights changed under a run"
+        seen = f"{digest.hex()}{prompt_token_ids}{sampling.seed}".encode()
+        letters = [97 + byte % 26 for byte in hashlib.sha256(seen).digest()[: NUM_TOKENS - 1]]
+        tokens = [*letters, END_TOKEN][: max(sampling.max_tokens, 1)]
+        reason = FinishReason.STOP if tokens[-1] == END_TOKEN else FinishReason.LENGTH
+        if on_delta is not None:
+            for token in tokens:
+                on_delta(GenerationDelta(token_ids=[token], logprobs=[-0.5]))
+        return Generation(token_ids=tokens, logprobs=[-0.5] * len(tokens), finish_reason=reason)
+
+    async def score(self, token_ids: list[int], *, num_likeliest: int = 0) -> Scores:
+        """Follows from the weights and the tokens before."""
+        seen = [f"{self._digest.hex()}{token_ids[:end]}" for end in range(1, len(token_ids))]
+        return Scores(logprobs=[-hashlib.sha256(one.encode()).digest()[0] / 64 for one in seen])
+
+    async def load_weights(self, directory: Path) -> None:
+        """Take the digest of published weights."""
+        self._digest = read_digest(directory)
+
+    @property
+    def receivers(self) -> Receivers:
+        """Weights are files here."""
+        return Receivers(count=1, have_gpu=False)
+
+    async def receive_weights(self, seat: ReceiverSlot) -> str:
+        """Take the digest that a trainer sends."""
+        digest, failure = await in_daemon_thread(lambda: _received(seat))
+        if not failure:
+            self._digest = digest
+        return failure
+
+    async def check(self) -> None:
+        """It never dies alone."""
+
+    async def close(self) -> None:
+        """Nothing to free."""
+
+
+def _received(seat: ReceiverSlot) -> tuple[bytes, str]:
+    from trinity.weights.receiving import WeightsReceiver
+
+    try:
+        arrival = WeightsReceiver(seat, index=0, device="cpu")
+    except TransferFailed as error:
+        return b"", str(error)
+    digest = as_digest(dict(arrival.tensors())[TENSOR].tolist())
+    return digest, arrival.finish()
+
+
+async def start_hash_engine(options: EngineOptions) -> HashEngine:
+    """A `StartEngine`."""
+    return HashEngine(options)
+
+
+class CharacterTokenizer:
+    """One token a character; `end_token_ids` as a model's tokenizer has them."""
+
+    template_sha256 = hashlib.sha256(b"template").digest()
+    end_token_ids = (END_TOKEN,)
+
+    def encode_chat(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> Prompt:
+        """Role and content of each message."""
+        return self.encode("".join(f"{m['role']}:{m['content']}\n" for m in messages))
+
+    def encode(self, text: str) -> Prompt:
+        """Its bytes."""
+        return Prompt(text=text, token_ids=list(text.encode()))
+
+    def decode(self, token_ids: list[int]) -> str:
+        """Text without the end token."""
+        return bytes(token for token in token_ids if token != END_TOKEN).decode()

@@ -1,0 +1,85 @@
+"""A learner whose weights are a hash of the weights before and of every row trained on.
+
+It takes the place of the trainer's learner in a rank's process: see `rank.py`.
+"""
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+
+from services.trainer.collectives import Ranks
+from services.trainer.types import RowStatistics, StepOutcome, TrainBatch, TrainRow
+from tests.support.model_free.model import TENSOR, as_array, as_digest, read_digest
+from trinity.config.plan.stage_plan import StagePlan
+from trinity.config.plan.start_checkpoint import StartCheckpoint
+
+STEP_SECONDS_VARIABLE = "TRINITY_TEST_STEP_SECONDS"
+"""How long a train step takes."""
+STATE_FILE = "state.json"
+
+
+class Learner:
+    """A digest that takes in batches."""
+
+    def __init__(
+        self,
+        *,
+        plan: StagePlan,
+        model_directory: Path,
+        ranks: Ranks,
+        critic_directory: Path | None = None,
+        former: StartCheckpoint | None = None,
+        on_micro_batch: Callable[[], None] = lambda: None,
+    ) -> None:
+        del plan, ranks, critic_directory, former
+        self._on_micro_batch = on_micro_batch
+        self._digest = read_digest(model_directory)
+        self._seconds = float(os.environ.get(STEP_SECONDS_VARIABLE, "0"))
+
+    def train_step(
+        self, batch: TrainBatch, learning_rate: float, critic_learning_rate: float = 0.0
+    ) -> StepOutcome:
+        """Take in the step's number, its rate and its rows, in their order."""
+        del critic_learning_rate
+        time.sleep(self._seconds)
+        digest = hashlib.sha256(self._digest)
+        digest.update(f"{batch.step} {learning_rate!r}".encode())
+        for row in batch.rows:
+            _take_in(digest.update, row)
+        self._digest = digest.digest()
+        self._on_micro_batch()
+        rows = {row.position: RowStatistics(mean_ratio=1.0, advantage=0.0) for row in batch.rows}
+        return StepOutcome(metrics={"actor/loss": 0.0, "actor/grad_norm": 1.0}, rows=rows)
+
+    def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """One tensor."""
+        yield TENSOR, torch.from_numpy(as_array(self._digest))
+
+    def adapter_base(self) -> bytes | None:
+        """There is no adapter."""
+        return None
+
+    def save(self, directory: Path, step: int) -> None:
+        """The digest and its step."""
+        state = {"step": step, "digest": list(self._digest)}
+        (directory / STATE_FILE).write_text(json.dumps(state))
+
+    def load(self, directory: Path) -> None:
+        """What `save` wrote."""
+        self._digest = as_digest(json.loads((directory / STATE_FILE).read_text())["digest"])
+
+
+def make_deterministic(num_threads: int) -> None:
+    """A hash is."""
+    torch.set_num_threads(num_threads)
+
+
+def _take_in(update: Callable[[bytes], None], row: TrainRow) -> None:
+    update(f"{row.position} {row.prompt_length} {row.weight!r}".encode())
+    for array in (row.tokens, row.mask, row.rollout_logprobs, row.advantages):
+        update(array.tobytes())

@@ -1,0 +1,80 @@
+"""A process's waits: how long they have gone on, and when others are told."""
+
+import asyncio
+
+import pytest
+
+from tests.unit.clock import Clock
+from trinity.runtime.presence import WaitRegistry
+
+
+@pytest.fixture
+def told() -> list[None]:
+    """One element each time that others are told."""
+    return []
+
+
+@pytest.fixture
+def waits(told: list[None], clock: Clock) -> WaitRegistry:  # noqa: ARG001 time stands still
+    return WaitRegistry(owner="explorer", on_change=lambda: told.append(None))
+
+
+def test_a_named_wait_keeps_its_beginning_whatever_its_reason(
+    waits: WaitRegistry, clock: Clock
+) -> None:
+    waits.set("lease", waits_for="buffer", reason="refused")
+    clock.now += 30
+    waits.set("lease", waits_for="buffer", reason="no route", deadline_seconds=100)
+    (shown,) = waits.to_proto()
+    assert (shown.owner, shown.waits_for, shown.reason) == ("explorer", "buffer", "no route")
+    assert (shown.waited_seconds, shown.deadline_seconds) == (30, 70)
+
+
+def test_a_cleared_name_begins_anew(waits: WaitRegistry, clock: Clock) -> None:
+    waits.set("lease", waits_for="buffer", reason="refused")
+    waits.clear("lease")
+    assert waits.to_proto() == []
+    clock.now += 30
+    waits.set("lease", waits_for="buffer", reason="refused")
+    assert waits.to_proto()[0].waited_seconds == 0
+
+
+def test_the_longest_wait_is_shown_first(waits: WaitRegistry, clock: Clock) -> None:
+    waits.set("weights", waits_for="trainer", reason="version 3")
+    clock.now += 1
+    waits.begin(for_="buffer", reason="commits")
+    clock.now += 1
+    waits.set("weights", waits_for="trainer", reason="version 3, again")
+    assert [wait.waits_for for wait in waits.to_proto()] == ["trainer", "buffer"]
+
+
+def test_others_are_told_of_changes_alone(waits: WaitRegistry, told: list[None]) -> None:
+    for _ in range(3):
+        waits.set("lease", waits_for="buffer", reason="refused")
+    assert len(told) == 1
+    for _ in range(3):
+        waits.clear("lease")
+    assert len(told) == 2
+
+
+def test_a_wait_that_is_noticed_late_is_as_old_as_it_is_said_to_be(
+    waits: WaitRegistry, clock: Clock
+) -> None:
+    waits.set("run", waits_for="workflow", reason="run 0", deadline_seconds=60, waited_seconds=5)
+    clock.now += 1
+    waits.set("run", waits_for="workflow", reason="run 0", deadline_seconds=60, waited_seconds=5)
+    (shown,) = waits.to_proto()
+    assert (shown.waited_seconds, shown.deadline_seconds) == (6, 54)
+
+
+async def test_only_what_takes_longer_is_shown_and_then_from_its_beginning() -> None:
+    told = asyncio.Event()
+    waits = WaitRegistry(owner="explorer", on_change=told.set)
+    with waits.if_longer(60.0, for_="buffer", reason="to lease work"):
+        await asyncio.sleep(0)
+    assert not told.is_set()
+    with waits.if_longer(0.02, for_="buffer", reason="to lease work", deadline_seconds=9):
+        await told.wait()
+        (shown,) = waits.to_proto()
+        assert 0.02 <= shown.waited_seconds < 9 and shown.deadline_seconds > 0
+    assert waits.to_proto() == []
