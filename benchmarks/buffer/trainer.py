@@ -26,7 +26,7 @@ class Trainer:
 
     def __init__(self, address: str) -> None:
         self._channel = open_sync_channel(address)
-        self._reader = RowReader(formatter=None, among_rollouts=False)
+        self._reader = RowReader(formatter=None, mixed_with_rollouts=False)
         self._incarnation = 0
 
     def open(self, key: dict[str, str], plan_json: str) -> None:
@@ -34,7 +34,7 @@ class Trainer:
         waits = WaitRegistry(owner="benchmark", on_change=lambda: None)
         patience = RpcRetry(peer="buffer", seconds=60.0, stop=threading.Event(), waits=waits)
         self._buffer = TrainerBufferClient(
-            channel=self._channel, key=StageKey(**key), patience=patience
+            channel=self._channel, key=StageKey(**key), retry=patience
         )
         self._buffer.open_stage(plan_json, seed=7)
         begun = self._buffer.begin_incarnation(str(uuid.uuid4()))

@@ -1,6 +1,4 @@
-"""Entry point of the trainer service, `python -m services.trainer`. Torch runs in its ranks, not
-here.
-"""
+"""Entry point of the trainer service, `python -m services.trainer`; only its ranks run torch."""
 
 import asyncio
 import sys
@@ -38,23 +36,30 @@ async def run_trainer(settings: TrainerSettings, stop: asyncio.Event) -> None:
     ):
         state.address = server.address
         stub = SynchronizerServiceStub(channel)
-        board = StageWatcher(stub, settings.tenant)
-        beats = Heartbeats(stub, member_id=state.trainer_id, role="trainer", address=state.address)
-        state.heartbeats = await stack.enter_async_context(beats)
-        needs = TrainerReadiness(beats.waits)
+        watcher = StageWatcher(stub, settings.tenant)
+        heartbeats = Heartbeats(
+            stub, member_id=state.trainer_id, role="trainer", address=state.address
+        )
+        state.heartbeats = await stack.enter_async_context(heartbeats)
+        readiness = TrainerReadiness(heartbeats.waits)
         background = [
-            tasks.create_task(board.follow()),
-            tasks.create_task(needs.follow_board(board)),
-            tasks.create_task(needs.follow_buffer(buffer_channel)),
-            tasks.create_task(needs.keep(server.health)),
+            tasks.create_task(watcher.follow()),
+            tasks.create_task(readiness.track_synchronizer(watcher)),
+            tasks.create_task(readiness.track_buffer(buffer_channel)),
+            tasks.create_task(readiness.report_to_health(server.health)),
         ]
-        keeper = GangManager(
+        gang_manager = GangManager(
             start=_starter(settings), state=state, stop_seconds=settings.stop_seconds
         )
         supervisor = TrainingSupervisor(
-            settings=settings, board=board, state=state, keeper=keeper, needs=needs, stop=stop
+            settings=settings,
+            watcher=watcher,
+            state=state,
+            gang_manager=gang_manager,
+            readiness=readiness,
+            stop=stop,
         )
-        await supervisor.run()
+        await supervisor.supervise()
         for task in background:
             task.cancel()
 

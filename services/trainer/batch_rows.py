@@ -34,12 +34,12 @@ class RowFormatter(Protocol):
 class RowReader:
     """Reads the rows of a stage's batches.
 
-    rows = RowReader(formatter=formatter, among_rollouts=False).read(messages)
+    rows = RowReader(formatter=formatter, mixed_with_rollouts=False).read(messages)
     """
 
     formatter: RowFormatter | None
     """Formats training data; None where there is none."""
-    among_rollouts: bool
+    mixed_with_rollouts: bool
     """True if training data is mixed with rollouts."""
 
     def read(self, messages: Iterable[buffer_pb2.BatchRow]) -> list[TrainRow]:
@@ -61,7 +61,7 @@ class RowReader:
             position=message.position,
             weight=message.weight,
         )
-        return [replace(row, is_expert=self.among_rollouts) for row in rows]
+        return [replace(row, is_expert=self.mixed_with_rollouts) for row in rows]
 
 
 def _from_experience(message: buffer_pb2.BatchRow) -> TrainRow:

@@ -1,4 +1,4 @@
-"""A rank's client of the buffer; each call is retried while the buffer restarts."""
+"""A rank's clients of the buffer and the synchronizer; calls are retried while a peer is away."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ class BatchResult:
     batch: TrainBatch | None
     state: NoBatchReason | None = None
     reason: str = ""
-    num_there: int = 0
+    num_available: int = 0
     """Rollouts already available for the batch that is waited for."""
     num_wanted: int = 0
     """Rollouts that the batch needs; 0 where that is not known."""
@@ -61,15 +61,15 @@ NO_BATCH_REASONS = {
 class TrainerBufferClient:
     """Calls the buffer for one stage."""
 
-    def __init__(self, *, channel: grpc.Channel, key: StageKey, patience: RpcRetry) -> None:
+    def __init__(self, *, channel: grpc.Channel, key: StageKey, retry: RpcRetry) -> None:
         self._stub = buffer_pb2_grpc.BufferServiceStub(channel)
         self._key = stage_key_to_proto(key)
-        self._patience = patience
+        self._retry = retry
 
     def open_stage(self, plan_json: str, seed: int) -> int | None:
         """Returns the train steps that plan and data allow, once known; None when unbounded."""
         request = buffer_pb2.OpenStageRequest(key=self._key, plan_json=plan_json, seed=seed)
-        answer = self._patience.call_until(
+        answer = self._retry.call_until_ready(
             lambda: self._stub.OpenStage(request, timeout=TRANSFER_SECONDS), _not_open_reason
         )
         return answer.total_train_steps or None
@@ -77,7 +77,7 @@ class TrainerBufferClient:
     def begin_incarnation(self, trainer_id: str) -> buffer_pb2.BeginIncarnationResponse:
         """Begins a new life; returns the raw message, which the first rank sends to the others."""
         request = buffer_pb2.BeginIncarnationRequest(key=self._key, trainer_id=trainer_id)
-        answer: buffer_pb2.BeginIncarnationResponse = self._patience.call(
+        answer: buffer_pb2.BeginIncarnationResponse = self._retry.call(
             lambda: self._stub.BeginIncarnation(request, timeout=CALL_SECONDS)
         )
         return answer
@@ -96,13 +96,13 @@ class TrainerBufferClient:
             step=step,
             wait_seconds=min(wait_seconds, POLL_SECONDS),
         )
-        head, rows = self._patience.call(lambda: self._receive(request, reader))
+        head, rows = self._retry.call(lambda: self._receive(request, reader))
         if head.state in NO_BATCH_REASONS:
             return BatchResult(
                 None,
                 NO_BATCH_REASONS[head.state],
                 head.reason,
-                num_there=head.num_rows,
+                num_available=head.num_rows,
                 num_wanted=head.num_wanted,
             )
         batch = TrainBatch(
@@ -137,9 +137,7 @@ class TrainerBufferClient:
             weights_sha256=weights.weights_sha256,
         )
         request = buffer_pb2.RecordVersionRequest(key=self._key, version=version)
-        answer = self._patience.call(
-            lambda: self._stub.RecordVersion(request, timeout=CALL_SECONDS)
-        )
+        answer = self._retry.call(lambda: self._stub.RecordVersion(request, timeout=CALL_SECONDS))
         return set(answer.pinned_versions)
 
     def report_step(self, step: int, incarnation: int, outcome: "StepOutcome") -> set[int]:
@@ -153,7 +151,7 @@ class TrainerBufferClient:
         request = buffer_pb2.ReportStepRequest(
             key=self._key, incarnation=incarnation, step=step, metrics=outcome.metrics, rows=rows
         )
-        answer = self._patience.call(lambda: self._stub.ReportStep(request, timeout=CALL_SECONDS))
+        answer = self._retry.call(lambda: self._stub.ReportStep(request, timeout=CALL_SECONDS))
         return set(answer.pinned_versions)
 
     def commit_checkpoint(self, checkpoint: WrittenCheckpoint) -> Iterable[Path]:
@@ -165,7 +163,7 @@ class TrainerBufferClient:
             manifest_sha256=checkpoint.manifest_sha256,
         )
         request = buffer_pb2.CommitCheckpointRequest(key=self._key, checkpoint=message)
-        answer = self._patience.call(
+        answer = self._retry.call(
             lambda: self._stub.CommitCheckpoint(request, timeout=CALL_SECONDS)
         )
         return [Path(removable.path) for removable in answer.removable]
@@ -175,7 +173,7 @@ class TrainerBufferClient:
         request = buffer_pb2.FinishTrainingRequest(
             key=self._key, incarnation=incarnation, step=step
         )
-        self._patience.call(lambda: self._stub.FinishTraining(request, timeout=CALL_SECONDS))
+        self._retry.call(lambda: self._stub.FinishTraining(request, timeout=CALL_SECONDS))
 
 
 def _not_open_reason(answer: buffer_pb2.OpenStageResponse) -> str | None:
@@ -187,15 +185,15 @@ def _not_open_reason(answer: buffer_pb2.OpenStageResponse) -> str | None:
 class TrainerSynchronizerClient:
     """Calls the synchronizer for one stage."""
 
-    def __init__(self, *, channel: grpc.Channel, key: StageKey, patience: RpcRetry) -> None:
+    def __init__(self, *, channel: grpc.Channel, key: StageKey, retry: RpcRetry) -> None:
         self._stub = synchronizer_pb2_grpc.SynchronizerServiceStub(channel)
         self._key = key
-        self._patience = patience
+        self._retry = retry
 
     def versions(self) -> list[WeightsOnDisk]:
         """Returns the versions of the stage that can be loaded, as announced so far."""
         request = synchronizer_pb2.WatchExperimentRequest(experiment_id=self._key.experiment_id)
-        answer = self._patience.call(lambda: self._first_answer(request))
+        answer = self._retry.call(lambda: self._first_answer(request))
         return [_from_proto(v) for v in answer.versions if v.stage == self._key.stage]
 
     def _first_answer(
@@ -213,9 +211,7 @@ class TrainerSynchronizerClient:
         request = synchronizer_pb2.PublishVersionRequest(
             experiment_id=self._key.experiment_id, version=self._to_proto(weights)
         )
-        answer = self._patience.call(
-            lambda: self._stub.PublishVersion(request, timeout=CALL_SECONDS)
-        )
+        answer = self._retry.call(lambda: self._stub.PublishVersion(request, timeout=CALL_SECONDS))
         return set(answer.pinned_versions)
 
     def retire(self, weights: Iterable[WeightsOnDisk]) -> None:
@@ -224,9 +220,9 @@ class TrainerSynchronizerClient:
             experiment_id=self._key.experiment_id,
             versions=[self._to_proto(gone) for gone in weights],
         )
-        self._patience.call(lambda: self._stub.RetireVersions(request, timeout=CALL_SECONDS))
+        self._retry.call(lambda: self._stub.RetireVersions(request, timeout=CALL_SECONDS))
 
-    def finish(self, final: WeightsOnDisk) -> None:
+    def finish_role(self, final: WeightsOnDisk) -> None:
         """Reports that the trainer's part of the stage is done."""
         request = synchronizer_pb2.FinishRoleRequest(
             experiment_id=self._key.experiment_id,
@@ -234,7 +230,7 @@ class TrainerSynchronizerClient:
             role=synchronizer_pb2.ROLE_TRAINER,
             final_version=self._to_proto(final),
         )
-        self._patience.call(lambda: self._stub.FinishRole(request, timeout=CALL_SECONDS))
+        self._retry.call(lambda: self._stub.FinishRole(request, timeout=CALL_SECONDS))
 
     def _to_proto(self, weights: WeightsOnDisk) -> synchronizer_pb2.Version:
         return synchronizer_pb2.Version(

@@ -4,6 +4,13 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+EVENTS_VARIABLE = "TRINITY_RANK_EVENTS_FD"
+"""Descriptor number of the inherited pipe that takes a rank's events."""
+LISTENER_VARIABLE = "TRINITY_RANK_STORE_FD"
+"""Descriptor number of the inherited socket on which the first rank serves the store."""
+LOG_LEVEL_VARIABLE = "TRINITY_RANK_LOG_LEVEL"
+LOG_FORMAT_VARIABLE = "TRINITY_RANK_LOG_FORMAT"
+
 
 class _Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
@@ -102,13 +109,6 @@ Event = Annotated[
 
 ORDERS: TypeAdapter[Order] = TypeAdapter(Order)
 EVENTS: TypeAdapter[Event] = TypeAdapter(Event)
-
-EVENTS_VARIABLE = "TRINITY_RANK_EVENTS_FD"
-"""Descriptor number of the inherited pipe that takes a rank's events."""
-LISTENER_VARIABLE = "TRINITY_RANK_STORE_FD"
-"""Descriptor number of the inherited socket on which the first rank serves the store."""
-LOG_LEVEL_VARIABLE = "TRINITY_RANK_LOG_LEVEL"
-LOG_FORMAT_VARIABLE = "TRINITY_RANK_LOG_FORMAT"
 
 
 def encode(message: _Message) -> bytes:

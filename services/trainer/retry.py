@@ -1,4 +1,4 @@
-"""A rank's waits, reported to its service, which shows them in its status."""
+"""Retries calls to a peer that is away or not ready, and reports the waits to the service."""
 
 import logging
 import threading
@@ -13,6 +13,12 @@ from trinity.errors import RunFailed, Superseded, Unavailable
 from trinity.rpc.errors import error_of
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+FIRST_PAUSE_SECONDS = 0.2
+LONGEST_PAUSE_SECONDS = 0.5
+"""Kept short: a peer that was killed is back within seconds, and a retry costs it nothing."""
+ASK_AGAIN_SECONDS = 1.0
 
 
 class WaitReporter(Protocol):
@@ -52,14 +58,6 @@ class RankWaitReporter:
             self._send(RankWaiting(name=name))
 
 
-T = TypeVar("T")
-
-FIRST_PAUSE_SECONDS = 0.2
-LONGEST_PAUSE_SECONDS = 0.5
-"""Kept short: a peer that was killed is back within seconds, and a retry costs it nothing."""
-ASK_AGAIN_SECONDS = 1.0
-
-
 class StopRequested(Exception):
     """The service asked this rank to stop while it waited."""
 
@@ -93,7 +91,7 @@ class RpcRetry:
                 try:
                     return attempt()
                 except grpc.RpcError as error:
-                    reason = self._why_again(error, deadline)
+                    reason = self._retry_reason(error, deadline)
                 if reason != logged:
                     logger.warning("call failed, retrying", extra={"reason": reason})
                     logged = reason
@@ -102,8 +100,10 @@ class RpcRetry:
         finally:
             self._waits.clear(name)
 
-    def call_until(self, attempt: Callable[[], T], not_yet: Callable[[T], str | None]) -> T:
-        """Returns the first answer for which `not_yet` gives no reason to ask again.
+    def call_until_ready(
+        self, attempt: Callable[[], T], not_ready_reason: Callable[[T], str | None]
+    ) -> T:
+        """Returns the first answer for which `not_ready_reason` gives no reason to ask again.
 
         Raises: as `call`; also RunFailed when the peer is not ready in time.
         """
@@ -112,7 +112,7 @@ class RpcRetry:
         try:
             while True:
                 answer = self.call(attempt)
-                reason = not_yet(answer)
+                reason = not_ready_reason(answer)
                 if reason is None:
                     return answer
                 left = deadline - time.monotonic()
@@ -134,7 +134,7 @@ class RpcRetry:
         if self._stop.wait(max(seconds, 0.0)):
             raise StopRequested
 
-    def _why_again(self, error: grpc.RpcError, deadline: float) -> str:
+    def _retry_reason(self, error: grpc.RpcError, deadline: float) -> str:
         if self._stop.is_set():
             raise StopRequested from error
         meaning = error_of(error)

@@ -144,7 +144,7 @@ ALL = (
     _explorer("role-finished", f"{EXPERIMENT}._report_finished"),
     # The trainer: the order of a step, of weights, of a checkpoint, of the end.
     _rank("incarnation-begun", "rank.stage:begin_incarnation"),
-    _rank("batch-received", "data.batches:BatchSource.get", counts=_has_batch),
+    _rank("batch-received", "data.batches:BatchSource.next_batch", counts=_has_batch),
     _rank("step-trained", "rank.loop:TrainingLoop._report", when="before"),
     _rank("step-reported", "rank.loop:TrainingLoop._report"),
     _rank("weights-unsealed", "checkpoints.weights:seal", when="before"),
@@ -155,14 +155,14 @@ ALL = (
     Point(
         process="rank",
         moment="transfer-begun",
-        target="trinity.weights.sending:packed",
+        target="trinity.weights.sending:pack",
         when="before",
         in_campaign=False,
     ),
     Point(
         process="rank",
         moment="transfer-ended",
-        target="trinity.weights.sending:WeightsOffer._send",
+        target="trinity.weights.sending:WeightsSender._send",
         in_campaign=False,
     ),
     _explorer(
@@ -174,7 +174,7 @@ ALL = (
     _rank("checkpoint-written", "checkpoints.checkpoints:CheckpointStore.write"),
     _rank("checkpoint-committed", "clients:TrainerBufferClient.commit_checkpoint"),
     _rank("training-finished", "clients:TrainerBufferClient.finish_training"),
-    _rank("role-finished", "clients:TrainerSynchronizerClient.finish"),
+    _rank("role-finished", "clients:TrainerSynchronizerClient.finish_role"),
     # The synchronizer: committed, not yet answered.
     _synchronizer("experiment-created", "operations:Operations.create"),
     _synchronizer("version-inserted", "store.versions:publish"),

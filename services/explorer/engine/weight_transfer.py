@@ -13,7 +13,7 @@ from trinity.runtime.presence import WaitRegistry
 from trinity.runtime.threads import in_daemon_thread
 from trinity.telemetry.metrics import TRANSFERS
 from trinity.weights import manifest
-from trinity.weights.offer import Limits, Offer, Seat
+from trinity.weights.offer import OfferAddress, ReceiverSlot, TransferTimeouts
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ FILE_FALLBACK = "files"
 class WeightReceiver(Protocol):
     """Receives weights from a trainer's memory."""
 
-    async def receive_offered(self, weights: WeightsVersion, offer: Offer) -> bool:
+    async def receive_offered(self, weights: WeightsVersion, offer: OfferAddress) -> bool:
         """Returns true if the engine now has exactly these weights, false if it needs files."""
         ...
 
@@ -112,18 +112,19 @@ class WeightLoader:
 class EngineWeightReceiver:
     """Receives offered weights within limits; a failure's reason shows until files are loaded.
 
-    receiver = EngineWeightReceiver(engine=engine, waits=waits, limits=Limits.within(3600))
+    limits = TransferTimeouts.within(3600)
+    receiver = EngineWeightReceiver(engine=engine, waits=waits, limits=limits)
     if not await receiver.receive_offered(weights, weights.offer):
         ...  # load the files
     receiver.clear_wait()
     """
 
-    def __init__(self, *, engine: Engine, waits: WaitRegistry, limits: Limits) -> None:
+    def __init__(self, *, engine: Engine, waits: WaitRegistry, limits: TransferTimeouts) -> None:
         self._engine = engine
         self._waits = waits
         self._limits = limits
 
-    async def receive_offered(self, weights: WeightsVersion, offer: Offer) -> bool:
+    async def receive_offered(self, weights: WeightsVersion, offer: OfferAddress) -> bool:
         """Returns true if the engine now has exactly these weights, false if it needs files."""
         about = {"version": weights.id.version, "incarnation": weights.id.incarnation}
         begun = time.perf_counter()
@@ -151,7 +152,7 @@ class EngineWeightReceiver:
         """Clears the wait once the weights are loaded, one way or the other."""
         self._waits.clear(FILE_FALLBACK)
 
-    async def _try_receive(self, weights: WeightsVersion, offer: Offer) -> str:
+    async def _try_receive(self, weights: WeightsVersion, offer: OfferAddress) -> str:
         version = weights.id.version
         limits = self._limits
         waits = self._waits.if_longer(
@@ -167,10 +168,10 @@ class EngineWeightReceiver:
         except TransferFailed as error:
             return str(error)
 
-    def _request_seat(self, weights: WeightsVersion, offer: Offer) -> Seat:
-        from trinity.weights.rendezvous import ask  # imports torch, in this thread
+    def _request_seat(self, weights: WeightsVersion, offer: OfferAddress) -> ReceiverSlot:
+        from trinity.weights.rendezvous import request_transfer  # imports torch, in this thread
 
-        return ask(
+        return request_transfer(
             offer,
             self._engine.receivers,
             limits=self._limits,

@@ -1,4 +1,4 @@
-"""The choice of the layers of a model that get an adapter, and its checks."""
+"""verl's engines for padded rows, and the check of the layers that get an adapter."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -19,74 +19,6 @@ from trinity.config.schema.model import ALL_LINEAR, Names
 from trinity.errors import UserError
 
 KEY = "model.lora_configs"
-
-
-def check_layers(model: PreTrainedModel, targets: Names, excluded: Names) -> None:
-    """Checks that every given name matches a layer that can be adapted.
-
-    Raises: UserError naming those that do not, and the layers that exist.
-    """
-    layers = dict(model.named_modules())
-    linear = {name for name, layer in layers.items() if isinstance(layer, nn.Linear)}
-    for key, wanted in (("target_modules", targets), ("exclude_modules", excluded)):
-        _check_names(key, wanted, layers, linear)
-    if targets == ALL_LINEAR:
-        return
-    chosen = sorted(adapted(layers, targets) - adapted(layers, excluded))
-    if not chosen:
-        raise UserError(
-            f"`{KEY}`: `exclude_modules` leaves nothing of `target_modules` to adapt: exclude less"
-        )
-    _check_kinds(model, chosen, linear)
-
-
-def adapted(layers: Iterable[str], wanted: Names) -> set[str]:
-    """Matches names as peft does: a string is a regex for whole names, a list has suffixes."""
-    if isinstance(wanted, str):
-        return {name for name in layers if re.fullmatch(wanted, name)}
-    return {
-        name for name in layers if any(name == end or name.endswith(f".{end}") for end in wanted)
-    }
-
-
-def _check_names(key: str, wanted: Names, layers: Iterable[str], linear: set[str]) -> None:
-    parts = [wanted] if isinstance(wanted, str) else [(name,) for name in wanted]
-    unmatched = [
-        str(part if isinstance(part, str) else part[0])
-        for part in parts
-        if part != ALL_LINEAR and not adapted(layers, part)
-    ]
-    if unmatched:
-        raise UserError(
-            f"`{KEY}`: no layer of the model is called {_listed(unmatched)}, as `{key}` has it: "
-            f"its linear layers are {_listed(_short(linear))}"
-        )
-
-
-def _check_kinds(model: PreTrainedModel, chosen: Sequence[str], linear: set[str]) -> None:
-    others = [name for name in chosen if name not in linear]
-    if others:
-        raise UserError(
-            f"`{KEY}`: `target_modules` has {_listed(_short(others))}, which "
-            f"{'is' if len(_short(others)) == 1 else 'are'} not linear: adapters go on "
-            f"{_listed(_short(linear))}"
-        )
-    head = model.get_output_embeddings()
-    tied = [name for name in chosen if model.get_submodule(name) is head]
-    if tied and model.config.get_text_config().tie_word_embeddings:
-        raise UserError(
-            f"`{KEY}`: `target_modules` has {_listed(_short(tied))}, whose weights are the input "
-            "embeddings' as well: leave it out"
-        )
-
-
-def _short(names: Iterable[str]) -> list[str]:
-    """Returns the last part of each name, without duplicates."""
-    return sorted({name.rpartition(".")[2] for name in names})
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
 
 
 class PaddedEngine(FSDPEngineWithLMHead):  # type: ignore[misc]  # verl carries no types
@@ -204,14 +136,14 @@ def _distribution_outputs(
 
     The entropy discriminator is the policy's mean of S = p (H + log p).
     """
-    figures = {}
+    outputs = {}
     with torch.no_grad():
         if _is_set(micro_batch, "calculate_sum_pi_squared"):
-            figures["sum_pi_squared"] = (2 * all_NCV).exp().sum(-1)
+            outputs["sum_pi_squared"] = (2 * all_NCV).exp().sum(-1)
         if _is_set(micro_batch, "calculate_discriminator"):
             surprise_NCV = entropy_NC[..., None] + all_NCV
-            figures["discriminator"] = ((2 * all_NCV).exp() * surprise_NCV).sum(-1)
-    return figures
+            outputs["discriminator"] = ((2 * all_NCV).exp() * surprise_NCV).sum(-1)
+    return outputs
 
 
 def _as_names(names: str | list[str] | None) -> Names:
@@ -220,3 +152,71 @@ def _as_names(names: str | list[str] | None) -> Names:
 
 def _is_set(micro_batch: TensorDict, name: str) -> bool:
     return bool(tensordict_utils.get_non_tensor_data(micro_batch, name, default=False))
+
+
+def check_layers(model: PreTrainedModel, targets: Names, excluded: Names) -> None:
+    """Checks that every given name matches a layer that can be adapted.
+
+    Raises: UserError naming those that do not, and the layers that exist.
+    """
+    layers = dict(model.named_modules())
+    linear = {name for name, layer in layers.items() if isinstance(layer, nn.Linear)}
+    for key, wanted in (("target_modules", targets), ("exclude_modules", excluded)):
+        _check_names(key, wanted, layers, linear)
+    if targets == ALL_LINEAR:
+        return
+    chosen = sorted(adapted(layers, targets) - adapted(layers, excluded))
+    if not chosen:
+        raise UserError(
+            f"`{KEY}`: `exclude_modules` leaves nothing of `target_modules` to adapt: exclude less"
+        )
+    _check_kinds(model, chosen, linear)
+
+
+def adapted(layers: Iterable[str], wanted: Names) -> set[str]:
+    """Matches names as peft does: a string is a regex for whole names, a list has suffixes."""
+    if isinstance(wanted, str):
+        return {name for name in layers if re.fullmatch(wanted, name)}
+    return {
+        name for name in layers if any(name == end or name.endswith(f".{end}") for end in wanted)
+    }
+
+
+def _check_names(key: str, wanted: Names, layers: Iterable[str], linear: set[str]) -> None:
+    parts = [wanted] if isinstance(wanted, str) else [(name,) for name in wanted]
+    unmatched = [
+        str(part if isinstance(part, str) else part[0])
+        for part in parts
+        if part != ALL_LINEAR and not adapted(layers, part)
+    ]
+    if unmatched:
+        raise UserError(
+            f"`{KEY}`: no layer of the model is called {_listed(unmatched)}, as `{key}` has it: "
+            f"its linear layers are {_listed(_short(linear))}"
+        )
+
+
+def _check_kinds(model: PreTrainedModel, chosen: Sequence[str], linear: set[str]) -> None:
+    others = [name for name in chosen if name not in linear]
+    if others:
+        raise UserError(
+            f"`{KEY}`: `target_modules` has {_listed(_short(others))}, which "
+            f"{'is' if len(_short(others)) == 1 else 'are'} not linear: adapters go on "
+            f"{_listed(_short(linear))}"
+        )
+    head = model.get_output_embeddings()
+    tied = [name for name in chosen if model.get_submodule(name) is head]
+    if tied and model.config.get_text_config().tie_word_embeddings:
+        raise UserError(
+            f"`{KEY}`: `target_modules` has {_listed(_short(tied))}, whose weights are the input "
+            "embeddings' as well: leave it out"
+        )
+
+
+def _short(names: Iterable[str]) -> list[str]:
+    """Returns the last part of each name, without duplicates."""
+    return sorted({name.rpartition(".")[2] for name in names})
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)

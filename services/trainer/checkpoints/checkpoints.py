@@ -1,4 +1,4 @@
-"""A hash of what an adapter was trained on, kept in each checkpoint beside the adapter.
+"""The checkpoints of a stage; those of an adapter hold a hash of the base it was trained on.
 
 Hashing the merged weights would not do: another processor may round their product differently.
 """
@@ -18,32 +18,11 @@ from trinity.weights.tensors import WeightsDigest
 FILE_NAME = "adapter_base.sha256"
 
 
-def base_hash(parts: NamedTensors) -> bytes:
-    """Returns the SHA-256 over the parts, ordered by name; holds one part in memory at a time."""
-    digests: dict[str, bytes] = {}
-    for name, tensor in parts:
-        digest = WeightsDigest()
-        digest.add(name, tensor)
-        digests[name] = digest.digest()
-    return hashlib.sha256(b"".join(digests[name] for name in sorted(digests))).digest()
-
-
-def write_base_hash(checkpoint: Path, digest: bytes) -> None:
-    """Writes the hash into a checkpoint; called before the checkpoint is sealed."""
-    (checkpoint / FILE_NAME).write_text(digest.hex())
-
-
-def read_base_hash(checkpoint: Path) -> bytes | None:
-    """Reads the hash; None in checkpoints older than this record."""
-    file = checkpoint / FILE_NAME
-    return bytes.fromhex(file.read_text()) if file.exists() else None
-
-
 class CheckpointStore:
     """The checkpoints of one stage.
 
-    A kill at any moment leaves either a complete directory under its final name or one that `clean`
-    removes.
+    A kill at any moment leaves either a complete directory under its final name or one that
+    `remove_uncommitted` removes.
     """
 
     def __init__(self, *, root: Path, stage: str, ranks: Ranks) -> None:
@@ -51,7 +30,7 @@ class CheckpointStore:
         self._stage = stage
         self._ranks = ranks
 
-    def clean(self, committed: Iterable[Path], incarnation: int) -> None:
+    def remove_uncommitted(self, committed: Iterable[Path], incarnation: int) -> None:
         """Removes what earlier incarnations wrote and never committed; called by the first rank."""
         kept = {path.name for path in committed}
         remove_leftovers(self._root, kept=kept, incarnation=incarnation)
@@ -79,7 +58,7 @@ class CheckpointStore:
             step=step, incarnation=incarnation, path=final, manifest_sha256=manifest
         )
 
-    def check_base(self, learner: StageLearner, checkpoint: Path) -> None:
+    def check_adapter_base(self, learner: StageLearner, checkpoint: Path) -> None:
         """Checks that a checkpoint's adapter, just loaded, has the base it was trained on.
 
         Where the recorded hash is missing or differs, the merged weights decide, bit for bit.
@@ -87,7 +66,7 @@ class CheckpointStore:
         Raises: UserError where the base model, or the adapter's scale, is another one. Collective.
         """
         is_same = read_base_hash(checkpoint) == learner.adapter_base()
-        if self._ranks.from_first([is_same]) == [1]:
+        if self._ranks.broadcast_ints([is_same]) == [1]:
             return
         written = Manifest.model_validate_json((checkpoint / MANIFEST_NAME).read_bytes())
         if self._hash_of(learner).hex() != written.weights_sha256:
@@ -97,7 +76,7 @@ class CheckpointStore:
                 "`trainer.resume_from_path` as they were then"
             )
 
-    def remove(self, paths: Iterable[Path]) -> None:
+    def delete_checkpoints(self, paths: Iterable[Path]) -> None:
         """Deletes checkpoints that are no longer needed."""
         for path in paths:
             if path.parent == self._root:
@@ -117,3 +96,24 @@ class CheckpointStore:
             weights_sha256=digest.hex(),
             num_ranks=self._ranks.num_ranks,
         )
+
+
+def base_hash(parts: NamedTensors) -> bytes:
+    """Returns the SHA-256 over the parts, ordered by name; holds one part in memory at a time."""
+    digests: dict[str, bytes] = {}
+    for name, tensor in parts:
+        digest = WeightsDigest()
+        digest.add_tensor(name, tensor)
+        digests[name] = digest.digest()
+    return hashlib.sha256(b"".join(digests[name] for name in sorted(digests))).digest()
+
+
+def write_base_hash(checkpoint: Path, digest: bytes) -> None:
+    """Writes the hash into a checkpoint; called before the checkpoint is sealed."""
+    (checkpoint / FILE_NAME).write_text(digest.hex())
+
+
+def read_base_hash(checkpoint: Path) -> bytes | None:
+    """Reads the hash; None in checkpoints older than this record."""
+    file = checkpoint / FILE_NAME
+    return bytes.fromhex(file.read_text()) if file.exists() else None

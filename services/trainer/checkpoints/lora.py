@@ -28,9 +28,9 @@ _INSIDE = "base_model.model."
 class LoraAdapter:
     """A LoRA adapter around a sharded policy. Methods that return tensors are collective.
 
-    with adapter.off():
+    with adapter.disabled():
         reference = infer(...)
-    weights = dict(adapter.merged())
+    weights = dict(adapter.merged_weights())
     """
 
     def __init__(self, module: PeftModel) -> None:
@@ -41,23 +41,23 @@ class LoraAdapter:
         }
 
     @contextmanager
-    def off(self) -> Iterator[None]:
+    def disabled(self) -> Iterator[None]:
         """Makes the model compute without the adapter.
 
         peft's own switch also freezes adapters. FSDP checks once, before the first pass, the types
         of what is trainable: with passes in bfloat16 it would then refuse the gradients.
         """
-        self._switch(off=True)
+        self._set_disabled(off=True)
         try:
             yield
         finally:
-            self._switch(off=False)
+            self._set_disabled(off=False)
 
-    def _switch(self, *, off: bool) -> None:
+    def _set_disabled(self, *, off: bool) -> None:
         for layer in self._layers.values():
             layer._disable_adapters = off
 
-    def merged(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def merged_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yields all weights whole, by the model's own names, with the adapter's change added."""
         for name, tensor in self._module.state_dict().items():
             if not _is_of_model(name):

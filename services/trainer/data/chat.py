@@ -1,4 +1,4 @@
-"""A chat template for training data: errors name the row that the template refuses."""
+"""Renders and tokenizes conversations, with the spans of the assistant's answers."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -36,16 +36,16 @@ class Conversation:
         """Indexes of the assistant's messages."""
         return [i for i, message in enumerate(self.messages) if message["role"] == "assistant"]
 
-    def until(self, place: int) -> "Conversation":
+    def messages_before(self, place: int) -> "Conversation":
         """Returns the messages before that one."""
         return replace(self, messages=self.messages[:place])
 
-    def followed_by(self, messages: Sequence[Message]) -> "Conversation":
+    def with_messages(self, messages: Sequence[Message]) -> "Conversation":
         """Returns the conversation with more messages at its end."""
         return replace(self, messages=[*self.messages, *messages])
 
-    def with_stand_in(self, place: int) -> "Conversation":
-        """Returns the conversation with the text of that message replaced by a stand-in."""
+    def with_placeholder(self, place: int) -> "Conversation":
+        """Returns the conversation with the text of that message replaced by a placeholder."""
         other: Message = {"role": self.messages[place]["role"], "content": PLACEHOLDER}
         return replace(self, messages=[*self.messages[:place], other, *self.messages[place + 1 :]])
 
@@ -53,7 +53,7 @@ class Conversation:
 class ChatTemplate:
     """A tokenizer's chat template with the switches that are set.
 
-    template.text(conversation.until(3), with_answer_to_come=True)
+    template.text(conversation.messages_before(3), with_answer_to_come=True)
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, switches: Mapping[str, bool]) -> None:
@@ -120,7 +120,7 @@ def find_assistant_spans(
     the prompt that the model is given ends, and reaches to the end of the text of the messages up
     to it; this requires that both are prefixes of the whole text. They are not where the template
     writes an earlier turn differently from the last one, as templates do that drop the thoughts of
-    earlier turns. An earlier answer is then the part of the text that changes when a stand-in
+    earlier turns. An earlier answer is then the part of the text that changes when a placeholder
     replaces it: the text before and after it belongs to the other messages, in any form. Text with
     which the template closes a turn belongs to the answer, where it follows it.
 
@@ -135,8 +135,8 @@ def find_assistant_spans(
 
 
 def _span(template: ChatTemplate, conversation: Conversation, place: int, whole: str) -> Span:
-    before = template.text(conversation.until(place), with_answer_to_come=True)
-    through = template.text(conversation.until(place + 1))
+    before = template.text(conversation.messages_before(place), with_answer_to_come=True)
+    through = template.text(conversation.messages_before(place + 1))
     if through.startswith(before) and whole.startswith(through):
         return len(before), len(through)
     is_last = place == len(conversation.messages) - 1
@@ -150,10 +150,10 @@ def _span_by_placeholder(
     template: ChatTemplate, conversation: Conversation, place: int, whole: str
 ) -> Span | None:
     try:
-        parts = template.text(conversation.with_stand_in(place)).split(PLACEHOLDER)
-        as_last = template.text(conversation.until(place + 1).with_stand_in(place)).split(
-            PLACEHOLDER
-        )
+        parts = template.text(conversation.with_placeholder(place)).split(PLACEHOLDER)
+        as_last = template.text(
+            conversation.messages_before(place + 1).with_placeholder(place)
+        ).split(PLACEHOLDER)
     except UserError:  # e.g. the template wants a tool call before a tool's answer
         return None
     if len(parts) != 2 or len(as_last) != 2:
@@ -214,7 +214,7 @@ class ChatEncoder:
         Raises: UserError when the template does not let prompt and answer be separated.
         """
         before = self._template.text(prompt, with_answer_to_come=True)
-        text = self._template.text(prompt.followed_by(answer))
+        text = self._template.text(prompt.with_messages(answer))
         if not text.startswith(before):
             raise UserError(
                 f"row {prompt.index} cannot be split into prompt and answer: the chat template "
@@ -222,7 +222,7 @@ class ChatEncoder:
                 "`format.enable_thinking` as the answers were written, or `format.chat_template`"
             )
         prompt_tokens = self._tokens(before)
-        trained, _ = self._cut_after_end(self._tokens(text[len(before) :]))
+        trained, _ = self._split_at_end_token(self._tokens(text[len(before) :]))
         return Encoded(prompt_tokens + trained, len(prompt_tokens))
 
     def encode_turns(self, conversation: Conversation) -> Encoded:
@@ -235,13 +235,13 @@ class ChatEncoder:
         Raises: UserError when the template does not let answers be told from the text around them.
         """
         last = conversation.answers[-1]
-        text, spans = find_assistant_spans(self._template, conversation.until(last + 1))
+        text, spans = find_assistant_spans(self._template, conversation.messages_before(last + 1))
         tokens: list[int] = []
         mask: list[bool] = []
         done, after_end = 0, list[int]()
         for start, end in spans:
             untrained = after_end + self._tokens(text[done:start])
-            trained, after_end = self._cut_after_end(self._tokens(text[start:end]))
+            trained, after_end = self._split_at_end_token(self._tokens(text[start:end]))
             tokens += untrained + trained
             mask += [False] * len(untrained) + [True] * len(trained)
             done = end
@@ -257,7 +257,7 @@ class ChatEncoder:
         ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         return ids
 
-    def _cut_after_end(self, answer: list[int]) -> tuple[list[int], list[int]]:
+    def _split_at_end_token(self, answer: list[int]) -> tuple[list[int], list[int]]:
         """Splits off what follows the end token: templates add line breaks that no rollout sees."""
         ends = [place for place, token in enumerate(answer) if token in self._end_tokens]
         end = ends[-1] + 1 if ends else len(answer)

@@ -1,4 +1,4 @@
-"""Encoders of rows of training data to tokens, one for each kind of data."""
+"""Encodes rows of training data as tokens: an encoder for each kind, and their formatter."""
 
 import json
 from collections.abc import Sequence
@@ -16,6 +16,10 @@ from trinity.algorithm.algorithm_type import RowSchema
 from trinity.config.schema.data import FormatConfig
 from trinity.errors import UserError
 from trinity.types import JsonObject
+
+MAX_CACHED_TOKENS = 25_000_000
+"""Limits the cache to 125 MB in each rank, masks included."""
+PAIR: tuple[PairSide, PairSide] = ("chosen", "rejected")
 
 
 class Encoder(Protocol):
@@ -48,7 +52,7 @@ class SftEncoder:
             _check_turns(conversation, where)
             return [self._chat.encode_turns(conversation)]
         _check_last(conversation, where)
-        prompt = conversation.until(len(conversation.messages) - 1)
+        prompt = conversation.messages_before(len(conversation.messages) - 1)
         return [self._chat.encode(prompt, conversation.messages[-1:])]
 
 
@@ -205,11 +209,6 @@ def _column(row: JsonObject, key: str, index: int) -> object:
     return row[key]
 
 
-MAX_CACHED_TOKENS = 25_000_000
-"""Limits the cache to 125 MB in each rank, masks included."""
-PAIR: tuple[PairSide, PairSide] = ("chosen", "rejected")
-
-
 @dataclass(frozen=True, slots=True)
 class _TokenizedRow:
     """A sequence to train on, cut to the maximum length."""
@@ -240,7 +239,7 @@ class Formatter:
         sequences = self._cache.get(index)
         if sequences is None:
             sequences = [self._cut(encoded) for encoded in self._encode(row, index)]
-            self._keep(index, sequences)
+            self._cache_row(index, sequences)
         sides = PAIR if len(sequences) == len(PAIR) else (None,)
         return [
             _row(cut, side=side, position=position, weight=weight)
@@ -266,7 +265,7 @@ class Formatter:
             is_truncated=len(all_tokens) > self._max_length,
         )
 
-    def _keep(self, index: int, sequences: Sequence[_TokenizedRow]) -> None:
+    def _cache_row(self, index: int, sequences: Sequence[_TokenizedRow]) -> None:
         num_tokens = sum(len(cut.tokens_L) for cut in sequences)
         if self._num_cached_tokens + num_tokens <= MAX_CACHED_TOKENS:
             self._cache[index] = sequences

@@ -12,14 +12,14 @@ from services.trainer.learner.metrics import mean_over_passes
 from services.trainer.learner.prepared_batch import CriticTargets, PreparedBatch
 from services.trainer.learner.resume_source import load_former_run
 from services.trainer.learner.verl_calls import EngineOutputs, Matrix, WorkerCalls, output_columns
+from services.trainer.types import Metrics
 from trinity.algorithm.aggregation import BatchTotals
-from trinity.algorithm.policy_loss.shares import loss_share, metric_shares
+from trinity.algorithm.policy_loss.contributions import loss_contribution, metric_contributions
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix
 from trinity.algorithm.value_loss import ValueInputs, value_loss
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.trainer import CriticConfig
 
-Metrics = dict[str, float]
 DIRECTORY = "critic"
 """Subdirectory of its state in a checkpoint."""
 
@@ -47,10 +47,10 @@ class ValueLoss:
         )
         value = value_loss(inputs, cliprange_value=self._config.cliprange_value)
         rows_N1 = data["row_weights"][:, None]
-        share = loss_share(value, inputs, self._totals, self._config.loss_agg_mode, rows_N1)
-        self.sums.add(value.name, share)
-        for name, figure in metric_shares(value, inputs, self._totals).items():
-            self.sums.add(name, figure)
+        share = loss_contribution(value, inputs, self._totals, self._config.loss_agg_mode, rows_N1)
+        self.sums.add_share(value.name, share)
+        for name, contribution in metric_contributions(value, inputs, self._totals).items():
+            self.sums.add_share(name, contribution)
         return share * self._num_ranks, {}
 
 
@@ -70,7 +70,7 @@ class Critic:
 
     def values(self, prepared: PreparedBatch) -> FloatMatrix:
         """Returns the value of what precedes each token, [B, T]."""
-        return self._calls.infer(self._worker, prepared, ["values"])["values"]
+        return self._calls.compute_outputs(self._worker, prepared, ["values"])["values"]
 
     def update(
         self, prepared: PreparedBatch, targets: CriticTargets, learning_rate: float
@@ -98,7 +98,7 @@ class Critic:
         for _ in self._calls.add_gradients(self._worker, loss, prepared, matrices, EngineOutputs()):
             pass
         step = self._worker.optimizer_step({"lr": float(learning_rate)})
-        sums = loss.sums.over(self._calls.ranks)
+        sums = loss.sums.all_reduce(self._calls.ranks)
         metrics = {f"critic/{name}": value for name, value in sums.items()}
         return {**metrics, "critic/grad_norm": float(step["grad_norm"])}
 
@@ -110,6 +110,6 @@ class Critic:
         """Reads what `save` wrote."""
         self._worker.load_checkpoint(str(directory / DIRECTORY))
 
-    def begin_with(self, directory: Path) -> None:
+    def load_former_run(self, directory: Path) -> None:
         """Loads the critic of a former run."""
         load_former_run(self._worker, directory, self._calls.ranks)

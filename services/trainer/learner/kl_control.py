@@ -1,4 +1,4 @@
-"""Controls the coefficients of the two KL terms over the steps."""
+"""The coefficients of the two KL terms over the steps."""
 
 import json
 from collections.abc import Callable
@@ -16,15 +16,15 @@ FILE_NAME = "kl.json"
 class KlCoefficients:
     """Coefficients of the penalty on rewards and of the term in the loss.
 
-    control = KlCoefficients.of(plan)
-    control = control.updated(penalised=0.02, in_loss=None, num_rows=64)
+    control = KlCoefficients.from_plan(plan)
+    control = control.after_step(penalised=0.02, in_loss=None, num_rows=64)
     """
 
     penalty: KlController
     loss: KlController
 
     @classmethod
-    def of(cls, plan: StagePlan) -> "KlCoefficients":
+    def from_plan(cls, plan: StagePlan) -> "KlCoefficients":
         """Returns the coefficients at the beginning of the stage.
 
         Raises: UserError when an argument that adaptation needs is missing.
@@ -35,7 +35,7 @@ class KlCoefficients:
             loss=_controller(algorithm.kl_loss_fn_args),
         )
 
-    def updated(
+    def after_step(
         self, *, penalised: float | None, in_loss: float | None, num_rows: int
     ) -> "KlCoefficients":
         """Returns the coefficients after a step that measured these divergences; None: not
@@ -59,8 +59,8 @@ class KlCoefficients:
         state = json.loads(path.read_text())
         return replace(
             self,
-            penalty=self.penalty.restored(state["penalty"]),
-            loss=self.loss.restored(state["loss"]),
+            penalty=self.penalty.from_state(state["penalty"]),
+            loss=self.loss.from_state(state["loss"]),
         )
 
 

@@ -1,4 +1,4 @@
-"""Mean, maximum and minimum of a quantity, as metrics."""
+"""Metrics of a batch's lengths and rows, and summaries of several values as metrics."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""The rows of a micro-batch."""
+"""A batch as matrices: the layout of its response tokens, and all data that losses need."""
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +20,7 @@ RowUnit = Sequence[int]
 
 
 T = TypeVar("T", bound=np.generic)
+BoolVector = npt.NDArray[np.bool_]
 
 
 class ResponseLayout:
@@ -27,8 +28,8 @@ class ResponseLayout:
 
     layout = ResponseLayout(batch.rows)
     mask_BT = layout.stack((row.mask for row in batch.rows), np.bool_)
-    mask_NC = layout.place(mask_BT, part)
-    layout.put_back(values_NC, part, into=values_BT)
+    mask_NC = layout.gather_part(mask_BT, part)
+    layout.scatter_part(values_NC, part, into=values_BT)
     """
 
     def __init__(self, rows: Sequence[TrainRow]) -> None:
@@ -38,7 +39,7 @@ class ResponseLayout:
         self.is_token_BT: BoolMatrix = columns_T < self.lengths_B[:, None]
         """False after the end of a row."""
 
-    def of_rows(self, numbers: IntVector) -> "ResponseLayout":
+    def select_rows(self, numbers: IntVector) -> "ResponseLayout":
         """Returns the layout of some of the rows, with the same number of columns."""
         layout = copy.copy(self)
         layout.lengths_B = self.lengths_B[numbers]
@@ -74,13 +75,13 @@ class ResponseLayout:
         longest = int((self._prompts_B[numbers] + self.lengths_B[numbers]).max())
         return longest - self.first_token(part)
 
-    def place(self, matrix_BT: npt.NDArray[T], part: MicroBatch) -> npt.NDArray[T]:
+    def gather_part(self, matrix_BT: npt.NDArray[T], part: MicroBatch) -> npt.NDArray[T]:
         """Returns the micro-batch's rows of a matrix, aligned to its tensors; padded with 0."""
         placed_NC = np.zeros((len(part), self.num_columns(part)), dtype=matrix_BT.dtype)
         placed_NC[self._is_token_NC(part)] = matrix_BT[list(part)][self.is_token_BT[list(part)]]
         return placed_NC
 
-    def put_back(
+    def scatter_part(
         self, values_NC: npt.NDArray[T], part: MicroBatch, *, into: npt.NDArray[T]
     ) -> None:
         """Writes the values of a micro-batch into the matrix of the batch."""
@@ -100,9 +101,6 @@ class ResponseLayout:
         return is_token_NC
 
 
-BoolVector = npt.NDArray[np.bool_]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CriticTargets:
     """The inputs of the critic's loss."""
@@ -120,7 +118,7 @@ class PreparedBatch:
     layout: ResponseLayout
     mask_BT: BoolMatrix
     """Tokens that the policy's loss is computed on."""
-    given_mask_BT: BoolMatrix
+    original_mask_BT: BoolMatrix
     """The same before correction and advantage."""
     old_logprobs_BT: FloatMatrix
     """By the policy in the denominator of ratios."""
@@ -132,7 +130,7 @@ class PreparedBatch:
     corrections_BT: FloatMatrix | None = None
     """Factors on the policy's losses."""
     reference_logprobs_BT: FloatMatrix | None = None
-    chosen_BT: BoolMatrix | None = None
+    selected_BT: BoolMatrix | None = None
     """Tokens that the policy's loss treats differently."""
     critic: CriticTargets | None = None
     kl: float | None = None
@@ -140,7 +138,7 @@ class PreparedBatch:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, batch: TrainBatch) -> "PreparedBatch":
+    def from_batch(cls, batch: TrainBatch) -> "PreparedBatch":
         """Returns the batch before any computation."""
         layout = ResponseLayout(batch.rows)
         mask_BT = layout.stack((row.mask for row in batch.rows), np.bool_)
@@ -151,7 +149,7 @@ class PreparedBatch:
             batch=batch,
             layout=layout,
             mask_BT=mask_BT,
-            given_mask_BT=mask_BT,
+            original_mask_BT=mask_BT,
             old_logprobs_BT=rollout_BT,
             rollout_logprobs_BT=rollout_BT,
             advantages_BT=np.where(mask_BT, advantages_BT, 0.0),
@@ -169,7 +167,7 @@ class PreparedBatch:
 
     def totals(self, mask_BT: BoolMatrix, max_response_tokens: int) -> BatchTotals:
         """Counts rows and tokens over the whole batch."""
-        return BatchTotals.of(
+        return BatchTotals.from_counts(
             mask_BT.sum(-1),
             max_response_tokens=max_response_tokens,
             is_expert_B=self.is_expert_B,

@@ -1,4 +1,4 @@
-"""The reference policy: the stage's starting weights, which never change."""
+"""The models of a stage by role: actor, reference and critic."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +27,8 @@ class AdapterDisabledReference:
 
     def logprobs(self, prepared: PreparedBatch) -> FloatMatrix:
         """Computes log-probabilities of the tokens, [B, T]."""
-        with self._adapter.off():
-            return self._calls.infer(self._worker, prepared, ["logprobs"])["logprobs"]
+        with self._adapter.disabled():
+            return self._calls.compute_outputs(self._worker, prepared, ["logprobs"])["logprobs"]
 
 
 class Reference:
@@ -40,7 +40,7 @@ class Reference:
 
     def logprobs(self, prepared: PreparedBatch) -> FloatMatrix:
         """Computes log-probabilities of the tokens, [B, T]."""
-        return self._calls.infer(self._worker, prepared, ["logprobs"])["logprobs"]
+        return self._calls.compute_outputs(self._worker, prepared, ["logprobs"])["logprobs"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ class RolloutRows:
     values_NT: FloatMatrix | None
 
     @classmethod
-    def of(cls, prepared: PreparedBatch, values_BT: FloatMatrix | None) -> "RolloutRows":
+    def from_prepared(cls, prepared: PreparedBatch, values_BT: FloatMatrix | None) -> "RolloutRows":
         """Selects all rows but the training data among them."""
         numbers = np.flatnonzero(~prepared.is_expert_B)
         rows = [prepared.rows[number] for number in numbers]
@@ -42,7 +42,7 @@ class RolloutRows:
         return cls(
             numbers=numbers,
             rows=rows,
-            layout=prepared.layout.of_rows(numbers),
+            layout=prepared.layout.select_rows(numbers),
             mask_NT=prepared.mask_BT[numbers],
             rollout_NT=prepared.rollout_logprobs_BT[numbers],
             advantages_NT=prepared.advantages_BT[numbers],

@@ -23,6 +23,17 @@ PAD = 0
 """Any token does: it is never attended to."""
 
 Matrix = npt.NDArray[np.bool_] | npt.NDArray[np.float64]
+OUTPUT_NAMES = {
+    "logprobs": "log_probs",
+    "entropies": "entropy",
+    "collision": "sum_pi_squared",
+    "discriminator": "discriminator",
+    "values": "values",
+}
+"""The engines' names of our outputs."""
+LossFn = Callable[
+    [dict[str, torch.Tensor], TensorDict, object], tuple[torch.Tensor, dict[str, float]]
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +42,7 @@ class EngineOutputs:
 
     entropy_gradient: bool = False
     entropies: bool = False
-    collision: bool = False
+    sum_squared_probs: bool = False
     """Sum of the squared probabilities at each token."""
     discriminator: bool = False
     """The policy's mean of its entropy discriminator at each token."""
@@ -41,7 +52,7 @@ class MicroBatchBuilder:
     """Makes the micro-batches of one batch.
 
     maker = MicroBatchBuilder(batch.rows, layout, packed=False)
-    data = maker.tensors(part, {"loss_mask": mask_BT, "advantages": advantages_BT}, EngineOutputs())
+    data = maker.build(part, {"loss_mask": mask_BT, "advantages": advantages_BT}, EngineOutputs())
     """
 
     def __init__(self, rows: Sequence[TrainRow], layout: ResponseLayout, *, packed: bool) -> None:
@@ -51,7 +62,7 @@ class MicroBatchBuilder:
         self._has_experts = any(row.is_expert for row in rows)
         self._num_rows_of_empty = 2 if any(row.side for row in rows) else 1
 
-    def tensors(
+    def build(
         self, part: MicroBatch, matrices: Mapping[str, Matrix], outputs: EngineOutputs
     ) -> TensorDict:
         """Builds one micro-batch with these matrices of the batch, in single precision.
@@ -63,14 +74,14 @@ class MicroBatchBuilder:
         tensors = {"input_ids": torch.from_numpy(tokens_NL)}
         for name, matrix_BT in matrices.items():
             tensors[name] = self._columns(matrix_BT, part, len(tokens_NL))
-        tensors |= self._of_rows(part, len(tokens_NL))
+        tensors |= self._row_tensors(part, len(tokens_NL))
         if self._packed:
             tensors |= _packed([self._rows[n].tokens for n in part] or list(tokens_NL))
         settings = {
             "first_token": self._layout.first_token(part),
             "calculate_entropy": outputs.entropies or outputs.entropy_gradient,
             "entropy_gradient": outputs.entropy_gradient,
-            "calculate_sum_pi_squared": outputs.collision,
+            "calculate_sum_pi_squared": outputs.sum_squared_probs,
             "calculate_discriminator": outputs.discriminator,
             "use_remove_padding": self._packed,
             "use_dynamic_bsz": False,
@@ -91,10 +102,10 @@ class MicroBatchBuilder:
         dtype = np.bool_ if matrix_BT.dtype == np.bool_ else np.float32
         if not len(part):
             return torch.from_numpy(np.zeros((num_rows, 1), dtype=dtype))
-        placed_NC: npt.NDArray[np.generic] = self._layout.place(matrix_BT, part)
+        placed_NC: npt.NDArray[np.generic] = self._layout.gather_part(matrix_BT, part)
         return torch.from_numpy(placed_NC.astype(dtype))
 
-    def _of_rows(self, part: MicroBatch, num_rows: int) -> dict[str, torch.Tensor]:
+    def _row_tensors(self, part: MicroBatch, num_rows: int) -> dict[str, torch.Tensor]:
         rows = [self._rows[number] for number in part]
         weights = [row.weight for row in rows] or [1.0] * num_rows
         temperatures = [row.temperature for row in rows] or [1.0] * num_rows
@@ -124,20 +135,6 @@ def response_columns(values: torch.Tensor, first: int, num_columns: int) -> torc
         return values
     predicted_NL = values.to_padded_tensor(0.0)
     return predicted_NL[:, first - 1 : first - 1 + num_columns]
-
-
-OUTPUT_NAMES = {
-    "logprobs": "log_probs",
-    "entropies": "entropy",
-    "collision": "sum_pi_squared",
-    "discriminator": "discriminator",
-    "values": "values",
-}
-"""The engines' names of our outputs."""
-
-LossFn = Callable[
-    [dict[str, torch.Tensor], TensorDict, object], tuple[torch.Tensor, dict[str, float]]
-]
 
 
 class OutputRecorder:
@@ -176,14 +173,14 @@ class WorkerCalls:
 
     splitter: MicroBatchSplitter
     packed: bool
-    on_part: Callable[[], None]
+    on_micro_batch: Callable[[], None]
 
     @property
     def ranks(self) -> Ranks:
         """The ranks that take part."""
         return self.splitter.ranks
 
-    def infer(
+    def compute_outputs(
         self, worker: TinkerTrainingWorker, prepared: PreparedBatch, names: Sequence[str]
     ) -> dict[str, FloatMatrix]:
         """Computes the named outputs for all rows with tokens to train on."""
@@ -192,17 +189,17 @@ class WorkerCalls:
         gatherer = OutputGatherer(prepared.layout, self.ranks)
         outputs = EngineOutputs(
             entropies="entropies" in names,
-            collision="collision" in names,
+            sum_squared_probs="collision" in names,
             discriminator="discriminator" in names,
         )
         matrices = {"loss_mask": prepared.mask_BT}
         with on_device(worker):
             for part, data, _ in self._data(prepared, prepared.mask_BT, matrices, outputs):
                 worker.infer_batch(data)
-                self.on_part()
+                self.on_micro_batch()
                 for name in names:
-                    gatherer.add(name, part, as_array(recorder.seen[name]))
-        return {name: gatherer.gather(name) for name in names}
+                    gatherer.add_micro_batch(name, part, as_array(recorder.seen[name]))
+        return {name: gatherer.reduce(name) for name in names}
 
     def add_gradients(
         self,
@@ -220,7 +217,7 @@ class WorkerCalls:
             for part, data, is_last in self._data(prepared, mask_BT, matrices, outputs):
                 worker.engine.module.set_requires_gradient_sync(is_last)
                 worker.forward_backward(data)
-                self.on_part()
+                self.on_micro_batch()
                 yield part
 
     def _data(
@@ -232,7 +229,7 @@ class WorkerCalls:
     ) -> Iterator[tuple[MicroBatch, TensorDict, bool]]:
         maker = MicroBatchBuilder(prepared.rows, prepared.layout, packed=self.packed)
         for part, is_last in self.splitter.parts(prepared.rows, mask_BT):
-            yield part, maker.tensors(part, matrices, outputs), is_last
+            yield part, maker.build(part, matrices, outputs), is_last
 
 
 @contextmanager

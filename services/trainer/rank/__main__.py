@@ -82,7 +82,7 @@ def main(load_parts: Callable[[], ModelParts] = load_model_parts) -> int:
     )  # ray, which verl imports, adds fields of its own
     parts.make_deterministic(_num_threads())
     ranks = join_gang(GANG_TIMEOUT)
-    link.send(RankReady())
+    link.send_event(RankReady())
     if ranks.is_first:
         telemetry.start("trinity-trainer", {"trinity.rank": "0"})
     try:
@@ -97,7 +97,7 @@ def _serve(link: RankLink, ranks: "Ranks", parts: ModelParts) -> int:
 
     while (order := link.next_order()) is not None:
         try:
-            link.send(run_stage(order, ranks=ranks, link=link, parts=parts))
+            link.send_event(run_stage(order, ranks=ranks, link=link, parts=parts))
         except StopRequested:
             break
         except Exception as error:  # the edge of a stage: every error is reported
@@ -105,7 +105,7 @@ def _serve(link: RankLink, ranks: "Ranks", parts: ModelParts) -> int:
                 logger.info("abandoned the stage: the gang stops")
                 break
             logger.exception("the stage failed on this rank")
-            link.send(failure_of(error))
+            link.send_event(failure_of(error))
             return FAILED
     return 0
 

@@ -1,4 +1,4 @@
-"""Publishes the weights of a run's checkpoints, one after the other, for evaluation."""
+"""Runs one life of the trainer in a stage: builds its parts, then trains or publishes."""
 
 import gc
 import logging
@@ -38,149 +38,11 @@ from trinity.plugins import load_plugins, plugin_dirs_from_environment
 from trinity.rpc.channel import open_sync_channel
 from trinity.types import StageKey
 from trinity.weights.manifest import verify
-from trinity.weights.offer import Limits
+from trinity.weights.offer import TransferTimeouts
 
 logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointEvaluation:
-    """One life of the trainer in mode bench: nothing is trained.
-
-    A later life is told only of checkpoints that are not evaluated yet, and of the newest.
-    """
-
-    ranks: Ranks
-    life: Incarnation
-    learner: StageLearner
-    buffer: TrainerBufferClient
-    publisher: WeightsPublisher
-
-    def run(self) -> RankStageEnded:
-        """Publishes the versions in order; the buffer has each evaluated.
-
-        Raises: RunFailed when a checkpoint cannot be read.
-        """
-        step = 0
-        for checkpoint in sorted(self.life.offered, key=lambda checkpoint: checkpoint.step):
-            step = checkpoint.step
-            if checkpoint.path:
-                self._check(checkpoint)
-                self.learner.load(Path(checkpoint.path))
-            self.publisher.publish(self.learner, step)
-            logger.info("published a checkpoint for evaluation", extra={"version": step})
-        if self.ranks.is_first:
-            self.buffer.finish_training(step, self.life.number)
-            self.publisher.finish()
-        return RankStageEnded(outcome="finished")
-
-    def _check(self, checkpoint: buffer_pb2.Checkpoint) -> None:
-        """Verifies the whole checkpoint on every rank: damage in any file fails all ranks."""
-        try:
-            manifest = verify(Path(checkpoint.path), checkpoint.manifest_sha256)
-        except ManifestError as error:
-            raise RunFailed(
-                f"the checkpoint of step {checkpoint.step} is damaged: {error}"
-            ) from error
-        if manifest.num_ranks != self.ranks.num_ranks:
-            raise RunFailed(
-                f"the checkpoint of step {checkpoint.step} is split over {manifest.num_ranks} "
-                f"ranks, there are {self.ranks.num_ranks}: give "
-                f"`trainer.rank_num: {manifest.num_ranks}`"
-            )
-
-
-WANTED_FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.py")
-
-
-def starting_directory(
-    path: str, manifest_sha256: str, *, ranks: Ranks, waits: WaitReporter
-) -> Path:
-    """Returns the local directory, verified by its manifest, or fetched from the hub. Collective.
-
-    Raises: RunFailed when an earlier stage's weights are damaged, UserError when there is no model.
-    """
-    if ranks.is_first:
-        if manifest_sha256:
-            directory = _verify(Path(path), manifest_sha256)
-        else:
-            directory = Path(path) if Path(path).is_dir() else _download(path, waits)
-        ranks.bytes_from_first(str(directory).encode())
-        return directory
-    return Path(ranks.bytes_from_first(b"").decode())
-
-
-def resume_source(plan: StagePlan, *, has_checkpoint: bool, ranks: Ranks) -> StartCheckpoint | None:
-    """Returns the checkpoint of a former run, as long as the stage needs it. Collective.
-
-    Raises: UserError if it does not fit the plan.
-    """
-    path = plan.start_checkpoint
-    if path is None or (has_checkpoint and not _is_adapter_base(plan, path)):
-        return None
-    check_start(plan)
-    found = start_checkpoint(path)
-    if ranks.is_first:
-        verify_start(found)
-    ranks.barrier()
-    return found
-
-
-def _is_adapter_base(plan: StagePlan, path: str) -> bool:
-    """True if these weights are the base of the adapter's checkpoints, which do not hold them."""
-    is_there = plan.lora is not None and Path(path).is_dir()
-    return is_there and start_checkpoint(path).num_ranks is None
-
-
-def _verify(directory: Path, manifest_sha256: str) -> Path:
-    try:
-        verify(directory, bytes.fromhex(manifest_sha256))
-    except ManifestError as error:
-        raise RunFailed(f"the final weights of the previous stage are damaged: {error}") from error
-    return directory
-
-
-def _download(path: str, waits: WaitReporter) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    waits.set("model", waits_for="the model hub", reason=f"{path} is being fetched")
-    try:
-        return Path(snapshot_download(path, allow_patterns=list(WANTED_FILES)))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        raise UserError(
-            f"`model.model_path: {path}` is neither a directory nor a model on the hub: "
-            f"{str(error).splitlines()[0]}"
-        ) from error
-    finally:
-        waits.clear("model")
-
-
-def row_reader(
-    plan: StagePlan, model_directory: Path, load_formatter: Callable[..., RowFormatter]
-) -> RowReader:
-    """Returns a reader; it formats training data by the model's tokenizer, rollouts are tokens.
-
-    Raises: UserError when the tokenizer cannot be used.
-    """
-    data = _training_data(plan)
-    formatter = None
-    if data is not None:
-        formatter = load_formatter(
-            model_directory,
-            name=data.name,
-            schema=plan.algorithm.row_schema,
-            chat_template=plan.chat_template,
-            row_format=data.format,
-            max_length=plan.max_model_len,
-            enable_thinking=plan.config.model.enable_thinking,
-        )
-    return RowReader(formatter=formatter, among_rollouts=plan.has_rollouts)
-
-
-def _training_data(plan: StagePlan) -> ResolvedExperienceBuffer | None:
-    """Returns the buffer that holds training data; None where there are rollouts alone."""
-    return plan.expert_buffer if plan.has_rollouts else plan.experience_buffer
+MODEL_FILE_PATTERNS = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.py")
 
 
 def run_stage(
@@ -192,18 +54,13 @@ def run_stage(
     """
     with ExitStack() as stack:
         try:
-            return RankStageSetup(order, ranks=ranks, link=link, parts=parts, stack=stack).run()
+            return RankStageSetup(
+                order, ranks=ranks, link=link, parts=parts, stack=stack
+            ).run_order()
         except Superseded as error:
             return RankStageEnded(outcome="superseded", reason=str(error))
         finally:
             gc.collect()
-
-
-def _plan_of(order: StageOrder) -> StagePlan:
-    """Returns the plan; a starting adapter is the user's, so it is dropped after another stage."""
-    plan = StagePlan.model_validate_json(order.plan_json)
-    follows = bool(order.start_manifest_sha256)
-    return plan.model_copy(update={"adapter_path": None}) if follows else plan
 
 
 class RankStageSetup:
@@ -229,15 +86,15 @@ class RankStageSetup:
         self._key = key
         buffer_channel = stack.enter_context(open_sync_channel(order.buffer_address))
         synchronizer_channel = stack.enter_context(open_sync_channel(order.synchronizer_address))
-        link.close_on_stop([buffer_channel, synchronizer_channel])
+        link.close_channels_on_stop([buffer_channel, synchronizer_channel])
         self._buffer = TrainerBufferClient(
-            channel=buffer_channel, key=key, patience=self._patience("buffer")
+            channel=buffer_channel, key=key, retry=self._retry("buffer")
         )
         self._synchronizer = TrainerSynchronizerClient(
-            channel=synchronizer_channel, key=key, patience=self._patience("synchronizer")
+            channel=synchronizer_channel, key=key, retry=self._retry("synchronizer")
         )
 
-    def run(self) -> RankStageEnded:
+    def run_order(self) -> RankStageEnded:
         """Resumes and trains, unless an earlier life had only to report that it was done."""
         load_plugins(plugin_dirs_from_environment())
         self._link.report_activity("opening the stage", 0, 0)
@@ -246,7 +103,7 @@ class RankStageSetup:
         life = begin_incarnation(
             self._buffer, self._order.trainer_id, self._ranks, resumes=not is_bench
         )
-        self._link.begin(life.number)
+        self._link.set_incarnation(life.number)
         if self._was_finished(life):
             return RankStageEnded(outcome="finished", reason="an earlier life had finished it")
         start = starting_directory(
@@ -264,7 +121,7 @@ class RankStageSetup:
             former=resume_source(
                 self._plan, has_checkpoint=life.checkpoint is not None, ranks=self._ranks
             ),
-            on_part=self._link.report_alive,
+            on_micro_batch=self._link.report_alive,
         )
         if is_bench:
             bench = CheckpointEvaluation(
@@ -274,8 +131,8 @@ class RankStageSetup:
                 buffer=self._buffer,
                 publisher=self._publisher(life, start),
             )
-            return bench.run()
-        parts = LoopDependencies(
+            return bench.publish_all()
+        dependencies = LoopDependencies(
             plan=self._plan,
             ranks=self._ranks,
             life=life,
@@ -292,9 +149,9 @@ class RankStageSetup:
             total_steps=total_steps,
             report=self._link.report_activity,
         )
-        return TrainingLoop(parts).run()
+        return TrainingLoop(dependencies).train_to_end()
 
-    def _patience(self, peer: str) -> RpcRetry:
+    def _retry(self, peer: str) -> RpcRetry:
         return RpcRetry(
             peer=peer,
             seconds=self._plan.config.synchronizer.sync_timeout,
@@ -307,7 +164,7 @@ class RankStageSetup:
         opened = None
         if self._ranks.is_first:
             opened = self._buffer.open_stage(self._order.plan_json, self._order.seed)
-        (known,) = self._ranks.from_first([opened or 0])
+        (known,) = self._ranks.broadcast_ints([opened or 0])
         limits = [steps for steps in (known or None, self._plan.total_train_steps) if steps]
         return min(limits, default=None)
 
@@ -319,9 +176,9 @@ class RankStageSetup:
         if self._ranks.is_first:
             final = self._intact_version(life.finished_step)
             if final is not None:
-                self._synchronizer.finish(final)
+                self._synchronizer.finish_role(final)
                 is_done = 1
-        return self._ranks.from_first([is_done]) == [1]
+        return self._ranks.broadcast_ints([is_done]) == [1]
 
     def _intact_version(self, version: int) -> WeightsOnDisk | None:
         for weights in sorted(self._synchronizer.versions(), reverse=True):
@@ -348,11 +205,11 @@ class RankStageSetup:
             incarnation=life.number,
             reader=reader,
             fetches_ahead=not self._plan.needs_rollout,
-            patience_seconds=self._plan.experience_buffer.max_read_timeout,
+            timeout_seconds=self._plan.experience_buffer.max_read_timeout,
             stop=self._link.stop,
             waits=self._link.waits,
         )
-        self._stack.callback(source.close)
+        self._stack.callback(source.cancel_prefetch)
         return source
 
     def _publisher(self, life: Incarnation, start: Path) -> WeightsPublisher:
@@ -368,33 +225,179 @@ class RankStageSetup:
         )
         if self._ranks.is_first:
             files.copy_from(start)
-            store.open(self._synchronizer.versions(), life.number)
+            store.load_announced(self._synchronizer.versions(), life.number)
         return WeightsPublisher(
             store=store,
             buffer=self._buffer,
             synchronizer=self._synchronizer,
             ranks=self._ranks,
             incarnation=life.number,
-            offers=self._offers(),
+            server=self._transfer_server(),
         )
 
-    def _offers(self) -> TransferServer | None:
+    def _transfer_server(self) -> TransferServer | None:
         """Creates the transfer server of weights from memory, if the stage uses one."""
         if not (self._plan.sends_weights and self._ranks.is_first):
             return None
         sync = self._plan.config.synchronizer
-        offers = TransferServer(
+        server = TransferServer(
             host=self._order.transfer_host,
             name=sync.group_name,
-            limits=Limits.within(sync.sync_timeout),
+            limits=TransferTimeouts.within(sync.sync_timeout),
         )
-        self._stack.callback(offers.close)
-        return offers
+        self._stack.callback(server.close_server)
+        return server
 
     def _checkpoints(self, life: Incarnation) -> CheckpointStore:
         store = CheckpointStore(
             root=self._directory / "checkpoints", stage=self._order.stage, ranks=self._ranks
         )
         if self._ranks.is_first:
-            store.clean(life.committed, life.number)
+            store.remove_uncommitted(life.committed, life.number)
         return store
+
+
+def _plan_of(order: StageOrder) -> StagePlan:
+    """Returns the plan; a starting adapter is the user's, so it is dropped after another stage."""
+    plan = StagePlan.model_validate_json(order.plan_json)
+    follows = bool(order.start_manifest_sha256)
+    return plan.model_copy(update={"adapter_path": None}) if follows else plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointEvaluation:
+    """One life of the trainer in mode bench: nothing is trained.
+
+    A later life is told only of checkpoints that are not evaluated yet, and of the newest.
+    """
+
+    ranks: Ranks
+    life: Incarnation
+    learner: StageLearner
+    buffer: TrainerBufferClient
+    publisher: WeightsPublisher
+
+    def publish_all(self) -> RankStageEnded:
+        """Publishes the versions in order; the buffer has each evaluated.
+
+        Raises: RunFailed when a checkpoint cannot be read.
+        """
+        step = 0
+        for checkpoint in sorted(
+            self.life.checkpoints_to_evaluate, key=lambda checkpoint: checkpoint.step
+        ):
+            step = checkpoint.step
+            if checkpoint.path:
+                self._check(checkpoint)
+                self.learner.load(Path(checkpoint.path))
+            self.publisher.publish(self.learner, step)
+            logger.info("published a checkpoint for evaluation", extra={"version": step})
+        if self.ranks.is_first:
+            self.buffer.finish_training(step, self.life.number)
+            self.publisher.finish_stage()
+        return RankStageEnded(outcome="finished")
+
+    def _check(self, checkpoint: buffer_pb2.Checkpoint) -> None:
+        """Verifies the whole checkpoint on every rank: damage in any file fails all ranks."""
+        try:
+            manifest = verify(Path(checkpoint.path), checkpoint.manifest_sha256)
+        except ManifestError as error:
+            raise RunFailed(
+                f"the checkpoint of step {checkpoint.step} is damaged: {error}"
+            ) from error
+        if manifest.num_ranks != self.ranks.num_ranks:
+            raise RunFailed(
+                f"the checkpoint of step {checkpoint.step} is split over {manifest.num_ranks} "
+                f"ranks, there are {self.ranks.num_ranks}: give "
+                f"`trainer.rank_num: {manifest.num_ranks}`"
+            )
+
+
+def starting_directory(
+    path: str, manifest_sha256: str, *, ranks: Ranks, waits: WaitReporter
+) -> Path:
+    """Returns the local directory, verified by its manifest, or fetched from the hub. Collective.
+
+    Raises: RunFailed when an earlier stage's weights are damaged, UserError when there is no model.
+    """
+    if ranks.is_first:
+        if manifest_sha256:
+            directory = _verify(Path(path), manifest_sha256)
+        else:
+            directory = Path(path) if Path(path).is_dir() else _download(path, waits)
+        ranks.broadcast_bytes(str(directory).encode())
+        return directory
+    return Path(ranks.broadcast_bytes(b"").decode())
+
+
+def _verify(directory: Path, manifest_sha256: str) -> Path:
+    try:
+        verify(directory, bytes.fromhex(manifest_sha256))
+    except ManifestError as error:
+        raise RunFailed(f"the final weights of the previous stage are damaged: {error}") from error
+    return directory
+
+
+def _download(path: str, waits: WaitReporter) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    waits.set("model", waits_for="the model hub", reason=f"{path} is being fetched")
+    try:
+        return Path(snapshot_download(path, allow_patterns=list(MODEL_FILE_PATTERNS)))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise UserError(
+            f"`model.model_path: {path}` is neither a directory nor a model on the hub: "
+            f"{str(error).splitlines()[0]}"
+        ) from error
+    finally:
+        waits.clear("model")
+
+
+def resume_source(plan: StagePlan, *, has_checkpoint: bool, ranks: Ranks) -> StartCheckpoint | None:
+    """Returns the checkpoint of a former run, as long as the stage needs it. Collective.
+
+    Raises: UserError if it does not fit the plan.
+    """
+    path = plan.start_checkpoint
+    if path is None or (has_checkpoint and not _is_adapter_base(plan, path)):
+        return None
+    check_start(plan)
+    found = start_checkpoint(path)
+    if ranks.is_first:
+        verify_start(found)
+    ranks.barrier()
+    return found
+
+
+def _is_adapter_base(plan: StagePlan, path: str) -> bool:
+    """True if these weights are the base of the adapter's checkpoints, which do not hold them."""
+    is_there = plan.lora is not None and Path(path).is_dir()
+    return is_there and start_checkpoint(path).num_ranks is None
+
+
+def row_reader(
+    plan: StagePlan, model_directory: Path, load_formatter: Callable[..., RowFormatter]
+) -> RowReader:
+    """Returns a reader; it formats training data by the model's tokenizer, rollouts are tokens.
+
+    Raises: UserError when the tokenizer cannot be used.
+    """
+    data = _training_data(plan)
+    formatter = None
+    if data is not None:
+        formatter = load_formatter(
+            model_directory,
+            name=data.name,
+            schema=plan.algorithm.row_schema,
+            chat_template=plan.chat_template,
+            row_format=data.format,
+            max_length=plan.max_model_len,
+            enable_thinking=plan.config.model.enable_thinking,
+        )
+    return RowReader(formatter=formatter, mixed_with_rollouts=plan.has_rollouts)
+
+
+def _training_data(plan: StagePlan) -> ResolvedExperienceBuffer | None:
+    """Returns the buffer that holds training data; None where there are rollouts alone."""
+    return plan.expert_buffer if plan.has_rollouts else plan.experience_buffer

@@ -39,13 +39,13 @@ def plan_of(model: Path, loss: str, max_tokens: int = 8192, seed: int = 42) -> S
 
 
 def choice_of(learner: "Learner", plan: StagePlan, batch: TrainBatch) -> np.ndarray:
-    prepared = learner._preparation.prepare(batch, kl_coef=0.0)
-    assert prepared.chosen_BT is not None
+    prepared = learner._preparation.prepare_batch(batch, kl_coef=0.0)
+    assert prepared.selected_BT is not None
     choose = token_selection(plan.algorithm)
     assert choose is not None
     again = select_tokens(choose, prepared, plan.config.seed)
-    assert np.array_equal(again, prepared.chosen_BT)
-    return prepared.chosen_BT
+    assert np.array_equal(again, prepared.selected_BT)
+    return prepared.selected_BT
 
 
 @pytest.mark.parametrize("loss", LOSSES)

@@ -32,7 +32,7 @@ STAGE = "rft"
 def peers(tmp_path: Path, model: Path) -> Peers:
     """At the stage that trains on rollouts."""
     peers = peers_of(plan_in(tmp_path, model), vocabulary=48)
-    peers.begin_with(STAGE)
+    peers.load_former_run(STAGE)
     return peers
 
 
@@ -75,7 +75,7 @@ async def stage_of(
         board = StageWatcher(SynchronizerServiceStub(channel))
         key = StageStartKey(peers.experiment.id, STAGE, 1)
         trainer = "00000000-0000-0000-0000-000000000001"
-        job = await board.job(key, trainer_id=trainer, buffer=address, synchronizer=address)
+        job = await board.load_job(key, trainer_id=trainer, buffer=address, synchronizer=address)
         running = asyncio.to_thread(
             run_stage, job.order, ranks=ranks, link=link.rank, parts=load_model_parts()
         )

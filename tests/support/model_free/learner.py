@@ -34,10 +34,10 @@ class Learner:
         ranks: Ranks,
         critic_directory: Path | None = None,
         former: StartCheckpoint | None = None,
-        on_part: Callable[[], None] = lambda: None,
+        on_micro_batch: Callable[[], None] = lambda: None,
     ) -> None:
         del plan, ranks, critic_directory, former
-        self._on_part = on_part
+        self._on_micro_batch = on_micro_batch
         self._digest = read_digest(model_directory)
         self._seconds = float(os.environ.get(STEP_SECONDS_VARIABLE, "0"))
 
@@ -52,7 +52,7 @@ class Learner:
         for row in batch.rows:
             _take_in(digest.update, row)
         self._digest = digest.digest()
-        self._on_part()
+        self._on_micro_batch()
         rows = {row.position: RowStatistics(mean_ratio=1.0, advantage=0.0) for row in batch.rows}
         return StepOutcome(metrics={"actor/loss": 0.0, "actor/grad_norm": 1.0}, rows=rows)
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from services.trainer.estimation import EstimationFunctions
 from services.trainer.learner.advantages import estimate_advantages
 from services.trainer.learner.prepared_batch import PreparedBatch
 from services.trainer.learner.rollouts import RolloutRows
-from services.trainer.recipe import EstimationFunctions
 from tests.unit.trainer.builders import random_batch
 from trinity.algorithm.rollout_correction.settings import CorrectionSettings
 from trinity.algorithm.token_advantage.token_batch import (
@@ -17,7 +17,7 @@ from trinity.algorithm.token_advantage.token_batch import (
     TokenBatch,
 )
 
-PREPARED = PreparedBatch.of(random_batch(8, seed=4))
+PREPARED = PreparedBatch.from_batch(random_batch(8, seed=4))
 PLAIN = EstimationFunctions(bypass=True, correction=None, penalty="none", advantage=None)
 
 
@@ -25,7 +25,7 @@ def rollouts_with(
     *, proximal_BT: FloatMatrix | None = None, reference_BT: FloatMatrix | None = None
 ) -> RolloutRows:
     policy = {} if proximal_BT is None else {"logprobs": proximal_BT}
-    return RolloutRows.of(
+    return RolloutRows.from_prepared(
         replace(PREPARED, policy=policy, reference_logprobs_BT=reference_BT), None
     )
 

@@ -16,7 +16,7 @@ FIXED = KlController(coef=0.02)
 
 def test_steered_coefficients_survive_a_checkpoint(tmp_path: Path) -> None:
     before = KlCoefficients(penalty=STEERED, loss=STEERED)
-    moved = before.updated(penalised=5.0, in_loss=0.0, num_rows=10)
+    moved = before.after_step(penalised=5.0, in_loss=0.0, num_rows=10)
     moved.save(tmp_path)
     assert before.load(tmp_path) == moved
     assert moved.penalty.coef > 0.1 > moved.loss.coef
@@ -35,7 +35,7 @@ def test_a_checkpoint_without_coefficients_leaves_those_of_the_plan(tmp_path: Pa
 
 def test_what_was_not_measured_steers_nothing() -> None:
     control = KlCoefficients(penalty=STEERED, loss=STEERED)
-    moved = control.updated(penalised=None, in_loss=5.0, num_rows=10)
+    moved = control.after_step(penalised=None, in_loss=5.0, num_rows=10)
     assert moved.penalty == STEERED
     assert moved.loss != STEERED
 
@@ -45,4 +45,4 @@ def test_steering_without_a_target_is_refused_before_training(tmp_path: Path) ->
     arguments = {**plan.algorithm.kl_loss_fn_args, "adaptive": True, "horizon": 100}
     algorithm = plan.algorithm.model_copy(update={"kl_loss_fn_args": arguments})
     with pytest.raises(UserError, match="target_kl"):
-        KlCoefficients.of(plan.model_copy(update={"algorithm": algorithm}))
+        KlCoefficients.from_plan(plan.model_copy(update={"algorithm": algorithm}))

@@ -15,7 +15,7 @@ BATCH = random_batch(6, seed=3, step=8)
 
 def rollouts_of(rows: list[TrainRow]) -> RolloutRows:
     batch = TrainBatch(step=1, rows=rows, metrics={}, replayed=False)
-    return RolloutRows.of(PreparedBatch.of(batch), None)
+    return RolloutRows.from_prepared(PreparedBatch.from_batch(batch), None)
 
 
 def test_a_runs_reward_is_its_last_trained_tokens() -> None:

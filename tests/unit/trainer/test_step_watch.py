@@ -15,7 +15,7 @@ USUAL = {"actor/grad_norm": 1.0, "actor/ppo_kl": 0.01, "actor/kl": 0.02}
 
 def check(watch: AnomalyChecks, batch: TrainBatch, **changed: float) -> set[str]:
     metrics = USUAL | {f"actor/{name}": value for name, value in changed.items()}
-    return {name for name in watch.check(batch, metrics) if name.startswith("warning/")}
+    return {name for name in watch.check_step(batch, metrics) if name.startswith("warning/")}
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_a_gradient_that_is_not_finite_warns(watch: AnomalyChecks, norm: float) 
 
 
 def test_figures_that_are_no_numbers_are_not_reported(watch: AnomalyChecks) -> None:
-    assert "actor/grad_norm" not in watch.check(
+    assert "actor/grad_norm" not in watch.check_step(
         random_batch(4), USUAL | {"actor/grad_norm": math.nan}
     )
 

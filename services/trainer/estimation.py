@@ -1,4 +1,4 @@
-"""The parts of a stage's train step, as functions."""
+"""The functions that estimate advantages in the trainer, and the outputs that they need."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,8 +26,8 @@ class EstimationFunctions:
     """None where the buffer has computed advantages."""
 
     @classmethod
-    def of(cls, plan: StagePlan) -> "EstimationFunctions":
-        """Builds the recipe from the plan.
+    def from_plan(cls, plan: StagePlan) -> "EstimationFunctions":
+        """Chooses the functions from the plan.
 
         Raises: UserError when a function given by its path cannot be loaded.
         """
