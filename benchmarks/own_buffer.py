@@ -7,10 +7,10 @@ from pathlib import Path
 from tests.infra_fixtures import running
 from tests.integration.buffer.process import BufferProcess
 from trinity.local.addresses import free_port
-from trinity.local.files import SecretFiles
 from trinity.local.nats import NatsServer
 from trinity.local.postgres import DATABASE, embedded_postgres
 from trinity.security.broker import ADMIN
+from trinity.security.secret_files import SecretFiles
 
 
 @asynccontextmanager

@@ -17,11 +17,11 @@ from psycopg import sql
 
 from trinity.local.addresses import free_port
 from trinity.local.binaries import postgres_programs
-from trinity.local.files import SecretFiles
 from trinity.local.nats import NatsServer
 from trinity.local.postgres import DATABASE, SCHEMA_OWNERS, SUPERUSER, PostgresServer
 from trinity.local.process_spec import ProcessSpec
 from trinity.security.broker import ADMIN
+from trinity.security.secret_files import SecretFiles
 
 _names = count(1)
 

@@ -78,7 +78,7 @@ def set_tensor(tensor: experience_pb2.Tensor, array: Array) -> None:
     tensor.alignment = ALIGNMENTS[array.alignment]
 
 
-def plain_data(tensor: experience_pb2.Tensor, dtype: np.dtype[np.generic]) -> bytes | None:
+def raw_bytes_if_valid(tensor: experience_pb2.Tensor, dtype: np.dtype[np.generic]) -> bytes | None:
     """Returns the bytes of a one-dimensional tensor of this type if it is certainly valid.
 
     `tensor_from_proto` judges all others.
@@ -154,10 +154,10 @@ def check_experience(experience: Experience) -> None:
         check_sequence(experience.body.rejected)
     else:
         check_sequence(experience.body)
-    check_around_body(experience)
+    check_metadata(experience)
 
 
-def check_around_body(experience: Experience) -> None:
+def check_metadata(experience: Experience) -> None:
     """Checks everything but the tokens; a pair's version spans are not checked.
 
     A pair is not rolled out in one piece.
@@ -252,7 +252,7 @@ def sequence_from_proto(message: experience_pb2.Sequence) -> Sequence:
 def _typed(
     tensor: experience_pb2.Tensor, name: str, dtype: np.dtype[T]
 ) -> np.ndarray[tuple[int, ...], np.dtype[T]]:
-    if (plain := plain_data(tensor, dtype)) is not None:
+    if (plain := raw_bytes_if_valid(tensor, dtype)) is not None:
         return np.frombuffer(plain, dtype)
     data = tensor_from_proto(tensor).data
     if data.dtype != dtype or data.ndim != 1:
@@ -329,7 +329,7 @@ def experience_from_proto(message: experience_pb2.Experience) -> Experience:
         reward_revision=message.reward_revision,
         trace_id=message.trace_id,
     )
-    check_around_body(experience)
+    check_metadata(experience)
     return experience
 
 

@@ -89,7 +89,7 @@ LENGTH_DELIMITED = 2
 """The wire type of embedded messages."""
 
 
-def with_parts(field_number: int, parts: Iterable[bytes]) -> bytes:
+def encode_repeated_field(field_number: int, parts: Iterable[bytes]) -> bytes:
     """Encodes a repeated message field from encoded parts, to append to the other fields."""
     tag = _varint(field_number << 3 | LENGTH_DELIMITED)
     chunks: list[bytes] = []

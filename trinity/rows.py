@@ -63,7 +63,7 @@ def read_rows(stream: BinaryIO, name: str) -> Iterator[object]:
         raise UserError(f"{name} is not UTF-8 text: {error.reason}") from error
 
 
-def row_texts(stream: BinaryIO, name: str) -> Iterator[str]:
+def rows_to_json(stream: BinaryIO, name: str) -> Iterator[str]:
     """Yields the rows as JSON texts; JSON lines are passed through unchecked.
 
     Raises: UserError for a file that is not what its name says.
@@ -74,10 +74,10 @@ def row_texts(stream: BinaryIO, name: str) -> Iterator[str]:
                 yield text
         return
     for number, row in enumerate(read_rows(stream, name)):
-        yield row_text(row, f"{name}, row {number}")
+        yield row_to_json(row, f"{name}, row {number}")
 
 
-def row_text(row: object, where: str) -> str:
+def row_to_json(row: object, where: str) -> str:
     """Encodes a row as one line of JSON.
 
     Raises: UserError for a value that JSON cannot hold.
@@ -90,7 +90,7 @@ def row_text(row: object, where: str) -> str:
         raise UserError(f"{where}: {error}") from error
 
 
-def plain(value: object) -> PlainValue:
+def to_json_value(value: object) -> PlainValue:
     """Converts a value of a database or a data frame to one that JSON can hold."""
     if isinstance(value, datetime | date | time):
         return value.isoformat()
@@ -101,7 +101,7 @@ def plain(value: object) -> PlainValue:
     raise TypeError(f"a value of type {type(value).__name__} has no place in JSON")
 
 
-_ENCODER = json.JSONEncoder(allow_nan=False, default=plain)
+_ENCODER = json.JSONEncoder(allow_nan=False, default=to_json_value)
 
 
 def _json_lines(stream: BinaryIO, name: str) -> Iterator[object]:

@@ -12,10 +12,10 @@ from tests.infra_fixtures import running
 from tests.integration.buffer.process import BufferProcess
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.local.addresses import free_port
-from trinity.local.files import SecretFiles
 from trinity.local.nats import NatsServer
 from trinity.local.postgres import DATABASE, SUPERUSER, embedded_postgres
 from trinity.security.broker import ADMIN
+from trinity.security.secret_files import SecretFiles
 from trinity.types import StageKey
 
 STAGE = "rft"

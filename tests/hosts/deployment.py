@@ -24,12 +24,13 @@ from tests.model_free.learner import STEP_SECONDS_VARIABLE
 from tests.model_free.stack import model_free_services
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.local.addresses import SERVICES, InfrastructureFiles, ServiceAddresses
-from trinity.local.files import OPERATOR, SecretFiles, StackCredentials
+from trinity.local.files import OPERATOR, StackCredentials
 from trinity.local.nats import NatsServer
 from trinity.local.process_spec import ProcessSpec
 from trinity.local.run_file import RunningStack
 from trinity.local.services import StackContext
 from trinity.security.certificates import STORES, CredentialIssuer, parts_of
+from trinity.security.secret_files import SecretFiles
 
 PORT = 50_050
 STOP_SECONDS = 20.0

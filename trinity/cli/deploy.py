@@ -44,7 +44,7 @@ def render(
     from trinity.config.loading.load import load_config
     from trinity.config.planning import plan_experiment
     from trinity.deploy.deployment import ContainerImages, ExperimentDeployment
-    from trinity.deploy.render import ManifestRenderer, notes
+    from trinity.deploy.render import ManifestRenderer, render_notes
     from trinity.launch.modes import is_bench, is_serve
 
     use_plugins(plugin_dir)
@@ -73,7 +73,7 @@ def render(
         command = rendering.write()
     print(f"{plan.label} for {target} is in {output}; with its secrets there (docs/operations.md):")
     print(f"  {command}")
-    for note in notes(deployment, target, overlay):
+    for note in render_notes(deployment, target, overlay):
         print(f"note: {note}")
 
 

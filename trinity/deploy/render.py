@@ -18,7 +18,7 @@ from trinity.deploy.nomad import nomad_variables
 from trinity.errors import UserError
 
 
-def check_room(deployment: ExperimentDeployment, *, on_one_node: bool) -> None:
+def check_gpu_capacity(deployment: ExperimentDeployment, *, on_one_node: bool) -> None:
     """Compares the GPUs of each process, and of the one node, with what is needed.
 
     Raises: UserError when there are too few.
@@ -67,7 +67,7 @@ class ManifestRenderer:
         """
         self.deployment.check()
         on_one_node = self.target == "compose" or self.overlay == "one-node"
-        check_room(self.deployment, on_one_node=on_one_node)
+        check_gpu_capacity(self.deployment, on_one_node=on_one_node)
         files = self._files()
         self._prepare()
         for name in COPIED[self.target]:
@@ -128,7 +128,9 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def notes(deployment: ExperimentDeployment, target: Target, overlay: Overlay) -> tuple[str, ...]:
+def render_notes(
+    deployment: ExperimentDeployment, target: Target, overlay: Overlay
+) -> tuple[str, ...]:
     """Returns the notes as sentences; there may be none."""
     return tuple(_notes(deployment, target, overlay))
 

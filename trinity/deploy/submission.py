@@ -88,13 +88,13 @@ class ExperimentSubmission:
                 request, timeout=START_SECONDS, wait_for_ready=True
             )
         except grpc.aio.AioRpcError as error:
-            raise not_taken(self.synchronizer, error, START_SECONDS) from error
+            raise service_not_ready(self.synchronizer, error, START_SECONDS) from error
         verb = "goes on" if answer.resumed else "started"
         reporter.say(f"{self.plan.label} {verb} as {answer.experiment.id}")
         return answer.experiment
 
 
-def not_taken(address: str, error: grpc.aio.AioRpcError, seconds: float) -> TrinityError:
+def service_not_ready(address: str, error: grpc.aio.AioRpcError, seconds: float) -> TrinityError:
     """Converts a failed request to the synchronizer, after so many seconds, into an error."""
     if error.code() in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE):
         return ServiceNotReady(
@@ -144,5 +144,5 @@ async def cancel_experiment(plan: ExperimentPlan, synchronizer: str, reason: str
             request = pb.CancelExperimentRequest(experiment_id=found.id, reason=reason)
             await stub.CancelExperiment(request, timeout=CALL_SECONDS)
         except grpc.aio.AioRpcError as error:
-            raise not_taken(synchronizer, error, CALL_SECONDS) from error
+            raise service_not_ready(synchronizer, error, CALL_SECONDS) from error
     return str(found.id)

@@ -11,7 +11,7 @@ import grpc
 from trinity.api.v1 import synchronizer_pb2, synchronizer_pb2_grpc
 from trinity.diagnosis.diagnose import diagnose
 from trinity.diagnosis.gather import gather
-from trinity.diagnosis.rules import Diagnosis, DiagnosisState, duration
+from trinity.diagnosis.rules import Diagnosis, DiagnosisState, format_duration
 from trinity.diagnosis.snapshot import SystemSnapshot
 from trinity.errors import RunFailed
 from trinity.local.run_file import read_running
@@ -58,7 +58,7 @@ class StartupReporter:
             return
         if member.activity not in PREPARING:
             if (over := self._by_member.pop(member.id, None)) is not None:
-                self.reporter.say(f"{role}: ready after {duration(now - over.since)}")
+                self.reporter.say(f"{role}: ready after {format_duration(now - over.since)}")
             self._say_served(role, member)
             return
         preparation = self._by_member.setdefault(
@@ -70,7 +70,7 @@ class StartupReporter:
         elif now >= preparation.next_said:
             lasted = now - preparation.since
             preparation.next_said = now + lasted
-            self.reporter.say(f"{role}: still {member.activity}, after {duration(lasted)}")
+            self.reporter.say(f"{role}: still {member.activity}, after {format_duration(lasted)}")
 
     def _say_served(self, role: str, member: synchronizer_pb2.Member) -> None:
         """Reports the address of a served model whenever it changes."""
@@ -81,7 +81,7 @@ class StartupReporter:
             self.reporter.say(f"{role}: {member.activity}")
 
 
-async def say_preparations(
+async def report_startup(
     synchronizer: synchronizer_pb2_grpc.SynchronizerServiceStub, reporter: LineSink
 ) -> NoReturn:
     """Reports what members prepare while they do; never returns."""
@@ -132,23 +132,25 @@ class StallNotifier:
             self._is_said = True
             self.reporter.say(f"held up: {verdict.text}")
         if verdict.state is DiagnosisState.BROKEN and lasted >= self.patience_seconds:
-            raise RunFailed(f"no progress for {duration(lasted)}: {verdict.text}")
+            raise RunFailed(f"no progress for {format_duration(lasted)}: {verdict.text}")
 
     def _over(self, now: float) -> None:
         if self._is_said:
-            self.reporter.say(f"no longer held up: that lasted {duration(now - self._since)}")
+            self.reporter.say(
+                f"no longer held up: that lasted {format_duration(now - self._since)}"
+            )
         self._is_said = False
 
 
-def untold(verdict: Diagnosis, snapshot: SystemSnapshot) -> Diagnosis:
-    """Leaves out what `say_preparations` reports itself: a model that takes long to load."""
+def without_startup(verdict: Diagnosis, snapshot: SystemSnapshot) -> Diagnosis:
+    """Leaves out what `report_startup` reports itself: a model that takes long to load."""
     preparing = (member.role for member in snapshot.members or () if member.activity in PREPARING)
     if verdict.state is DiagnosisState.HELD and verdict.owner in preparing:
         return WORKING
     return verdict
 
 
-async def say_holdups(
+async def report_stalls(
     job_dir: Path, view: RunView, reporter: LineSink, sync_timeout: float
 ) -> NoReturn:
     """Checks the run whenever it reports nothing new; never returns.
@@ -162,6 +164,6 @@ async def say_holdups(
             seen, verdict = view.last_event, WORKING
         elif (running := read_running(job_dir)) is not None:
             snapshot = await gather(running, job_dir)
-            verdict = untold(diagnose(snapshot), snapshot)
+            verdict = without_startup(diagnose(snapshot), snapshot)
         holdups.take(verdict, time.monotonic())
         await asyncio.sleep(LOOK_SECONDS)

@@ -11,7 +11,7 @@ from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.stored_rollouts import UNKNOWN
 from trinity.config.schema.base import hidden
 from trinity.errors import UserError
-from trinity.launch.resume import PLAN_FILE, digest_of_fixed, holds_run
+from trinity.launch.resume import PLAN_FILE, has_run, resume_digest
 from trinity.launch.stored_runs import StoredRun
 from trinity.progress.summary import read_finished
 from trinity.security.credentials import VARIABLE, Credentials
@@ -42,7 +42,7 @@ def bench_plan(plan: ExperimentPlan) -> ExperimentPlan:
 
     Raises: UserError when there is nothing to evaluate or with.
     """
-    if not holds_run(plan.job_path):
+    if not has_run(plan.job_path):
         raise UserError(
             f"{plan.job_dir} holds no run whose checkpoints could be evaluated: train it first, "
             "then start it with `mode=bench`"
@@ -50,7 +50,7 @@ def bench_plan(plan: ExperimentPlan) -> ExperimentPlan:
     stages = [stage for stage in plan.stages if stage.mode == "bench" and stage.needs_training]
     newest = "-".join(str(_newest_checkpoint(plan, stage)) for stage in stages)
     which = "newest" if stages[0].config.explorer.bench_on_latest_checkpoint else "step"
-    settings = digest_of_fixed(plan.model_copy(update={"stages": tuple(stages)}))
+    settings = resume_digest(plan.model_copy(update={"stages": tuple(stages)}))
     name = f"{which}-{newest}-{settings}"
     known = list(_known_versions(plan, name))
     made = [

@@ -18,7 +18,7 @@ from trinity.config.plan.parts import ResolvedTaskset
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.errors import UserError
 from trinity.launch.modes import bench_plan, is_bench, is_serve, serve_plan
-from trinity.launch.resume import check_resumable, holds_run
+from trinity.launch.resume import check_resumable, has_run
 from trinity.launch.stored_runs import SourceRuns
 from trinity.plugins import REWARDS, WORKFLOWS, load_plugins, plugin_dirs_from_environment
 from trinity.rewards.reward import check_reward
@@ -72,7 +72,7 @@ class PreparedRun:
     """The runs whose experiences are trained on, if any."""
 
 
-def prepare(
+def prepare_run(
     path: Path, max_steps: int | None, overrides: Mapping[str, JsonValue] | None = None
 ) -> PreparedRun:
     """Loads, plans and checks a configuration.
@@ -112,7 +112,7 @@ def prepare(
     notes = (*notes, *advice(plan))
     return PreparedRun(
         plan=plan,
-        resumes=not serves and holds_run(plan.job_path),
+        resumes=not serves and has_run(plan.job_path),
         notes=notes,
         notices=reading.notices,
         benched=source,

@@ -18,12 +18,12 @@ from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import RunFailed
 from trinity.launch.follow import FINISHED, ExperimentFollower, watched
 from trinity.launch.gpus import share_gpus
-from trinity.launch.messages import LineSink, say_holdups, say_preparations
-from trinity.launch.resume import cancel_left_running, remember
-from trinity.local.addresses import write_home
+from trinity.launch.messages import LineSink, report_stalls, report_startup
+from trinity.launch.resume import cancel_stale_experiments, store_plan
+from trinity.local.addresses import write_stack_directory
 from trinity.local.infrastructure import ProcessWithProbe
 from trinity.local.process_spec import EventKind
-from trinity.local.services import StackContext, four_services
+from trinity.local.services import StackContext, service_processes
 from trinity.local.stack import LocalStack
 from trinity.monitors.factory import MONITOR_FOLDER
 from trinity.progress.curves import draw_curves
@@ -145,7 +145,7 @@ class GracefulShutdown:
         """
         task = asyncio.ensure_future(work)
         loop = asyncio.get_running_loop()
-        numbers = _heeded()
+        numbers = _handled_signals()
         for number in numbers:
             loop.add_signal_handler(number, self._signalled, task)
         try:
@@ -165,7 +165,7 @@ class GracefulShutdown:
         self._reporter.say("stopping in order")  # fails if the terminal is closed
 
 
-def _heeded() -> tuple[signal.Signals, ...]:
+def _handled_signals() -> tuple[signal.Signals, ...]:
     """Returns the handled signals; SIGHUP is included unless `nohup` has ignored it."""
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         return NUMBERS
@@ -184,7 +184,7 @@ class LocalRun:
     reporter: Reporter
     home: Path | None = None
     """The directory of the stack, if it is not the plan's own."""
-    services: Callable[[StackContext], list[ProcessWithProbe]] = four_services
+    services: Callable[[StackContext], list[ProcessWithProbe]] = service_processes
     complete: Callable[[SynchronizerStub, ExperimentPlan], Awaitable[ExperimentPlan]] | None = None
     """Adds to the plan what only the running stack knows."""
     secure: bool = False
@@ -267,8 +267,8 @@ class LocalRun:
                 ended = await self._first(
                     follower.until_ended(),
                     self._until_stack_fails(stack),
-                    say_preparations(synchronizer, self.reporter),
-                    say_holdups(self._home, view, self.reporter, self._sync_timeout()),
+                    report_startup(synchronizer, self.reporter),
+                    report_stalls(self._home, view, self.reporter, self._sync_timeout()),
                     self._starts.keep_on(self.plan.job_path),
                 )
                 await monitor.catch_up(view.last_event)
@@ -284,10 +284,10 @@ class LocalRun:
         if self.complete is not None:
             self.plan.job_path.mkdir(parents=True, exist_ok=True)
             self.plan = await self.complete(synchronizer, self.plan)
-        remember(self.plan)
-        write_home(self.plan.job_path, self._home)
+        store_plan(self.plan)
+        write_stack_directory(self.plan.job_path, self._home)
         if is_alone:
-            for label in await cancel_left_running(synchronizer, self.plan):
+            for label in await cancel_stale_experiments(synchronizer, self.plan):
                 self.reporter.say(f"{label} was left running: cancelled until it is started again")
         answer: synchronizer_pb2.CreateExperimentResponse = await synchronizer.CreateExperiment(
             synchronizer_pb2.CreateExperimentRequest(

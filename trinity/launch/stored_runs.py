@@ -15,8 +15,8 @@ from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.stored_rollouts import check_rows
 from trinity.config.schema.choices import EXPLORING
 from trinity.errors import RunFailed, UserError
-from trinity.launch.resume import PLAN_FILE, holds_run
-from trinity.local.addresses import home_of
+from trinity.launch.resume import PLAN_FILE, has_run
+from trinity.local.addresses import stack_directory_of
 from trinity.rpc.limits import CALL_SECONDS
 
 
@@ -98,14 +98,14 @@ def _checked(plan: ExperimentPlan, stage: StagePlan, stored: StoredRollouts) -> 
     """Checks one source run and returns the directory of its stack."""
     directory = Path(stage.config.checkpoint_root_dir).expanduser().absolute() / stored.run
     what = f"stage `{stage.name}`: `experience_buffer.source_run: {stored.run}`"
-    if not holds_run(directory):
+    if not has_run(directory):
         raise UserError(f"{what}: {directory} holds no run: explore first, or correct the name")
     source = _read(directory)
     if source.tenant != plan.tenant:
         raise UserError(f"{what} is not a run of tenant {plan.tenant}: no run takes from another's")
     taken = _stage_of(source, stored, what)
     check_rows(stage, taken, stored.model_copy(update={"stage": taken.name}))
-    return home_of(directory)
+    return stack_directory_of(directory)
 
 
 def _read(directory: Path) -> ExperimentPlan:

@@ -13,12 +13,13 @@ import nats.js.errors
 
 from trinity.errors import UserError
 from trinity.local.addresses import InfrastructureFiles, free_port
-from trinity.local.files import SecretFiles, StackCredentials
+from trinity.local.files import StackCredentials
 from trinity.local.nats import NatsServer
 from trinity.local.postgres import PostgresServer, embedded_postgres
 from trinity.local.process_spec import ProcessSpec
 from trinity.security.broker import ADMIN, client_options
 from trinity.security.credentials import VARIABLE as SECURITY_DIR
+from trinity.security.secret_files import SecretFiles
 
 _NATS_URL = "TRINITY_NATS_URL"
 _POSTGRES_DSN = "TRINITY_POSTGRES_DSN"
@@ -50,7 +51,8 @@ class ExternalServers:
             await _check_postgres(self.postgres_dsn)
 
 
-def without_password(address: str) -> str:
+def without_user_and_password(address: str) -> str:
+    """Returns the address without user and password."""
     parts = urllib.parse.urlsplit(address)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
@@ -84,8 +86,8 @@ async def _check_nats(url: str) -> None:
         await client.close()
     except (nats.errors.Error, nats.js.errors.Error, OSError, TimeoutError) as error:
         raise UserError(
-            f"The broker at {without_password(url)} does not answer with JetStream: start it, or "
-            f"correct or unset {_NATS_URL} ({error or type(error).__name__})"
+            f"The broker at {without_user_and_password(url)} does not answer with JetStream: start "
+            f"it, or correct or unset {_NATS_URL} ({error or type(error).__name__})"
         ) from error
 
 
@@ -159,11 +161,11 @@ class Infrastructure:
 
     @property
     def public_nats_url(self) -> str:
-        return without_password(self._nats_url("buffer"))
+        return without_user_and_password(self._nats_url("buffer"))
 
     @property
     def public_postgres_dsn(self) -> str:
-        return without_password(self._postgres_dsn("buffer"))
+        return without_user_and_password(self._postgres_dsn("buffer"))
 
     @property
     def _secrets(self) -> SecretFiles:

@@ -11,18 +11,18 @@ from pathlib import Path
 
 from trinity.errors import RunFailed, UserError
 from trinity.local import binaries
-from trinity.local.files import SecretFiles, write_private
 from trinity.local.identity import OWN_IDENTITY
 from trinity.local.process_spec import ProcessSpec
 from trinity.security.broker import (
     ADMIN,
     BrokerUser,
-    authorization,
+    authorization_block,
     buffer_user,
     explorer_user,
-    tls,
+    tls_block,
 )
 from trinity.security.credentials import PLAINTEXT, Credentials
+from trinity.security.secret_files import SecretFiles, write_private
 
 NATS_USERS = (ADMIN, "buffer", "explorer")
 _SYNC_INTERVAL = "100ms"
@@ -93,7 +93,7 @@ class NatsServer:
             sync_interval=_SYNC_INTERVAL,
             max_file_store=_store_bytes(self.folder),
         )
-        return settings + authorization(self._users()) + tls(self.security)
+        return settings + authorization_block(self._users()) + tls_block(self.security)
 
     def _users(self) -> list[BrokerUser]:
         admin, buffer, explorer = (self.secrets.password(f"nats-{name}") for name in NATS_USERS)

@@ -100,7 +100,7 @@ def _read_entry(pid: int) -> ProcessEntry | None:
 _MARK = "TRINITY_LOCAL_JOB"
 
 
-def marked_environment(job_dir: Path) -> dict[str, str]:
+def job_environment(job_dir: Path) -> dict[str, str]:
     """Returns the environment of every process of a stack, which its descendants inherit.
 
     SPT_NOENV keeps programs that rename themselves (vLLM's engine) from overwriting the mark.
@@ -108,7 +108,7 @@ def marked_environment(job_dir: Path) -> dict[str, str]:
     return {_MARK: str(job_dir), "SPT_NOENV": "1"}
 
 
-def kill_leftovers(job_dir: Path) -> int:
+def kill_orphans_of_job(job_dir: Path) -> int:
     """Kills every process with this directory's mark; call it with the directory locked."""
     mark = f"{_MARK}={job_dir}".encode()
     numbers = [int(name) for name in os.listdir("/proc") if name.isdigit()]
@@ -168,7 +168,7 @@ class JobLock:
         os.close(self.descriptor)
 
 
-def holder(job_dir: Path) -> int | None:
+def lock_owner_pid(job_dir: Path) -> int | None:
     """Returns the live process that has written itself into the lock, or None."""
     try:
         return _living((job_dir / LOCK_FILE).read_bytes())
@@ -196,12 +196,12 @@ def _start_of(process: int) -> str:
     return "" if state in "ZX" else fields[18]
 
 
-def refuse_second(job_dir: Path) -> None:
+def refuse_if_locked(job_dir: Path) -> None:
     """Raises early what `acquire` would raise.
 
     Raises: UserError naming the process that runs there.
     """
-    process = holder(job_dir)
+    process = lock_owner_pid(job_dir)
     if process is None:
         return
     descriptor = os.open(job_dir / LOCK_FILE, os.O_RDWR)

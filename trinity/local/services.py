@@ -75,7 +75,7 @@ class StackContext:
     security: StackCredentials = field(default_factory=StackCredentials)
 
 
-def four_services(around: StackContext) -> list[ProcessWithProbe]:
+def service_processes(around: StackContext) -> list[ProcessWithProbe]:
     """Returns the services in start order; they are stopped in reverse order."""
     at, files = around.addresses, around.files
     peers = {"SYNCHRONIZER": at.synchronizer, "BUFFER": at.buffer}

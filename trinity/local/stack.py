@@ -15,9 +15,9 @@ from trinity.local.addresses import ServiceAddresses
 from trinity.local.files import OPERATOR, StackCredentials, make_socket_folder, remove_socket_folder
 from trinity.local.infrastructure import ExternalServers, Infrastructure, ProcessWithProbe
 from trinity.local.process_spec import USER_MISTAKE_EXIT_CODE, EventKind, StackEvent
-from trinity.local.reaper import JobLock, kill_leftovers
+from trinity.local.reaper import JobLock, kill_orphans_of_job
 from trinity.local.run_file import ProcessExit, RunningStack, remove_run_file
-from trinity.local.services import StackContext, four_services
+from trinity.local.services import StackContext, service_processes
 from trinity.local.supervisor_client import SupervisorClient
 
 logger = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class LocalStack:
         log_level: str = "INFO",
         externals: ExternalServers | None = None,
         environment: Mapping[str, Mapping[str, str]] | None = None,
-        services: Callable[[StackContext], list[ProcessWithProbe]] = four_services,
+        services: Callable[[StackContext], list[ProcessWithProbe]] = service_processes,
         max_restarts: int | None = None,
         secure: bool = False,
     ) -> None:
@@ -148,7 +148,7 @@ class LocalStack:
     async def _start(self) -> None:
         (self._job_dir / "log").mkdir(parents=True, exist_ok=True)
         self._lock = await asyncio.to_thread(JobLock.acquire, self._job_dir)
-        await asyncio.to_thread(kill_leftovers, self._job_dir)
+        await asyncio.to_thread(kill_orphans_of_job, self._job_dir)
         await asyncio.to_thread(make_socket_folder, self._job_dir)
         await asyncio.to_thread(self._security.prepare)
         infrastructure = Infrastructure(

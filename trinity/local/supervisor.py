@@ -230,7 +230,7 @@ def _emit(
         os.write(sys.stdout.fileno(), event.to_line())
 
 
-async def _obey(supervisor: ProcessSupervisor, commands: asyncio.StreamReader) -> None:
+async def _serve_commands(supervisor: ProcessSupervisor, commands: asyncio.StreamReader) -> None:
     """Carries out commands until everything is stopped or the launcher is gone."""
 
     async def stop_all() -> None:
@@ -265,7 +265,7 @@ async def supervise() -> None:
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
     # SIGTERM is handled like losing the launcher.
     loop.add_signal_handler(signal.SIGTERM, commands.feed_eof)
-    await _obey(supervisor, commands)
+    await _serve_commands(supervisor, commands)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from functools import partial
 from trinity.algorithm.advantage.needs import needs_of
 from trinity.algorithm.advantage.wire import Message
 from trinity.operators.kinds import KINDS
-from trinity.runtime.worker_process import answer_requests
+from trinity.runtime.worker_process import serve_requests
 from trinity.types import JsonObject
 
 
@@ -39,4 +39,4 @@ def _computed(request: Message, part: Message) -> JsonObject:
 
 
 if __name__ == "__main__":
-    sys.exit(answer_requests(_answers, int(sys.argv[1])))
+    sys.exit(serve_requests(_answers, int(sys.argv[1])))

@@ -12,7 +12,7 @@ from trinity.progress.lines import LineReporter
 from trinity.progress.screen import ScreenReporter
 from trinity.progress.view import RunView
 
-READ_BY_NOBODY = (errno.EPIPE, errno.EIO)
+CLOSED_OUTPUT_ERRORS = (errno.EPIPE, errno.EIO)
 
 
 class Reporter(Protocol):
@@ -48,5 +48,5 @@ def write_line(text: str) -> None:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
     except OSError as error:
-        if error.errno in READ_BY_NOBODY:
+        if error.errno in CLOSED_OUTPUT_ERRORS:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -68,7 +68,7 @@ def render(view: RunView, title: str) -> RenderableType:
     stages = list(view.stages.values())
     table = Table.grid(padding=(0, 2))
     for stage in stages:
-        table.add_row(stage.name, _bar(stage), _steps(stage), figures.clock(stage.seconds))
+        table.add_row(stage.name, _bar(stage), _steps(stage), figures.format_clock(stage.seconds))
     started = [stage for stage in stages if stage.opened_millis]
     details = _details(started[-1]) if started else Text("starting")
     return Panel(Group(table, Text(), details), title=title, title_align="left")
@@ -97,7 +97,7 @@ def _details(stage: StageProgressView) -> RenderableType:
     if shares := figures.time_shares(stage):
         grid.add_row("time", "  ".join(f"{name} {share:.0%}" for name, share in shares))
     if (left := figures.seconds_left(stage)) is not None:
-        grid.add_row("left", figures.clock(left))
+        grid.add_row("left", figures.format_clock(left))
     return grid
 
 

@@ -16,20 +16,20 @@ TIME_PARTS = {
     "time/save_checkpoint": "checkpoint",
 }
 WARNING_PREFIX = "warning/"
-OF_STEPS = ("actor/loss", "perf/total_num_tokens", *TIME_PARTS)
-OF_BATCHES = ("reward/mean",)
+STEP_METRICS = ("actor/loss", "perf/total_num_tokens", *TIME_PARTS)
+BATCH_METRICS = ("reward/mean",)
 """Shown in lines, screen, curves and summary; monitors show all others."""
 
 
-def kept_of_step(metrics: Mapping[str, float]) -> Metrics:
+def shown_step_metrics(metrics: Mapping[str, float]) -> Metrics:
     """Returns a step's metrics that are shown, and its warnings."""
     warnings = {name: value for name, value in metrics.items() if name.startswith(WARNING_PREFIX)}
-    return _kept(metrics, OF_STEPS) | warnings
+    return _kept(metrics, STEP_METRICS) | warnings
 
 
-def kept_of_batch(metrics: Mapping[str, float]) -> Metrics:
+def shown_batch_metrics(metrics: Mapping[str, float]) -> Metrics:
     """Returns a batch's metrics that are shown."""
-    return _kept(metrics, OF_BATCHES)
+    return _kept(metrics, BATCH_METRICS)
 
 
 def _kept(metrics: Mapping[str, float], names: tuple[str, ...]) -> Metrics:
@@ -158,10 +158,10 @@ class RunView:
                 stage.opened_millis = stage.opened_millis or event.unix_millis
             case "batch":
                 stage.first_batch_millis = stage.first_batch_millis or event.unix_millis
-                stage.batches[event.batch.step] = kept_of_batch(event.batch.metrics)
+                stage.batches[event.batch.step] = shown_batch_metrics(event.batch.metrics)
                 stage.batch_rows[event.batch.step] = event.batch.num_rows
             case "step":
-                stage.steps[event.step.step] = kept_of_step(event.step.metrics)
+                stage.steps[event.step.step] = shown_step_metrics(event.step.metrics)
                 stage.step_millis = [*stage.step_millis[-RECENT_STEPS:], event.unix_millis]
             case "evaluation":
                 stage.evaluations.append(_evaluation(event.stage, event.evaluation))

@@ -15,7 +15,7 @@ from trinity.rpc.errors import status_code
 from trinity.runtime.logs import RateLimitedLog
 from trinity.security import audit
 from trinity.security.authorization import (
-    ANYBODY,
+    LOCAL_CALLER,
     OPEN_METHODS,
     SCOPES_OF_METHODS,
     WHOLE_PROCESS_METHODS,
@@ -26,10 +26,10 @@ from trinity.security.authorization import (
     set_caller,
     tenants_of,
 )
-from trinity.telemetry.grpc import observed_handler
+from trinity.telemetry.grpc import traced_handler
 
 logger = logging.getLogger(__name__)
-limited_log = RateLimitedLog(logger)
+rate_limited_log = RateLimitedLog(logger)
 
 
 Context: TypeAlias = grpc.aio.ServicerContext
@@ -60,7 +60,7 @@ class Admission:
 
         Raises: Unauthenticated, Forbidden.
         """
-        caller = ANYBODY
+        caller = LOCAL_CALLER
         if self.caller_of is not None and method not in OPEN_METHODS:
             caller = _known(self.caller_of, method, context)
             if not caller.scopes & SCOPES_OF_METHODS.get(method, frozenset()):
@@ -82,7 +82,7 @@ class Admission:
             asked = ",".join(tenants_of(request) or experiments_of(request))
             _refuse(Forbidden(WRONG_TENANT), "tenant", method, context, caller, asked)
         if Scope.STEER in SCOPES_OF_METHODS.get(method, ()):
-            audit.steered(method=method, peer=context.peer(), caller=caller, request=request)
+            audit.log_steering(method=method, peer=context.peer(), caller=caller, request=request)
 
     async def checked(
         self, requests: AsyncIterator[Message], method: str, context: Context, caller: Caller
@@ -114,7 +114,7 @@ def _known(caller_of: CallerOf, method: str, context: Context) -> Caller:
         _refuse(error, str(error), method, context, None)
 
 
-def ends_stream(caller: Caller) -> bool:
+def is_token_expired(caller: Caller) -> bool:
     """Returns true if an open stream has outlived the token that opened it."""
     return time.time() >= caller.expires_at
 
@@ -134,11 +134,11 @@ def _refuse(
     caller: Caller | None,
     asked: str = "",
 ) -> NoReturn:
-    audit.refused(why, method=method, peer=context.peer(), caller=caller, asked=asked)
+    audit.log_refusal(why, method=method, peer=context.peer(), caller=caller, asked=asked)
     raise error
 
 
-OPEN = Admission()
+ALLOW_ALL = Admission()
 
 
 MAX_DETAILS_LENGTH = 1_000
@@ -170,9 +170,9 @@ async def _abort(context: Context, error: Exception, method: str) -> None:
     if isinstance(error, RpcError):
         details = str(error)[:MAX_DETAILS_LENGTH]
         if isinstance(error, InvalidRequest):
-            limited_log.warning("refused a request", method=method, reason=details)
+            rate_limited_log.warning("refused a request", method=method, reason=details)
         await context.abort(status_code(error), details)
-    limited_log.error(f"a call of {method} failed", error)
+    rate_limited_log.error(f"a call of {method} failed", error)
     await context.abort(grpc.StatusCode.INTERNAL, "internal error; the service's log has more")
 
 
@@ -236,7 +236,7 @@ def guard_stream(handler: StreamHandler, door: MethodGuard) -> StreamHandler:
                 await answers
                 return
             async for response in answers:
-                if ends_stream(caller):
+                if is_token_expired(caller):
                     raise Unauthenticated("the token that opened this stream has expired")
                 yield response
         except grpc.aio.AbortError:
@@ -248,7 +248,7 @@ def guard_stream(handler: StreamHandler, door: MethodGuard) -> StreamHandler:
 
 
 def guard_handler(
-    handler: grpc.RpcMethodHandler, method: str, admission: Admission = OPEN
+    handler: grpc.RpcMethodHandler, method: str, admission: Admission = ALLOW_ALL
 ) -> grpc.RpcMethodHandler:
     """Returns the handler with admission, parsing and errors guarded."""
     parse = parse_with(handler.request_deserializer)
@@ -271,7 +271,7 @@ def guard_handler(
 class GuardedServer:
     """Registers handlers from generated `add_..._to_server` functions, guarded."""
 
-    def __init__(self, server: grpc.aio.Server, admission: Admission = OPEN) -> None:
+    def __init__(self, server: grpc.aio.Server, admission: Admission = ALLOW_ALL) -> None:
         self._server = server
         self._admission = admission
 
@@ -283,7 +283,7 @@ class GuardedServer:
     ) -> None:
         """Registers a service's methods, guarded."""
         guarded = {
-            name: observed_handler(
+            name: traced_handler(
                 guard_handler(handler, f"{service}/{name}", self._admission), f"{service}/{name}"
             )
             for name, handler in handlers.items()

@@ -119,18 +119,18 @@ Path: TypeAlias = tuple[str, ...]
 
 def tenants_of(request: Message) -> list[str] | None:
     """Returns every tenant in the request, empty names too; None if its type has no such field."""
-    paths = paths_to(request.DESCRIPTOR, TENANT)
-    return [value for path in paths for value in values_at(request, path)] if paths else None
+    paths = field_paths(request.DESCRIPTOR, TENANT)
+    return [value for path in paths for value in field_values(request, path)] if paths else None
 
 
 def experiments_of(request: Message) -> list[str]:
     """Returns every experiment in the request."""
-    paths = paths_to(request.DESCRIPTOR, EXPERIMENT)
-    return [value for path in paths for value in values_at(request, path) if value]
+    paths = field_paths(request.DESCRIPTOR, EXPERIMENT)
+    return [value for path in paths for value in field_values(request, path) if value]
 
 
 @cache
-def paths_to(message: Descriptor, name: str) -> tuple[Path, ...]:
+def field_paths(message: Descriptor, name: str) -> tuple[Path, ...]:
     """Returns the paths to fields of this name in a message and its parts."""
     return tuple(_paths(message, name, ()))
 
@@ -146,14 +146,14 @@ def _paths(message: Descriptor, name: str, above: tuple[Descriptor, ...]) -> Ite
                 yield (field.name, *path)
 
 
-def values_at(message: Message, path: Path) -> Iterator[Any]:
+def field_values(message: Message, path: Path) -> Iterator[Any]:
     """Yields the values at the path; unset parts count as empty text or zero."""
     value = getattr(message, path[0])
     if len(path) == 1:
         yield value
         return
     for part in [value] if isinstance(value, Message) else value:
-        yield from values_at(part, path[1:])
+        yield from field_values(part, path[1:])
 
 
 ROLE = "role"
@@ -166,9 +166,9 @@ def roles_of(request: Message) -> set[Scope]:
     An unknown number counts as no role: the service refuses the request.
     """
     found: set[Scope] = set()
-    for path in paths_to(request.DESCRIPTOR, ROLE):
+    for path in field_paths(request.DESCRIPTOR, ROLE):
         known = _roles_at(request.DESCRIPTOR, path)
-        found |= {known[number] for number in values_at(request, path) if number in known}
+        found |= {known[number] for number in field_values(request, path) if number in known}
     return found
 
 
@@ -214,12 +214,12 @@ class Caller:
         return self.tenant if self.is_bound else ""
 
 
-ANYBODY = Caller(
+LOCAL_CALLER = Caller(
     subject="local", tenant=EVERY_TENANT, scopes=frozenset(Scope), expires_at=float("inf")
 )
 """The caller where tokens are not required, which is on loopback only."""
 
-_current: ContextVar[Caller] = ContextVar("caller", default=ANYBODY)
+_current: ContextVar[Caller] = ContextVar("caller", default=LOCAL_CALLER)
 
 
 def current_caller() -> Caller:

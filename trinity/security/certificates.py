@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from trinity.errors import UserError
-from trinity.local.files import SecretFiles
 from trinity.security.authorization import EVERY_TENANT, ROLE_SCOPES, Scope
 from trinity.security.credentials import AUTHORITY, CERTIFICATE, KEY, TOKEN, TOKEN_KEYS
+from trinity.security.secret_files import SecretFiles
 from trinity.security.tokens import issue_token
 
 _CLOCK_SKEW = timedelta(minutes=5)

@@ -38,7 +38,7 @@ class TelemetryConfig:
         return bool(self.traces.exporters or self.metrics.exporters)
 
 
-def wanted(environment: Mapping[str, str]) -> TelemetryConfig:
+def telemetry_config(environment: Mapping[str, str]) -> TelemetryConfig:
     """Returns the requested telemetry: none unless an exporter or an endpoint is named.
 
     Raises: UserError naming the variable whose value is not known here.
@@ -91,7 +91,7 @@ def start(service: str, attributes: Mapping[str, str] | None = None) -> None:
     Raises: UserError when they request something that is not known or not installed.
     """
     global _running
-    asked = wanted(os.environ)
+    asked = telemetry_config(os.environ)
     if not asked.anything or _running is not None:
         return
     try:
@@ -123,5 +123,5 @@ def stop() -> None:
     except Exception:  # a failing flush must not fail the process
         logger.exception("telemetry was not sent completely")
     finally:
-        tracing.use(None)
-        metrics.use(None)
+        tracing.set_backend(None)
+        metrics.set_backend(None)

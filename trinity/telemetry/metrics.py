@@ -116,7 +116,7 @@ class ObservableGauge(Instrument):
 _meters: MetricsBackend | None = None
 
 
-def use(meters: MetricsBackend | None) -> None:
+def set_backend(meters: MetricsBackend | None) -> None:
     """Switches metrics on, or off."""
     global _meters
     _meters = meters
@@ -154,11 +154,11 @@ GENERATE_TOKENS = Histogram(
 SERVER_SECONDS = Histogram("rpc.server.call.duration", "s", "A call answered", bounds=SHORT)
 CLIENT_SECONDS = Histogram("rpc.client.call.duration", "s", "A call made", bounds=SHORT)
 
-RUNS_GOING_ON = ObservableGauge("trinity.explorer.runs", "{run}", "Runs leased and not over")
-UNCONFIRMED = ObservableGauge(
+ACTIVE_RUNS = ObservableGauge("trinity.explorer.runs", "{run}", "Runs leased and not over")
+OUTBOX_RESULTS = ObservableGauge(
     "trinity.explorer.unconfirmed", "{result}", "Results whose commit is not reported yet"
 )
-UNCONFIRMED_SECONDS = ObservableGauge(
+OUTBOX_SECONDS = ObservableGauge(
     "trinity.explorer.unconfirmed.age", "s", "For how long the oldest of them has waited"
 )
 CONFIRM_SECONDS = Histogram(
@@ -172,7 +172,7 @@ TRANSFERS = Counter(
 )
 LOADED_VERSION = Gauge("trinity.weights.loaded", "{version}", "Version in the engine")
 
-LEASED = Counter("trinity.lease.assignments", "{assignment}", "Assignments handed out")
+ASSIGNMENTS_LEASED = Counter("trinity.lease.assignments", "{assignment}", "Assignments handed out")
 CREDIT = ObservableGauge(
     "trinity.credit.rows", "{row}", "Rows that may still be outstanding or ready"
 )
@@ -185,7 +185,7 @@ STORED = Counter("trinity.store.results", "{result}", "Results stored, by what b
 STORE_SECONDS = Histogram(
     "trinity.store.duration", "s", "A transaction that stores results", bounds=SHORT
 )
-SHAPED = Counter("trinity.pipeline.groups", "{group}", "Groups shaped")
+GROUPS_SHAPED = Counter("trinity.pipeline.groups", "{group}", "Groups shaped")
 SHAPE_SECONDS = Histogram(
     "trinity.pipeline.duration", "s", "Groups shaped together, to their commit", bounds=SHORT
 )
@@ -214,10 +214,10 @@ _known: set[str] = set()
 
 def observe_waits(waits: Callable[[], Iterable[pb.Wait]]) -> None:
     """Measures the waits at each export."""
-    WAIT_SECONDS.by(lambda: longest_of(waits()))
+    WAIT_SECONDS.by(lambda: longest_waits(waits()))
 
 
-def longest_of(waits: Iterable[pb.Wait]) -> list[Observation]:
+def longest_waits(waits: Iterable[pb.Wait]) -> list[Observation]:
     """Returns the seconds of the longest wait of each owner, target and reason."""
     longest: dict[tuple[str, str, str], float] = {}
     for wait in waits:

@@ -25,7 +25,7 @@ from opentelemetry.sdk.trace.sampling import ParentBased, Sampler
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from trinity.telemetry.tracing import KEPT, Attributes, Kind, Span, SpanContextRef, Value
+from trinity.telemetry.tracing import CACHE_SIZE, Attributes, Kind, Span, SpanContextRef, Value
 
 Record = Callable[["OpenTelemetrySpan"], None]
 _current: ContextVar["OpenTelemetrySpan | None"] = ContextVar("current", default=None)
@@ -103,7 +103,7 @@ class OpenTelemetryBackend:
     def __init__(self, sampler: Sampler, record: Record) -> None:
         self._follows_parents = isinstance(sampler, ParentBased)
         self._sampler = sampler
-        self._is_wanted = lru_cache(maxsize=KEPT)(self._ask_sampler)
+        self._is_wanted = lru_cache(maxsize=CACHE_SIZE)(self._ask_sampler)
         self._record = record
 
     def begin(

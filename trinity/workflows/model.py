@@ -14,7 +14,7 @@ import numpy as np
 
 from trinity.errors import UserError
 from trinity.telemetry import tracing
-from trinity.telemetry.generation import generating
+from trinity.telemetry.generation import trace_generation
 from trinity.types import (
     Experience,
     FinishReason,
@@ -299,7 +299,7 @@ class ModelWrapper(HttpAccess):
     async def _generate(
         self, prompt: Prompt, sampling: SamplingParams, min_tokens: int, heard: Heard | None
     ) -> Generation:
-        with self._call(), generating(self._place, len(prompt.token_ids), sampling) as made:
+        with self._call(), trace_generation(self._place, len(prompt.token_ids), sampling) as made:
             generation = await self._generator.generate(
                 prompt.token_ids, sampling, min_tokens=min_tokens, heard=heard
             )

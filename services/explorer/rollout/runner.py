@@ -13,7 +13,7 @@ from services.explorer.rollout.workflow_factory import Making, Workbench
 from services.explorer.types import Assignment, Attempt, Kind, Outcome, WeightsId
 from trinity.codec import check_experience
 from trinity.config.schema.explorer import ExplorerConfig
-from trinity.redact import without_passwords
+from trinity.redact import redact_passwords
 from trinity.runtime.threads import MAX_ABANDONED, DaemonThreads
 from trinity.telemetry import tracing
 from trinity.types import EID, Experience
@@ -303,4 +303,4 @@ def _reason(error: BaseException) -> str:
     last = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    return without_passwords(last + where)[:MAX_REASON_CHARACTERS]
+    return redact_passwords(last + where)[:MAX_REASON_CHARACTERS]

@@ -183,7 +183,7 @@ class StageRun:
         while self._parts.total_steps is None or self._step < self._parts.total_steps:
             asked = time.perf_counter()
             span = self._parts.telemetry.begin(self._step + 1)
-            with tracing.within(span):
+            with tracing.use_span(span):
                 answer = self._parts.source.get(
                     self._step + 1,
                     is_last=self._is_last(self._step + 1),
@@ -197,7 +197,7 @@ class StageRun:
                 return StageEnded(outcome="cancelled", reason=answer.reason)
             if answer.batch is None:
                 break
-            with tracing.within(span):
+            with tracing.use_span(span):
                 self._train(answer.batch, time.perf_counter() - asked, span)
         self._finish()
         return StageEnded(outcome="finished")
@@ -274,7 +274,7 @@ class StageRun:
             self._save()
 
     def _follow(self, done: TrainedStep) -> None:
-        with tracing.within(done.span):
+        with tracing.use_span(done.span):
             self._publish_and_report(done)
         done.span.end()
 

@@ -14,11 +14,11 @@ from tests.integration.buffer.looking import Looking
 from tests.integration.buffer.process import BufferProcess
 from trinity.client import AsyncTasksets
 from trinity.local.addresses import free_port
-from trinity.local.files import SecretFiles
 from trinity.local.nats import NatsServer
 from trinity.local.postgres import DATABASE, SUPERUSER, PostgresServer
 from trinity.rpc.channel import open_channel
 from trinity.security.broker import ADMIN
+from trinity.security.secret_files import SecretFiles
 
 SHARED = "shared_by_buffer_tests"
 

@@ -10,8 +10,8 @@ from tests.infra_fixtures import running
 from trinity.errors import UserError
 from trinity.local.addresses import free_port
 from trinity.local.binaries import postgres_programs
-from trinity.local.files import SecretFiles
 from trinity.local.postgres import PostgresServer
+from trinity.security.secret_files import SecretFiles
 
 
 def _server(root: Path) -> PostgresServer:

@@ -11,9 +11,9 @@ from tests.infra_fixtures import running
 from trinity.local import postgres as postgres_module
 from trinity.local.addresses import free_port
 from trinity.local.binaries import postgres_programs
-from trinity.local.files import SecretFiles
 from trinity.local.identity import Identity
 from trinity.local.postgres import PostgresServer
+from trinity.security.secret_files import SecretFiles
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0, reason="gives folders to other users, as root alone may"

@@ -12,7 +12,7 @@ from tests.model_free.experiment import Sections, experiment_plan
 from tests.model_free.stack import model_free_services
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import UserError
-from trinity.launch.resume import remember
+from trinity.launch.resume import store_plan
 from trinity.launch.retrain import without_explorer
 from trinity.launch.run import LocalRun
 from trinity.launch.stored_runs import SourceRuns, with_source_runs
@@ -77,7 +77,7 @@ def test_what_cannot_be_taken_is_said_before_anything_starts(tmp_path: Path) -> 
     source = experiment_plan(tmp_path)
     assert "checkpoints/model-free/run holds no run: explore first" in refused(taking(tmp_path))
     source.job_path.mkdir(parents=True)
-    remember(source)
+    store_plan(source)
     assert SourceRuns.of(taking(tmp_path)) is not None
     assert "as `source_stage: rtf` says: did you mean `rft`?" in refused(
         taking(tmp_path, source_stage="rtf")

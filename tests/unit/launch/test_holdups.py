@@ -7,7 +7,7 @@ from trinity.diagnosis.diagnose import diagnose
 from trinity.diagnosis.rules import Diagnosis, DiagnosisState
 from trinity.errors import RunFailed
 from trinity.launch.messages import WORKING as WORKING_ALL_ALONG
-from trinity.launch.messages import StallNotifier, untold
+from trinity.launch.messages import StallNotifier, without_startup
 
 HELD = Diagnosis(state=DiagnosisState.HELD, cause="workflow", text="The run waits for a workflow.")
 BROKEN = Diagnosis(
@@ -49,9 +49,9 @@ def test_a_model_that_is_loaded_is_told_of_elsewhere() -> None:
     loads = wait("trainer", "ranks", 90, "a sign of life; the last one: starting the ranks")
     loading = snapshot(member("trainer", loads, activity="starting the ranks"))
     assert diagnose(loading).state is DiagnosisState.HELD
-    assert untold(diagnose(loading), loading) is WORKING_ALL_ALONG
+    assert without_startup(diagnose(loading), loading) is WORKING_ALL_ALONG
     silent = snapshot(member("trainer", loads, activity="training"))
-    assert untold(diagnose(silent), silent).state is DiagnosisState.HELD
+    assert without_startup(diagnose(silent), silent).state is DiagnosisState.HELD
 
 
 def test_short_causes_and_causes_that_take_turns_are_not_said(

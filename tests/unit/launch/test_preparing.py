@@ -40,9 +40,7 @@ async def test_loading_is_said_once_with_its_end(monkeypatch: pytest.MonkeyPatch
     lines = Lines()
     loading = "loading the model"
     stub = Synchronizer("waiting for a stage", loading, loading, "training")
-    watch = asyncio.create_task(
-        messages.say_preparations(cast(SynchronizerServiceStub, stub), lines)
-    )
+    watch = asyncio.create_task(messages.report_startup(cast(SynchronizerServiceStub, stub), lines))
     async with asyncio.timeout(5):
         await stub.told_all.wait()
     watch.cancel()

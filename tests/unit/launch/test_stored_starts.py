@@ -12,7 +12,7 @@ from trinity.config.plan.stored_rollouts import UNKNOWN
 from trinity.config.planning import plan_experiment
 from trinity.errors import RunFailed
 from trinity.launch.modes import BenchSource
-from trinity.launch.resume import remember
+from trinity.launch.resume import store_plan
 from trinity.launch.retrain import RetrainSource, RetrainSteps, retraining_plan
 from trinity.launch.stored_runs import StoredRun
 
@@ -32,7 +32,7 @@ def adapted(tmp_path: Path) -> ExperimentPlan:
     )
     assert [stage.adapter_path for stage in plan.stages] == [str(adapter)] * 2
     plan.job_path.mkdir(parents=True, exist_ok=True)
-    remember(plan)
+    store_plan(plan)
     return plan
 
 

@@ -103,7 +103,7 @@ def test_a_finished_run_is_found_again_and_no_other(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("seconds", "text"), [(5, "0:05"), (65.4, "1:05"), (3_725, "1:02:05")])
 def test_durations_read_like_a_clock(seconds: float, text: str) -> None:
-    assert figures.clock(seconds) == text
+    assert figures.format_clock(seconds) == text
 
 
 def test_plain_lines_show_samples_and_evaluations() -> None:
