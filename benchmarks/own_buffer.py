@@ -22,8 +22,8 @@ async def own_buffer(root: Path) -> AsyncIterator[BufferProcess]:
         folder=root / "nats", secrets=secrets, port=free_port(), monitor_port=free_port()
     )
     with (
-        running(postgres.prepare(root / "postgres.log")),
-        running(broker.prepare(root / "nats.log")),
+        running(postgres.prepare_process(root / "postgres.log")),
+        running(broker.prepare_process(root / "nats.log")),
     ):
         await postgres.wait_ready()
         await broker.wait_ready()

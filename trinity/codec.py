@@ -1,4 +1,4 @@
-"""Converts arrays to protobuf tensors and back; raises ValueError on invalid ones."""
+"""Converts experiences, sequences and arrays to protobuf and back; refuses invalid ones."""
 
 import math
 from collections.abc import Iterable
@@ -50,6 +50,14 @@ ALIGNMENTS = {
     Alignment.SAMPLE: Tensor.ALIGNMENT_SAMPLE,
 }
 ALIGNMENT_NAMES = {code: alignment for alignment, code in ALIGNMENTS.items()}
+T = TypeVar("T", bound=np.generic)
+FINISH_REASONS = {
+    FinishReason.STOP: experience_pb2.FINISH_REASON_STOP,
+    FinishReason.LENGTH: experience_pb2.FINISH_REASON_LENGTH,
+    FinishReason.ABORT: experience_pb2.FINISH_REASON_ABORT,
+    FinishReason.PROMPT_TRUNCATED: experience_pb2.FINISH_REASON_PROMPT_TRUNCATED,
+}
+FINISH_REASON_NAMES = {code: reason for reason, code in FINISH_REASONS.items()}
 
 
 def tensor_to_proto(array: Array) -> experience_pb2.Tensor:
@@ -186,16 +194,6 @@ def check_spans(
         end = span.end
     if end != response_length:
         raise ValueError(f"version_spans end at {end}, the response has {response_length} tokens")
-
-
-T = TypeVar("T", bound=np.generic)
-FINISH_REASONS = {
-    FinishReason.STOP: experience_pb2.FINISH_REASON_STOP,
-    FinishReason.LENGTH: experience_pb2.FINISH_REASON_LENGTH,
-    FinishReason.ABORT: experience_pb2.FINISH_REASON_ABORT,
-    FinishReason.PROMPT_TRUNCATED: experience_pb2.FINISH_REASON_PROMPT_TRUNCATED,
-}
-FINISH_REASON_NAMES = {code: reason for reason, code in FINISH_REASONS.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,8 @@ from trinity.codec import (
 from trinity.types import Experience, Pair
 
 Tensor = experience_pb2.Tensor
+LENGTH_DELIMITED = 2
+"""The wire type of embedded messages."""
 
 
 def check_experience_message(message: experience_pb2.Experience) -> tuple[int, int]:
@@ -83,10 +85,6 @@ def _plain_length(
         return None
     length = shape[0]
     return length if length * item_size == len(tensor.data) else None
-
-
-LENGTH_DELIMITED = 2
-"""The wire type of embedded messages."""
 
 
 def encode_repeated_field(field_number: int, parts: Iterable[bytes]) -> bytes:

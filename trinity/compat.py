@@ -50,6 +50,47 @@ REPLACEMENT_ADVICE: Mapping[str, str] = {
     "AgentScopeModelWrapper": "an agent takes the client of `model.get_openai_async_client()`",
 }
 """Advice for names that do not exist here."""
+_WORKFLOWS = "trinity.workflows"
+_WITH_ASYNC_ALIAS: Mapping[str, str] = {
+    "simple_workflow": f"{_WORKFLOWS}.simple_workflow.SimpleWorkflow",
+    "math_workflow": f"{_WORKFLOWS}.math_workflow.MathWorkflow",
+    "math_boxed_workflow": f"{_WORKFLOWS}.math_boxed_workflow.MathBoxedWorkflow",
+    "math_eval_workflow": f"{_WORKFLOWS}.math_eval_workflow.MathEvalWorkflow",
+    "math_rm_workflow": f"{_WORKFLOWS}.math_rm_workflow.MathRMWorkflow",
+}
+"""These names with the prefix `async_` are the same classes: they all run on the event loop."""
+WORKFLOW_PATHS: Mapping[str, str] = {
+    **_WITH_ASYNC_ALIAS,
+    **{f"async_{name}": path for name, path in _WITH_ASYNC_ALIAS.items()},
+    "frozen_lake_workflow": f"{_WORKFLOWS}.frozen_lake_workflow.FrozenLakeWorkflow",
+    "on_policy_distill_workflow": (
+        f"{_WORKFLOWS}.on_policy_distill_workflow.OnPolicyDistillWorkflow"
+    ),
+    "on_policy_distill_math_workflow": (
+        f"{_WORKFLOWS}.on_policy_distill_math_workflow.OnPolicyDistillMathWorkflow"
+    ),
+    "rubric_judge_workflow": f"{_WORKFLOWS}.rubric_judge_workflow.RubricJudgeWorkflow",
+    "sudoku_workflow": f"{_WORKFLOWS}.sudoku_workflow.SudokuWorkflow",
+    "tool_call_workflow": f"{_WORKFLOWS}.tool_call_workflow.ToolCallWorkflow",
+}
+DISTILLATION_WORKFLOWS = frozenset(
+    {"on_policy_distill_workflow", "on_policy_distill_math_workflow"}
+)
+"""They ask the first auxiliary model for the log-probabilities of the policy's tokens."""
+REWARD_PATHS: Mapping[str, str] = {
+    "accuracy_reward": "trinity.rewards.accuracy_reward.AccuracyReward",
+    "countdown_reward": "trinity.rewards.countdown_reward.CountdownReward",
+    "exact_match_reward": "trinity.rewards.exact_match_reward.ExactMatchReward",
+    "format_reward": "trinity.rewards.format_reward.FormatReward",
+    "math_boxed_reward": "trinity.rewards.math_boxed_reward.MathBoxedReward",
+    "math_dapo_reward": "trinity.rewards.math_dapo_reward.MathDapoReward",
+    "math_reward": "trinity.rewards.math_reward.MathReward",
+}
+_ALFWORLD = "it plays in ALFWorld, an environment that no service installs"
+_IMAGES = (
+    "it asks about images or videos, and prompts are text alone: leave them out, or "
+    "run the taskset elsewhere"
+)
 
 
 def get_logger(name: str | None = None, **_: object) -> object:
@@ -97,47 +138,6 @@ def install_import_hook() -> None:
         sys.meta_path.append(_FINDER)
 
 
-_WORKFLOWS = "trinity.workflows"
-_WITH_ASYNC_ALIAS: Mapping[str, str] = {
-    "simple_workflow": f"{_WORKFLOWS}.simple_workflow.SimpleWorkflow",
-    "math_workflow": f"{_WORKFLOWS}.math_workflow.MathWorkflow",
-    "math_boxed_workflow": f"{_WORKFLOWS}.math_boxed_workflow.MathBoxedWorkflow",
-    "math_eval_workflow": f"{_WORKFLOWS}.math_eval_workflow.MathEvalWorkflow",
-    "math_rm_workflow": f"{_WORKFLOWS}.math_rm_workflow.MathRMWorkflow",
-}
-"""These names with the prefix `async_` are the same classes: they all run on the event loop."""
-
-WORKFLOW_PATHS: Mapping[str, str] = {
-    **_WITH_ASYNC_ALIAS,
-    **{f"async_{name}": path for name, path in _WITH_ASYNC_ALIAS.items()},
-    "frozen_lake_workflow": f"{_WORKFLOWS}.frozen_lake_workflow.FrozenLakeWorkflow",
-    "on_policy_distill_workflow": (
-        f"{_WORKFLOWS}.on_policy_distill_workflow.OnPolicyDistillWorkflow"
-    ),
-    "on_policy_distill_math_workflow": (
-        f"{_WORKFLOWS}.on_policy_distill_math_workflow.OnPolicyDistillMathWorkflow"
-    ),
-    "rubric_judge_workflow": f"{_WORKFLOWS}.rubric_judge_workflow.RubricJudgeWorkflow",
-    "sudoku_workflow": f"{_WORKFLOWS}.sudoku_workflow.SudokuWorkflow",
-    "tool_call_workflow": f"{_WORKFLOWS}.tool_call_workflow.ToolCallWorkflow",
-}
-
-DISTILLATION_WORKFLOWS = frozenset(
-    {"on_policy_distill_workflow", "on_policy_distill_math_workflow"}
-)
-"""They ask the first auxiliary model for the log-probabilities of the policy's tokens."""
-
-REWARD_PATHS: Mapping[str, str] = {
-    "accuracy_reward": "trinity.rewards.accuracy_reward.AccuracyReward",
-    "countdown_reward": "trinity.rewards.countdown_reward.CountdownReward",
-    "exact_match_reward": "trinity.rewards.exact_match_reward.ExactMatchReward",
-    "format_reward": "trinity.rewards.format_reward.FormatReward",
-    "math_boxed_reward": "trinity.rewards.math_boxed_reward.MathBoxedReward",
-    "math_dapo_reward": "trinity.rewards.math_dapo_reward.MathDapoReward",
-    "math_reward": "trinity.rewards.math_reward.MathReward",
-}
-
-
 def _plugin_advice(base: str) -> str:
     return f"write it as a plugin, a subclass of {_WORKFLOWS}.{base} (docs/workflows.md)"
 
@@ -150,11 +150,6 @@ _AGENT = (
 )
 _JUDGED = _plugin_advice("Workflow") + ", which asks `self.auxiliary_models`"
 _AGENTSCOPE = f"it runs agents of the package agentscope, which no service installs: {_AGENT}"
-_ALFWORLD = "it plays in ALFWorld, an environment that no service installs"
-_IMAGES = (
-    "it asks about images or videos, and prompts are text alone: leave them out, or "
-    "run the taskset elsewhere"
-)
 
 UNSUPPORTED_WORKFLOWS: Mapping[str, str] = {
     "agentscope_react_math_workflow": _AGENTSCOPE,

@@ -102,7 +102,7 @@ class Registry(Generic[T]):
             "is given as module.Name, or by its name once its folder is given as a plugin folder"
         )
 
-    def check(self, key: str) -> None:
+    def check_name(self, key: str) -> None:
         """Raises the errors of `get`, without importing a built-in part."""
         if key in self._parts or key not in self._builtins:
             self.get(key)

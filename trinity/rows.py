@@ -1,4 +1,4 @@
-"""Reads Arrow's two formats: streams, as `datasets` writes them, and files (Feather, polars)."""
+"""Reads rows of tasks from files: JSON, JSON lines, CSV, Parquet and Arrow."""
 
 import csv
 import json
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 
 FILE_MAGIC = b"ARROW1"
+ARROW_BATCH_ROWS = 1024
+MAX_FIELD_LENGTH = 64 * 1024 * 1024
+PlainValue = dict[str, object] | str | float
 
 
 def arrow_batches(source: BinaryIO) -> Iterator["RecordBatch"]:
@@ -33,11 +36,6 @@ def arrow_batches(source: BinaryIO) -> Iterator["RecordBatch"]:
     with pyarrow.ipc.open_file(source) as file:
         for number in range(file.num_record_batches):
             yield file.get_batch(number)
-
-
-ARROW_BATCH_ROWS = 1024
-MAX_FIELD_LENGTH = 64 * 1024 * 1024
-PlainValue = dict[str, object] | str | float
 
 
 def read_rows(stream: BinaryIO, name: str) -> Iterator[object]:

@@ -59,8 +59,8 @@ async def running_stack(root: Path) -> AsyncIterator[Stack]:
     )
     dsn, nats_url = postgres.dsn("buffer", DATABASE), broker.url(ADMIN)
     async with AsyncExitStack() as stack:
-        stack.enter_context(running(postgres.prepare(root / "postgres.log")))
-        stack.enter_context(running(broker.prepare(root / "nats.log")))
+        stack.enter_context(running(postgres.prepare_process(root / "postgres.log")))
+        stack.enter_context(running(broker.prepare_process(root / "nats.log")))
         await postgres.wait_ready()
         await broker.wait_ready()
         buffer = BufferProcess(dsn, nats_url, root / "buffer.log")

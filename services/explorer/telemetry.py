@@ -117,6 +117,6 @@ class Held(Protocol):
 
 def observe(counts: Counts, held: Held) -> None:
     """Registers the gauges of running and unconfirmed work."""
-    metrics.ACTIVE_RUNS.by(lambda: [(counts.num_running, {})])
-    metrics.OUTBOX_RESULTS.by(lambda: [(len(held), {})])
-    metrics.OUTBOX_SECONDS.by(lambda: [(held.oldest_seconds, {})])
+    metrics.ACTIVE_RUNS.register_callback(lambda: [(counts.num_running, {})])
+    metrics.OUTBOX_RESULTS.register_callback(lambda: [(len(held), {})])
+    metrics.OUTBOX_SECONDS.register_callback(lambda: [(held.oldest_seconds, {})])

@@ -169,7 +169,7 @@ def _postgres(folder: Path, port: int) -> ProcessSpec:
         programs=binaries.postgres_programs(),
         fsync=False,
     )
-    return server.prepare(folder / "postgres.log")
+    return server.prepare_process(folder / "postgres.log")
 
 
 def _nats(folder: Path, port: int) -> ProcessSpec:

@@ -87,8 +87,12 @@ async def deployed(
             "trainer": {STEP_SECONDS_VARIABLE: str(step_seconds)},
         }
         async with AsyncExitStack() as stack:
-            _run(stack, deployment, deployment.postgres.prepare(deployment.log_file("postgres")))
-            _run(stack, deployment, deployment.nats.prepare(deployment.log_file("nats")))
+            _run(
+                stack,
+                deployment,
+                deployment.postgres.prepare_process(deployment.log_file("postgres")),
+            )
+            _run(stack, deployment, deployment.nats.prepare_process(deployment.log_file("nats")))
             await deployment.postgres.wait_ready()
             services = model_free_services(
                 {name: f"tests.faults.processes.{name}" for name in SERVICES}
@@ -129,7 +133,7 @@ def _lay_out(root: Path, network: Network) -> Deployment:
                 secrets=secrets,
                 port=NATS_PORT,
                 monitor_port=MONITOR_PORT,
-                security=security.of("nats"),
+                security=security.credentials_for("nats"),
             ),
             address=network.address("nats"),
         ),
@@ -137,7 +141,7 @@ def _lay_out(root: Path, network: Network) -> Deployment:
             **at,
             nats_url=f"tls://{network.address('nats')}:{NATS_PORT}",
             postgres_dsn=f"postgresql://{network.address('postgres')}/trinity",
-            security_dir=str(security.of(OPERATOR).folder),
+            security_dir=str(security.credentials_for(OPERATOR).folder),
         ),
     )
 
@@ -151,10 +155,14 @@ def _surroundings(
         log_level="INFO",
         addresses=deployment.addresses,
         files=InfrastructureFiles(
-            buffer_nats_url=secrets.write("buffer-nats", deployment.nats.url("buffer")),
-            explorer_nats_url=secrets.write("explorer-nats", deployment.nats.url("explorer")),
-            buffer_postgres_dsn=secrets.write("buffer-db", deployment.postgres.dsn("buffer")),
-            synchronizer_postgres_dsn=secrets.write(
+            buffer_nats_url=secrets.write_secret("buffer-nats", deployment.nats.url("buffer")),
+            explorer_nats_url=secrets.write_secret(
+                "explorer-nats", deployment.nats.url("explorer")
+            ),
+            buffer_postgres_dsn=secrets.write_secret(
+                "buffer-db", deployment.postgres.dsn("buffer")
+            ),
+            synchronizer_postgres_dsn=secrets.write_secret(
                 "synchronizer-db", deployment.postgres.dsn("synchronizer")
             ),
         ),

@@ -70,7 +70,7 @@ def render(
         deployment=deployment, target=target, overlay=overlay, output=output
     )
     with writing(output, "give another folder as `--output`"):
-        command = rendering.write()
+        command = rendering.write_manifests()
     print(f"{plan.label} for {target} is in {output}; with its secrets there (docs/operations.md):")
     print(f"  {command}")
     for note in render_notes(deployment, target, overlay):
@@ -111,7 +111,7 @@ def submit(
     submission = ExperimentSubmission(
         plan=read_plan(plan), synchronizer=synchronizer, buffer=buffer, monitor=monitor
     )
-    asyncio.run(submission.run())
+    asyncio.run(submission.submit_and_follow())
 
 
 @app.command()

@@ -206,7 +206,7 @@ def execute(prepared: PreparedRun, again: str, *, secure: bool = False) -> None:
     reporter = make_reporter(prepared.plan.label)
     run = LocalRun(plan=prepared.plan, reporter=reporter, secure=secure, home=_home(prepared))
     if prepared.benched is not None:
-        run.complete = BenchSource(run=StoredRun(plan=prepared.benched)).complete
+        run.complete = BenchSource(run=StoredRun(plan=prepared.benched)).complete_plan
     elif prepared.sources is not None:
         run.complete = with_source_runs
         if not any(stage.needs_rollout for stage in prepared.plan.stages):
@@ -227,7 +227,7 @@ def follow(run: LocalRun, again: str) -> None:
     """Follows a run to its end and prints the results; `again` is the command that resumes it."""
     reporter = run.reporter
     try:
-        summary = asyncio.run(run.execute())
+        summary = asyncio.run(run.run_to_end())
     except RunInterrupted:
         reporter.close()
         print("stopped gracefully; resume with:")

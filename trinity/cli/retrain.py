@@ -51,7 +51,7 @@ def retrain(
         reporter=make_reporter(made.label),
         home=stack_directory_of(plan.job_path),
         services=without_explorer,
-        complete=RetrainSource(plan=plan).complete,
+        complete=RetrainSource(plan=plan).complete_plan,
     )
     again = f"trinity retrain --config {config} --steps {steps}"
     follow(

@@ -1,4 +1,4 @@
-"""Retry pauses and deadline of an upload."""
+"""Asynchronous client for tasksets; it resends rows when a connection breaks."""
 
 import asyncio
 import json
@@ -26,6 +26,16 @@ logger = logging.getLogger(__name__)
 
 FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 5.0
+T = TypeVar("T")
+CALL_SECONDS = 60.0
+STALL_SECONDS = 600.0
+"""Longest time without progress of an upload; a whole upload may take any time."""
+PAGE_SIZE = 1_000
+STATES = {
+    taskset_pb2.Taskset.STATE_INCOMPLETE: TasksetState.INCOMPLETE,
+    taskset_pb2.Taskset.STATE_COMPLETE: TasksetState.COMPLETE,
+    taskset_pb2.Taskset.STATE_OPEN: TasksetState.OPEN,
+}
 
 
 @dataclass(slots=True)
@@ -52,19 +62,6 @@ class Resending:
             return None
         pause, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE_SECONDS)
         return pause
-
-
-T = TypeVar("T")
-CALL_SECONDS = 60.0
-STALL_SECONDS = 600.0
-"""Longest time without progress of an upload; a whole upload may take any time."""
-PAGE_SIZE = 1_000
-
-STATES = {
-    taskset_pb2.Taskset.STATE_INCOMPLETE: TasksetState.INCOMPLETE,
-    taskset_pb2.Taskset.STATE_COMPLETE: TasksetState.COMPLETE,
-    taskset_pb2.Taskset.STATE_OPEN: TasksetState.OPEN,
-}
 
 
 class AsyncTasksets:

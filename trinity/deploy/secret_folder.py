@@ -92,8 +92,8 @@ def write_secrets(folder: Path, places: ServerAddresses) -> None:
     }
     for name, content in contents.items():
         part, _, file = name.partition("/")
-        SecretFiles(folder / part).write(file, content)
-    SecretFiles(folder).write("kustomization.yaml", yaml.safe_dump(_kustomization()))
+        SecretFiles(folder / part).write_secret(file, content)
+    SecretFiles(folder).write_secret("kustomization.yaml", yaml.safe_dump(_kustomization()))
     for job, tasks in NOMAD.items():
         for task, names in tasks.items():
             specification = {
@@ -101,7 +101,7 @@ def write_secrets(folder: Path, places: ServerAddresses) -> None:
                 "Items": {nomad_name(name): contents[name] for name in names},
             }
             file = f"{task.replace('/', '-')}.json"
-            SecretFiles(folder / "nomad" / job).write(file, json.dumps(specification))
+            SecretFiles(folder / "nomad" / job).write_secret(file, json.dumps(specification))
 
 
 def nomad_name(file: str) -> str:

@@ -153,7 +153,7 @@ def _missing(snapshot: SystemSnapshot) -> Diagnosis | None:
 
 
 def _waits(snapshot: SystemSnapshot) -> Diagnosis:
-    chain, work = wait_chain_of(snapshot), snapshot.stage_work
+    chain, work = wait_chain_of(snapshot), snapshot.stage_progress
     root = chain.root
     notes = (
         *_notes(work),

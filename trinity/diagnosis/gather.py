@@ -1,4 +1,4 @@
-"""Liveness probes of the parts, which need no account or password."""
+"""Gathers a snapshot: probes, process states, and the answers of synchronizer and buffer."""
 
 import asyncio
 import contextlib
@@ -46,6 +46,23 @@ PROTOCOL = 3 << 16
 CANNOT_SERVE = ("57P03", "53300")
 """Postgres' codes: it is starting or ending; it has too many connections."""
 MAX_ANSWER_BYTES = 4096
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+TAIL_BYTES = 8192
+MAX_WORDS = 300
+STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+GONE = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+T = TypeVar("T")
+NO_PROXY = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
+SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
+FOREIGN = ProcessState.FOREIGN
+WORKERS = ("trainer", "explorer")
+REMEMBERED_SECONDS = 60.0
+LEAST_FREE_BYTES = 16 * 1024 * 1024
+"""The database's log alone grows by this much at a time."""
+SHORT_SECONDS = 0.5
+"""When a process is stopped or gone the cause is clear: other answers are details."""
+PATIENT_SECONDS = 10.0
+"""For a second attempt, when a busy part has not answered the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +74,6 @@ class ProbeResult:
 
 
 ALIVE = ProbeResult(ProbeState.ANSWERS)
-Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 def host_and_port(url: str, default_port: int) -> tuple[str, int]:
@@ -142,12 +158,6 @@ async def _first_answer(connection: Connection) -> ProbeResult:
             ProbeState.REFUSES, f"it says: {error_fields.get(b'M', 'it cannot serve')}"
         )
     return ALIVE
-
-
-TAIL_BYTES = 8192
-MAX_WORDS = 300
-STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
-GONE = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
 
 class Processes:
@@ -284,22 +294,6 @@ def _word(constant: str) -> str:
     return constant.rpartition("_")[2].lower()
 
 
-T = TypeVar("T")
-NO_PROXY = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
-SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
-FOREIGN = ProcessState.FOREIGN
-WORKERS = ("trainer", "explorer")
-REMEMBERED_SECONDS = 60.0
-LEAST_FREE_BYTES = 16 * 1024 * 1024
-"""The database's log alone grows by this much at a time."""
-SHORT_SECONDS = 0.5
-"""When a process is stopped or gone the cause is clear: other answers are details."""
-
-
-PATIENT_SECONDS = 10.0
-"""For a second attempt, when a busy part has not answered the first."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ProbeAnswers:
     seconds: float
@@ -350,7 +344,7 @@ async def gather(running: RunningStack, job_dir: Path) -> SystemSnapshot:
                 reply=sign.reply,
                 detail=sign.detail,
                 log_file=str(log_file) if pid else "",
-                last_log_line=last_log_line(log_file) if is_gone else "",
+                last_words=last_log_line(log_file) if is_gone else "",
                 died=_died(running.deaths.get(name)),
                 stopped=processes.stopped_below(pid) if pid else {},
                 asked_seconds=answers.seconds,
@@ -376,7 +370,9 @@ def _died(death: ProcessExit | None) -> RecentExit | None:
     seconds_ago = (datetime.now(UTC) - death.at).total_seconds()
     if seconds_ago > REMEMBERED_SECONDS:
         return None
-    return RecentExit(pid=death.pid, last_words=death.last_words, seconds_ago=max(seconds_ago, 0.0))
+    return RecentExit(
+        pid=death.pid, last_log_line=death.last_words, seconds_ago=max(seconds_ago, 0.0)
+    )
 
 
 def _addresses(running: RunningStack) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The result of a diagnosis."""
+"""Rules of a diagnosis: broken, busy and unreachable components, and chains of waits."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,6 +12,44 @@ from trinity.diagnosis.snapshot import (
     SystemSnapshot,
     WaitSnapshot,
 )
+
+TITLES = {
+    "postgres": "Postgres",
+    "nats": "the broker (NATS)",
+    "ranks": "the ranks",
+    "workflow": "a workflow",
+    "engine": "the engine",
+    "files": "weights files",
+    "reader": "the reader of a taskset",
+    "advantage function": "the advantage function",
+    "another trainer": "another trainer",
+    "rewards": "rewards from outside",
+    "tasks": "tasks from outside",
+}
+PART_OF = {"database": "postgres", "broker": "nats"}
+"""Parts by the names that waits use."""
+RESTARTS = "the supervisor starts it again by itself, a few times before it ends the run"
+WHAT_HELPS = {
+    "postgres": "the run goes on by itself when the database is back",
+    "nats": "the run goes on by itself when the broker is back",
+    "synchronizer": "the run goes on by itself when it is back",
+    "buffer": "the run goes on by itself when it is back",
+    "trainer": "a new one goes on from the newest checkpoint",
+    "explorer": "what it held goes to the next one when its leases run out",
+}
+RANK_RESTART = "after `synchronizer.sync_timeout` the trainer restarts its ranks"
+SILENT = ("does not answer", "has not answered", "it says nothing", "cannot be followed")
+"""Wording of waits for a part that gives no answer at all."""
+CALLED = "{}: "
+"""Prefix of call errors: the called part's name."""
+UNREACHABLE_SECONDS = 6.0
+"""Three missed heartbeats."""
+ADVICE = "look at the network between the two"
+LIVE_SECONDS = 10.0
+"""A member silent for longer says nothing about the current state."""
+ROLES = ("trainer", "buffer", "explorer")
+OUTSIDE = {"wait for rewards that come later": "rewards", "waits until the queue": "tasks"}
+"""Causes outside of the run (people or programs), by the buffer's wording."""
 
 
 class DiagnosisState(StrEnum):
@@ -50,23 +88,6 @@ class Diagnosis:
         return self.state in HEALTHY
 
 
-TITLES = {
-    "postgres": "Postgres",
-    "nats": "the broker (NATS)",
-    "ranks": "the ranks",
-    "workflow": "a workflow",
-    "engine": "the engine",
-    "files": "weights files",
-    "reader": "the reader of a taskset",
-    "advantage function": "the advantage function",
-    "another trainer": "another trainer",
-    "rewards": "rewards from outside",
-    "tasks": "tasks from outside",
-}
-PART_OF = {"database": "postgres", "broker": "nats"}
-"""Parts by the names that waits use."""
-
-
 def display_name(name: str) -> str:
     """Returns `the buffer`, `Postgres`."""
     return TITLES.get(PART_OF.get(name, name), f"the {name}")
@@ -89,18 +110,6 @@ def log_of(part: ComponentSnapshot | None) -> str:
 def as_sentence(text: str) -> str:
     """Capitalizes the text and ends it with a full stop."""
     return text[:1].upper() + text[1:].rstrip(".") + "."
-
-
-RESTARTS = "the supervisor starts it again by itself, a few times before it ends the run"
-WHAT_HELPS = {
-    "postgres": "the run goes on by itself when the database is back",
-    "nats": "the run goes on by itself when the broker is back",
-    "synchronizer": "the run goes on by itself when it is back",
-    "buffer": "the run goes on by itself when it is back",
-    "trainer": "a new one goes on from the newest checkpoint",
-    "explorer": "what it held goes to the next one when its leases run out",
-}
-RANK_RESTART = "after `synchronizer.sync_timeout` the trainer restarts its ranks"
 
 
 def find_broken(snapshot: SystemSnapshot) -> Diagnosis | None:
@@ -137,7 +146,7 @@ def fault_of(part: ComponentSnapshot) -> str:
     if part.condition is ProcessState.STOPPED:
         return f"its process {part.pid} is stopped"
     if part.died is not None and part.reply is not ProbeState.ANSWERS:
-        return f"{_gone(part.died.pid, part.died.last_words)}; process {part.pid} starts"
+        return f"{_gone(part.died.pid, part.died.last_log_line)}; process {part.pid} starts"
     if part.reply is ProbeState.REFUSES:
         return part.detail or f"{part.address} refuses connections"
     if part.reply is ProbeState.SILENT and not part.is_busy:
@@ -151,7 +160,7 @@ def restart_notes(snapshot: SystemSnapshot) -> tuple[str, ...]:
         as_sentence(
             f"{display_name(part.name)} was started again "
             f"{format_duration(part.died.seconds_ago)} ago: "
-            f"{_gone(part.died.pid, part.died.last_words)}"
+            f"{_gone(part.died.pid, part.died.last_log_line)}"
         )
         for part in snapshot.parts
         if part.died is not None
@@ -236,15 +245,6 @@ def _advice_for_busy(part: ComponentSnapshot) -> str:
     return f"ask again in a moment; if this lasts, `kill -KILL {part.pid}` has it restarted"
 
 
-SILENT = ("does not answer", "has not answered", "it says nothing", "cannot be followed")
-"""Wording of waits for a part that gives no answer at all."""
-CALLED = "{}: "
-"""Prefix of call errors: the called part's name."""
-UNREACHABLE_SECONDS = 6.0
-"""Three missed heartbeats."""
-ADVICE = "look at the network between the two"
-
-
 def is_for_an_answer(wait: WaitSnapshot) -> bool:
     """Returns true if the wait is for any answer at all, not for a certain state."""
     called = CALLED.format(wait.waits_for)
@@ -305,13 +305,6 @@ def _silence(part: ComponentSnapshot, snapshot: SystemSnapshot) -> float:
 
 def _is_at(member: MemberSnapshot, part: ComponentSnapshot) -> bool:
     return member.role == part.name and member.address == part.address
-
-
-LIVE_SECONDS = 10.0
-"""A member silent for longer says nothing about the current state."""
-ROLES = ("trainer", "buffer", "explorer")
-OUTSIDE = {"wait for rewards that come later": "rewards", "waits until the queue": "tasks"}
-"""Causes outside of the run (people or programs), by the buffer's wording."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

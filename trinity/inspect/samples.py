@@ -1,4 +1,4 @@
-"""A stored sample as one flat row, the same for JSON lines, Parquet and tables."""
+"""Stored samples as flat rows, the same for JSON lines, Parquet and tables."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -7,6 +7,9 @@ from trinity.api.v1 import buffer_pb2, experience_pb2, query_pb2
 from trinity.api.v1.query_pb2_grpc import QueryServiceStub
 from trinity.codec import experience_from_proto
 from trinity.types import Array, Experience, JsonObject, Pair, Sequence
+
+STREAM_SECONDS = 24 * 3600.0
+"""A whole run may be read slowly."""
 
 
 def state_name(code: query_pb2.ExperienceState) -> str:
@@ -138,10 +141,6 @@ def _array(array: Array) -> JsonObject:
         "alignment": array.alignment.value,
         "values": array.data.tolist(),
     }
-
-
-STREAM_SECONDS = 24 * 3600.0
-"""A whole run may be read slowly."""
 
 
 async def samples(

@@ -1,4 +1,4 @@
-"""Makes untrusted text safe to print."""
+"""Tables of samples, steps and populations for a terminal; untrusted text is made safe."""
 
 import json
 import math
@@ -17,19 +17,20 @@ from trinity.types import Experience, Pair
 from trinity.types import Sequence as TokenSequence
 
 _STEERING = {code: text for code, text in ESCAPED.items() if chr(code) not in "\n\t"}
-
-
-def sanitize_terminal(text: str) -> str:
-    """Escapes terminal control characters, except newlines and tabs."""
-    return text.translate(_STEERING)
-
-
 ID_DIGITS = 8
 HASH_DIGITS = 12
 NONE = "-"
 UNPUBLISHED = "not published"
 LINE_WIDTH = 200
 """Maximum width when the output is not a terminal and lines must not be broken."""
+SHIFT_REMARK = "differs from what was left out by more than chance"
+TASK_SHIFT_REMARK = "some tasks lost more of their runs than by chance"
+NO_MEAN = ""
+
+
+def sanitize_terminal(text: str) -> str:
+    """Escapes terminal control characters, except newlines and tabs."""
+    return text.translate(_STEERING)
 
 
 def console() -> Console:
@@ -248,11 +249,6 @@ def _tokens(sample: Experience, sequence: TokenSequence) -> Table:
             made_by.get(place, NONE),
         )
     return table
-
-
-SHIFT_REMARK = "differs from what was left out by more than chance"
-TASK_SHIFT_REMARK = "some tasks lost more of their runs than by chance"
-NO_MEAN = ""
 
 
 def population_lines(stage: str, population: query_pb2.GetPopulationResponse) -> list[str]:

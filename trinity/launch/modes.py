@@ -1,4 +1,4 @@
-"""Evaluates the checkpoints of a run, as an experiment of its own in the run's database."""
+"""Plans of the modes `bench` and `serve`, which use the checkpoints of an earlier run."""
 
 import json
 import re
@@ -27,6 +27,7 @@ EVALUATED_BY = (
     "min_response_tokens",
 )
 CHECKPOINT = re.compile(r"step-(\d+)-\d+")
+SUFFIX = "-serve"
 
 
 def is_bench(plan: ExperimentPlan) -> bool:
@@ -124,7 +125,7 @@ class BenchSource:
 
     run: StoredRun
 
-    async def complete(
+    async def complete_plan(
         self, synchronizer: SynchronizerServiceStub, made: ExperimentPlan
     ) -> ExperimentPlan:
         """Returns the plan with the run's id and the weights that its stages started from."""
@@ -134,12 +135,9 @@ class BenchSource:
         for stage in made.stages:
             assert stage.benched is not None, "it is a plan of this module"
             benched = stage.benched.model_copy(update={"experiment_id": experiment.id})
-            began = self.run.as_it_began(experiment, stage)
+            began = self.run.with_initial_weights(experiment, stage)
             stages.append(began.model_copy(update={"benched": benched}))
         return made.model_copy(update={"stages": tuple(stages)})
-
-
-SUFFIX = "-serve"
 
 
 def is_serve(plan: ExperimentPlan) -> bool:

@@ -1,4 +1,4 @@
-"""Checks that every workflow and reward of a plan can be found, before anything starts."""
+"""Prepares a run: loads and checks its plan, its names and its files on the hub."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +25,8 @@ from trinity.rewards.reward import check_reward
 from trinity.workflows.math_rm_workflow import MathRMWorkflow
 from trinity.workflows.simple_workflow import SimpleWorkflow
 from trinity.workflows.workflow import Workflow
+
+ANSWER_SECONDS = 15.0
 
 
 def check_names(plan: ExperimentPlan) -> None:
@@ -116,7 +118,7 @@ def prepare_run(
         notes=notes,
         notices=reading.notices,
         benched=source,
-        sources=SourceRuns.of(plan),
+        sources=SourceRuns.from_plan(plan),
     )
 
 
@@ -129,9 +131,6 @@ def capped(plan: ExperimentPlan, max_steps: int) -> ExperimentPlan:
         for stage in plan.stages
     )
     return plan.model_copy(update={"stages": stages})
-
-
-ANSWER_SECONDS = 15.0
 
 
 def check_hub(plan: ExperimentPlan, *, must_answer: bool) -> None:

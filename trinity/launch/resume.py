@@ -1,4 +1,4 @@
-"""Checks that a configuration may resume the earlier run in the same directory."""
+"""Resuming: which settings may differ from the earlier run, and what that run left behind."""
 
 import hashlib
 import json
@@ -39,6 +39,7 @@ CHANGEABLE = (
     "trainer.resume_mode",
     "trainer.save_interval",
 )
+REASON = "its launcher ended without a word"
 
 
 def check_resumable(plan: ExperimentPlan) -> None:
@@ -138,9 +139,6 @@ def _differences(old: JsonValue, new: JsonValue, at: str = "") -> set[str]:
             found |= _differences(old.get(key), new.get(key), f"{at}.{key}".lstrip("."))
         return found
     return set() if old == new else {at}
-
-
-REASON = "its launcher ended without a word"
 
 
 async def cancel_stale_experiments(

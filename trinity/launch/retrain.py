@@ -71,7 +71,7 @@ class RetrainSource:
 
     plan: ExperimentPlan
 
-    async def complete(
+    async def complete_plan(
         self, synchronizer: SynchronizerStub, made: ExperimentPlan
     ) -> ExperimentPlan:
         """Returns the plan with the run's id and the weights that its stage started from.
@@ -88,7 +88,7 @@ class RetrainSource:
             changes["stored_rollouts"] = rollouts.model_copy(
                 update={"experiment_id": experiment.id}
             )
-        changed = run.as_it_began(experiment, stage).model_copy(update=changes)
+        changed = run.with_initial_weights(experiment, stage).model_copy(update=changes)
         return await with_source_runs(synchronizer, made.model_copy(update={"stages": (changed,)}))
 
 

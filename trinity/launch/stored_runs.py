@@ -1,4 +1,4 @@
-"""A run whose database another experiment uses: its id there, and its stages' initial weights."""
+"""Earlier runs that an experiment reads: their databases, ids and initial weights."""
 
 import json
 from dataclasses import dataclass
@@ -38,7 +38,9 @@ class StoredRun:
             raise RunFailed(f"{self.plan.label} was never started: nothing of it is stored")
         return found
 
-    def as_it_began(self, experiment: synchronizer_pb2.Experiment, stage: StagePlan) -> StagePlan:
+    def with_initial_weights(
+        self, experiment: synchronizer_pb2.Experiment, stage: StagePlan
+    ) -> StagePlan:
         """Returns the stage with the final weights of the stage before, if there are any.
 
         These include that stage's adapter, so the stage's own adapter starts at zero. Raises:
@@ -77,7 +79,7 @@ class SourceRuns:
     home: Path
 
     @staticmethod
-    def of(plan: ExperimentPlan) -> "SourceRuns | None":
+    def from_plan(plan: ExperimentPlan) -> "SourceRuns | None":
         """Returns the plan's source runs, or None if it has none.
 
         Raises: UserError when a run is not there, or its experiences cannot be used.

@@ -60,7 +60,7 @@ class StackCredentials:
 
     root: Path | None = None
 
-    def prepare(self) -> None:
+    def issue_credentials(self) -> None:
         """Issues credentials to every part; the authority is kept: earlier clients stay valid."""
         if self.root is None:
             return
@@ -73,6 +73,6 @@ class StackCredentials:
         for part in parts_of({}):
             issuer.issue(part, LIFETIME)
 
-    def of(self, part: str) -> Credentials:
+    def credentials_for(self, part: str) -> Credentials:
         """Returns the credentials of a part."""
         return Credentials(self.root / part) if self.root else PLAINTEXT

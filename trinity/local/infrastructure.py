@@ -1,4 +1,4 @@
-"""A broker and a database that already run, named by the user instead of started by us."""
+"""Broker and database of a local stack: embedded ones, or servers that the user names."""
 
 import asyncio
 import os
@@ -27,6 +27,8 @@ SECRET_VARIABLES = frozenset(
     name + suffix for name in (_NATS_URL, _POSTGRES_DSN) for suffix in ("", "_FILE")
 ) | {SECURITY_DIR}
 _ANSWER_SECONDS = 3
+ReadinessProbe = Callable[[], Awaitable[None]]
+"""Returns when a process is ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class ExternalServers:
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "ExternalServers":
         return cls(_given(_NATS_URL, environment), _given(_POSTGRES_DSN, environment))
 
-    async def check(self) -> None:
+    async def check_reachable(self) -> None:
         """Checks that the named servers answer.
 
         Raises: UserError naming the address, without its password.
@@ -102,10 +104,6 @@ async def _check_postgres(dsn: str) -> None:
         raise UserError(f"{_POSTGRES_DSN}: {error}") from error
 
 
-ReadinessProbe = Callable[[], Awaitable[None]]
-"""Returns when a process is ready."""
-
-
 @dataclass(frozen=True, slots=True)
 class ProcessWithProbe:
     """A process and a check that it is ready."""
@@ -132,12 +130,12 @@ class Infrastructure:
                 secrets=self._secrets,
                 port=free_port(),
                 monitor_port=free_port(),
-                security=self.security.of("nats"),
+                security=self.security.credentials_for("nats"),
             )
         if self.externals.postgres_dsn is None:
             self.postgres = embedded_postgres(folder / "postgres", self._secrets, free_port())
 
-    async def prepare(self, start: Callable[[ProcessWithProbe], Awaitable[None]]) -> None:
+    async def start_embedded(self, start: Callable[[ProcessWithProbe], Awaitable[None]]) -> None:
         """Prepares the embedded servers, handing each over as soon as it can start."""
         async with asyncio.TaskGroup() as tasks:
             if self.postgres is not None:
@@ -147,14 +145,16 @@ class Infrastructure:
 
     def write_files(self) -> InfrastructureFiles:
         if self.nats is not None:  # for use with the broker's own tools
-            self._secrets.write(f"{ADMIN}-nats-url", self.nats.url(ADMIN))
+            self._secrets.write_secret(f"{ADMIN}-nats-url", self.nats.url(ADMIN))
         return InfrastructureFiles(
-            buffer_nats_url=self._secrets.write("buffer-nats-url", self._nats_url("buffer")),
-            explorer_nats_url=self._secrets.write("explorer-nats-url", self._nats_url("explorer")),
-            buffer_postgres_dsn=self._secrets.write(
+            buffer_nats_url=self._secrets.write_secret("buffer-nats-url", self._nats_url("buffer")),
+            explorer_nats_url=self._secrets.write_secret(
+                "explorer-nats-url", self._nats_url("explorer")
+            ),
+            buffer_postgres_dsn=self._secrets.write_secret(
                 "buffer-postgres-dsn", self._postgres_dsn("buffer")
             ),
-            synchronizer_postgres_dsn=self._secrets.write(
+            synchronizer_postgres_dsn=self._secrets.write_secret(
                 "synchronizer-postgres-dsn", self._postgres_dsn("synchronizer")
             ),
         )
@@ -180,11 +180,13 @@ class Infrastructure:
     async def _prepare_postgres(
         self, server: PostgresServer, start: Callable[[ProcessWithProbe], Awaitable[None]]
     ) -> None:
-        spec = await asyncio.to_thread(server.prepare, self.job_dir / "log" / "postgres.log")
+        spec = await asyncio.to_thread(
+            server.prepare_process, self.job_dir / "log" / "postgres.log"
+        )
         await start(ProcessWithProbe(spec, server.wait_ready))
 
     async def _prepare_nats(
         self, server: NatsServer, start: Callable[[ProcessWithProbe], Awaitable[None]]
     ) -> None:
-        spec = await asyncio.to_thread(server.prepare, self.job_dir / "log" / "nats.log")
+        spec = await asyncio.to_thread(server.prepare_process, self.job_dir / "log" / "nats.log")
         await start(ProcessWithProbe(spec, server.wait_ready))

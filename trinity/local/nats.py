@@ -57,7 +57,7 @@ class NatsServer:
     monitor_port: int
     security: Credentials = PLAINTEXT
 
-    def prepare(self, log_file: Path) -> ProcessSpec:
+    def prepare_process(self, log_file: Path) -> ProcessSpec:
         """Writes the configuration and returns the process to start."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         config = self.folder / "nats.conf"

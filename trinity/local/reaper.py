@@ -1,4 +1,4 @@
-"""Finds and kills the descendants of this process, including those whose parents died."""
+"""Finds and kills orphaned processes, and locks a job directory for one launcher."""
 
 import ctypes
 import fcntl
@@ -13,6 +13,13 @@ from pathlib import Path
 from trinity.errors import UserError
 
 _PR_SET_CHILD_SUBREAPER = 36
+_MARK = "TRINITY_LOCAL_JOB"
+LOCK_FILE = "run.lock"
+_CLEAN_UP_SECONDS = 30.0
+_NOBODY = b"-"
+"""Written in place of a process number when there is none."""
+_MOST_BYTES = 64
+"""Enough for a process number and its start time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +104,6 @@ def _read_entry(pid: int) -> ProcessEntry | None:
     return ProcessEntry(pid, int(parent), int(session), is_zombie=state in "ZX")
 
 
-_MARK = "TRINITY_LOCAL_JOB"
-
-
 def job_environment(job_dir: Path) -> dict[str, str]:
     """Returns the environment of every process of a stack, which its descendants inherit.
 
@@ -125,14 +129,6 @@ def _kill_if_marked(pid: int, mark: bytes) -> bool:
         finally:
             os.close(descriptor)
     return False
-
-
-LOCK_FILE = "run.lock"
-_CLEAN_UP_SECONDS = 30.0
-_NOBODY = b"-"
-"""Written in place of a process number when there is none."""
-_MOST_BYTES = 64
-"""Enough for a process number and its start time."""
 
 
 class JobLock:

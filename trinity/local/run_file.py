@@ -34,7 +34,7 @@ class RunningStack:
     deaths: dict[str, ProcessExit] = field(default_factory=dict)
     """The last death of each process that was restarted."""
 
-    def write(self, job_dir: Path) -> None:
+    def write_run_file(self, job_dir: Path) -> None:
         text = json.dumps(asdict(self), indent=2, default=datetime.isoformat)
         write_private(job_dir / _NAME, text + "\n")
 

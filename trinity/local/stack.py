@@ -1,4 +1,4 @@
-"""Turns what went wrong while the stack started into the one error to show."""
+"""A local stack: broker, database and services, started in order, watched and stopped."""
 
 import asyncio
 import logging
@@ -27,6 +27,7 @@ _DATA_FOLDERS = {"postgres": "the database", "nats": "the broker"}
 """Processes whose data is in `infra/<name>` of the run's directory."""
 _CAUSES = (" PANIC: ", " FATAL: ")
 """A database logs these first and then at length how it ends."""
+_MAX_WORDS = 300
 
 
 def start_error(event: StackEvent) -> TrinityError:
@@ -56,9 +57,6 @@ def first_error(group: ExceptionGroup[Exception]) -> Exception:
     """Returns the error of the part that failed first; it caused the others to be cancelled."""
     error = group.exceptions[0]
     return first_error(error) if isinstance(error, ExceptionGroup) else error
-
-
-_MAX_WORDS = 300
 
 
 class LocalStack:
@@ -150,19 +148,19 @@ class LocalStack:
         self._lock = await asyncio.to_thread(JobLock.acquire, self._job_dir)
         await asyncio.to_thread(kill_orphans_of_job, self._job_dir)
         await asyncio.to_thread(make_socket_folder, self._job_dir)
-        await asyncio.to_thread(self._security.prepare)
+        await asyncio.to_thread(self._security.issue_credentials)
         infrastructure = Infrastructure(
             job_dir=self._job_dir, externals=self._externals, security=self._security
         )
-        await self._externals.check()
+        await self._externals.check_reachable()
         self._supervisor = await SupervisorClient.start(
             self._job_dir, self._lock.descriptor, self._on_event
         )
-        await self._unless_failed(infrastructure.prepare(self._launch))
-        self._addresses = ServiceAddresses.on_free_ports(
+        await self._unless_failed(infrastructure.start_embedded(self._launch))
+        self._addresses = ServiceAddresses.with_free_ports(
             nats_url=infrastructure.public_nats_url,
             postgres_dsn=infrastructure.public_postgres_dsn,
-            security_dir=str(self._security.of(OPERATOR).folder or ""),
+            security_dir=str(self._security.credentials_for(OPERATOR).folder or ""),
         )
         surroundings = StackContext(
             job_dir=self._job_dir,
@@ -260,7 +258,7 @@ class LocalStack:
             pids=self.pids,
             started_at=self._started_at,
             deaths=self._deaths,
-        ).write(self._job_dir)
+        ).write_run_file(self._job_dir)
 
 
 def _death(event: StackEvent) -> ProcessExit:

@@ -31,7 +31,7 @@ class ScreenReporter:
         self._live = Live(console=console, refresh_per_second=4, transient=False)
         self._live.start()
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Shows one line above the panel."""
         with contextlib.suppress(OSError):
             self._console.print(Text(text))
@@ -44,14 +44,14 @@ class ScreenReporter:
         match event.WhichOneof("event"):
             case "samples":
                 for line in sample_lines(stage):
-                    self.say(line)
+                    self.print_line(line)
             case "step":
                 for line in warning_lines(stage):
-                    self.say(line)
+                    self.print_line(line)
             case "evaluation":
-                self.say(evaluation_line(stage.evaluations[-1]))
+                self.print_line(evaluation_line(stage.evaluations[-1]))
             case "notice":
-                self.say(f"[{stage.name}] {event.notice.text}")
+                self.print_line(f"[{stage.name}] {event.notice.text}")
 
     def refresh(self, view: RunView) -> None:
         """Redraws the panel."""

@@ -1,4 +1,4 @@
-"""Filters the metrics that a launcher keeps: it holds those of all steps and batches, for days."""
+"""The state of a run as its progress events tell it: stages, steps, evaluations."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,6 +19,7 @@ WARNING_PREFIX = "warning/"
 STEP_METRICS = ("actor/loss", "perf/total_num_tokens", *TIME_PARTS)
 BATCH_METRICS = ("reward/mean",)
 """Shown in lines, screen, curves and summary; monitors show all others."""
+RECENT_STEPS = 20
 
 
 def shown_step_metrics(metrics: Mapping[str, float]) -> Metrics:
@@ -124,9 +125,6 @@ class StageProgressView:
         return sum(self.batch_rows.get(step, 0) for step in self.steps)
 
 
-RECENT_STEPS = 20
-
-
 def _warnings(steps: dict[int, Metrics], step: int) -> set[str]:
     found = steps.get(step, {})
     return {name.removeprefix(WARNING_PREFIX) for name in found if name.startswith(WARNING_PREFIX)}
@@ -140,7 +138,7 @@ class RunView:
     last_event: int = 0
 
     @classmethod
-    def of(cls, plan: ExperimentPlan) -> "RunView":
+    def from_plan(cls, plan: ExperimentPlan) -> "RunView":
         """Returns an empty view of the plan's stages, in order."""
         return cls({stage.name: _empty(stage) for stage in plan.stages})
 

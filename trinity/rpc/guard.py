@@ -1,4 +1,4 @@
-"""Authorizes the calls of a server before anything is looked up."""
+"""Guards the handlers of a server: authorization, validation, and errors as status codes."""
 
 import inspect
 import logging
@@ -41,6 +41,10 @@ TenantOf: TypeAlias = Callable[[str], Awaitable[str | None]]
 BEARER = "bearer "
 WRONG_TENANT = "the token is for another tenant"
 """The same text whether the requested object exists or not."""
+MAX_DETAILS_LENGTH = 1_000
+"""Limit of an error's text: it may repeat the request, and is sent in a header of limited size."""
+UnaryHandler = Callable[[Any, Context], Awaitable[Message]]
+StreamHandler = Callable[[Any, Context], AsyncIterator[Message] | Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,7 @@ class Admission:
     caller_of: CallerOf | None = None
     tenant_of: TenantOf | None = None
 
-    def enter(self, method: str, context: Context) -> Caller:
+    def authenticate(self, method: str, context: Context) -> Caller:
         """Returns the caller, if the scope allows the call.
 
         Raises: Unauthenticated, Forbidden.
@@ -69,7 +73,9 @@ class Admission:
         set_caller(caller)
         return caller
 
-    async def check(self, request: Message, method: str, context: Context, caller: Caller) -> None:
+    async def authorize_request(
+        self, request: Message, method: str, context: Context, caller: Caller
+    ) -> None:
         """Returns if the caller may act in the request's role and on its tenant.
 
         Raises: Forbidden, with the same text whether the requested object exists or not.
@@ -84,14 +90,14 @@ class Admission:
         if Scope.STEER in SCOPES_OF_METHODS.get(method, ()):
             audit.log_steering(method=method, peer=context.peer(), caller=caller, request=request)
 
-    async def checked(
+    async def authorize_stream(
         self, requests: AsyncIterator[Message], method: str, context: Context, caller: Caller
     ) -> AsyncIterator[Message]:
         """Checks a stream whose first message names the tenant; others must not name another."""
         is_first = True
         async for request in requests:
             if is_first or any(tenants_of(request) or ()):
-                await self.check(request, method, context, caller)
+                await self.authorize_request(request, method, context, caller)
             is_first = False
             yield request
 
@@ -139,12 +145,6 @@ def _refuse(
 
 
 ALLOW_ALL = Admission()
-
-
-MAX_DETAILS_LENGTH = 1_000
-"""Limit of an error's text: it may repeat the request, and is sent in a header of limited size."""
-UnaryHandler = Callable[[Any, Context], Awaitable[Message]]
-StreamHandler = Callable[[Any, Context], AsyncIterator[Message] | Awaitable[None]]
 
 
 class UnparsableRequest:
@@ -195,17 +195,17 @@ class MethodGuard:
     request_streaming: bool
     admission: Admission
 
-    async def admit(self, request: Any, context: Context) -> tuple[Any, Caller]:
+    async def authorize(self, request: Any, context: Context) -> tuple[Any, Caller]:
         """Returns the checked request and its caller.
 
         Raises: Unauthenticated, Forbidden, InvalidRequest.
         """
-        caller = self.admission.enter(self.method, context)
+        caller = self.admission.authenticate(self.method, context)
         if self.request_streaming:
             sound = _checked(request)
-            return self.admission.checked(sound, self.method, context, caller), caller
+            return self.admission.authorize_stream(sound, self.method, context, caller), caller
         _check(request)
-        await self.admission.check(request, self.method, context, caller)
+        await self.admission.authorize_request(request, self.method, context, caller)
         return request, caller
 
 
@@ -214,7 +214,7 @@ def guard_unary(handler: UnaryHandler, door: MethodGuard) -> UnaryHandler:
 
     async def guarded(request: Any, context: Context) -> Message:
         try:
-            allowed, _ = await door.admit(request, context)
+            allowed, _ = await door.authorize(request, context)
             return await handler(allowed, context)
         except grpc.aio.AbortError:
             raise
@@ -230,7 +230,7 @@ def guard_stream(handler: StreamHandler, door: MethodGuard) -> StreamHandler:
 
     async def guarded(request: Any, context: Context) -> AsyncIterator[Message]:
         try:
-            allowed, caller = await door.admit(request, context)
+            allowed, caller = await door.authorize(request, context)
             answers = handler(allowed, context)
             if inspect.isawaitable(answers):  # it writes its answers to the context itself
                 await answers

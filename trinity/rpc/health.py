@@ -73,7 +73,7 @@ class Health:
         for name in self._names:
             await self.servicer.set(name, SERVING if ready else NOT_SERVING)
 
-    async def stop(self) -> None:
+    async def shut_down(self) -> None:
         """Reports that the service is going away; later changes have no effect."""
         await self.servicer.enter_graceful_shutdown()
         self.servicer.close()

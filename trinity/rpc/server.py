@@ -96,7 +96,7 @@ async def serve(
     try:
         yield RunningServer(address=f"{host}:{bound}", health=health)
     finally:
-        await health.stop()
+        await health.shut_down()
         await server.stop(settings.drain_seconds)
 
 

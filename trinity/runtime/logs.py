@@ -1,4 +1,4 @@
-"""Redacts passwords in addresses."""
+"""Log output of a process: text or JSON lines without passwords, and logs limited in rate."""
 
 import asyncio
 import json
@@ -18,6 +18,10 @@ STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asct
 # Text from other parties may appear in a line; it must not start another line or send terminal
 # control codes.
 ESCAPED = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
+INTERVAL_SECONDS = 10.0
+MAX_BURSTS = 1_000
+NO_SUBJECT: Mapping[str, str] = MappingProxyType({})
+_Key: TypeAlias = tuple[str, ...]
 
 
 def _extras(record: logging.LogRecord) -> dict[str, object]:
@@ -80,12 +84,6 @@ def configure_logging(service: str, level: str, style: Literal["text", "json"]) 
     for name in ("trinity", "services", "__main__"):
         logging.getLogger(name).setLevel(level)
     logging.getLogger("audit").setLevel(logging.INFO)
-
-
-INTERVAL_SECONDS = 10.0
-MAX_BURSTS = 1_000
-NO_SUBJECT: Mapping[str, str] = MappingProxyType({})
-_Key: TypeAlias = tuple[str, ...]
 
 
 @dataclass(slots=True)

@@ -10,6 +10,21 @@ from typing import Any, TypeAlias
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
+_API = "trinity.api.v1"
+OPEN_METHODS = frozenset({"grpc.health.v1.Health/Check", "grpc.health.v1.Health/Watch"})
+"""Health checks, which need a certificate but no token."""
+WHOLE_PROCESS_METHODS = frozenset(
+    {f"{_API}.ExplorerService/GetExplorerStatus", f"{_API}.TrainerService/GetTrainerStatus"}
+)
+"""Calls that report a whole process, of all tenants: a token for one tenant does not suffice."""
+TENANT = "tenant"
+EXPERIMENT = "experiment_id"
+Path: TypeAlias = tuple[str, ...]
+ROLE = "role"
+_PREFIX = "ROLE_"
+EVERY_TENANT = "*"
+"""The tenant of a token that is valid for all tenants."""
+
 
 class Scope(StrEnum):
     """A right that a token carries; a call accepts any one of the scopes in its line."""
@@ -32,7 +47,6 @@ _EXPLORER, _TRAINER, _BUFFER = Scope.EXPLORER, Scope.TRAINER, Scope.BUFFER
 _SUBMIT, _READ, _STEER = Scope.SUBMIT, Scope.READ, Scope.STEER
 _WORKERS = (_EXPLORER, _TRAINER)
 
-_API = "trinity.api.v1"
 _TABLE: Mapping[str, Mapping[str, tuple[Scope, ...]]] = {
     "SynchronizerService": {
         "CreateExperiment": (_SUBMIT,),
@@ -93,13 +107,6 @@ SCOPES_OF_METHODS: Mapping[str, frozenset[Scope]] = {
 }
 """Every call of the contracts by its full name. Calls that are missing here are refused."""
 
-OPEN_METHODS = frozenset({"grpc.health.v1.Health/Check", "grpc.health.v1.Health/Watch"})
-"""Health checks, which need a certificate but no token."""
-
-WHOLE_PROCESS_METHODS = frozenset(
-    {f"{_API}.ExplorerService/GetExplorerStatus", f"{_API}.TrainerService/GetTrainerStatus"}
-)
-"""Calls that report a whole process, of all tenants: a token for one tenant does not suffice."""
 
 ROLE_SCOPES: Mapping[str, tuple[Scope, ...]] = {
     "synchronizer": (),
@@ -109,12 +116,6 @@ ROLE_SCOPES: Mapping[str, tuple[Scope, ...]] = {
     "operator": (_SUBMIT, _READ, _STEER),
 }
 """The scopes in the token of each part of a system; the synchronizer makes no calls."""
-
-
-TENANT = "tenant"
-EXPERIMENT = "experiment_id"
-
-Path: TypeAlias = tuple[str, ...]
 
 
 def tenants_of(request: Message) -> list[str] | None:
@@ -156,10 +157,6 @@ def field_values(message: Message, path: Path) -> Iterator[Any]:
         yield from field_values(part, path[1:])
 
 
-ROLE = "role"
-_PREFIX = "ROLE_"
-
-
 def roles_of(request: Message) -> set[Scope]:
     """Returns the roles that the request names; a token for it must carry each as a scope.
 
@@ -187,10 +184,6 @@ def _roles_at(message: Descriptor, path: Path) -> dict[int, Scope]:
         for value in known
         if value.number
     }
-
-
-EVERY_TENANT = "*"
-"""The tenant of a token that is valid for all tenants."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

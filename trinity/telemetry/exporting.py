@@ -1,4 +1,4 @@
-"""Metrics while they are on: the only module that uses OpenTelemetry's instruments."""
+"""Sets up OpenTelemetry: exporters of spans and metrics, and instruments while they are on."""
 
 import logging
 import os
@@ -32,6 +32,19 @@ from trinity.telemetry.sdk_spans import (
 )
 
 logger = logging.getLogger(__name__)
+NAMESPACE = "trinity"
+BATCH_OPTIONS = {
+    "schedule_delay_millis": 1_000,
+    "max_export_batch_size": 2_048,
+    "max_queue_size": 16_384,
+}
+BATCH_VARIABLES = (
+    "OTEL_BSP_SCHEDULE_DELAY",
+    "OTEL_BSP_MAX_EXPORT_BATCH_SIZE",
+    "OTEL_BSP_MAX_QUEUE_SIZE",
+)
+STOP_MILLIS = 2_000
+"""Time limit for each signal to flush."""
 
 
 class OpenTelemetryMetrics:
@@ -69,21 +82,6 @@ class OpenTelemetryMetrics:
         self._meter.create_observable_gauge(
             instrument.name, [ask], instrument.unit, instrument.description
         )
-
-
-NAMESPACE = "trinity"
-BATCH_OPTIONS = {
-    "schedule_delay_millis": 1_000,
-    "max_export_batch_size": 2_048,
-    "max_queue_size": 16_384,
-}
-BATCH_VARIABLES = (
-    "OTEL_BSP_SCHEDULE_DELAY",
-    "OTEL_BSP_MAX_EXPORT_BATCH_SIZE",
-    "OTEL_BSP_MAX_QUEUE_SIZE",
-)
-STOP_MILLIS = 2_000
-"""Time limit for each signal to flush."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Reads the standard `OTEL_*` variables, without OpenTelemetry."""
+"""Starts and stops telemetry as the standard `OTEL_*` variables ask, without OpenTelemetry."""
 
 import logging
 import os

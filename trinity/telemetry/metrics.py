@@ -16,6 +16,15 @@ from trinity.telemetry.tracing import NONE, Attributes
 Observation = tuple[float, Attributes]
 Observe = Callable[[], Iterable[Observation]]
 InstrumentKind = Literal["counter", "histogram", "gauge", "observed"]
+SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+LONG = (0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0)
+TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576)
+AGES = (0, 1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
+MAX_REASON_CHARACTERS = 60
+MAX_REASONS = 200
+OTHER = "other"
+_PARTICULAR = re.compile(r"[0-9a-fA-F]{8}[0-9a-fA-F-]*|\S*[/\\]\S*|'[^']*'|\d+(?:\.\d+)?")
+_known: set[str] = set()
 
 
 class Sink(Protocol):
@@ -98,7 +107,7 @@ class ObservableGauge(Instrument):
         super().__init__(name, unit, description)
         self._observers: list[Observe] = []
 
-    def by(self, observe: Observe) -> None:
+    def register_callback(self, observe: Observe) -> None:
         """Registers `observe`, called in a thread at each export; ignored while metrics are off.
 
         The registering object must live as long as the process.
@@ -128,11 +137,6 @@ def is_on() -> bool:
     """Returns true while metrics are kept."""
     return _meters is not None
 
-
-SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-LONG = (0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0)
-TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576)
-AGES = (0, 1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
 
 SAMPLE_SECONDS = Histogram("rl.sample.duration", "s", "A run, from start to end", bounds=LONG)
 REWARD = Histogram(
@@ -205,16 +209,9 @@ WAIT_SECONDS = ObservableGauge(
 )
 
 
-MAX_REASON_CHARACTERS = 60
-MAX_REASONS = 200
-OTHER = "other"
-_PARTICULAR = re.compile(r"[0-9a-fA-F]{8}[0-9a-fA-F-]*|\S*[/\\]\S*|'[^']*'|\d+(?:\.\d+)?")
-_known: set[str] = set()
-
-
 def observe_waits(waits: Callable[[], Iterable[pb.Wait]]) -> None:
     """Measures the waits at each export."""
-    WAIT_SECONDS.by(lambda: longest_waits(waits()))
+    WAIT_SECONDS.register_callback(lambda: longest_waits(waits()))
 
 
 def longest_waits(waits: Iterable[pb.Wait]) -> list[Observation]:

@@ -1,4 +1,4 @@
-"""Span contexts whose ids are derived from the work itself, so that no process must store them.
+"""Spans of the services; ids of span contexts derive from the work, so no process stores them.
 
 The trace of a task and its first span have the same ids in every process and after every restart:
 both are hashes of the assignment's id. A train step's ids follow from its place in the experiment.
@@ -19,6 +19,11 @@ _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{
 _SAMPLED = 1
 CACHE_SIZE = 4096
 """Size of the cache: the same places are requested repeatedly."""
+Value = str | int | float | bool
+Attributes = Mapping[str, Value]
+Kind = Literal["internal", "producer", "consumer", "client", "server"]
+MAX_LINKS = 128
+NONE: Attributes = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +88,6 @@ def _derived(name: str) -> SpanContextRef:
     return SpanContextRef(int.from_bytes(digest[:16]) or 1, int.from_bytes(digest[16:]) or 1)
 
 
-Value = str | int | float | bool
-Attributes = Mapping[str, Value]
-Kind = Literal["internal", "producer", "consumer", "client", "server"]
-
-
 class Span(Protocol):
     """An active interval."""
 
@@ -129,17 +129,14 @@ class Backend(Protocol):
         begun_ns: int,
     ) -> Span: ...
 
-    def enter(self, span: Span) -> object: ...
+    def attach(self, span: Span) -> object: ...
 
-    def leave(self, token: object) -> None: ...
+    def detach(self, token: object) -> None: ...
 
     def current(self) -> SpanContextRef | None: ...
 
 
 __all__ = ["Attributes", "Kind", "Span", "Value"]
-
-MAX_LINKS = 128
-NONE: Attributes = {}
 
 
 class _NoSpan:
@@ -256,17 +253,17 @@ def use_span(span: Span) -> Iterator[None]:
     if _backend is None:
         yield
         return
-    token = _backend.enter(span)
+    token = _backend.attach(span)
     try:
         yield
     finally:
-        _backend.leave(token)
+        _backend.detach(token)
 
 
 def set_current_span(span: Span) -> None:
     """Makes a span the current one until the running task ends."""
     if _backend is not None:
-        _backend.enter(span)
+        _backend.attach(span)
 
 
 def current() -> SpanContextRef | None:
@@ -295,11 +292,11 @@ class _SpanBlock:
         self._span = span
 
     def __enter__(self) -> Span:
-        self._token = self._backend.enter(self._span)
+        self._token = self._backend.attach(self._span)
         return self._span
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        self._backend.leave(self._token)
+        self._backend.detach(self._token)
         if error is not None:
             self._span.fail(type(error).__name__)
         self._span.end()

@@ -82,7 +82,7 @@ class SimpleWorkflow(Workflow):
             "finish_reason": experience.finish_reason,
         }
         if reward.in_thread:
-            return await REWARD_THREADS.run(partial(reward, **known))
+            return await REWARD_THREADS.run_in_thread(partial(reward, **known))
         return reward(**known)
 
     def _reward(self) -> Reward:

@@ -87,7 +87,7 @@ class Feed(Generic[T]):
 
         Raises: Unavailable when it does not.
         """
-        waiting = self._patience.waits.if_longer(
+        waiting = self._patience.waits.waiting_if_longer(
             SHOWN_AFTER_SECONDS,
             for_=self._waits_for,
             reason=f"to {self._purpose}: {SILENT}",

@@ -255,7 +255,7 @@ class Explorer:
             background = [tasks.create_task(coroutine) for coroutine in self._beside(server)]
             directing = tasks.create_task(self._director.run())
             await stop.wait()
-            await server.health.stop()
+            await server.health.shut_down()
             if self._director.stop():
                 await asyncio.wait([directing], timeout=self._settings.drain_seconds)
             directing.cancel()

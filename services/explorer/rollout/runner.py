@@ -240,7 +240,7 @@ class Runner:
         try:
             async with limit:
                 loop = asyncio.get_running_loop()
-                return await self._threads.run(
+                return await self._threads.run_in_thread(
                     lambda: making.make().run(), lambda: limit.reschedule(loop.time() + seconds)
                 )
         except TimeoutError as error:
@@ -251,7 +251,7 @@ class Runner:
     async def _on_loop(self, making: Making) -> list[Experience]:
         workflow = await making.make_on_loop()
         if not workflow.is_async:  # a property may decide this per instance
-            return await self._threads.run(workflow.run)
+            return await self._threads.run_in_thread(workflow.run)
         return await workflow.run_async()
 
 

@@ -132,7 +132,7 @@ class Idleness:
         """Shows that work is being requested, until the buffer has given a reason."""
         if self._reason is not None:
             return nullcontext()
-        return self._patience.waits.if_longer(
+        return self._patience.waits.waiting_if_longer(
             SHOWN_AFTER_SECONDS,
             for_="buffer",
             reason="to lease work",

@@ -181,7 +181,7 @@ class WeightGate:
         used = (self.loaded, next_.id if next_ is not None else None)
         needed |= {weights_id.version for weights_id in used if weights_id is not None}
         self._beats.set_version(self.loaded.version if self.loaded else NO_VERSION)
-        self._beats.pin(needed)
+        self._beats.set_pinned_versions(needed)
         lacking = [r for r in self._waiting.values() if self._find(r, self._refused) is None]
         self._lacking.are({required: self._lack(required) for required in lacking})
 
@@ -225,7 +225,7 @@ class WeightGate:
     async def _load_in_time(self, weights: PublishedWeights) -> None:
         seconds = self._patience.seconds
         limit = asyncio.timeout(seconds if math.isfinite(seconds) else None)
-        waits = self._patience.waits.if_longer(
+        waits = self._patience.waits.waiting_if_longer(
             SHOWN_AFTER_SECONDS,
             for_="engine",
             reason=f"to load weights version {weights.id.version}",

@@ -66,7 +66,7 @@ class Making:
         """Constructs the workflow here, and a reward that may take long in a reward thread."""
         if self.reward is None or not self.reward.may_wait:
             return self.make()
-        return self._workflow(await REWARD_THREADS.run(self.reward.make))
+        return self._workflow(await REWARD_THREADS.run_in_thread(self.reward.make))
 
     def _workflow(self, reward: Reward | None) -> Workflow:
         task = replace(self.task, reward=reward)

@@ -33,7 +33,7 @@ def shared_nats_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         port=free_port(),
         monitor_port=free_port(),
     )
-    with running(server.prepare(root / "nats.log")):
+    with running(server.prepare_process(root / "nats.log")):
         asyncio.run(server.wait_ready())
         yield server.url(ADMIN)
 

@@ -23,12 +23,12 @@ def test_the_logs_of_a_run_in_anothers_stack_are_looked_for_there(
     write_stack_directory(beside, home)
     lock = JobLock.acquire(home)
     RunningStack(
-        addresses=ServiceAddresses.on_free_ports(nats_url="", postgres_dsn="", security_dir=""),
+        addresses=ServiceAddresses.with_free_ports(nats_url="", postgres_dsn="", security_dir=""),
         launcher_pid=os.getpid(),
         supervisor_pid=1,
         pids={},
         started_at=datetime.now(UTC),
-    ).write(home)
+    ).write_run_file(home)
     looked_in = []
 
     async def gather(_: RunningStack, job_dir: Path) -> SystemSnapshot:

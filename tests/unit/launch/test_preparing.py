@@ -15,7 +15,7 @@ class Lines:
     def __init__(self) -> None:
         self.said: list[str] = []
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         self.said.append(text)
 
 
@@ -52,8 +52,8 @@ def test_what_takes_long_is_said_again_ever_more_rarely() -> None:
     preparations = messages.StartupReporter(lines)
     engine = pb.Member(id="e", role=pb.ROLE_EXPLORER, activity="starting the engine")
     for second in range(41):
-        preparations.take(engine, second)
-    preparations.take(pb.Member(id="e", role=pb.ROLE_EXPLORER, activity="exploring"), 45)
+        preparations.observe_member(engine, second)
+    preparations.observe_member(pb.Member(id="e", role=pb.ROLE_EXPLORER, activity="exploring"), 45)
     assert lines.said == [
         "explorer: starting the engine",
         "explorer: still starting the engine, after 5 s",
@@ -70,7 +70,9 @@ def test_a_trainer_is_ready_when_all_of_its_preparations_are_over() -> None:
     for second, activity in enumerate(
         ("waiting for a stage", "starting the ranks", "loading the model", "training")
     ):
-        preparations.take(pb.Member(id="t", role=pb.ROLE_TRAINER, activity=activity), second)
+        preparations.observe_member(
+            pb.Member(id="t", role=pb.ROLE_TRAINER, activity=activity), second
+        )
     assert lines.said == [
         "trainer: starting the ranks",
         "trainer: loading the model",

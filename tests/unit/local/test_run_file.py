@@ -25,12 +25,12 @@ sys.stdin.read()
 
 def write_run_file(job_dir: Path) -> None:
     RunningStack(
-        addresses=ServiceAddresses.on_free_ports(nats_url="", postgres_dsn="", security_dir=""),
+        addresses=ServiceAddresses.with_free_ports(nats_url="", postgres_dsn="", security_dir=""),
         launcher_pid=os.getpid(),
         supervisor_pid=1,
         pids={},
         started_at=datetime.now(UTC),
-    ).write(job_dir)
+    ).write_run_file(job_dir)
 
 
 def leave_lock_of_my_number(job_dir: Path) -> None:

@@ -79,7 +79,7 @@ def test_batches_that_are_trained_again_end_with_the_last_of_them() -> None:
     stored = StoredBatches(experiment_id="e", stage="rft", first_step=1, last_step=2)
     plan = plan_experiment(config())
     changed = plan.stages[0].model_copy(update={"stored_batches": stored})
-    view = RunView.of(plan.model_copy(update={"stages": (changed,)}))
+    view = RunView.from_plan(plan.model_copy(update={"stages": (changed,)}))
     [again] = view.stages.values()
     view.apply(opened(1, again.name, 12))
     assert again.total_steps == 2

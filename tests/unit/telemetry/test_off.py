@@ -53,7 +53,7 @@ def test_spans_that_are_off_are_one_and_the_same() -> None:
 
 
 def test_observers_of_figures_that_are_off_are_not_kept() -> None:
-    metrics.OUTBOX_RESULTS.by(lambda: [(1.0, {})])
+    metrics.OUTBOX_RESULTS.register_callback(lambda: [(1.0, {})])
     assert not metrics.OUTBOX_RESULTS._observers
 
 
