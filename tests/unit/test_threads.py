@@ -174,7 +174,7 @@ from trinity.runtime.threads import DaemonThreads
 async def main():
     begun = asyncio.Event()
     pool = DaemonThreads(name="stuck", max_threads=1)
-    stuck = asyncio.create_task(pool.run(threading.Event().wait, begun.set))
+    stuck = asyncio.create_task(pool.run_in_thread(threading.Event().wait, begun.set))
     await begun.wait()
     stuck.cancel()
 

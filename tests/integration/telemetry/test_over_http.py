@@ -18,8 +18,8 @@ from trinity.telemetry import metrics, names, tracing
 
 telemetry.start("trinity-test")
 about = {"text": "a", "count": 3, "share": 0.5, "is": True}
-with tracing.span("around", own=tracing.of_task("a")):
-    span = tracing.begin("inside", attributes=about, links=[tracing.of_task("b")])
+with tracing.span("around", own=tracing.task_span("a")):
+    span = tracing.begin("inside", attributes=about, links=[tracing.task_span("b")])
     span.fail("a reason")
     span.end()
 metrics.STORED.add(2, {names.FATE: "committed"})
