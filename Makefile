@@ -9,7 +9,7 @@ SCRATCH := build
 
 .DEFAULT_GOAL := help
 .PHONY: help setup prepare demo test test-all test-fast test-whole test-thorough check-images check-images-heavy check-deploy check-data-juicer faults hosts bench \
-	bench-buffer bench-gpu check format types protos proto proto-drift proto-baseline docs docs-drift lock clean
+	bench-buffer bench-gpu check format types prose protos proto proto-drift proto-baseline docs docs-drift lock clean
 
 help:  ## This list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -95,7 +95,7 @@ bench-gpu: setup  ## Rollout, training and weight sync on a GPU, beside its limi
 bench-buffer: setup  ## The buffer beside raw limits and peers, on CORES, or the last two (an hour; peers go into build/peers)
 	$(BIN)/python -m benchmarks.buffer $(if $(CORES),--cores $(CORES))
 
-check: setup format types protos proto-drift docs-drift  ## Formatting, lint, types, import rules, contracts, tables
+check: setup format types prose protos proto-drift docs-drift  ## Formatting, lint, types, import rules, prose, contracts, tables
 	@echo "check: all good"
 
 format:
@@ -106,6 +106,9 @@ types:
 	$(BIN)/mypy
 	$(BIN)/mypy --explicit-package-bases examples
 	$(BIN)/lint-imports
+
+prose:
+	$(BIN)/python -m tests.prose
 
 protos:
 	$(BIN)/buf lint proto

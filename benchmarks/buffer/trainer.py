@@ -9,9 +9,9 @@ import uuid
 from pathlib import Path
 
 from benchmarks.buffer.worker import serve
+from services.trainer.batch_rows import RowReader
 from services.trainer.checkpoints.weights import NO_PARENT
 from services.trainer.clients import BufferClient
-from services.trainer.data.batch_rows import RowReader
 from services.trainer.retry import Patience
 from services.trainer.types import PublishedWeights
 from trinity.rpc.channel import open_sync_channel

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
-from services.explorer.control.counters import Counts
+from services.explorer.counters import Counts
 from services.explorer.types import Attempt, Outcome, PublishedWeights, Report, WeightsId
 from trinity.api.v1.experience_pb2 import RunResult
 from trinity.telemetry import metrics, names, tracing

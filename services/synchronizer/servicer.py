@@ -16,7 +16,7 @@ from services.synchronizer.watching import Watching
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceServicer
 from trinity.errors import Forbidden, InvalidRequest
-from trinity.security import audit
+from trinity.rpc import audit
 from trinity.security.authorization import Scope, current_caller
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from services.trainer.data.batch_rows import RowReader
+from services.trainer.batch_rows import RowReader
 from services.trainer.retry import Patience
 from services.trainer.types import PublishedWeights, TrainBatch, TrainRow, WrittenCheckpoint
 from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc, synchronizer_pb2, synchronizer_pb2_grpc

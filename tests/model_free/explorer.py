@@ -3,9 +3,9 @@
 import asyncio
 import sys
 
+from services.explorer import engines
 from services.explorer.control.explorer import Explorer
 from services.explorer.delivery.publisher import NatsBroker
-from services.explorer.engine import engines
 from services.explorer.settings import ExplorerSettings
 from tests.model_free.engine import CharacterTokenizer, start_hash_engine
 from trinity.rpc.runner import run_service

@@ -11,9 +11,9 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from trinity.errors import Forbidden, InvalidRequest, RpcError, Unauthenticated
+from trinity.rpc import audit
 from trinity.rpc.errors import status_code
-from trinity.runtime.logs import RateLimitedLog
-from trinity.security import audit
+from trinity.runtime.logs import LimitedLog
 from trinity.security.authorization import (
     LOCAL_CALLER,
     OPEN_METHODS,

@@ -14,7 +14,6 @@ import numpy as np
 
 from trinity.errors import UserError
 from trinity.telemetry import tracing
-from trinity.telemetry.generation import trace_generation
 from trinity.types import (
     Experience,
     FinishReason,
@@ -37,6 +36,7 @@ from trinity.workflows.generation import (
 from trinity.workflows.messages import Message
 from trinity.workflows.openai_clients import HttpAccess
 from trinity.workflows.sampling import Sampling, applied, likeliest_arrays, until_stop
+from trinity.workflows.telemetry import generating
 
 
 class History:

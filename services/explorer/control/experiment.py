@@ -12,9 +12,9 @@ from services.explorer.clients.synchronizer import (
     StageView,
     SynchronizerClient,
 )
-from services.explorer.control.counters import EXPLORING
 from services.explorer.control.stage import StageJob, StageSetup
-from services.explorer.engine.engines import Engines
+from services.explorer.counters import EXPLORING
+from services.explorer.engines import Engines
 from services.explorer.retry import Patience, StageFailed, sentence_of
 from services.explorer.rollout.scheduler import StageWork
 from services.explorer.serving.work import ServeWork

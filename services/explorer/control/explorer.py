@@ -13,13 +13,13 @@ from services.explorer.clients import buffer
 from services.explorer.clients.buffer import BufferClient
 from services.explorer.clients.streams import Feed, following
 from services.explorer.clients.synchronizer import ExperimentView, SynchronizerClient
-from services.explorer.control.counters import Counts
 from services.explorer.control.experiment import ExperimentWork
 from services.explorer.control.stage import StageSetup
+from services.explorer.counters import Counts
 from services.explorer.delivery.commits import CommitWatch
 from services.explorer.delivery.outbox import Unconfirmed
 from services.explorer.delivery.publisher import NatsBroker, Publisher
-from services.explorer.engine.engines import Engines, StartEngine
+from services.explorer.engines import Engines, StartEngine
 from services.explorer.retry import Patience
 from services.explorer.settings import ExplorerSettings
 from services.explorer.telemetry import observe

@@ -10,10 +10,10 @@ from functools import partial
 from services.explorer.clients.buffer import BufferClient
 from services.explorer.clients.streams import Feed
 from services.explorer.clients.synchronizer import Published
-from services.explorer.control.counters import CountedGenerator, Counts, LostWatch
+from services.explorer.counters import CountedGenerator, Counts, LostWatch
 from services.explorer.delivery.outbox import Unconfirmed
-from services.explorer.engine.engines import RunningEngine
 from services.explorer.engine.weight_transfer import EngineTransfers
+from services.explorer.engines import RunningEngine
 from services.explorer.retry import Patience, StageFailed
 from services.explorer.rollout.run import LongRuns, RunWork
 from services.explorer.rollout.runner import BoundedTasks, Runner, TimeLimit

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NoReturn
 
-from services.explorer.control.counters import LostWatch
+from services.explorer.counters import LostWatch
 from services.explorer.delivery.outbox import Unconfirmed
 from services.explorer.retry import StageFailed
 from services.explorer.rollout.runner import Runner, TimeLimit

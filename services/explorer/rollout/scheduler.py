@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from services.explorer.clients.buffer import BufferClient
-from services.explorer.control.counters import Counts
+from services.explorer.counters import Counts
 from services.explorer.delivery.commits import CommitPatience
 from services.explorer.delivery.outbox import Unconfirmed
 from services.explorer.retry import Patience

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from services.explorer.engine.engines import RunningModel
+from services.explorer.engines import RunningModel
 from services.explorer.openai_api.server import OpenAIApi
 from services.explorer.types import Attempt, WeightsId
 from trinity.config.plan.parts import AuxiliaryModel, ResolvedTaskset, Sampling

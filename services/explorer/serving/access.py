@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from services.explorer.openai_api.errors import bearer_of, refuse
 from trinity.errors import Unauthenticated, UserError
-from trinity.security import audit
+from trinity.rpc import audit
 from trinity.security.authorization import Caller, Scope
 from trinity.security.credentials import CERTIFICATE, KEY, VARIABLE, Credentials
 from trinity.security.loopback import is_loopback

@@ -1,6 +1,6 @@
 """Assembles the parts that serve a stage's model."""
 
-from services.explorer.engine.engines import RunningEngine
+from services.explorer.engines import RunningEngine
 from services.explorer.openai_api.chat import Writer
 from services.explorer.openai_api.handler import Answering
 from services.explorer.serving.access import Access

@@ -21,7 +21,7 @@ from verl.workers.engine_workers_tinker import TinkerTrainingWorker  # noqa: E40
 from services.trainer.backend.config_overrides import check_override, import_library  # noqa: E402
 from services.trainer.backend.padded_engine import PaddedEngine, PaddedValueEngine  # noqa: E402
 from services.trainer.collectives import check_gpus_of  # noqa: E402
-from services.trainer.learner.recipe import actor_outputs  # noqa: E402
+from services.trainer.recipe import actor_outputs  # noqa: E402
 from trinity.config.plan.stage_plan import StagePlan  # noqa: E402
 from trinity.config.schema.algorithm import OptimizerConfig  # noqa: E402
 from trinity.config.schema.model import LoRAConfig  # noqa: E402

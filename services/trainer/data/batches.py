@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from services.trainer.batch_rows import RowReader
 from services.trainer.clients import BatchAnswer, BufferClient, NoBatch
 from services.trainer.collectives import Ranks
-from services.trainer.data.batch_rows import RowReader
 from services.trainer.retry import NamedWaits, StopRequested
 from trinity.errors import RunFailed
 

@@ -11,11 +11,11 @@ from transformers import PretrainedConfig
 
 from services.trainer.backend.verl_worker import build_actor
 from services.trainer.checkpoints.lora import ADAPTER_DIRECTORY, adapter_of, check_kind
-from services.trainer.checkpoints.resume_source import take_over
 from services.trainer.learner.loss import BatchLoss, LossRecipe
 from services.trainer.learner.metrics import averaged
 from services.trainer.learner.microbatches import Gatherer
 from services.trainer.learner.prepared_batch import PreparedBatch
+from services.trainer.learner.resume_source import take_over
 from services.trainer.learner.verl_calls import Calls, Matrix, Outputs, as_array, on_device
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix
 from trinity.config.plan.stage_plan import StagePlan

@@ -12,8 +12,8 @@ import numpy as np
 
 from services.trainer.learner.metrics import spread
 from services.trainer.learner.prepared_batch import PreparedBatch
-from services.trainer.learner.recipe import EstimateRecipe
 from services.trainer.learner.rollouts import Rollouts
+from services.trainer.recipe import EstimateRecipe
 from trinity.algorithm.kl.penalty import KlPenalty, kl_penalty
 from trinity.algorithm.rollout_correction.correction import Correction, correct_rollout
 from trinity.algorithm.token_advantage.token_batch import (

@@ -7,10 +7,10 @@ import torch
 from tensordict import TensorDict
 
 from services.trainer.backend.verl_worker import build_critic
-from services.trainer.checkpoints.resume_source import take_over
 from services.trainer.collectives import Sums
 from services.trainer.learner.metrics import averaged
 from services.trainer.learner.prepared_batch import CriticTargets, PreparedBatch
+from services.trainer.learner.resume_source import take_over
 from services.trainer.learner.verl_calls import Calls, Matrix, Outputs, output_columns
 from trinity.algorithm.aggregation import BatchTotals
 from trinity.algorithm.policy_loss.shares import loss_share, metric_shares

@@ -15,9 +15,9 @@ from services.trainer.learner.advantages import (
     token_choice,
 )
 from services.trainer.learner.prepared_batch import CriticTargets, PreparedBatch
-from services.trainer.learner.recipe import EstimateRecipe, actor_outputs
 from services.trainer.learner.roles import Roles
 from services.trainer.learner.rollouts import Rollouts
+from services.trainer.recipe import EstimateRecipe, actor_outputs
 from services.trainer.types import TrainBatch
 from trinity.algorithm.token_advantage.token_batch import (
     FloatMatrix,

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from services.trainer.data.batch_rows import RowFormatter
+from services.trainer.batch_rows import RowFormatter
 from services.trainer.types import StageLearner
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import torch
 
+from services.trainer.batch_rows import RowFormatter, RowReader
 from services.trainer.checkpoints.checkpoints import CheckpointStore
 from services.trainer.checkpoints.publisher import Offers, Publisher
 from services.trainer.checkpoints.weights import ModelFiles, WeightsStore
 from services.trainer.clients import BufferClient, SynchronizerClient
 from services.trainer.collectives import Ranks
-from services.trainer.data.batch_rows import RowFormatter, RowReader
 from services.trainer.data.batches import BatchSource
 from services.trainer.messages import StageEnded, StageOrder
 from services.trainer.rank.incarnation import Incarnation, begin_incarnation

@@ -12,9 +12,9 @@ import torch
 from transformers import AutoModelForCausalLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from services.explorer.engine.engines import Engines, RunningEngine
 from services.explorer.engine.interface import Engine, EngineDied, EngineOptions
 from services.explorer.engine.vllm import start_vllm
+from services.explorer.engines import Engines, RunningEngine
 from services.explorer.types import PublishedWeights, WeightsId
 from tests.integration.explorer.test_engine import PROMPT, sampling
 from tests.unit.explorer.builders import build_plan

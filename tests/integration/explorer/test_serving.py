@@ -12,11 +12,11 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
-from services.explorer.engine.engines import RunningEngine
 from services.explorer.engine.interface import EngineOptions
 from services.explorer.engine.tokenizer import load_tokenizer
 from services.explorer.engine.vllm import start_vllm
 from services.explorer.engine.weight_transfer import WeightLoader
+from services.explorer.engines import RunningEngine
 from services.explorer.serving.setup import serve_work
 from tests.unit.explorer.builders import build_plan, unheard_beats
 from trinity.launch.modes import serve_plan

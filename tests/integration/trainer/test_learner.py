@@ -141,7 +141,7 @@ def test_padded_rows_give_the_gradient_that_verl_gives_packed_ones(
 ) -> None:
     plan = make_plan(model, {"algorithm_type": algorithm_type, "repeat_times": 8})
     padded = gradients_of(learner_of(plan), BATCH)
-    for module in ("learner", "worker"):
+    for module in ("learner.learner", "backend.verl_worker"):
         monkeypatch.setattr(f"services.trainer.{module}.packs_rows", lambda _: True)
     assert_close(padded, gradients_of(learner_of(plan), BATCH))
 

@@ -119,7 +119,7 @@ def test_passes_are_verls_ppo_epochs_with_the_batch_as_one_mini_batch(
     ours = learner_of(plan_of(model, "grpo", NUM_PASSES, **sgd))
     before = weights_of(ours)
     stepped(ours, BATCH, rate)
-    for module in ("learner", "worker"):
+    for module in ("learner.learner", "backend.verl_worker"):
         monkeypatch.setattr(f"services.trainer.{module}.packs_rows", lambda _: True)
     theirs = learner_of(plan_of(model, "grpo", 1, **sgd))
     verls_passes(theirs, theirs._preparation.prepare(BATCH, kl_coef=0.0))

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from services.explorer.engine import engines
-from services.explorer.engine.engines import Engines, RunningEngine
+from services.explorer import engines
 from services.explorer.engine.interface import EngineDied, EngineOptions
+from services.explorer.engines import Engines, RunningEngine
 from services.explorer.rollout.runner import BoundedTasks, Runner, TimeLimit
 from services.explorer.rollout.workflow_factory import Workbench
 from services.explorer.types import Attempt, Outcome, WeightsId

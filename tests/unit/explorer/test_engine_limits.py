@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from services.explorer.engine import engines
-from services.explorer.engine.engines import Engines
+from services.explorer import engines
 from services.explorer.engine.interface import EngineDied, EngineOptions
 from services.explorer.engine.weight_transfer import WeightLoader
+from services.explorer.engines import Engines
 from services.explorer.retry import Patience
 from services.explorer.rollout.weight_gate import WeightGate
 from services.explorer.types import PublishedWeights, Requirement

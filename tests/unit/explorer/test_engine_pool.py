@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from services.explorer import engines
 from services.explorer.control.stage import _num_runners
-from services.explorer.engine import engines
-from services.explorer.engine.engines import Engines
 from services.explorer.engine.interface import EngineDied, EngineOptions
 from services.explorer.engine.pool import EnginePool
+from services.explorer.engines import Engines
 from tests.model_free.engine import CharacterTokenizer
 from tests.unit.explorer.builders import ArithmeticEngine, build_plan
 from trinity.errors import UserError

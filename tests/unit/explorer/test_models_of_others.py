@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from services.explorer.engine import engines
-from services.explorer.engine.engines import Engines, RunningEngine
+from services.explorer import engines
 from services.explorer.engine.external import ExternalTokenizer
 from services.explorer.engine.interface import EngineOptions
+from services.explorer.engines import Engines, RunningEngine
 from services.explorer.retry import StageFailed
 from services.explorer.rollout.workflow_factory import UNKNOWN
 from tests.chat_server import KEY, ChatServer

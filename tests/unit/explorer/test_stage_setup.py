@@ -14,11 +14,11 @@ from pydantic import SecretStr
 from services.explorer.clients.buffer import BufferClient
 from services.explorer.clients.streams import Feed
 from services.explorer.clients.synchronizer import Published
-from services.explorer.control.counters import Counts
 from services.explorer.control.stage import StageJob, StageSetup
+from services.explorer.counters import Counts
 from services.explorer.delivery.outbox import Unconfirmed
-from services.explorer.engine.engines import RunningEngine
 from services.explorer.engine.weight_transfer import WeightLoader
+from services.explorer.engines import RunningEngine
 from services.explorer.retry import Patience, StageFailed
 from services.explorer.settings import ExplorerSettings
 from tests.unit.explorer.builders import (

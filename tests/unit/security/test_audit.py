@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
-from trinity.runtime.logs import RateLimitedLog
-from trinity.security import audit
+from trinity.rpc import audit
+from trinity.runtime.logs import LimitedLog
 from trinity.security.authorization import Caller
 
 METHOD = "trinity.api.v1.BufferService/OpenStage"

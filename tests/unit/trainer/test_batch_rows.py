@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from services.trainer.data.batch_rows import RowFormatter, RowReader
+from services.trainer.batch_rows import RowFormatter, RowReader
 from services.trainer.types import TrainRow
 from tests.unit.trainer.builders import PAIR, data_row
 from trinity.api.v1 import buffer_pb2, experience_pb2

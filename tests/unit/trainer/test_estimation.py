@@ -7,8 +7,8 @@ import pytest
 
 from services.trainer.learner.advantages import estimate
 from services.trainer.learner.prepared_batch import PreparedBatch
-from services.trainer.learner.recipe import EstimateRecipe
 from services.trainer.learner.rollouts import Rollouts
+from services.trainer.recipe import EstimateRecipe
 from tests.unit.trainer.builders import random_batch
 from trinity.algorithm.rollout_correction.settings import CorrectionSettings
 from trinity.algorithm.token_advantage.token_batch import (

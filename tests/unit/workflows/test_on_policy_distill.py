@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from services.trainer.data.batch_rows import RowReader
+from services.trainer.batch_rows import RowReader
 from tests.unit.workflows.scripted import ScriptedEngine, TurnTokenizer, scripted_model, task_of
 from trinity.api.v1 import buffer_pb2
 from trinity.codec import SampleRef, experience_to_proto

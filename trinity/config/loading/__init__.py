@@ -1,1 +1,1 @@
-"""From a YAML file and overrides to a configuration, with the line of each key."""
+"""Loads a YAML file and overrides into a configuration, with the line of each key."""

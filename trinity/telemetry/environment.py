@@ -1,0 +1,71 @@
+"""Reads the standard `OTEL_*` variables, without OpenTelemetry."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trinity.errors import UserError
+
+EXPORTERS = ("otlp", "console")
+
+PROTOCOLS = ("grpc", "http/protobuf")
+
+DEFAULT_PROTOCOL = "grpc"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """The destinations of spans or of metrics."""
+
+    exporters: tuple[str, ...] = ()
+    protocol: str = DEFAULT_PROTOCOL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The telemetry that a process is to export."""
+
+    traces: Signal
+    metrics: Signal
+
+    @property
+    def anything(self) -> bool:
+        """True if there is something to set up."""
+        return bool(self.traces.exporters or self.metrics.exporters)
+
+
+def wanted(environment: Mapping[str, str]) -> Wanted:
+    """Returns the requested telemetry: none unless an exporter or an endpoint is named.
+
+    Raises: UserError naming the variable whose value is not known here.
+    """
+    if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return Wanted(traces=Signal(), metrics=Signal())
+    return Wanted(traces=_signal(environment, "TRACES"), metrics=_signal(environment, "METRICS"))
+
+
+def _signal(environment: Mapping[str, str], name: str) -> Signal:
+    exporter = f"OTEL_{name}_EXPORTER"
+    value = environment.get(exporter, "").strip()
+    if not value and (
+        environment.get("OTEL_EXPORTER_OTLP_ENDPOINT")
+        or environment.get(f"OTEL_EXPORTER_OTLP_{name}_ENDPOINT")
+    ):
+        value = "otlp"
+    exporters = tuple(
+        exporter_name.strip()
+        for exporter_name in value.split(",")
+        if exporter_name.strip() not in ("", "none")
+    )
+    for exporter_name in exporters:
+        _check(exporter, exporter_name, (*EXPORTERS, "none"))
+    own = f"OTEL_EXPORTER_OTLP_{name}_PROTOCOL"
+    chosen = own if environment.get(own) else "OTEL_EXPORTER_OTLP_PROTOCOL"
+    protocol = environment.get(chosen, "").strip() or DEFAULT_PROTOCOL
+    if "otlp" in exporters:
+        _check(chosen, protocol, PROTOCOLS)
+    return Signal(exporters=exporters, protocol=protocol)
+
+
+def _check(variable: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise UserError(f"{variable}={value} is not known: use one of {', '.join(known)}")
