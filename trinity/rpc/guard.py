@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError, Message
 from trinity.errors import Forbidden, InvalidRequest, RpcError, Unauthenticated
 from trinity.rpc import audit
 from trinity.rpc.errors import status_code
-from trinity.runtime.logs import LimitedLog
+from trinity.runtime.logs import RateLimitedLog
 from trinity.security.authorization import (
     LOCAL_CALLER,
     OPEN_METHODS,

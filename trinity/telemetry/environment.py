@@ -13,7 +13,7 @@ DEFAULT_PROTOCOL = "grpc"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Signal:
+class ExportConfig:
     """The destinations of spans or of metrics."""
 
     exporters: tuple[str, ...] = ()
@@ -21,11 +21,11 @@ class Signal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class TelemetryConfig:
     """The telemetry that a process is to export."""
 
-    traces: Signal
-    metrics: Signal
+    traces: ExportConfig
+    metrics: ExportConfig
 
     @property
     def anything(self) -> bool:
@@ -33,17 +33,19 @@ class Wanted:
         return bool(self.traces.exporters or self.metrics.exporters)
 
 
-def wanted(environment: Mapping[str, str]) -> Wanted:
+def telemetry_config(environment: Mapping[str, str]) -> TelemetryConfig:
     """Returns the requested telemetry: none unless an exporter or an endpoint is named.
 
     Raises: UserError naming the variable whose value is not known here.
     """
     if environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-        return Wanted(traces=Signal(), metrics=Signal())
-    return Wanted(traces=_signal(environment, "TRACES"), metrics=_signal(environment, "METRICS"))
+        return TelemetryConfig(traces=ExportConfig(), metrics=ExportConfig())
+    return TelemetryConfig(
+        traces=_signal(environment, "TRACES"), metrics=_signal(environment, "METRICS")
+    )
 
 
-def _signal(environment: Mapping[str, str], name: str) -> Signal:
+def _signal(environment: Mapping[str, str], name: str) -> ExportConfig:
     exporter = f"OTEL_{name}_EXPORTER"
     value = environment.get(exporter, "").strip()
     if not value and (
@@ -63,7 +65,7 @@ def _signal(environment: Mapping[str, str], name: str) -> Signal:
     protocol = environment.get(chosen, "").strip() or DEFAULT_PROTOCOL
     if "otlp" in exporters:
         _check(chosen, protocol, PROTOCOLS)
-    return Signal(exporters=exporters, protocol=protocol)
+    return ExportConfig(exporters=exporters, protocol=protocol)
 
 
 def _check(variable: str, value: str, known: tuple[str, ...]) -> None:

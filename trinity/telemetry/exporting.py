@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExport
 
 from trinity.errors import UserError
 from trinity.telemetry import metrics, names, tracing
-from trinity.telemetry.environment import Signal, Wanted
+from trinity.telemetry.environment import ExportConfig, TelemetryConfig
 from trinity.telemetry.metrics import Instrument, Observe, Sink
 from trinity.telemetry.sdk_spans import (
     OpenTelemetryBackend,

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from trinity.errors import UserError
 from trinity.telemetry import metrics, tracing
-from trinity.telemetry.environment import wanted
+from trinity.telemetry.environment import telemetry_config
 
 logger = logging.getLogger(__name__)
 

@@ -36,7 +36,7 @@ from trinity.workflows.generation import (
 from trinity.workflows.messages import Message
 from trinity.workflows.openai_clients import HttpAccess
 from trinity.workflows.sampling import Sampling, applied, likeliest_arrays, until_stop
-from trinity.workflows.telemetry import generating
+from trinity.workflows.telemetry import trace_generation
 
 
 class History:

@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from trinity.rpc import audit
-from trinity.runtime.logs import LimitedLog
+from trinity.runtime.logs import RateLimitedLog
 from trinity.security.authorization import Caller
 
 METHOD = "trinity.api.v1.BufferService/OpenStage"

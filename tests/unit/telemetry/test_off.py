@@ -8,8 +8,8 @@ import pytest
 
 from trinity.errors import UserError
 from trinity.telemetry import metrics, tracing
-from trinity.telemetry.environment import Signal, wanted
-from trinity.telemetry.grpc import observed_channel
+from trinity.telemetry.environment import ExportConfig, telemetry_config
+from trinity.telemetry.grpc import traced_channel
 
 PROGRAM = """
 import sys
