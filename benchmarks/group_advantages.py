@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.table import Claim, print_claims
-from trinity.algorithm.advantage import ADVANTAGES, BUILT_IN
+from trinity.algorithm.advantage import ADVANTAGE_PATHS, ADVANTAGES
 from trinity.algorithm.advantage.samples import Samples
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,7 +29,7 @@ RUNS_OF_A_TASK, STEPS_OF_A_RUN = 8, 5
 AIM_SECONDS = 0.3
 MULTI_STEP = ("gigpo", "step_wise_grpo")
 VARIANTS: list[tuple[str, dict[str, object]]] = [
-    *((name, {}) for name in BUILT_IN),
+    *((name, {}) for name in ADVANTAGE_PATHS),
     ("grpo", {"std_cal_level": "batch", "rank_penalty": 0.3}),
     ("grpo", {"std_threshold": 0.1, "duplicate_experiences": True}),
     ("opmd", {"opmd_baseline": "logavgexp"}),

@@ -5,7 +5,7 @@ python -m benchmarks.loss_share [--steps 3] [--json FILE]
 The step is the trainer's own, with random weights and rows. The loss code is a policy loss with the
 divergence from a reference and the entropy, their sums, figures and backward passes down to the
 log-probabilities, on tensors of the shapes that the step's micro-batches have; where a loss treats
-some tokens apart, also their choice.
+some tokens apart, also their selection.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from benchmarks.gang import join_alone
 from benchmarks.table import Claim, print_claims
-from services.trainer.learner.advantages import chosen_tokens
+from services.trainer.learner.advantages import select_tokens
 from services.trainer.learner.prepared_batch import PreparedBatch
 from services.trainer.types import TrainBatch, TrainRow
 from tests.unit.trainer.builders import make_plan
@@ -33,10 +33,10 @@ from trinity.algorithm.entropy.default import default as entropy_loss
 from trinity.algorithm.entropy.inputs import EntropyInputs
 from trinity.algorithm.kl.estimators import low_var_kl
 from trinity.algorithm.policy_loss import POLICY_LOSSES
+from trinity.algorithm.policy_loss.contributions import loss_contribution, metric_contributions
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss, PolicyLossFn
-from trinity.algorithm.policy_loss.shares import loss_share, metric_shares
-from trinity.algorithm.token_choice import TOKEN_CHOICES
-from trinity.algorithm.token_choice.choice_batch import TokenChoiceFn
+from trinity.algorithm.token_selection import TOKEN_SELECTIONS
+from trinity.algorithm.token_selection.selection_batch import TokenSelectionFn
 
 ROOT = Path(__file__).resolve().parent.parent
 VOCABULARY = 8192
@@ -60,8 +60,8 @@ def main() -> None:
     seconds = {
         name: _loss_seconds(POLICY_LOSSES.get(name), parts) for name in POLICY_LOSSES.names()
     }
-    for name in TOKEN_CHOICES.names():
-        seconds[name] += _choice_seconds(TOKEN_CHOICES.get(name))
+    for name in TOKEN_SELECTIONS.names():
+        seconds[name] += _selection_seconds(TOKEN_SELECTIONS.get(name))
     slowest = max(seconds, key=lambda name: seconds[name])
     print(f"train step of {num_parameters / 1e6:.1f} million parameters: {step:.3f} s")
     for name, value in seconds.items():
@@ -170,12 +170,12 @@ def _loss_seconds(policy_loss: PolicyLossFn, parts: list[PolicyInputs]) -> float
     return statistics.median(_seconds_of(once) for _ in range(NUM_REPEATS))
 
 
-def _choice_seconds(choose: TokenChoiceFn) -> float:
+def _selection_seconds(select: TokenSelectionFn) -> float:
     """Of the tokens of a whole batch, which some losses treat apart."""
-    prepared = PreparedBatch.of(_random_batch())
+    prepared = PreparedBatch.from_batch(_random_batch())
     prepared = replace(prepared, policy={"logprobs": prepared.rollout_logprobs_BT})
     return statistics.median(
-        _seconds_of(lambda: chosen_tokens(choose, prepared, seed=1)) for _ in range(NUM_REPEATS)
+        _seconds_of(lambda: select_tokens(select, prepared, seed=1)) for _ in range(NUM_REPEATS)
     )
 
 
@@ -190,14 +190,16 @@ def _whole_loss(policy_loss: PolicyLossFn, part: PolicyInputs) -> torch.Tensor:
         num_expert_sequences=num_experts,
     )
     policy = policy_loss(part)
-    metric_shares(policy, part, totals)
+    metric_contributions(policy, part, totals)
     divergence_BT = low_var_kl(part.logprobs_BT, part.reference_logprobs_BT)
     divergence = PolicyLoss(name="kl_loss", loss_BT=divergence_BT)
     entropy = entropy_loss(
         EntropyInputs(entropy_BT=-part.logprobs_BT, mask_BT=part.mask_BT), entropy_coef=0.1
     )
     losses = (policy, divergence, entropy)
-    return torch.stack([loss_share(loss, part, totals, "token-mean") for loss in losses]).sum()
+    return torch.stack(
+        [loss_contribution(loss, part, totals, "token-mean") for loss in losses]
+    ).sum()
 
 
 def _seconds_of(action: Callable[[], object]) -> float:

@@ -16,9 +16,9 @@ from safetensors import safe_open
 
 from services.trainer.checkpoints.weights import WEIGHTS_NAME
 from trinity.weights import manifest, tensors
-from trinity.weights.offer import Limits, Offer, Receivers
-from trinity.weights.receiving import Arrival
-from trinity.weights.rendezvous import ask
+from trinity.weights.offer import OfferAddress, Receivers, TransferTimeouts
+from trinity.weights.receiving import WeightsReceiver
+from trinity.weights.rendezvous import request_transfer
 
 Held = dict[str, torch.Tensor]
 
@@ -43,15 +43,15 @@ class FromMemory:
         return self._take
 
     def _take(self, held: Held) -> None:
-        seat = ask(
-            Offer(**self.offer),
+        seat = request_transfer(
+            OfferAddress(**self.offer),
             Receivers(count=1, have_gpu=False),
-            limits=Limits(**self.limits),
+            limits=TransferTimeouts(**self.limits),
             weights_sha256=bytes.fromhex(self.sha256),
         )
-        arrival = Arrival(seat, index=0, device="cpu")
+        arrival = WeightsReceiver(seat, index=0, device="cpu")
         _load(arrival.tensors(), held)
-        failure = arrival.end()
+        failure = arrival.finish()
         assert not failure, failure
 
 
@@ -157,8 +157,8 @@ def broadcast_group(place: Path, *, rank: int) -> dist.ProcessGroupGloo:
 
 def messages_of(weights: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
     """What our transfer sends, as it sends it."""
-    described = tensors.described(tensors.describe(weights))
-    return [tensors.packed(message, weights, "cpu") for message in described]
+    described = tensors.parse_layout(tensors.dump_layout(weights))
+    return [tensors.pack(message, weights, "cpu") for message in described]
 
 
 def _serve(jobs: Connection, shapes: dict[str, tuple[int, ...]], dtype: torch.dtype) -> None:

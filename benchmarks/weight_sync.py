@@ -41,11 +41,13 @@ from services.trainer.checkpoints.weights import (
     WeightsStore,
     weights_hash,
 )
-from trinity.weights.offer import Limits
-from trinity.weights.sending import WeightsOffer
+from trinity.weights.offer import TransferTimeouts
+from trinity.weights.sending import WeightsSender
 
 ROOT = Path(__file__).resolve().parent.parent
-LIMITS = Limits(turn_seconds=60.0, join_seconds=60.0, stall_seconds=60.0, whole_seconds=600.0)
+LIMITS = TransferTimeouts(
+    turn_seconds=60.0, join_seconds=60.0, stall_seconds=60.0, whole_seconds=600.0
+)
 HOST = "127.0.0.1"
 Seconds = dict[str, list[float]]
 MEMORY, FILES = "engine: from memory", "engine: from files, checked"
@@ -95,7 +97,7 @@ def _once(
     version: int,
 ) -> dict[str, float]:
     begun = time.perf_counter()
-    exported = store.as_exported(weights.items(), copied=True)
+    exported = store.to_published_dtype(weights.items(), copied=True)
     kept = time.perf_counter()
     published = store.write(exported, version=version, incarnation=1)
     written = time.perf_counter()
@@ -116,7 +118,7 @@ def _once(
 
 def _from_memory(tensors: dict[str, torch.Tensor], sha256: bytes, receiver: Receiver) -> float:
     turn = threading.Lock()
-    offer = WeightsOffer(tensors, host=HOST, name="benchmark", limits=LIMITS, turn=turn)
+    offer = WeightsSender(tensors, host=HOST, name="benchmark", limits=LIMITS, transfer_lock=turn)
     try:
         return receiver.seconds(FromMemory(asdict(offer.offer), asdict(LIMITS), sha256.hex()))
     finally:

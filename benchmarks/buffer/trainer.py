@@ -11,9 +11,9 @@ from pathlib import Path
 from benchmarks.buffer.worker import serve
 from services.trainer.batch_rows import RowReader
 from services.trainer.checkpoints.weights import NO_PARENT
-from services.trainer.clients import BufferClient
-from services.trainer.retry import Patience
-from services.trainer.types import PublishedWeights
+from services.trainer.clients import TrainerBufferClient
+from services.trainer.retry import RpcRetry
+from services.trainer.types import WeightsOnDisk
 from trinity.rpc.channel import open_sync_channel
 from trinity.runtime.presence import WaitRegistry
 from trinity.types import StageKey
@@ -26,14 +26,16 @@ class Trainer:
 
     def __init__(self, address: str) -> None:
         self._channel = open_sync_channel(address)
-        self._reader = RowReader(formatter=None, among_rollouts=False)
+        self._reader = RowReader(formatter=None, mixed_with_rollouts=False)
         self._incarnation = 0
 
     def open(self, key: dict[str, str], plan_json: str) -> None:
         """Open a stage, begin to train it, and publish its starting weights."""
-        waits = WaitRegistry(owner="benchmark", on_change=lambda: None)
-        patience = Patience(peer="buffer", seconds=60.0, stop=threading.Event(), waits=waits)
-        self._buffer = BufferClient(channel=self._channel, key=StageKey(**key), patience=patience)
+        waits = Waits(owner="benchmark", on_change=lambda: None)
+        patience = RpcRetry(peer="buffer", seconds=60.0, stop=threading.Event(), waits=waits)
+        self._buffer = TrainerBufferClient(
+            channel=self._channel, key=StageKey(**key), retry=patience
+        )
         self._buffer.open_stage(plan_json, seed=7)
         begun = self._buffer.begin_incarnation(str(uuid.uuid4()))
         self._incarnation = begun.incarnation
@@ -41,7 +43,7 @@ class Trainer:
 
     def record(self, version: int) -> None:
         """Let the explorer go on to what needs this version."""
-        weights = PublishedWeights(
+        weights = WeightsOnDisk(
             version=version,
             incarnation=self._incarnation,
             path=Path(),

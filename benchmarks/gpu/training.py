@@ -36,7 +36,7 @@ def measure_training(model: Path, weights: Path, size: Size, steps: int) -> dict
     store = WeightsStore(root=weights, stage="rft", files=files, dtype=dtype)
     settle()
     begun = time.perf_counter()
-    exported = store.as_exported(learner.weights())
+    exported = store.to_published_dtype(learner.weights())
     taken = time.perf_counter()
     published = store.write(exported, version=1, incarnation=1)
     written = time.perf_counter()

@@ -8,7 +8,7 @@ from pathlib import Path
 from trinity.api.v1 import experience_pb2
 from trinity.codec import SampleRef, set_experience
 from trinity.types import Experience, JsonObject, StageKey
-from trinity.weights.offer import Offer
+from trinity.weights.offer import OfferAddress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class PublishedWeights:
     path: Path
     manifest_sha256: bytes
     weights_sha256: bytes
-    offer: Offer | None = field(default=None, compare=False)
+    offer: OfferAddress | None = field(default=None, compare=False)
     """The trainer's offer to transfer them from memory to memory, if it makes one."""
 
     @property

@@ -1,15 +1,13 @@
-"""Entry point of the trainer service, `python -m services.trainer`. Torch runs in its ranks, not
-here.
-"""
+"""Entry point of the trainer service, `python -m services.trainer`; only its ranks run torch."""
 
 import asyncio
 import sys
 from contextlib import AsyncExitStack
 
-from services.trainer.control.gang import Gang, GangKeeper, StartGang
-from services.trainer.control.jobs import JobBoard, Needs
+from services.trainer.control.gang import Gang, GangManager, StartGang
+from services.trainer.control.jobs import StageWatcher, TrainerReadiness
 from services.trainer.control.status import TrainerServicer, TrainerState
-from services.trainer.control.supervisor import Supervisor
+from services.trainer.control.supervisor import TrainingSupervisor
 from services.trainer.settings import TrainerSettings
 from trinity.api.v1 import trainer_pb2_grpc
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
@@ -21,7 +19,7 @@ from trinity.runtime.presence import Heartbeats
 SERVICE_NAME = "trinity.api.v1.TrainerService"
 
 
-async def run(settings: TrainerSettings, stop: asyncio.Event) -> None:
+async def run_trainer(settings: TrainerSettings, stop: asyncio.Event) -> None:
     """Serves and trains until told to stop."""
     state = TrainerState()
     servicer = Servicer(
@@ -38,23 +36,30 @@ async def run(settings: TrainerSettings, stop: asyncio.Event) -> None:
     ):
         state.address = server.address
         stub = SynchronizerServiceStub(channel)
-        board = JobBoard(stub, settings.tenant)
-        beats = Heartbeats(stub, member_id=state.trainer_id, role="trainer", address=state.address)
-        state.heartbeats = await stack.enter_async_context(beats)
-        needs = Needs(beats.waits)
+        watcher = StageWatcher(stub, settings.tenant)
+        heartbeats = Heartbeats(
+            stub, member_id=state.trainer_id, role="trainer", address=state.address
+        )
+        state.heartbeats = await stack.enter_async_context(heartbeats)
+        readiness = TrainerReadiness(heartbeats.waits)
         background = [
-            tasks.create_task(board.follow()),
-            tasks.create_task(needs.follow_board(board)),
-            tasks.create_task(needs.follow_buffer(buffer_channel)),
-            tasks.create_task(needs.keep(server.health)),
+            tasks.create_task(watcher.follow()),
+            tasks.create_task(readiness.track_synchronizer(watcher)),
+            tasks.create_task(readiness.track_buffer(buffer_channel)),
+            tasks.create_task(readiness.report_to_health(server.health)),
         ]
-        keeper = GangKeeper(
+        gang_manager = GangManager(
             start=_starter(settings), state=state, stop_seconds=settings.stop_seconds
         )
-        supervisor = Supervisor(
-            settings=settings, board=board, state=state, keeper=keeper, needs=needs, stop=stop
+        supervisor = TrainingSupervisor(
+            settings=settings,
+            watcher=watcher,
+            state=state,
+            gang_manager=gang_manager,
+            readiness=readiness,
+            stop=stop,
         )
-        await supervisor.run()
+        await supervisor.supervise()
         for task in background:
             task.cancel()
 
@@ -70,7 +75,7 @@ def _starter(settings: TrainerSettings) -> StartGang:
 
 def main() -> int:
     """Entry point of `trinity-trainer`."""
-    return run_service("trainer", TrainerSettings, run)
+    return run_service("trainer", TrainerSettings, run_trainer)
 
 
 if __name__ == "__main__":

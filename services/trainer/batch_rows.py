@@ -34,12 +34,12 @@ class RowFormatter(Protocol):
 class RowReader:
     """Reads the rows of a stage's batches.
 
-    rows = RowReader(formatter=formatter, among_rollouts=False).read(messages)
+    rows = RowReader(formatter=formatter, mixed_with_rollouts=False).read(messages)
     """
 
     formatter: RowFormatter | None
     """Formats training data; None where there is none."""
-    among_rollouts: bool
+    mixed_with_rollouts: bool
     """True if training data is mixed with rollouts."""
 
     def read(self, messages: Iterable[buffer_pb2.BatchRow]) -> list[TrainRow]:
@@ -61,7 +61,7 @@ class RowReader:
             position=message.position,
             weight=message.weight,
         )
-        return [replace(row, is_expert=self.among_rollouts) for row in rows]
+        return [replace(row, is_expert=self.mixed_with_rollouts) for row in rows]
 
 
 def _from_experience(message: buffer_pb2.BatchRow) -> TrainRow:
@@ -74,7 +74,7 @@ def _from_experience(message: buffer_pb2.BatchRow) -> TrainRow:
         mask = np.zeros_like(mask)
     temperature = experience.sampling.temperature
     length = sequence.response_length
-    advantages = _of_tokens(experience, ADVANTAGES, length)
+    advantages = _token_array(experience, ADVANTAGES, length)
     if advantages is None:
         advantages = np.full(length, message.advantage, dtype=np.float32)
     return TrainRow(
@@ -87,9 +87,9 @@ def _from_experience(message: buffer_pb2.BatchRow) -> TrainRow:
         weight=message.weight,
         temperature=temperature if temperature > 0 else 1.0,
         run_reward=_run_reward(experience),
-        token_rewards=_of_tokens(experience, TOKEN_REWARDS, length),
-        teacher_logprobs=_of_tokens(experience, TEACHER_LOGPROBS, length),
-        reward_baseline=_of_sequence(experience, REWARD_BASELINE),
+        token_rewards=_token_array(experience, TOKEN_REWARDS, length),
+        teacher_logprobs=_token_array(experience, TEACHER_LOGPROBS, length),
+        reward_baseline=_scalar(experience, REWARD_BASELINE),
         oldest_version=min((span.version for span in experience.version_spans), default=None),
     )
 
@@ -105,7 +105,7 @@ def _run_reward(experience: experience_pb2.Experience) -> RunReward | None:
     )
 
 
-def _of_tokens(
+def _token_array(
     experience: experience_pb2.Experience, name: str, response_length: int
 ) -> FloatArray | None:
     """Returns a further array of the experience, one number per response token; None if absent."""
@@ -120,7 +120,7 @@ def _of_tokens(
     return data.astype(np.float32)
 
 
-def _of_sequence(experience: experience_pb2.Experience, name: str) -> float | None:
+def _scalar(experience: experience_pb2.Experience, name: str) -> float | None:
     data = _array(experience, name)
     if data is None:
         return None

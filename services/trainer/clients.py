@@ -1,4 +1,4 @@
-"""A rank's client of the buffer; each call is retried while the buffer restarts."""
+"""A rank's clients of the buffer and the synchronizer; calls are retried while a peer is away."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import grpc
 
 from services.trainer.batch_rows import RowReader
-from services.trainer.retry import Patience
-from services.trainer.types import PublishedWeights, TrainBatch, TrainRow, WrittenCheckpoint
+from services.trainer.retry import RpcRetry
+from services.trainer.types import TrainBatch, TrainRow, WeightsOnDisk, WrittenCheckpoint
 from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc, synchronizer_pb2, synchronizer_pb2_grpc
 from trinity.codec import stage_key_to_proto
 from trinity.rpc.limits import CALL_SECONDS
@@ -27,7 +27,7 @@ TRANSFER_SECONDS = 60.0
 HeadState = buffer_pb2.BatchHead.State
 
 
-class NoBatch(Enum):
+class NoBatchReason(Enum):
     """The reasons that there is no batch."""
 
     WAITING = "waiting"
@@ -38,46 +38,46 @@ class NoBatch(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class BatchAnswer:
+class BatchResult:
     """A batch, or the reason that there is none."""
 
     batch: TrainBatch | None
-    state: NoBatch | None = None
+    state: NoBatchReason | None = None
     reason: str = ""
-    num_there: int = 0
+    num_available: int = 0
     """Rollouts already available for the batch that is waited for."""
     num_wanted: int = 0
     """Rollouts that the batch needs; 0 where that is not known."""
 
 
-NO_BATCH = {
-    buffer_pb2.BatchHead.STATE_WAITING: NoBatch.WAITING,
-    buffer_pb2.BatchHead.STATE_DRAINED: NoBatch.DRAINED,
-    buffer_pb2.BatchHead.STATE_CANCELLED: NoBatch.CANCELLED,
-    buffer_pb2.BatchHead.STATE_VERSION_WANTED: NoBatch.VERSION_WANTED,
+NO_BATCH_REASONS = {
+    buffer_pb2.BatchHead.STATE_WAITING: NoBatchReason.WAITING,
+    buffer_pb2.BatchHead.STATE_DRAINED: NoBatchReason.DRAINED,
+    buffer_pb2.BatchHead.STATE_CANCELLED: NoBatchReason.CANCELLED,
+    buffer_pb2.BatchHead.STATE_VERSION_WANTED: NoBatchReason.VERSION_WANTED,
 }
 
 
-class BufferClient:
+class TrainerBufferClient:
     """Calls the buffer for one stage."""
 
-    def __init__(self, *, channel: grpc.Channel, key: StageKey, patience: Patience) -> None:
+    def __init__(self, *, channel: grpc.Channel, key: StageKey, retry: RpcRetry) -> None:
         self._stub = buffer_pb2_grpc.BufferServiceStub(channel)
         self._key = stage_key_to_proto(key)
-        self._patience = patience
+        self._retry = retry
 
     def open_stage(self, plan_json: str, seed: int) -> int | None:
         """Returns the train steps that plan and data allow, once known; None when unbounded."""
         request = buffer_pb2.OpenStageRequest(key=self._key, plan_json=plan_json, seed=seed)
-        answer = self._patience.call_until(
-            lambda: self._stub.OpenStage(request, timeout=TRANSFER_SECONDS), _still_reading
+        answer = self._retry.call_until_ready(
+            lambda: self._stub.OpenStage(request, timeout=TRANSFER_SECONDS), _not_open_reason
         )
         return answer.total_train_steps or None
 
     def begin_incarnation(self, trainer_id: str) -> buffer_pb2.BeginIncarnationResponse:
         """Begins a new life; returns the raw message, which the first rank sends to the others."""
         request = buffer_pb2.BeginIncarnationRequest(key=self._key, trainer_id=trainer_id)
-        answer: buffer_pb2.BeginIncarnationResponse = self._patience.call(
+        answer: buffer_pb2.BeginIncarnationResponse = self._retry.call(
             lambda: self._stub.BeginIncarnation(request, timeout=CALL_SECONDS)
         )
         return answer
@@ -88,7 +88,7 @@ class BufferClient:
         incarnation: int,
         reader: RowReader,
         wait_seconds: float = POLL_SECONDS,
-    ) -> BatchAnswer:
+    ) -> BatchResult:
         """Returns the batch of a step, or the reason that there is none after a long poll."""
         request = buffer_pb2.GetBatchRequest(
             key=self._key,
@@ -96,13 +96,13 @@ class BufferClient:
             step=step,
             wait_seconds=min(wait_seconds, POLL_SECONDS),
         )
-        head, rows = self._patience.call(lambda: self._receive(request, reader))
-        if head.state in NO_BATCH:
-            return BatchAnswer(
+        head, rows = self._retry.call(lambda: self._receive(request, reader))
+        if head.state in NO_BATCH_REASONS:
+            return BatchResult(
                 None,
-                NO_BATCH[head.state],
+                NO_BATCH_REASONS[head.state],
                 head.reason,
-                num_there=head.num_rows,
+                num_available=head.num_rows,
                 num_wanted=head.num_wanted,
             )
         batch = TrainBatch(
@@ -111,7 +111,7 @@ class BufferClient:
             metrics=dict(head.metrics),
             replayed=head.replayed,
         )
-        return BatchAnswer(batch)
+        return BatchResult(batch)
 
     def _receive(
         self, request: buffer_pb2.GetBatchRequest, reader: RowReader
@@ -129,7 +129,7 @@ class BufferClient:
                 rows += reader.read(message.rows.rows)
         return head, rows
 
-    def record_version(self, weights: PublishedWeights) -> set[int]:
+    def record_version(self, weights: WeightsOnDisk) -> set[int]:
         """Records published weights; returns the versions that evaluations still need."""
         version = buffer_pb2.PublishedVersion(
             version=weights.version,
@@ -137,9 +137,7 @@ class BufferClient:
             weights_sha256=weights.weights_sha256,
         )
         request = buffer_pb2.RecordVersionRequest(key=self._key, version=version)
-        answer = self._patience.call(
-            lambda: self._stub.RecordVersion(request, timeout=CALL_SECONDS)
-        )
+        answer = self._retry.call(lambda: self._stub.RecordVersion(request, timeout=CALL_SECONDS))
         return set(answer.pinned_versions)
 
     def report_step(self, step: int, incarnation: int, outcome: "StepOutcome") -> set[int]:
@@ -153,7 +151,7 @@ class BufferClient:
         request = buffer_pb2.ReportStepRequest(
             key=self._key, incarnation=incarnation, step=step, metrics=outcome.metrics, rows=rows
         )
-        answer = self._patience.call(lambda: self._stub.ReportStep(request, timeout=CALL_SECONDS))
+        answer = self._retry.call(lambda: self._stub.ReportStep(request, timeout=CALL_SECONDS))
         return set(answer.pinned_versions)
 
     def commit_checkpoint(self, checkpoint: WrittenCheckpoint) -> Iterable[Path]:
@@ -165,7 +163,7 @@ class BufferClient:
             manifest_sha256=checkpoint.manifest_sha256,
         )
         request = buffer_pb2.CommitCheckpointRequest(key=self._key, checkpoint=message)
-        answer = self._patience.call(
+        answer = self._retry.call(
             lambda: self._stub.CommitCheckpoint(request, timeout=CALL_SECONDS)
         )
         return [Path(removable.path) for removable in answer.removable]
@@ -175,27 +173,27 @@ class BufferClient:
         request = buffer_pb2.FinishTrainingRequest(
             key=self._key, incarnation=incarnation, step=step
         )
-        self._patience.call(lambda: self._stub.FinishTraining(request, timeout=CALL_SECONDS))
+        self._retry.call(lambda: self._stub.FinishTraining(request, timeout=CALL_SECONDS))
 
 
-def _still_reading(answer: buffer_pb2.OpenStageResponse) -> str | None:
+def _not_open_reason(answer: buffer_pb2.OpenStageResponse) -> str | None:
     if answer.state != buffer_pb2.OpenStageResponse.STATE_READING:
         return None
     return answer.reason or "its tasksets are still being read"
 
 
-class SynchronizerClient:
+class TrainerSynchronizerClient:
     """Calls the synchronizer for one stage."""
 
-    def __init__(self, *, channel: grpc.Channel, key: StageKey, patience: Patience) -> None:
+    def __init__(self, *, channel: grpc.Channel, key: StageKey, retry: RpcRetry) -> None:
         self._stub = synchronizer_pb2_grpc.SynchronizerServiceStub(channel)
         self._key = key
-        self._patience = patience
+        self._retry = retry
 
-    def versions(self) -> list[PublishedWeights]:
+    def versions(self) -> list[WeightsOnDisk]:
         """Returns the versions of the stage that can be loaded, as announced so far."""
         request = synchronizer_pb2.WatchExperimentRequest(experiment_id=self._key.experiment_id)
-        answer = self._patience.call(lambda: self._first_answer(request))
+        answer = self._retry.call(lambda: self._first_answer(request))
         return [_from_proto(v) for v in answer.versions if v.stage == self._key.stage]
 
     def _first_answer(
@@ -208,25 +206,23 @@ class SynchronizerClient:
         finally:
             stream.cancel()
 
-    def publish(self, weights: PublishedWeights) -> set[int]:
+    def publish(self, weights: WeightsOnDisk) -> set[int]:
         """Announces weights; returns the versions that live members use."""
         request = synchronizer_pb2.PublishVersionRequest(
             experiment_id=self._key.experiment_id, version=self._to_proto(weights)
         )
-        answer = self._patience.call(
-            lambda: self._stub.PublishVersion(request, timeout=CALL_SECONDS)
-        )
+        answer = self._retry.call(lambda: self._stub.PublishVersion(request, timeout=CALL_SECONDS))
         return set(answer.pinned_versions)
 
-    def retire(self, weights: Iterable[PublishedWeights]) -> None:
+    def retire(self, weights: Iterable[WeightsOnDisk]) -> None:
         """Reports that the files of these versions are deleted."""
         request = synchronizer_pb2.RetireVersionsRequest(
             experiment_id=self._key.experiment_id,
             versions=[self._to_proto(gone) for gone in weights],
         )
-        self._patience.call(lambda: self._stub.RetireVersions(request, timeout=CALL_SECONDS))
+        self._retry.call(lambda: self._stub.RetireVersions(request, timeout=CALL_SECONDS))
 
-    def finish(self, final: PublishedWeights) -> None:
+    def finish_role(self, final: WeightsOnDisk) -> None:
         """Reports that the trainer's part of the stage is done."""
         request = synchronizer_pb2.FinishRoleRequest(
             experiment_id=self._key.experiment_id,
@@ -234,9 +230,9 @@ class SynchronizerClient:
             role=synchronizer_pb2.ROLE_TRAINER,
             final_version=self._to_proto(final),
         )
-        self._patience.call(lambda: self._stub.FinishRole(request, timeout=CALL_SECONDS))
+        self._retry.call(lambda: self._stub.FinishRole(request, timeout=CALL_SECONDS))
 
-    def _to_proto(self, weights: PublishedWeights) -> synchronizer_pb2.Version:
+    def _to_proto(self, weights: WeightsOnDisk) -> synchronizer_pb2.Version:
         return synchronizer_pb2.Version(
             stage=self._key.stage,
             version=weights.version,
@@ -250,14 +246,14 @@ class SynchronizerClient:
         )
 
 
-def _offer(weights: PublishedWeights) -> synchronizer_pb2.TransferOffer | None:
+def _offer(weights: WeightsOnDisk) -> synchronizer_pb2.TransferOffer | None:
     if weights.offer is None:
         return None
     return synchronizer_pb2.TransferOffer(address=weights.offer.address, group=weights.offer.group)
 
 
-def _from_proto(version: synchronizer_pb2.Version) -> PublishedWeights:
-    return PublishedWeights(
+def _from_proto(version: synchronizer_pb2.Version) -> WeightsOnDisk:
+    return WeightsOnDisk(
         version=version.version,
         incarnation=version.incarnation,
         path=Path(version.path),

@@ -1,4 +1,4 @@
-"""Checks that every rank has a GPU of its own where the plan trains on GPUs."""
+"""The process group of the ranks: joining it, collectives, and sums over all ranks."""
 
 import os
 from collections import deque
@@ -15,23 +15,7 @@ from services.trainer.messages import LISTENER_VARIABLE
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
 
-
-def check_gpus_of(plan: StagePlan) -> None:
-    """Raises: UserError if the plan trains on GPUs and this machine has fewer than ranks."""
-    if plan.config.cluster.gpu_per_node:
-        check_gpus(plan.trainer_rank_num)
-
-
-def check_gpus(num_ranks: int) -> None:
-    """Raises: UserError if ranks would have to share a GPU, or have none."""
-    found = torch.cuda.device_count()
-    if found < num_ranks:
-        fewer = f"`trainer.rank_num: {found}`" if found else "`cluster.gpu_per_node: 0`"
-        raise UserError(
-            f"{num_ranks} rank{'s' if num_ranks > 1 else ''} cannot have a GPU each, as the "
-            f"trainer sees {found}: let it see more (CUDA_VISIBLE_DEVICES, or the GPUs that its "
-            f"container is given), or set {fewer}"
-        )
+NamedTensors = Iterable[tuple[str, torch.Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +30,7 @@ class Ranks:
         """True if this rank leads the gang."""
         return self.rank == 0
 
-    def sum(self, values: Sequence[float]) -> list[float]:
+    def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
         """Sums over the ranks, the same on all, in double precision."""
         if self.num_ranks == 1:
             return list(values)
@@ -54,7 +38,7 @@ class Ranks:
         torch.distributed.all_reduce(tensor, op=torch.distributed.ReduceOp.SUM)
         return [float(value) for value in tensor.tolist()]
 
-    def sum_matrix(self, matrix: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    def all_reduce_matrix(self, matrix: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Sums matrices of one shape over the ranks, in one message."""
         if self.num_ranks == 1:
             return matrix
@@ -63,7 +47,7 @@ class Ranks:
         summed: npt.NDArray[np.float64] = tensor.numpy()
         return summed
 
-    def max(self, value: float) -> float:
+    def all_reduce_max(self, value: float) -> float:
         """Returns the largest of the ranks' values."""
         if self.num_ranks == 1:
             return value
@@ -71,7 +55,7 @@ class Ranks:
         torch.distributed.all_reduce(tensor, op=torch.distributed.ReduceOp.MAX)
         return float(tensor.item())
 
-    def from_first(self, values: Sequence[int]) -> list[int]:
+    def broadcast_ints(self, values: Sequence[int]) -> list[int]:
         """Returns the first rank's numbers, on all ranks; the others pass as many."""
         if self.num_ranks == 1:
             return list(values)
@@ -79,11 +63,11 @@ class Ranks:
         torch.distributed.broadcast(tensor, src=0)
         return [int(value) for value in tensor.tolist()]
 
-    def bytes_from_first(self, data: bytes) -> bytes:
+    def broadcast_bytes(self, data: bytes) -> bytes:
         """Returns the first rank's bytes, on all ranks."""
         if self.num_ranks == 1:
             return data
-        (length,) = self.from_first([len(data)])
+        (length,) = self.broadcast_ints([len(data)])
         tensor = torch.zeros(length, dtype=torch.uint8)
         if self.is_first:
             tensor = torch.frombuffer(bytearray(data), dtype=torch.uint8)
@@ -125,40 +109,57 @@ def join_gang(timeout: timedelta) -> Ranks:
     return Ranks(rank, num_ranks)
 
 
-Named = Iterable[tuple[str, torch.Tensor]]
+def check_gpus_of(plan: StagePlan) -> None:
+    """Raises: UserError if the plan trains on GPUs and this machine has fewer than ranks."""
+    if plan.config.cluster.gpu_per_node:
+        check_gpus(plan.trainer_rank_num)
 
 
-def take_part(tensors: Named) -> None:
+def check_gpus(num_ranks: int) -> None:
+    """Raises: UserError if ranks would have to share a GPU, or have none."""
+    found = torch.cuda.device_count()
+    if found < num_ranks:
+        fewer = f"`trainer.rank_num: {found}`" if found else "`cluster.gpu_per_node: 0`"
+        raise UserError(
+            f"{num_ranks} rank{'s' if num_ranks > 1 else ''} cannot have a GPU each, as the "
+            f"trainer sees {found}: let it see more (CUDA_VISIBLE_DEVICES, or the GPUs that its "
+            f"container is given), or set {fewer}"
+        )
+
+
+def hash_on_rank_0(
+    tensors: NamedTensors, hash_of: Callable[[NamedTensors], bytes], ranks: Ranks
+) -> bytes:
+    """Returns the first rank's hash, on all ranks. Collective."""
+    if ranks.is_first:
+        return ranks.broadcast_bytes(hash_of(tensors))
+    consume(tensors)
+    return ranks.broadcast_bytes(b"")
+
+
+def consume(tensors: NamedTensors) -> None:
     """Iterates over the tensors, so that the other ranks can gather them."""
     deque(tensors, maxlen=0)
 
 
-def hash_on_all(tensors: Named, hash_of: Callable[[Named], bytes], ranks: Ranks) -> bytes:
-    """Returns the first rank's hash, on all ranks. Collective."""
-    if ranks.is_first:
-        return ranks.bytes_from_first(hash_of(tensors))
-    take_part(tensors)
-    return ranks.bytes_from_first(b"")
-
-
-class Sums:
+class MetricSums:
     """Sums by name, in double precision and without gradients.
 
-    sums.add("loss", share)
-    sums.over(ranks)            # the whole batch's
+    sums.add_share("loss", share)
+    sums.all_reduce(ranks)            # the whole batch's
     """
 
     def __init__(self) -> None:
         self._sums: dict[str, torch.Tensor] = {}
 
-    def add(self, name: str, value: torch.Tensor) -> None:
+    def add_share(self, name: str, value: torch.Tensor) -> None:
         """Adds the value of a micro-batch."""
         self._sums[name] = self._sums.get(name, torch.zeros(())) + value.detach().double()
 
-    def over(self, ranks: Ranks) -> dict[str, float]:
+    def all_reduce(self, ranks: Ranks) -> dict[str, float]:
         """Returns sums over all ranks; all have the same names, as ranks without rows had an empty
         call.
         """
         names = sorted(self._sums)
-        sums = ranks.sum([float(self._sums[name]) for name in names])
+        sums = ranks.all_reduce_sum([float(self._sums[name]) for name in names])
         return dict(zip(names, sums, strict=True))

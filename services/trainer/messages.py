@@ -4,6 +4,13 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+EVENTS_VARIABLE = "TRINITY_RANK_EVENTS_FD"
+"""Descriptor number of the inherited pipe that takes a rank's events."""
+LISTENER_VARIABLE = "TRINITY_RANK_STORE_FD"
+"""Descriptor number of the inherited socket on which the first rank serves the store."""
+LOG_LEVEL_VARIABLE = "TRINITY_RANK_LOG_LEVEL"
+LOG_FORMAT_VARIABLE = "TRINITY_RANK_LOG_FORMAT"
+
 
 class _Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
@@ -41,13 +48,13 @@ class StopOrder(_Message):
 Order = Annotated[StageOrder | StopOrder, Field(discriminator="kind")]
 
 
-class Ready(_Message):
+class RankReady(_Message):
     """Rank to service: imports done, gang joined, waiting for orders."""
 
     kind: Literal["ready"] = "ready"
 
 
-class Activity(_Message):
+class RankActivity(_Message):
     """Rank to service: its current activity."""
 
     kind: Literal["activity"] = "activity"
@@ -59,13 +66,13 @@ class Activity(_Message):
     """The newest version published."""
 
 
-class Alive(_Message):
+class RankAlive(_Message):
     """Rank to service: a sign of life within its current activity."""
 
     kind: Literal["alive"] = "alive"
 
 
-class Waiting(_Message):
+class RankWaiting(_Message):
     """Rank to service: one of its waits continues, or is over if `waits_for` is empty."""
 
     kind: Literal["waiting"] = "waiting"
@@ -77,7 +84,7 @@ class Waiting(_Message):
     """Seconds from its beginning until it gives up; 0 if it never does."""
 
 
-class StageEnded(_Message):
+class RankStageEnded(_Message):
     """Rank to service: its work in the stage is done."""
 
     kind: Literal["ended"] = "ended"
@@ -86,7 +93,7 @@ class StageEnded(_Message):
     reason: str = ""
 
 
-class StageFailed(_Message):
+class RankStageFailed(_Message):
     """Rank to service, before it exits: the error."""
 
     kind: Literal["failed"] = "failed"
@@ -96,18 +103,12 @@ class StageFailed(_Message):
 
 
 Event = Annotated[
-    Ready | Activity | Alive | Waiting | StageEnded | StageFailed, Field(discriminator="kind")
+    RankReady | RankActivity | RankAlive | RankWaiting | RankStageEnded | RankStageFailed,
+    Field(discriminator="kind"),
 ]
 
 ORDERS: TypeAdapter[Order] = TypeAdapter(Order)
 EVENTS: TypeAdapter[Event] = TypeAdapter(Event)
-
-EVENTS_VARIABLE = "TRINITY_RANK_EVENTS_FD"
-"""Descriptor number of the inherited pipe that takes a rank's events."""
-LISTENER_VARIABLE = "TRINITY_RANK_STORE_FD"
-"""Descriptor number of the inherited socket on which the first rank serves the store."""
-LOG_LEVEL_VARIABLE = "TRINITY_RANK_LOG_LEVEL"
-LOG_FORMAT_VARIABLE = "TRINITY_RANK_LOG_FORMAT"
 
 
 def encode(message: _Message) -> bytes:

@@ -1,4 +1,4 @@
-"""A rank's waits, reported to its service, which shows them in its status."""
+"""Retries calls to a peer that is away or not ready, and reports the waits to the service."""
 
 import logging
 import threading
@@ -8,15 +8,21 @@ from typing import Protocol, TypeVar
 
 import grpc
 
-from services.trainer.messages import Waiting
+from services.trainer.messages import RankWaiting
 from trinity.errors import RunFailed, Superseded, Unavailable
 from trinity.rpc.errors import error_of
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+FIRST_PAUSE_SECONDS = 0.2
+LONGEST_PAUSE_SECONDS = 0.5
+"""Kept short: a peer that was killed is back within seconds, and a retry costs it nothing."""
+ASK_AGAIN_SECONDS = 1.0
 
-class NamedWaits(Protocol):
-    """Accepts waits by name; `trinity.runtime.presence.WaitRegistry` is one."""
+
+class WaitReporter(Protocol):
+    """Accepts waits by name; `trinity.runtime.presence.Waits` is one."""
 
     def set(
         self, name: str, *, waits_for: str, reason: str, deadline_seconds: float = 0.0
@@ -25,10 +31,10 @@ class NamedWaits(Protocol):
     def clear(self, name: str) -> None: ...
 
 
-class RankWaits:
+class RankWaitReporter:
     """A rank's waits; thread-safe."""
 
-    def __init__(self, send: Callable[[Waiting], None]) -> None:
+    def __init__(self, send: Callable[[RankWaiting], None]) -> None:
         self._send = send
         self._lock = threading.Lock()
         self._open: set[str] = set()
@@ -38,7 +44,7 @@ class RankWaits:
         with self._lock:
             self._open.add(name)
         self._send(
-            Waiting(
+            RankWaiting(
                 name=name, waits_for=waits_for, reason=reason, deadline_seconds=deadline_seconds
             )
         )
@@ -49,30 +55,22 @@ class RankWaits:
             is_open = name in self._open
             self._open.discard(name)
         if is_open:
-            self._send(Waiting(name=name))
-
-
-T = TypeVar("T")
-
-FIRST_PAUSE_SECONDS = 0.2
-LONGEST_PAUSE_SECONDS = 0.5
-"""Kept short: a peer that was killed is back within seconds, and a retry costs it nothing."""
-ASK_AGAIN_SECONDS = 1.0
+            self._send(RankWaiting(name=name))
 
 
 class StopRequested(Exception):
     """The service asked this rank to stop while it waited."""
 
 
-class Patience:
+class RpcRetry:
     """Calls one peer, and retries while it is away or not yet ready, for `seconds` at most.
 
-    patience = Patience(peer="buffer", seconds=3600, stop=stop, waits=waits)
+    patience = RpcRetry(peer="buffer", seconds=3600, stop=stop, waits=waits)
     patience.call(lambda: stub.FinishTraining(request, timeout=10))
     """
 
     def __init__(
-        self, *, peer: str, seconds: float, stop: threading.Event, waits: NamedWaits
+        self, *, peer: str, seconds: float, stop: threading.Event, waits: WaitReporter
     ) -> None:
         self._peer = peer
         self._seconds = seconds
@@ -93,7 +91,7 @@ class Patience:
                 try:
                     return attempt()
                 except grpc.RpcError as error:
-                    reason = self._why_again(error, deadline)
+                    reason = self._retry_reason(error, deadline)
                 if reason != logged:
                     logger.warning("call failed, retrying", extra={"reason": reason})
                     logged = reason
@@ -102,8 +100,10 @@ class Patience:
         finally:
             self._waits.clear(name)
 
-    def call_until(self, attempt: Callable[[], T], not_yet: Callable[[T], str | None]) -> T:
-        """Returns the first answer for which `not_yet` gives no reason to ask again.
+    def call_until_ready(
+        self, attempt: Callable[[], T], not_ready_reason: Callable[[T], str | None]
+    ) -> T:
+        """Returns the first answer for which `not_ready_reason` gives no reason to ask again.
 
         Raises: as `call`; also RunFailed when the peer is not ready in time.
         """
@@ -112,7 +112,7 @@ class Patience:
         try:
             while True:
                 answer = self.call(attempt)
-                reason = not_yet(answer)
+                reason = not_ready_reason(answer)
                 if reason is None:
                     return answer
                 left = deadline - time.monotonic()
@@ -134,7 +134,7 @@ class Patience:
         if self._stop.wait(max(seconds, 0.0)):
             raise StopRequested
 
-    def _why_again(self, error: grpc.RpcError, deadline: float) -> str:
+    def _retry_reason(self, error: grpc.RpcError, deadline: float) -> str:
         if self._stop.is_set():
             raise StopRequested from error
         meaning = error_of(error)

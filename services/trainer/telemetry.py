@@ -19,7 +19,7 @@ class StepTelemetry:
     incarnation: int
     algorithm: str
 
-    def begin(self, step: int) -> Span:
+    def begin_step_span(self, step: int) -> Span:
         """Begins the span of a train step, from the request for its batch to its report."""
         if not tracing.is_on():
             return tracing.NO_SPAN
@@ -77,15 +77,15 @@ class StepTelemetry:
         about = {names.STEP: step, names.INCARNATION: self.incarnation}
         return tracing.span(names.CHECKPOINT, parent=self._place(step), attributes=about)
 
-    def trained(self, batch: TrainBatch, figures: dict[str, float]) -> None:
+    def trained(self, batch: TrainBatch, step_metrics: dict[str, float]) -> None:
         """Records a step's metrics as they are reported."""
         if not metrics.is_on():
             return
         about = {names.STAGE: self.key.stage}
-        metrics.LOOP_SECONDS.record(figures["time/step"], about)
-        metrics.TRAIN_SECONDS.record(figures["time/train_step"], about)
-        metrics.BATCH_WAIT_SECONDS.record(figures["time/read_experience"], about)
-        metrics.TRAINED_TOKENS.add(figures["perf/total_num_tokens"], about)
+        metrics.LOOP_SECONDS.record(step_metrics["time/step"], about)
+        metrics.TRAIN_SECONDS.record(step_metrics["time/train_step"], about)
+        metrics.BATCH_WAIT_SECONDS.record(step_metrics["time/read_experience"], about)
+        metrics.TRAINED_TOKENS.add(step_metrics["perf/total_num_tokens"], about)
         metrics.TRAINED_STEP.set(batch.step, about)
         for row in batch.rows:
             if row.oldest_version is not None:

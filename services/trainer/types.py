@@ -1,4 +1,4 @@
-"""The input of a train step: rows of tokens and their known data, as numpy arrays."""
+"""Values that the parts of a rank share: batches, results of a step, published weights."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,13 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from trinity.types import BoolArray, FloatArray, IntArray
-from trinity.weights.offer import Offer
+from trinity.weights.offer import OfferAddress
 
 if TYPE_CHECKING:
     import torch
 
 
 PairSide = Literal["chosen", "rejected"]
+Metrics = dict[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,9 +107,6 @@ class RowStatistics:
     advantage: float
 
 
-Metrics = dict[str, float]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutcome:
     """The result of a step: metrics of the whole batch, and statistics of its rows."""
@@ -140,7 +138,7 @@ class StageLearner(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
-class PublishedWeights:
+class WeightsOnDisk:
     """A version on disk; newer ones are greater."""
 
     version: int
@@ -150,7 +148,7 @@ class PublishedWeights:
     weights_sha256: bytes
     parent: int
     """The version it was trained from."""
-    offer: Offer | None = field(default=None, compare=False)
+    offer: OfferAddress | None = field(default=None, compare=False)
     """The place from which it is also sent from memory."""
 
 

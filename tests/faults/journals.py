@@ -91,7 +91,7 @@ def keep_batches(folder: FaultsFolder) -> None:
 
         return receive
 
-    patch("services.trainer.clients:BufferClient._receive", wrap)
+    patch("services.trainer.clients:TrainerBufferClient._receive", wrap)
 
 
 def _content(row: Any) -> str:

@@ -11,7 +11,7 @@ from tests.model_free.model import TENSOR, as_digest, read_digest
 from trinity.errors import TransferFailed
 from trinity.runtime.threads import in_daemon_thread
 from trinity.types import FinishReason, JsonObject, SamplingParams
-from trinity.weights.offer import Receivers, Seat
+from trinity.weights.offer import Receivers, ReceiverSlot
 from trinity.workflows.generation import Generation, Heard, Piece, Prompt, Scores
 from trinity.workflows.messages import Message
 
@@ -63,7 +63,7 @@ class HashEngine:
         """Weights are files here."""
         return Receivers(count=1, have_gpu=False)
 
-    async def receive_weights(self, seat: Seat) -> str:
+    async def receive_weights(self, seat: ReceiverSlot) -> str:
         """Take the digest that a trainer sends."""
         digest, failure = await in_daemon_thread(lambda: _received(seat))
         if not failure:
@@ -77,15 +77,15 @@ class HashEngine:
         """Nothing to free."""
 
 
-def _received(seat: Seat) -> tuple[bytes, str]:
-    from trinity.weights.receiving import Arrival
+def _received(seat: ReceiverSlot) -> tuple[bytes, str]:
+    from trinity.weights.receiving import WeightsReceiver
 
     try:
-        arrival = Arrival(seat, index=0, device="cpu")
+        arrival = WeightsReceiver(seat, index=0, device="cpu")
     except TransferFailed as error:
         return b"", str(error)
     digest = as_digest(dict(arrival.tensors())[TENSOR].tolist())
-    return digest, arrival.end()
+    return digest, arrival.finish()
 
 
 async def start_hash_engine(options: EngineOptions) -> HashEngine:

@@ -32,7 +32,9 @@ class TrainedRows(Protocol):
 class BatchTotals:
     """Counts over the whole optimizer batch, all calls and ranks.
 
-    totals = BatchTotals.of(mask_BT.sum(-1), max_response_tokens=1024, is_expert_B=is_expert_B)
+    totals = BatchTotals.from_counts(
+        mask_BT.sum(-1), max_response_tokens=1024, is_expert_B=is_expert_B
+    )
     """
 
     num_tokens: int
@@ -46,7 +48,7 @@ class BatchTotals:
     num_expert_sequences: int = 0
 
     @classmethod
-    def of(
+    def from_counts(
         cls,
         num_tokens_B: npt.NDArray[np.int64],
         *,
@@ -73,7 +75,7 @@ class BatchTotals:
         )
 
     @property
-    def usual(self) -> "BatchTotals":
+    def non_expert(self) -> "BatchTotals":
         """The counts of the other rows alone."""
         return BatchTotals(
             num_tokens=self.num_tokens - self.num_expert_tokens,
@@ -99,7 +101,7 @@ def token_weights(
     raise ValueError(f"unknown loss_agg_mode: {mode}")
 
 
-def token_weights_by_kind(
+def token_weights_by_row_kind(
     rows: TrainedRows,
     mode: LossAggMode,
     expert_mode: LossAggMode,
@@ -107,7 +109,7 @@ def token_weights_by_kind(
     dtype: torch.dtype,
 ) -> torch.Tensor:
     """Returns the same with expert rows and other rows normalised separately."""
-    usual_BT = token_weights(rows.mask_BT, mode, totals.usual, dtype)
+    usual_BT = token_weights(rows.mask_BT, mode, totals.non_expert, dtype)
     if rows.is_expert_B is None:
         return usual_BT
     expert_BT = token_weights(rows.mask_BT, expert_mode, totals.expert, dtype)

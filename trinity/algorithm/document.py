@@ -26,8 +26,8 @@ from trinity.doc_tables import fill_tables, write_page
 KL_ESTIMATORS = "trinity.algorithm.kl.estimators.KL_ESTIMATORS"
 KL_CONTROLLER = "trinity.algorithm.kl.controller.kl_controller"
 UNMEASURED = "not measured"
-LAG_TOO = "old weights, and an engine that computes differently"
-ENGINE_ALONE = "an engine that computes differently; it drops almost all old rollouts"
+STALENESS_AND_MISMATCH = "old weights, and an engine that computes differently"
+MISMATCH_ONLY = "an engine that computes differently; it drops almost all old rollouts"
 _URL = re.compile(r"https?://[^\s)]*[^\s).,;:]")
 _ARXIV = "https://arxiv.org/abs/"
 
@@ -140,7 +140,7 @@ def _corrections() -> Iterator[Row]:
             f"`{name}`",
             f"{what}.",
             ", ".join(changed),
-            LAG_TOO if preset.stands_lag else ENGINE_ALONE,
+            STALENESS_AND_MISMATCH if preset.tolerates_staleness else MISMATCH_ONLY,
             _links(preset.summary),
         )
 

@@ -7,63 +7,65 @@ from trinity.errors import UserError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
+class RequiredSignature:
     """A signature: the type of the positional argument, and the return type."""
 
-    given: str
-    gives: str
+    input_type: str
+    return_type: str
     module: str
     """The module of both types."""
     parameter: str
 
     def __str__(self) -> str:
         return (
-            f"`def name({self.parameter}: {self.given}, *, your_argument: float = 1.0) -> "
-            f"{self.gives}` (types of {self.module})"
+            f"`def name({self.parameter}: {self.input_type}, *, your_argument: float = 1.0) -> "
+            f"{self.return_type}` (types of {self.module})"
         )
 
-    def fits(self, signature: Signature) -> bool:
+    def matches(self, signature: Signature) -> bool:
         """Checks the annotations of a function; the return annotation may be missing."""
-        return _last(signature.given or "") == self.given and (
-            _last(signature.gives) in ("", self.gives)
+        return _last(signature.input_type or "") == self.input_type and (
+            _last(signature.return_type) in ("", self.return_type)
         )
 
 
-GROUP_ADVANTAGE = Form(
-    given="Samples",
-    gives="Advantages",
+GROUP_ADVANTAGE = RequiredSignature(
+    input_type="Samples",
+    return_type="Advantages",
     module="trinity.algorithm.advantage.samples",
     parameter="samples",
 )
-TOKEN_ADVANTAGE = Form(
-    given="TokenBatch",
-    gives="TokenAdvantages",
+TOKEN_ADVANTAGE = RequiredSignature(
+    input_type="TokenBatch",
+    return_type="TokenAdvantages",
     module="trinity.algorithm.token_advantage.token_batch",
     parameter="batch",
 )
-POLICY_LOSS = Form(
-    given="PolicyInputs",
-    gives="PolicyLoss",
+POLICY_LOSS = RequiredSignature(
+    input_type="PolicyInputs",
+    return_type="PolicyLoss",
     module="trinity.algorithm.policy_loss.inputs",
     parameter="inputs",
 )
 
 
-def form_of(function: object, forms: tuple[Form, ...]) -> tuple[Form, Signature]:
-    """Returns the first of the forms that the function has, and its signature.
+def matching_signature(
+    function: object, signatures: tuple[RequiredSignature, ...]
+) -> tuple[RequiredSignature, Signature]:
+    """Returns the first of the required signatures that the function has, and its own.
 
     Raises: UserError with what was expected.
     """
-    expected = " or ".join(map(str, forms))
+    expected = " or ".join(map(str, signatures))
     if not callable(function) or isinstance(function, type):
         raise UserError(f"is no function: write {expected}")
     try:
         signature = signature_of(function)
     except ValueError:  # e.g. a callable written in C
         raise UserError(f"is a function without a signature: write {expected}") from None
-    for form in forms:
-        if form.fits(signature):
-            return form, signature
+    for required in signatures:
+        if required.matches(signature):
+            return required, signature
     raise UserError(f"is `{_shown(signature)}`: write {expected}")
 
 
@@ -73,6 +75,6 @@ def _last(annotation: str) -> str:
 
 
 def _shown(signature: Signature) -> str:
-    given = [] if signature.given is None else [signature.given or "..."]
-    gives = f" -> {signature.gives}" if signature.gives else ""
-    return f"def {signature.name}({', '.join([*given, *signature.arguments])}){gives}"
+    first = [] if signature.input_type is None else [signature.input_type or "..."]
+    returns = f" -> {signature.return_type}" if signature.return_type else ""
+    return f"def {signature.name}({', '.join([*first, *signature.arguments])}){returns}"

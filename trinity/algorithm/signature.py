@@ -1,4 +1,4 @@
-"""Argument annotations: the values that they allow, and a description of these in words."""
+"""Signatures of functions, read from source or function: arguments, and the values they allow."""
 
 import ast
 import importlib.util
@@ -25,26 +25,26 @@ _WORDS = {
 }
 
 
-def fits(annotation: str, value: JsonValue) -> bool:
+def allows(annotation: str, value: JsonValue) -> bool:
     """Checks a value against `float | None`, `Literal["a"]`...; unknown annotations allow all."""
-    return _fits(ast.parse(annotation, mode="eval").body, value)
+    return _allows(ast.parse(annotation, mode="eval").body, value)
 
 
-def demand_of(annotation: str) -> str:
+def describe_type(annotation: str) -> str:
     """Describes the allowed values in words."""
-    return " or ".join(_demands(ast.parse(annotation, mode="eval").body))
+    return " or ".join(_descriptions(ast.parse(annotation, mode="eval").body))
 
 
-def _fits(annotation: ast.expr, value: JsonValue) -> bool:
+def _allows(annotation: ast.expr, value: JsonValue) -> bool:
     match annotation:
         case ast.BinOp(left=left, right=right, op=ast.BitOr()):
-            return _fits(left, value) or _fits(right, value)
+            return _allows(left, value) or _allows(right, value)
         case ast.Subscript(value=ast.Name(id="Optional"), slice=inner):
-            return value is None or _fits(inner, value)
+            return value is None or _allows(inner, value)
         case ast.Subscript(value=ast.Name(id="Literal"), slice=ast.Tuple(elts=choices)):
-            return any(_fits(choice, value) for choice in choices)
+            return any(_allows(choice, value) for choice in choices)
         case ast.Subscript(value=ast.Name(id="Literal"), slice=choice):
-            return _fits(choice, value)
+            return _allows(choice, value)
         case ast.Constant(value=constant):
             return type(value) is type(constant) and value == constant
         case ast.Name(id=name) if name in _KINDS:
@@ -52,16 +52,16 @@ def _fits(annotation: ast.expr, value: JsonValue) -> bool:
     return True
 
 
-def _demands(annotation: ast.expr) -> list[str]:
+def _descriptions(annotation: ast.expr) -> list[str]:
     match annotation:
         case ast.BinOp(left=left, right=right, op=ast.BitOr()):
-            return [*_demands(left), *_demands(right)]
+            return [*_descriptions(left), *_descriptions(right)]
         case ast.Subscript(value=ast.Name(id="Optional"), slice=inner):
-            return [*_demands(inner), "null"]
+            return [*_descriptions(inner), "null"]
         case ast.Subscript(value=ast.Name(id="Literal"), slice=ast.Tuple(elts=choices)):
-            return [demand for choice in choices for demand in _demands(choice)]
+            return [demand for choice in choices for demand in _descriptions(choice)]
         case ast.Subscript(value=ast.Name(id="Literal"), slice=choice):
-            return _demands(choice)
+            return _descriptions(choice)
         case ast.Constant(value=None):
             return ["null"]
         case ast.Constant(value=constant):
@@ -80,14 +80,14 @@ class Argument:
     default: JsonValue = None
     is_required: bool = False
 
-    def fits(self, value: JsonValue) -> bool:
+    def allows(self, value: JsonValue) -> bool:
         """Returns True if the annotation allows the value; an unknown annotation allows all."""
-        return not self.annotation or fits(self.annotation, value)
+        return not self.annotation or allows(self.annotation, value)
 
     @property
-    def demand(self) -> str:
+    def type_description(self) -> str:
         """The allowed values, described for users."""
-        return demand_of(self.annotation)
+        return describe_type(self.annotation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +95,10 @@ class Signature:
     """A function's signature: one positional value, then keyword arguments."""
 
     name: str
-    given: str | None
+    input_type: str | None
     """Annotation of the positional argument, empty if it has none; None if there is no such
     argument."""
-    gives: str
+    return_type: str
     """Annotation of the return value, empty if there is none."""
     arguments: Mapping[str, Argument]
     takes_any: bool = False
@@ -156,8 +156,8 @@ def signature_of(function: Callable[..., object]) -> Signature:
     named = [p for p in parameters[by_place:] if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     return Signature(
         name=getattr(function, "__name__", type(function).__name__),
-        given=_name_of(first.annotation) if by_place and first is not None else None,
-        gives=_name_of(known.return_annotation),
+        input_type=_name_of(first.annotation) if by_place and first is not None else None,
+        return_type=_name_of(known.return_annotation),
         arguments={p.name: _argument_of(p) for p in named},
         takes_any=any(p.kind is p.VAR_KEYWORD for p in parameters),
         documentation=inspect.getdoc(function) or "",
@@ -190,8 +190,8 @@ def _of_node(node: ast.FunctionDef, aliases: Mapping[str, ast.expr]) -> Signatur
     }
     return Signature(
         name=node.name,
-        given=_text(by_place[0].annotation) if by_place else None,
-        gives=_text(node.returns),
+        input_type=_text(by_place[0].annotation) if by_place else None,
+        return_type=_text(node.returns),
         arguments=arguments,
         takes_any=node.args.kwarg is not None,
         documentation=ast.get_docstring(node) or "",

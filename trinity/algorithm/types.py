@@ -1,4 +1,4 @@
-"""The algorithm types by name: each is a choice of parts, without computation."""
+"""The registry of algorithm types: each declares its parts by name, without computation."""
 
 from trinity.algorithm.algorithm_type import AlgorithmType
 from trinity.plugins import Registry
@@ -19,7 +19,6 @@ PPO = AlgorithmType(
     entropy_loss_fn="default",
 )
 
-
 GRPO = AlgorithmType(
     name="grpo",
     summary="Compares each rollout with the mean of its task's rollouts, in standard deviations.",
@@ -32,7 +31,6 @@ GRPO = AlgorithmType(
     kl_loss_fn="k2",
     entropy_loss_fn="default",
 )
-
 
 GRPO_VERL = AlgorithmType(
     name="grpo_verl",
@@ -50,7 +48,6 @@ GRPO_VERL = AlgorithmType(
     entropy_loss_fn="default",
 )
 
-
 DR_GRPO = AlgorithmType(
     name="dr_grpo",
     summary="GRPO without the division by the standard deviation and by the answer's length.",
@@ -62,7 +59,6 @@ DR_GRPO = AlgorithmType(
     policy_loss_fn="ppo",
     loss_agg_mode="seq-mean-token-sum-norm",
 )
-
 
 DAPO = AlgorithmType(
     name="dapo",
@@ -83,7 +79,6 @@ DAPO = AlgorithmType(
     },
 )
 
-
 REINFORCEPLUSPLUS = AlgorithmType(
     name="reinforceplusplus",
     summary="Discounted returns, whitened over the whole batch instead of the group.",
@@ -96,7 +91,6 @@ REINFORCEPLUSPLUS = AlgorithmType(
     kl_loss_fn="k2",
     entropy_loss_fn="default",
 )
-
 
 RLOO = AlgorithmType(
     name="rloo",
@@ -111,7 +105,6 @@ RLOO = AlgorithmType(
     entropy_loss_fn="default",
 )
 
-
 OPMD = AlgorithmType(
     name="opmd",
     summary="Rewards less their group's mean weight the log-probabilities; no importance ratio.",
@@ -124,7 +117,6 @@ OPMD = AlgorithmType(
     kl_loss_fn="k2",
     entropy_loss_fn="default",
 )
-
 
 ASYMRE = AlgorithmType(
     name="asymre",
@@ -140,7 +132,6 @@ ASYMRE = AlgorithmType(
     policy_loss_fn="opmd",
 )
 
-
 TOPR = AlgorithmType(
     name="topr",
     summary="Good answers train in full, bad ones by their truncated importance ratio.",
@@ -153,7 +144,6 @@ TOPR = AlgorithmType(
     kl_loss_fn="k2",
     entropy_loss_fn="default",
 )
-
 
 CISPO = AlgorithmType(
     name="cispo",
@@ -170,7 +160,6 @@ CISPO = AlgorithmType(
     entropy_loss_fn="default",
 )
 
-
 GSPO = AlgorithmType(
     name="gspo",
     summary="One importance ratio for the whole answer, clipped as a whole.",
@@ -184,7 +173,6 @@ GSPO = AlgorithmType(
     entropy_loss_fn="default",
     loss_agg_mode="seq-mean-token-mean",
 )
-
 
 GSPO_TOKEN = AlgorithmType(
     name="gspo_token",
@@ -200,7 +188,6 @@ GSPO_TOKEN = AlgorithmType(
     loss_agg_mode="seq-mean-token-mean",
 )
 
-
 SAPO = AlgorithmType(
     name="sapo",
     summary="A smooth gate in place of the clipping, stricter for bad answers.",
@@ -214,7 +201,6 @@ SAPO = AlgorithmType(
     entropy_loss_fn="default",
 )
 
-
 SPPO = AlgorithmType(
     name="sppo",
     summary="The log-ratio, trained only where the ratio is within its range.",
@@ -225,7 +211,6 @@ SPPO = AlgorithmType(
     advantage_fn="opmd",
     policy_loss_fn="sppo",
 )
-
 
 REC = AlgorithmType(
     name="rec",
@@ -243,7 +228,6 @@ REC = AlgorithmType(
     entropy_loss_fn="default",
 )
 
-
 RAFT = AlgorithmType(
     name="raft",
     summary="Supervised fine-tuning on the rollouts that were good enough; drops the others.",
@@ -254,7 +238,6 @@ RAFT = AlgorithmType(
     advantage_fn="reward_filter",
     policy_loss_fn="sft",
 )
-
 
 MIX = AlgorithmType(
     name="mix",
@@ -269,7 +252,6 @@ MIX = AlgorithmType(
     kl_loss_fn="k2",
     entropy_loss_fn="mix",
 )
-
 
 MIX_CHORD = AlgorithmType(
     name="mix_chord",
@@ -288,7 +270,6 @@ MIX_CHORD = AlgorithmType(
     entropy_loss_fn="mix",
 )
 
-
 MULTI_STEP_GRPO = AlgorithmType(
     name="multi_step_grpo",
     summary="GRPO on each rollout's last reward, given to all of its steps.",
@@ -301,7 +282,6 @@ MULTI_STEP_GRPO = AlgorithmType(
     kl_loss_fn="k2",
     entropy_loss_fn="default",
 )
-
 
 GIGPO = AlgorithmType(
     name="gigpo",
@@ -319,7 +299,6 @@ GIGPO = AlgorithmType(
     entropy_loss_fn="default",
 )
 
-
 ON_POLICY_DISTILL = AlgorithmType(
     name="on_policy_distill",
     summary="Rewards each token of the student's own answers by how likely a teacher finds it.",
@@ -330,7 +309,6 @@ ON_POLICY_DISTILL = AlgorithmType(
     advantage_fn="on_policy_distill",
     policy_loss_fn="ppo",
 )
-
 
 JSD = AlgorithmType(
     name="jsd",
@@ -345,7 +323,6 @@ JSD = AlgorithmType(
     policy_loss_fn="ppo",
 )
 
-
 JENSEN_SHANNON = AlgorithmType(
     name="jensen_shannon",
     summary="On-policy distillation that descends the true generalised Jensen-Shannon divergence.",
@@ -357,7 +334,6 @@ JENSEN_SHANNON = AlgorithmType(
     policy_loss_fn="ppo",
 )
 
-
 SFT = AlgorithmType(
     name="sft",
     summary="Raises the likelihood of given answers.",
@@ -367,7 +343,6 @@ SFT = AlgorithmType(
     policy_loss_fn="sft",
 )
 
-
 CPT = AlgorithmType(
     name="cpt",
     summary="Raises the likelihood of whole texts.",
@@ -376,7 +351,6 @@ CPT = AlgorithmType(
     schema="cpt",
     policy_loss_fn="sft",
 )
-
 
 DPO = AlgorithmType(
     name="dpo",
@@ -389,38 +363,39 @@ DPO = AlgorithmType(
     entropy_loss_fn="default",
 )
 
-
-_NAMES = (
-    "ppo",
-    "grpo",
-    "grpo_verl",
-    "dr_grpo",
-    "dapo",
-    "reinforceplusplus",
-    "rloo",
-    "opmd",
-    "asymre",
-    "topr",
-    "cispo",
-    "gspo",
-    "gspo_token",
-    "sapo",
-    "sppo",
-    "rec",
-    "raft",
-    "mix",
-    "mix_chord",
-    "multi_step_grpo",
-    "gigpo",
-    "on_policy_distill",
-    "jsd",
-    "jensen_shannon",
-    "sft",
-    "cpt",
-    "dpo",
-)
-
 ALGORITHM_TYPES: Registry[AlgorithmType] = Registry(
-    "algorithm type", {name: f"{__name__}.{name.upper()}" for name in _NAMES}
+    "algorithm type",
+    {
+        declared.name: f"{__name__}.{declared.name.upper()}"
+        for declared in (
+            PPO,
+            GRPO,
+            GRPO_VERL,
+            DR_GRPO,
+            DAPO,
+            REINFORCEPLUSPLUS,
+            RLOO,
+            OPMD,
+            ASYMRE,
+            TOPR,
+            CISPO,
+            GSPO,
+            GSPO_TOKEN,
+            SAPO,
+            SPPO,
+            REC,
+            RAFT,
+            MIX,
+            MIX_CHORD,
+            MULTI_STEP_GRPO,
+            GIGPO,
+            ON_POLICY_DISTILL,
+            JSD,
+            JENSEN_SHANNON,
+            SFT,
+            CPT,
+            DPO,
+        )
+    },
 )
 """In the order of the documentation; a plugin may register more."""

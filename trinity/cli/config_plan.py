@@ -15,9 +15,15 @@ from trinity.config.plan.parts import AuxiliaryModel
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.schema.base import Status
 from trinity.errors import UserError
-from trinity.sizing.memory import GIB, Term
+from trinity.sizing.memory import GIB, MemoryTerm
 from trinity.sizing.model_shape import ModelShape, count_adapter, count_parameters, read_shape
-from trinity.sizing.placement import Seat, demand_of, machines_of, place, runs_at_a_time
+from trinity.sizing.placement import (
+    GpuAssignment,
+    assign_gpus,
+    cluster_gpus_of,
+    gpu_demand_of,
+    max_concurrent_runs,
+)
 from trinity.sizing.stage_sizes import (
     USABLE,
     auxiliary_memory,
@@ -29,7 +35,7 @@ from trinity.sizing.stage_sizes import (
     validator_limit,
     validator_settings,
 )
-from trinity.sizing.volume import Volume, volume_of
+from trinity.sizing.volume import RunVolume, run_volume
 
 
 def memory_lines(
@@ -57,7 +63,7 @@ def memory_lines(
         yield from _beside_lines(stage, gpu_bytes)
     if "trainer" in stage.roles:
         yield from _rank_lines(stage, shape, critic, gpu_bytes)
-    if gpu_bytes is None and machines_of(stage).total:
+    if gpu_bytes is None and cluster_gpus_of(stage).total:
         yield "  --gpu-memory GIB shows whether it fits"
 
 
@@ -77,7 +83,7 @@ def _engine_lines(stage: StagePlan, shape: ModelShape, gpu_bytes: int | None) ->
     yield "  rollout engine   on each of its GPUs"
     shown = engine.terms if gpu_bytes else engine.terms[:-1]
     yield from _term_lines(shown)
-    if gpu_bytes is None or not machines_of(stage).total:
+    if gpu_bytes is None or not cluster_gpus_of(stage).total:
         return
     sequences = engine.cached_tokens // stage.max_model_len
     wanted = _wanted_cache(stage, engine.room, engine.cached_tokens)
@@ -87,7 +93,7 @@ def _engine_lines(stage: StagePlan, shape: ModelShape, gpu_bytes: int | None) ->
         return
     yield (
         f"    FITS: the cache holds {engine.cached_tokens:,} tokens, {sequences:,} of the longest "
-        f"sequences; up to {runs_at_a_time(stage):,} run at a time"
+        f"sequences; up to {max_concurrent_runs(stage):,} run at a time"
     )
 
 
@@ -109,7 +115,7 @@ def _auxiliary_lines(
         return
     engine = auxiliary_memory(model, shape, gpu_bytes or 0)
     yield from _term_lines(engine.terms if gpu_bytes else engine.terms[:-1])
-    if gpu_bytes is None or not machines_of(stage).total:
+    if gpu_bytes is None or not cluster_gpus_of(stage).total:
         return
     sequences = engine.cached_tokens // model.max_model_len
     if sequences < 1:
@@ -139,7 +145,7 @@ def _rank_lines(
         yield f"  {role:16} on each of {counted(stage.trainer_rank_num, 'GPU')}"
         yield from _term_lines(terms)
     yield f"  {'together':18}   {_gib(memory.total):>10}  a pass and an optimizer step never meet"
-    if gpu_bytes is None or not machines_of(stage).total:
+    if gpu_bytes is None or not cluster_gpus_of(stage).total:
         return
     limit = int(USABLE * gpu_bytes)
     if memory.total <= limit:
@@ -156,7 +162,7 @@ def _rank_lines(
     yield f"    by Trinity-RFT's rule for the actor: {_gib(rule)}, {verdict}"
 
 
-def _term_lines(terms: tuple[Term, ...]) -> Iterator[str]:
+def _term_lines(terms: tuple[MemoryTerm, ...]) -> Iterator[str]:
     for term in terms:
         yield f"    {term.name:18} {_gib(term.bytes):>10}  {term.formula}"
 
@@ -226,7 +232,7 @@ def _planned(file: Path) -> ExperimentPlan:
 
 
 def _placement_lines(stage: StagePlan) -> Iterator[str]:
-    seats = place(machines_of(stage), demand_of(stage))
+    seats = assign_gpus(cluster_gpus_of(stage), gpu_demand_of(stage))
     yield "processes          ports of the loopback, free ones chosen at the start"
     yield "  postgres         1, unless TRINITY_POSTGRES_DSN names one that runs"
     yield "  nats             2, unless TRINITY_NATS_URL names one that runs"
@@ -243,7 +249,7 @@ def _placement_lines(stage: StagePlan) -> Iterator[str]:
         yield f"  listens on       {explorer.listen_address}:{explorer.proxy_port}"
 
 
-def _seat_lines(seats: list[Seat]) -> Iterator[str]:
+def _seat_lines(seats: list[GpuAssignment]) -> Iterator[str]:
     """Yields a line per seat; of many, only the first and the last."""
     shown = seats if len(seats) <= FEW else [seats[0], seats[-1]]
     for position, seat in enumerate(shown):
@@ -257,7 +263,7 @@ def _volume_lines(stage: StagePlan, rows: int | None) -> Iterator[str]:
     if stage.mode == "serve":
         yield "volume             all requests that arrive"
         return
-    volume = volume_of(stage, rows or _rows(stage))
+    volume = run_volume(stage, rows or _rows(stage))
     yield "volume"
     if volume is None:
         yield "  depends on the data, which is not on this machine: give its size with --rows"
@@ -274,7 +280,7 @@ def _volume_lines(stage: StagePlan, rows: int | None) -> Iterator[str]:
         yield f"  {counted(volume.evaluations, 'evaluation')} of {what}"
 
 
-def _rollout_lines(stage: StagePlan, volume: Volume) -> Iterator[str]:
+def _rollout_lines(stage: StagePlan, volume: RunVolume) -> Iterator[str]:
     batch, repeat = stage.config.buffer.batch_size, stage.algorithm.repeat_times
     yield (
         f"  {volume.explore_steps:,} explore steps of {batch:,} tasks x {repeat} rollouts: "

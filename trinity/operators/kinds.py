@@ -7,14 +7,14 @@ from typing import Any, Literal
 import numpy as np
 
 from trinity.algorithm.advantage import ADVANTAGES
-from trinity.algorithm.advantage.samples import Advantages, FloatVector
-from trinity.algorithm.advantage.wire import (
+from trinity.algorithm.advantage.json_codec import (
     Message,
     advantages_from_json,
     advantages_to_json,
     samples_from_json,
     samples_to_json,
 )
+from trinity.algorithm.advantage.samples import Advantages, FloatVector
 from trinity.operators import OPERATORS
 from trinity.operators.rollouts import Changes, Content, Rollouts
 from trinity.plugins import Registry

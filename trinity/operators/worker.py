@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from trinity.algorithm.advantage.json_codec import Message
 from trinity.algorithm.advantage.needs import needs_of
-from trinity.algorithm.advantage.wire import Message
 from trinity.operators.kinds import KINDS
 from trinity.runtime.worker_process import serve_requests
 from trinity.types import JsonObject

@@ -11,25 +11,25 @@ from trinity.sizing.model_shape import (
 
 GIB = 1024**3
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "auto": 2}
-_FULL = 4
+_FLOAT32_BYTES = 4
 """Bytes of float32, the type of weights, gradient sums and Adam's moments."""
-_GRAPHS = int(1.5 * GIB)
+_ENGINE_OVERHEAD_BYTES = int(1.5 * GIB)
 """Memory of an engine besides weights and cache: graphs, workspaces, its runtime."""
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class MemoryTerm:
     """One part of a role's memory on one GPU."""
 
     name: str
     bytes: int
     formula: str
-    rests: bool = False
+    is_offloaded: bool = False
     """True if it is in host memory while its role is idle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Keeping:
+class ResidentState:
     """The state that a role in training keeps on the GPU."""
 
     moments: int = 2
@@ -43,7 +43,7 @@ class Keeping:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
+class TrainingSettings:
     """The training settings of one rank."""
 
     ranks: int
@@ -60,13 +60,13 @@ class Training:
     """True if log-probabilities come from verl's fused kernels, as with flash attention."""
     has_entropy: bool = False
     """True if the loss has an entropy term."""
-    policy: Keeping = Keeping()
-    critic: Keeping = Keeping()
+    policy: ResidentState = ResidentState()
+    critic: ResidentState = ResidentState()
 
 
 def policy_terms(
-    shape: ModelShape, training: Training, adapter_parameters: int | None = None
-) -> list[Term]:
+    shape: ModelShape, training: TrainingSettings, adapter_parameters: int | None = None
+) -> list[MemoryTerm]:
     """Returns the policy's terms; with an adapter only that is trained, and the model is frozen."""
     logits = _logits(shape, training)
     parameters = count_parameters(shape)
@@ -79,7 +79,7 @@ def policy_terms(
     ]
 
 
-def critic_terms(shape: ModelShape, training: Training) -> list[Term]:
+def critic_terms(shape: ModelShape, training: TrainingSettings) -> list[MemoryTerm]:
     """Returns the terms of the value model, which has no logits."""
     parameters = count_critic_parameters(shape)
     return [
@@ -90,15 +90,15 @@ def critic_terms(shape: ModelShape, training: Training) -> list[Term]:
     ]
 
 
-def reference_terms(shape: ModelShape, training: Training) -> list[Term]:
+def reference_terms(shape: ModelShape, training: TrainingSettings) -> list[MemoryTerm]:
     """Returns the terms of the reference, the stage's starting model, which only infers."""
     size = BYTES[training.dtype]
     parameters = count_parameters(shape)
     weights = parameters * size // training.ranks
-    return [Term("reference weights", weights, f"{size} P / {_ranks(training)}")]
+    return [MemoryTerm("reference weights", weights, f"{size} P / {_ranks(training)}")]
 
 
-def at_once(terms: list[Term]) -> int:
+def peak_bytes(terms: list[MemoryTerm]) -> int:
     """Returns a rank's peak: passes and the optimizer step never overlap."""
     passing = {"gathered layers", "activations", "logits"}
     step = sum(term.bytes for term in terms if term.name == "optimizer step")
@@ -113,13 +113,13 @@ def kv_bytes_per_token(shape: ModelShape, tensor_parallel: int, dtype: str) -> i
     return 2 * shape.layers * heads * shape.head_dim * BYTES[dtype]
 
 
-def engine_terms(shape: ModelShape, *, gpus: int, dtype: str, cache_bytes: int) -> list[Term]:
+def engine_terms(shape: ModelShape, *, gpus: int, dtype: str, cache_bytes: int) -> list[MemoryTerm]:
     """Returns the terms of one GPU of an engine of `gpus` with `cache_bytes` of cache there."""
     weights = count_parameters(shape) * BYTES[dtype] // gpus
     return [
-        Term("weights", weights, f"{BYTES[dtype]} P / {gpus} GPU{'s' if gpus > 1 else ''}"),
-        Term("graphs, workspace", _GRAPHS, "about 1.5 GiB"),
-        Term("KV cache", max(cache_bytes, 0), "what is left of gpu_memory_utilization"),
+        MemoryTerm("weights", weights, f"{BYTES[dtype]} P / {gpus} GPU{'s' if gpus > 1 else ''}"),
+        MemoryTerm("graphs, workspace", _ENGINE_OVERHEAD_BYTES, "about 1.5 GiB"),
+        MemoryTerm("KV cache", max(cache_bytes, 0), "what is left of gpu_memory_utilization"),
     ]
 
 
@@ -128,61 +128,63 @@ def cache_room(
 ) -> int:
     """Returns the bytes left for the cache on each GPU; below 0 where the engine does not fit."""
     weights = count_parameters(shape) * BYTES[dtype] // gpus
-    return int(utilization * gpu_bytes) - weights - _GRAPHS
+    return int(utilization * gpu_bytes) - weights - _ENGINE_OVERHEAD_BYTES
 
 
 def _state(
-    parameters: int, training: Training, keeping: Keeping, adapter: int | None = None
-) -> list[Term]:
-    if keeping.offloads_all:
+    parameters: int, training: TrainingSettings, state: ResidentState, adapter: int | None = None
+) -> list[MemoryTerm]:
+    if state.offloads_all:
         return []
-    weights = _FULL * (parameters + (adapter or 0)) // training.ranks
-    learning = _FULL * (parameters if adapter is None else adapter) // training.ranks
-    ranks, rests = _ranks(training), keeping.offloads_parameters
+    weights = _FLOAT32_BYTES * (parameters + (adapter or 0)) // training.ranks
+    learning = _FLOAT32_BYTES * (parameters if adapter is None else adapter) // training.ranks
+    ranks, rests = _ranks(training), state.offloads_parameters
     whole, part = ("P", "P") if adapter is None else ("(P + A)", "A")
     terms = [
-        Term("weights", weights, f"4 {whole} / {ranks}, float32", rests),
-        Term("gradients", learning, f"4 {part} / {ranks}, float32", rests),
+        MemoryTerm("weights", weights, f"4 {whole} / {ranks}, float32", rests),
+        MemoryTerm("gradients", learning, f"4 {part} / {ranks}, float32", rests),
     ]
-    if keeping.moments:
-        size, formula = keeping.moments * learning, f"8 {part} / {ranks}, Adam's two moments"
-        terms.append(Term("optimizer", size, formula, keeping.offloads_optimizer))
+    if state.moments:
+        size, formula = state.moments * learning, f"8 {part} / {ranks}, Adam's two moments"
+        terms.append(MemoryTerm("optimizer", size, formula, state.offloads_optimizer))
     return terms
 
 
-def _ranks(training: Training) -> str:
+def _ranks(training: TrainingSettings) -> str:
     return f"{training.ranks} rank{'s' if training.ranks > 1 else ''}"
 
 
-def _gathered(shape: ModelShape, training: Training) -> Term:
+def _gathered(shape: ModelShape, training: TrainingSettings) -> MemoryTerm:
     """Sizes the gathered layers: FSDP holds the current layer whole, and prefetches the next."""
     size = BYTES[training.dtype]
     layers = 2 * layer_parameters(shape) * size
     embeddings = shape.vocabulary * shape.hidden * size * (1 if shape.is_tied else 2)
-    return Term("gathered layers", layers + embeddings, f"{size} (2 layers + embeddings)")
+    return MemoryTerm("gathered layers", layers + embeddings, f"{size} (2 layers + embeddings)")
 
 
 def _step(
-    parameters: int, training: Training, keeping: Keeping, adapter: int | None = None
-) -> list[Term]:
-    if keeping.offloads_all:
+    parameters: int, training: TrainingSettings, state: ResidentState, adapter: int | None = None
+) -> list[MemoryTerm]:
+    if state.offloads_all:
         return []
-    size = _FULL * (parameters if adapter is None else adapter) // training.ranks
+    size = _FLOAT32_BYTES * (parameters if adapter is None else adapter) // training.ranks
     return [
-        Term("optimizer step", size, f"4 {'P' if adapter is None else 'A'} / {_ranks(training)}")
+        MemoryTerm(
+            "optimizer step", size, f"4 {'P' if adapter is None else 'A'} / {_ranks(training)}"
+        )
     ]
 
 
-def _activations(shape: ModelShape, training: Training) -> Term:
+def _activations(shape: ModelShape, training: TrainingSettings) -> MemoryTerm:
     """Sizes one input per layer where layers are recomputed, else all that backward reads."""
     size = BYTES[training.dtype]
     tokens = -(-training.tokens // training.sequence_parallel)
     of_layer = _layer_activations(shape, size)
     if training.checkpoints_activations:
         kept = tokens * shape.hidden * size * (shape.layers + 4) + tokens * of_layer
-        return Term("activations", kept, f"{size} T H (L + 4) + one layer, T = {tokens}")
+        return MemoryTerm("activations", kept, f"{size} T H (L + 4) + one layer, T = {tokens}")
     kept = tokens * shape.layers * of_layer
-    return Term("activations", kept, f"{of_layer} bytes T L, T = {tokens}")
+    return MemoryTerm("activations", kept, f"{of_layer} bytes T L, T = {tokens}")
 
 
 def _layer_activations(shape: ModelShape, size: int) -> int:
@@ -195,17 +197,17 @@ def _layer_activations(shape: ModelShape, size: int) -> int:
     if shape.experts is not None and shape.sparse_layers:
         width = shape.experts.per_token * shape.experts.width + shape.experts.shared_width
     attention = 3 * shape.query_width + 4 * shape.kv_width
-    return size * (4 * shape.hidden + attention + 4 * width) + 2 * _FULL * shape.hidden
+    return size * (4 * shape.hidden + attention + 4 * width) + 2 * _FLOAT32_BYTES * shape.hidden
 
 
-def _logits(shape: ModelShape, training: Training) -> Term:
+def _logits(shape: ModelShape, training: TrainingSettings) -> MemoryTerm:
     """Sizes the logits, their float32 copy and log-softmax, and the gradients of the two.
 
     For packed rows it uses the sizes of Trinity-RFT's validator.
     """
     tokens = -(-training.tokens // training.sequence_parallel)
-    size = BYTES[training.dtype] + 4 * _FULL
+    size = BYTES[training.dtype] + 4 * _FLOAT32_BYTES
     if training.packs_rows:
         size = 8 if training.has_entropy else 10
     formula = f"{size} bytes T V, V = {shape.vocabulary}"
-    return Term("logits", tokens * size * shape.vocabulary, formula)
+    return MemoryTerm("logits", tokens * size * shape.vocabulary, formula)

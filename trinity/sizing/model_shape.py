@@ -62,7 +62,7 @@ class ModelShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Family:
+class _FamilyDefaults:
     """The defaults that a family's configurations leave out."""
 
     qkv_bias: bool = False
@@ -74,18 +74,20 @@ class _Family:
     """Key that switches on the biases of attention; empty if there is none."""
 
 
-_FAMILIES: dict[str, _Family] = {
-    "llama": _Family(),
-    "mistral": _Family(bias_key=""),
-    "mixtral": _Family(bias_key=""),
-    "qwen2": _Family(qkv_bias=True, bias_key=""),
-    "qwen2_moe": _Family(qkv_bias=True, bias_key="qkv_bias"),
-    "qwen3": _Family(normalizes_qk=True, head_dim=128),
-    "qwen3_moe": _Family(normalizes_qk=True),
-    "gemma": _Family(is_tied=True, head_dim=256),
-    "gemma2": _Family(is_tied=True, head_dim=256, norms_per_layer=4),
-    "gemma3_text": _Family(is_tied=True, head_dim=256, norms_per_layer=4, normalizes_qk=True),
-    "phi3": _Family(bias_key=""),
+_FAMILIES: dict[str, _FamilyDefaults] = {
+    "llama": _FamilyDefaults(),
+    "mistral": _FamilyDefaults(bias_key=""),
+    "mixtral": _FamilyDefaults(bias_key=""),
+    "qwen2": _FamilyDefaults(qkv_bias=True, bias_key=""),
+    "qwen2_moe": _FamilyDefaults(qkv_bias=True, bias_key="qkv_bias"),
+    "qwen3": _FamilyDefaults(normalizes_qk=True, head_dim=128),
+    "qwen3_moe": _FamilyDefaults(normalizes_qk=True),
+    "gemma": _FamilyDefaults(is_tied=True, head_dim=256),
+    "gemma2": _FamilyDefaults(is_tied=True, head_dim=256, norms_per_layer=4),
+    "gemma3_text": _FamilyDefaults(
+        is_tied=True, head_dim=256, norms_per_layer=4, normalizes_qk=True
+    ),
+    "phi3": _FamilyDefaults(bias_key=""),
 }
 
 
@@ -108,7 +110,7 @@ def read_shape(path: Path) -> ModelShape:
 def shape_of(keys: Keys, name: str = "config.json") -> ModelShape:
     """Returns the shape from a configuration's keys."""
     kind = str(keys.get("model_type", ""))
-    family = _FAMILIES.get(kind, _Family())
+    family = _FAMILIES.get(kind, _FamilyDefaults())
     hidden, heads = _size(keys, "hidden_size", name), _size(keys, "num_attention_heads", name)
     layers = _size(keys, "num_hidden_layers", name)
     experts = _experts(keys, kind)

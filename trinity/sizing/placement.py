@@ -7,9 +7,12 @@ from itertools import islice
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
 
+RUNS_PER_RUNNER = 64
+"""The default; TRINITY_EXPLORER_RUNS_PER_RUNNER overrides it where the explorer runs."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machines:
+class ClusterGpus:
     """The available machines."""
 
     nodes: int
@@ -22,7 +25,7 @@ class Machines:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Engines:
+class EngineGroup:
     """Engines of one model."""
 
     name: str
@@ -46,7 +49,7 @@ class Engines:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class GpuAssignment:
     """A process, and its GPUs as `node:gpu`."""
 
     name: str
@@ -54,51 +57,53 @@ class Seat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
+class GpuDemand:
     """The resources that a stage needs."""
 
     mode: str
-    engines: tuple[Engines, ...]
+    engines: tuple[EngineGroup, ...]
     ranks: int
     """Training processes, one GPU each."""
     sequence_parallel: int = 1
 
 
-def place(machines: Machines, demand: Demand) -> list[Seat]:
+def assign_gpus(cluster: ClusterGpus, demand: GpuDemand) -> list[GpuAssignment]:
     """Assigns GPUs to engines in their order, then to ranks.
 
     Without GPUs every process is on the CPU. Raises: UserError naming the setting.
     """
-    if machines.total == 0:
-        return [*_names(demand)]
-    check(machines, demand)
+    if cluster.total == 0:
+        return [*_without_gpus(demand)]
+    check_demand(cluster, demand)
     free = iter(
-        f"{node}:{gpu}" for node in range(machines.nodes) for gpu in range(machines.gpus_per_node)
+        f"{node}:{gpu}" for node in range(cluster.nodes) for gpu in range(cluster.gpus_per_node)
     )
     if demand.mode == "colocate":
         gpu = next(free)
-        return [Seat(seat.name, (gpu,)) for seat in _names(demand)]
-    seats = [
-        Seat(name, tuple(islice(free, engines.gpus_each)))
+        return [GpuAssignment(assignment.name, (gpu,)) for assignment in _without_gpus(demand)]
+    assignments = [
+        GpuAssignment(name, tuple(islice(free, engines.gpus_each)))
         for engines in demand.engines
         for name in _engine_names(engines)
     ]
-    return seats + [Seat(f"rank {i}", tuple(islice(free, 1))) for i in range(demand.ranks)]
+    return assignments + [
+        GpuAssignment(f"rank {i}", tuple(islice(free, 1))) for i in range(demand.ranks)
+    ]
 
 
-def check(machines: Machines, demand: Demand) -> None:
+def check_demand(cluster: ClusterGpus, demand: GpuDemand) -> None:
     """Raises: UserError if the demand cannot be met."""
     for engines in demand.engines:
-        _check_engine(machines, engines)
+        _check_engine(cluster, engines)
     if demand.mode == "colocate":
-        _check_colocated(machines, demand)
+        _check_colocated(cluster, demand)
         return
-    _check_rooms(machines, demand)
+    _check_separate_gpus(cluster, demand)
 
 
-def _check_rooms(machines: Machines, demand: Demand) -> None:
+def _check_separate_gpus(cluster: ClusterGpus, demand: GpuDemand) -> None:
     """Checks that engines have GPUs of their own, and that ranks train on one machine."""
-    taken, total = sum(engines.gpus for engines in demand.engines), machines.total
+    taken, total = sum(engines.gpus for engines in demand.engines), cluster.total
     shown = " + ".join(
         f"{engines.num} x {engines.gpus_each} ({engines.name})" for engines in demand.engines
     )
@@ -108,7 +113,7 @@ def _check_rooms(machines: Machines, demand: Demand) -> None:
                 f"engines want {taken} GPUs ({shown}), there are {total}: lower `engine_num` or "
                 "`tensor_parallel_size`, or raise `cluster.gpu_per_node`"
             )
-        _check_gang(machines, demand.ranks)
+        _check_ranks(cluster, demand.ranks)
         return
     left = total - taken
     if left < 1:
@@ -116,11 +121,11 @@ def _check_rooms(machines: Machines, demand: Demand) -> None:
             f"engines want {taken} of {total} GPUs ({shown}), which leaves none to train on: "
             "lower `explorer.rollout_model.engine_num` or raise `cluster.gpu_per_node`"
         )
-    _check_gang(machines, demand.ranks or left)
+    _check_ranks(cluster, demand.ranks or left)
 
 
-def _check_gang(machines: Machines, ranks: int) -> None:
-    node = machines.gpus_per_node
+def _check_ranks(cluster: ClusterGpus, ranks: int) -> None:
+    node = cluster.gpus_per_node
     if ranks > node:
         raise UserError(
             f"{ranks} ranks are more than one machine has GPUs (`cluster.gpu_per_node: {node}`), "
@@ -129,8 +134,8 @@ def _check_gang(machines: Machines, ranks: int) -> None:
         )
 
 
-def _check_engine(machines: Machines, engines: Engines) -> None:
-    each, node = engines.gpus_each, machines.gpus_per_node
+def _check_engine(cluster: ClusterGpus, engines: EngineGroup) -> None:
+    each, node = engines.gpus_each, cluster.gpus_per_node
     if each <= node:
         return
     if each % node:
@@ -146,9 +151,9 @@ def _check_engine(machines: Machines, engines: Engines) -> None:
         )
 
 
-def _check_colocated(machines: Machines, demand: Demand) -> None:
+def _check_colocated(cluster: ClusterGpus, demand: GpuDemand) -> None:
     fits = (
-        machines.total == 1
+        cluster.total == 1
         and demand.sequence_parallel == 1
         and [(engines.num, engines.gpus_each) for engines in demand.engines] == [(1, 1)]
     )
@@ -159,32 +164,34 @@ def _check_colocated(machines: Machines, demand: Demand) -> None:
         )
 
 
-def _engine_names(engines: Engines) -> list[str]:
+def _engine_names(engines: EngineGroup) -> list[str]:
     return [f"{engines.name} {i}" for i in range(engines.num)]
 
 
-def _names(demand: Demand) -> list[Seat]:
+def _without_gpus(demand: GpuDemand) -> list[GpuAssignment]:
     names = [name for engines in demand.engines for name in _engine_names(engines)]
-    return [Seat(name, ()) for name in [*names, *(f"rank {i}" for i in range(demand.ranks))]]
+    return [
+        GpuAssignment(name, ()) for name in [*names, *(f"rank {i}" for i in range(demand.ranks))]
+    ]
 
 
-def machines_of(stage: StagePlan) -> Machines:
+def cluster_gpus_of(stage: StagePlan) -> ClusterGpus:
     """Reads section `cluster`."""
     cluster = stage.config.cluster
-    return Machines(nodes=cluster.node_num, gpus_per_node=cluster.gpu_per_node)
+    return ClusterGpus(nodes=cluster.node_num, gpus_per_node=cluster.gpu_per_node)
 
 
-def demand_of(stage: StagePlan) -> Demand:
+def gpu_demand_of(stage: StagePlan) -> GpuDemand:
     """Returns the stage's engines and ranks."""
-    return Demand(
+    return GpuDemand(
         mode=stage.mode,
-        engines=engines_of(stage) if stage.needs_rollout or stage.mode != "train" else (),
+        engines=engine_groups_of(stage) if stage.needs_rollout or stage.mode != "train" else (),
         ranks=stage.trainer_rank_num if "trainer" in stage.roles else 0,
         sequence_parallel=sequence_parallel_of(stage),
     )
 
 
-def engines_of(stage: StagePlan) -> tuple[Engines, ...]:
+def engine_groups_of(stage: StagePlan) -> tuple[EngineGroup, ...]:
     """Returns the engines of the policy, then of auxiliary models, without external ones."""
     rollout = stage.config.explorer.model_dump().get("rollout_model")
     keys = rollout if isinstance(rollout, Mapping) else {}  # some keys are optional
@@ -195,8 +202,8 @@ def engines_of(stage: StagePlan) -> tuple[Engines, ...]:
     return tuple(engines)
 
 
-def _engine(name: str, keys: Mapping[str, object]) -> Engines:
-    return Engines(
+def _engine(name: str, keys: Mapping[str, object]) -> EngineGroup:
+    return EngineGroup(
         name=name,
         num=_number(keys, "engine_num", 1),
         tensor_parallel=_number(keys, "tensor_parallel_size", 1),
@@ -216,10 +223,6 @@ def _number(keys: Mapping[str, object], key: str, default: int) -> int:
     return value if isinstance(value, int) else default
 
 
-RUNS_PER_RUNNER = 64
-"""The default; TRINITY_EXPLORER_RUNS_PER_RUNNER overrides it where the explorer runs."""
-
-
-def runs_at_a_time(stage: StagePlan) -> int:
+def max_concurrent_runs(stage: StagePlan) -> int:
     """Returns the number per engine, if there is enough to do."""
     return stage.config.explorer.runner_per_model * RUNS_PER_RUNNER

@@ -1,4 +1,4 @@
-"""Trinity-RFT's rule of thumb for GPU memory, for comparison."""
+"""GPU memory of a stage's ranks and engines, advice where it is short, and Trinity-RFT's rule."""
 
 from dataclasses import dataclass, replace
 
@@ -7,72 +7,32 @@ from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.explorer import EngineConfig
 from trinity.sizing.memory import (
     GIB,
-    Keeping,
-    Term,
-    Training,
-    at_once,
+    MemoryTerm,
+    ResidentState,
+    TrainingSettings,
     cache_room,
     critic_terms,
     engine_terms,
     kv_bytes_per_token,
+    peak_bytes,
     policy_terms,
     reference_terms,
 )
 from trinity.sizing.model_shape import ModelShape, count_adapter
 from trinity.sizing.placement import sequence_parallel_of
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ValidatorSettings:
-    """The inputs of the rule."""
-
-    fsdp_size: int
-    tokens: int
-    is_16_bit: bool = True
-    reshards: bool = True
-    has_entropy: bool = False
-    is_fsdp1: bool = False
-    is_fused: bool = False
-    is_critic: bool = False
-    expands_segments: bool = False
-
-
-def validator_bytes(shape: ModelShape, parameters: int, settings: ValidatorSettings) -> int:
-    """Returns parameters plus the larger of activations and the optimizer's step, in bytes."""
-    c = 1 if settings.is_16_bit else 2
-    p, f = parameters, settings.fsdp_size
-    running = 2 * c * p // (f if settings.reshards else 1) + (12 * p + 2 * c * p) // f
-    if settings.is_fsdp1 and f == 1:
-        running += 2 * c * p
-    step = 4 * c * p // f
-    t, h, v = settings.tokens, shape.hidden, shape.vocabulary
-    inner = max(_logits(shape, settings), 4 * v * h + 80 * t * h)
-    activations = c * (2 * t * h * (shape.layers + 4) + inner)
-    return running + max(activations, step)
-
-
-def validator_limit(gpu_bytes: int, settings: ValidatorSettings) -> int:
-    """Returns the share of a GPU that it allows, in bytes."""
-    return int(gpu_bytes * (0.9 if settings.expands_segments else 0.8))
-
-
-def _logits(shape: ModelShape, settings: ValidatorSettings) -> int:
-    if settings.is_critic:
-        return 0
-    if settings.is_fused:
-        return 20480 * shape.vocabulary
-    return (8 if settings.has_entropy else 10) * settings.tokens * shape.vocabulary
-
-
 MOMENTS = {"adam": 2, "sgd": 0}
 """By type of optimizer."""
+USABLE = 0.8
+"""Share of a GPU: the rest is for the driver, the allocator and fragmentation."""
+_TOKEN_STEP = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankMemory:
     """Memory of one training process."""
 
-    terms: tuple[tuple[str, tuple[Term, ...]], ...]
+    terms: tuple[tuple[str, tuple[MemoryTerm, ...]], ...]
     """By role."""
 
     @property
@@ -83,9 +43,9 @@ class RankMemory:
             own = [t for t in terms if t.name in ("gathered layers", "activations", "logits")]
             step = [t for t in terms if t.name == "optimizer step"]
             state = [t for t in terms if t not in own and t not in step]
-            kept += sum(t.bytes for t in state if not t.rests)
-            back = sum(t.bytes for t in state if t.rests)
-            most = max(most, back + at_once([*own, *step]))
+            kept += sum(t.bytes for t in state if not t.is_offloaded)
+            back = sum(t.bytes for t in state if t.is_offloaded)
+            most = max(most, back + peak_bytes([*own, *step]))
         return kept + most
 
 
@@ -93,23 +53,23 @@ class RankMemory:
 class EngineMemory:
     """Memory of one GPU of a rollout engine."""
 
-    terms: tuple[Term, ...]
+    terms: tuple[MemoryTerm, ...]
     room: int
     """Bytes for the cache; below 0 the engine does not start."""
     cached_tokens: int
     """Tokens in the cache of the whole engine."""
 
 
-def training_of(stage: StagePlan) -> Training:
+def training_settings_of(stage: StagePlan) -> TrainingSettings:
     """Returns the training settings of one rank of the stage."""
     trainer = stage.config.trainer
     coefficient = stage.algorithm.entropy_loss_fn_args.get("entropy_coef", 0.0)
-    return Training(
+    return TrainingSettings(
         packs_rows=trainer.use_remove_padding,
         has_entropy=stage.algorithm.entropy_loss_fn != "none" and coefficient != 0,
         ranks=_shards(stage),
-        policy=_policy_keeping(stage),
-        critic=_critic_keeping(stage),
+        policy=_policy_state(stage),
+        critic=_critic_state(stage),
         tokens=stage.max_token_len_per_gpu,
         dtype=trainer.dtype,
         checkpoints_activations=trainer.enable_gradient_checkpointing,
@@ -123,9 +83,9 @@ def _shards(stage: StagePlan) -> int:
     return min(size, stage.trainer_rank_num) if size > 0 else stage.trainer_rank_num
 
 
-def _policy_keeping(stage: StagePlan) -> Keeping:
+def _policy_state(stage: StagePlan) -> ResidentState:
     trainer = stage.config.trainer
-    return Keeping(
+    return ResidentState(
         moments=MOMENTS[stage.config.algorithm.optimizer.optimizer_type],
         offloads_parameters=trainer.param_offload,
         offloads_optimizer=trainer.optimizer_offload,
@@ -133,11 +93,11 @@ def _policy_keeping(stage: StagePlan) -> Keeping:
     )
 
 
-def _critic_keeping(stage: StagePlan) -> Keeping:
+def _critic_state(stage: StagePlan) -> ResidentState:
     """Returns the policy's settings, with the critic's own where it has any."""
     trainer, critic = stage.config.trainer, stage.config.trainer.critic
     parameters, optimizer = critic.param_offload, critic.optimizer_offload
-    return Keeping(
+    return ResidentState(
         moments=MOMENTS[critic.optimizer.optimizer_type],
         offloads_parameters=trainer.param_offload if parameters is None else parameters,
         offloads_optimizer=trainer.optimizer_offload if optimizer is None else optimizer,
@@ -149,13 +109,13 @@ def rank_memory(
     stage: StagePlan,
     shape: ModelShape,
     critic: ModelShape | None,
-    training: Training | None = None,
+    training: TrainingSettings | None = None,
 ) -> RankMemory:
     """Returns the memory of the actor, and of reference and critic where the algorithm has them.
 
     With an adapter the reference is the actor without it.
     """
-    training = training or training_of(stage)
+    training = training or training_settings_of(stage)
     adapter = count_adapter(shape, stage.lora) if stage.lora else None
     roles = [("actor", tuple(policy_terms(shape, training, adapter)))]
     if stage.needs_reference and stage.lora is None:
@@ -189,39 +149,23 @@ def _memory_of(engine: EngineConfig, shape: ModelShape, gpu_bytes: int) -> Engin
     return EngineMemory(terms=tuple(terms), room=room, cached_tokens=max(room, 0) // a_token)
 
 
-def validator_settings(stage: StagePlan) -> ValidatorSettings:
-    """Returns the inputs of Trinity-RFT's validator."""
-    training = training_of(stage)
-    return ValidatorSettings(
-        fsdp_size=training.ranks,
-        tokens=training.tokens,
-        is_16_bit=training.dtype != "float32",
-        has_entropy=training.has_entropy,
-    )
-
-
-USABLE = 0.8
-"""Share of a GPU: the rest is for the driver, the allocator and fragmentation."""
-_STEP = 256
-
-
 def rank_advice(
     stage: StagePlan, shape: ModelShape, critic: ModelShape | None, gpu_bytes: int
 ) -> str:
     """Returns one sentence: fewer tokens at a time if that is enough, else more ranks."""
     limit = int(USABLE * gpu_bytes)
-    training = training_of(stage)
+    training = training_settings_of(stage)
     least = stage.max_model_len * (2 if stage.algorithm.row_schema == "dpo" else 1)
 
-    def needs(candidate: Training) -> int:
+    def peak_of(candidate: TrainingSettings) -> int:
         return rank_memory(stage, shape, critic, candidate).total
 
-    for tokens in range(training.tokens // _STEP * _STEP, least - 1, -_STEP):
-        if needs(replace(training, tokens=tokens)) <= limit:
+    for tokens in range(training.tokens // _TOKEN_STEP * _TOKEN_STEP, least - 1, -_TOKEN_STEP):
+        if peak_of(replace(training, tokens=tokens)) <= limit:
             return f"set `trainer.max_token_len_per_gpu: {tokens}`"
     shortest = replace(training, tokens=min(least, training.tokens))
     for ranks in (training.ranks * 2**i for i in range(1, 8)):
-        if needs(replace(shortest, ranks=ranks)) <= limit:
+        if peak_of(replace(shortest, ranks=ranks)) <= limit:
             return (
                 f"train on {ranks} GPUs of one machine (`cluster.gpu_per_node`) with "
                 f"`trainer.max_token_len_per_gpu: {shortest.tokens}`"
@@ -247,3 +191,56 @@ def engine_advice(stage: StagePlan, shape: ModelShape, gpu_bytes: int, wanted: i
                 return f"set `explorer.rollout_model.gpu_memory_utilization: {share}`"
             return f"set `explorer.rollout_model.tensor_parallel_size: {gpus}`"
     return f"take a smaller model, or GPUs of more than {gpu_bytes // GIB} GiB"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidatorSettings:
+    """The inputs of the rule."""
+
+    fsdp_size: int
+    tokens: int
+    is_16_bit: bool = True
+    reshards: bool = True
+    has_entropy: bool = False
+    is_fsdp1: bool = False
+    is_fused: bool = False
+    is_critic: bool = False
+    expands_segments: bool = False
+
+
+def validator_settings(stage: StagePlan) -> ValidatorSettings:
+    """Returns the inputs of Trinity-RFT's validator."""
+    training = training_settings_of(stage)
+    return ValidatorSettings(
+        fsdp_size=training.ranks,
+        tokens=training.tokens,
+        is_16_bit=training.dtype != "float32",
+        has_entropy=training.has_entropy,
+    )
+
+
+def validator_bytes(shape: ModelShape, parameters: int, settings: ValidatorSettings) -> int:
+    """Returns parameters plus the larger of activations and the optimizer's step, in bytes."""
+    c = 1 if settings.is_16_bit else 2
+    p, f = parameters, settings.fsdp_size
+    running = 2 * c * p // (f if settings.reshards else 1) + (12 * p + 2 * c * p) // f
+    if settings.is_fsdp1 and f == 1:
+        running += 2 * c * p
+    step = 4 * c * p // f
+    t, h, v = settings.tokens, shape.hidden, shape.vocabulary
+    inner = max(_logits(shape, settings), 4 * v * h + 80 * t * h)
+    activations = c * (2 * t * h * (shape.layers + 4) + inner)
+    return running + max(activations, step)
+
+
+def validator_limit(gpu_bytes: int, settings: ValidatorSettings) -> int:
+    """Returns the share of a GPU that it allows, in bytes."""
+    return int(gpu_bytes * (0.9 if settings.expands_segments else 0.8))
+
+
+def _logits(shape: ModelShape, settings: ValidatorSettings) -> int:
+    if settings.is_critic:
+        return 0
+    if settings.is_fused:
+        return 20480 * shape.vocabulary
+    return (8 if settings.has_entropy else 10) * settings.tokens * shape.vocabulary

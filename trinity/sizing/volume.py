@@ -6,7 +6,7 @@ from trinity.config.plan.stage_plan import StagePlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Volume:
+class RunVolume:
     """The estimates; numbers of tokens are upper bounds, as answers may be shorter."""
 
     explore_steps: int
@@ -21,7 +21,7 @@ class Volume:
     """Number of evaluations of the evaluation tasksets."""
 
 
-def volume_of(stage: StagePlan, num_rows: int | None) -> Volume | None:
+def run_volume(stage: StagePlan, num_rows: int | None) -> RunVolume | None:
     """Returns the volume; None where `num_rows` is needed and unknown.
 
     `num_rows` counts the tasks; in mode train it counts the rows of the file.
@@ -38,7 +38,7 @@ def volume_of(stage: StagePlan, num_rows: int | None) -> Volume | None:
     experiences = explore * stage.rows_per_explore_step
     longest = stage.max_prompt_tokens + stage.max_response_tokens
     trained = train * stage.train_batch_size
-    return Volume(
+    return RunVolume(
         explore_steps=explore,
         train_steps=train,
         tasks=tasks,

@@ -6,10 +6,11 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 Backend = Literal["nccl", "gloo"]
+MAX_PART_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class OfferAddress:
     """The rendezvous at which a trainer offers a version of its weights, until a newer one."""
 
     address: str
@@ -19,7 +20,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class TransferTimeouts:
     """Time limits of the parts of a transfer; after that the files are used."""
 
     turn_seconds: float
@@ -32,15 +33,12 @@ class Limits:
     """Until all weights are received."""
 
     @classmethod
-    def within(cls, seconds: float) -> "Limits":
+    def within(cls, seconds: float) -> "TransferTimeouts":
         """Returns limits that leave a good part of `seconds` for the files."""
-        part = min(MOST_SECONDS, seconds / 16)
+        part = min(MAX_PART_SECONDS, seconds / 16)
         return cls(
             turn_seconds=3 * part, join_seconds=part, stall_seconds=part, whole_seconds=seconds / 4
         )
-
-
-MOST_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +50,7 @@ class Receivers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class ReceiverSlot:
     """An engine's place in a transfer; its processes receive it as a dict."""
 
     address: str
@@ -63,19 +61,19 @@ class Seat:
     """Including the sender, which is rank 0."""
     first_rank: int
     """Rank of the engine's first process."""
-    limits: Limits
+    limits: TransferTimeouts
     weights_sha256: str
     """Hex hash that was announced with the version."""
 
 
-def moved(seat: Seat, by: int) -> Seat:
+def next_slot(slot: ReceiverSlot, by: int) -> ReceiverSlot:
     """Returns the next seat, for the next engine of the same explorer."""
-    return replace(seat, first_rank=seat.first_rank + by)
+    return replace(slot, first_rank=slot.first_rank + by)
 
 
-def read_seat(values: dict[str, Any]) -> Seat:
+def slot_from_dict(values: dict[str, Any]) -> ReceiverSlot:
     """Reads the output of `dataclasses.asdict`."""
-    return _SEAT.validate_python(values)
+    return _SLOT.validate_python(values)
 
 
-_SEAT: TypeAdapter[Seat] = TypeAdapter(Seat)
+_SLOT: TypeAdapter[ReceiverSlot] = TypeAdapter(ReceiverSlot)

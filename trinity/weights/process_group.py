@@ -1,4 +1,4 @@
-"""Time limits for calls into torch that may block without end, e.g. if a peer is frozen or gone.
+"""The process group of a transfer, with time limits for calls that may block without end.
 
 torch's own timeouts cover only some of its waits: connecting to a store and querying it are not
 among them.
@@ -15,14 +15,15 @@ import torch
 import torch.distributed as dist
 
 from trinity.errors import TransferFailed
-from trinity.weights.offer import Backend, Limits
+from trinity.weights.offer import Backend, TransferTimeouts
 
 T = TypeVar("T")
 LATE_SECONDS = 1.0
 """Grace period, so that a call with a timeout of its own can end by itself."""
+SENDER = 0
 
 
-def in_time(
+def run_with_deadline(
     seconds: float, purpose: str, work: Callable[[], T], *, abort: Callable[[], None] | None = None
 ) -> T:
     """Returns the result of `work`, from a thread that is abandoned if it is late.
@@ -53,10 +54,7 @@ def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-SENDER = 0
-
-
-class Group:
+class TransferGroup:
     """The sender, rank 0, and its receivers.
 
     Any failure in it raises TransferFailed.
@@ -71,7 +69,7 @@ class Group:
         rank: int,
         num_ranks: int,
         host: str,
-        limits: Limits,
+        limits: TransferTimeouts,
     ) -> None:
         self._limits = limits
         seconds = timedelta(seconds=max(limits.join_seconds, limits.stall_seconds))
@@ -82,11 +80,11 @@ class Group:
                 return _nccl(own, rank, num_ranks, seconds)
             return _gloo(own, rank, num_ranks, seconds, host)
 
-        self._processes = in_time(limits.join_seconds, "meet", meet)
+        self._processes = run_with_deadline(limits.join_seconds, "meet", meet)
 
     def broadcast(self, buffer: torch.Tensor) -> None:
         """Sends a buffer from the sender to all others."""
-        in_time(
+        run_with_deadline(
             self._limits.stall_seconds,
             "pass a message on",
             lambda: self._broadcast(buffer),
@@ -97,7 +95,7 @@ class Group:
         """Aborts all operations of the group."""
         self._processes.abort()
 
-    def close(self) -> None:
+    def leave(self) -> None:
         """Leaves the group, once everything is sent."""
         self._processes.shutdown()
 
@@ -113,7 +111,7 @@ class Group:
             torch.cuda.current_stream(buffer.device).synchronize()
 
 
-def address_towards(host: str) -> str:
+def local_address_for(host: str) -> str:
     """Returns this machine's address as a connection to `host` would use it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))

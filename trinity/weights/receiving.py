@@ -8,46 +8,59 @@ from typing import Literal
 import torch
 
 from trinity.errors import TransferFailed
-from trinity.weights.offer import Seat
-from trinity.weights.process_group import Group, address_towards, in_time
-from trinity.weights.rendezvous import MAX_REASON, Report, open_store, report_key, tensors_key
-from trinity.weights.tensors import TensorInfo, WeightsDigest, described, new_buffer, unpacked
+from trinity.weights.offer import ReceiverSlot
+from trinity.weights.process_group import TransferGroup, local_address_for, run_with_deadline
+from trinity.weights.rendezvous import (
+    MAX_REASON,
+    ReceiverReport,
+    open_store,
+    report_key,
+    tensors_key,
+)
+from trinity.weights.tensors import (
+    TensorInfo,
+    WeightsDigest,
+    allocate_buffer,
+    parse_layout,
+    unpack_views,
+)
 
 
-class Arrival:
+class WeightsReceiver:
     """Receives weights.
 
     Invariant: `tensors` always yields every tensor that was announced, so that a loader ends as
     usual; after a failure the rest are zeros. They count only if `failure` is empty in the end.
 
-        arrival = Arrival(seat, index=0, device="cpu")   # TransferFailed: the model is unchanged
-        model.load_weights(arrival.tensors())
-        if arrival.end():
+        # TransferFailed: the model is unchanged
+        receiver = WeightsReceiver(slot, index=0, device="cpu")
+        model.load_weights(receiver.tensors())
+        if receiver.finish():
             ...  # the reason not to use these weights
     """
 
-    def __init__(self, seat: Seat, *, index: int, device: str) -> None:
-        self._seat = seat
-        self._rank = seat.first_rank + index
-        self._device = device if seat.backend == "nccl" else "cpu"
-        self._store = open_store(seat.address, seat.limits.join_seconds)
+    def __init__(self, slot: ReceiverSlot, *, index: int, device: str) -> None:
+        self._slot = slot
+        self._rank = slot.first_rank + index
+        self._device = device if slot.backend == "nccl" else "cpu"
+        self._store = open_store(slot.address, slot.limits.join_seconds)
         self._digest = WeightsDigest()
         self._is_whole = False
         self.failure = ""
-        tensors = in_time(
-            seat.limits.join_seconds,
+        tensors = run_with_deadline(
+            slot.limits.join_seconds,
             "read the trainer's list of tensors",
-            lambda: self._store.get(tensors_key(seat.group)),
+            lambda: self._store.get(tensors_key(slot.group)),
         )
-        self._messages = described(tensors)
-        self._group = Group(
-            store=open_store(seat.address, seat.limits.join_seconds),
-            name=seat.group,
-            backend=seat.backend,
+        self._messages = parse_layout(tensors)
+        self._group = TransferGroup(
+            store=open_store(slot.address, slot.limits.join_seconds),
+            name=slot.group,
+            backend=slot.backend,
             rank=self._rank,
-            num_ranks=seat.num_ranks,
-            host=address_towards(seat.address.rpartition(":")[0]),
-            limits=seat.limits,
+            num_ranks=slot.num_ranks,
+            host=local_address_for(slot.address.rpartition(":")[0]),
+            limits=slot.limits,
         )
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -64,34 +77,34 @@ class Arrival:
             yield info.name, info.empty().zero_()
         self._is_whole = True
 
-    def end(self) -> str:
+    def finish(self) -> str:
         """Returns the reason not to use the weights; empty if they are the announced ones."""
         if not self.failure and not self._is_whole:
             self.failure = "not all tensors were consumed"
-        if not self.failure and self._digest.digest().hex() != self._seat.weights_sha256:
+        if not self.failure and self._digest.digest().hex() != self._slot.weights_sha256:
             self.failure = "the weights received are not those that were announced: hash differs"
         self._report()
         if self.failure:
             self._group.abort()
         else:
-            self._group.close()
+            self._group.leave()
         return self.failure
 
     def _received(self) -> Iterator[tuple[TensorInfo, torch.Tensor]]:
-        whole_seconds = self._seat.limits.whole_seconds
+        whole_seconds = self._slot.limits.whole_seconds
         deadline = time.monotonic() + whole_seconds
         for message in self._messages:
             if time.monotonic() > deadline:
                 raise TransferFailed(f"not done in {whole_seconds:g} s")
-            buffer = new_buffer(message, self._device)
+            buffer = allocate_buffer(message, self._device)
             self._group.broadcast(buffer)
-            for info, tensor in unpacked(message, buffer):
-                self._digest.add(info.name, tensor)
+            for info, tensor in unpack_views(message, buffer):
+                self._digest.add_tensor(info.name, tensor)
                 yield info, tensor
 
     def _report(self) -> None:
         """Tells the trainer, so that it need not wait; a trainer that is gone is ignored."""
         state: Literal["failed", "received"] = "failed" if self.failure else "received"
-        report = Report(state=state, reason=self.failure[:MAX_REASON])
+        report = ReceiverReport(state=state, reason=self.failure[:MAX_REASON])
         with suppress(RuntimeError):
-            self._store.set(report_key(self._seat.group, self._rank), report.model_dump_json())
+            self._store.set(report_key(self._slot.group, self._rank), report.model_dump_json())

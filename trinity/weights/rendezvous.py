@@ -1,4 +1,4 @@
-"""The trainer's side of the rendezvous: torch's TCPStore, bound to the given address alone."""
+"""The rendezvous of a transfer: torch's TCPStore, bound to the trainer's address alone."""
 
 import os
 import secrets
@@ -10,8 +10,8 @@ import torch.distributed as dist
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trinity.errors import TransferFailed
-from trinity.weights.offer import Backend, Limits, Offer, Receivers, Seat
-from trinity.weights.process_group import in_time
+from trinity.weights.offer import Backend, OfferAddress, Receivers, ReceiverSlot, TransferTimeouts
+from trinity.weights.process_group import run_with_deadline
 
 NEVER = timedelta(days=365)
 CLOSED = b""
@@ -20,7 +20,7 @@ CONNECT_SECONDS = 5.0
 MAX_REASON = 500
 
 
-class Ask(BaseModel):
+class TransferRequest(BaseModel):
     """An explorer's request for a transfer."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -30,7 +30,7 @@ class Ask(BaseModel):
     have_gpu: bool
 
 
-class Answer(BaseModel):
+class TransferGrant(BaseModel):
     """The trainer's answer: start now, or a refusal with its reason."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -40,7 +40,7 @@ class Answer(BaseModel):
     refusal: str = ""
 
 
-class Report(BaseModel):
+class ReceiverReport(BaseModel):
     """A receiver's result."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -49,27 +49,27 @@ class Report(BaseModel):
     reason: str = Field(default="", max_length=MAX_REASON)
 
 
-class Keys:
+class StoreKeys:
     """The store keys of an offer."""
 
     def __init__(self, group: str) -> None:
-        self.asks = f"{group}/asks"
+        self.requests = f"{group}/asks"
         self.closed = f"{group}/closed"
         self.tensors = f"{group}/tensors"
         self._group = group
 
-    def transfer(self, ask: str) -> str:
+    def transfer(self, request: str) -> str:
         """Returns the name of one transfer."""
-        return f"{self._group}/{ask}"
+        return f"{self._group}/{request}"
 
-    def answer(self, ask: str) -> str:
+    def answer(self, request: str) -> str:
         """Returns the key of the answer to a request."""
-        return f"{self.transfer(ask)}/answer"
+        return f"{self.transfer(request)}/answer"
 
 
 def tensors_key(transfer: str) -> str:
     """Returns the key of the list of tensors."""
-    return Keys(transfer.rpartition("/")[0]).tensors
+    return StoreKeys(transfer.rpartition("/")[0]).tensors
 
 
 def report_key(transfer: str, rank: int) -> str:
@@ -93,11 +93,11 @@ class Rendezvous:
                 master_listen_fd=os.dup(listener.fileno()),
             )
         self.host = host
-        self.offer = Offer(address=f"{host}:{port}", group=f"{name}-{secrets.token_hex(16)}")
-        self.keys = Keys(self.offer.group)
-        self._questions = _client(host, port, NEVER)
+        self.offer = OfferAddress(address=f"{host}:{port}", group=f"{name}-{secrets.token_hex(16)}")
+        self.keys = StoreKeys(self.offer.group)
+        self._requests = _client(host, port, NEVER)
 
-    def put(self, key: str, value: bytes) -> None:
+    def set_key(self, key: str, value: bytes) -> None:
         """Sets a key."""
         self._store.set(key, value)
 
@@ -106,33 +106,33 @@ class Rendezvous:
         host, _, port = self.offer.address.rpartition(":")
         return _client(host, int(port), timedelta(seconds=seconds))
 
-    def next_ask(self) -> Ask | None:
+    def next_request(self) -> TransferRequest | None:
         """Returns the next request, in order; None once closed. Call it from one thread only."""
-        while (text := self._questions.queue_pop(self.keys.asks)) != CLOSED:
-            if ask := _read(text):
-                return ask
+        while (text := self._requests.queue_pop(self.keys.requests)) != CLOSED:
+            if request := _read(text):
+                return request
         return None
 
-    def answer(self, ask: Ask, answer: Answer) -> None:
+    def answer_request(self, request: TransferRequest, answer: TransferGrant) -> None:
         """Answers a request."""
-        self._store.set(self.keys.answer(ask.id), answer.model_dump_json())
+        self._store.set(self.keys.answer(request.id), answer.model_dump_json())
 
-    def close(self) -> None:
+    def close_requests(self) -> None:
         """Accepts no more requests, and wakes the thread that waits for one."""
         self._store.set(self.keys.closed, "1")
-        self._store.queue_push(self.keys.asks, CLOSED)
+        self._store.queue_push(self.keys.requests, CLOSED)
 
-    def refuse_rest(self) -> None:
+    def refuse_pending(self) -> None:
         """Refuses the requests made before it was closed."""
-        while self._store.queue_len(self.keys.asks):
-            if ask := _read(self._store.queue_pop(self.keys.asks)):
-                self.answer(ask, Answer(refusal=WITHDRAWN))
+        while self._store.queue_len(self.keys.requests):
+            if request := _read(self._store.queue_pop(self.keys.requests)):
+                self.answer_request(request, TransferGrant(refusal=WITHDRAWN))
 
 
-def _read(text: bytes) -> Ask | None:
+def _read(text: bytes) -> TransferRequest | None:
     """Returns None for an invalid request: any peer that knows the name can write."""
     try:
-        return Ask.model_validate_json(text)
+        return TransferRequest.model_validate_json(text)
     except ValidationError:
         return None
 
@@ -151,7 +151,7 @@ def open_store(address: str, seconds: float) -> dist.TCPStore:
         return _client(host, int(port), timedelta(seconds=seconds))
 
     try:
-        return in_time(2 * CONNECT_SECONDS, "reach the trainer", connect)
+        return run_with_deadline(2 * CONNECT_SECONDS, "reach the trainer", connect)
     except TransferFailed as error:
         raise TransferFailed(f"weights are no longer offered at {address}: {error}") from error
 
@@ -169,30 +169,32 @@ def _client(host: str, port: int, timeout: timedelta) -> dist.TCPStore:
     return store
 
 
-def ask(offer: Offer, receivers: Receivers, *, limits: Limits, weights_sha256: bytes) -> Seat:
+def request_transfer(
+    offer: OfferAddress, receivers: Receivers, *, limits: TransferTimeouts, weights_sha256: bytes
+) -> ReceiverSlot:
     """Asks for a transfer and waits for its turn; then the receivers must join at once. Blocks.
 
     Raises: TransferFailed.
     """
     store = open_store(offer.address, limits.join_seconds)
-    keys = Keys(offer.group)
-    question = Ask(
+    keys = StoreKeys(offer.group)
+    request = TransferRequest(
         id=secrets.token_hex(8), num_receivers=receivers.count, have_gpu=receivers.have_gpu
     )
 
-    def asked() -> Answer:
+    def send_request() -> TransferGrant:
         if store.check([keys.closed]):
             raise TransferFailed(WITHDRAWN)
-        store.queue_push(keys.asks, question.model_dump_json())
-        store.wait([keys.answer(question.id)], timedelta(seconds=limits.turn_seconds))
-        return Answer.model_validate_json(store.get(keys.answer(question.id)))
+        store.queue_push(keys.requests, request.model_dump_json())
+        store.wait([keys.answer(request.id)], timedelta(seconds=limits.turn_seconds))
+        return TransferGrant.model_validate_json(store.get(keys.answer(request.id)))
 
-    answer = in_time(limits.turn_seconds, "hear from the trainer", asked)
+    answer = run_with_deadline(limits.turn_seconds, "hear from the trainer", send_request)
     if answer.refusal:
         raise TransferFailed(answer.refusal)
-    return Seat(
+    return ReceiverSlot(
         address=offer.address,
-        group=keys.transfer(question.id),
+        group=keys.transfer(request.id),
         backend=answer.backend,
         num_ranks=answer.num_ranks,
         first_rank=1,

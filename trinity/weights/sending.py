@@ -10,27 +10,32 @@ import torch
 import torch.distributed as dist
 
 from trinity.errors import TransferFailed
-from trinity.weights.offer import Backend, Limits
-from trinity.weights.process_group import SENDER, Group
-from trinity.weights.rendezvous import WITHDRAWN, Answer, Ask, Rendezvous, Report, report_key
-from trinity.weights.tensors import describe, described, packed
+from trinity.weights.offer import Backend, TransferTimeouts
+from trinity.weights.process_group import SENDER, TransferGroup
+from trinity.weights.rendezvous import (
+    WITHDRAWN,
+    ReceiverReport,
+    Rendezvous,
+    TransferGrant,
+    TransferRequest,
+    report_key,
+)
+from trinity.weights.tensors import dump_layout, pack, parse_layout
 
 logger = logging.getLogger(__name__)
 
 
-class WeightsOffer:
+class WeightsSender:
     """Sends one version of weights to each receiver that asks, one at a time, until withdrawn.
 
     The tensors must not change while the offer stands. A receiver that fails costs only its own
     transfer.
 
-        offer = WeightsOffer(tensors, host="127.0.0.1", name="weights", limits=limits, turn=turn)
-        announce(offer.offer)
-        offer.withdraw()
-
-        offer = WeightsOffer(tensors, host="127.0.0.1", name="weights", limits=limits, turn=turn)
-        announce(offer.offer)
-        offer.withdraw()
+        sender = WeightsSender(
+            tensors, host="127.0.0.1", name="weights", limits=limits, transfer_lock=lock
+        )
+        announce(sender.offer)
+        sender.withdraw()
     """
 
     def __init__(
@@ -39,15 +44,15 @@ class WeightsOffer:
         *,
         host: str,
         name: str,
-        limits: Limits,
-        turn: threading.Lock,
+        limits: TransferTimeouts,
+        transfer_lock: threading.Lock,
     ) -> None:
         self._tensors = tensors
         self._limits = limits
-        self._turn = turn
-        self._messages = describe(tensors)
+        self._transfer_lock = transfer_lock
+        self._messages = dump_layout(tensors)
         rendezvous = Rendezvous(host=host, name=name, seconds=limits.join_seconds)
-        rendezvous.put(rendezvous.keys.tensors, self._messages)
+        rendezvous.set_key(rendezvous.keys.tensors, self._messages)
         self._rendezvous: Rendezvous | None = rendezvous
         self.offer = rendezvous.offer
         """The announcement."""
@@ -62,24 +67,24 @@ class WeightsOffer:
         rendezvous, self._rendezvous = self._rendezvous, None
         if rendezvous is not None:
             self._is_withdrawn.set()
-            rendezvous.close()
+            rendezvous.close_requests()
         self._thread.join(wait_seconds)
 
     def _serve(self, rendezvous: Rendezvous) -> None:
-        while (ask := rendezvous.next_ask()) is not None:
-            with self._turn:
+        while (request := rendezvous.next_request()) is not None:
+            with self._transfer_lock:
                 if self._is_withdrawn.is_set():
-                    rendezvous.answer(ask, Answer(refusal=WITHDRAWN))
+                    rendezvous.answer_request(request, TransferGrant(refusal=WITHDRAWN))
                 else:
-                    self._give(rendezvous, ask)
-        rendezvous.refuse_rest()
+                    self._serve_request(rendezvous, request)
+        rendezvous.refuse_pending()
         self._tensors = {}
 
-    def _give(self, rendezvous: Rendezvous, ask: Ask) -> None:
+    def _serve_request(self, rendezvous: Rendezvous, request: TransferRequest) -> None:
         started = time.perf_counter()
-        about = {"group": ask.id, "num_receivers": ask.num_receivers}
+        about = {"group": request.id, "num_receivers": request.num_receivers}
         try:
-            self._send(rendezvous, ask)
+            self._send(rendezvous, request)
         except TransferFailed as error:
             logger.warning("weights not sent", extra=about | {"reason": str(error)})
             return
@@ -89,12 +94,12 @@ class WeightsOffer:
         seconds = round(time.perf_counter() - started, 3)
         logger.info("weights sent", extra=about | {"seconds": seconds})
 
-    def _send(self, rendezvous: Rendezvous, ask: Ask) -> None:
-        backend, device = _chosen(ask)
-        num_ranks = 1 + ask.num_receivers
-        transfer = rendezvous.keys.transfer(ask.id)
-        rendezvous.answer(ask, Answer(backend=backend, num_ranks=num_ranks))
-        group = Group(
+    def _send(self, rendezvous: Rendezvous, request: TransferRequest) -> None:
+        backend, device = _choose_backend(request)
+        num_ranks = 1 + request.num_receivers
+        transfer = rendezvous.keys.transfer(request.id)
+        rendezvous.answer_request(request, TransferGrant(backend=backend, num_ranks=num_ranks))
+        group = TransferGroup(
             store=rendezvous.connect(self._limits.join_seconds),
             name=transfer,
             backend=backend,
@@ -105,17 +110,17 @@ class WeightsOffer:
         )
         try:
             deadline = time.monotonic() + self._limits.whole_seconds
-            for message in described(self._messages):
+            for message in parse_layout(self._messages):
                 if time.monotonic() > deadline:
                     raise TransferFailed(f"not done in {self._limits.whole_seconds:g} s")
-                group.broadcast(packed(message, self._tensors, device))
-            self._hear(rendezvous.connect(self._limits.stall_seconds), transfer, num_ranks)
+                group.broadcast(pack(message, self._tensors, device))
+            self._await_reports(rendezvous.connect(self._limits.stall_seconds), transfer, num_ranks)
         except BaseException:
             group.abort()
             raise
-        group.close()
+        group.leave()
 
-    def _hear(self, store: dist.Store, transfer: str, num_ranks: int) -> None:
+    def _await_reports(self, store: dist.Store, transfer: str, num_ranks: int) -> None:
         """Waits for all receivers' reports; the connection must stay open until then."""
         keys = [report_key(transfer, rank) for rank in range(1, num_ranks)]
         try:
@@ -123,13 +128,13 @@ class WeightsOffer:
         except RuntimeError as error:
             raise TransferFailed("a receiver did not confirm the weights") from error
         for key in keys:
-            report = Report.model_validate_json(store.get(key))
+            report = ReceiverReport.model_validate_json(store.get(key))
             if report.state != "received":
                 raise TransferFailed(f"refused: {report.reason}")
 
 
-def _chosen(ask: Ask) -> tuple[Backend, str]:
+def _choose_backend(request: TransferRequest) -> tuple[Backend, str]:
     """Chooses NCCL where both ends have GPUs."""
-    if ask.have_gpu and torch.cuda.is_available() and dist.is_nccl_available():
+    if request.have_gpu and torch.cuda.is_available() and dist.is_nccl_available():
         return "nccl", f"cuda:{torch.cuda.current_device()}"
     return "gloo", "cpu"

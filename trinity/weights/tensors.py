@@ -39,13 +39,13 @@ Message = tuple[TensorInfo, ...]
 _MESSAGES: TypeAdapter[tuple[Message, ...]] = TypeAdapter(tuple[Message, ...])
 
 
-def describe(tensors: Mapping[str, torch.Tensor]) -> bytes:
+def dump_layout(tensors: Mapping[str, torch.Tensor]) -> bytes:
     """Lists all messages to come, without their content."""
     return _MESSAGES.dump_json(tuple(_messages(tensors)))
 
 
-def described(text: bytes) -> tuple[Message, ...]:
-    """Reads the output of `describe`.
+def parse_layout(text: bytes) -> tuple[Message, ...]:
+    """Reads the output of `dump_layout`.
 
     Raises: TransferFailed.
     """
@@ -71,27 +71,29 @@ def _messages(tensors: Mapping[str, torch.Tensor]) -> Iterator[Message]:
         yield tuple(message)
 
 
-def new_buffer(message: Message, device: str) -> torch.Tensor:
+def allocate_buffer(message: Message, device: str) -> torch.Tensor:
     """Allocates a buffer for a message's bytes."""
-    return torch.empty(_places(message)[1], dtype=torch.uint8, device=device)
+    return torch.empty(_offsets(message)[1], dtype=torch.uint8, device=device)
 
 
-def packed(message: Message, tensors: Mapping[str, torch.Tensor], device: str) -> torch.Tensor:
+def pack(message: Message, tensors: Mapping[str, torch.Tensor], device: str) -> torch.Tensor:
     """Packs a message's tensors into a buffer."""
-    buffer = new_buffer(message, device)
-    for info, view in unpacked(message, buffer):
+    buffer = allocate_buffer(message, device)
+    for info, view in unpack_views(message, buffer):
         view.copy_(tensors[info.name])
     return buffer
 
 
-def unpacked(message: Message, buffer: torch.Tensor) -> Iterator[tuple[TensorInfo, torch.Tensor]]:
+def unpack_views(
+    message: Message, buffer: torch.Tensor
+) -> Iterator[tuple[TensorInfo, torch.Tensor]]:
     """Yields a message's tensors, as views of its buffer."""
-    for info, start in zip(message, _places(message)[0], strict=True):
+    for info, start in zip(message, _offsets(message)[0], strict=True):
         flat = buffer[start : start + info.num_bytes]
         yield info, flat.view(getattr(torch, info.dtype)).reshape(info.shape)
 
 
-def _places(message: Iterable[TensorInfo]) -> tuple[list[int], int]:
+def _offsets(message: Iterable[TensorInfo]) -> tuple[list[int], int]:
     """Returns the offset of each tensor, and the total size."""
     starts, end = [], 0
     for info in message:
@@ -105,13 +107,13 @@ class WeightsDigest:
 
     digest = WeightsDigest()
     for name in sorted(tensors):
-        digest.add(name, tensors[name])
+        digest.add_tensor(name, tensors[name])
     """
 
     def __init__(self) -> None:
         self._sha256 = hashlib.sha256()
 
-    def add(self, name: str, tensor: torch.Tensor) -> None:
+    def add_tensor(self, name: str, tensor: torch.Tensor) -> None:
         """Adds the next tensor; one on a device is copied to the CPU."""
         whole = tensor.detach().cpu().contiguous()
         self._sha256.update(f"{name} {whole.dtype} {list(whole.shape)}\n".encode())

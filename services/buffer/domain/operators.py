@@ -9,7 +9,7 @@ import numpy.typing as npt
 from services.buffer.domain.group import Detail, Group, LeftOut, NewRow, Outcome, Sample
 from services.buffer.domain.sampling import draw_lots
 from services.buffer.domain.tasks import storable
-from trinity.algorithm.advantage.groups import places_within, ranks_within
+from trinity.algorithm.advantage.groups import index_within, ranks_within
 from trinity.algorithm.advantage.needs import NOTHING, Needs
 from trinity.algorithm.advantage.samples import Advantages, FloatVector, IntVector, Samples
 from trinity.config.plan.parts import ResolvedAlgorithm
@@ -65,7 +65,7 @@ class Chain:
         """The union of the inputs that the functions need."""
         needs = self.advantage.needs
         for operator in self.operators:
-            needs = needs.also(operator.needs)
+            needs = needs.merge(operator.needs)
         return needs
 
     @property
@@ -383,7 +383,7 @@ def _steps(groups_N: IntVector, runs_N: IntVector) -> IntVector:
     """Returns the index of each sample within its run, [N]."""
     begins_N = np.ones(len(runs_N), dtype=np.bool_)
     begins_N[1:] = (groups_N[1:] != groups_N[:-1]) | (runs_N[1:] != runs_N[:-1])
-    return places_within(np.cumsum(begins_N))
+    return index_within(np.cumsum(begins_N))
 
 
 def _numbered(states: Iterable[str]) -> IntVector:

@@ -13,9 +13,9 @@ from services.buffer.domain.operators import Operator
 from services.buffer.workers.process import WorkerFailed, WorkerProcess, sentence_of
 from trinity.algorithm.advantage.needs import Needs, needs_of
 from trinity.algorithm.advantage.samples import Samples
-from trinity.algorithm.priority import BUILT_IN, PRIORITIES
+from trinity.algorithm.priority import PRIORITIES, PRIORITY_PATHS
 from trinity.algorithm.priority.candidate import Candidate
-from trinity.algorithm.priority.computing import priorities_of
+from trinity.algorithm.priority.evaluation import compute_priorities
 from trinity.config.schema.base import Args
 from trinity.errors import Unavailable, UserError
 from trinity.operators.kinds import KINDS
@@ -245,7 +245,7 @@ class Priorities:
 
         Raises: PriorityFailed.
         """
-        if name not in BUILT_IN:
+        if name not in PRIORITY_PATHS:
             async with self._turn:
                 await self._worker.end()
                 await self._ask(name, arguments, [], LOAD_SECONDS)
@@ -257,13 +257,13 @@ class Priorities:
 
         Raises: PriorityFailed; PriorityDied if it may be retried.
         """
-        if name not in BUILT_IN:
+        if name not in PRIORITY_PATHS:
             async with self._turn:
                 limit = self._limit_seconds + (0.0 if self._worker.is_running else LOAD_SECONDS)
                 return await self._ask(name, arguments, candidates, limit)
         try:
             return await asyncio.to_thread(
-                priorities_of, PRIORITIES.get(name), arguments, candidates
+                compute_priorities, PRIORITIES.get(name), arguments, candidates
             )
         except Exception as error:  # arguments are a user's
             raise PriorityFailed(sentence_of(f"{type(error).__name__}: {error}")) from error

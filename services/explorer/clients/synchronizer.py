@@ -15,7 +15,7 @@ from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import UserError
 from trinity.rpc.limits import CALL_SECONDS
-from trinity.weights.offer import Offer
+from trinity.weights.offer import OfferAddress
 
 SERVICE = "trinity.api.v1.SynchronizerService"
 LIVE_SECONDS = 10.0
@@ -179,7 +179,7 @@ def _weights(message: pb.Version) -> PublishedWeights:
     )
 
 
-def _offer(message: pb.Version) -> Offer | None:
+def _offer(message: pb.Version) -> OfferAddress | None:
     if not message.HasField("offer"):
         return None
-    return Offer(address=message.offer.address, group=message.offer.group)
+    return OfferAddress(address=message.offer.address, group=message.offer.group)

@@ -30,7 +30,7 @@ from trinity.launch.prepare import check_parts
 from trinity.runtime.presence import Heartbeats
 from trinity.runtime.threads import DaemonThreads, in_daemon_thread
 from trinity.types import StageKey
-from trinity.weights.offer import Limits
+from trinity.weights.offer import TransferTimeouts
 from trinity.workflows.simple_workflow import REWARD_THREADS
 
 
@@ -208,7 +208,7 @@ class StageSetup:
         transfers = EngineTransfers(
             engine=job.engine.engine,
             waits=self._beats.waits,
-            limits=Limits.within(job.plan.config.synchronizer.sync_timeout),
+            limits=TransferTimeouts.within(job.plan.config.synchronizer.sync_timeout),
         )
 
         async def load(weights: PublishedWeights) -> None:

@@ -15,7 +15,7 @@ from trinity.config.plan.parts import ExternalAccess
 from trinity.errors import UserError
 from trinity.redact import HIDDEN
 from trinity.types import FinishReason, JsonObject, SamplingParams
-from trinity.weights.offer import Receivers, Seat
+from trinity.weights.offer import Receivers, ReceiverSlot
 from trinity.workflows.generation import ANY_OBJECT, Generation, Heard, Piece, Prompt, Scores
 from trinity.workflows.messages import Message
 
@@ -196,7 +196,7 @@ class ExternalEngine:
         """No receivers: the engine has no process of ours."""
         return Receivers(count=0, have_gpu=False)
 
-    async def receive_weights(self, seat: Seat) -> str:
+    async def receive_weights(self, seat: ReceiverSlot) -> str:
         """Never called: the weights belong to the server."""
         raise AssertionError(f"`{self._access.name}` takes no weights, not those of {seat}")
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from trinity.config.schema.explorer import EngineConfig
 from trinity.errors import TrinityError
-from trinity.weights.offer import Receivers, Seat
+from trinity.weights.offer import Receivers, ReceiverSlot
 from trinity.workflows.generation import Generator
 
 
@@ -50,7 +50,7 @@ class Engine(Generator, Protocol):
         """The engine's processes that would receive weights."""
         ...
 
-    async def receive_weights(self, seat: Seat) -> str:
+    async def receive_weights(self, seat: ReceiverSlot) -> str:
         """Replaces the weights with those sent from a trainer's memory.
 
         Returns the reason why they must not be used and others must be loaded; empty on success.

@@ -9,7 +9,7 @@ from pathlib import Path
 from services.explorer.engine.interface import Engine
 from trinity.runtime.presence import WaitRegistry
 from trinity.types import SamplingParams
-from trinity.weights.offer import Receivers, Seat, moved
+from trinity.weights.offer import Receivers, ReceiverSlot, next_slot
 from trinity.workflows.generation import Generation, Heard, Scores
 
 
@@ -58,13 +58,13 @@ class EnginePool:
             count=sum(part.count for part in parts), have_gpu=all(part.have_gpu for part in parts)
         )
 
-    async def receive_weights(self, seat: Seat) -> str:
+    async def receive_weights(self, seat: ReceiverSlot) -> str:
         """Receives in all engines at once, as one group; if one fails, none may use the weights."""
         async with asyncio.TaskGroup() as tasks:
             receiving = []
             for engine in self._engines:
                 receiving.append(tasks.create_task(engine.receive_weights(seat)))
-                seat = moved(seat, engine.receivers.count)
+                seat = next_slot(seat, engine.receivers.count)
         return next((task.result() for task in receiving if task.result()), "")
 
     async def check(self) -> None:
@@ -139,7 +139,7 @@ class SlowCalls:
         """The engine's receivers, which are never used."""
         return self._engine.receivers
 
-    async def receive_weights(self, seat: Seat) -> str:
+    async def receive_weights(self, seat: ReceiverSlot) -> str:
         """Never called: the weights do not change."""
         raise AssertionError(f"{self._name} takes no new weights, not those of {seat}")
 

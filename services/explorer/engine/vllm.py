@@ -23,7 +23,7 @@ from services.explorer.engine.vllm_options import (
 from trinity.errors import UserError
 from trinity.runtime.threads import in_daemon_thread
 from trinity.types import FinishReason, SamplingParams
-from trinity.weights.offer import Receivers, Seat
+from trinity.weights.offer import Receivers, ReceiverSlot
 from trinity.workflows.generation import Generation, Heard, Piece, Scores
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class VllmEngine:
         """The vLLM workers."""
         return self._receivers
 
-    async def receive_weights(self, seat: Seat) -> str:
+    async def receive_weights(self, seat: ReceiverSlot) -> str:
         """Receives weights into the workers' memory, in place, and drops the old ones' cache."""
         failures = await self._engine.collective_rpc("receive_weights", args=(asdict(seat),))
         await self._engine.reset_prefix_cache()

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from trinity.errors import TransferFailed
-from trinity.weights.offer import read_seat
+from trinity.weights.offer import slot_from_dict
 
 if TYPE_CHECKING:
     from vllm.v1.worker.gpu_worker import Worker as _Worker
@@ -29,15 +29,17 @@ class CheckpointLoading(_Worker):  # type: ignore[misc]
 
         Loading always completes, so that other weights can be loaded after it.
         """
-        from trinity.weights.receiving import Arrival
+        from trinity.weights.receiving import WeightsReceiver
 
         try:
-            arrival = Arrival(read_seat(seat), index=self.rank, device=str(self.device))
+            arrival = WeightsReceiver(
+                slot_from_dict(seat), index=self.rank, device=str(self.device)
+            )
         except TransferFailed as error:
             return str(error)
         self.reload_weights(weights_iterator=arrival.tensors())
         self._pack_tied_head()
-        return arrival.end()
+        return arrival.finish()
 
     def _pack_tied_head(self) -> None:
         from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead

@@ -13,7 +13,7 @@ from trinity.runtime.presence import WaitRegistry
 from trinity.runtime.threads import in_daemon_thread
 from trinity.telemetry.metrics import TRANSFERS
 from trinity.weights import manifest
-from trinity.weights.offer import Limits, Offer, Seat
+from trinity.weights.offer import OfferAddress, ReceiverSlot, TransferTimeouts
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ PublishedNow = Callable[[], tuple[PublishedWeights, ...]]
 class Transfers(Protocol):
     """Receives weights from a trainer's memory."""
 
-    async def receive(self, weights: PublishedWeights, offer: Offer) -> bool:
+    async def receive(self, weights: PublishedWeights, offer: OfferAddress) -> bool:
         """Returns true if the engine now has exactly these weights, false if it needs files."""
         ...
 
@@ -110,18 +110,18 @@ FILES = "files"
 class EngineTransfers:
     """Receives offered weights within limits; a failure's reason shows until files are loaded.
 
-    transfers = EngineTransfers(engine=engine, waits=waits, limits=Limits.within(3600))
+    transfers = EngineTransfers(engine=engine, waits=waits, limits=TransferTimeouts.within(3600))
     if not await transfers.receive(weights, weights.offer):
         ...  # load the files
     transfers.over()
     """
 
-    def __init__(self, *, engine: Engine, waits: WaitRegistry, limits: Limits) -> None:
+    def __init__(self, *, engine: Engine, waits: Waits, limits: TransferTimeouts) -> None:
         self._engine = engine
         self._waits = waits
         self._limits = limits
 
-    async def receive(self, weights: PublishedWeights, offer: Offer) -> bool:
+    async def receive(self, weights: PublishedWeights, offer: OfferAddress) -> bool:
         """Returns true if the engine now has exactly these weights, false if it needs files."""
         about = {"version": weights.id.version, "incarnation": weights.id.incarnation}
         begun = time.perf_counter()
@@ -149,7 +149,7 @@ class EngineTransfers:
         """Clears the wait once the weights are loaded, one way or the other."""
         self._waits.clear(FILES)
 
-    async def _failure(self, weights: PublishedWeights, offer: Offer) -> str:
+    async def _failure(self, weights: PublishedWeights, offer: OfferAddress) -> str:
         version = weights.id.version
         limits = self._limits
         waits = self._waits.waiting_if_longer(
@@ -165,10 +165,10 @@ class EngineTransfers:
         except TransferFailed as error:
             return str(error)
 
-    def _ask(self, weights: PublishedWeights, offer: Offer) -> Seat:
-        from trinity.weights.rendezvous import ask  # imports torch, in this thread
+    def _ask(self, weights: PublishedWeights, offer: OfferAddress) -> ReceiverSlot:
+        from trinity.weights.rendezvous import request_transfer  # imports torch, in this thread
 
-        return ask(
+        return request_transfer(
             offer,
             self._engine.receivers,
             limits=self._limits,

@@ -28,7 +28,7 @@ def install() -> None:
     """Registers the CPU as a device of verl; call it once per process."""
     if torch.cuda.is_available():
         return
-    set_platform(ProcessorPlatform())
+    set_platform(CpuPlatform())
     _register_engines()
     _load_value_heads_without_flash_attention()
     _offload_without_pinned_memory()
@@ -57,7 +57,7 @@ def _device_module() -> types.ModuleType:
     return module
 
 
-class ProcessorPlatform(PlatformBase):  # type: ignore[misc]  # verl carries no types
+class CpuPlatform(PlatformBase):  # type: ignore[misc]  # verl carries no types
     """The CPU as verl's device: one device, gloo between ranks."""
 
     device_name = "cpu"

@@ -1,4 +1,4 @@
-"""The choice of the layers of a model that get an adapter, and its checks."""
+"""verl's engines for padded rows, and the check of the layers that get an adapter."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +19,139 @@ from trinity.config.schema.model import ALL_LINEAR, Names
 from trinity.errors import UserError
 
 KEY = "model.lora_configs"
+
+
+class PaddedEngine(FSDPEngineWithLMHead):  # type: ignore[misc]  # verl carries no types
+    """Padded rows come as `input_ids` [N, L], `temperature` [N] and the number `first_token`.
+
+    Their outputs have C = L - first_token columns; column c belongs to token first_token + c.
+    """
+
+    def _build_lora_module(self, module: PreTrainedModel) -> PeftModel:
+        """Checks the layers' names first, as peft ignores names that match no layer."""
+        config = self.model_config
+        if config.lora_adapter_path is None:
+            check_layers(
+                module, _as_names(config.target_modules), _as_names(config.exclude_modules)
+            )
+        try:
+            adapted: PeftModel = super()._build_lora_module(module)
+        except RuntimeError as error:
+            raise UserError(
+                f"the adapter in {config.lora_adapter_path} does not fit the model: "
+                f"{str(error).splitlines()[-1].strip()}"
+            ) from error
+        return adapted
+
+    def prepare_model_inputs(
+        self, micro_batch: TensorDict
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        tokens_NL = micro_batch["input_ids"]
+        if tokens_NL.is_nested:
+            inputs, output_args = super().prepare_model_inputs(micro_batch)
+            return inputs, output_args
+        first = tensordict_utils.get_non_tensor_data(micro_batch, "first_token", default=1)
+        predicting_C = torch.arange(first - 1, tokens_NL.shape[1] - 1, device=tokens_NL.device)
+        padded = {"input_ids": tokens_NL, "attention_mask": None, "logits_to_keep": predicting_C}
+        return padded, {"labels_NC": tokens_NL[:, first:]}
+
+    def prepare_model_outputs(
+        self,
+        output: Any,  # the output class of the loaded model
+        output_args: dict[str, Any],
+        micro_batch: TensorDict,
+        logits_processor_func: object,
+    ) -> dict[str, torch.Tensor]:
+        if "labels_NC" not in output_args:
+            outputs: dict[str, torch.Tensor] = super().prepare_model_outputs(
+                output, output_args, micro_batch, logits_processor_func
+            )
+            return outputs
+        logits_NCV = output.logits.float()
+        temperature_N = micro_batch["temperature"]
+        if not torch.all(temperature_N == 1.0):
+            logits_NCV = logits_NCV / temperature_N[:, None, None]
+        all_NCV = torch.log_softmax(logits_NCV, dim=-1)
+        chosen_NC = all_NCV.gather(-1, output_args["labels_NC"][..., None]).squeeze(-1)
+        with torch.set_grad_enabled(
+            torch.is_grad_enabled() and _is_set(micro_batch, "entropy_gradient")
+        ):
+            entropy_NC = -(all_NCV.exp() * all_NCV).sum(-1)
+        return {"log_probs": chosen_NC, "entropy": entropy_NC} | _distribution_outputs(
+            all_NCV, entropy_NC, micro_batch
+        )
+
+    def forward_step(
+        self, micro_batch: TensorDict, loss_function: Callable[..., Any], forward_only: bool
+    ) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Runs verl's step, but drops its outputs, which verl would unbind by rows."""
+        loss, result = super().forward_step(micro_batch, loss_function, forward_only)
+        result["model_output"] = {}
+        return loss, result
+
+
+class PaddedValueEngine(FSDPEngineWithValueHead):  # type: ignore[misc]  # verl carries no types
+    """The same for the critic: column c is the value of what precedes token first_token + c.
+
+    The output is `values` [N, C].
+    """
+
+    def prepare_model_inputs(
+        self, micro_batch: TensorDict
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        tokens_NL = micro_batch["input_ids"]
+        if tokens_NL.is_nested:
+            inputs, output_args = super().prepare_model_inputs(micro_batch)
+            return inputs, output_args
+        return {"input_ids": tokens_NL, "attention_mask": None}, {}
+
+    def prepare_model_outputs(
+        self,
+        output: Any,  # the output class of the loaded model
+        output_args: dict[str, Any],
+        micro_batch: TensorDict,
+        logits_processor_func: object,
+    ) -> dict[str, torch.Tensor]:
+        if micro_batch["input_ids"].is_nested:
+            outputs: dict[str, torch.Tensor] = super().prepare_model_outputs(
+                output, output_args, micro_batch, logits_processor_func
+            )
+            return outputs
+        first = tensordict_utils.get_non_tensor_data(micro_batch, "first_token", default=1)
+        return {"values": output.logits[:, first - 1 : -1, 0].float()}
+
+    def forward_step(
+        self, micro_batch: TensorDict, loss_function: Callable[..., Any], forward_only: bool
+    ) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Runs verl's step, but drops its outputs, as the policy's engine does."""
+        loss, result = super().forward_step(micro_batch, loss_function, forward_only)
+        result["model_output"] = {}
+        return loss, result
+
+
+def _distribution_outputs(
+    all_NCV: torch.Tensor, entropy_NC: torch.Tensor, micro_batch: TensorDict
+) -> dict[str, torch.Tensor]:
+    """Computes what some advantages need of the whole distribution at each token.
+
+    The entropy discriminator is the policy's mean of S = p (H + log p).
+    """
+    outputs = {}
+    with torch.no_grad():
+        if _is_set(micro_batch, "calculate_sum_pi_squared"):
+            outputs["sum_pi_squared"] = (2 * all_NCV).exp().sum(-1)
+        if _is_set(micro_batch, "calculate_discriminator"):
+            surprise_NCV = entropy_NC[..., None] + all_NCV
+            outputs["discriminator"] = ((2 * all_NCV).exp() * surprise_NCV).sum(-1)
+    return outputs
+
+
+def _as_names(names: str | list[str] | None) -> Names:
+    return names if isinstance(names, str) else tuple(names or ())
+
+
+def _is_set(micro_batch: TensorDict, name: str) -> bool:
+    return bool(tensordict_utils.get_non_tensor_data(micro_batch, name, default=False))
 
 
 def check_layers(model: PreTrainedModel, targets: Names, excluded: Names) -> None:
@@ -87,136 +220,3 @@ def _short(names: Iterable[str]) -> list[str]:
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
-
-
-class PaddedEngine(FSDPEngineWithLMHead):  # type: ignore[misc]  # verl carries no types
-    """Padded rows come as `input_ids` [N, L], `temperature` [N] and the number `first_token`.
-
-    Their outputs have C = L - first_token columns; column c belongs to token first_token + c.
-    """
-
-    def _build_lora_module(self, module: PreTrainedModel) -> PeftModel:
-        """Checks the layers' names first, as peft ignores names that match no layer."""
-        config = self.model_config
-        if config.lora_adapter_path is None:
-            check_layers(
-                module, _as_names(config.target_modules), _as_names(config.exclude_modules)
-            )
-        try:
-            adapted: PeftModel = super()._build_lora_module(module)
-        except RuntimeError as error:
-            raise UserError(
-                f"the adapter in {config.lora_adapter_path} does not fit the model: "
-                f"{str(error).splitlines()[-1].strip()}"
-            ) from error
-        return adapted
-
-    def prepare_model_inputs(
-        self, micro_batch: TensorDict
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        tokens_NL = micro_batch["input_ids"]
-        if tokens_NL.is_nested:
-            inputs, output_args = super().prepare_model_inputs(micro_batch)
-            return inputs, output_args
-        first = tensordict_utils.get_non_tensor_data(micro_batch, "first_token", default=1)
-        predicting_C = torch.arange(first - 1, tokens_NL.shape[1] - 1, device=tokens_NL.device)
-        padded = {"input_ids": tokens_NL, "attention_mask": None, "logits_to_keep": predicting_C}
-        return padded, {"labels_NC": tokens_NL[:, first:]}
-
-    def prepare_model_outputs(
-        self,
-        output: Any,  # the output class of the loaded model
-        output_args: dict[str, Any],
-        micro_batch: TensorDict,
-        logits_processor_func: object,
-    ) -> dict[str, torch.Tensor]:
-        if "labels_NC" not in output_args:
-            outputs: dict[str, torch.Tensor] = super().prepare_model_outputs(
-                output, output_args, micro_batch, logits_processor_func
-            )
-            return outputs
-        logits_NCV = output.logits.float()
-        temperature_N = micro_batch["temperature"]
-        if not torch.all(temperature_N == 1.0):
-            logits_NCV = logits_NCV / temperature_N[:, None, None]
-        all_NCV = torch.log_softmax(logits_NCV, dim=-1)
-        chosen_NC = all_NCV.gather(-1, output_args["labels_NC"][..., None]).squeeze(-1)
-        with torch.set_grad_enabled(
-            torch.is_grad_enabled() and _is_set(micro_batch, "entropy_gradient")
-        ):
-            entropy_NC = -(all_NCV.exp() * all_NCV).sum(-1)
-        return {"log_probs": chosen_NC, "entropy": entropy_NC} | _distribution_figures(
-            all_NCV, entropy_NC, micro_batch
-        )
-
-    def forward_step(
-        self, micro_batch: TensorDict, loss_function: Callable[..., Any], forward_only: bool
-    ) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Runs verl's step, but drops its outputs, which verl would unbind by rows."""
-        loss, result = super().forward_step(micro_batch, loss_function, forward_only)
-        result["model_output"] = {}
-        return loss, result
-
-
-class PaddedValueEngine(FSDPEngineWithValueHead):  # type: ignore[misc]  # verl carries no types
-    """The same for the critic: column c is the value of what precedes token first_token + c.
-
-    The output is `values` [N, C].
-    """
-
-    def prepare_model_inputs(
-        self, micro_batch: TensorDict
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        tokens_NL = micro_batch["input_ids"]
-        if tokens_NL.is_nested:
-            inputs, output_args = super().prepare_model_inputs(micro_batch)
-            return inputs, output_args
-        return {"input_ids": tokens_NL, "attention_mask": None}, {}
-
-    def prepare_model_outputs(
-        self,
-        output: Any,  # the output class of the loaded model
-        output_args: dict[str, Any],
-        micro_batch: TensorDict,
-        logits_processor_func: object,
-    ) -> dict[str, torch.Tensor]:
-        if micro_batch["input_ids"].is_nested:
-            outputs: dict[str, torch.Tensor] = super().prepare_model_outputs(
-                output, output_args, micro_batch, logits_processor_func
-            )
-            return outputs
-        first = tensordict_utils.get_non_tensor_data(micro_batch, "first_token", default=1)
-        return {"values": output.logits[:, first - 1 : -1, 0].float()}
-
-    def forward_step(
-        self, micro_batch: TensorDict, loss_function: Callable[..., Any], forward_only: bool
-    ) -> tuple[torch.Tensor, dict[str, Any]]:
-        """Runs verl's step, but drops its outputs, as the policy's engine does."""
-        loss, result = super().forward_step(micro_batch, loss_function, forward_only)
-        result["model_output"] = {}
-        return loss, result
-
-
-def _distribution_figures(
-    all_NCV: torch.Tensor, entropy_NC: torch.Tensor, micro_batch: TensorDict
-) -> dict[str, torch.Tensor]:
-    """Computes what some advantages need of the whole distribution at each token.
-
-    The entropy discriminator is the policy's mean of S = p (H + log p).
-    """
-    figures = {}
-    with torch.no_grad():
-        if _is_set(micro_batch, "calculate_sum_pi_squared"):
-            figures["sum_pi_squared"] = (2 * all_NCV).exp().sum(-1)
-        if _is_set(micro_batch, "calculate_discriminator"):
-            surprise_NCV = entropy_NC[..., None] + all_NCV
-            figures["discriminator"] = ((2 * all_NCV).exp() * surprise_NCV).sum(-1)
-    return figures
-
-
-def _as_names(names: str | list[str] | None) -> Names:
-    return names if isinstance(names, str) else tuple(names or ())
-
-
-def _is_set(micro_batch: TensorDict, name: str) -> bool:
-    return bool(tensordict_utils.get_non_tensor_data(micro_batch, name, default=False))

@@ -21,7 +21,7 @@ from verl.workers.engine_workers_tinker import TinkerTrainingWorker  # noqa: E40
 from services.trainer.backend.config_overrides import check_override, import_library  # noqa: E402
 from services.trainer.backend.padded_engine import PaddedEngine, PaddedValueEngine  # noqa: E402
 from services.trainer.collectives import check_gpus_of  # noqa: E402
-from services.trainer.recipe import actor_outputs  # noqa: E402
+from services.trainer.estimation import actor_outputs  # noqa: E402
 from trinity.config.plan.stage_plan import StagePlan  # noqa: E402
 from trinity.config.schema.algorithm import OptimizerConfig  # noqa: E402
 from trinity.config.schema.model import LoRAConfig  # noqa: E402
@@ -43,7 +43,7 @@ for _kind, _engine in (("language_model", PaddedEngine), ("value_model", PaddedV
     EngineRegistry.register(_kind, "fsdp2", get_device_name(), get_vendor())(_engine)
 
 
-def packs_rows(plan: StagePlan) -> bool:
+def uses_packed_rows(plan: StagePlan) -> bool:
     """Returns True if rows are packed without padding, which only pays with flash attention.
 
     verl does not compute the discriminator for packed rows.
@@ -119,7 +119,7 @@ def _model_config(
     return HFModelConfig(
         path=str(model_directory),
         load_tokenizer=False,
-        use_remove_padding=packs_rows(plan),
+        use_remove_padding=uses_packed_rows(plan),
         enable_gradient_checkpointing=of_role.enable_gradient_checkpointing,
         external_lib=of_role.external_lib,
         override_config={**kernel, **of_role.override_config},
@@ -146,7 +146,7 @@ def _config_of(plan: StagePlan, kind: ModelKind) -> TrainerConfig | CriticConfig
     return trainer.critic if kind == "value_model" else trainer
 
 
-def _offloads(plan: StagePlan, kind: ModelKind) -> tuple[bool, bool]:
+def _offload_flags(plan: StagePlan, kind: ModelKind) -> tuple[bool, bool]:
     """Returns two flags: weights, and the optimizer, are offloaded from the device between uses."""
     trainer, of_role = plan.config.trainer, _config_of(plan, kind)
     parameters, optimizer = of_role.param_offload, of_role.optimizer_offload
@@ -160,7 +160,7 @@ def _engine_config(plan: StagePlan, kind: ModelKind, *, forward_only: bool) -> F
     """Keeps weights and gradient sums in float32; the passes compute in the plan's type."""
     trainer = plan.config.trainer
     computed = SHORT_DTYPES[trainer.dtype]
-    param_offload, optimizer_offload = _offloads(plan, kind)
+    param_offload, optimizer_offload = _offload_flags(plan, kind)
     return FSDPEngineConfig(
         strategy=trainer.trainer_strategy,
         forward_only=forward_only,
@@ -175,7 +175,7 @@ def _engine_config(plan: StagePlan, kind: ModelKind, *, forward_only: bool) -> F
         micro_batch_size_per_gpu=1,
         infer_micro_batch_size_per_gpu=1,
         use_torch_compile=False,
-        use_remove_padding=packs_rows(plan),
+        use_remove_padding=uses_packed_rows(plan),
         seed=plan.config.seed,
     )
 

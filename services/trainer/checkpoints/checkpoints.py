@@ -1,4 +1,4 @@
-"""A hash of what an adapter was trained on, kept in each checkpoint beside the adapter.
+"""The checkpoints of a stage; those of an adapter hold a hash of the base it was trained on.
 
 Hashing the merged weights would not do: another processor may round their product differently.
 """
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from services.trainer.checkpoints.weights import TEMPORARY_SUFFIX, remove_leftovers, weights_hash
-from services.trainer.collectives import Named, Ranks, hash_on_all
+from services.trainer.collectives import NamedTensors, Ranks, hash_on_rank_0
 from services.trainer.types import StageLearner, WrittenCheckpoint
 from trinity.errors import UserError
 from trinity.weights.manifest import MANIFEST_NAME, Manifest, ManifestHead, move_into_place, seal
@@ -18,32 +18,11 @@ from trinity.weights.tensors import WeightsDigest
 FILE_NAME = "adapter_base.sha256"
 
 
-def base_hash(parts: Named) -> bytes:
-    """Returns the SHA-256 over the parts, ordered by name; holds one part in memory at a time."""
-    digests: dict[str, bytes] = {}
-    for name, tensor in parts:
-        digest = WeightsDigest()
-        digest.add(name, tensor)
-        digests[name] = digest.digest()
-    return hashlib.sha256(b"".join(digests[name] for name in sorted(digests))).digest()
-
-
-def record_base(checkpoint: Path, digest: bytes) -> None:
-    """Writes the hash into a checkpoint; called before the checkpoint is sealed."""
-    (checkpoint / FILE_NAME).write_text(digest.hex())
-
-
-def recorded_base(checkpoint: Path) -> bytes | None:
-    """Reads the hash; None in checkpoints older than this record."""
-    file = checkpoint / FILE_NAME
-    return bytes.fromhex(file.read_text()) if file.exists() else None
-
-
 class CheckpointStore:
     """The checkpoints of one stage.
 
-    A kill at any moment leaves either a complete directory under its final name or one that `clean`
-    removes.
+    A kill at any moment leaves either a complete directory under its final name or one that
+    `remove_uncommitted` removes.
     """
 
     def __init__(self, *, root: Path, stage: str, ranks: Ranks) -> None:
@@ -51,7 +30,7 @@ class CheckpointStore:
         self._stage = stage
         self._ranks = ranks
 
-    def clean(self, committed: Iterable[Path], incarnation: int) -> None:
+    def remove_uncommitted(self, committed: Iterable[Path], incarnation: int) -> None:
         """Removes what earlier incarnations wrote and never committed; called by the first rank."""
         kept = {path.name for path in committed}
         remove_leftovers(self._root, kept=kept, incarnation=incarnation)
@@ -72,22 +51,22 @@ class CheckpointStore:
         manifest = b""
         if self._ranks.is_first:
             if base is not None:
-                record_base(temporary, base)
+                write_base_hash(temporary, base)
             manifest = seal(temporary, self._head(step, incarnation, digest))
             move_into_place(temporary, final)
         return WrittenCheckpoint(
             step=step, incarnation=incarnation, path=final, manifest_sha256=manifest
         )
 
-    def check_base(self, learner: StageLearner, checkpoint: Path) -> None:
+    def check_adapter_base(self, learner: StageLearner, checkpoint: Path) -> None:
         """Checks that a checkpoint's adapter, just loaded, has the base it was trained on.
 
         Where the recorded hash is missing or differs, the merged weights decide, bit for bit.
 
         Raises: UserError where the base model, or the adapter's scale, is another one. Collective.
         """
-        is_same = recorded_base(checkpoint) == learner.adapter_base()
-        if self._ranks.from_first([is_same]) == [1]:
+        is_same = read_base_hash(checkpoint) == learner.adapter_base()
+        if self._ranks.broadcast_ints([is_same]) == [1]:
             return
         written = Manifest.model_validate_json((checkpoint / MANIFEST_NAME).read_bytes())
         if self._hash_of(learner).hex() != written.weights_sha256:
@@ -97,14 +76,14 @@ class CheckpointStore:
                 "`trainer.resume_from_path` as they were then"
             )
 
-    def remove(self, paths: Iterable[Path]) -> None:
+    def delete_checkpoints(self, paths: Iterable[Path]) -> None:
         """Deletes checkpoints that are no longer needed."""
         for path in paths:
             if path.parent == self._root:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _hash_of(self, learner: StageLearner) -> bytes:
-        return hash_on_all(
+        return hash_on_rank_0(
             learner.weights(), lambda tensors: weights_hash(dict(tensors)), self._ranks
         )
 
@@ -117,3 +96,24 @@ class CheckpointStore:
             weights_sha256=digest.hex(),
             num_ranks=self._ranks.num_ranks,
         )
+
+
+def base_hash(parts: NamedTensors) -> bytes:
+    """Returns the SHA-256 over the parts, ordered by name; holds one part in memory at a time."""
+    digests: dict[str, bytes] = {}
+    for name, tensor in parts:
+        digest = WeightsDigest()
+        digest.add_tensor(name, tensor)
+        digests[name] = digest.digest()
+    return hashlib.sha256(b"".join(digests[name] for name in sorted(digests))).digest()
+
+
+def write_base_hash(checkpoint: Path, digest: bytes) -> None:
+    """Writes the hash into a checkpoint; called before the checkpoint is sealed."""
+    (checkpoint / FILE_NAME).write_text(digest.hex())
+
+
+def read_base_hash(checkpoint: Path) -> bytes | None:
+    """Reads the hash; None in checkpoints older than this record."""
+    file = checkpoint / FILE_NAME
+    return bytes.fromhex(file.read_text()) if file.exists() else None

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from verl.utils.device import get_device_id
 
 from services.trainer.checkpoints.checkpoints import base_hash
-from services.trainer.collectives import Ranks, hash_on_all
+from services.trainer.collectives import Ranks, hash_on_rank_0
 from trinity.errors import UserError
 
 ADAPTER_DIRECTORY = "lora_adapter"
@@ -25,12 +25,12 @@ _INSIDE = "base_model.model."
 """The prefix of peft's names of the model's own weights."""
 
 
-class Adapter:
+class LoraAdapter:
     """A LoRA adapter around a sharded policy. Methods that return tensors are collective.
 
-    with adapter.off():
+    with adapter.disabled():
         reference = infer(...)
-    weights = dict(adapter.merged())
+    weights = dict(adapter.merged_weights())
     """
 
     def __init__(self, module: PeftModel) -> None:
@@ -41,31 +41,31 @@ class Adapter:
         }
 
     @contextmanager
-    def off(self) -> Iterator[None]:
+    def disabled(self) -> Iterator[None]:
         """Makes the model compute without the adapter.
 
         peft's own switch also freezes adapters. FSDP checks once, before the first pass, the types
         of what is trainable: with passes in bfloat16 it would then refuse the gradients.
         """
-        self._switch(off=True)
+        self._set_disabled(off=True)
         try:
             yield
         finally:
-            self._switch(off=False)
+            self._set_disabled(off=False)
 
-    def _switch(self, *, off: bool) -> None:
+    def _set_disabled(self, *, off: bool) -> None:
         for layer in self._layers.values():
             layer._disable_adapters = off
 
-    def merged(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def merged_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yields all weights whole, by the model's own names, with the adapter's change added."""
         for name, tensor in self._module.state_dict().items():
             if not _is_of_model(name):
                 continue
-            whole = whole_tensor(tensor)
+            whole = full_tensor(tensor)
             layer = self._layers.get(name.removesuffix(".base_layer.weight"))
             if layer is not None and name.endswith(".base_layer.weight"):
-                whole = (whole.float() + _change(layer)).to(whole.dtype)
+                whole = (whole.float() + _weight_delta(layer)).to(whole.dtype)
             yield _own_name(name), whole
 
     def base_hash(self, ranks: Ranks) -> bytes:
@@ -73,14 +73,14 @@ class Adapter:
         changes.
         """
         if self._base_hash is None:
-            self._base_hash = hash_on_all(self._base(), base_hash, ranks)
+            self._base_hash = hash_on_rank_0(self._base(), base_hash, ranks)
         return self._base_hash
 
     def _base(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yields the model's weights whole, and the adapter's scaling on each layer."""
         for name, tensor in self._module.state_dict().items():
             if _is_of_model(name):
-                yield _own_name(name), whole_tensor(tensor)
+                yield _own_name(name), full_tensor(tensor)
         for name, layer in self._layers.items():
             scaling = torch.tensor(layer.scaling[ADAPTER], dtype=torch.float64)
             yield f"{_own_name(name)}.scaling", scaling
@@ -89,7 +89,7 @@ class Adapter:
         """Returns the adapter's own weights whole, named as in peft's files."""
         tensors: dict[str, torch.Tensor] = get_peft_model_state_dict(self._module)
         return {
-            name: whole_tensor(tensor).detach().cpu().contiguous()
+            name: full_tensor(tensor).detach().cpu().contiguous()
             for name, tensor in tensors.items()
         }
 
@@ -109,7 +109,7 @@ class Adapter:
             config.base_model_name_or_path, config.inference_mode = own_name, was_for_training
 
 
-def check_kind(checkpoint: Path, adapter: Adapter | None) -> None:
+def check_checkpoint_kind(checkpoint: Path, adapter: LoraAdapter | None) -> None:
     """Raises: UserError if only one of checkpoint and policy has an adapter."""
     has_adapter = (checkpoint / ADAPTER_DIRECTORY).is_dir()
     if has_adapter and adapter is None:
@@ -124,12 +124,12 @@ def check_kind(checkpoint: Path, adapter: Adapter | None) -> None:
         )
 
 
-def adapter_of(module: nn.Module) -> Adapter | None:
+def lora_adapter_of(module: nn.Module) -> LoraAdapter | None:
     """Returns the adapter of an engine's module; None where all weights are trained."""
-    return Adapter(module) if isinstance(module, PeftModel) else None
+    return LoraAdapter(module) if isinstance(module, PeftModel) else None
 
 
-def whole_tensor(tensor: torch.Tensor) -> torch.Tensor:
+def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """Gathers a tensor from all ranks' shards; one that is not sharded is returned as it is."""
     if isinstance(tensor, DTensor):
         return tensor.to(get_device_id(), non_blocking=True).full_tensor()
@@ -144,8 +144,8 @@ def _own_name(name: str) -> str:
     return name.removeprefix(_INSIDE).replace(".base_layer.", ".")
 
 
-def _change(layer: LoraLayer) -> torch.Tensor:
+def _weight_delta(layer: LoraLayer) -> torch.Tensor:
     """Returns what the adapter adds to the layer's weight: B A, scaled."""
-    down, up = (whole_tensor(part[ADAPTER].weight) for part in (layer.lora_A, layer.lora_B))
+    down, up = (full_tensor(part[ADAPTER].weight) for part in (layer.lora_A, layer.lora_B))
     change: torch.Tensor = (up.float() @ down.float()) * layer.scaling[ADAPTER]
     return change

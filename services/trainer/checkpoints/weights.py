@@ -1,4 +1,4 @@
-"""The files that make a directory of weights a Hugging Face model: configuration and tokenizer."""
+"""The published weights of a stage, each version a complete Hugging Face model on disk."""
 
 import json
 import logging
@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from services.trainer.types import PublishedWeights
+from services.trainer.types import WeightsOnDisk
 from trinity.errors import ManifestError
 from trinity.weights.manifest import (
     MANIFEST_NAME,
@@ -28,6 +28,14 @@ logger = logging.getLogger(__name__)
 
 SUFFIXES = frozenset({".json", ".jinja", ".txt", ".model", ".py", ".tiktoken"})
 CHAT_TEMPLATE_NAME = "chat_template.jinja"
+WEIGHTS_NAME = "model.safetensors"
+TEMPORARY_SUFFIX = ".tmp"
+NAME_PATTERN = re.compile(r"[a-z-]+\d+-(\d+)")
+MIN_KEPT_VERSIONS = 2
+NO_PARENT = -1
+"""The parent of a stage's starting weights."""
+WeightTensors = dict[str, torch.Tensor]
+"""Whole weights by their Hugging Face names, in the published dtype."""
 
 
 class ModelFiles:
@@ -50,7 +58,7 @@ class ModelFiles:
         for path in sorted(model_directory.iterdir()):
             if _is_small_file(path):
                 shutil.copyfile(path, self._copy / path.name)
-        self._note_dtype()
+        self._write_dtype()
         if self._chat_template is not None:
             (self._copy / CHAT_TEMPLATE_NAME).write_text(self._chat_template)
         for path in self._copy.iterdir():
@@ -63,7 +71,7 @@ class ModelFiles:
             os.link(path, directory / path.name)
         return frozenset(path.name for path in paths)
 
-    def _note_dtype(self) -> None:
+    def _write_dtype(self) -> None:
         path = self._copy / "config.json"
         config = json.loads(path.read_text())
         config.pop("torch_dtype", None)
@@ -77,45 +85,18 @@ def _is_small_file(path: Path) -> bool:
     return path.is_file() and path.suffix in SUFFIXES
 
 
-TEMPORARY_SUFFIX = ".tmp"
-NAME_PATTERN = re.compile(r"[a-z-]+\d+-(\d+)")
-
-
-def remove_leftovers(root: Path, *, kept: set[str], incarnation: int) -> None:
-    """Removes what earlier incarnations began and never announced; creates the root if missing."""
-    root.mkdir(parents=True, exist_ok=True)
-    for path in root.iterdir():
-        if path.name not in kept and _is_leftover(path, incarnation):
-            shutil.rmtree(path)
-
-
-def _is_leftover(path: Path, incarnation: int) -> bool:
-    if path.suffix == TEMPORARY_SUFFIX:
-        return True
-    match = NAME_PATTERN.fullmatch(path.name)
-    return match is not None and int(match[1]) < incarnation
-
-
-WEIGHTS_NAME = "model.safetensors"
-MIN_KEPT_VERSIONS = 2
-NO_PARENT = -1
-"""The parent of a stage's starting weights."""
-Exported = dict[str, torch.Tensor]
-"""Whole weights by their Hugging Face names, in the published dtype."""
-
-
 def weights_hash(tensors: Mapping[str, torch.Tensor]) -> bytes:
     """Returns the SHA-256 over names, types, shapes and bytes, for any order and file format."""
     digest = WeightsDigest()
     for name in sorted(tensors):
-        digest.add(name, tensors[name])
+        digest.add_tensor(name, tensors[name])
     return digest.digest()
 
 
 class WeightsStore:
     """The published versions of one stage; one writer at a time, the newest incarnation.
 
-    published = store.write(store.as_exported(tensors), version=4, incarnation=1)
+    published = store.write(store.to_published_dtype(tensors), version=4, incarnation=1)
     removed = store.prune(pinned={2})
     """
 
@@ -124,22 +105,22 @@ class WeightsStore:
         self._stage = stage
         self._files = files
         self._dtype = dtype
-        self._published: list[PublishedWeights] = []
+        self._published: list[WeightsOnDisk] = []
 
-    def open(self, published: Iterable[PublishedWeights], incarnation: int) -> None:
+    def load_announced(self, published: Iterable[WeightsOnDisk], incarnation: int) -> None:
         """Begins with the announced versions, and removes other leftovers of earlier lives."""
         self._published = sorted(p for p in published if p.path.parent == self._root)
         known = {weights.path.name for weights in self._published}
         remove_leftovers(self._root, kept=known, incarnation=incarnation)
 
-    def write(self, exported: Exported, *, version: int, incarnation: int) -> PublishedWeights:
+    def write(self, weights: WeightTensors, *, version: int, incarnation: int) -> WeightsOnDisk:
         """Writes a complete Hugging Face directory; it is renamed once whole and durable."""
         temporary = self._new_directory(version, incarnation)
-        save_file(exported, temporary / WEIGHTS_NAME, metadata={"format": "pt"})
+        save_file(weights, temporary / WEIGHTS_NAME, metadata={"format": "pt"})
         durable = self._files.link_into(temporary)
-        return self._seal(temporary, version, incarnation, weights_hash(exported), durable)
+        return self._seal(temporary, version, incarnation, weights_hash(weights), durable)
 
-    def adopt(self, version: int, incarnation: int) -> PublishedWeights | None:
+    def republish(self, version: int, incarnation: int) -> WeightsOnDisk | None:
         """Publishes an earlier incarnation's weights under this incarnation's name.
 
         Returns None when no intact copy is left.
@@ -172,7 +153,7 @@ class WeightsStore:
         incarnation: int,
         digest: bytes,
         durable: frozenset[str],
-    ) -> PublishedWeights:
+    ) -> WeightsOnDisk:
         head = ManifestHead(
             kind="weights",
             stage=self._stage,
@@ -184,7 +165,7 @@ class WeightsStore:
         final = temporary.with_suffix("")
         shutil.rmtree(final, ignore_errors=True)
         move_into_place(temporary, final)
-        weights = PublishedWeights(
+        weights = WeightsOnDisk(
             version=version,
             incarnation=incarnation,
             path=final,
@@ -195,9 +176,9 @@ class WeightsStore:
         self._published.append(weights)
         return weights
 
-    def as_exported(
+    def to_published_dtype(
         self, tensors: Iterable[tuple[str, torch.Tensor]], *, copied: bool = False
-    ) -> Exported:
+    ) -> WeightTensors:
         """Converts to the published dtype; unless copied, float32 tensors alias their source."""
         return {name: tensor.to(self._dtype, copy=copied).contiguous() for name, tensor in tensors}
 
@@ -207,7 +188,7 @@ class WeightsStore:
         older = [w.version for w in self._published if w.version < version]
         return max(copies or older, default=NO_PARENT)
 
-    def prune(self, pinned: set[int]) -> list[PublishedWeights]:
+    def prune(self, pinned: set[int]) -> list[WeightsOnDisk]:
         """Deletes versions that are neither pinned nor among the newest; returns the deleted."""
         ordered = sorted(self._published, reverse=True)
         kept = ordered[:MIN_KEPT_VERSIONS]
@@ -217,3 +198,18 @@ class WeightsStore:
             shutil.rmtree(weights.path, ignore_errors=True)
         self._published = sorted(kept)
         return removed
+
+
+def remove_leftovers(root: Path, *, kept: set[str], incarnation: int) -> None:
+    """Removes what earlier incarnations began and never announced; creates the root if missing."""
+    root.mkdir(parents=True, exist_ok=True)
+    for path in root.iterdir():
+        if path.name not in kept and _is_leftover(path, incarnation):
+            shutil.rmtree(path)
+
+
+def _is_leftover(path: Path, incarnation: int) -> bool:
+    if path.suffix == TEMPORARY_SUFFIX:
+        return True
+    match = NAME_PATTERN.fullmatch(path.name)
+    return match is not None and int(match[1]) < incarnation

@@ -1,4 +1,4 @@
-"""The rank processes: started together, given orders, stopped together."""
+"""The gang: the rank processes of a stage, started together, given orders, stopped together."""
 
 import asyncio
 import contextlib
@@ -61,16 +61,16 @@ class Gang:
     """All ranks, or none: a caller that receives `RankDied` kills the others.
 
     gang = await Gang.start(num_ranks=2, log_level="INFO", log_format="text")
-    gang.order(stage)
-    while not isinstance(heard := await gang.hear(), RankDied): ...
+    gang.send_stage(stage)
+    while not isinstance(heard := await gang.next_event(), RankDied): ...
     await gang.stop(grace_seconds=8)
     """
 
     def __init__(self, ranks: list[_Rank]) -> None:
         self._ranks = ranks
-        self._heard: asyncio.Queue[RankEvent | RankDied] = asyncio.Queue()
+        self._events: asyncio.Queue[RankEvent | RankDied] = asyncio.Queue()
         self._is_ending = False
-        self._tasks = [asyncio.create_task(self._follow(rank)) for rank in ranks]
+        self._tasks = [asyncio.create_task(self._watch_rank(rank)) for rank in ranks]
 
     @classmethod
     async def start(
@@ -100,18 +100,18 @@ class Gang:
         """Number of processes in the gang."""
         return len(self._ranks)
 
-    def order(self, order: StageOrder) -> None:
+    def send_stage(self, order: StageOrder) -> None:
         """Sends a stage to every rank; orders to ranks still importing wait in the pipe."""
-        self._tell(encode(order))
+        self._write_line(encode(order))
 
-    async def hear(self) -> RankEvent | RankDied:
+    async def next_event(self) -> RankEvent | RankDied:
         """Returns the next event of any rank."""
-        return await self._heard.get()
+        return await self._events.get()
 
     async def stop(self, grace_seconds: float) -> None:
         """Tells all ranks to finish or abandon their work; kills those that take too long."""
         self._is_ending = True
-        self._tell(encode(StopOrder()))
+        self._write_line(encode(StopOrder()))
         waits = [asyncio.ensure_future(rank.process.wait()) for rank in self._ranks]
         _, late = await asyncio.wait(waits, timeout=grace_seconds)
         if late:
@@ -128,17 +128,17 @@ class Gang:
             await rank.process.wait()
         await asyncio.gather(*self._tasks)
 
-    def _tell(self, line: bytes) -> None:
+    def _write_line(self, line: bytes) -> None:
         """Writes a line to every rank; one that is gone is reported by `_follow`."""
         for rank in self._ranks:
             assert rank.process.stdin is not None
             with contextlib.suppress(ConnectionError, RuntimeError):
                 rank.process.stdin.write(line)
 
-    async def _follow(self, rank: _Rank) -> None:
+    async def _watch_rank(self, rank: _Rank) -> None:
         """Passes on a rank's events until it ends, then reports how it ended."""
         try:
-            await asyncio.gather(self._pass_events(rank), _pass_errors(rank))
+            await asyncio.gather(self._forward_events(rank), _forward_stderr(rank))
         except ValueError as error:  # half a line of a killed rank, or a line over the limit
             logger.warning(
                 "cannot parse a rank's output", extra={"rank": rank.number, "reason": str(error)}
@@ -147,11 +147,11 @@ class Gang:
                 rank.process.kill()
         code = await rank.process.wait()
         if not self._is_ending:
-            self._heard.put_nowait(RankDied(rank.number, _how_it_ended(rank, code)))
+            self._events.put_nowait(RankDied(rank.number, _how_it_ended(rank, code)))
 
-    async def _pass_events(self, rank: _Rank) -> None:
+    async def _forward_events(self, rank: _Rank) -> None:
         async for line in rank.events:
-            self._heard.put_nowait(RankEvent(rank.number, EVENTS.validate_json(line)))
+            self._events.put_nowait(RankEvent(rank.number, EVENTS.validate_json(line)))
 
 
 async def _start_rank(
@@ -183,7 +183,7 @@ async def _start_rank(
     return _Rank(number, process, events)
 
 
-async def _pass_errors(rank: _Rank) -> None:
+async def _forward_stderr(rank: _Rank) -> None:
     """Copies a rank's standard error to ours, and keeps the last lines for the error message."""
     assert rank.process.stderr is not None
     async for raw in rank.process.stderr:
@@ -205,7 +205,7 @@ StartGang = Callable[[int], Awaitable[Gang]]
 """Starts a gang with this number of ranks."""
 
 
-class GangKeeper:
+class GangManager:
     """Keeps a gang between stages: importing torch takes longer than building a small model."""
 
     def __init__(self, *, start: StartGang, state: TrainerState, stop_seconds: float) -> None:
@@ -219,7 +219,7 @@ class GangKeeper:
         """True if there are ranks."""
         return self._gang is not None
 
-    async def gang_of(self, num_ranks: int) -> Gang:
+    async def gang_with(self, num_ranks: int) -> Gang:
         """Returns the current gang if it has that many ranks, else a new one."""
         if self._gang is not None and self._gang.num_ranks != num_ranks:
             await self.stop()

@@ -1,4 +1,4 @@
-"""Watches the synchronizer for the stages that the trainer should work on."""
+"""Watches the synchronizer for stages to train, and both peers for the trainer's readiness."""
 
 import asyncio
 import logging
@@ -26,10 +26,11 @@ LIVE_SECONDS = 10.0
 """A member that is silent for longer counts as gone."""
 TRAINER = synchronizer_pb2.ROLE_TRAINER
 RUNNING = synchronizer_pb2.STAGE_STATE_RUNNING
+BUFFER_SERVICE = "trinity.api.v1.BufferService"
 
 
 @dataclass(frozen=True, slots=True)
-class JobKey:
+class StageStartKey:
     """A stage of one start of an experiment."""
 
     experiment_id: str
@@ -38,24 +39,24 @@ class JobKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class TrainingJob:
     """A stage to train."""
 
-    key: JobKey
+    key: StageStartKey
     order: StageOrder
     num_ranks: int
     silence_seconds: float
     """Time limit for a gang without a sign of life."""
 
 
-class JobBoard:
+class StageWatcher:
     """Keeps the synchronizer's newest view of the experiments.
 
     `follow` runs as a task; the others read.
 
-        seen = board.num_news
-        if not board.wanted():
-            await board.wait_for_news(seen)
+        seen = watcher.update_count
+        if not watcher.stages_to_train():
+            await watcher.wait_for_update(seen)
     """
 
     def __init__(self, stub: SynchronizerServiceStub, tenant: str = "") -> None:
@@ -63,9 +64,9 @@ class JobBoard:
         self._tenant = tenant
         self._experiments: list[synchronizer_pb2.Experiment] = []
         self._changed = asyncio.Event()
-        self.num_news = 0
+        self.update_count = 0
         self.is_connected = False
-        self._is_away_said = False
+        self._is_outage_logged = False
 
     async def follow(self) -> None:
         """Follows the stream until cancelled, reopening it whenever it breaks."""
@@ -74,21 +75,21 @@ class JobBoard:
                 request = synchronizer_pb2.WatchExperimentsRequest(tenant=self._tenant)
                 async for answer in self._stub.WatchExperiments(request):
                     self._experiments = list(answer.experiments)
-                    self._note(is_connected=True)
+                    self._record_update(is_connected=True)
             except grpc.aio.AioRpcError as error:
-                self._say_away(error)
-            self._note(is_connected=False)
+                self._log_outage_once(error)
+            self._record_update(is_connected=False)
             await asyncio.sleep(RECONNECT_SECONDS)
 
-    async def wait_for_news(self, seen: int) -> None:
+    async def wait_for_update(self, seen: int) -> None:
         """Waits until there is more news than the caller has seen."""
-        while self.num_news == seen:
+        while self.update_count == seen:
             await self._changed.wait()
 
-    def wanted(self) -> list[JobKey]:
+    def stages_to_train(self) -> list[StageStartKey]:
         """Returns running stages whose trainer is not done, oldest experiment first."""
         return [
-            JobKey(experiment.id, stage.name, experiment.start_count)
+            StageStartKey(experiment.id, stage.name, experiment.start_count)
             for experiment in self._experiments
             for stage in experiment.stages
             if stage.state == RUNNING
@@ -96,27 +97,27 @@ class JobBoard:
             and TRAINER not in stage.finished_roles
         ]
 
-    def wants(self, key: JobKey) -> bool:
+    def is_to_be_trained(self, key: StageStartKey) -> bool:
         """Returns True if the stage is to be trained, in this very start of the experiment."""
-        return key in self.wanted()
+        return key in self.stages_to_train()
 
-    def wants_anew(self, key: JobKey) -> bool:
+    def has_later_start(self, key: StageStartKey) -> bool:
         """Returns True if the stage is to be trained in a later start of the experiment."""
         return any(
             (other.experiment_id, other.stage) == (key.experiment_id, key.stage)
             and other.start_count > key.start_count
-            for other in self.wanted()
+            for other in self.stages_to_train()
         )
 
-    async def job(
+    async def load_job(
         self,
-        key: JobKey,
+        key: StageStartKey,
         *,
         trainer_id: str,
         buffer: str,
         synchronizer: str,
         transfer_host: str = "127.0.0.1",
-    ) -> Job:
+    ) -> TrainingJob:
         """Returns all that ranks need to train the stage.
 
         Raises: UserError when the plan is not of this version.
@@ -140,14 +141,16 @@ class JobBoard:
             synchronizer_address=synchronizer,
             transfer_host=transfer_host,
         )
-        return Job(
+        return TrainingJob(
             key=key,
             order=order,
             num_ranks=stage.trainer_rank_num,
             silence_seconds=stage.config.synchronizer.sync_timeout,
         )
 
-    async def is_trained_by_another(self, key: JobKey, *, trainer_id: str, address: str) -> bool:
+    async def is_trained_by_another(
+        self, key: StageStartKey, *, trainer_id: str, address: str
+    ) -> bool:
         """Returns True if another live trainer works on the stage.
 
         A member at this trainer's own address is the process that this one replaced; it is ignored.
@@ -163,7 +166,7 @@ class JobBoard:
             for member in answer.members
         )
 
-    async def fail(self, key: JobKey, reason: str) -> None:
+    async def fail(self, key: StageStartKey, reason: str) -> None:
         """Ends the experiment with a reason."""
         request = synchronizer_pb2.FailStageRequest(
             experiment_id=key.experiment_id,
@@ -174,16 +177,16 @@ class JobBoard:
         )
         await self._stub.FailStage(request, timeout=CALL_SECONDS)
 
-    def _say_away(self, error: grpc.aio.AioRpcError) -> None:
+    def _log_outage_once(self, error: grpc.aio.AioRpcError) -> None:
         """Logs an outage once, however many attempts fail."""
-        if not self._is_away_said:
+        if not self._is_outage_logged:
             logger.info("the synchronizer does not answer", extra={"reason": error.details()})
-        self._is_away_said = True
+        self._is_outage_logged = True
 
-    def _note(self, *, is_connected: bool) -> None:
-        self._is_away_said = self._is_away_said and not is_connected
+    def _record_update(self, *, is_connected: bool) -> None:
+        self._is_outage_logged = self._is_outage_logged and not is_connected
         self.is_connected = is_connected
-        self.num_news += 1
+        self.update_count += 1
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -214,10 +217,7 @@ def _start_of(experiment: synchronizer_pb2.Experiment, index: int) -> synchroniz
     return synchronizer_pb2.Version()
 
 
-BUFFER_SERVICE = "trinity.api.v1.BufferService"
-
-
-class Need(StrEnum):
+class ReadinessCondition(StrEnum):
     """A condition; the value is the message while it is not met."""
 
     SYNCHRONIZER = "the synchronizer does not answer"
@@ -225,61 +225,65 @@ class Need(StrEnum):
     GANG = "a stage is wanted and there is no gang"
 
 
-WAITS_FOR = {Need.SYNCHRONIZER: "synchronizer", Need.BUFFER: "buffer", Need.GANG: "ranks"}
+WAITS_FOR = {
+    ReadinessCondition.SYNCHRONIZER: "synchronizer",
+    ReadinessCondition.BUFFER: "buffer",
+    ReadinessCondition.GANG: "ranks",
+}
 
 
-class Needs:
+class TrainerReadiness:
     """Tracks unmet conditions; the trainer is ready while there are none.
 
     At first both peers are missing. An unmet condition is shown as a wait.
     """
 
-    def __init__(self, waits: WaitRegistry | None = None) -> None:
-        self._missing: set[Need] = set()
+    def __init__(self, waits: Waits | None = None) -> None:
+        self._unmet: set[ReadinessCondition] = set()
         self._changed = asyncio.Event()
         self._waits = waits
-        for need in (Need.SYNCHRONIZER, Need.BUFFER):
-            self.note(need, is_met=False)
+        for condition in (ReadinessCondition.SYNCHRONIZER, ReadinessCondition.BUFFER):
+            self.set_met(condition, is_met=False)
 
-    def note(self, need: Need, *, is_met: bool) -> None:
+    def set_met(self, condition: ReadinessCondition, *, is_met: bool) -> None:
         """Records whether a condition is met."""
-        before = set(self._missing)
+        before = set(self._unmet)
         if is_met:
-            self._missing.discard(need)
+            self._unmet.discard(condition)
         else:
-            self._missing.add(need)
-        if self._missing != before:
+            self._unmet.add(condition)
+        if self._unmet != before:
             self._changed.set()
-            self._show(need, is_met=is_met)
+            self._show_wait(condition, is_met=is_met)
 
-    def have(self, need: Need) -> None:
+    def mark_met(self, condition: ReadinessCondition) -> None:
         """Records that a condition is met."""
-        self.note(need, is_met=True)
+        self.set_met(condition, is_met=True)
 
-    async def keep(self, health: Health) -> None:
+    async def report_to_health(self, health: Health) -> None:
         """Reports every change to the health service, until cancelled."""
         while True:
             self._changed.clear()
-            await health.set_ready(not self._missing, "; ".join(sorted(self._missing)))
+            await health.set_ready(not self._unmet, "; ".join(sorted(self._unmet)))
             await self._changed.wait()
 
-    def _show(self, need: Need, *, is_met: bool) -> None:
+    def _show_wait(self, condition: ReadinessCondition, *, is_met: bool) -> None:
         """Shows the condition as a wait; the ranks that need it have deadlines of their own."""
         if self._waits is None:
             return
         if is_met:
-            self._waits.clear(need.name)
+            self._waits.clear(condition.name)
         else:
-            self._waits.set(need.name, waits_for=WAITS_FOR[need], reason=need.value)
+            self._waits.set(condition.name, waits_for=WAITS_FOR[condition], reason=condition.value)
 
-    async def follow_board(self, board: JobBoard) -> None:
+    async def track_synchronizer(self, watcher: StageWatcher) -> None:
         """Tracks whether the synchronizer answers, until cancelled."""
         while True:
-            seen = board.num_news
-            self.note(Need.SYNCHRONIZER, is_met=board.is_connected)
-            await board.wait_for_news(seen)
+            seen = watcher.update_count
+            self.set_met(ReadinessCondition.SYNCHRONIZER, is_met=watcher.is_connected)
+            await watcher.wait_for_update(seen)
 
-    async def follow_buffer(self, channel: grpc.aio.Channel) -> None:
+    async def track_buffer(self, channel: grpc.aio.Channel) -> None:
         """Tracks whether the buffer reports itself ready, until cancelled."""
         stub = health_pb2_grpc.HealthStub(channel)
         request = health_pb2.HealthCheckRequest(service=BUFFER_SERVICE)
@@ -287,8 +291,8 @@ class Needs:
             try:
                 async for answer in stub.Watch(request):
                     is_ready = answer.status == health_pb2.HealthCheckResponse.SERVING
-                    self.note(Need.BUFFER, is_met=is_ready)
+                    self.set_met(ReadinessCondition.BUFFER, is_met=is_ready)
             except grpc.aio.AioRpcError:
                 pass
-            self.note(Need.BUFFER, is_met=False)
+            self.set_met(ReadinessCondition.BUFFER, is_met=False)
             await asyncio.sleep(RECONNECT_SECONDS)

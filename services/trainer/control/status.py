@@ -30,7 +30,7 @@ class TrainerState:
     heartbeats: Heartbeats | None = None
     _waits: set[str] = field(default_factory=set)
 
-    def begin(self, experiment_id: str, stage: str) -> None:
+    def begin_stage(self, experiment_id: str, stage: str) -> None:
         """Records that work on a stage begins."""
         self.experiment_id, self.stage = experiment_id, stage
         self.incarnation = self.step = self.num_gang_starts = 0
@@ -40,20 +40,20 @@ class TrainerState:
         if experiment_id:
             self._set_activity("starting the ranks")
 
-    def idle(self) -> None:
+    def set_idle(self) -> None:
         """Records that there is no stage to train."""
-        self.begin("", "")
+        self.begin_stage("", "")
         self._set_activity("waiting for a stage")
 
-    def stand_by(self, stage: str) -> None:
+    def set_standby(self, stage: str) -> None:
         """Records that another trainer does the work."""
         if self.experiment_id:
-            self.begin("", "")
+            self.begin_stage("", "")
         self._set_activity("standing by")
         reason = f"it works on stage {stage}"
         self.set_wait(STAND_BY, waits_for="another trainer", reason=reason)
 
-    def note_activity(self, report: messages.Activity) -> bool:
+    def record_activity(self, report: messages.RankActivity) -> bool:
         """Records the first rank's report; returns True if a step was trained the first time."""
         is_progress = report.step > self.step
         self.incarnation = report.incarnation
@@ -63,7 +63,7 @@ class TrainerState:
             self.heartbeats.set_version(report.version)
         return is_progress
 
-    def note_wait(self, rank: int, wait: messages.Waiting) -> None:
+    def record_rank_wait(self, rank: int, wait: messages.RankWaiting) -> None:
         """Records that a rank's wait continues, or is over."""
         name = f"rank {rank}: {wait.name}"
         if wait.waits_for:

@@ -1,4 +1,4 @@
-"""Detects a gang that is alive and makes no progress."""
+"""Trains one stage at a time: starts gangs, watches their progress, and reports failures."""
 
 import asyncio
 import logging
@@ -11,10 +11,16 @@ from enum import Enum
 
 import grpc
 
-from services.trainer.control.gang import Gang, GangKeeper, RankDied, RankEvent
-from services.trainer.control.jobs import Job, JobBoard, JobKey, Need, Needs
+from services.trainer.control.gang import Gang, GangManager, RankDied, RankEvent
+from services.trainer.control.jobs import (
+    ReadinessCondition,
+    StageStartKey,
+    StageWatcher,
+    TrainerReadiness,
+    TrainingJob,
+)
 from services.trainer.control.status import TrainerState
-from services.trainer.messages import Activity, StageEnded, StageFailed, Waiting
+from services.trainer.messages import RankActivity, RankStageEnded, RankStageFailed, RankWaiting
 from services.trainer.settings import TrainerSettings
 from trinity.errors import UserError
 
@@ -23,6 +29,13 @@ logger = logging.getLogger(__name__)
 
 START_SECONDS = 600.0
 """Least time limit for importing and joining, on slow disks too."""
+SILENCE_WAIT = "silence"
+SHOWN_SILENCE_SECONDS = 2.0
+MIN_LISTEN_SECONDS = 0.1
+"""Least time to listen: what ranks sent while the service was held up counts, however late."""
+RETRY_WAIT = "retry"
+RETRY_SECONDS = 1.0
+STAND_BY_SECONDS = 5.0
 
 
 class Watchdog:
@@ -37,12 +50,12 @@ class Watchdog:
         self._seconds = seconds
         self._first_seconds = max(seconds, START_SECONDS)
         self._started = clock()
-        self._heard: float | None = None
+        self._last_event_at: float | None = None
         self._waits: dict[tuple[int, str], float] = {}
         """The times at which open waits give up, by rank and name."""
 
     @property
-    def complaint(self) -> str:
+    def timeout_reason(self) -> str:
         """The reason to give for a gang whose time is over."""
         return (
             f"no rank gave a sign of life for {self.silent_seconds:.0f} s, and none had said that "
@@ -50,47 +63,45 @@ class Watchdog:
         )
 
     @property
-    def is_excused(self) -> bool:
+    def has_open_wait(self) -> bool:
         """True if a rank has reported what it waits for."""
         return bool(self._waits)
 
     @property
     def silent_seconds(self) -> float:
         """Seconds since the last sign of life, or since the start."""
-        return self._clock() - (self._started if self._heard is None else self._heard)
+        return self._clock() - (
+            self._started if self._last_event_at is None else self._last_event_at
+        )
 
     @property
     def limit_seconds(self) -> float:
         """Limit of silence without a reported wait."""
-        return self._first_seconds if self._heard is None else self._seconds
+        return self._first_seconds if self._last_event_at is None else self._seconds
 
-    def note(self, heard: RankEvent) -> None:
+    def record_event(self, received: RankEvent) -> None:
         """Records an event of a rank."""
-        self._heard = self._clock()
-        if not isinstance(heard.event, Waiting):
+        self._last_event_at = self._clock()
+        if not isinstance(received.event, RankWaiting):
             return
-        place = heard.rank, heard.event.name
-        if not heard.event.waits_for:
+        place = received.rank, received.event.name
+        if not received.event.waits_for:
             self._waits.pop(place, None)
         else:
-            self._waits.setdefault(place, self._heard + (heard.event.deadline_seconds or math.inf))
+            self._waits.setdefault(
+                place, self._last_event_at + (received.event.deadline_seconds or math.inf)
+            )
 
     def remaining_seconds(self) -> float:
         """Returns the seconds until the gang counts as stuck."""
-        if self._heard is None:
+        if self._last_event_at is None:
             return self._started + self._first_seconds - self._clock()
-        excused = max([self._heard, *self._waits.values()])
+        excused = max([self._last_event_at, *self._waits.values()])
         return excused + self._seconds - self._clock()
 
 
-SILENCE = "silence"
-SHOWN_SILENCE_SECONDS = 2.0
-LAST_LISTEN_SECONDS = 0.1
-"""Least time to listen: what ranks sent while the service was held up counts, however late."""
-
-
-class Outcome(Enum):
-    """The ways in which a life ends."""
+class StageOutcome(Enum):
+    """The ways in which an attempt ends."""
 
     FINISHED = "finished"
     CANCELLED = "cancelled"
@@ -98,149 +109,148 @@ class Outcome(Enum):
     SUPERSEDED = "superseded"
     """A newer incarnation trains the stage."""
     DIED = "died"
-    """Another life may succeed."""
-    HOPELESS = "hopeless"
-    """Another life would end the same way."""
-    UNWANTED = "unwanted"
+    """Another attempt may succeed."""
+    RETRIES_EXHAUSTED = "hopeless"
+    """Another attempt would end the same way."""
+    NO_LONGER_NEEDED = "unwanted"
     """The stage is no longer to be trained, or the service stops."""
 
 
 @dataclass(frozen=True, slots=True)
-class LifeEnd:
-    """The outcome of a life and its reason; the ranks are of further use only after FINISHED."""
+class StageResult:
+    """The outcome of an attempt, and its reason; only FINISHED leaves ranks of further use."""
 
-    outcome: Outcome
+    outcome: StageOutcome
     reason: str = ""
 
 
-class StageLife:
-    """Follows the gang, and ends with the first rank that ends in any way but by finishing."""
+class StageAttempt:
+    """One attempt of a gang to train the stage; the first rank that does not finish ends it."""
 
     def __init__(
         self,
         *,
         gang: Gang,
-        job: Job,
-        board: JobBoard,
+        job: TrainingJob,
+        watcher: StageWatcher,
         state: TrainerState,
         stop: asyncio.Event,
         stop_seconds: float,
     ) -> None:
         self._gang = gang
         self._job = job
-        self._board = board
+        self._watcher = watcher
         self._state = state
         self._stop = stop
         self._stop_seconds = stop_seconds
-        self._unwanted_since: float | None = None
+        self._unneeded_since: float | None = None
         self.made_progress = False
         """True if a step was trained for the first time."""
 
-    async def run(self) -> LifeEnd:
+    async def run_once(self) -> StageResult:
         """Has the stage trained."""
         watchdog = Watchdog(self._job.silence_seconds)
-        self._gang.order(self._job.order)
+        self._gang.send_stage(self._job.order)
         num_finished = 0
         while num_finished < self._gang.num_ranks:
-            heard = await self._hear(watchdog)
-            match heard:
-                case LifeEnd():
-                    return heard
+            received = await self._next_event_or_end(watchdog)
+            match received:
+                case StageResult():
+                    return received
                 case RankDied(reason=reason):
-                    return LifeEnd(Outcome.DIED, reason)
-                case RankEvent(event=StageFailed(reason=reason, can_retry=can_retry)):
-                    return LifeEnd(Outcome.DIED if can_retry else Outcome.HOPELESS, reason)
-                case RankEvent(event=StageEnded(outcome="finished")):
+                    return StageResult(StageOutcome.DIED, reason)
+                case RankEvent(event=RankStageFailed(reason=reason, can_retry=can_retry)):
+                    return StageResult(
+                        StageOutcome.DIED if can_retry else StageOutcome.RETRIES_EXHAUSTED, reason
+                    )
+                case RankEvent(event=RankStageEnded(outcome="finished")):
                     num_finished += 1
-                case RankEvent(event=StageEnded(outcome=outcome, reason=reason)):
-                    return LifeEnd(Outcome(outcome), reason)
+                case RankEvent(event=RankStageEnded(outcome=outcome, reason=reason)):
+                    return StageResult(StageOutcome(outcome), reason)
                 case RankEvent():
-                    self._note(heard)
-        return LifeEnd(Outcome.FINISHED)
+                    self._record_event(received)
+        return StageResult(StageOutcome.FINISHED)
 
-    async def _hear(self, watchdog: Watchdog) -> RankEvent | RankDied | LifeEnd:
-        """Returns a rank's next event, or the end of the life."""
+    async def _next_event_or_end(self, watchdog: Watchdog) -> RankEvent | RankDied | StageResult:
+        """Returns a rank's next event, or the end of the attempt."""
         shown = asyncio.get_running_loop().call_later(
-            SHOWN_SILENCE_SECONDS, self._show_silence, watchdog
+            SHOWN_SILENCE_SECONDS, self._show_silence_wait, watchdog
         )
         try:
-            return await self._hear_next(watchdog)
+            return await self._await_event_or_end(watchdog)
         finally:
             shown.cancel()
-            self._state.clear_wait(SILENCE)
+            self._state.clear_wait(SILENCE_WAIT)
 
-    def _show_silence(self, watchdog: Watchdog) -> None:
+    def _show_silence_wait(self, watchdog: Watchdog) -> None:
         """Shows a wait for ranks that have not said what they wait for themselves."""
-        if watchdog.is_excused:
+        if watchdog.has_open_wait:
             return
         self._state.set_wait(
-            SILENCE,
+            SILENCE_WAIT,
             waits_for="ranks",
             reason=f"a sign of life; the last one: {self._state.activity}",
             deadline_seconds=watchdog.limit_seconds,
             waited_seconds=watchdog.silent_seconds,
         )
 
-    async def _hear_next(self, watchdog: Watchdog) -> RankEvent | RankDied | LifeEnd:
+    async def _await_event_or_end(self, watchdog: Watchdog) -> RankEvent | RankDied | StageResult:
         while not self._stop.is_set():
-            seen = self._board.num_news
-            silence, unwanted = watchdog.remaining_seconds(), self._unwanted_seconds()
-            if unwanted <= 0:
+            seen = self._watcher.update_count
+            silence, listen_seconds = watchdog.remaining_seconds(), self._listen_seconds_left()
+            if listen_seconds <= 0:
                 break
-            heard = await self._next(seen, max(min(silence, unwanted), LAST_LISTEN_SECONDS))
-            if isinstance(heard, RankEvent):
-                watchdog.note(heard)
-            if heard is not None:
-                return heard
+            received = await self._await_event(
+                seen, max(min(silence, listen_seconds), MIN_LISTEN_SECONDS)
+            )
+            if isinstance(received, RankEvent):
+                watchdog.record_event(received)
+            if received is not None:
+                return received
             if silence <= 0:
-                return LifeEnd(Outcome.DIED, watchdog.complaint)
-        return LifeEnd(Outcome.UNWANTED)
+                return StageResult(StageOutcome.DIED, watchdog.timeout_reason)
+        return StageResult(StageOutcome.NO_LONGER_NEEDED)
 
-    def _unwanted_seconds(self) -> float:
+    def _listen_seconds_left(self) -> float:
         """Returns how long to go on listening; infinite while the stage is to be trained.
 
         A stage also leaves the list when its ranks have finished it: they soon report that.
         """
-        if not self._board.is_connected or self._board.wants(self._job.key):
-            self._unwanted_since = None
+        if not self._watcher.is_connected or self._watcher.is_to_be_trained(self._job.key):
+            self._unneeded_since = None
             return math.inf
-        if self._board.wants_anew(self._job.key):
+        if self._watcher.has_later_start(self._job.key):
             return 0.0
         now = time.monotonic()
-        if self._unwanted_since is None:
-            self._unwanted_since = now
-        return self._unwanted_since + self._stop_seconds - now
+        if self._unneeded_since is None:
+            self._unneeded_since = now
+        return self._unneeded_since + self._stop_seconds - now
 
-    async def _next(self, seen: int, seconds: float) -> RankEvent | RankDied | None:
+    async def _await_event(self, seen: int, seconds: float) -> RankEvent | RankDied | None:
         """Returns the gang's next event; None when news, the stop or the time limit come first."""
-        hearing = asyncio.create_task(self._gang.hear())
+        receiving = asyncio.create_task(self._gang.next_event())
         others: list[asyncio.Task[object]] = [
             asyncio.create_task(self._stop.wait()),
-            asyncio.create_task(self._board.wait_for_news(seen)),
+            asyncio.create_task(self._watcher.wait_for_update(seen)),
         ]
         limit = None if math.isinf(seconds) else seconds
-        await asyncio.wait([hearing, *others], timeout=limit, return_when=FIRST_COMPLETED)
+        await asyncio.wait([receiving, *others], timeout=limit, return_when=FIRST_COMPLETED)
         for other in others:
             other.cancel()
-        if hearing.done():
-            return hearing.result()
-        hearing.cancel()
+        if receiving.done():
+            return receiving.result()
+        receiving.cancel()
         return None
 
-    def _note(self, heard: RankEvent) -> None:
+    def _record_event(self, received: RankEvent) -> None:
         """Records waits of all ranks, but activities of the first rank alone."""
-        if isinstance(heard.event, Waiting):
-            self._state.note_wait(heard.rank, heard.event)
-        elif isinstance(heard.event, Activity) and heard.rank == 0:
-            self.made_progress |= self._state.note_activity(heard.event)
+        if isinstance(received.event, RankWaiting):
+            self._state.record_rank_wait(received.rank, received.event)
+        elif isinstance(received.event, RankActivity) and received.rank == 0:
+            self.made_progress |= self._state.record_activity(received.event)
 
 
-RETRY = "retry"
-RETRY_SECONDS = 1.0
-STAND_BY_SECONDS = 5.0
-
-
-class Supervisor:
+class TrainingSupervisor:
     """Runs until told to stop; trains one stage at a time, the oldest first.
 
     A stage is left alone once its end was reported to the synchronizer, and while another trainer
@@ -251,48 +261,48 @@ class Supervisor:
         self,
         *,
         settings: TrainerSettings,
-        board: JobBoard,
+        watcher: StageWatcher,
         state: TrainerState,
-        keeper: GangKeeper,
-        needs: Needs,
+        gang_manager: GangManager,
+        readiness: TrainerReadiness,
         stop: asyncio.Event,
     ) -> None:
         self._settings = settings
-        self._board = board
+        self._watcher = watcher
         self._state = state
-        self._keeper = keeper
-        self._needs = needs
+        self._gang_manager = gang_manager
+        self._readiness = readiness
         self._stop = stop
-        self._told: set[JobKey] = set()
+        self._reported: set[StageStartKey] = set()
         """Stages whose end was reported to the synchronizer; its news may not show that yet."""
-        self._left_to_others: set[JobKey] = set()
+        self._trained_elsewhere: set[StageStartKey] = set()
 
-    async def run(self) -> None:
+    async def supervise(self) -> None:
         """Works, then stops the ranks gracefully."""
         try:
             while not self._stop.is_set():
                 await self._work_or_wait()
         finally:
-            await self._keeper.stop()
+            await self._gang_manager.stop()
 
     async def _work_or_wait(self) -> None:
-        seen = self._board.num_news
-        wanted = [key for key in self._board.wanted() if key not in self._told]
-        ours = [key for key in wanted if key not in self._left_to_others]
+        seen = self._watcher.update_count
+        wanted = [key for key in self._watcher.stages_to_train() if key not in self._reported]
+        ours = [key for key in wanted if key not in self._trained_elsewhere]
         if ours:
-            if await self._is_free(ours[0]):
-                await self._take_up(ours[0])
+            if await self._is_unclaimed(ours[0]):
+                await self._start_stage(ours[0])
             return
-        self._needs.have(Need.GANG)
-        if not self._keeper.has_gang and self._settings.preload_ranks:
-            await self._keeper.gang_of(self._settings.preload_ranks)
+        self._readiness.mark_met(ReadinessCondition.GANG)
+        if not self._gang_manager.has_gang and self._settings.preload_ranks:
+            await self._gang_manager.gang_with(self._settings.preload_ranks)
         if wanted:
             await self._stand_by(wanted, seen)
         else:
-            self._state.idle()
-            await self._until(self._board.wait_for_news(seen))
+            self._state.set_idle()
+            await self._wait_or_stop(self._watcher.wait_for_update(seen))
 
-    async def _is_free(self, key: JobKey) -> bool:
+    async def _is_unclaimed(self, key: StageStartKey) -> bool:
         """Returns True if no other trainer works on it; if that is unknown, incarnations decide."""
         try:
             if not await self._is_trained_by_another(key):
@@ -301,17 +311,17 @@ class Supervisor:
             logger.info("cannot check for other trainers", extra={"reason": error.details()})
             return True
         logger.info("another trainer works on a stage", extra={"stage": key.stage})
-        self._left_to_others.add(key)
+        self._trained_elsewhere.add(key)
         return False
 
-    async def _is_trained_by_another(self, key: JobKey) -> bool:
-        return await self._board.is_trained_by_another(
+    async def _is_trained_by_another(self, key: StageStartKey) -> bool:
+        return await self._watcher.is_trained_by_another(
             key, trainer_id=self._state.trainer_id, address=self._state.address
         )
 
-    async def _take_up(self, key: JobKey) -> None:
+    async def _start_stage(self, key: StageStartKey) -> None:
         try:
-            job = await self._board.job(
+            job = await self._watcher.load_job(
                 key,
                 trainer_id=self._state.trainer_id,
                 buffer=self._settings.buffer,
@@ -321,61 +331,63 @@ class Supervisor:
         except grpc.aio.AioRpcError as error:
             logger.warning("cannot fetch the plan", extra={"reason": error.details()})
             self._show_retry(f"to read the plan of stage {key.stage}: {error.details()}")
-            await self._until(asyncio.sleep(RETRY_SECONDS))
+            await self._wait_or_stop(asyncio.sleep(RETRY_SECONDS))
             return
         except UserError as error:
             await self._fail(key, f"the trainer cannot begin stage `{key.stage}`: {error}")
             return
-        self._state.clear_wait(RETRY)
+        self._state.clear_wait(RETRY_WAIT)
         end = await self._train(job)
         logger.info(
             "work on a stage ended",
             extra={"stage": key.stage, "outcome": end.outcome.value, "why": end.reason},
         )
-        if end.outcome is Outcome.FINISHED:
-            self._told.add(key)
-        elif end.outcome is Outcome.SUPERSEDED:
-            self._left_to_others.add(key)
-        elif end.outcome is not Outcome.UNWANTED and self._board.wants(key):
-            await self._fail(key, _sentence(key, end))
+        if end.outcome is StageOutcome.FINISHED:
+            self._reported.add(key)
+        elif end.outcome is StageOutcome.SUPERSEDED:
+            self._trained_elsewhere.add(key)
+        elif end.outcome is not StageOutcome.NO_LONGER_NEEDED and self._watcher.is_to_be_trained(
+            key
+        ):
+            await self._fail(key, _failure_reason(key, end))
 
-    async def _train(self, job: Job) -> LifeEnd:
-        """Starts lives one after the other, until the stage ends or restarts stop helping."""
-        self._state.begin(job.key.experiment_id, job.key.stage)
+    async def _train(self, job: TrainingJob) -> StageResult:
+        """Makes one attempt after the other, until the stage ends or restarts stop helping."""
+        self._state.begin_stage(job.key.experiment_id, job.key.stage)
         starts_without_progress = 0
         while True:
-            self._needs.note(Need.GANG, is_met=self._keeper.has_gang)
-            life = StageLife(
-                gang=await self._keeper.gang_of(job.num_ranks),
+            self._readiness.set_met(ReadinessCondition.GANG, is_met=self._gang_manager.has_gang)
+            attempt = StageAttempt(
+                gang=await self._gang_manager.gang_with(job.num_ranks),
                 job=job,
-                board=self._board,
+                watcher=self._watcher,
                 state=self._state,
                 stop=self._stop,
                 stop_seconds=self._settings.stop_seconds,
             )
-            self._needs.have(Need.GANG)
+            self._readiness.mark_met(ReadinessCondition.GANG)
             self._state.num_gang_starts += 1
-            end = await life.run()
-            await self._clear_away(end)
-            if end.outcome is not Outcome.DIED:
+            end = await attempt.run_once()
+            await self._release_ranks(end)
+            if end.outcome is not StageOutcome.DIED:
                 return end
             logger.error("the gang died", extra={"reason": end.reason})
-            starts_without_progress = 1 if life.made_progress else starts_without_progress + 1
+            starts_without_progress = 1 if attempt.made_progress else starts_without_progress + 1
             if starts_without_progress > self._settings.max_restarts:
-                return LifeEnd(Outcome.HOPELESS, end.reason)
+                return StageResult(StageOutcome.RETRIES_EXHAUSTED, end.reason)
 
-    async def _clear_away(self, end: LifeEnd) -> None:
+    async def _release_ranks(self, end: StageResult) -> None:
         """Kills ranks after anything but a regular end, as they may hang in each other's calls."""
-        if end.outcome is Outcome.UNWANTED:
-            await self._keeper.stop()
-        elif end.outcome is not Outcome.FINISHED:
-            await self._keeper.kill()
+        if end.outcome is StageOutcome.NO_LONGER_NEEDED:
+            await self._gang_manager.stop()
+        elif end.outcome is not StageOutcome.FINISHED:
+            await self._gang_manager.kill()
         self._state.end_waits()
 
-    async def _stand_by(self, keys: list[JobKey], seen: int) -> None:
+    async def _stand_by(self, keys: list[StageStartKey], seen: int) -> None:
         """Waits until there is news, or another trainer that works on a stage is gone."""
-        self._state.stand_by(keys[0].stage)
-        await self._until(self._board.wait_for_news(seen), STAND_BY_SECONDS)
+        self._state.set_standby(keys[0].stage)
+        await self._wait_or_stop(self._watcher.wait_for_update(seen), STAND_BY_SECONDS)
         for key in keys:
             try:
                 is_trained = await self._is_trained_by_another(key)
@@ -384,28 +396,28 @@ class Supervisor:
                 return
             if not is_trained:
                 logger.warning("no other trainer works on a stage", extra={"stage": key.stage})
-                self._left_to_others.discard(key)
+                self._trained_elsewhere.discard(key)
 
-    async def _fail(self, key: JobKey, reason: str) -> None:
+    async def _fail(self, key: StageStartKey, reason: str) -> None:
         """Reports the failure until it is accepted: no other process ends the experiment."""
         logger.error("the stage fails", extra={"reason": reason})
-        while not self._stop.is_set() and self._board.wants(key):
+        while not self._stop.is_set() and self._watcher.is_to_be_trained(key):
             try:
-                await self._board.fail(key, reason)
+                await self._watcher.fail(key, reason)
             except grpc.aio.AioRpcError as error:
                 logger.warning("cannot report the failure", extra={"reason": error.details()})
                 self._show_retry(f"to report that the stage failed: {error.details()}")
-                await self._until(asyncio.sleep(RETRY_SECONDS))
+                await self._wait_or_stop(asyncio.sleep(RETRY_SECONDS))
             else:
-                self._told.add(key)
-                self._state.clear_wait(RETRY)
+                self._reported.add(key)
+                self._state.clear_wait(RETRY_WAIT)
                 return
 
     def _show_retry(self, reason: str) -> None:
         """Shows a wait without a deadline: no other process could do it, so retries never end."""
-        self._state.set_wait(RETRY, waits_for="synchronizer", reason=reason)
+        self._state.set_wait(RETRY_WAIT, waits_for="synchronizer", reason=reason)
 
-    async def _until(
+    async def _wait_or_stop(
         self, awaitable: Coroutine[object, object, object], seconds: float | None = None
     ) -> None:
         """Waits for the awaitable, for the stop or for the time to pass."""
@@ -418,8 +430,8 @@ class Supervisor:
             task.cancel()
 
 
-def _sentence(key: JobKey, end: LifeEnd) -> str:
+def _failure_reason(key: StageStartKey, end: StageResult) -> str:
     """Returns the reason that the experiment ends, as the user reads it."""
-    if end.outcome is Outcome.CANCELLED:
+    if end.outcome is StageOutcome.CANCELLED:
         return f"the buffer ended stage `{key.stage}`: {end.reason or 'it did not say why'}"
     return f"the trainer failed in stage `{key.stage}`: {end.reason}"

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from services.trainer.batch_rows import RowReader
-from services.trainer.clients import BatchAnswer, BufferClient, NoBatch
+from services.trainer.clients import BatchResult, NoBatchReason, TrainerBufferClient
 from services.trainer.collectives import Ranks
-from services.trainer.retry import NamedWaits, StopRequested
+from services.trainer.retry import StopRequested, WaitReporter
 from trinity.errors import RunFailed
 
 WAIT_NAME = "batch"
 READY, STOP = 0, 1
-CODES = {NoBatch.DRAINED: 2, NoBatch.CANCELLED: 3, NoBatch.VERSION_WANTED: 4}
+CODES = {NoBatchReason.DRAINED: 2, NoBatchReason.CANCELLED: 3, NoBatchReason.VERSION_WANTED: 4}
 STATES = {code: state for state, code in CODES.items()}
 
 
@@ -28,34 +28,34 @@ class BatchSource:
     def __init__(
         self,
         *,
-        buffer: BufferClient,
+        buffer: TrainerBufferClient,
         ranks: Ranks,
         incarnation: int,
         reader: RowReader,
         fetches_ahead: bool,
-        patience_seconds: float,
+        timeout_seconds: float,
         stop: threading.Event,
-        waits: NamedWaits,
+        waits: WaitReporter,
     ) -> None:
         self._buffer = buffer
         self._ranks = ranks
         self._incarnation = incarnation
         self._reader = reader
-        self._patience_seconds = patience_seconds
+        self._timeout_seconds = timeout_seconds
         self._stop = stop
         self._waits = waits
         self._executor = ThreadPoolExecutor(1, "next-batch") if fetches_ahead else None
-        self._next: tuple[int, Future[BatchAnswer]] | None = None
+        self._prefetched: tuple[int, Future[BatchResult]] | None = None
 
-    def get(
+    def next_batch(
         self, step: int, *, is_last: bool, check: Callable[[], None] = lambda: None
-    ) -> BatchAnswer:
+    ) -> BatchResult:
         """Returns the step's batch, or the reason that there will be none. Collective.
 
         Raises: RunFailed when none comes in time, StopRequested when the first rank is to stop, and
         whatever `check` raises, which is called while waiting.
         """
-        answer = BatchAnswer(None)
+        answer = BatchResult(None)
         code = READY
         if self._ranks.is_first:
             try:
@@ -63,55 +63,55 @@ class BatchSource:
                 code = READY if answer.state is None else CODES[answer.state]
             except StopRequested:
                 code = STOP
-        (code,) = self._ranks.from_first([code])
+        (code,) = self._ranks.broadcast_ints([code])
         if code == STOP:
             raise StopRequested
         if code != READY:
-            return BatchAnswer(None, STATES[code], answer.reason)
+            return BatchResult(None, STATES[code], answer.reason)
         if not self._ranks.is_first:
             answer = self._wait_for(step, check)
         if not is_last:
             self._fetch_ahead(step + 1)
         return answer
 
-    def close(self) -> None:
+    def cancel_prefetch(self) -> None:
         """Drops what was fetched ahead; a call under way ends with its channel."""
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
 
-    def _wait_for(self, step: int, check: Callable[[], None]) -> BatchAnswer:
-        deadline = time.monotonic() + self._patience_seconds
-        self._say_wait(f"the batch of train step {step}")
+    def _wait_for(self, step: int, check: Callable[[], None]) -> BatchResult:
+        deadline = time.monotonic() + self._timeout_seconds
+        self._report_wait(f"the batch of train step {step}")
         try:
             while True:
                 if self._stop.is_set():
                     raise StopRequested
                 check()
-                answer = self._ask(step, max(deadline - time.monotonic(), 0.0))
-                if answer.state is not NoBatch.WAITING:
+                answer = self._request_batch(step, max(deadline - time.monotonic(), 0.0))
+                if answer.state is not NoBatchReason.WAITING:
                     return answer
                 if time.monotonic() >= deadline:
                     raise RunFailed(
-                        f"no batch for train step {step} came in {self._patience_seconds:.0f} s "
-                        f"(`max_read_timeout` of the experience buffer){_lack(answer)}: "
-                        f"{answer.reason}"
+                        f"no batch for train step {step} came in {self._timeout_seconds:.0f} s "
+                        f"(`max_read_timeout` of the experience buffer)"
+                        f"{_missing_rollouts(answer)}: {answer.reason}"
                     )
-                self._say_wait(answer.reason)
+                self._report_wait(answer.reason)
         finally:
             self._waits.clear(WAIT_NAME)
 
-    def _say_wait(self, reason: str) -> None:
+    def _report_wait(self, reason: str) -> None:
         self._waits.set(
             WAIT_NAME,
             waits_for="buffer",
             reason=reason,
-            deadline_seconds=self._patience_seconds,
+            deadline_seconds=self._timeout_seconds,
         )
 
-    def _ask(self, step: int, wait_seconds: float) -> BatchAnswer:
-        if self._next is not None:
-            ahead, future = self._next
-            self._next = None
+    def _request_batch(self, step: int, wait_seconds: float) -> BatchResult:
+        if self._prefetched is not None:
+            ahead, future = self._prefetched
+            self._prefetched = None
             answer = future.result()
             if ahead == step:
                 return answer
@@ -123,10 +123,10 @@ class BatchSource:
         future = self._executor.submit(
             self._buffer.get_batch, step, self._incarnation, self._reader
         )
-        self._next = (step, future)
+        self._prefetched = (step, future)
 
 
-def _lack(answer: BatchAnswer) -> str:
+def _missing_rollouts(answer: BatchResult) -> str:
     if not answer.num_wanted:
         return ""
-    return f", {answer.num_there} of {answer.num_wanted} rollouts are there"
+    return f", {answer.num_available} of {answer.num_wanted} rollouts are there"

@@ -1,4 +1,4 @@
-"""A chat template for training data: errors name the row that the template refuses."""
+"""Renders and tokenizes conversations, with the spans of the assistant's answers."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -16,8 +16,8 @@ Tools = list[object]
 Span = tuple[int, int]
 """Start and end of a range of characters; the end is exclusive."""
 
-MARK = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
-STAND_IN = "7c1b0standin4e92d"
+GENERATION_TAG = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
+PLACEHOLDER = "7c1b0standin4e92d"
 NOT_RENDERED = (TemplateError, TypeError, ValueError, LookupError)
 """Exceptions that templates raise for messages they do not expect."""
 
@@ -36,24 +36,24 @@ class Conversation:
         """Indexes of the assistant's messages."""
         return [i for i, message in enumerate(self.messages) if message["role"] == "assistant"]
 
-    def until(self, place: int) -> "Conversation":
+    def messages_before(self, place: int) -> "Conversation":
         """Returns the messages before that one."""
         return replace(self, messages=self.messages[:place])
 
-    def followed_by(self, messages: Sequence[Message]) -> "Conversation":
+    def with_messages(self, messages: Sequence[Message]) -> "Conversation":
         """Returns the conversation with more messages at its end."""
         return replace(self, messages=[*self.messages, *messages])
 
-    def with_stand_in(self, place: int) -> "Conversation":
-        """Returns the conversation with the text of that message replaced by a stand-in."""
-        other: Message = {"role": self.messages[place]["role"], "content": STAND_IN}
+    def with_placeholder(self, place: int) -> "Conversation":
+        """Returns the conversation with the text of that message replaced by a placeholder."""
+        other: Message = {"role": self.messages[place]["role"], "content": PLACEHOLDER}
         return replace(self, messages=[*self.messages[:place], other, *self.messages[place + 1 :]])
 
 
 class ChatTemplate:
     """A tokenizer's chat template with the switches that are set.
 
-    template.text(conversation.until(3), with_answer_to_come=True)
+    template.text(conversation.messages_before(3), with_answer_to_come=True)
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, switches: Mapping[str, bool]) -> None:
@@ -80,7 +80,7 @@ class ChatTemplate:
 
     def marks_answers(self, conversation: Conversation) -> bool:
         """Returns True if the template marks what the assistant generates by `{% generation %}`."""
-        return MARK.search(self._template(conversation)) is not None
+        return GENERATION_TAG.search(self._template(conversation)) is not None
 
     def marked(self, conversation: Conversation) -> tuple[str, list[Span]]:
         """Renders the conversation as the model reads it, with the spans that are marked.
@@ -111,14 +111,16 @@ def _refused(conversation: Conversation, error: Exception) -> UserError:
     )
 
 
-def find_answers(template: ChatTemplate, conversation: Conversation) -> tuple[str, list[Span]]:
+def find_assistant_spans(
+    template: ChatTemplate, conversation: Conversation
+) -> tuple[str, list[Span]]:
     """Returns the text of a conversation that ends with an answer, and the spans of its answers.
 
     A template that marks answers by `{% generation %}` is trusted. Otherwise an answer begins where
     the prompt that the model is given ends, and reaches to the end of the text of the messages up
     to it; this requires that both are prefixes of the whole text. They are not where the template
     writes an earlier turn differently from the last one, as templates do that drop the thoughts of
-    earlier turns. An earlier answer is then the part of the text that changes when a stand-in
+    earlier turns. An earlier answer is then the part of the text that changes when a placeholder
     replaces it: the text before and after it belongs to the other messages, in any form. Text with
     which the template closes a turn belongs to the answer, where it follows it.
 
@@ -126,30 +128,32 @@ def find_answers(template: ChatTemplate, conversation: Conversation) -> tuple[st
     """
     if template.marks_answers(conversation):
         whole, spans = template.marked(conversation)
-        return whole, _in_order(spans, conversation)
+        return whole, _check_order(spans, conversation)
     whole = template.text(conversation)
     spans = [_span(template, conversation, place, whole) for place in conversation.answers]
-    return whole, _in_order(spans, conversation)
+    return whole, _check_order(spans, conversation)
 
 
 def _span(template: ChatTemplate, conversation: Conversation, place: int, whole: str) -> Span:
-    before = template.text(conversation.until(place), with_answer_to_come=True)
-    through = template.text(conversation.until(place + 1))
+    before = template.text(conversation.messages_before(place), with_answer_to_come=True)
+    through = template.text(conversation.messages_before(place + 1))
     if through.startswith(before) and whole.startswith(through):
         return len(before), len(through)
     is_last = place == len(conversation.messages) - 1
-    span = None if is_last else _what_changes(template, conversation, place, whole)
+    span = None if is_last else _span_by_placeholder(template, conversation, place, whole)
     if span is None:
-        raise _inseparable(conversation, f"the answer in message {place}")
+        raise _ambiguous_answer_error(conversation, f"the answer in message {place}")
     return span
 
 
-def _what_changes(
+def _span_by_placeholder(
     template: ChatTemplate, conversation: Conversation, place: int, whole: str
 ) -> Span | None:
     try:
-        parts = template.text(conversation.with_stand_in(place)).split(STAND_IN)
-        as_last = template.text(conversation.until(place + 1).with_stand_in(place)).split(STAND_IN)
+        parts = template.text(conversation.with_placeholder(place)).split(PLACEHOLDER)
+        as_last = template.text(
+            conversation.messages_before(place + 1).with_placeholder(place)
+        ).split(PLACEHOLDER)
     except UserError:  # e.g. the template wants a tool call before a tool's answer
         return None
     if len(parts) != 2 or len(as_last) != 2:
@@ -162,14 +166,14 @@ def _what_changes(
     return start, end + len(closing) if after.startswith(closing) else end
 
 
-def _in_order(spans: list[Span], conversation: Conversation) -> list[Span]:
+def _check_order(spans: list[Span], conversation: Conversation) -> list[Span]:
     ends = [0, *(end for _, end in spans)]
     if any(start < end for (start, _), end in zip(spans, ends, strict=False)):
-        raise _inseparable(conversation, "one answer")
+        raise _ambiguous_answer_error(conversation, "one answer")
     return spans
 
 
-def _inseparable(conversation: Conversation, what: str) -> UserError:
+def _ambiguous_answer_error(conversation: Conversation, what: str) -> UserError:
     return UserError(
         f"row {conversation.index}: {what} cannot be told from the text around it, as the chat "
         "template writes that text differently once the answer is there: set "
@@ -188,7 +192,7 @@ class Encoded(NamedTuple):
     """True for those of the remaining tokens that are trained on; None means all."""
 
 
-class ChatText:
+class ChatEncoder:
     """A tokenizer with the tokens that end an answer, and the template's switches.
 
     tokens, prompt_length, _ = chat.encode(prompt, messages[-1:])
@@ -210,7 +214,7 @@ class ChatText:
         Raises: UserError when the template does not let prompt and answer be separated.
         """
         before = self._template.text(prompt, with_answer_to_come=True)
-        text = self._template.text(prompt.followed_by(answer))
+        text = self._template.text(prompt.with_messages(answer))
         if not text.startswith(before):
             raise UserError(
                 f"row {prompt.index} cannot be split into prompt and answer: the chat template "
@@ -218,7 +222,7 @@ class ChatText:
                 "`format.enable_thinking` as the answers were written, or `format.chat_template`"
             )
         prompt_tokens = self._tokens(before)
-        trained, _ = self._cut_after_end(self._tokens(text[len(before) :]))
+        trained, _ = self._split_at_end_token(self._tokens(text[len(before) :]))
         return Encoded(prompt_tokens + trained, len(prompt_tokens))
 
     def encode_turns(self, conversation: Conversation) -> Encoded:
@@ -231,13 +235,13 @@ class ChatText:
         Raises: UserError when the template does not let answers be told from the text around them.
         """
         last = conversation.answers[-1]
-        text, spans = find_answers(self._template, conversation.until(last + 1))
+        text, spans = find_assistant_spans(self._template, conversation.messages_before(last + 1))
         tokens: list[int] = []
         mask: list[bool] = []
         done, after_end = 0, list[int]()
         for start, end in spans:
             untrained = after_end + self._tokens(text[done:start])
-            trained, after_end = self._cut_after_end(self._tokens(text[start:end]))
+            trained, after_end = self._split_at_end_token(self._tokens(text[start:end]))
             tokens += untrained + trained
             mask += [False] * len(untrained) + [True] * len(trained)
             done = end
@@ -253,7 +257,7 @@ class ChatText:
         ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         return ids
 
-    def _cut_after_end(self, answer: list[int]) -> tuple[list[int], list[int]]:
+    def _split_at_end_token(self, answer: list[int]) -> tuple[list[int], list[int]]:
         """Splits off what follows the end token: templates add line breaks that no rollout sees."""
         ends = [place for place, token in enumerate(answer) if token in self._end_tokens]
         end = ends[-1] + 1 if ends else len(answer)

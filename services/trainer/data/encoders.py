@@ -1,4 +1,4 @@
-"""Encoders of rows of training data to tokens, one for each kind of data."""
+"""Encodes rows of training data as tokens: an encoder for each kind, and their formatter."""
 
 import json
 from collections.abc import Sequence
@@ -10,12 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedTokenizerBase
 
-from services.trainer.data.chat import ChatText, Conversation, Encoded, Message, Tools
+from services.trainer.data.chat import ChatEncoder, Conversation, Encoded, Message, Tools
 from services.trainer.types import PairSide, TrainRow
 from trinity.algorithm.algorithm_type import RowSchema
 from trinity.config.schema.data import FormatConfig
 from trinity.errors import UserError
 from trinity.types import JsonObject
+
+MAX_CACHED_TOKENS = 25_000_000
+"""Limits the cache to 125 MB in each rank, masks included."""
+PAIR: tuple[PairSide, PairSide] = ("chosen", "rejected")
 
 
 class Encoder(Protocol):
@@ -24,10 +28,10 @@ class Encoder(Protocol):
     def __call__(self, row: JsonObject, index: int) -> Sequence[Encoded]: ...
 
 
-class AnswerEncoder:
+class SftEncoder:
     """Encoder for sft: trains on the last message, all the assistant's, or the response."""
 
-    def __init__(self, chat: ChatText, row_format: FormatConfig) -> None:
+    def __init__(self, chat: ChatEncoder, row_format: FormatConfig) -> None:
         self._chat = chat
         self._format = row_format
 
@@ -48,14 +52,14 @@ class AnswerEncoder:
             _check_turns(conversation, where)
             return [self._chat.encode_turns(conversation)]
         _check_last(conversation, where)
-        prompt = conversation.until(len(conversation.messages) - 1)
+        prompt = conversation.messages_before(len(conversation.messages) - 1)
         return [self._chat.encode(prompt, conversation.messages[-1:])]
 
 
-class PairEncoder:
+class DpoEncoder:
     """Encoder for dpo: a better and a worse answer to the same prompt, both trained on."""
 
-    def __init__(self, chat: ChatText, row_format: FormatConfig) -> None:
+    def __init__(self, chat: ChatEncoder, row_format: FormatConfig) -> None:
         self._chat = chat
         self._format = row_format
 
@@ -71,7 +75,7 @@ class PairEncoder:
         return [self._chat.encode(prompt, answer) for answer in answers]
 
 
-class TextEncoder:
+class CptEncoder:
     """Encoder for cpt: a text and its end token; all but the first token is trained on."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, row_format: FormatConfig) -> None:
@@ -205,13 +209,8 @@ def _column(row: JsonObject, key: str, index: int) -> object:
     return row[key]
 
 
-MAX_CACHED_TOKENS = 25_000_000
-"""Limits the cache to 125 MB in each rank, masks included."""
-PAIR: tuple[PairSide, PairSide] = ("chosen", "rejected")
-
-
 @dataclass(frozen=True, slots=True)
-class _Cut:
+class _TokenizedRow:
     """A sequence to train on, cut to the maximum length."""
 
     tokens_L: NDArray[np.int32]
@@ -227,7 +226,7 @@ class Formatter:
         self._encoder = encoder
         self._name = name
         self._max_length = max_length
-        self._cache: dict[int, Sequence[_Cut]] = {}
+        self._cache: dict[int, Sequence[_TokenizedRow]] = {}
         self._num_cached_tokens = 0
 
     def __call__(
@@ -240,7 +239,7 @@ class Formatter:
         sequences = self._cache.get(index)
         if sequences is None:
             sequences = [self._cut(encoded) for encoded in self._encode(row, index)]
-            self._keep(index, sequences)
+            self._cache_row(index, sequences)
         sides = PAIR if len(sequences) == len(PAIR) else (None,)
         return [
             _row(cut, side=side, position=position, weight=weight)
@@ -255,25 +254,25 @@ class Formatter:
                 f"training data `{self._name}`: {error} (rows and messages count from 0)"
             ) from error
 
-    def _cut(self, encoded: Encoded) -> _Cut:
+    def _cut(self, encoded: Encoded) -> _TokenizedRow:
         all_tokens, num_untrained, mask = encoded
         tokens = all_tokens[: self._max_length]
         response_length = max(len(tokens) - num_untrained, 0)
         is_trained = [True] * response_length if mask is None else mask[:response_length]
-        return _Cut(
+        return _TokenizedRow(
             tokens_L=np.asarray(tokens, dtype=np.int32),
             mask_R=np.asarray(is_trained, dtype=np.bool_),
             is_truncated=len(all_tokens) > self._max_length,
         )
 
-    def _keep(self, index: int, sequences: Sequence[_Cut]) -> None:
+    def _cache_row(self, index: int, sequences: Sequence[_TokenizedRow]) -> None:
         num_tokens = sum(len(cut.tokens_L) for cut in sequences)
         if self._num_cached_tokens + num_tokens <= MAX_CACHED_TOKENS:
             self._cache[index] = sequences
             self._num_cached_tokens += num_tokens
 
 
-def _row(cut: _Cut, *, side: PairSide | None, position: int, weight: float) -> TrainRow:
+def _row(cut: _TokenizedRow, *, side: PairSide | None, position: int, weight: float) -> TrainRow:
     response_length = len(cut.mask_R)
     return TrainRow(
         position=position,
@@ -311,7 +310,7 @@ def load_formatter(
             f"the tokenizer in {model_directory} cannot be read: {str(error).splitlines()[0]}"
         ) from error
     if schema == "cpt":
-        return Formatter(TextEncoder(tokenizer, row_format), name=name, max_length=max_length)
+        return Formatter(CptEncoder(tokenizer, row_format), name=name, max_length=max_length)
     tokenizer.chat_template = row_format.chat_template or chat_template or tokenizer.chat_template
     if not tokenizer.chat_template:
         raise UserError(
@@ -321,8 +320,8 @@ def load_formatter(
     own = row_format.enable_thinking
     thinking = enable_thinking if own is None else own
     switches = {} if thinking is None else {"enable_thinking": thinking}
-    chat = ChatText(tokenizer, _end_tokens(model_directory, tokenizer), switches)
-    encoder = PairEncoder(chat, row_format) if schema == "dpo" else AnswerEncoder(chat, row_format)
+    chat = ChatEncoder(tokenizer, _end_tokens(model_directory, tokenizer), switches)
+    encoder = DpoEncoder(chat, row_format) if schema == "dpo" else SftEncoder(chat, row_format)
     return Formatter(encoder, name=name, max_length=max_length)
 
 

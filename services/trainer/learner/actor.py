@@ -10,17 +10,26 @@ import torch
 from transformers import PretrainedConfig
 
 from services.trainer.backend.verl_worker import build_actor
-from services.trainer.checkpoints.lora import ADAPTER_DIRECTORY, adapter_of, check_kind
-from services.trainer.learner.loss import BatchLoss, LossRecipe
-from services.trainer.learner.metrics import averaged
-from services.trainer.learner.microbatches import Gatherer
+from services.trainer.checkpoints.lora import (
+    ADAPTER_DIRECTORY,
+    check_checkpoint_kind,
+    lora_adapter_of,
+)
+from services.trainer.learner.loss import BatchLoss, LossFunctions
+from services.trainer.learner.metrics import mean_over_passes
+from services.trainer.learner.microbatches import OutputGatherer
 from services.trainer.learner.prepared_batch import PreparedBatch
-from services.trainer.learner.resume_source import take_over
-from services.trainer.learner.verl_calls import Calls, Matrix, Outputs, as_array, on_device
+from services.trainer.learner.resume_source import load_former_run
+from services.trainer.learner.verl_calls import (
+    EngineOutputs,
+    Matrix,
+    WorkerCalls,
+    as_array,
+    on_device,
+)
+from services.trainer.types import Metrics
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix
 from trinity.config.plan.stage_plan import StagePlan
-
-Metrics = dict[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +37,7 @@ class ActorUpdate:
     """The result of one actor step; matrices are [B, T], 0 for rows without trained tokens."""
 
     metrics: Metrics
-    seen: Mapping[str, FloatMatrix]
+    outputs_before_step: Mapping[str, FloatMatrix]
     """Outputs of the policy that the step started from: `logprobs` and, where they were computed,
     `entropies` and `clipped`."""
 
@@ -50,13 +59,13 @@ class Actor:
     tensors = actor.weights()
     """
 
-    def __init__(self, *, plan: StagePlan, model_directory: Path, calls: Calls) -> None:
-        self._recipe = LossRecipe.of(plan)
+    def __init__(self, *, plan: StagePlan, model_directory: Path, calls: WorkerCalls) -> None:
+        self._functions = LossFunctions.from_plan(plan)
         self._max_response_tokens = plan.max_response_tokens
         self._num_passes = plan.config.trainer.ppo_epochs
         self._calls = calls
         self.worker = build_actor(plan, model_directory)
-        self.adapter = adapter_of(self.worker.engine.module)
+        self.adapter = lora_adapter_of(self.worker.engine.module)
         self._base_name = (plan.lora and plan.lora.base_model_name) or plan.model_path
 
     @property
@@ -65,9 +74,11 @@ class Actor:
         config: PretrainedConfig = self.worker.engine.model_config.hf_config
         return config
 
-    def infer(self, prepared: PreparedBatch, names: Sequence[str]) -> dict[str, FloatMatrix]:
+    def compute_outputs(
+        self, prepared: PreparedBatch, names: Sequence[str]
+    ) -> dict[str, FloatMatrix]:
         """Computes the named outputs for each token, [B, T]."""
-        return self._calls.infer(self.worker, prepared, names)
+        return self._calls.compute_outputs(self.worker, prepared, names)
 
     def update(
         self, prepared: PreparedBatch, *, learning_rate: float, kl_coef: float
@@ -78,40 +89,40 @@ class Actor:
         finite changes no weight; `actor/grad_norm` then shows it.
         """
         started = time.perf_counter()
-        seen = Gatherer(prepared.layout, self._calls.ranks)
+        seen = OutputGatherer(prepared.layout, self._calls.ranks)
         passes = [
             self._pass(prepared, learning_rate, kl_coef, seen if number == 0 else None)
             for number in range(self._num_passes)
         ]
         metrics = {
-            **averaged([step.metrics for step in passes]),
+            **mean_over_passes([step.metrics for step in passes]),
             "actor/lr": learning_rate,
             "time/forward_backward": sum(step.computed_seconds for step in passes),
             "time/update_actor": time.perf_counter() - started,
         }
-        gathered = {name: seen.gather(name) for name in passes[0].seen}
-        return ActorUpdate(metrics=metrics, seen=gathered)
+        gathered = {name: seen.reduce(name) for name in passes[0].seen}
+        return ActorUpdate(metrics=metrics, outputs_before_step=gathered)
 
     def _pass(
         self,
         prepared: PreparedBatch,
         learning_rate: float,
         kl_coef: float,
-        gatherer: Gatherer | None,
+        gatherer: OutputGatherer | None,
     ) -> "_Pass":
         """Adds up the gradients of all micro-batches, then takes one optimizer step."""
         started = time.perf_counter()
         loss = self._loss_of(prepared, kl_coef)
-        outputs = Outputs(entropy_gradient=self._recipe.entropy_loss is not None)
+        outputs = EngineOutputs(entropy_gradient=self._functions.entropy_loss is not None)
         matrices = _matrices(prepared)
         for part in self._calls.add_gradients(self.worker, loss, prepared, matrices, outputs):
             if gatherer is None:
                 continue
             for name, values_NC in loss.seen.items():
-                gatherer.add(name, part, as_array(values_NC))
+                gatherer.add_micro_batch(name, part, as_array(values_NC))
         computed = time.perf_counter()
         step = self.worker.optimizer_step({"lr": float(learning_rate)})
-        sums = loss.sums.over(self._calls.ranks)
+        sums = loss.sums.all_reduce(self._calls.ranks)
         metrics = {f"actor/{name}": value for name, value in sums.items()}
         metrics["actor/grad_norm"] = float(step["grad_norm"])
         return _Pass(
@@ -125,7 +136,7 @@ class Actor:
         parameters = (
             self.worker.engine.get_per_tensor_param()[0]
             if self.adapter is None
-            else self.adapter.merged()
+            else self.adapter.merged_weights()
         )
         for name, tensor in parameters:
             if name not in tied:
@@ -133,7 +144,7 @@ class Actor:
 
     def _loss_of(self, prepared: PreparedBatch, kl_coef: float) -> BatchLoss:
         return BatchLoss(
-            self._recipe,
+            self._functions,
             prepared.totals(prepared.mask_BT, self._max_response_tokens),
             step=prepared.batch.step,
             kl_coef=kl_coef,
@@ -157,12 +168,12 @@ class Actor:
         Raises: UserError if the checkpoint is of an adapter and this model has none, or the
         reverse.
         """
-        check_kind(directory, self.adapter)
+        check_checkpoint_kind(directory, self.adapter)
         self.worker.load_checkpoint(str(directory))
 
-    def begin_with(self, directory: Path) -> None:
+    def load_former_run(self, directory: Path) -> None:
         """Loads the policy of a former run."""
-        take_over(self.worker, directory, self._calls.ranks)
+        load_former_run(self.worker, directory, self._calls.ranks)
 
 
 def _matrices(prepared: PreparedBatch) -> dict[str, Matrix]:
@@ -177,6 +188,6 @@ def _matrices(prepared: PreparedBatch) -> dict[str, Matrix]:
         )
     if prepared.corrections_BT is not None:
         matrices["corrections"] = prepared.corrections_BT
-    if prepared.chosen_BT is not None:
-        matrices["chosen"] = prepared.chosen_BT
+    if prepared.selected_BT is not None:
+        matrices["chosen"] = prepared.selected_BT
     return matrices

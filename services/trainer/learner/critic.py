@@ -7,19 +7,19 @@ import torch
 from tensordict import TensorDict
 
 from services.trainer.backend.verl_worker import build_critic
-from services.trainer.collectives import Sums
-from services.trainer.learner.metrics import averaged
+from services.trainer.collectives import MetricSums
+from services.trainer.learner.metrics import mean_over_passes
 from services.trainer.learner.prepared_batch import CriticTargets, PreparedBatch
-from services.trainer.learner.resume_source import take_over
-from services.trainer.learner.verl_calls import Calls, Matrix, Outputs, output_columns
+from services.trainer.learner.resume_source import load_former_run
+from services.trainer.learner.verl_calls import EngineOutputs, Matrix, WorkerCalls, output_columns
+from services.trainer.types import Metrics
 from trinity.algorithm.aggregation import BatchTotals
-from trinity.algorithm.policy_loss.shares import loss_share, metric_shares
+from trinity.algorithm.policy_loss.contributions import loss_contribution, metric_contributions
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix
 from trinity.algorithm.value_loss import ValueInputs, value_loss
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.trainer import CriticConfig
 
-Metrics = dict[str, float]
 DIRECTORY = "critic"
 """Subdirectory of its state in a checkpoint."""
 
@@ -31,7 +31,7 @@ class ValueLoss:
         self._config = config
         self._totals = totals
         self._num_ranks = num_ranks
-        self.sums = Sums()
+        self.sums = MetricSums()
 
     def __call__(
         self, model_output: dict[str, torch.Tensor], data: TensorDict, dp_group: object
@@ -47,10 +47,10 @@ class ValueLoss:
         )
         value = value_loss(inputs, cliprange_value=self._config.cliprange_value)
         rows_N1 = data["row_weights"][:, None]
-        share = loss_share(value, inputs, self._totals, self._config.loss_agg_mode, rows_N1)
-        self.sums.add(value.name, share)
-        for name, figure in metric_shares(value, inputs, self._totals).items():
-            self.sums.add(name, figure)
+        share = loss_contribution(value, inputs, self._totals, self._config.loss_agg_mode, rows_N1)
+        self.sums.add_share(value.name, share)
+        for name, contribution in metric_contributions(value, inputs, self._totals).items():
+            self.sums.add_share(name, contribution)
         return share * self._num_ranks, {}
 
 
@@ -61,7 +61,7 @@ class Critic:
     metrics = critic.update(prepared, targets, learning_rate)
     """
 
-    def __init__(self, *, plan: StagePlan, model_directory: Path, calls: Calls) -> None:
+    def __init__(self, *, plan: StagePlan, model_directory: Path, calls: WorkerCalls) -> None:
         self._config = plan.config.trainer.critic
         self._num_passes = plan.config.trainer.critic.ppo_epochs
         self._max_response_tokens = plan.max_response_tokens
@@ -70,7 +70,7 @@ class Critic:
 
     def values(self, prepared: PreparedBatch) -> FloatMatrix:
         """Returns the value of what precedes each token, [B, T]."""
-        return self._calls.infer(self._worker, prepared, ["values"])["values"]
+        return self._calls.compute_outputs(self._worker, prepared, ["values"])["values"]
 
     def update(
         self, prepared: PreparedBatch, targets: CriticTargets, learning_rate: float
@@ -79,7 +79,7 @@ class Critic:
         started = time.perf_counter()
         passes = [self._pass(prepared, targets, learning_rate) for _ in range(self._num_passes)]
         return {
-            **averaged(passes),
+            **mean_over_passes(passes),
             "critic/lr": learning_rate,
             "time/update_critic": time.perf_counter() - started,
         }
@@ -95,10 +95,10 @@ class Critic:
             "old_values": targets.old_values_BT,
             "returns": targets.returns_BT,
         }
-        for _ in self._calls.add_gradients(self._worker, loss, prepared, matrices, Outputs()):
+        for _ in self._calls.add_gradients(self._worker, loss, prepared, matrices, EngineOutputs()):
             pass
         step = self._worker.optimizer_step({"lr": float(learning_rate)})
-        sums = loss.sums.over(self._calls.ranks)
+        sums = loss.sums.all_reduce(self._calls.ranks)
         metrics = {f"critic/{name}": value for name, value in sums.items()}
         return {**metrics, "critic/grad_norm": float(step["grad_norm"])}
 
@@ -110,6 +110,6 @@ class Critic:
         """Reads what `save` wrote."""
         self._worker.load_checkpoint(str(directory / DIRECTORY))
 
-    def begin_with(self, directory: Path) -> None:
+    def load_former_run(self, directory: Path) -> None:
         """Loads the critic of a former run."""
-        take_over(self._worker, directory, self._calls.ranks)
+        load_former_run(self._worker, directory, self._calls.ranks)

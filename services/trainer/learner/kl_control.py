@@ -1,4 +1,4 @@
-"""Controls the coefficients of the two KL terms over the steps."""
+"""The coefficients of the two KL terms over the steps."""
 
 import json
 from collections.abc import Callable
@@ -13,18 +13,18 @@ FILE_NAME = "kl.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KlControl:
+class KlCoefficients:
     """Coefficients of the penalty on rewards and of the term in the loss.
 
-    control = KlControl.of(plan)
-    control = control.updated(penalised=0.02, in_loss=None, num_rows=64)
+    control = KlCoefficients.from_plan(plan)
+    control = control.after_step(penalised=0.02, in_loss=None, num_rows=64)
     """
 
     penalty: KlController
     loss: KlController
 
     @classmethod
-    def of(cls, plan: StagePlan) -> "KlControl":
+    def from_plan(cls, plan: StagePlan) -> "KlCoefficients":
         """Returns the coefficients at the beginning of the stage.
 
         Raises: UserError when an argument that adaptation needs is missing.
@@ -35,13 +35,13 @@ class KlControl:
             loss=_controller(algorithm.kl_loss_fn_args),
         )
 
-    def updated(
+    def after_step(
         self, *, penalised: float | None, in_loss: float | None, num_rows: int
-    ) -> "KlControl":
+    ) -> "KlCoefficients":
         """Returns the coefficients after a step that measured these divergences; None: not
         measured.
         """
-        return KlControl(
+        return KlCoefficients(
             penalty=_updated(self.penalty, penalised, num_rows),
             loss=_updated(self.loss, in_loss, num_rows),
         )
@@ -51,7 +51,7 @@ class KlControl:
         state = {"penalty": self.penalty.state(), "loss": self.loss.state()}
         (directory / FILE_NAME).write_text(json.dumps(state, indent=1, sort_keys=True))
 
-    def load(self, directory: Path) -> "KlControl":
+    def load(self, directory: Path) -> "KlCoefficients":
         """Returns the saved state; checkpoints from before KL control have no such file."""
         path = directory / FILE_NAME
         if not path.exists():
@@ -59,8 +59,8 @@ class KlControl:
         state = json.loads(path.read_text())
         return replace(
             self,
-            penalty=self.penalty.restored(state["penalty"]),
-            loss=self.loss.restored(state["loss"]),
+            penalty=self.penalty.from_state(state["penalty"]),
+            loss=self.loss.from_state(state["loss"]),
         )
 
 

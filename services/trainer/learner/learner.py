@@ -1,4 +1,4 @@
-"""Statistics of a step's rows, and metrics of the gap between rollouts and the trained policy."""
+"""The learner: the models of a stage on one rank, and the order of work in a train step."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping
@@ -7,18 +7,18 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from services.trainer.backend.verl_worker import packs_rows
+from services.trainer.backend.verl_worker import uses_packed_rows
 from services.trainer.collectives import Ranks
 from services.trainer.learner.actor import ActorUpdate
 from services.trainer.learner.advantages import row_means
-from services.trainer.learner.kl_control import KlControl
-from services.trainer.learner.microbatches import Splitter
-from services.trainer.learner.preparation import Preparation
+from services.trainer.learner.kl_control import KlCoefficients
+from services.trainer.learner.microbatches import MicroBatchSplitter
+from services.trainer.learner.preparation import BatchPreparation
 from services.trainer.learner.prepared_batch import PreparedBatch
 from services.trainer.learner.roles import Roles
-from services.trainer.learner.rollouts import lags_of
+from services.trainer.learner.rollouts import staleness_of
 from services.trainer.learner.utilization import Utilization
-from services.trainer.learner.verl_calls import Calls
+from services.trainer.learner.verl_calls import WorkerCalls
 from services.trainer.types import Metrics, RowStatistics, StepOutcome, TrainBatch
 from trinity.algorithm.rollout_correction.metrics import off_policy_metrics
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix
@@ -26,6 +26,130 @@ from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.plan.start_checkpoint import StartCheckpoint
 
 LARGEST_LOG_RATIO = 20.0
+
+
+class Learner:
+    """The models of a stage, and the order of work in a step. Every method is collective.
+
+    learner = Learner(plan=plan, model_directory=start, ranks=ranks)
+    outcome = learner.train_step(batch, learning_rate=plan.learning_rate(batch.step))
+    tensors = learner.weights()
+    """
+
+    def __init__(
+        self,
+        *,
+        plan: StagePlan,
+        model_directory: Path,
+        ranks: Ranks,
+        critic_directory: Path | None = None,
+        former: StartCheckpoint | None = None,
+        on_micro_batch: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Loads the models; without its own model the critic starts from the actor's.
+
+        With `former`, policy and critic continue from what a former run saved.
+        """
+        seed_everything(plan.config.seed)
+        self._has_rollout = plan.has_rollouts
+        self._critic_warmup = plan.config.trainer.critic_warmup if plan.needs_critic else 0
+        self._kl_coefficients = KlCoefficients.from_plan(plan)
+        self._ranks = ranks
+        splitter = MicroBatchSplitter(
+            ranks=ranks,
+            max_tokens=plan.max_token_len_per_gpu,
+            keep_order=not plan.algorithm.can_balance_batch,
+        )
+        self._roles = Roles.load(
+            plan,
+            model_directory=model_directory,
+            policy_directory=_whole_policy(former) or model_directory,
+            critic_directory=critic_directory or model_directory,
+            calls=WorkerCalls(
+                splitter=splitter, packed=uses_packed_rows(plan), on_micro_batch=on_micro_batch
+            ),
+        )
+        self._preparation = BatchPreparation(plan=plan, roles=self._roles)
+        self._utilization = Utilization(
+            config=self._roles.actor.model_config,
+            num_ranks=ranks.num_ranks,
+            num_passes=plan.config.trainer.ppo_epochs,
+        )
+        if former is not None and former.num_ranks is not None:
+            self._load_former_run(former)
+
+    def train_step(
+        self, batch: TrainBatch, learning_rate: float, critic_learning_rate: float = 0.0
+    ) -> StepOutcome:
+        """Prepares the batch, updates the critic, then the actor unless the critic warms up."""
+        prepared = self._preparation.prepare_batch(
+            batch, kl_coef=self._kl_coefficients.penalty.coef
+        )
+        metrics = dict(prepared.metrics)
+        if self._roles.critic is not None and prepared.critic is not None:
+            metrics |= self._roles.critic.update(prepared, prepared.critic, critic_learning_rate)
+        update = None
+        if batch.step > self._critic_warmup:
+            update = self._roles.actor.update(
+                prepared, learning_rate=learning_rate, kl_coef=self._kl_coefficients.loss.coef
+            )
+            metrics |= update.metrics
+        metrics |= self._observe_kl(prepared, metrics.get("actor/kl"))
+        lengths = [row.prompt_length + row.response_length for row in batch.rows]
+        metrics |= self._utilization.mfu_metrics(lengths, metrics)
+        return self._outcome(prepared, update, metrics)
+
+    def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yields the actor's weights whole, by Hugging Face name; they alias the live ones."""
+        return self._roles.actor.weights()
+
+    def adapter_base(self) -> bytes | None:
+        """Hashes what the actor's adapter is trained on, on all ranks; None without an adapter."""
+        adapter = self._roles.actor.adapter
+        return adapter.base_hash(self._ranks) if adapter is not None else None
+
+    def save(self, directory: Path, step: int) -> None:
+        """Writes this rank's part of the full state: weights, optimizers, random states."""
+        self._roles.actor.save(directory, step)
+        if self._roles.critic is not None:
+            self._roles.critic.save(directory, step)
+        if self._ranks.is_first:
+            self._kl_coefficients.save(directory)
+
+    def load(self, directory: Path) -> None:
+        """Reads what `save` wrote; call it only for a directory whose manifest was verified."""
+        self._roles.actor.load(directory)
+        if self._roles.critic is not None:
+            self._roles.critic.load(directory)
+        self._kl_coefficients = self._kl_coefficients.load(directory)
+
+    def _load_former_run(self, former: StartCheckpoint) -> None:
+        self._roles.actor.load_former_run(former.policy)
+        if self._roles.critic is not None and former.critic is not None:
+            self._roles.critic.load_former_run(former.critic)
+
+    def _observe_kl(self, prepared: PreparedBatch, kl_in_loss: float | None) -> Metrics:
+        """Updates the coefficients from the step's divergences; returns the coefficient it used."""
+        used = {} if kl_in_loss is None else {"actor/kl_coef": self._kl_coefficients.loss.coef}
+        self._kl_coefficients = self._kl_coefficients.after_step(
+            penalised=prepared.kl, in_loss=kl_in_loss, num_rows=len(prepared.rows)
+        )
+        return used
+
+    def _outcome(
+        self, prepared: PreparedBatch, update: ActorUpdate | None, metrics: Metrics
+    ) -> StepOutcome:
+        """Adds row statistics; without rollouts there is nothing to compare."""
+        seen = {**(update.outputs_before_step if update is not None else {}), **prepared.policy}
+        if not self._has_rollout or "logprobs" not in seen:
+            return StepOutcome(metrics=metrics, rows={})
+        metrics |= off_policy_gap_metrics(prepared, seen)
+        return StepOutcome(metrics=metrics, rows=row_statistics(prepared, seen["logprobs"]))
+
+
+def _whole_policy(former: StartCheckpoint | None) -> Path | None:
+    """Returns a whole model's directory; None for per-rank parts, which are loaded over a model."""
+    return former.policy if former is not None and former.num_ranks is None else None
 
 
 def row_statistics(prepared: PreparedBatch, logprobs_BT: FloatMatrix) -> dict[int, RowStatistics]:
@@ -46,12 +170,12 @@ def row_statistics(prepared: PreparedBatch, logprobs_BT: FloatMatrix) -> dict[in
     }
 
 
-def off_policy_figures(
+def off_policy_gap_metrics(
     prepared: PreparedBatch, seen: Mapping[str, FloatMatrix]
 ) -> dict[str, float]:
     """Compares rollouts with the policy that the step started from; `seen` has its outputs."""
     numbers = np.flatnonzero(~prepared.is_expert_B)
-    given_NT = prepared.given_mask_BT[numbers]
+    given_NT = prepared.original_mask_BT[numbers]
     if not given_NT.any():
         return {}
 
@@ -60,7 +184,7 @@ def off_policy_figures(
 
     logprobs_NT, rollout_NT = seen["logprobs"][numbers], prepared.rollout_logprobs_BT[numbers]
     clipped_NT = of_rollouts(seen.get("clipped"))
-    figures = off_policy_metrics(
+    metrics = off_policy_metrics(
         logprobs_BT=logprobs_NT,
         rollout_logprobs_BT=rollout_NT,
         mask_BT=given_NT,
@@ -68,134 +192,14 @@ def off_policy_figures(
         weights_BT=of_rollouts(prepared.corrections_BT),
         clipped_BT=None if clipped_NT is None else clipped_NT > 0,
         kept_BT=prepared.mask_BT[numbers],
-        lags_B=lags_of([prepared.rows[number] for number in numbers], prepared.batch.step),
+        lags_B=staleness_of([prepared.rows[number] for number in numbers], prepared.batch.step),
     )
     gaps = np.abs(logprobs_NT - rollout_NT)[given_NT]
     return {
         "actor/rollout_logprob_diff": float(gaps.mean()),
         "actor/rollout_logprob_diff_max": float(gaps.max()),
-        **figures,
+        **metrics,
     }
-
-
-class Learner:
-    """The models of a stage, and the order of work in a step. Every method is collective.
-
-    learner = Learner(plan=plan, model_directory=start, ranks=ranks)
-    outcome = learner.train_step(batch, learning_rate=plan.learning_rate(batch.step))
-    tensors = learner.weights()
-    """
-
-    def __init__(
-        self,
-        *,
-        plan: StagePlan,
-        model_directory: Path,
-        ranks: Ranks,
-        critic_directory: Path | None = None,
-        former: StartCheckpoint | None = None,
-        on_part: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Loads the models; without its own model the critic starts from the actor's.
-
-        With `former`, policy and critic continue from what a former run saved.
-        """
-        seed_everything(plan.config.seed)
-        self._has_rollout = plan.has_rollouts
-        self._critic_warmup = plan.config.trainer.critic_warmup if plan.needs_critic else 0
-        self._control = KlControl.of(plan)
-        self._ranks = ranks
-        splitter = Splitter(
-            ranks=ranks,
-            max_tokens=plan.max_token_len_per_gpu,
-            keep_order=not plan.algorithm.can_balance_batch,
-        )
-        self._roles = Roles.load(
-            plan,
-            model_directory=model_directory,
-            policy_directory=_whole_policy(former) or model_directory,
-            critic_directory=critic_directory or model_directory,
-            calls=Calls(splitter=splitter, packed=packs_rows(plan), on_part=on_part),
-        )
-        self._preparation = Preparation(plan=plan, roles=self._roles)
-        self._utilization = Utilization(
-            config=self._roles.actor.model_config,
-            num_ranks=ranks.num_ranks,
-            num_passes=plan.config.trainer.ppo_epochs,
-        )
-        if former is not None and former.num_ranks is not None:
-            self._begin_with(former)
-
-    def train_step(
-        self, batch: TrainBatch, learning_rate: float, critic_learning_rate: float = 0.0
-    ) -> StepOutcome:
-        """Prepares the batch, updates the critic, then the actor unless the critic warms up."""
-        prepared = self._preparation.prepare(batch, kl_coef=self._control.penalty.coef)
-        metrics = dict(prepared.metrics)
-        if self._roles.critic is not None and prepared.critic is not None:
-            metrics |= self._roles.critic.update(prepared, prepared.critic, critic_learning_rate)
-        update = None
-        if batch.step > self._critic_warmup:
-            update = self._roles.actor.update(
-                prepared, learning_rate=learning_rate, kl_coef=self._control.loss.coef
-            )
-            metrics |= update.metrics
-        metrics |= self._observe_kl(prepared, metrics.get("actor/kl"))
-        lengths = [row.prompt_length + row.response_length for row in batch.rows]
-        metrics |= self._utilization.figures(lengths, metrics)
-        return self._outcome(prepared, update, metrics)
-
-    def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yields the actor's weights whole, by Hugging Face name; they alias the live ones."""
-        return self._roles.actor.weights()
-
-    def adapter_base(self) -> bytes | None:
-        """Hashes what the actor's adapter is trained on, on all ranks; None without an adapter."""
-        adapter = self._roles.actor.adapter
-        return adapter.base_hash(self._ranks) if adapter is not None else None
-
-    def save(self, directory: Path, step: int) -> None:
-        """Writes this rank's part of the full state: weights, optimizers, random states."""
-        self._roles.actor.save(directory, step)
-        if self._roles.critic is not None:
-            self._roles.critic.save(directory, step)
-        if self._ranks.is_first:
-            self._control.save(directory)
-
-    def load(self, directory: Path) -> None:
-        """Reads what `save` wrote; call it only for a directory whose manifest was verified."""
-        self._roles.actor.load(directory)
-        if self._roles.critic is not None:
-            self._roles.critic.load(directory)
-        self._control = self._control.load(directory)
-
-    def _begin_with(self, former: StartCheckpoint) -> None:
-        self._roles.actor.begin_with(former.policy)
-        if self._roles.critic is not None and former.critic is not None:
-            self._roles.critic.begin_with(former.critic)
-
-    def _observe_kl(self, prepared: PreparedBatch, kl_in_loss: float | None) -> Metrics:
-        """Updates the coefficients from the step's divergences; returns the coefficient it used."""
-        used = {} if kl_in_loss is None else {"actor/kl_coef": self._control.loss.coef}
-        self._control = self._control.updated(
-            penalised=prepared.kl, in_loss=kl_in_loss, num_rows=len(prepared.rows)
-        )
-        return used
-
-    def _outcome(
-        self, prepared: PreparedBatch, update: ActorUpdate | None, metrics: Metrics
-    ) -> StepOutcome:
-        """Adds row statistics; without rollouts there is nothing to compare."""
-        seen = {**(update.seen if update is not None else {}), **prepared.policy}
-        if not self._has_rollout or "logprobs" not in seen:
-            return StepOutcome(metrics=metrics, rows={})
-        metrics |= off_policy_figures(prepared, seen)
-        return StepOutcome(metrics=metrics, rows=row_statistics(prepared, seen["logprobs"]))
-
-
-def _whole_policy(former: StartCheckpoint | None) -> Path | None:
-    """Returns a whole model's directory; None for per-rank parts, which are loaded over a model."""
-    return former.policy if former is not None and former.num_ranks is None else None
 
 
 def seed_everything(seed: int) -> None:

@@ -10,24 +10,24 @@ from functools import partial
 import torch
 from tensordict import TensorDict
 
-from services.trainer.collectives import Sums
+from services.trainer.collectives import MetricSums
 from services.trainer.learner.verl_calls import output_columns
 from trinity.algorithm.aggregation import BatchTotals, LossAggMode
 from trinity.algorithm.entropy import ENTROPY_LOSSES
 from trinity.algorithm.entropy.inputs import EntropyInputs
 from trinity.algorithm.kl.estimators import KL_ESTIMATORS, KlEstimator
 from trinity.algorithm.policy_loss import POLICY_LOSSES
+from trinity.algorithm.policy_loss.contributions import loss_contribution, metric_contributions
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
-from trinity.algorithm.policy_loss.shares import loss_share, metric_shares
-from trinity.algorithm.policy_loss.trial import try_policy_loss
+from trinity.algorithm.policy_loss.validation import validate_policy_loss
 from trinity.config.plan.stage_plan import StagePlan
 
-CLIPPED = "pg_clipfrac"
+CLIP_FRACTION_METRIC = "pg_clipfrac"
 """The metric by which clipping losses mark clipped tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LossRecipe:
+class LossFunctions:
     """The terms of the loss: policy + coefficient * divergence - entropy."""
 
     policy_loss: Callable[[PolicyInputs], PolicyLoss]
@@ -36,14 +36,14 @@ class LossRecipe:
     agg_mode: LossAggMode
 
     @classmethod
-    def of(cls, plan: StagePlan) -> "LossRecipe":
+    def from_plan(cls, plan: StagePlan) -> "LossFunctions":
         """Builds the terms from the plan.
 
         Raises: UserError when a function given by its path cannot be loaded or used.
         """
         algorithm = plan.algorithm
         function = POLICY_LOSSES.get(algorithm.policy_loss_fn)
-        try_policy_loss(algorithm.policy_loss_fn, function, algorithm.policy_loss_fn_args)
+        validate_policy_loss(algorithm.policy_loss_fn, function, algorithm.policy_loss_fn_args)
         entropy_loss = None
         if algorithm.entropy_loss_fn != "none" and algorithm.entropy_loss_fn_args["entropy_coef"]:
             entropy_loss = partial(
@@ -63,7 +63,7 @@ class BatchLoss:
 
     Gradients of all calls and ranks add up to the gradient of the whole batch.
 
-        loss = BatchLoss(recipe, totals, step=7, kl_coef=0.1, num_ranks=2)
+        loss = BatchLoss(functions, totals, step=7, kl_coef=0.1, num_ranks=2)
         worker.set_loss_fn(loss)
         worker.forward_backward(part)       # once per micro-batch
         loss.seen["logprobs"]               # of the last micro-batch
@@ -71,14 +71,20 @@ class BatchLoss:
     """
 
     def __init__(
-        self, recipe: LossRecipe, totals: BatchTotals, *, step: int, kl_coef: float, num_ranks: int
+        self,
+        functions: LossFunctions,
+        totals: BatchTotals,
+        *,
+        step: int,
+        kl_coef: float,
+        num_ranks: int,
     ) -> None:
-        self._recipe = recipe
+        self._functions = functions
         self._totals = totals
         self._step = step
         self._kl_coef = kl_coef
         self._num_ranks = num_ranks
-        self.sums = Sums()
+        self.sums = MetricSums()
         self.seen: dict[str, torch.Tensor] = {}
         """Outputs of the last micro-batch, [N, C]: log-probabilities and, where there are any,
         entropies and clipped tokens."""
@@ -89,7 +95,7 @@ class BatchLoss:
         """Computes the loss for verl's engine; the scale undoes gradient averaging over ranks."""
         del dp_group
         inputs = self._inputs(model_output, data)
-        policy = self._recipe.policy_loss(inputs)
+        policy = self._functions.policy_loss(inputs)
         self.seen = {"logprobs": inputs.logprobs_BT.detach()}
         rows_N1 = data["row_weights"][:, None]
         corrections_NC = data.get("corrections", None)
@@ -97,8 +103,8 @@ class BatchLoss:
         loss = self._add(policy, inputs, factors_NC)
         loss = loss + self._divergence(inputs, rows_N1)
         loss = loss - self._entropy(model_output, data, inputs, rows_N1)
-        self.sums.add("loss", loss)
-        self.sums.add("final_loss", loss)  # Trinity-RFT's name
+        self.sums.add_share("loss", loss)
+        self.sums.add_share("final_loss", loss)  # Trinity-RFT's name
         self._observe(policy, inputs)
         return loss * self._num_ranks, {}
 
@@ -118,14 +124,14 @@ class BatchLoss:
 
     def _divergence(self, inputs: PolicyInputs, rows_N1: torch.Tensor) -> torch.Tensor:
         """Returns the aggregated, weighted term; the metric `kl` is the plain mean per token."""
-        if self._recipe.kl is None:
+        if self._functions.kl is None:
             return torch.zeros(())
         assert inputs.reference_logprobs_BT is not None
-        kl_NC = self._recipe.kl(
+        kl_NC = self._functions.kl(
             inputs.logprobs_BT, inputs.reference_logprobs_BT, inputs.old_logprobs_BT
         )
         measured_NC = torch.where(inputs.mask_BT, kl_NC.detach(), 0.0).double()
-        self.sums.add("kl", measured_NC.sum() / max(self._totals.num_tokens, 1))
+        self.sums.add_share("kl", measured_NC.sum() / max(self._totals.num_tokens, 1))
         return self._kl_coef * self._add(PolicyLoss(name="kl_loss", loss_BT=kl_NC), inputs, rows_N1)
 
     def _entropy(
@@ -140,22 +146,22 @@ class BatchLoss:
             return torch.zeros(())
         entropy_NC = torch.where(inputs.mask_BT, output_columns(model_output["entropy"], data), 0.0)
         self.seen["entropies"] = entropy_NC.detach()
-        self.sums.add("entropy", entropy_NC.sum() / max(self._totals.num_tokens, 1))
-        if self._recipe.entropy_loss is None:
+        self.sums.add_share("entropy", entropy_NC.sum() / max(self._totals.num_tokens, 1))
+        if self._functions.entropy_loss is None:
             return torch.zeros(())
         entropy = EntropyInputs(
             entropy_BT=entropy_NC, mask_BT=inputs.mask_BT, is_expert_B=inputs.is_expert_B
         )
-        return self._add(self._recipe.entropy_loss(entropy), inputs, rows_N1)
+        return self._add(self._functions.entropy_loss(entropy), inputs, rows_N1)
 
     def _observe(self, policy: PolicyLoss, inputs: PolicyInputs) -> None:
-        for name, value in metric_shares(policy, inputs, self._totals).items():
-            self.sums.add(name, value)
-        clipped = policy.metrics.get(CLIPPED)
+        for name, value in metric_contributions(policy, inputs, self._totals).items():
+            self.sums.add_share(name, value)
+        clipped = policy.metrics.get(CLIP_FRACTION_METRIC)
         if clipped is not None and clipped.shape == inputs.mask_BT.shape:
             self.seen["clipped"] = clipped.detach()
 
     def _add(self, part: PolicyLoss, inputs: PolicyInputs, factors: torch.Tensor) -> torch.Tensor:
-        share = loss_share(part, inputs, self._totals, self._recipe.agg_mode, factors)
-        self.sums.add(part.name, share)
+        share = loss_contribution(part, inputs, self._totals, self._functions.agg_mode, factors)
+        self.sums.add_share(part.name, share)
         return share

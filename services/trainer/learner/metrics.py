@@ -1,4 +1,4 @@
-"""Mean, maximum and minimum of a quantity, as metrics."""
+"""Metrics of a batch's lengths and rows, and summaries of several values as metrics."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,7 +8,7 @@ import numpy.typing as npt
 from services.trainer.types import TrainBatch
 
 
-def spread(name: str, values: Sequence[float] | npt.NDArray[np.float64]) -> dict[str, float]:
+def mean_max_min(name: str, values: Sequence[float] | npt.NDArray[np.float64]) -> dict[str, float]:
     """Returns the three metrics; none where there are no values."""
     ordered = sorted(float(value) for value in values)
     if not ordered:
@@ -27,8 +27,8 @@ def batch_metrics(
     prompts = [row.prompt_length for row in batch.rows]
     responses = [row.response_length for row in batch.rows]
     return {
-        **spread("prompt_length", prompts),
-        **spread("response_length", responses),
+        **mean_max_min("prompt_length", prompts),
+        **mean_max_min("response_length", responses),
         **_clip_ratio("prompt_length", prompts, max_prompt_tokens),
         **_clip_ratio("response_length", responses, max_response_tokens),
         "perf/total_num_tokens": float(sum(prompts) + sum(responses)),
@@ -46,6 +46,6 @@ def _clip_ratio(name: str, lengths: Sequence[int], longest: int) -> dict[str, fl
     return {f"{name}/clip_ratio": sum(length >= longest for length in lengths) / len(lengths)}
 
 
-def averaged(passes: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def mean_over_passes(passes: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Returns the mean of each metric over the passes, as verl reports it."""
     return {name: sum(metrics[name] for metrics in passes) / len(passes) for name in passes[0]}

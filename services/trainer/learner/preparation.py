@@ -8,16 +8,16 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from services.trainer.estimation import EstimationFunctions, actor_outputs
 from services.trainer.learner.advantages import (
-    Estimate,
-    chosen_tokens,
-    estimate,
-    token_choice,
+    AdvantageEstimate,
+    estimate_advantages,
+    select_tokens,
+    token_selection,
 )
 from services.trainer.learner.prepared_batch import CriticTargets, PreparedBatch
 from services.trainer.learner.roles import Roles
-from services.trainer.learner.rollouts import Rollouts
-from services.trainer.recipe import EstimateRecipe, actor_outputs
+from services.trainer.learner.rollouts import RolloutRows
 from services.trainer.types import TrainBatch
 from trinity.algorithm.token_advantage.token_batch import (
     FloatMatrix,
@@ -30,7 +30,7 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Passed:
+class ForwardOutputs:
     """The results of the forward passes, [B, T]."""
 
     policy: Mapping[str, FloatMatrix]
@@ -40,46 +40,46 @@ class Passed:
     metrics: Mapping[str, float]
 
 
-class Preparation:
+class BatchPreparation:
     """Prepares the batches of a stage. Collective.
 
-    prepared = preparation.prepare(batch, kl_coef=0.001)
+    prepared = preparation.prepare_batch(batch, kl_coef=0.001)
     """
 
     def __init__(self, *, plan: StagePlan, roles: Roles) -> None:
         self._has_rollout = plan.has_rollouts
         self._actor_outputs = actor_outputs(plan)
-        self._recipe = EstimateRecipe.of(plan)
-        self._choose = token_choice(plan.algorithm)
+        self._functions = EstimationFunctions.from_plan(plan)
+        self._select_tokens = token_selection(plan.algorithm)
         self._seed = plan.config.seed
         self._roles = roles
 
-    def prepare(self, batch: TrainBatch, *, kl_coef: float) -> PreparedBatch:
+    def prepare_batch(self, batch: TrainBatch, *, kl_coef: float) -> PreparedBatch:
         """Computes all that is known before a weight changes; `kl_coef` is the reward penalty's.
 
         Raises: UserError when an advantage needs data that the batch does not have.
         """
-        prepared = PreparedBatch.of(batch)
-        passed = self._passes(prepared)
+        prepared = PreparedBatch.from_batch(batch)
+        outputs = self._forward_passes(prepared)
         prepared = replace(
             prepared,
-            policy=passed.policy,
-            reference_logprobs_BT=passed.reference_BT,
-            metrics=passed.metrics,
+            policy=outputs.policy,
+            reference_logprobs_BT=outputs.reference_BT,
+            metrics=outputs.metrics,
         )
         if not self._has_rollout or prepared.is_expert_B.all():
             return prepared
         started = time.perf_counter()
-        rollouts = Rollouts.of(prepared, passed.values_BT)
-        estimates = estimate(self._recipe, rollouts, kl_coef)
-        estimated = _with_estimate(prepared, rollouts.numbers, estimates, passed.values_BT)
-        if self._choose is not None:
-            chosen_BT = chosen_tokens(self._choose, estimated, self._seed)
-            estimated = replace(estimated, chosen_BT=chosen_BT)
+        rollouts = RolloutRows.from_prepared(prepared, outputs.values_BT)
+        estimate = estimate_advantages(self._functions, rollouts, kl_coef)
+        estimated = _with_estimate(prepared, rollouts.numbers, estimate, outputs.values_BT)
+        if self._select_tokens is not None:
+            selected_BT = select_tokens(self._select_tokens, estimated, self._seed)
+            estimated = replace(estimated, selected_BT=selected_BT)
         seconds = {"time/adv": time.perf_counter() - started}
-        return replace(estimated, metrics={**prepared.metrics, **estimates.metrics, **seconds})
+        return replace(estimated, metrics={**prepared.metrics, **estimate.metrics, **seconds})
 
-    def _passes(self, prepared: PreparedBatch) -> Passed:
+    def _forward_passes(self, prepared: PreparedBatch) -> ForwardOutputs:
         """Runs the forward passes that are needed, and times each."""
         roles, names = self._roles, self._actor_outputs
         metrics: dict[str, float] = {}
@@ -87,13 +87,13 @@ class Preparation:
         reference_BT = values_BT = None
         if names:
             policy, metrics["time/old_log_prob"] = _timed(
-                lambda: roles.actor.infer(prepared, names)
+                lambda: roles.actor.compute_outputs(prepared, names)
             )
         if (reference := roles.reference) is not None:
             reference_BT, metrics["time/ref"] = _timed(lambda: reference.logprobs(prepared))
         if (critic := roles.critic) is not None:
             values_BT, metrics["time/values"] = _timed(lambda: critic.values(prepared))
-        return Passed(
+        return ForwardOutputs(
             policy=policy, reference_BT=reference_BT, values_BT=values_BT, metrics=metrics
         )
 
@@ -101,34 +101,36 @@ class Preparation:
 def _with_estimate(
     prepared: PreparedBatch,
     numbers: IntVector,
-    estimates: Estimate,
+    estimate: AdvantageEstimate,
     values_BT: FloatMatrix | None,
 ) -> PreparedBatch:
     """Writes the estimates into the rollouts' rows; the other rows stay as they are."""
     critic = None
-    if values_BT is not None and estimates.returns_NT is not None:
+    if values_BT is not None and estimate.returns_NT is not None:
         nothing_BT = np.zeros_like(values_BT)
         critic = CriticTargets(
             old_values_BT=values_BT,
-            returns_BT=_laid_over(nothing_BT, numbers, estimates.returns_NT),
-            mask_BT=_laid_over(nothing_BT.astype(np.bool_), numbers, estimates.critic_mask_NT),
+            returns_BT=_with_rows_replaced(nothing_BT, numbers, estimate.returns_NT),
+            mask_BT=_with_rows_replaced(
+                nothing_BT.astype(np.bool_), numbers, estimate.critic_mask_NT
+            ),
         )
     corrections_BT = None
-    if estimates.corrections_NT is not None:
+    if estimate.corrections_NT is not None:
         ones_BT = np.ones(prepared.layout.shape)
-        corrections_BT = _laid_over(ones_BT, numbers, estimates.corrections_NT)
+        corrections_BT = _with_rows_replaced(ones_BT, numbers, estimate.corrections_NT)
     return replace(
         prepared,
-        mask_BT=_laid_over(prepared.mask_BT, numbers, estimates.mask_NT),
-        old_logprobs_BT=_laid_over(prepared.old_logprobs_BT, numbers, estimates.old_NT),
-        advantages_BT=_laid_over(prepared.advantages_BT, numbers, estimates.advantages_NT),
+        mask_BT=_with_rows_replaced(prepared.mask_BT, numbers, estimate.mask_NT),
+        old_logprobs_BT=_with_rows_replaced(prepared.old_logprobs_BT, numbers, estimate.old_NT),
+        advantages_BT=_with_rows_replaced(prepared.advantages_BT, numbers, estimate.advantages_NT),
         corrections_BT=corrections_BT,
         critic=critic,
-        kl=estimates.kl,
+        kl=estimate.kl,
     )
 
 
-def _laid_over(
+def _with_rows_replaced(
     matrix_BT: npt.NDArray[T], numbers: IntVector, rows_NT: npt.NDArray[T]
 ) -> npt.NDArray[T]:
     laid_BT = matrix_BT.copy()

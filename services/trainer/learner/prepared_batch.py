@@ -1,4 +1,4 @@
-"""The rows of a micro-batch."""
+"""A batch as matrices: the layout of its response tokens, and all data that losses need."""
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,23 +12,24 @@ from services.trainer.types import TrainBatch, TrainRow
 from trinity.algorithm.aggregation import BatchTotals
 from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatrix, IntVector
 
-Part = Sequence[int]
+MicroBatch = Sequence[int]
 """The row numbers of a micro-batch."""
 
-Unit = Sequence[int]
+RowUnit = Sequence[int]
 """Rows that are never separated: a single row, or the two of a pair."""
 
 
 T = TypeVar("T", bound=np.generic)
+BoolVector = npt.NDArray[np.bool_]
 
 
-class Layout:
+class ResponseLayout:
     """The places of the response tokens in a batch's rows.
 
-    layout = Layout(batch.rows)
+    layout = ResponseLayout(batch.rows)
     mask_BT = layout.stack((row.mask for row in batch.rows), np.bool_)
-    mask_NC = layout.place(mask_BT, part)
-    layout.put_back(values_NC, part, into=values_BT)
+    mask_NC = layout.gather_part(mask_BT, part)
+    layout.scatter_part(values_NC, part, into=values_BT)
     """
 
     def __init__(self, rows: Sequence[TrainRow]) -> None:
@@ -38,7 +39,7 @@ class Layout:
         self.is_token_BT: BoolMatrix = columns_T < self.lengths_B[:, None]
         """False after the end of a row."""
 
-    def of_rows(self, numbers: IntVector) -> "Layout":
+    def select_rows(self, numbers: IntVector) -> "ResponseLayout":
         """Returns the layout of some of the rows, with the same number of columns."""
         layout = copy.copy(self)
         layout.lengths_B = self.lengths_B[numbers]
@@ -62,11 +63,11 @@ class Layout:
         matrix_BT[self.is_token_BT] = np.concatenate([np.asarray(array) for array in arrays])
         return matrix_BT
 
-    def first_token(self, part: Part) -> int:
+    def first_token(self, part: MicroBatch) -> int:
         """Returns the place in the sequence at which the columns of a micro-batch begin."""
         return int(self._prompts_B[list(part)].min()) if len(part) else 1
 
-    def num_columns(self, part: Part) -> int:
+    def num_columns(self, part: MicroBatch) -> int:
         """Returns C of a micro-batch."""
         if not len(part):
             return 1
@@ -74,13 +75,15 @@ class Layout:
         longest = int((self._prompts_B[numbers] + self.lengths_B[numbers]).max())
         return longest - self.first_token(part)
 
-    def place(self, matrix_BT: npt.NDArray[T], part: Part) -> npt.NDArray[T]:
+    def gather_part(self, matrix_BT: npt.NDArray[T], part: MicroBatch) -> npt.NDArray[T]:
         """Returns the micro-batch's rows of a matrix, aligned to its tensors; padded with 0."""
         placed_NC = np.zeros((len(part), self.num_columns(part)), dtype=matrix_BT.dtype)
         placed_NC[self._is_token_NC(part)] = matrix_BT[list(part)][self.is_token_BT[list(part)]]
         return placed_NC
 
-    def put_back(self, values_NC: npt.NDArray[T], part: Part, *, into: npt.NDArray[T]) -> None:
+    def scatter_part(
+        self, values_NC: npt.NDArray[T], part: MicroBatch, *, into: npt.NDArray[T]
+    ) -> None:
         """Writes the values of a micro-batch into the matrix of the batch."""
         if not len(part):
             return
@@ -88,7 +91,7 @@ class Layout:
         rows_NT[self.is_token_BT[list(part)]] = values_NC[self._is_token_NC(part)]
         into[list(part)] = rows_NT
 
-    def _is_token_NC(self, part: Part) -> BoolMatrix:
+    def _is_token_NC(self, part: MicroBatch) -> BoolMatrix:
         numbers = list(part)
         begins_N1 = (self._prompts_B[numbers] - self.first_token(part))[:, None]
         columns_C = np.arange(self.num_columns(part))
@@ -96,9 +99,6 @@ class Layout:
             columns_C < begins_N1 + self.lengths_B[numbers][:, None]
         )
         return is_token_NC
-
-
-BoolVector = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,10 +115,10 @@ class PreparedBatch:
     """B rows of T response tokens; what the algorithm does not need is None."""
 
     batch: TrainBatch
-    layout: Layout
+    layout: ResponseLayout
     mask_BT: BoolMatrix
     """Tokens that the policy's loss is computed on."""
-    given_mask_BT: BoolMatrix
+    original_mask_BT: BoolMatrix
     """The same before correction and advantage."""
     old_logprobs_BT: FloatMatrix
     """By the policy in the denominator of ratios."""
@@ -130,7 +130,7 @@ class PreparedBatch:
     corrections_BT: FloatMatrix | None = None
     """Factors on the policy's losses."""
     reference_logprobs_BT: FloatMatrix | None = None
-    chosen_BT: BoolMatrix | None = None
+    selected_BT: BoolMatrix | None = None
     """Tokens that the policy's loss treats differently."""
     critic: CriticTargets | None = None
     kl: float | None = None
@@ -138,9 +138,9 @@ class PreparedBatch:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, batch: TrainBatch) -> "PreparedBatch":
+    def from_batch(cls, batch: TrainBatch) -> "PreparedBatch":
         """Returns the batch before any computation."""
-        layout = Layout(batch.rows)
+        layout = ResponseLayout(batch.rows)
         mask_BT = layout.stack((row.mask for row in batch.rows), np.bool_)
         rollout_BT = layout.stack((row.rollout_logprobs for row in batch.rows), np.float64)
         rollout_BT = np.where(mask_BT, rollout_BT, 0.0)
@@ -149,7 +149,7 @@ class PreparedBatch:
             batch=batch,
             layout=layout,
             mask_BT=mask_BT,
-            given_mask_BT=mask_BT,
+            original_mask_BT=mask_BT,
             old_logprobs_BT=rollout_BT,
             rollout_logprobs_BT=rollout_BT,
             advantages_BT=np.where(mask_BT, advantages_BT, 0.0),
@@ -167,7 +167,7 @@ class PreparedBatch:
 
     def totals(self, mask_BT: BoolMatrix, max_response_tokens: int) -> BatchTotals:
         """Counts rows and tokens over the whole batch."""
-        return BatchTotals.of(
+        return BatchTotals.from_counts(
             mask_BT.sum(-1),
             max_response_tokens=max_response_tokens,
             is_expert_B=self.is_expert_B,

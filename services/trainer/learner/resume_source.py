@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from verl.workers.engine_workers_tinker import TinkerTrainingWorker
 
-from services.trainer.checkpoints.lora import adapter_of
+from services.trainer.checkpoints.lora import lora_adapter_of
 from services.trainer.collectives import Ranks
 from services.trainer.learner.verl_calls import on_device
 from trinity.config.plan.start_checkpoint import KEY
@@ -16,7 +16,7 @@ from trinity.errors import UserError
 logger = logging.getLogger(__name__)
 
 
-def take_over(worker: TinkerTrainingWorker, directory: Path, ranks: Ranks) -> None:
+def load_former_run(worker: TinkerTrainingWorker, directory: Path, ranks: Ranks) -> None:
     """Loads this rank's part; rates, decay and random states stay those of the new run.
 
     The folder is one that a user names, so files are read with `weights_only`, which runs no code.
@@ -28,9 +28,11 @@ def take_over(worker: TinkerTrainingWorker, directory: Path, ranks: Ranks) -> No
     engine = worker.engine
     try:
         with on_device(worker):
-            _take_weights(engine.module, torch.load(weights, weights_only=True))
+            _load_weights(engine.module, torch.load(weights, weights_only=True))
         if optimizer.is_file():
-            _take_state(engine.optimizer, torch.load(optimizer, weights_only=True), optimizer)
+            _load_optimizer_state(
+                engine.optimizer, torch.load(optimizer, weights_only=True), optimizer
+            )
     except Exception as error:  # torch raises many kinds for files of another model
         raise UserError(
             f"`{KEY}`: {weights.parent} cannot be loaded "
@@ -41,15 +43,17 @@ def take_over(worker: TinkerTrainingWorker, directory: Path, ranks: Ranks) -> No
         engine.to(device="cpu", model=False, optimizer=True, grad=False)
 
 
-def _take_weights(module: torch.nn.Module, saved: dict[str, Any]) -> None:
+def _load_weights(module: torch.nn.Module, saved: dict[str, Any]) -> None:
     """Loads weights; checkpoints of adapters do not hold the base model."""
-    result = module.load_state_dict(saved, strict=adapter_of(module) is None)
+    result = module.load_state_dict(saved, strict=lora_adapter_of(module) is None)
     missing = [name for name in result.missing_keys if ".lora_" in name]
     if missing or result.unexpected_keys:
         raise ValueError(f"names differ: {[*missing, *result.unexpected_keys][0]}")
 
 
-def _take_state(optimizer: torch.optim.Optimizer, saved: dict[str, Any], file: Path) -> None:
+def _load_optimizer_state(
+    optimizer: torch.optim.Optimizer, saved: dict[str, Any], file: Path
+) -> None:
     own = optimizer.state_dict()
     kinds = [set(state["param_groups"][0]) for state in (saved, own)]
     if kinds[0] != kinds[1]:

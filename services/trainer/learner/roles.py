@@ -1,4 +1,4 @@
-"""The reference policy: the stage's starting weights, which never change."""
+"""The models of a stage by role: actor, reference and critic."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,39 +6,41 @@ from pathlib import Path
 from verl.workers.engine_workers_tinker import TinkerTrainingWorker
 
 from services.trainer.backend.verl_worker import build_reference
-from services.trainer.checkpoints.lora import Adapter
+from services.trainer.checkpoints.lora import LoraAdapter
 from services.trainer.learner.actor import Actor
 from services.trainer.learner.critic import Critic
 from services.trainer.learner.prepared_batch import PreparedBatch
-from services.trainer.learner.verl_calls import Calls
+from services.trainer.learner.verl_calls import WorkerCalls
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix
 from trinity.config.plan.stage_plan import StagePlan
 
 
-class PolicyWithoutAdapter:
+class AdapterDisabledReference:
     """The policy's own model with its adapter off, so that it is in memory only once."""
 
-    def __init__(self, *, worker: TinkerTrainingWorker, adapter: Adapter, calls: Calls) -> None:
+    def __init__(
+        self, *, worker: TinkerTrainingWorker, adapter: LoraAdapter, calls: WorkerCalls
+    ) -> None:
         self._worker = worker
         self._adapter = adapter
         self._calls = calls
 
     def logprobs(self, prepared: PreparedBatch) -> FloatMatrix:
         """Computes log-probabilities of the tokens, [B, T]."""
-        with self._adapter.off():
-            return self._calls.infer(self._worker, prepared, ["logprobs"])["logprobs"]
+        with self._adapter.disabled():
+            return self._calls.compute_outputs(self._worker, prepared, ["logprobs"])["logprobs"]
 
 
 class Reference:
     """A policy that only computes log-probabilities. Collective."""
 
-    def __init__(self, *, plan: StagePlan, model_directory: Path, calls: Calls) -> None:
+    def __init__(self, *, plan: StagePlan, model_directory: Path, calls: WorkerCalls) -> None:
         self._calls = calls
         self._worker = build_reference(plan, model_directory)
 
     def logprobs(self, prepared: PreparedBatch) -> FloatMatrix:
         """Computes log-probabilities of the tokens, [B, T]."""
-        return self._calls.infer(self._worker, prepared, ["logprobs"])["logprobs"]
+        return self._calls.compute_outputs(self._worker, prepared, ["logprobs"])["logprobs"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,7 @@ class Roles:
     """The models, all sharded over the same ranks."""
 
     actor: Actor
-    reference: Reference | PolicyWithoutAdapter | None
+    reference: Reference | AdapterDisabledReference | None
     critic: Critic | None
 
     @classmethod
@@ -57,18 +59,18 @@ class Roles:
         model_directory: Path,
         policy_directory: Path,
         critic_directory: Path,
-        calls: Calls,
+        calls: WorkerCalls,
     ) -> "Roles":
         """Loads them at the stage's start; the reference is of the model, wherever the policy
         begins.
 
         Raises: UserError when a model cannot be read.
         """
-        reference: Reference | PolicyWithoutAdapter | None = None
+        reference: Reference | AdapterDisabledReference | None = None
         critic = None
         actor = Actor(plan=plan, model_directory=policy_directory, calls=calls)
         if plan.needs_reference and actor.adapter and policy_directory == model_directory:
-            reference = PolicyWithoutAdapter(
+            reference = AdapterDisabledReference(
                 worker=actor.worker, adapter=actor.adapter, calls=calls
             )
         elif plan.needs_reference:

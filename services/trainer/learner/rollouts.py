@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from services.trainer.learner.prepared_batch import Layout, PreparedBatch
+from services.trainer.learner.prepared_batch import PreparedBatch, ResponseLayout
 from services.trainer.types import TrainRow
 from trinity.algorithm.token_advantage.token_batch import (
     BoolMatrix,
@@ -17,13 +17,13 @@ from trinity.algorithm.token_advantage.token_batch import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rollouts:
+class RolloutRows:
     """Shapes: N of the batch's rows, T response tokens."""
 
     numbers: IntVector
     """Row numbers in the batch."""
     rows: Sequence[TrainRow]
-    layout: Layout
+    layout: ResponseLayout
     mask_NT: BoolMatrix
     rollout_NT: FloatMatrix
     advantages_NT: FloatMatrix
@@ -34,7 +34,7 @@ class Rollouts:
     values_NT: FloatMatrix | None
 
     @classmethod
-    def of(cls, prepared: PreparedBatch, values_BT: FloatMatrix | None) -> "Rollouts":
+    def from_prepared(cls, prepared: PreparedBatch, values_BT: FloatMatrix | None) -> "RolloutRows":
         """Selects all rows but the training data among them."""
         numbers = np.flatnonzero(~prepared.is_expert_B)
         rows = [prepared.rows[number] for number in numbers]
@@ -42,7 +42,7 @@ class Rollouts:
         return cls(
             numbers=numbers,
             rows=rows,
-            layout=prepared.layout.of_rows(numbers),
+            layout=prepared.layout.select_rows(numbers),
             mask_NT=prepared.mask_BT[numbers],
             rollout_NT=prepared.rollout_logprobs_BT[numbers],
             advantages_NT=prepared.advantages_BT[numbers],
@@ -64,7 +64,7 @@ class Rollouts:
             rewards_BT=rewards_NT,
             mask_BT=mask_NT,
             lengths_B=self.layout.lengths_B,
-            groups_B=groups_of(self.rows),
+            groups_B=group_ids(self.rows),
             logprobs_BT=self.proximal_NT,
             rollout_logprobs_BT=self.rollout_NT,
             rollout_is_weights_BT=weights_NT,
@@ -123,7 +123,7 @@ def _reward_at_the_end(row: TrainRow) -> float:
     return row.run_reward.reward
 
 
-def groups_of(rows: Sequence[TrainRow]) -> IntVector:
+def group_ids(rows: Sequence[TrainRow]) -> IntVector:
     """Numbers the groups: runs of one task in one explore step; a row without a run is alone."""
     names = [
         f"row {number}" if row.run_reward is None else row.run_reward.assignment_id
@@ -133,7 +133,7 @@ def groups_of(rows: Sequence[TrainRow]) -> IntVector:
     return numbers
 
 
-def lags_of(rows: Sequence[TrainRow], step: int) -> IntVector | None:
+def staleness_of(rows: Sequence[TrainRow], step: int) -> IntVector | None:
     """Returns how many steps each row's oldest weights lag behind those that the step starts from.
 
     Returns None if a row has no version.

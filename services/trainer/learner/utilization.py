@@ -20,7 +20,7 @@ class Utilization:
     num_ranks: int
     num_passes: int
 
-    def figures(self, lengths: Sequence[int], times: Mapping[str, float]) -> dict[str, float]:
+    def mfu_metrics(self, lengths: Sequence[int], times: Mapping[str, float]) -> dict[str, float]:
         """Returns the metrics, from the tokens of each row and the seconds of a step's parts."""
         shares = {
             "perf/mfu/actor": self._share(lengths, times.get("time/update_actor"), self.num_passes),

@@ -13,8 +13,8 @@ from verl.utils.device import get_device_name
 from verl.workers.engine_workers_tinker import TinkerTrainingWorker
 
 from services.trainer.collectives import Ranks
-from services.trainer.learner.microbatches import Gatherer, Splitter
-from services.trainer.learner.prepared_batch import Layout, Part, PreparedBatch
+from services.trainer.learner.microbatches import MicroBatchSplitter, OutputGatherer
+from services.trainer.learner.prepared_batch import MicroBatch, PreparedBatch, ResponseLayout
 from services.trainer.types import TrainRow
 from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatrix
 from trinity.types import IntArray
@@ -23,35 +23,48 @@ PAD = 0
 """Any token does: it is never attended to."""
 
 Matrix = npt.NDArray[np.bool_] | npt.NDArray[np.float64]
+OUTPUT_NAMES = {
+    "logprobs": "log_probs",
+    "entropies": "entropy",
+    "collision": "sum_pi_squared",
+    "discriminator": "discriminator",
+    "values": "values",
+}
+"""The engines' names of our outputs."""
+LossFn = Callable[
+    [dict[str, torch.Tensor], TensorDict, object], tuple[torch.Tensor, dict[str, float]]
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outputs:
+class EngineOutputs:
     """Optional outputs of an engine besides the log-probabilities of the tokens taken."""
 
     entropy_gradient: bool = False
     entropies: bool = False
-    collision: bool = False
+    sum_squared_probs: bool = False
     """Sum of the squared probabilities at each token."""
     discriminator: bool = False
     """The policy's mean of its entropy discriminator at each token."""
 
 
-class TensorMaker:
+class MicroBatchBuilder:
     """Makes the micro-batches of one batch.
 
-    maker = TensorMaker(batch.rows, layout, packed=False)
-    data = maker.tensors(part, {"loss_mask": mask_BT, "advantages": advantages_BT}, Outputs())
+    maker = MicroBatchBuilder(batch.rows, layout, packed=False)
+    data = maker.build(part, {"loss_mask": mask_BT, "advantages": advantages_BT}, EngineOutputs())
     """
 
-    def __init__(self, rows: Sequence[TrainRow], layout: Layout, *, packed: bool) -> None:
+    def __init__(self, rows: Sequence[TrainRow], layout: ResponseLayout, *, packed: bool) -> None:
         self._rows = rows
         self._layout = layout
         self._packed = packed
         self._has_experts = any(row.is_expert for row in rows)
         self._num_rows_of_empty = 2 if any(row.side for row in rows) else 1
 
-    def tensors(self, part: Part, matrices: Mapping[str, Matrix], outputs: Outputs) -> TensorDict:
+    def build(
+        self, part: MicroBatch, matrices: Mapping[str, Matrix], outputs: EngineOutputs
+    ) -> TensorDict:
         """Builds one micro-batch with these matrices of the batch, in single precision.
 
         An empty micro-batch gets one dummy unit, from which nothing is learned: every rank must
@@ -61,14 +74,14 @@ class TensorMaker:
         tensors = {"input_ids": torch.from_numpy(tokens_NL)}
         for name, matrix_BT in matrices.items():
             tensors[name] = self._columns(matrix_BT, part, len(tokens_NL))
-        tensors |= self._of_rows(part, len(tokens_NL))
+        tensors |= self._row_tensors(part, len(tokens_NL))
         if self._packed:
             tensors |= _packed([self._rows[n].tokens for n in part] or list(tokens_NL))
         settings = {
             "first_token": self._layout.first_token(part),
             "calculate_entropy": outputs.entropies or outputs.entropy_gradient,
             "entropy_gradient": outputs.entropy_gradient,
-            "calculate_sum_pi_squared": outputs.collision,
+            "calculate_sum_pi_squared": outputs.sum_squared_probs,
             "calculate_discriminator": outputs.discriminator,
             "use_remove_padding": self._packed,
             "use_dynamic_bsz": False,
@@ -77,7 +90,7 @@ class TensorMaker:
         }
         return tensordict_utils.get_tensordict(tensors, settings)
 
-    def _tokens(self, part: Part) -> npt.NDArray[np.int64]:
+    def _tokens(self, part: MicroBatch) -> npt.NDArray[np.int64]:
         rows = [self._rows[number] for number in part]
         longest = max((row.length for row in rows), default=2)
         tokens_NL = np.full((len(rows) or self._num_rows_of_empty, longest), PAD, dtype=np.int64)
@@ -85,14 +98,14 @@ class TensorMaker:
             tokens_NL[index, : row.length] = row.tokens
         return tokens_NL
 
-    def _columns(self, matrix_BT: Matrix, part: Part, num_rows: int) -> torch.Tensor:
+    def _columns(self, matrix_BT: Matrix, part: MicroBatch, num_rows: int) -> torch.Tensor:
         dtype = np.bool_ if matrix_BT.dtype == np.bool_ else np.float32
         if not len(part):
             return torch.from_numpy(np.zeros((num_rows, 1), dtype=dtype))
-        placed_NC: npt.NDArray[np.generic] = self._layout.place(matrix_BT, part)
+        placed_NC: npt.NDArray[np.generic] = self._layout.gather_part(matrix_BT, part)
         return torch.from_numpy(placed_NC.astype(dtype))
 
-    def _of_rows(self, part: Part, num_rows: int) -> dict[str, torch.Tensor]:
+    def _row_tensors(self, part: MicroBatch, num_rows: int) -> dict[str, torch.Tensor]:
         rows = [self._rows[number] for number in part]
         weights = [row.weight for row in rows] or [1.0] * num_rows
         temperatures = [row.temperature for row in rows] or [1.0] * num_rows
@@ -124,21 +137,7 @@ def response_columns(values: torch.Tensor, first: int, num_columns: int) -> torc
     return predicted_NL[:, first - 1 : first - 1 + num_columns]
 
 
-OUTPUT_NAMES = {
-    "logprobs": "log_probs",
-    "entropies": "entropy",
-    "collision": "sum_pi_squared",
-    "discriminator": "discriminator",
-    "values": "values",
-}
-"""The engines' names of our outputs."""
-
-LossFn = Callable[
-    [dict[str, torch.Tensor], TensorDict, object], tuple[torch.Tensor, dict[str, float]]
-]
-
-
-class Recorder:
+class OutputRecorder:
     """Stands in for a loss where only the engine's outputs are needed."""
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -169,38 +168,38 @@ def as_array(values_NC: torch.Tensor) -> FloatMatrix:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Calls:
+class WorkerCalls:
     """Splits batches into micro-batches and calls a worker on each. Everything is collective."""
 
-    splitter: Splitter
+    splitter: MicroBatchSplitter
     packed: bool
-    on_part: Callable[[], None]
+    on_micro_batch: Callable[[], None]
 
     @property
     def ranks(self) -> Ranks:
         """The ranks that take part."""
         return self.splitter.ranks
 
-    def infer(
+    def compute_outputs(
         self, worker: TinkerTrainingWorker, prepared: PreparedBatch, names: Sequence[str]
     ) -> dict[str, FloatMatrix]:
         """Computes the named outputs for all rows with tokens to train on."""
-        recorder = Recorder(names)
+        recorder = OutputRecorder(names)
         worker.set_loss_fn(recorder)
-        gatherer = Gatherer(prepared.layout, self.ranks)
-        outputs = Outputs(
+        gatherer = OutputGatherer(prepared.layout, self.ranks)
+        outputs = EngineOutputs(
             entropies="entropies" in names,
-            collision="collision" in names,
+            sum_squared_probs="collision" in names,
             discriminator="discriminator" in names,
         )
         matrices = {"loss_mask": prepared.mask_BT}
         with on_device(worker):
             for part, data, _ in self._data(prepared, prepared.mask_BT, matrices, outputs):
                 worker.infer_batch(data)
-                self.on_part()
+                self.on_micro_batch()
                 for name in names:
-                    gatherer.add(name, part, as_array(recorder.seen[name]))
-        return {name: gatherer.gather(name) for name in names}
+                    gatherer.add_micro_batch(name, part, as_array(recorder.seen[name]))
+        return {name: gatherer.reduce(name) for name in names}
 
     def add_gradients(
         self,
@@ -208,8 +207,8 @@ class Calls:
         loss: LossFn,
         prepared: PreparedBatch,
         matrices: Mapping[str, Matrix],
-        outputs: Outputs,
-    ) -> Iterator[Part]:
+        outputs: EngineOutputs,
+    ) -> Iterator[MicroBatch]:
         """Calls the loss with each micro-batch of the rows in which `loss_mask` leaves tokens."""
         worker.set_loss_fn(loss)
         worker.optimizer_zero_grad()
@@ -218,7 +217,7 @@ class Calls:
             for part, data, is_last in self._data(prepared, mask_BT, matrices, outputs):
                 worker.engine.module.set_requires_gradient_sync(is_last)
                 worker.forward_backward(data)
-                self.on_part()
+                self.on_micro_batch()
                 yield part
 
     def _data(
@@ -226,11 +225,11 @@ class Calls:
         prepared: PreparedBatch,
         mask_BT: BoolMatrix,
         matrices: Mapping[str, Matrix],
-        outputs: Outputs,
-    ) -> Iterator[tuple[Part, TensorDict, bool]]:
-        maker = TensorMaker(prepared.rows, prepared.layout, packed=self.packed)
+        outputs: EngineOutputs,
+    ) -> Iterator[tuple[MicroBatch, TensorDict, bool]]:
+        maker = MicroBatchBuilder(prepared.rows, prepared.layout, packed=self.packed)
         for part, is_last in self.splitter.parts(prepared.rows, mask_BT):
-            yield part, maker.tensors(part, matrices, outputs), is_last
+            yield part, maker.build(part, matrices, outputs), is_last
 
 
 @contextmanager

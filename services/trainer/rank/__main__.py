@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from services.trainer.messages import (
     LOG_FORMAT_VARIABLE,
     LOG_LEVEL_VARIABLE,
-    Ready,
-    StageFailed,
+    RankReady,
+    RankStageFailed,
 )
 from services.trainer.rank.link import RankLink, die_with_parent
 from services.trainer.rank.model_parts import ModelParts, load_model_parts
@@ -32,18 +32,18 @@ logger = logging.getLogger(__name__)
 
 GANG_TIMEOUT = timedelta(days=365)
 """Ranks wait for the first one as long as it waits for a batch, which has a limit of its own."""
-QUIET = {
+LIBRARY_ENVIRONMENT = {
     "VERL_LOGGING_LEVEL": "WARN",
     "TOKENIZERS_PARALLELISM": "false",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "GLOO_SOCKET_IFNAME": "lo",
 }
 FAILED = 1
-LASTING = (UserError, RunFailed, PreconditionFailed, InvalidRequest, NotFound)
+NOT_RETRYABLE = (UserError, RunFailed, PreconditionFailed, InvalidRequest, NotFound)
 """Errors that a retry does not cure."""
 
 
-class PrintedLines:
+class StdoutToLog:
     """Logs what libraries print, at debug level."""
 
     def write(self, text: str) -> int:
@@ -69,9 +69,9 @@ def main(load_parts: Callable[[], ModelParts] = load_model_parts) -> int:
     configure_logging(
         name, level, "json" if os.environ.get(LOG_FORMAT_VARIABLE) == "json" else "text"
     )
-    sys.stdout = PrintedLines()
+    sys.stdout = StdoutToLog()
     warnings.simplefilter("ignore")
-    for variable, value in QUIET.items():
+    for variable, value in LIBRARY_ENVIRONMENT.items():
         os.environ.setdefault(variable, value)
     link = RankLink.from_environment()
     parts = load_parts()
@@ -82,7 +82,7 @@ def main(load_parts: Callable[[], ModelParts] = load_model_parts) -> int:
     )  # ray, which verl imports, adds fields of its own
     parts.make_deterministic(_num_threads())
     ranks = join_gang(GANG_TIMEOUT)
-    link.send(Ready())
+    link.send_event(RankReady())
     if ranks.is_first:
         telemetry.start("trinity-trainer", {"trinity.rank": "0"})
     try:
@@ -97,7 +97,7 @@ def _serve(link: RankLink, ranks: "Ranks", parts: ModelParts) -> int:
 
     while (order := link.next_order()) is not None:
         try:
-            link.send(run_stage(order, ranks=ranks, link=link, parts=parts))
+            link.send_event(run_stage(order, ranks=ranks, link=link, parts=parts))
         except StopRequested:
             break
         except Exception as error:  # the edge of a stage: every error is reported
@@ -105,7 +105,7 @@ def _serve(link: RankLink, ranks: "Ranks", parts: ModelParts) -> int:
                 logger.info("abandoned the stage: the gang stops")
                 break
             logger.exception("the stage failed on this rank")
-            link.send(failure_of(error))
+            link.send_event(failure_of(error))
             return FAILED
     return 0
 
@@ -118,16 +118,16 @@ def _num_threads() -> int:
     return max(1, (os.cpu_count() or 1) // int(os.environ["WORLD_SIZE"]))
 
 
-def failure_of(error: Exception) -> StageFailed:
+def failure_of(error: Exception) -> RankStageFailed:
     """Returns a failure with a reason that a person can act on."""
-    if isinstance(error, LASTING):
-        return StageFailed(reason=str(error), can_retry=False)
+    if isinstance(error, NOT_RETRYABLE):
+        return RankStageFailed(reason=str(error), can_retry=False)
     if type(error).__name__ == "OutOfMemoryError":
-        return StageFailed(
+        return RankStageFailed(
             reason="out of GPU memory: lower `trainer.max_token_len_per_gpu` or use more ranks",
             can_retry=False,
         )
-    return StageFailed(reason=f"{type(error).__name__}: {error}", can_retry=True)
+    return RankStageFailed(reason=f"{type(error).__name__}: {error}", can_retry=True)
 
 
 if __name__ == "__main__":

@@ -36,13 +36,13 @@ EXPLANATIONS = {
 }
 
 
-class StepWatch:
+class AnomalyChecks:
     """Checks each step's metrics once, in order."""
 
     def __init__(self) -> None:
         self._history = {name: deque[float](maxlen=MEDIAN_STEPS) for name in DIVERGENCES}
 
-    def check(self, batch: TrainBatch, metrics: dict[str, float]) -> dict[str, float]:
+    def check_step(self, batch: TrainBatch, metrics: dict[str, float]) -> dict[str, float]:
         """Adds `warning/...` to the metrics, and drops those that are not finite numbers."""
         warnings = self._warnings(batch, metrics)
         for warning in warnings:
@@ -64,12 +64,12 @@ class StepWatch:
 
     def _is_spike(self, name: str, value: float) -> bool:
         history = self._history[name]
-        usual = statistics.median(map(abs, history)) if len(history) >= MIN_MEDIAN_STEPS else None
+        median = statistics.median(map(abs, history)) if len(history) >= MIN_MEDIAN_STEPS else None
         if math.isfinite(value):
             history.append(value)
-        if usual is None:
+        if median is None:
             return not math.isfinite(value)
-        return not abs(value) <= max(SPIKE_FACTOR * usual, SMALLEST_SPIKE)
+        return not abs(value) <= max(SPIKE_FACTOR * median, SMALLEST_SPIKE)
 
 
 def _has_equal_rewards(batch: TrainBatch) -> bool:

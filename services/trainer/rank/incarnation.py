@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.trainer.clients import BufferClient
+from services.trainer.clients import TrainerBufferClient
 from services.trainer.collectives import Ranks
 from trinity.api.v1 import buffer_pb2
 from trinity.errors import ManifestError
@@ -27,14 +27,14 @@ class Incarnation:
     """The train step after which the checkpoint was taken."""
     recorded_step: int
     """Steps up to this one are trained again from their recorded batches."""
-    known_version: int
+    last_published_version: int
     """The newest version that an earlier life recorded; -1 when there is none."""
-    known_weights_sha256: bytes
+    last_published_sha256: bytes
     finished_step: int
     """The step at which an earlier life finished the training; 0 when none did."""
     committed: tuple[Path, ...]
     """All committed checkpoints."""
-    offered: tuple[buffer_pb2.Checkpoint, ...] = ()
+    checkpoints_to_evaluate: tuple[buffer_pb2.Checkpoint, ...] = ()
     """The same as the buffer's messages; in mode bench those to evaluate, where an empty path
     means the starting weights."""
 
@@ -44,7 +44,7 @@ class Incarnation:
 
 
 def begin_incarnation(
-    buffer: BufferClient, trainer_id: str, ranks: Ranks, *, resumes: bool = True
+    buffer: TrainerBufferClient, trainer_id: str, ranks: Ranks, *, resumes: bool = True
 ) -> Incarnation:
     """Fences off the previous life and chooses the newest checkpoint that verifies. Collective.
 
@@ -52,14 +52,14 @@ def begin_incarnation(
     """
     if ranks.is_first:
         answer = buffer.begin_incarnation(trainer_id)
-        ranks.bytes_from_first(answer.SerializeToString())
+        ranks.broadcast_bytes(answer.SerializeToString())
         chosen = NO_CHECKPOINT
         if resumes:
             chosen = _newest_intact(answer.checkpoints, ranks.num_ranks)
-        ranks.from_first([chosen])
+        ranks.broadcast_ints([chosen])
     else:
-        answer = buffer_pb2.BeginIncarnationResponse.FromString(ranks.bytes_from_first(b""))
-        (chosen,) = ranks.from_first([NO_CHECKPOINT])
+        answer = buffer_pb2.BeginIncarnationResponse.FromString(ranks.broadcast_bytes(b""))
+        (chosen,) = ranks.broadcast_ints([NO_CHECKPOINT])
     checkpoint = answer.checkpoints[chosen] if chosen != NO_CHECKPOINT else None
     known = answer.newest_version
     return Incarnation(
@@ -67,11 +67,11 @@ def begin_incarnation(
         checkpoint=Path(checkpoint.path) if checkpoint else None,
         step=checkpoint.step if checkpoint else 0,
         recorded_step=answer.recorded_step,
-        known_version=known.version if known.weights_sha256 else -1,
-        known_weights_sha256=known.weights_sha256,
+        last_published_version=known.version if known.weights_sha256 else -1,
+        last_published_sha256=known.weights_sha256,
         finished_step=answer.finished_step,
         committed=tuple(Path(row.path) for row in answer.checkpoints),
-        offered=tuple(answer.checkpoints),
+        checkpoints_to_evaluate=tuple(answer.checkpoints),
     )
 
 

@@ -14,13 +14,13 @@ import grpc
 from services.trainer.messages import (
     EVENTS_VARIABLE,
     ORDERS,
-    Activity,
-    Alive,
     Event,
+    RankActivity,
+    RankAlive,
     StageOrder,
     encode,
 )
-from services.trainer.retry import RankWaits
+from services.trainer.retry import RankWaitReporter
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class RankLink:
 
     def __init__(self, *, orders: IO[str], events_descriptor: int) -> None:
         self.stop = threading.Event()
-        self.waits = RankWaits(self.send)
+        self.waits = RankWaitReporter(self.send_event)
         self._orders = orders
         self._events_descriptor = events_descriptor
         self._pending: queue.SimpleQueue[StageOrder | None] = queue.SimpleQueue()
@@ -54,38 +54,40 @@ class RankLink:
     def from_environment(cls) -> "RankLink":
         """Opens the pipes this process was started with, and begins to listen."""
         link = cls(orders=sys.stdin, events_descriptor=int(os.environ[EVENTS_VARIABLE]))
-        threading.Thread(target=link._listen, name="orders", daemon=True).start()
+        threading.Thread(target=link._read_orders, name="orders", daemon=True).start()
         return link
 
     def next_order(self) -> StageOrder | None:
         """Returns the next stage; None when it is time to exit."""
         return self._pending.get()
 
-    def close_on_stop(self, channels: list[grpc.Channel]) -> None:
+    def close_channels_on_stop(self, channels: list[grpc.Channel]) -> None:
         """Registers the channels of the current stage."""
         with self._lock:
             self._channels = channels
 
-    def send(self, event: Event) -> None:
+    def send_event(self, event: Event) -> None:
         """Sends an event to the service as one whole line."""
         with self._lock:
             os.write(self._events_descriptor, encode(event))
 
-    def begin(self, incarnation: int) -> None:
+    def set_incarnation(self, incarnation: int) -> None:
         """Sets the incarnation that later activities belong to."""
         self._incarnation = incarnation
 
     def report_activity(self, activity: str, step: int, version: int) -> None:
         """Reports this rank's activity."""
-        self.send(
-            Activity(activity=activity, incarnation=self._incarnation, step=step, version=version)
+        self.send_event(
+            RankActivity(
+                activity=activity, incarnation=self._incarnation, step=step, version=version
+            )
         )
 
     def report_alive(self) -> None:
         """Reports a sign of life during a long activity."""
-        self.send(Alive())
+        self.send_event(RankAlive())
 
-    def _listen(self) -> None:
+    def _read_orders(self) -> None:
         for line in self._orders:
             order = ORDERS.validate_json(line)
             if isinstance(order, StageOrder):

@@ -1,4 +1,4 @@
-"""Publishes the weights of a run's checkpoints, one after the other, for evaluation."""
+"""Runs one life of the trainer in a stage: builds its parts, then trains or publishes."""
 
 import gc
 import logging
@@ -11,19 +11,19 @@ import torch
 
 from services.trainer.batch_rows import RowFormatter, RowReader
 from services.trainer.checkpoints.checkpoints import CheckpointStore
-from services.trainer.checkpoints.publisher import Offers, Publisher
+from services.trainer.checkpoints.publisher import TransferServer, WeightsPublisher
 from services.trainer.checkpoints.weights import ModelFiles, WeightsStore
-from services.trainer.clients import BufferClient, SynchronizerClient
+from services.trainer.clients import TrainerBufferClient, TrainerSynchronizerClient
 from services.trainer.collectives import Ranks
 from services.trainer.data.batches import BatchSource
-from services.trainer.messages import StageEnded, StageOrder
+from services.trainer.messages import RankStageEnded, StageOrder
 from services.trainer.rank.incarnation import Incarnation, begin_incarnation
 from services.trainer.rank.link import RankLink
-from services.trainer.rank.loop import StageParts, StageRun
+from services.trainer.rank.loop import LoopDependencies, TrainingLoop
 from services.trainer.rank.model_parts import ModelParts
-from services.trainer.retry import NamedWaits, Patience
+from services.trainer.retry import RpcRetry, WaitReporter
 from services.trainer.telemetry import StepTelemetry
-from services.trainer.types import PublishedWeights, StageLearner
+from services.trainer.types import StageLearner, WeightsOnDisk
 from trinity.api.v1 import buffer_pb2
 from trinity.config.plan.parts import ResolvedExperienceBuffer
 from trinity.config.plan.stage_plan import StagePlan
@@ -38,171 +38,32 @@ from trinity.plugins import load_plugins, plugin_dirs_from_environment
 from trinity.rpc.channel import open_sync_channel
 from trinity.types import StageKey
 from trinity.weights.manifest import verify
-from trinity.weights.offer import Limits
+from trinity.weights.offer import TransferTimeouts
 
 logger = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchRun:
-    """One life of the trainer in mode bench: nothing is trained.
-
-    A later life is told only of checkpoints that are not evaluated yet, and of the newest.
-    """
-
-    ranks: Ranks
-    life: Incarnation
-    learner: StageLearner
-    buffer: BufferClient
-    publisher: Publisher
-
-    def run(self) -> StageEnded:
-        """Publishes the versions in order; the buffer has each evaluated.
-
-        Raises: RunFailed when a checkpoint cannot be read.
-        """
-        step = 0
-        for checkpoint in sorted(self.life.offered, key=lambda checkpoint: checkpoint.step):
-            step = checkpoint.step
-            if checkpoint.path:
-                self._check(checkpoint)
-                self.learner.load(Path(checkpoint.path))
-            self.publisher.publish(self.learner, step)
-            logger.info("published a checkpoint for evaluation", extra={"version": step})
-        if self.ranks.is_first:
-            self.buffer.finish_training(step, self.life.number)
-            self.publisher.finish()
-        return StageEnded(outcome="finished")
-
-    def _check(self, checkpoint: buffer_pb2.Checkpoint) -> None:
-        """Verifies the whole checkpoint on every rank: damage in any file fails all ranks."""
-        try:
-            manifest = verify(Path(checkpoint.path), checkpoint.manifest_sha256)
-        except ManifestError as error:
-            raise RunFailed(
-                f"the checkpoint of step {checkpoint.step} is damaged: {error}"
-            ) from error
-        if manifest.num_ranks != self.ranks.num_ranks:
-            raise RunFailed(
-                f"the checkpoint of step {checkpoint.step} is split over {manifest.num_ranks} "
-                f"ranks, there are {self.ranks.num_ranks}: give "
-                f"`trainer.rank_num: {manifest.num_ranks}`"
-            )
+MODEL_FILE_PATTERNS = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.py")
 
 
-WANTED_FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "*.py")
-
-
-def starting_directory(path: str, manifest_sha256: str, *, ranks: Ranks, waits: NamedWaits) -> Path:
-    """Returns the local directory, verified by its manifest, or fetched from the hub. Collective.
-
-    Raises: RunFailed when an earlier stage's weights are damaged, UserError when there is no model.
-    """
-    if ranks.is_first:
-        if manifest_sha256:
-            directory = _verified(Path(path), manifest_sha256)
-        else:
-            directory = Path(path) if Path(path).is_dir() else _fetched(path, waits)
-        ranks.bytes_from_first(str(directory).encode())
-        return directory
-    return Path(ranks.bytes_from_first(b"").decode())
-
-
-def former_start(plan: StagePlan, *, has_checkpoint: bool, ranks: Ranks) -> StartCheckpoint | None:
-    """Returns the checkpoint of a former run, as long as the stage needs it. Collective.
-
-    Raises: UserError if it does not fit the plan.
-    """
-    path = plan.start_checkpoint
-    if path is None or (has_checkpoint and not _stays_below(plan, path)):
-        return None
-    check_start(plan)
-    found = start_checkpoint(path)
-    if ranks.is_first:
-        verify_start(found)
-    ranks.barrier()
-    return found
-
-
-def _stays_below(plan: StagePlan, path: str) -> bool:
-    """True if these weights are the base of the adapter's checkpoints, which do not hold them."""
-    is_there = plan.lora is not None and Path(path).is_dir()
-    return is_there and start_checkpoint(path).num_ranks is None
-
-
-def _verified(directory: Path, manifest_sha256: str) -> Path:
-    try:
-        verify(directory, bytes.fromhex(manifest_sha256))
-    except ManifestError as error:
-        raise RunFailed(f"the final weights of the previous stage are damaged: {error}") from error
-    return directory
-
-
-def _fetched(path: str, waits: NamedWaits) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    waits.set("model", waits_for="the model hub", reason=f"{path} is being fetched")
-    try:
-        return Path(snapshot_download(path, allow_patterns=list(WANTED_FILES)))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        raise UserError(
-            f"`model.model_path: {path}` is neither a directory nor a model on the hub: "
-            f"{str(error).splitlines()[0]}"
-        ) from error
-    finally:
-        waits.clear("model")
-
-
-def row_reader(
-    plan: StagePlan, model_directory: Path, load_formatter: Callable[..., RowFormatter]
-) -> RowReader:
-    """Returns a reader; it formats training data by the model's tokenizer, rollouts are tokens.
-
-    Raises: UserError when the tokenizer cannot be used.
-    """
-    data = _training_data(plan)
-    formatter = None
-    if data is not None:
-        formatter = load_formatter(
-            model_directory,
-            name=data.name,
-            schema=plan.algorithm.row_schema,
-            chat_template=plan.chat_template,
-            row_format=data.format,
-            max_length=plan.max_model_len,
-            enable_thinking=plan.config.model.enable_thinking,
-        )
-    return RowReader(formatter=formatter, among_rollouts=plan.has_rollouts)
-
-
-def _training_data(plan: StagePlan) -> ResolvedExperienceBuffer | None:
-    """Returns the buffer that holds training data; None where there are rollouts alone."""
-    return plan.expert_buffer if plan.has_rollouts else plan.experience_buffer
-
-
-def run_stage(order: StageOrder, *, ranks: Ranks, link: RankLink, parts: ModelParts) -> StageEnded:
+def run_stage(
+    order: StageOrder, *, ranks: Ranks, link: RankLink, parts: ModelParts
+) -> RankStageEnded:
     """Runs one life of the trainer in the stage, from its first call to its last.
 
     Raises: the error that made it fail; StopRequested when the service wants this rank to exit.
     """
     with ExitStack() as stack:
         try:
-            return StageSetup(order, ranks=ranks, link=link, parts=parts, stack=stack).run()
+            return RankStageSetup(
+                order, ranks=ranks, link=link, parts=parts, stack=stack
+            ).run_order()
         except Superseded as error:
-            return StageEnded(outcome="superseded", reason=str(error))
+            return RankStageEnded(outcome="superseded", reason=str(error))
         finally:
             gc.collect()
 
 
-def _plan_of(order: StageOrder) -> StagePlan:
-    """Returns the plan; a starting adapter is the user's, so it is dropped after another stage."""
-    plan = StagePlan.model_validate_json(order.plan_json)
-    follows = bool(order.start_manifest_sha256)
-    return plan.model_copy(update={"adapter_path": None}) if follows else plan
-
-
-class StageSetup:
+class RankStageSetup:
     """Builds everything a run needs, in order of dependency."""
 
     def __init__(
@@ -225,15 +86,15 @@ class StageSetup:
         self._key = key
         buffer_channel = stack.enter_context(open_sync_channel(order.buffer_address))
         synchronizer_channel = stack.enter_context(open_sync_channel(order.synchronizer_address))
-        link.close_on_stop([buffer_channel, synchronizer_channel])
-        self._buffer = BufferClient(
-            channel=buffer_channel, key=key, patience=self._patience("buffer")
+        link.close_channels_on_stop([buffer_channel, synchronizer_channel])
+        self._buffer = TrainerBufferClient(
+            channel=buffer_channel, key=key, retry=self._retry("buffer")
         )
-        self._synchronizer = SynchronizerClient(
-            channel=synchronizer_channel, key=key, patience=self._patience("synchronizer")
+        self._synchronizer = TrainerSynchronizerClient(
+            channel=synchronizer_channel, key=key, retry=self._retry("synchronizer")
         )
 
-    def run(self) -> StageEnded:
+    def run_order(self) -> RankStageEnded:
         """Resumes and trains, unless an earlier life had only to report that it was done."""
         load_plugins(plugin_dirs_from_environment())
         self._link.report_activity("opening the stage", 0, 0)
@@ -242,9 +103,9 @@ class StageSetup:
         life = begin_incarnation(
             self._buffer, self._order.trainer_id, self._ranks, resumes=not is_bench
         )
-        self._link.begin(life.number)
+        self._link.set_incarnation(life.number)
         if self._was_finished(life):
-            return StageEnded(outcome="finished", reason="an earlier life had finished it")
+            return RankStageEnded(outcome="finished", reason="an earlier life had finished it")
         start = starting_directory(
             self._order.start_path,
             self._order.start_manifest_sha256,
@@ -257,21 +118,21 @@ class StageSetup:
             model_directory=start,
             ranks=self._ranks,
             critic_directory=self._critic_start(start),
-            former=former_start(
+            former=resume_source(
                 self._plan, has_checkpoint=life.checkpoint is not None, ranks=self._ranks
             ),
-            on_part=self._link.report_alive,
+            on_micro_batch=self._link.report_alive,
         )
         if is_bench:
-            bench = BenchRun(
+            bench = CheckpointEvaluation(
                 ranks=self._ranks,
                 life=life,
                 learner=learner,
                 buffer=self._buffer,
                 publisher=self._publisher(life, start),
             )
-            return bench.run()
-        parts = StageParts(
+            return bench.publish_all()
+        parts = LoopDependencies(
             plan=self._plan,
             ranks=self._ranks,
             life=life,
@@ -288,10 +149,10 @@ class StageSetup:
             total_steps=total_steps,
             report=self._link.report_activity,
         )
-        return StageRun(parts).run()
+        return TrainingLoop(parts).train_to_end()
 
-    def _patience(self, peer: str) -> Patience:
-        return Patience(
+    def _retry(self, peer: str) -> RpcRetry:
+        return RpcRetry(
             peer=peer,
             seconds=self._plan.config.synchronizer.sync_timeout,
             stop=self._link.stop,
@@ -303,7 +164,7 @@ class StageSetup:
         opened = None
         if self._ranks.is_first:
             opened = self._buffer.open_stage(self._order.plan_json, self._order.seed)
-        (known,) = self._ranks.from_first([opened or 0])
+        (known,) = self._ranks.broadcast_ints([opened or 0])
         limits = [steps for steps in (known or None, self._plan.total_train_steps) if steps]
         return min(limits, default=None)
 
@@ -315,11 +176,11 @@ class StageSetup:
         if self._ranks.is_first:
             final = self._intact_version(life.finished_step)
             if final is not None:
-                self._synchronizer.finish(final)
+                self._synchronizer.finish_role(final)
                 is_done = 1
-        return self._ranks.from_first([is_done]) == [1]
+        return self._ranks.broadcast_ints([is_done]) == [1]
 
-    def _intact_version(self, version: int) -> PublishedWeights | None:
+    def _intact_version(self, version: int) -> WeightsOnDisk | None:
         for weights in sorted(self._synchronizer.versions(), reverse=True):
             if weights.version == version:
                 try:
@@ -344,14 +205,14 @@ class StageSetup:
             incarnation=life.number,
             reader=reader,
             fetches_ahead=not self._plan.needs_rollout,
-            patience_seconds=self._plan.experience_buffer.max_read_timeout,
+            timeout_seconds=self._plan.experience_buffer.max_read_timeout,
             stop=self._link.stop,
             waits=self._link.waits,
         )
-        self._stack.callback(source.close)
+        self._stack.callback(source.cancel_prefetch)
         return source
 
-    def _publisher(self, life: Incarnation, start: Path) -> Publisher:
+    def _publisher(self, life: Incarnation, start: Path) -> WeightsPublisher:
         root = self._directory / "weights"
         dtype = self._plan.config.trainer.dtype
         files = ModelFiles(
@@ -364,8 +225,8 @@ class StageSetup:
         )
         if self._ranks.is_first:
             files.copy_from(start)
-            store.open(self._synchronizer.versions(), life.number)
-        return Publisher(
+            store.load_announced(self._synchronizer.versions(), life.number)
+        return WeightsPublisher(
             store=store,
             buffer=self._buffer,
             synchronizer=self._synchronizer,
@@ -374,17 +235,17 @@ class StageSetup:
             offers=self._offers(),
         )
 
-    def _offers(self) -> Offers | None:
+    def _offers(self) -> TransferServer | None:
         """Creates the transfer server of weights from memory, if the stage uses one."""
         if not (self._plan.sends_weights and self._ranks.is_first):
             return None
         sync = self._plan.config.synchronizer
-        offers = Offers(
+        offers = TransferServer(
             host=self._order.transfer_host,
             name=sync.group_name,
-            limits=Limits.within(sync.sync_timeout),
+            limits=TransferTimeouts.within(sync.sync_timeout),
         )
-        self._stack.callback(offers.close)
+        self._stack.callback(offers.close_server)
         return offers
 
     def _checkpoints(self, life: Incarnation) -> CheckpointStore:
@@ -392,5 +253,151 @@ class StageSetup:
             root=self._directory / "checkpoints", stage=self._order.stage, ranks=self._ranks
         )
         if self._ranks.is_first:
-            store.clean(life.committed, life.number)
+            store.remove_uncommitted(life.committed, life.number)
         return store
+
+
+def _plan_of(order: StageOrder) -> StagePlan:
+    """Returns the plan; a starting adapter is the user's, so it is dropped after another stage."""
+    plan = StagePlan.model_validate_json(order.plan_json)
+    follows = bool(order.start_manifest_sha256)
+    return plan.model_copy(update={"adapter_path": None}) if follows else plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointEvaluation:
+    """One life of the trainer in mode bench: nothing is trained.
+
+    A later life is told only of checkpoints that are not evaluated yet, and of the newest.
+    """
+
+    ranks: Ranks
+    life: Incarnation
+    learner: StageLearner
+    buffer: TrainerBufferClient
+    publisher: WeightsPublisher
+
+    def publish_all(self) -> RankStageEnded:
+        """Publishes the versions in order; the buffer has each evaluated.
+
+        Raises: RunFailed when a checkpoint cannot be read.
+        """
+        step = 0
+        for checkpoint in sorted(
+            self.life.checkpoints_to_evaluate, key=lambda checkpoint: checkpoint.step
+        ):
+            step = checkpoint.step
+            if checkpoint.path:
+                self._check(checkpoint)
+                self.learner.load(Path(checkpoint.path))
+            self.publisher.publish(self.learner, step)
+            logger.info("published a checkpoint for evaluation", extra={"version": step})
+        if self.ranks.is_first:
+            self.buffer.finish_training(step, self.life.number)
+            self.publisher.finish_stage()
+        return RankStageEnded(outcome="finished")
+
+    def _check(self, checkpoint: buffer_pb2.Checkpoint) -> None:
+        """Verifies the whole checkpoint on every rank: damage in any file fails all ranks."""
+        try:
+            manifest = verify(Path(checkpoint.path), checkpoint.manifest_sha256)
+        except ManifestError as error:
+            raise RunFailed(
+                f"the checkpoint of step {checkpoint.step} is damaged: {error}"
+            ) from error
+        if manifest.num_ranks != self.ranks.num_ranks:
+            raise RunFailed(
+                f"the checkpoint of step {checkpoint.step} is split over {manifest.num_ranks} "
+                f"ranks, there are {self.ranks.num_ranks}: give "
+                f"`trainer.rank_num: {manifest.num_ranks}`"
+            )
+
+
+def starting_directory(
+    path: str, manifest_sha256: str, *, ranks: Ranks, waits: WaitReporter
+) -> Path:
+    """Returns the local directory, verified by its manifest, or fetched from the hub. Collective.
+
+    Raises: RunFailed when an earlier stage's weights are damaged, UserError when there is no model.
+    """
+    if ranks.is_first:
+        if manifest_sha256:
+            directory = _verify(Path(path), manifest_sha256)
+        else:
+            directory = Path(path) if Path(path).is_dir() else _download(path, waits)
+        ranks.broadcast_bytes(str(directory).encode())
+        return directory
+    return Path(ranks.broadcast_bytes(b"").decode())
+
+
+def _verify(directory: Path, manifest_sha256: str) -> Path:
+    try:
+        verify(directory, bytes.fromhex(manifest_sha256))
+    except ManifestError as error:
+        raise RunFailed(f"the final weights of the previous stage are damaged: {error}") from error
+    return directory
+
+
+def _download(path: str, waits: WaitReporter) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    waits.set("model", waits_for="the model hub", reason=f"{path} is being fetched")
+    try:
+        return Path(snapshot_download(path, allow_patterns=list(MODEL_FILE_PATTERNS)))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise UserError(
+            f"`model.model_path: {path}` is neither a directory nor a model on the hub: "
+            f"{str(error).splitlines()[0]}"
+        ) from error
+    finally:
+        waits.clear("model")
+
+
+def resume_source(plan: StagePlan, *, has_checkpoint: bool, ranks: Ranks) -> StartCheckpoint | None:
+    """Returns the checkpoint of a former run, as long as the stage needs it. Collective.
+
+    Raises: UserError if it does not fit the plan.
+    """
+    path = plan.start_checkpoint
+    if path is None or (has_checkpoint and not _is_adapter_base(plan, path)):
+        return None
+    check_start(plan)
+    found = start_checkpoint(path)
+    if ranks.is_first:
+        verify_start(found)
+    ranks.barrier()
+    return found
+
+
+def _is_adapter_base(plan: StagePlan, path: str) -> bool:
+    """True if these weights are the base of the adapter's checkpoints, which do not hold them."""
+    is_there = plan.lora is not None and Path(path).is_dir()
+    return is_there and start_checkpoint(path).num_ranks is None
+
+
+def row_reader(
+    plan: StagePlan, model_directory: Path, load_formatter: Callable[..., RowFormatter]
+) -> RowReader:
+    """Returns a reader; it formats training data by the model's tokenizer, rollouts are tokens.
+
+    Raises: UserError when the tokenizer cannot be used.
+    """
+    data = _training_data(plan)
+    formatter = None
+    if data is not None:
+        formatter = load_formatter(
+            model_directory,
+            name=data.name,
+            schema=plan.algorithm.row_schema,
+            chat_template=plan.chat_template,
+            row_format=data.format,
+            max_length=plan.max_model_len,
+            enable_thinking=plan.config.model.enable_thinking,
+        )
+    return RowReader(formatter=formatter, mixed_with_rollouts=plan.has_rollouts)
+
+
+def _training_data(plan: StagePlan) -> ResolvedExperienceBuffer | None:
+    """Returns the buffer that holds training data; None where there are rollouts alone."""
+    return plan.expert_buffer if plan.has_rollouts else plan.experience_buffer

@@ -18,7 +18,7 @@ from tests.offers import offering
 from trinity.config.schema.explorer import RolloutModelConfig
 from trinity.runtime.presence import WaitRegistry
 from trinity.weights import sending, tensors
-from trinity.weights.offer import Offer
+from trinity.weights.offer import OfferAddress
 from trinity.workflows.generation import Generation
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -39,7 +39,7 @@ async def engine(models: tuple[Path, Path]) -> AsyncIterator[Engine]:
         await engine.close()
 
 
-def published(model: Path, offer: Offer | None) -> PublishedWeights:
+def published(model: Path, offer: OfferAddress | None) -> PublishedWeights:
     return PublishedWeights(
         id=WeightsId(version=1, incarnation=1),
         path=model,
@@ -57,7 +57,7 @@ class Transfers(EngineTransfers):
         super().__init__(engine=engine, waits=waits, limits=LIMITS)
         self.received: list[bool] = []
 
-    async def receive(self, weights: PublishedWeights, offer: Offer) -> bool:
+    async def receive(self, weights: PublishedWeights, offer: OfferAddress) -> bool:
         self.received.append(await super().receive(weights, offer))
         return self.received[-1]
 
@@ -102,13 +102,13 @@ async def test_a_changed_bit_is_refused_and_the_files_are_loaded(
     engine: Engine, models: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def changed(*arguments: object) -> torch.Tensor:
-        buffer = tensors.packed(*arguments)  # type: ignore[arg-type]
+        buffer = tensors.pack(*arguments)  # type: ignore[arg-type]
         buffer[5] ^= 4
         return buffer
 
     expected = await by_files(engine, models[1])
     await engine.load_weights(models[0])
-    monkeypatch.setattr(sending, "packed", changed)
+    monkeypatch.setattr(sending, "pack", changed)
     transfers = Transfers(engine)
     with offering(weights_of(models[1]), LIMITS) as offer:
         await WeightLoader(engine).load(published(models[1], offer), transfers)

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from services.trainer.control import supervisor
-from services.trainer.messages import Activity, Waiting
+from services.trainer.messages import RankActivity, RankWaiting
 from tests.integration.trainer.service import peers_of, plan_in
 from tests.integration.trainer.supervised import supervised
 
-TRAINING = Activity(activity="training", incarnation=1, step=1)
-BATCH = Waiting(name="batch", waits_for="buffer", reason="rows", deadline_seconds=60)
+TRAINING = RankActivity(activity="training", incarnation=1, step=1)
+BATCH = RankWaiting(name="batch", waits_for="buffer", reason="rows", deadline_seconds=60)
 SHOWN_SECONDS = 0.1
 
 

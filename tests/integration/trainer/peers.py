@@ -52,7 +52,7 @@ class Peers(BufferPeer, synchronizer_grpc.SynchronizerServiceServicer):
         done = synchronizer_pb2.STAGE_STATE_FINISHED
         return all(stage.state == done for stage in self.experiment.stages)
 
-    def begin_with(self, stage: str) -> None:
+    def load_former_run(self, stage: str) -> None:
         """Skip the stages before this one, as if they had left no weights."""
         for known in self.experiment.stages:
             if known.name == stage:

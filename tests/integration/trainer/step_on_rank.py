@@ -156,7 +156,7 @@ def _train_twice(
     resumed = Learner(plan=plan, model_directory=model, ranks=ranks)
     resumed.load(checkpoint)
     if plan.lora is not None:
-        store.check_base(resumed, checkpoint)
+        store.check_adapter_base(resumed, checkpoint)
     for step in range(SAVED_STEP + 1, NUM_STEPS + 1):
         outcome = resumed.train_step(case.batch(step), RATE, RATE)
     is_same = weights_hash(dict(resumed.weights())) == weights_hash(weights)

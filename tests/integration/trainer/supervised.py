@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
-from services.trainer.control.gang import Gang, GangKeeper
-from services.trainer.control.jobs import JobBoard, Needs
+from services.trainer.control.gang import Gang, GangManager
+from services.trainer.control.jobs import StageWatcher, TrainerReadiness
 from services.trainer.control.status import TrainerState
-from services.trainer.control.supervisor import Supervisor
+from services.trainer.control.supervisor import TrainingSupervisor
 from services.trainer.messages import Event
 from services.trainer.settings import TrainerSettings
 from tests.integration.trainer.peers import Peers, serve_peers
@@ -73,7 +73,7 @@ async def supervised(
 ) -> AsyncIterator[Supervised]:
     """A trainer without its server; no gang is started before a stage asks."""
     gangs, state = Scripted(list(scripts)), TrainerState(address=OWN_ADDRESS)
-    stop, needs = asyncio.Event(), Needs()
+    stop, readiness = asyncio.Event(), TrainerReadiness()
     health = Health(("trainer",))
     async with (
         serve_peers(peers) as address,
@@ -86,7 +86,7 @@ async def supervised(
         ) as state.heartbeats,
         asyncio.TaskGroup() as tasks,
     ):
-        board = JobBoard(SynchronizerServiceStub(channel))
+        watcher = StageWatcher(SynchronizerServiceStub(channel))
         settings = TrainerSettings(
             buffer=address,
             synchronizer=address,
@@ -94,17 +94,24 @@ async def supervised(
             max_restarts=2,
             stop_seconds=stop_seconds,
         )
-        keeper = GangKeeper(start=gangs.start, state=state, stop_seconds=settings.stop_seconds)
-        supervisor = Supervisor(
-            settings=settings, board=board, state=state, keeper=keeper, needs=needs, stop=stop
+        gang_manager = GangManager(
+            start=gangs.start, state=state, stop_seconds=settings.stop_seconds
+        )
+        supervisor = TrainingSupervisor(
+            settings=settings,
+            watcher=watcher,
+            state=state,
+            gang_manager=gang_manager,
+            readiness=readiness,
+            stop=stop,
         )
         beside = [
-            tasks.create_task(board.follow()),
-            tasks.create_task(needs.follow_board(board)),
-            tasks.create_task(needs.follow_buffer(channel)),
-            tasks.create_task(needs.keep(health)),
+            tasks.create_task(watcher.follow()),
+            tasks.create_task(readiness.track_synchronizer(watcher)),
+            tasks.create_task(readiness.track_buffer(channel)),
+            tasks.create_task(readiness.report_to_health(health)),
         ]
-        working = tasks.create_task(supervisor.run())
+        working = tasks.create_task(supervisor.supervise())
         try:
             yield Supervised(gangs, state, health, peers)
         finally:

@@ -127,7 +127,7 @@ def test_the_reference_is_the_model_without_its_adapter(learner_of: Build, model
     trained(learner)
     seen: list[np.ndarray] = []
     for one in (learner, frozen):
-        prepare = one._preparation.prepare(BATCH, kl_coef=0.0)
+        prepare = one._preparation.prepare_batch(BATCH, kl_coef=0.0)
         assert prepare.reference_logprobs_BT is not None
         seen.append(prepare.reference_logprobs_BT)
     np.testing.assert_allclose(seen[0], seen[1], rtol=1e-6, atol=1e-6)
@@ -149,7 +149,9 @@ def test_the_published_model_says_what_the_trainer_says(
     save_file(tensors, merged / "model.safetensors", metadata={"format": "pt"})
     loaded = Learner(plan=grpo_plan(merged), model_directory=merged, ranks=ranks)
     seen = [
-        one._roles.actor.infer(one._preparation.prepare(BATCH, kl_coef=0.0), ["logprobs"])
+        one._roles.actor.compute_outputs(
+            one._preparation.prepare_batch(BATCH, kl_coef=0.0), ["logprobs"]
+        )
         for one in (learner, loaded)
     ]
     np.testing.assert_allclose(seen[0]["logprobs"], seen[1]["logprobs"], rtol=1e-4, atol=1e-5)

@@ -40,17 +40,17 @@ def test_an_adapter_is_not_resumed_on_another_model_or_scale(
     for changed in (again, learner_of(lora_plan(model, {"lora_alpha": 16}))):
         changed.load(written)
         with pytest.raises(UserError, match=r"give `model\.model_path`"):
-            store.check_base(changed, written)
+            store.check_adapter_base(changed, written)
     learner.load(written)
-    store.check_base(learner, written)
+    store.check_adapter_base(learner, written)
 
 
 def rounded_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on the product comes out as on another processor."""
     from services.trainer.checkpoints import lora
 
-    change = lora._change
-    monkeypatch.setattr(lora, "_change", lambda layer: change(layer) * (1 + 1e-6))
+    change = lora._weight_delta
+    monkeypatch.setattr(lora, "_weight_delta", lambda layer: change(layer) * (1 + 1e-6))
 
 
 def test_an_adapter_is_resumed_where_the_product_is_rounded_otherwise(
@@ -64,7 +64,7 @@ def test_an_adapter_is_resumed_where_the_product_is_rounded_otherwise(
     restored = learner_of(lora_plan(model))
     restored.load(written)
     assert any((weights_of(restored)[name] != array).any() for name, array in before.items())
-    store.check_base(restored, written)
+    store.check_adapter_base(restored, written)
 
 
 def test_a_checkpoint_from_before_there_was_a_record_goes_by_the_merged_weights(
@@ -76,23 +76,23 @@ def test_a_checkpoint_from_before_there_was_a_record_goes_by_the_merged_weights(
     trained(learner)
     written = store.write(learner, step=3, incarnation=1).path
     (written / FILE_NAME).unlink()
-    store.check_base(learner, written)
+    store.check_adapter_base(learner, written)
     rounded_otherwise(monkeypatch)
     with pytest.raises(UserError, match="another model"):
-        store.check_base(learner, written)
+        store.check_adapter_base(learner, written)
 
 
 def test_an_adapter_on_a_former_runs_weights_goes_on_from_its_checkpoint(
     ranks: "Ranks", model: Path, store: "CheckpointStore", tmp_path: Path
 ) -> None:
     from services.trainer.learner.learner import Learner
-    from services.trainer.rank.stage import former_start
+    from services.trainer.rank.stage import resume_source
 
     other = save_tiny_model(tmp_path / "v7-1", seed=1)
     plan = lora_plan(model, **KL).model_copy(update={"start_checkpoint": str(other)})
 
     def life(*, has_checkpoint: bool) -> "Learner":
-        former = former_start(plan, has_checkpoint=has_checkpoint, ranks=ranks)
+        former = resume_source(plan, has_checkpoint=has_checkpoint, ranks=ranks)
         return Learner(plan=plan, model_directory=model, ranks=ranks, former=former)
 
     learner = life(has_checkpoint=False)
@@ -100,7 +100,7 @@ def test_an_adapter_on_a_former_runs_weights_goes_on_from_its_checkpoint(
     written = store.write(learner, step=3, incarnation=1).path
     again = life(has_checkpoint=True)
     again.load(written)
-    store.check_base(again, written)
+    store.check_adapter_base(again, written)
     assert_same(weights_of(learner), weights_of(again))
     for one in (learner, again):
         stepped(one, BATCH)

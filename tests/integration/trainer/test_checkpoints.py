@@ -18,7 +18,7 @@ from trinity.weights.manifest import verify
 if TYPE_CHECKING:
     from services.trainer.checkpoints.checkpoints import CheckpointStore
     from services.trainer.checkpoints.weights import WeightsStore
-    from services.trainer.clients import BufferClient, SynchronizerClient
+    from services.trainer.clients import TrainerBufferClient, TrainerSynchronizerClient
     from services.trainer.collectives import Ranks
     from services.trainer.learner.learner import Learner
 
@@ -40,7 +40,7 @@ def weights(ranks: "Ranks", model: Path, tmp_path: Path) -> "WeightsStore":
     files = ModelFiles(copy=tmp_path / "files", dtype="float32", chat_template="{{ 'x' }}")
     files.copy_from(model)
     store = WeightsStore(root=tmp_path / "weights", stage="rft", files=files, dtype=torch.float32)
-    store.open([], incarnation=1)
+    store.load_announced([], incarnation=1)
     return store
 
 
@@ -120,7 +120,7 @@ def test_a_death_while_writing_leaves_no_visible_checkpoint(
     with pytest.raises(KeyboardInterrupt):
         store.write(learner, step=2, incarnation=1)
     assert [path.name for path in root.iterdir() if path.suffix == ""] == ["step-1-1"]
-    store.clean([root / "step-1-1"], incarnation=2)
+    store.remove_uncommitted([root / "step-1-1"], incarnation=2)
     assert [path.name for path in root.iterdir()] == ["step-1-1"]
 
 
@@ -128,7 +128,7 @@ def test_a_checkpoint_without_a_row_is_removed_by_the_next_life(
     learner_of: Build, model: Path, store: "CheckpointStore"
 ) -> None:
     written = store.write(learner_of(grpo_plan(model)), step=4, incarnation=1)
-    store.clean([], incarnation=2)
+    store.remove_uncommitted([], incarnation=2)
     assert not written.path.exists()
 
 
@@ -150,22 +150,22 @@ class LargeLearner:
 
 def test_a_later_rank_never_holds_all_weights(weights: "WeightsStore", tmp_path: Path) -> None:
     from services.trainer.checkpoints.checkpoints import CheckpointStore
-    from services.trainer.checkpoints.publisher import Publisher
+    from services.trainer.checkpoints.publisher import WeightsPublisher
     from services.trainer.collectives import Ranks
 
     later = Ranks(rank=1, num_ranks=1)
-    publisher = Publisher(
+    publisher = WeightsPublisher(
         store=weights,
-        buffer=cast("BufferClient", None),
-        synchronizer=cast("SynchronizerClient", None),
+        buffer=cast("TrainerBufferClient", None),
+        synchronizer=cast("TrainerSynchronizerClient", None),
         ranks=later,
         incarnation=1,
     )
     store = CheckpointStore(root=tmp_path / "checkpoints", stage="rft", ranks=later)
     tasks: list[Callable[[Learner], object]] = [
         lambda learner: store.write(learner, step=1, incarnation=1),
-        publisher.hash_now,
-        publisher.collect,
+        publisher.current_hash,
+        publisher.gather_weights,
     ]
     for task in tasks:
         learner = LargeLearner()
@@ -180,7 +180,9 @@ def test_published_weights_are_a_model_that_transformers_loads(
 
     learner = learner_of(grpo_plan(model))
     learner.train_step(random_batch(8), 1e-3)
-    published = weights.write(weights.as_exported(learner.weights()), version=1, incarnation=1)
+    published = weights.write(
+        weights.to_published_dtype(learner.weights()), version=1, incarnation=1
+    )
     verify(published.path, published.manifest_sha256)
     loaded = AutoModelForCausalLM.from_pretrained(published.path).state_dict()
     assert all(torch.equal(loaded[name], tensor) for name, tensor in learner.weights())
@@ -191,7 +193,9 @@ def test_a_flipped_bit_in_published_weights_is_found(
     learner_of: Build, model: Path, weights: "WeightsStore"
 ) -> None:
     learner = learner_of(grpo_plan(model))
-    published = weights.write(weights.as_exported(learner.weights()), version=0, incarnation=1)
+    published = weights.write(
+        weights.to_published_dtype(learner.weights()), version=0, incarnation=1
+    )
     path = published.path / "model.safetensors"
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
@@ -212,7 +216,7 @@ def test_only_old_versions_that_nobody_needs_are_deleted(weights: "WeightsStore"
 def test_a_new_life_publishes_an_old_version_under_its_own_name(weights: "WeightsStore") -> None:
     tensors = {"a": torch.ones(2)}
     old = weights.write(tensors, version=4, incarnation=1)
-    adopted = weights.adopt(4, incarnation=2)
+    adopted = weights.republish(4, incarnation=2)
     assert adopted is not None
     assert adopted.weights_sha256 == old.weights_sha256
     assert verify(adopted.path, adopted.manifest_sha256).incarnation == 2
@@ -231,4 +235,4 @@ def test_a_version_written_again_names_the_parent_it_had(weights: "WeightsStore"
 def test_a_damaged_version_is_not_adopted(weights: "WeightsStore") -> None:
     old = weights.write({"a": torch.ones(2)}, version=4, incarnation=1)
     (old.path / "config.json").unlink()
-    assert weights.adopt(4, incarnation=2) is None
+    assert weights.republish(4, incarnation=2) is None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from services.trainer.learner.advantages import chosen_tokens, token_choice
+from services.trainer.learner.advantages import select_tokens, token_selection
 from services.trainer.types import TrainBatch
 from tests.integration.trainer.learners import Build, assert_close, gradients_of, stepped
 from tests.unit.trainer.builders import make_plan, random_batch
@@ -39,13 +39,13 @@ def plan_of(model: Path, loss: str, max_tokens: int = 8192, seed: int = 42) -> S
 
 
 def choice_of(learner: "Learner", plan: StagePlan, batch: TrainBatch) -> np.ndarray:
-    prepared = learner._preparation.prepare(batch, kl_coef=0.0)
-    assert prepared.chosen_BT is not None
-    choose = token_choice(plan.algorithm)
+    prepared = learner._preparation.prepare_batch(batch, kl_coef=0.0)
+    assert prepared.selected_BT is not None
+    choose = token_selection(plan.algorithm)
     assert choose is not None
-    again = chosen_tokens(choose, prepared, plan.config.seed)
-    assert np.array_equal(again, prepared.chosen_BT)
-    return prepared.chosen_BT
+    again = select_tokens(choose, prepared, plan.config.seed)
+    assert np.array_equal(again, prepared.selected_BT)
+    return prepared.selected_BT
 
 
 @pytest.mark.parametrize("loss", LOSSES)

@@ -83,8 +83,8 @@ def test_a_corrected_step_is_the_same_in_one_call_or_in_several(
 def test_the_correction_weighs_the_losses_of_tokens(learner_of: Build, model: Path) -> None:
     """At the first step the policy is the proximal one, so each loss is -A times its weight."""
     learner = learner_of(plan_of(model, **TIS))
-    prepared = PreparedBatch.of(BATCH)
-    proximal_BT = learner._roles.actor.infer(prepared, ["logprobs"])["logprobs"]
+    prepared = PreparedBatch.from_batch(BATCH)
+    proximal_BT = learner._roles.actor.compute_outputs(prepared, ["logprobs"])["logprobs"]
     mask_BT = prepared.mask_BT
     ratios = np.exp(proximal_BT - prepared.rollout_logprobs_BT)[mask_BT]
     expected = -(np.minimum(ratios, 2.0) * prepared.advantages_BT[mask_BT]).mean()
@@ -107,7 +107,9 @@ def test_old_logprobs_are_the_rollouts_unless_told_otherwise(
 
 def as_if_on_policy(learner: "Learner", batch: TrainBatch) -> TrainBatch:
     """The batch as if the learner's own weights had made it."""
-    logprobs_BT = learner._roles.actor.infer(PreparedBatch.of(batch), ["logprobs"])["logprobs"]
+    logprobs_BT = learner._roles.actor.compute_outputs(
+        PreparedBatch.from_batch(batch), ["logprobs"]
+    )["logprobs"]
     rows = [
         replace(row, rollout_logprobs=logprobs_BT[number, : row.response_length].astype(np.float32))
         for number, row in enumerate(batch.rows)

@@ -44,7 +44,7 @@ def test_one_step_of_actor_and_critic_is_the_same_in_one_call_or_in_several(
 def test_a_value_is_of_what_stands_before_its_token(learner_of: Build, model: Path) -> None:
     critic = learner_of(ppo_plan(model, max_tokens=80))._roles.critic
     assert critic is not None
-    values_BT = critic.values(PreparedBatch.of(BATCH))
+    values_BT = critic.values(PreparedBatch.from_batch(BATCH))
     for number, row in enumerate(BATCH.rows):
         with torch.no_grad():
             tokens = torch.from_numpy(row.tokens.astype(np.int64))[None]

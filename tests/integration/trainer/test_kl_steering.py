@@ -44,7 +44,7 @@ def away(ranks: "Ranks", model: Path, other: Path) -> Begin:
 
 def next_coefficient(learner: "Learner", batch: TrainBatch) -> float:
     stepped(learner, batch)
-    return learner._control.loss.coef
+    return learner._kl_coefficients.loss.coef
 
 
 @pytest.fixture

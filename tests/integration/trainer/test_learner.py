@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from services.trainer.learner.microbatches import micro_batches, units_of
+from services.trainer.learner.microbatches import micro_batches, row_units
 from tests.integration.trainer.learners import (
     Build,
     assert_close,
@@ -132,7 +132,7 @@ def test_exported_weights_are_the_models_own_names(learner_of: Build, model: Pat
 
 @pytest.mark.parametrize(("max_tokens", "num_calls"), [(8192, 1), (190, 2), (80, 4)])
 def test_the_budget_decides_the_number_of_calls(max_tokens: int, num_calls: int) -> None:
-    assert len(micro_batches(BATCH.rows, units_of(BATCH.rows), max_tokens)) == num_calls
+    assert len(micro_batches(BATCH.rows, row_units(BATCH.rows), max_tokens)) == num_calls
 
 
 @pytest.mark.parametrize("algorithm_type", ["grpo", "ppo"])
@@ -141,8 +141,8 @@ def test_padded_rows_give_the_gradient_that_verl_gives_packed_ones(
 ) -> None:
     plan = make_plan(model, {"algorithm_type": algorithm_type, "repeat_times": 8})
     padded = gradients_of(learner_of(plan), BATCH)
-    for module in ("learner.learner", "backend.verl_worker"):
-        monkeypatch.setattr(f"services.trainer.{module}.packs_rows", lambda _: True)
+    for module in ("learner", "worker"):
+        monkeypatch.setattr(f"services.trainer.{module}.uses_packed_rows", lambda _: True)
     assert_close(padded, gradients_of(learner_of(plan), BATCH))
 
 

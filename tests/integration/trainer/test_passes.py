@@ -65,7 +65,7 @@ def test_the_critic_passes_over_its_batch_as_often_as_it_is_told_itself(
     """Its targets stay those of before the first pass."""
     learner = learner_of(plan_of(model, "ppo", 1, NUM_PASSES))
     by_hand = learner_of(plan_of(model, "ppo", 1))
-    prepared = by_hand._preparation.prepare(BATCH, kl_coef=0.0)
+    prepared = by_hand._preparation.prepare_batch(BATCH, kl_coef=0.0)
     critic = by_hand._roles.critic
     assert critic is not None and prepared.critic is not None
     losses = [
@@ -85,11 +85,11 @@ def verls_passes(learner: "Learner", model_batch: PreparedBatch) -> None:
 
     from services.trainer.learner.actor import _matrices
     from services.trainer.learner.loss import BatchLoss
-    from services.trainer.learner.verl_calls import Outputs, TensorMaker
+    from services.trainer.learner.verl_calls import EngineOutputs, MicroBatchBuilder
 
     actor = learner._roles.actor
     loss = BatchLoss(
-        actor._recipe,
+        actor._functions,
         model_batch.totals(model_batch.mask_BT, 16),
         step=1,
         kl_coef=0.0,
@@ -97,8 +97,8 @@ def verls_passes(learner: "Learner", model_batch: PreparedBatch) -> None:
     )
 
     num_rows = len(model_batch.rows)
-    maker = TensorMaker(model_batch.rows, model_batch.layout, packed=True)
-    data = maker.tensors(tuple(range(num_rows)), _matrices(model_batch), Outputs())
+    maker = MicroBatchBuilder(model_batch.rows, model_batch.layout, packed=True)
+    data = maker.build(tuple(range(num_rows)), _matrices(model_batch), EngineOutputs())
     tensordict_utils.assign_non_tensor(
         data,
         mini_batch_size=num_rows,
@@ -119,10 +119,10 @@ def test_passes_are_verls_ppo_epochs_with_the_batch_as_one_mini_batch(
     ours = learner_of(plan_of(model, "grpo", NUM_PASSES, **sgd))
     before = weights_of(ours)
     stepped(ours, BATCH, rate)
-    for module in ("learner.learner", "backend.verl_worker"):
-        monkeypatch.setattr(f"services.trainer.{module}.packs_rows", lambda _: True)
+    for module in ("learner", "worker"):
+        monkeypatch.setattr(f"services.trainer.{module}.uses_packed_rows", lambda _: True)
     theirs = learner_of(plan_of(model, "grpo", 1, **sgd))
-    verls_passes(theirs, theirs._preparation.prepare(BATCH, kl_coef=0.0))
+    verls_passes(theirs, theirs._preparation.prepare_batch(BATCH, kl_coef=0.0))
     moved = {name: weights_of(ours)[name] - before[name] for name in before}
     expected = {name: weights_of(theirs)[name] - before[name] for name in before}
     assert max(float(np.abs(one).max()) for one in moved.values()) > 1e-3

@@ -12,8 +12,8 @@ import grpc
 import pytest
 
 from services.trainer import retry
-from services.trainer.control.jobs import JobBoard, JobKey
-from services.trainer.messages import EVENTS, Event, StageEnded, Waiting
+from services.trainer.control.jobs import StageStartKey, StageWatcher
+from services.trainer.messages import EVENTS, Event, RankStageEnded, RankWaiting
 from services.trainer.rank.link import RankLink
 from tests.integration.trainer.peers import Peers, serve_peers
 from tests.integration.trainer.service import STEPS, peers_of, plan_in
@@ -32,7 +32,7 @@ STAGE = "rft"
 def peers(tmp_path: Path, model: Path) -> Peers:
     """At the stage that trains on rollouts."""
     peers = peers_of(plan_in(tmp_path, model), vocabulary=48)
-    peers.begin_with(STAGE)
+    peers.load_former_run(STAGE)
     return peers
 
 
@@ -66,16 +66,16 @@ def link() -> Iterator[Link]:
 @asynccontextmanager
 async def stage_of(
     peers: Peers, ranks: "Ranks", link: Link
-) -> AsyncIterator[asyncio.Task[StageEnded]]:
+) -> AsyncIterator[asyncio.Task[RankStageEnded]]:
     """The stage on this process as its only rank."""
     from services.trainer.rank.model_parts import load_model_parts
     from services.trainer.rank.stage import run_stage
 
     async with serve_peers(peers) as address, open_channel(address) as channel:
-        board = JobBoard(SynchronizerServiceStub(channel))
-        key = JobKey(peers.experiment.id, STAGE, 1)
+        board = StageWatcher(SynchronizerServiceStub(channel))
+        key = StageStartKey(peers.experiment.id, STAGE, 1)
         trainer = "00000000-0000-0000-0000-000000000001"
-        job = await board.job(key, trainer_id=trainer, buffer=address, synchronizer=address)
+        job = await board.load_job(key, trainer_id=trainer, buffer=address, synchronizer=address)
         running = asyncio.to_thread(
             run_stage, job.order, ranks=ranks, link=link.rank, parts=load_model_parts()
         )
@@ -87,7 +87,7 @@ async def test_a_stage_that_the_buffer_ended_is_cancelled_with_its_reason(
 ) -> None:
     peers.stages[STAGE].cancelled = "every task failed"
     async with stage_of(peers, ranks, link) as ending:
-        assert await ending == StageEnded(outcome="cancelled", reason="every task failed")
+        assert await ending == RankStageEnded(outcome="cancelled", reason="every task failed")
 
 
 async def test_a_rank_that_a_newer_incarnation_replaced_is_superseded(
@@ -101,7 +101,9 @@ async def test_a_rank_that_a_newer_incarnation_replaced_is_superseded(
 
     stage.rows_of = supersede
     async with stage_of(peers, ranks, link) as ending:
-        assert await ending == StageEnded(outcome="superseded", reason="a newer incarnation exists")
+        assert await ending == RankStageEnded(
+            outcome="superseded", reason="a newer incarnation exists"
+        )
 
 
 @pytest.mark.parametrize(
@@ -127,8 +129,8 @@ async def test_a_stage_is_opened_once_its_data_is_read_and_says_so_meanwhile(
     monkeypatch.setattr(retry, "ASK_AGAIN_SECONDS", 0.0)
     peers.stages[STAGE].num_readings = 3
     async with stage_of(peers, ranks, link) as ending:
-        assert await ending == StageEnded(outcome="finished")
-    waits = [event for event in link.said() if isinstance(event, Waiting)]
+        assert await ending == RankStageEnded(outcome="finished")
+    waits = [event for event in link.said() if isinstance(event, RankWaiting)]
     assert [wait.reason for wait in waits[:4]] == ["tasks is being read"] * 3 + [""]
     assert peers.stages[STAGE].finished_step == STEPS
 

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from services.trainer.control import supervisor
-from services.trainer.messages import Activity, StageEnded, StageFailed, Waiting
+from services.trainer.messages import RankActivity, RankStageEnded, RankStageFailed, RankWaiting
 from tests.integration.trainer.peers import Peers
 from tests.integration.trainer.service import peers_of, plan_in
 from tests.integration.trainer.supervised import OWN_ADDRESS, Says, supervised
 from trinity.api.v1 import synchronizer_pb2
 
-CANCELLED = StageEnded(outcome="cancelled", reason="a short batch is not allowed: add tasks")
-SUPERSEDED = StageEnded(outcome="superseded", reason="incarnation 2 exists")
-TRAINING = Activity(activity="training", incarnation=1, step=1)
+CANCELLED = RankStageEnded(outcome="cancelled", reason="a short batch is not allowed: add tasks")
+SUPERSEDED = RankStageEnded(outcome="superseded", reason="incarnation 2 exists")
+TRAINING = RankActivity(activity="training", incarnation=1, step=1)
 BUSY: Says = [TRAINING]
 
 
@@ -117,7 +117,7 @@ async def test_a_stage_whose_other_trainer_is_gone_is_taken_up_again(peers: Peer
     ("end", "failure"), [(CANCELLED, "the buffer ended stage"), (SUPERSEDED, "")]
 )
 async def test_one_rank_that_ends_early_ends_the_gang(
-    peers_of_two: Peers, end: StageEnded, failure: str
+    peers_of_two: Peers, end: RankStageEnded, failure: str
 ) -> None:
     async with supervised(peers_of_two, [BUSY, [end]]) as trainer:
         await trainer.until(lambda: trainer.gangs.num_starts == 1)
@@ -130,7 +130,7 @@ async def test_one_rank_that_ends_early_ends_the_gang(
 
 
 async def test_a_refusal_on_any_rank_fails_the_stage_at_once(peers_of_two: Peers) -> None:
-    refused = StageFailed(reason="the buffer refused: no data", can_retry=False)
+    refused = RankStageFailed(reason="the buffer refused: no data", can_retry=False)
     async with supervised(peers_of_two, [BUSY, [refused]]) as trainer:
         await trainer.until(lambda: bool(peers_of_two.failure))
     assert peers_of_two.failure == "the trainer failed in stage `sft`: the buffer refused: no data"
@@ -146,8 +146,8 @@ async def test_a_gang_that_dies_again_and_again_fails_the_stage(peers: Peers) ->
 
 async def test_a_gang_that_is_stuck_is_killed_and_started_again(tmp_path: Path) -> None:
     peers = peers_of(plan_in(tmp_path, tmp_path, sync_timeout=0.2))
-    again = Activity(activity="training again", incarnation=2, step=1)
-    waiting = Waiting(name="batch", waits_for="buffer", reason="rows")
+    again = RankActivity(activity="training again", incarnation=2, step=1)
+    waiting = RankWaiting(name="batch", waits_for="buffer", reason="rows")
     async with supervised(peers, [BUSY], [[again, waiting]]) as trainer:
         await trainer.until(lambda: peers.trainer.activity == "training again")
     assert trainer.gangs.num_starts == 2
@@ -162,7 +162,7 @@ async def test_gangs_that_are_always_stuck_fail_the_stage_with_that(tmp_path: Pa
 
 
 async def test_a_dead_gang_waits_for_nothing(peers: Peers) -> None:
-    waiting = Waiting(name="batch", waits_for="buffer", reason="rows")
+    waiting = RankWaiting(name="batch", waits_for="buffer", reason="rows")
     async with supervised(peers, [[waiting, 7]], [[waiting]]) as trainer:
         await trainer.until(lambda: trainer.gangs.num_starts == 2 and bool(peers.trainer.waits))
         await peers.cancel()

@@ -16,7 +16,7 @@ from trinity.config.planning import plan_experiment
 from trinity.rpc.channel import open_channel
 from trinity.runtime.presence import Heartbeats
 from trinity.types import FinishReason, JsonObject, JsonValue, SamplingParams, StageKey
-from trinity.weights.offer import Receivers, Seat
+from trinity.weights.offer import Receivers, ReceiverSlot
 from trinity.workflows.generation import Generation, Heard, Piece, Prompt, Scores
 from trinity.workflows.messages import Message
 
@@ -31,7 +31,7 @@ class ArithmeticEngine:
     num_tokens: int = 3
     loaded: list[Path] = field(default_factory=list)
     seeds: list[int] = field(default_factory=list)
-    seats: list[Seat] = field(default_factory=list)
+    seats: list[ReceiverSlot] = field(default_factory=list)
     refusal: str = ""
     num_active: int = 0
     num_aborted: int = 0
@@ -98,7 +98,7 @@ class ArithmeticEngine:
 
     receivers = Receivers(count=1, have_gpu=False)
 
-    async def receive_weights(self, seat: Seat) -> str:
+    async def receive_weights(self, seat: ReceiverSlot) -> str:
         assert not self.num_active, "weights changed under a run"
         self.seats.append(seat)
         return self.refusal

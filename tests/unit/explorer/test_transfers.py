@@ -12,16 +12,18 @@ from services.explorer.engine.weight_transfer import EngineTransfers, WeightLoad
 from services.explorer.types import PublishedWeights
 from tests.offers import offering
 from tests.unit.explorer.builders import ArithmeticEngine, build_weights
-from trinity.runtime.presence import WaitRegistry
-from trinity.weights.offer import Limits, Offer
+from trinity.runtime.presence import Waits
+from trinity.weights.offer import OfferAddress, TransferTimeouts
 
-LIMITS = Limits(turn_seconds=60.0, join_seconds=0.5, stall_seconds=60.0, whole_seconds=60.0)
+LIMITS = TransferTimeouts(
+    turn_seconds=60.0, join_seconds=0.5, stall_seconds=60.0, whole_seconds=60.0
+)
 WEIGHTS = {"w": torch.zeros(3)}
 """Nobody joins to get them: the engines are stand-ins."""
-NOBODY = Offer(address="127.0.0.1:9", group="weights")
+NOBODY = OfferAddress(address="127.0.0.1:9", group="weights")
 
 
-def published(offer: Offer | None) -> PublishedWeights:
+def published(offer: OfferAddress | None) -> PublishedWeights:
     return replace(build_weights(1), manifest_sha256=b"", offer=offer)
 
 

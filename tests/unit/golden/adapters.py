@@ -43,7 +43,7 @@ from trinity.algorithm.priority import PRIORITIES
 from trinity.algorithm.sample_strategy import SAMPLE_STRATEGIES
 from trinity.algorithm.signature import read_signature
 from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES
-from trinity.algorithm.token_choice import TOKEN_CHOICES
+from trinity.algorithm.token_selection import TOKEN_SELECTIONS
 from trinity.algorithm.types import ALGORITHM_TYPES
 from trinity.cli.main import GROUPS, make_app
 from trinity.config.check import check_file
@@ -213,7 +213,7 @@ FUNCTIONS: Mapping[str, plugins.Registry[Any]] = {
     "sample strategies": SAMPLE_STRATEGIES,
     "task operators": TASK_OPERATORS,
     "token advantages": TOKEN_ADVANTAGES,
-    "token choices": TOKEN_CHOICES,
+    "token choices": TOKEN_SELECTIONS,
 }
 CLASSES: Mapping[str, plugins.Registry[Any]] = {
     "rewards": plugins.REWARDS,

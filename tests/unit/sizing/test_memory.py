@@ -5,12 +5,12 @@ import pytest
 from trinity.config.schema.model import LoRAConfig
 from trinity.sizing.memory import (
     GIB,
-    Keeping,
-    Training,
-    at_once,
+    ResidentState,
+    TrainingSettings,
     cache_room,
     critic_terms,
     kv_bytes_per_token,
+    peak_bytes,
     policy_terms,
     reference_terms,
 )
@@ -40,8 +40,8 @@ STATE = ("weights", "gradients", "optimizer")
 P = 800 + 2 * 592 + 8 + 800
 
 
-def training(**changes: object) -> Training:
-    return Training(**{"ranks": 2, "tokens": 10, "dtype": "bfloat16", **changes})  # type: ignore[arg-type]
+def training(**changes: object) -> TrainingSettings:
+    return TrainingSettings(**{"ranks": 2, "tokens": 10, "dtype": "bfloat16", **changes})  # type: ignore[arg-type]
 
 
 def figures(**changes: object) -> dict[str, int]:
@@ -77,11 +77,11 @@ def test_an_adapter_has_two_matrices_for_each_of_its_layers(
 
 
 def test_gradient_descent_has_no_moments() -> None:
-    assert "optimizer" not in figures(policy=Keeping(moments=0))
+    assert "optimizer" not in figures(policy=ResidentState(moments=0))
 
 
 def test_what_is_offloaded_counts_while_its_role_works() -> None:
-    keeping = Keeping(offloads_parameters=True, offloads_optimizer=True)
+    keeping = ResidentState(offloads_parameters=True, offloads_optimizer=True)
     stays = tuple(critic_terms(SHAPE, training()))
     rests = tuple(critic_terms(SHAPE, training(critic=keeping)))
     alone = RankMemory(terms=(("critic", stays),)).total
@@ -92,7 +92,7 @@ def test_what_is_offloaded_counts_while_its_role_works() -> None:
 
 
 def test_state_that_is_always_in_the_hosts_memory_does_not_count() -> None:
-    assert not set(STATE) & set(figures(policy=Keeping(offloads_all=True)))
+    assert not set(STATE) & set(figures(policy=ResidentState(offloads_all=True)))
 
 
 def test_two_layers_and_the_embeddings_are_whole_while_they_pass() -> None:
@@ -132,7 +132,9 @@ def test_a_pass_and_a_step_do_not_meet() -> None:
     found = figures()
     state = found["weights"] + found["gradients"] + found["optimizer"]
     passing = found["gathered layers"] + found["activations"] + found["logits"]
-    assert at_once(policy_terms(SHAPE, training())) == state + max(passing, found["optimizer step"])
+    assert peak_bytes(policy_terms(SHAPE, training())) == state + max(
+        passing, found["optimizer step"]
+    )
 
 
 def test_cache_of_a_token_is_shared_by_heads() -> None:

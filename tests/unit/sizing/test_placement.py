@@ -3,7 +3,7 @@
 import pytest
 
 from trinity.errors import UserError
-from trinity.sizing.placement import Demand, Engines, Machines, place
+from trinity.sizing.placement import ClusterGpus, EngineGroup, GpuDemand, assign_gpus
 
 
 def engines(
@@ -12,17 +12,19 @@ def engines(
     name: str = "rollout engine",
     tensor_parallel: int = 1,
     data_parallel: int = 1,
-) -> Engines:
-    return Engines(name=name, num=num, tensor_parallel=tensor_parallel, data_parallel=data_parallel)
+) -> EngineGroup:
+    return EngineGroup(
+        name=name, num=num, tensor_parallel=tensor_parallel, data_parallel=data_parallel
+    )
 
 
-def demand(*wanted: Engines, ranks: int = 1, mode: str = "both") -> Demand:
-    return Demand(mode=mode, engines=wanted or (engines(),), ranks=ranks)
+def demand(*wanted: EngineGroup, ranks: int = 1, mode: str = "both") -> GpuDemand:
+    return GpuDemand(mode=mode, engines=wanted or (engines(),), ranks=ranks)
 
 
-def places(nodes: int, gpus: int, wanted: Demand) -> dict[str, tuple[str, ...]]:
-    machines = Machines(nodes=nodes, gpus_per_node=gpus)
-    return {seat.name: seat.gpus for seat in place(machines, wanted)}
+def places(nodes: int, gpus: int, wanted: GpuDemand) -> dict[str, tuple[str, ...]]:
+    machines = ClusterGpus(nodes=nodes, gpus_per_node=gpus)
+    return {seat.name: seat.gpus for seat in assign_gpus(machines, wanted)}
 
 
 def test_engines_take_the_first_gpus_and_ranks_the_rest() -> None:
@@ -47,7 +49,9 @@ def test_without_gpus_all_are_on_the_processor() -> None:
 
 
 def test_a_model_elsewhere_takes_no_gpu() -> None:
-    found = places(1, 1, demand(Engines(name="api", num=1, kind="external"), mode="bench", ranks=0))
+    found = places(
+        1, 1, demand(EngineGroup(name="api", num=1, kind="external"), mode="bench", ranks=0)
+    )
     assert found == {"api 0": ()}
 
 
@@ -76,7 +80,7 @@ def test_one_gpu_is_shared_in_colocate() -> None:
     ],
 )
 def test_what_cannot_be_placed_is_refused(
-    nodes: int, gpus: int, wanted: Demand, message: str
+    nodes: int, gpus: int, wanted: GpuDemand, message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
         places(nodes, gpus, wanted)

@@ -3,11 +3,11 @@
 import pytest
 
 from tests.unit.config.builders import GRPO, SFT, stage
-from trinity.sizing.volume import volume_of
+from trinity.sizing.volume import run_volume
 
 
 def test_steps_tasks_experiences_and_tokens() -> None:
-    found = volume_of(stage(GRPO), None)
+    found = run_volume(stage(GRPO), None)
     assert found is not None
     assert (found.explore_steps, found.tasks, found.experiences) == (10, 40, 320)
     assert found.train_steps == 10
@@ -16,15 +16,15 @@ def test_steps_tasks_experiences_and_tokens() -> None:
 
 def test_epochs_need_the_number_of_rows() -> None:
     by_epochs = stage(GRPO, buffer={"total_steps": None, "total_epochs": 3})
-    assert volume_of(by_epochs, None) is None
-    found = volume_of(by_epochs, 10)
+    assert run_volume(by_epochs, None) is None
+    found = run_volume(by_epochs, 10)
     assert found is not None
     assert found.explore_steps == by_epochs.num_explore_steps(10) == 7
     assert found.train_steps == by_epochs.num_train_steps(10)
 
 
 def test_rows_of_a_file_are_trained_without_rollout() -> None:
-    found = volume_of(stage(SFT), None)
+    found = run_volume(stage(SFT), None)
     assert found is not None
     assert (found.explore_steps, found.tasks, found.experiences) == (0, 0, 0)
     assert (found.train_steps, found.trained_rows) == (5, 80)
@@ -42,6 +42,6 @@ def test_evaluations_are_counted(interval: int, on_startup: bool, times: int) ->
         },
         explorer={"eval_interval": interval, "eval_on_startup": on_startup},
     )
-    found = volume_of(evaluated, None)
+    found = run_volume(evaluated, None)
     assert found is not None
     assert found.evaluations == times

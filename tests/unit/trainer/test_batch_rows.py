@@ -24,7 +24,7 @@ from trinity.types import (
 )
 
 REF = SampleRef(tenant="t", experiment_id="e", assignment_id="a", taskset="tasks", task_index=0)
-READER = RowReader(formatter=None, among_rollouts=False)
+READER = RowReader(formatter=None, mixed_with_rollouts=False)
 TEACHER = np.array([-0.1, -0.2, -0.3], dtype=np.float32)
 
 
@@ -134,7 +134,7 @@ def data_message(position: int) -> buffer_pb2.BatchRow:
 
 
 def test_a_preference_is_two_rows_of_one_position() -> None:
-    reader = RowReader(formatter=formatter_of(2), among_rollouts=False)
+    reader = RowReader(formatter=formatter_of(2), mixed_with_rollouts=False)
     rows = reader.read([data_message(1), data_message(0)])
     assert [(row.position, row.side) for row in rows] == [
         (0, "chosen"),
@@ -146,7 +146,7 @@ def test_a_preference_is_two_rows_of_one_position() -> None:
 
 @pytest.mark.parametrize("among_rollouts", [True, False])
 def test_training_data_among_rollouts_is_an_experts(among_rollouts: bool) -> None:
-    reader = RowReader(formatter=formatter_of(1), among_rollouts=among_rollouts)
+    reader = RowReader(formatter=formatter_of(1), mixed_with_rollouts=among_rollouts)
     rows = reader.read([message_of(position=0), data_message(1)])
     assert [row.is_expert for row in rows] == [False, among_rollouts]
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from services.trainer.learner.advantages import estimate
+from services.trainer.estimation import EstimationFunctions
+from services.trainer.learner.advantages import estimate_advantages
 from services.trainer.learner.prepared_batch import PreparedBatch
-from services.trainer.learner.rollouts import Rollouts
-from services.trainer.recipe import EstimateRecipe
+from services.trainer.learner.rollouts import RolloutRows
 from tests.unit.trainer.builders import random_batch
 from trinity.algorithm.rollout_correction.settings import CorrectionSettings
 from trinity.algorithm.token_advantage.token_batch import (
@@ -17,15 +17,17 @@ from trinity.algorithm.token_advantage.token_batch import (
     TokenBatch,
 )
 
-PREPARED = PreparedBatch.of(random_batch(8, seed=4))
-PLAIN = EstimateRecipe(bypass=True, correction=None, penalty="none", advantage=None)
+PREPARED = PreparedBatch.from_batch(random_batch(8, seed=4))
+PLAIN = EstimationFunctions(bypass=True, correction=None, penalty="none", advantage=None)
 
 
 def rollouts_with(
     *, proximal_BT: FloatMatrix | None = None, reference_BT: FloatMatrix | None = None
-) -> Rollouts:
+) -> RolloutRows:
     policy = {} if proximal_BT is None else {"logprobs": proximal_BT}
-    return Rollouts.of(replace(PREPARED, policy=policy, reference_logprobs_BT=reference_BT), None)
+    return RolloutRows.from_prepared(
+        replace(PREPARED, policy=policy, reference_logprobs_BT=reference_BT), None
+    )
 
 
 def scores(batch: TokenBatch) -> TokenAdvantages:
@@ -37,7 +39,7 @@ def scores(batch: TokenBatch) -> TokenAdvantages:
 
 
 def test_without_any_of_it_the_batch_stays_as_the_buffer_made_it() -> None:
-    found = estimate(PLAIN, rollouts_with(), kl_coef=0.5)
+    found = estimate_advantages(PLAIN, rollouts_with(), kl_coef=0.5)
     assert np.array_equal(found.mask_NT, PREPARED.mask_BT)
     assert np.array_equal(found.old_NT, PREPARED.rollout_logprobs_BT)
     assert np.array_equal(found.advantages_NT, PREPARED.advantages_BT)
@@ -49,7 +51,7 @@ def test_the_advantage_sees_the_mask_that_the_correction_left() -> None:
     far_BT[2] += 5.0
     settings = CorrectionSettings(rollout_rs="token_k1", rollout_rs_threshold="0.5_2.0")
     recipe = replace(PLAIN, correction=settings, advantage=scores)
-    found = estimate(recipe, rollouts_with(proximal_BT=far_BT), kl_coef=0.0)
+    found = estimate_advantages(recipe, rollouts_with(proximal_BT=far_BT), kl_coef=0.0)
     assert not found.mask_NT[2].any()
     assert found.metrics["advantage/seen"] == found.mask_NT.sum()
     assert found.mask_NT.sum() == PREPARED.mask_BT.sum() - PREPARED.mask_BT[2].sum()
@@ -65,7 +67,7 @@ def test_a_reward_is_seen_on_the_last_token_that_the_correction_left() -> None:
         return TokenAdvantages(advantages_BT=batch.rewards_BT)
 
     recipe = replace(PLAIN, correction=settings, advantage=reached)
-    found = estimate(recipe, rollouts_with(proximal_BT=far_BT), kl_coef=0.0)
+    found = estimate_advantages(recipe, rollouts_with(proximal_BT=far_BT), kl_coef=0.0)
     left_B = found.mask_NT.any(-1)
     scores_B = np.array([row.run_reward.reward for row in PREPARED.rows if row.run_reward])
     assert left_B.sum() > 4
@@ -75,8 +77,8 @@ def test_a_reward_is_seen_on_the_last_token_that_the_correction_left() -> None:
 def test_the_advantage_sees_rewards_with_the_penalty_taken_off() -> None:
     reference_BT = PREPARED.rollout_logprobs_BT - 1.0
     recipe = replace(PLAIN, penalty="k1", advantage=scores)
-    free = estimate(replace(recipe, penalty="none"), rollouts_with(), kl_coef=0.25)
-    found = estimate(recipe, rollouts_with(reference_BT=reference_BT), kl_coef=0.25)
+    free = estimate_advantages(replace(recipe, penalty="none"), rollouts_with(), kl_coef=0.25)
+    found = estimate_advantages(recipe, rollouts_with(reference_BT=reference_BT), kl_coef=0.25)
     paid_B = 0.25 * PREPARED.mask_BT.sum(-1)
     expected_BT = np.where(PREPARED.mask_BT, free.advantages_NT - paid_B[:, None], 0.0)
     np.testing.assert_allclose(found.advantages_NT, expected_BT)
@@ -87,7 +89,7 @@ def test_the_advantage_sees_rewards_with_the_penalty_taken_off() -> None:
 @pytest.mark.parametrize("bypass", [True, False])
 def test_old_logprobs_are_the_rollouts_or_the_proximal_ones(bypass: bool) -> None:
     proximal_BT = PREPARED.rollout_logprobs_BT - 0.1
-    found = estimate(
+    found = estimate_advantages(
         replace(PLAIN, bypass=bypass), rollouts_with(proximal_BT=proximal_BT), kl_coef=0.0
     )
     wanted_BT = PREPARED.rollout_logprobs_BT if bypass else proximal_BT
@@ -99,6 +101,8 @@ def test_a_narrower_mask_of_the_advantage_is_the_actors_alone() -> None:
         narrow_BT = batch.mask_BT & (batch.mask_BT.cumsum(-1) == 1)
         return TokenAdvantages(advantages_BT=np.ones(narrow_BT.shape), mask_BT=narrow_BT)
 
-    found = estimate(replace(PLAIN, advantage=first_tokens), rollouts_with(), kl_coef=0.0)
+    found = estimate_advantages(
+        replace(PLAIN, advantage=first_tokens), rollouts_with(), kl_coef=0.0
+    )
     assert found.mask_NT.sum(-1).tolist() == [1] * 8
     assert np.array_equal(found.critic_mask_NT, PREPARED.mask_BT)

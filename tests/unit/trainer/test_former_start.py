@@ -50,9 +50,9 @@ def plan_from(start: Path, model_section: Mapping[str, object] | None = None) ->
 
 def former(plan: StagePlan, *, has_checkpoint: bool) -> StartCheckpoint | None:
     from services.trainer.collectives import Ranks
-    from services.trainer.rank.stage import former_start
+    from services.trainer.rank.stage import resume_source
 
-    return former_start(plan, has_checkpoint=has_checkpoint, ranks=Ranks(0, 1))
+    return resume_source(plan, has_checkpoint=has_checkpoint, ranks=Ranks(0, 1))
 
 
 def test_a_stage_begins_with_what_the_former_run_left(weights: Path, parts: Path) -> None:

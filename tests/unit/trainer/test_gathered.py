@@ -41,11 +41,11 @@ def later_rank() -> "Ranks":
 
 def test_only_the_first_rank_keeps_what_is_hashed(later_rank: "Ranks") -> None:
     from services.trainer.checkpoints.weights import weights_hash
-    from services.trainer.collectives import Ranks, hash_on_all
+    from services.trainer.collectives import Ranks, hash_on_rank_0
 
     there, elsewhere = Weights(5), Weights(5)
-    digest = hash_on_all(there, lambda tensors: weights_hash(dict(tensors)), Ranks(0, 1))
-    hash_on_all(elsewhere, lambda tensors: weights_hash(dict(tensors)), later_rank)
+    digest = hash_on_rank_0(there, lambda tensors: weights_hash(dict(tensors)), Ranks(0, 1))
+    hash_on_rank_0(elsewhere, lambda tensors: weights_hash(dict(tensors)), later_rank)
     assert (there.peak, elsewhere.peak) == (5, 1)
     assert digest == weights_hash(dict(Weights(5)))
 

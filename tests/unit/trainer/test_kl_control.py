@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from services.trainer.learner.kl_control import KlControl
+from services.trainer.learner.kl_control import KlCoefficients
 from tests.unit.trainer.builders import grpo_plan
 from trinity.algorithm.kl.controller import KlController
 from trinity.errors import UserError
@@ -15,27 +15,27 @@ FIXED = KlController(coef=0.02)
 
 
 def test_steered_coefficients_survive_a_checkpoint(tmp_path: Path) -> None:
-    before = KlControl(penalty=STEERED, loss=STEERED)
-    moved = before.updated(penalised=5.0, in_loss=0.0, num_rows=10)
+    before = KlCoefficients(penalty=STEERED, loss=STEERED)
+    moved = before.after_step(penalised=5.0, in_loss=0.0, num_rows=10)
     moved.save(tmp_path)
     assert before.load(tmp_path) == moved
     assert moved.penalty.coef > 0.1 > moved.loss.coef
 
 
 def test_a_fixed_coefficient_is_the_configurations_even_after_a_checkpoint(tmp_path: Path) -> None:
-    KlControl(penalty=FIXED, loss=FIXED).save(tmp_path)
-    changed = KlControl(penalty=replace(FIXED, coef=0.5), loss=FIXED)
+    KlCoefficients(penalty=FIXED, loss=FIXED).save(tmp_path)
+    changed = KlCoefficients(penalty=replace(FIXED, coef=0.5), loss=FIXED)
     assert changed.load(tmp_path) == changed
 
 
 def test_a_checkpoint_without_coefficients_leaves_those_of_the_plan(tmp_path: Path) -> None:
-    control = KlControl(penalty=STEERED, loss=FIXED)
+    control = KlCoefficients(penalty=STEERED, loss=FIXED)
     assert control.load(tmp_path) == control
 
 
 def test_what_was_not_measured_steers_nothing() -> None:
-    control = KlControl(penalty=STEERED, loss=STEERED)
-    moved = control.updated(penalised=None, in_loss=5.0, num_rows=10)
+    control = KlCoefficients(penalty=STEERED, loss=STEERED)
+    moved = control.after_step(penalised=None, in_loss=5.0, num_rows=10)
     assert moved.penalty == STEERED
     assert moved.loss != STEERED
 
@@ -45,4 +45,4 @@ def test_steering_without_a_target_is_refused_before_training(tmp_path: Path) ->
     arguments = {**plan.algorithm.kl_loss_fn_args, "adaptive": True, "horizon": 100}
     algorithm = plan.algorithm.model_copy(update={"kl_loss_fn_args": arguments})
     with pytest.raises(UserError, match="target_kl"):
-        KlControl.of(plan.model_copy(update={"algorithm": algorithm}))
+        KlCoefficients.from_plan(plan.model_copy(update={"algorithm": algorithm}))

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from services.trainer.learner.prepared_batch import Layout
+from services.trainer.learner.prepared_batch import ResponseLayout
 from tests.unit.trainer.builders import random_batch
 
 ROWS = random_batch(7, seed=2).rows
-LAYOUT = Layout(ROWS)
+LAYOUT = ResponseLayout(ROWS)
 PART = [5, 0, 3]
 
 
@@ -19,7 +19,7 @@ def test_a_matrix_begins_with_each_rows_first_response_token() -> None:
 
 def test_a_part_has_every_figure_at_its_tokens_place_in_the_sequence() -> None:
     ids_BT = LAYOUT.stack((row.tokens[row.prompt_length :] for row in ROWS), np.int32)
-    placed_NC = LAYOUT.place(ids_BT, PART)
+    placed_NC = LAYOUT.gather_part(ids_BT, PART)
     first = LAYOUT.first_token(PART)
     for placed_C, number in zip(placed_NC, PART, strict=True):
         row = ROWS[number]
@@ -33,9 +33,9 @@ def test_what_a_part_gives_comes_back_to_its_rows_and_nothing_else_does() -> Non
     generator = np.random.default_rng(1)
     given_NC = generator.normal(size=(len(PART), LAYOUT.num_columns(PART)))
     into_BT = LAYOUT.zeros()
-    LAYOUT.put_back(given_NC, PART, into=into_BT)
-    placed_NC = LAYOUT.place(into_BT, PART)
-    is_token_NC = LAYOUT.place(LAYOUT.is_token_BT, PART)
+    LAYOUT.scatter_part(given_NC, PART, into=into_BT)
+    placed_NC = LAYOUT.gather_part(into_BT, PART)
+    is_token_NC = LAYOUT.gather_part(LAYOUT.is_token_BT, PART)
     assert np.array_equal(placed_NC[is_token_NC], given_NC[is_token_NC])
     others = [number for number in range(len(ROWS)) if number not in PART]
     assert not into_BT[others].any()
@@ -44,5 +44,5 @@ def test_what_a_part_gives_comes_back_to_its_rows_and_nothing_else_does() -> Non
 
 def test_an_empty_part_changes_nothing() -> None:
     into_BT = LAYOUT.zeros()
-    LAYOUT.put_back(np.ones((1, 1)), [], into=into_BT)
+    LAYOUT.scatter_part(np.ones((1, 1)), [], into=into_BT)
     assert not into_BT.any()

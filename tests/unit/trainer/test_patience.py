@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from services.trainer import retry as patience_module
-from services.trainer.retry import Patience, StopRequested
+from services.trainer.retry import RpcRetry, StopRequested
 from trinity.errors import (
     InvalidRequest,
     NotFound,
@@ -60,8 +60,8 @@ class Shown:
 
 def patience_of(
     seconds: float, shown: Shown | None = None, stop: threading.Event | None = None
-) -> Patience:
-    return Patience(
+) -> RpcRetry:
+    return RpcRetry(
         peer="buffer",
         seconds=seconds,
         stop=stop or threading.Event(),
@@ -104,7 +104,7 @@ def test_only_aborted_means_that_a_newer_incarnation_exists() -> None:
 def test_an_answer_is_asked_for_until_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patience_module, "ASK_AGAIN_SECONDS", 0.0)
     shown, answers = Shown(), iter(["reading a", "reading b", "open"])
-    given = patience_of(60, shown).call_until(
+    given = patience_of(60, shown).call_until_ready(
         lambda: next(answers), lambda answer: None if answer == "open" else answer
     )
     assert given == "open"
@@ -113,7 +113,7 @@ def test_an_answer_is_asked_for_until_it_is_there(monkeypatch: pytest.MonkeyPatc
 
 def test_an_answer_that_never_comes_is_given_up_with_its_reason() -> None:
     with pytest.raises(RunFailed, match=r"the buffer was not ready .*sync_timeout.*: reading a"):
-        patience_of(0).call_until(lambda: "reading a", lambda answer: answer)
+        patience_of(0).call_until_ready(lambda: "reading a", lambda answer: answer)
 
 
 def test_a_stop_ends_the_wait() -> None:

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from services.trainer.learner.prepared_batch import PreparedBatch
-from services.trainer.learner.rollouts import Rollouts, groups_of, lags_of
+from services.trainer.learner.rollouts import RolloutRows, group_ids, staleness_of
 from services.trainer.types import TrainBatch, TrainRow
 from tests.unit.trainer.builders import data_row, random_batch
 
 BATCH = random_batch(6, seed=3, step=8)
 
 
-def rollouts_of(rows: list[TrainRow]) -> Rollouts:
+def rollouts_of(rows: list[TrainRow]) -> RolloutRows:
     batch = TrainBatch(step=1, rows=rows, metrics={}, replayed=False)
-    return Rollouts.of(PreparedBatch.of(batch), None)
+    return RolloutRows.from_prepared(PreparedBatch.from_batch(batch), None)
 
 
 def test_a_runs_reward_is_its_last_trained_tokens() -> None:
@@ -85,7 +85,7 @@ def test_a_reward_part_that_a_row_does_not_have_is_no_number() -> None:
 
 def test_runs_of_one_task_are_a_group_and_rows_without_a_run_are_alone() -> None:
     rows = [replace(BATCH.rows[0], run_reward=None), *BATCH.rows, BATCH.rows[5]]
-    groups = groups_of(rows).tolist()
+    groups = group_ids(rows).tolist()
     assert groups[1] == groups[2] == groups[3] == groups[4]
     assert groups[5] == groups[6] == groups[7]
     assert len({groups[0], groups[1], groups[5]}) == 3
@@ -94,10 +94,10 @@ def test_runs_of_one_task_are_a_group_and_rows_without_a_run_are_alone() -> None
 def test_the_weights_that_the_step_starts_from_are_of_age_0() -> None:
     made_by = zip(BATCH.rows[:3], (7, 3, 9), strict=True)
     rows = [replace(row, oldest_version=version) for row, version in made_by]
-    lags = lags_of(rows, step=8)
+    lags = staleness_of(rows, step=8)
     assert lags is not None
     assert lags.tolist() == [0, 4, 0]
-    assert lags_of([*rows, replace(BATCH.rows[4], oldest_version=None)], step=8) is None
+    assert staleness_of([*rows, replace(BATCH.rows[4], oldest_version=None)], step=8) is None
 
 
 def test_training_data_among_rollouts_is_left_out() -> None:

@@ -4,7 +4,7 @@ import grpc
 import pytest
 
 from services.trainer.control.status import TrainerState
-from services.trainer.messages import Waiting
+from services.trainer.messages import RankWaiting
 from tests.unit.clock import Clock
 from trinity.api.v1.synchronizer_pb2 import Wait
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
@@ -25,27 +25,27 @@ def shown(state: TrainerState) -> list[Wait]:
     return state.heartbeats.waits.to_proto()
 
 
-def waiting(reason: str) -> Waiting:
-    return Waiting(name="batch", waits_for="buffer", reason=reason, deadline_seconds=100)
+def waiting(reason: str) -> RankWaiting:
+    return RankWaiting(name="batch", waits_for="buffer", reason=reason, deadline_seconds=100)
 
 
 def test_a_wait_keeps_its_beginning_whatever_its_reason(state: TrainerState, clock: Clock) -> None:
-    state.note_wait(0, waiting("3 of 8 rows are there"))
+    state.record_rank_wait(0, waiting("3 of 8 rows are there"))
     clock.now += 30
-    state.note_wait(0, waiting("7 of 8 rows are there"))
+    state.record_rank_wait(0, waiting("7 of 8 rows are there"))
     (wait,) = shown(state)
     assert (wait.reason, wait.waited_seconds) == ("7 of 8 rows are there", 30)
     assert wait.deadline_seconds == 70
 
 
 def test_each_rank_has_waits_of_its_own(state: TrainerState) -> None:
-    state.note_wait(0, waiting("rows"))
-    state.note_wait(1, waiting("rows"))
-    state.note_wait(0, Waiting(name="batch"))
+    state.record_rank_wait(0, waiting("rows"))
+    state.record_rank_wait(1, waiting("rows"))
+    state.record_rank_wait(0, RankWaiting(name="batch"))
     assert len(shown(state)) == 1
 
 
 def test_ranks_that_are_gone_wait_for_nothing(state: TrainerState) -> None:
-    state.note_wait(0, waiting("rows"))
+    state.record_rank_wait(0, waiting("rows"))
     state.end_waits()
     assert shown(state) == []

@@ -6,34 +6,34 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from services.trainer.rank.anomaly_checks import StepWatch
+from services.trainer.rank.anomaly_checks import AnomalyChecks
 from services.trainer.types import RunReward, TrainBatch
 from tests.unit.trainer.builders import random_batch
 
 USUAL = {"actor/grad_norm": 1.0, "actor/ppo_kl": 0.01, "actor/kl": 0.02}
 
 
-def check(watch: StepWatch, batch: TrainBatch, **changed: float) -> set[str]:
+def check(watch: AnomalyChecks, batch: TrainBatch, **changed: float) -> set[str]:
     metrics = USUAL | {f"actor/{name}": value for name, value in changed.items()}
-    return {name for name in watch.check(batch, metrics) if name.startswith("warning/")}
+    return {name for name in watch.check_step(batch, metrics) if name.startswith("warning/")}
 
 
 @pytest.fixture
-def watch() -> StepWatch:
-    return StepWatch()
+def watch() -> AnomalyChecks:
+    return AnomalyChecks()
 
 
-def test_an_ordinary_step_gives_no_warning(watch: StepWatch) -> None:
+def test_an_ordinary_step_gives_no_warning(watch: AnomalyChecks) -> None:
     assert [check(watch, random_batch(4)) for _ in range(10)] == [set()] * 10
 
 
 @pytest.mark.parametrize("norm", [math.nan, math.inf])
-def test_a_gradient_that_is_not_finite_warns(watch: StepWatch, norm: float) -> None:
+def test_a_gradient_that_is_not_finite_warns(watch: AnomalyChecks, norm: float) -> None:
     assert check(watch, random_batch(4), grad_norm=norm) == {"warning/non_finite_gradient"}
 
 
-def test_figures_that_are_no_numbers_are_not_reported(watch: StepWatch) -> None:
-    assert "actor/grad_norm" not in watch.check(
+def test_figures_that_are_no_numbers_are_not_reported(watch: AnomalyChecks) -> None:
+    assert "actor/grad_norm" not in watch.check_step(
         random_batch(4), USUAL | {"actor/grad_norm": math.nan}
     )
 
@@ -48,42 +48,42 @@ def rewarded(*rewards: tuple[str, int, float]) -> TrainBatch:
     return replace(batch, rows=rows)
 
 
-def test_equal_rewards_within_every_task_warn_whatever_the_advantages(watch: StepWatch) -> None:
+def test_equal_rewards_within_every_task_warn_whatever_the_advantages(watch: AnomalyChecks) -> None:
     batch = rewarded(("a", 0, 1.0), ("a", 1, 1.0), ("b", 0, 0.0), ("b", 1, 0.0))
     assert check(watch, batch) == {"warning/zero_reward_variance"}
 
 
-def test_one_task_with_different_rewards_is_enough(watch: StepWatch) -> None:
+def test_one_task_with_different_rewards_is_enough(watch: AnomalyChecks) -> None:
     batch = rewarded(("a", 0, 1.0), ("a", 1, 0.5), ("b", 0, 0.0), ("b", 1, 0.0))
     flat = [replace(row, advantages=np.zeros_like(row.advantages)) for row in batch.rows]
     assert check(watch, replace(batch, rows=flat)) == set()
 
 
-def test_a_single_run_has_no_others_to_differ_from(watch: StepWatch) -> None:
+def test_a_single_run_has_no_others_to_differ_from(watch: AnomalyChecks) -> None:
     assert check(watch, rewarded(("a", 0, 1.0), ("a", 0, 1.0), ("b", 3, 0.0))) == set()
 
 
-def test_training_data_has_no_rewards_to_warn_about(watch: StepWatch) -> None:
+def test_training_data_has_no_rewards_to_warn_about(watch: AnomalyChecks) -> None:
     batch = random_batch(4)
     flat = [replace(row, advantages=np.zeros_like(row.advantages)) for row in batch.rows]
     assert check(watch, replace(batch, rows=flat)) == set()
 
 
 @pytest.mark.parametrize("name", ["ppo_kl", "kl"])
-def test_a_jump_of_the_divergence_warns(watch: StepWatch, name: str) -> None:
+def test_a_jump_of_the_divergence_warns(watch: AnomalyChecks, name: str) -> None:
     for _ in range(5):
         check(watch, random_batch(4))
     assert check(watch, random_batch(4), **{name: 0.9}) == {"warning/kl_spike"}
 
 
 def test_a_term_of_the_loss_is_no_divergence_as_it_is_added_up_in_the_users_way(
-    watch: StepWatch,
+    watch: AnomalyChecks,
 ) -> None:
     for _ in range(5):
         check(watch, random_batch(4), kl_loss=0.02)
     assert check(watch, random_batch(4), kl_loss=0.9) == set()
 
 
-def test_a_slow_rise_of_the_divergence_is_no_spike(watch: StepWatch) -> None:
+def test_a_slow_rise_of_the_divergence_is_no_spike(watch: AnomalyChecks) -> None:
     rising = [0.01 * 1.2**step for step in range(20)]
     assert all(check(watch, random_batch(4), ppo_kl=kl) == set() for kl in rising)

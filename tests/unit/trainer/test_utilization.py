@@ -37,7 +37,7 @@ def utilization(config: PretrainedConfig, num_ranks: int = 1, num_passes: int = 
 @pytest.mark.usefixtures("known_device")
 def test_it_is_six_operations_a_weight_and_token_over_the_peak() -> None:
     weights = sum(one.numel() for one in Qwen2ForCausalLM(small()).parameters())
-    shares = utilization(small()).figures(LENGTHS, TIMES)
+    shares = utilization(small()).mfu_metrics(LENGTHS, TIMES)
     operations = 6 * weights * sum(LENGTHS)
     expected = operations / TIMES["time/update_actor"] / (PEAK_TERA_FLOPS * 1e12)
     assert shares["perf/mfu/actor"] == pytest.approx(expected, rel=0.1)  # attention comes on top
@@ -47,24 +47,24 @@ def test_it_is_six_operations_a_weight_and_token_over_the_peak() -> None:
 
 @pytest.mark.usefixtures("known_device")
 def test_it_grows_with_passes_and_falls_with_ranks() -> None:
-    one = utilization(small()).figures(LENGTHS, TIMES)["perf/mfu/actor"]
-    shared = utilization(small(), num_ranks=4, num_passes=2).figures(LENGTHS, TIMES)
+    one = utilization(small()).mfu_metrics(LENGTHS, TIMES)["perf/mfu/actor"]
+    shared = utilization(small(), num_ranks=4, num_passes=2).mfu_metrics(LENGTHS, TIMES)
     assert shared["perf/mfu/actor"] == pytest.approx(one / 2)
 
 
 @pytest.mark.usefixtures("known_device")
 def test_parts_that_were_not_timed_and_unknown_models_have_none() -> None:
-    assert "perf/mfu/actor_infer" not in utilization(small()).figures(
+    assert "perf/mfu/actor_infer" not in utilization(small()).mfu_metrics(
         LENGTHS, {"time/update_actor": 1.0}
     )
-    assert utilization(PretrainedConfig()).figures(LENGTHS, TIMES) == {}
+    assert utilization(PretrainedConfig()).mfu_metrics(LENGTHS, TIMES) == {}
 
 
 @pytest.mark.usefixtures("known_device")
 def test_an_unknown_device_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flops_counter, "get_device_flops", lambda: math.inf)
-    assert utilization(small()).figures(LENGTHS, TIMES) == {}
+    assert utilization(small()).mfu_metrics(LENGTHS, TIMES) == {}
 
 
 def test_a_processor_has_none() -> None:
-    assert utilization(small()).figures(LENGTHS, TIMES) == {}
+    assert utilization(small()).mfu_metrics(LENGTHS, TIMES) == {}

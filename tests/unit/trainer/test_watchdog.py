@@ -6,7 +6,7 @@ import pytest
 
 from services.trainer.control.gang import RankEvent
 from services.trainer.control.supervisor import START_SECONDS, Watchdog
-from services.trainer.messages import Activity, Alive, Ready, Waiting
+from services.trainer.messages import RankActivity, RankAlive, RankReady, RankWaiting
 
 
 @dataclass
@@ -28,31 +28,31 @@ def clock() -> Clock:
 def watchdog(clock: Clock) -> Watchdog:
     """Of a gang that has begun, and may be silent for ten seconds."""
     watchdog = Watchdog(10, clock)
-    watchdog.note(RankEvent(0, Activity(activity="training")))
+    watchdog.record_event(RankEvent(0, RankActivity(activity="training")))
     return watchdog
 
 
-def waiting(seconds: float = 0.0) -> Waiting:
-    return Waiting(name="batch", waits_for="buffer", reason="rows", deadline_seconds=seconds)
+def waiting(seconds: float = 0.0) -> RankWaiting:
+    return RankWaiting(name="batch", waits_for="buffer", reason="rows", deadline_seconds=seconds)
 
 
 def test_silence_is_counted_from_the_last_word_of_any_rank(
     watchdog: Watchdog, clock: Clock
 ) -> None:
     clock.now += 8
-    watchdog.note(RankEvent(1, Alive()))
+    watchdog.record_event(RankEvent(1, RankAlive()))
     clock.now += 8
     assert watchdog.remaining_seconds() == 2
     clock.now += 4
     assert watchdog.remaining_seconds() == -2
-    assert "12 s" in watchdog.complaint
-    assert "sync_timeout" in watchdog.complaint
+    assert "12 s" in watchdog.timeout_reason
+    assert "sync_timeout" in watchdog.timeout_reason
 
 
 def test_a_named_wait_excuses_silence_up_to_its_own_end(watchdog: Watchdog, clock: Clock) -> None:
-    watchdog.note(RankEvent(0, waiting(seconds=100)))
+    watchdog.record_event(RankEvent(0, waiting(seconds=100)))
     clock.now += 60
-    watchdog.note(RankEvent(0, waiting(seconds=100)))
+    watchdog.record_event(RankEvent(0, waiting(seconds=100)))
     assert watchdog.remaining_seconds() == 50
     clock.now += 51
     assert watchdog.remaining_seconds() == -1
@@ -61,15 +61,15 @@ def test_a_named_wait_excuses_silence_up_to_its_own_end(watchdog: Watchdog, cloc
 def test_a_wait_without_end_excuses_silence_until_it_is_over(
     watchdog: Watchdog, clock: Clock
 ) -> None:
-    watchdog.note(RankEvent(0, waiting()))
+    watchdog.record_event(RankEvent(0, waiting()))
     clock.now += 1e6
     assert watchdog.remaining_seconds() > 1e6
-    watchdog.note(RankEvent(0, Waiting(name="batch")))
+    watchdog.record_event(RankEvent(0, RankWaiting(name="batch")))
     assert watchdog.remaining_seconds() == 10
 
 
 def test_importing_may_take_longer_than_a_step(clock: Clock) -> None:
     watchdog = Watchdog(10, clock)
     assert watchdog.remaining_seconds() == START_SECONDS
-    watchdog.note(RankEvent(0, Ready()))
+    watchdog.record_event(RankEvent(0, RankReady()))
     assert watchdog.remaining_seconds() == 10

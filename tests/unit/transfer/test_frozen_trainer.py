@@ -12,9 +12,9 @@ from tests.unit.transfer.test_transfer import ANNOUNCED, HASTY, offered, seat_at
 from trinity.errors import TransferFailed
 from trinity.weights import receiving, rendezvous
 from trinity.weights.offer import Receivers
-from trinity.weights.receiving import Arrival
-from trinity.weights.rendezvous import ask
-from trinity.weights.sending import WeightsOffer
+from trinity.weights.receiving import WeightsReceiver
+from trinity.weights.rendezvous import request_transfer
+from trinity.weights.sending import WeightsSender
 
 ONE = Receivers(count=1, have_gpu=False)
 
@@ -61,7 +61,7 @@ def _beside(work: Callable[[], None]) -> None:
 
 
 @contextmanager
-def frozen_later(offer: WeightsOffer) -> Iterator[Frozen]:
+def frozen_later(offer: WeightsSender) -> Iterator[Frozen]:
     frozen = Frozen(offer.offer.address)
     try:
         yield frozen
@@ -75,33 +75,33 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def offer() -> Iterator[WeightsOffer]:
+def offer() -> Iterator[WeightsSender]:
     offer = offered(HASTY)  # or its end waits for who was let in and cannot come
     yield offer
     offer.withdraw(60.0)
 
 
-def test_who_finds_it_frozen_takes_the_files(offer: WeightsOffer) -> None:
+def test_who_finds_it_frozen_takes_the_files(offer: WeightsSender) -> None:
     with frozen_later(offer) as trainer:
         trainer.freeze()
         at = replace(offer.offer, address=trainer.address)
         with pytest.raises(TransferFailed, match="could not reach the trainer"):
-            ask(at, ONE, limits=HASTY, weights_sha256=ANNOUNCED)
+            request_transfer(at, ONE, limits=HASTY, weights_sha256=ANNOUNCED)
 
 
 def test_who_has_reached_it_before_takes_the_files(
-    offer: WeightsOffer, monkeypatch: pytest.MonkeyPatch
+    offer: WeightsSender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with frozen_later(offer) as trainer:
         monkeypatch.setattr(rendezvous, "open_store", then(trainer.freeze, rendezvous.open_store))
         at = replace(offer.offer, address=trainer.address)
         with pytest.raises(TransferFailed, match="could not hear from the trainer"):
-            ask(at, ONE, limits=HASTY, weights_sha256=ANNOUNCED)
+            request_transfer(at, ONE, limits=HASTY, weights_sha256=ANNOUNCED)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_an_engine_that_it_let_in_is_not_held_up(
-    offer: WeightsOffer, monkeypatch: pytest.MonkeyPatch, when: str
+    offer: WeightsSender, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     with frozen_later(offer) as trainer:
         seat = replace(seat_at(offer, limits=HASTY), address=trainer.address)
@@ -111,7 +111,7 @@ def test_an_engine_that_it_let_in_is_not_held_up(
             opened = then(trainer.freeze, rendezvous.open_store)
             monkeypatch.setattr(receiving, "open_store", opened)
         with pytest.raises(TransferFailed, match="could not re"):
-            Arrival(seat, index=0, device="cpu")
+            WeightsReceiver(seat, index=0, device="cpu")
 
 
 def then(act: Callable[[], None], open_store: Callable[..., object]) -> Callable[..., object]:

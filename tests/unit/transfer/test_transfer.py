@@ -10,13 +10,15 @@ import torch
 
 from trinity.errors import TransferFailed
 from trinity.weights import receiving, sending, tensors
-from trinity.weights.offer import Limits, Receivers, Seat, moved
-from trinity.weights.receiving import Arrival
-from trinity.weights.rendezvous import ask
-from trinity.weights.sending import WeightsOffer
+from trinity.weights.offer import Receivers, ReceiverSlot, TransferTimeouts, next_slot
+from trinity.weights.receiving import WeightsReceiver
+from trinity.weights.rendezvous import request_transfer
+from trinity.weights.sending import WeightsSender
 from trinity.weights.tensors import WeightsDigest
 
-LIMITS = Limits(turn_seconds=60.0, join_seconds=60.0, stall_seconds=60.0, whole_seconds=120.0)
+LIMITS = TransferTimeouts(
+    turn_seconds=60.0, join_seconds=60.0, stall_seconds=60.0, whole_seconds=120.0
+)
 IMPATIENT = replace(LIMITS, stall_seconds=0.5)
 HASTY = replace(LIMITS, turn_seconds=0.5, join_seconds=0.5)
 TENSORS = {
@@ -30,34 +32,36 @@ TENSORS = {
 def hash_of(weights: dict[str, torch.Tensor]) -> bytes:
     digest = WeightsDigest()
     for name in sorted(weights):
-        digest.add(name, weights[name])
+        digest.add_tensor(name, weights[name])
     return digest.digest()
 
 
 ANNOUNCED = hash_of(TENSORS)
 
 
-def offered(limits: Limits = LIMITS) -> WeightsOffer:
-    return WeightsOffer(
-        TENSORS, host="127.0.0.1", name="weights", limits=limits, turn=threading.Lock()
+def offered(limits: TransferTimeouts = LIMITS) -> WeightsSender:
+    return WeightsSender(
+        TENSORS, host="127.0.0.1", name="weights", limits=limits, transfer_lock=threading.Lock()
     )
 
 
 @pytest.fixture
-def offer() -> Iterator[WeightsOffer]:
+def offer() -> Iterator[WeightsSender]:
     offer = offered()
     yield offer
     offer.withdraw(60.0)
 
 
-def seat_at(offer: WeightsOffer, count: int = 1, limits: Limits = LIMITS) -> Seat:
+def seat_at(
+    offer: WeightsSender, count: int = 1, limits: TransferTimeouts = LIMITS
+) -> ReceiverSlot:
     receivers = Receivers(count=count, have_gpu=False)
-    return ask(offer.offer, receivers, limits=limits, weights_sha256=ANNOUNCED)
+    return request_transfer(offer.offer, receivers, limits=limits, weights_sha256=ANNOUNCED)
 
 
-def receive(seat: Seat, index: int = 0) -> tuple[dict[str, torch.Tensor], str]:
-    arrival = Arrival(seat, index=index, device="cpu")
-    return dict(arrival.tensors()), arrival.end()
+def receive(seat: ReceiverSlot, index: int = 0) -> tuple[dict[str, torch.Tensor], str]:
+    arrival = WeightsReceiver(seat, index=index, device="cpu")
+    return dict(arrival.tensors()), arrival.finish()
 
 
 def assert_same(weights: dict[str, torch.Tensor]) -> None:
@@ -67,20 +71,20 @@ def assert_same(weights: dict[str, torch.Tensor]) -> None:
         assert torch.equal(tensor, TENSORS[name])
 
 
-def test_what_arrives_is_what_was_offered(offer: WeightsOffer) -> None:
+def test_what_arrives_is_what_was_offered(offer: WeightsSender) -> None:
     weights, failure = receive(seat_at(offer))
     assert not failure
     assert_same(weights)
 
 
-def test_a_later_one_gets_the_same(offer: WeightsOffer) -> None:
+def test_a_later_one_gets_the_same(offer: WeightsSender) -> None:
     for _ in range(2):
         assert not receive(seat_at(offer))[1]
 
 
-def test_all_processes_of_two_engines_receive_at_once(offer: WeightsOffer) -> None:
+def test_all_processes_of_two_engines_receive_at_once(offer: WeightsSender) -> None:
     seat = seat_at(offer, count=3)
-    places = [(seat, 0), (seat, 1), (moved(seat, 2), 0)]
+    places = [(seat, 0), (seat, 1), (next_slot(seat, 2), 0)]
     with ThreadPoolExecutor(3) as threads:
         for weights, failure in threads.map(lambda place: receive(*place), places):
             assert not failure
@@ -98,13 +102,13 @@ def test_small_messages_carry_the_same(
     assert_same(weights)
 
 
-def test_a_changed_bit_is_noticed(offer: WeightsOffer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_bit_is_noticed(offer: WeightsSender, monkeypatch: pytest.MonkeyPatch) -> None:
     def one_bit_changed(*arguments: object) -> torch.Tensor:
-        buffer = tensors.packed(*arguments)  # type: ignore[arg-type]
+        buffer = tensors.pack(*arguments)  # type: ignore[arg-type]
         buffer[3] ^= 1
         return buffer
 
-    monkeypatch.setattr(sending, "packed", one_bit_changed)
+    monkeypatch.setattr(sending, "pack", one_bit_changed)
     weights, failure = receive(seat_at(offer))
     assert weights.keys() == TENSORS.keys()
     assert "hash differs" in failure
@@ -116,9 +120,9 @@ def test_a_sender_that_falls_silent_is_not_waited_for(monkeypatch: pytest.Monkey
 
     def never(*arguments: object) -> torch.Tensor:
         released.wait(60.0)
-        return tensors.packed(*arguments)  # type: ignore[arg-type]
+        return tensors.pack(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(sending, "packed", never)
+    monkeypatch.setattr(sending, "pack", never)
     offer = offered()
     weights, failure = receive(seat_at(offer, limits=IMPATIENT))
     assert weights.keys() == TENSORS.keys()
@@ -128,16 +132,16 @@ def test_a_sender_that_falls_silent_is_not_waited_for(monkeypatch: pytest.Monkey
 
 
 def test_an_engine_without_room_for_them_loads_the_files(
-    offer: WeightsOffer, monkeypatch: pytest.MonkeyPatch
+    offer: WeightsSender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_room(*_: object) -> torch.Tensor:
         raise torch.OutOfMemoryError("tried to allocate 2 GiB")
 
     seat = seat_at(offer, limits=IMPATIENT)
-    arrival = Arrival(seat, index=0, device="cpu")
-    monkeypatch.setattr(receiving, "new_buffer", no_room)
+    arrival = WeightsReceiver(seat, index=0, device="cpu")
+    monkeypatch.setattr(receiving, "allocate_buffer", no_room)
     assert dict(arrival.tensors()).keys() == TENSORS.keys()
-    assert "2 GiB" in arrival.end()
+    assert "2 GiB" in arrival.finish()
 
 
 def test_receivers_that_do_not_come_cost_the_next_one_nothing() -> None:
@@ -159,7 +163,9 @@ def test_what_is_withdrawn_is_not_given() -> None:
 def test_who_waits_for_a_turn_is_told_that_there_is_none() -> None:
     turn = threading.Lock()
     turn.acquire()
-    offer = WeightsOffer(TENSORS, host="127.0.0.1", name="weights", limits=LIMITS, turn=turn)
+    offer = WeightsSender(
+        TENSORS, host="127.0.0.1", name="weights", limits=LIMITS, transfer_lock=turn
+    )
     with ThreadPoolExecutor(2) as threads:
         seats = [threads.submit(seat_at, offer) for _ in range(2)]
         offer.withdraw()
@@ -168,10 +174,10 @@ def test_who_waits_for_a_turn_is_told_that_there_is_none() -> None:
     assert all(isinstance(ending, TransferFailed) for ending in endings), endings
 
 
-def test_another_group_is_not_answered(offer: WeightsOffer) -> None:
+def test_another_group_is_not_answered(offer: WeightsSender) -> None:
     guessed = replace(offer.offer, group="weights-guessed")
     with pytest.raises(TransferFailed, match="could not hear from the trainer"):
-        ask(
+        request_transfer(
             guessed,
             Receivers(count=1, have_gpu=False),
             limits=HASTY,
@@ -181,11 +187,11 @@ def test_another_group_is_not_answered(offer: WeightsOffer) -> None:
 
 def test_a_list_of_tensors_that_is_none_is_refused() -> None:
     with pytest.raises(TransferFailed, match="list of tensors"):
-        tensors.described(b'[[["w", "int8", [1]]]]')
+        tensors.parse_layout(b'[[["w", "int8", [1]]]]')
 
 
 def test_limits_leave_time_for_the_files() -> None:
     for seconds in (1.0, 60.0, 3600.0):
-        limits = Limits.within(seconds)
+        limits = TransferTimeouts.within(seconds)
         parts = (limits.turn_seconds, limits.join_seconds, limits.whole_seconds)
         assert sum(parts) + limits.stall_seconds < 0.6 * seconds

@@ -72,7 +72,7 @@ async def test_the_trainer_gets_the_teachers_log_probabilities_of_the_answer() -
     experience.eid = EID(stage="main", explore_step=1, position=0, run=0)
     ref = SampleRef(tenant="t", experiment_id="e", assignment_id="a", taskset="s", task_index=0)
     message = buffer_pb2.BatchRow(experience=experience_to_proto(experience, ref), weight=1.0)
-    [row] = RowReader(formatter=None, among_rollouts=False).read([message])
+    [row] = RowReader(formatter=None, mixed_with_rollouts=False).read([message])
     assert row.teacher_logprobs is not None
     assert row.teacher_logprobs.tolist() == expected.tolist()
     assert row.mask.all()

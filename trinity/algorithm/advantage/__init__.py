@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from trinity.algorithm.advantage.samples import AdvantageFn
 
 _HERE = "trinity.algorithm.advantage"
-BUILT_IN = {
+ADVANTAGE_PATHS = {
     "asymre": f"{_HERE}.asymre.asymre",
     "dr_grpo": f"{_HERE}.dr_grpo.dr_grpo",
     "gigpo": f"{_HERE}.gigpo.gigpo",
@@ -23,4 +23,4 @@ BUILT_IN = {
 }
 """Functions of this package by name; any other name is a user's."""
 
-ADVANTAGES: "Registry[AdvantageFn]" = Registry("advantage function", BUILT_IN)
+ADVANTAGES: "Registry[AdvantageFn]" = Registry("advantage function", ADVANTAGE_PATHS)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from trinity.algorithm.advantage.groups import without_flat_groups
+from trinity.algorithm.advantage.groups import filter_low_std_groups
 from trinity.algorithm.advantage.samples import Advantages, Samples
 
 
@@ -24,4 +24,4 @@ def asymre(
             "group_advantages/reward_mean": means_G,
         },
     )
-    return without_flat_groups(advantages, samples, std_threshold)
+    return filter_low_std_groups(advantages, samples, std_threshold)

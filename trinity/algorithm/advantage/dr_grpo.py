@@ -1,6 +1,6 @@
 """Dr. GRPO: GRPO without the division by std, which favours tasks whose rewards hardly differ."""
 
-from trinity.algorithm.advantage.groups import without_flat_groups
+from trinity.algorithm.advantage.groups import filter_low_std_groups
 from trinity.algorithm.advantage.samples import Advantages, Samples
 
 
@@ -20,4 +20,4 @@ def dr_grpo(samples: Samples, *, std_threshold: float | None = None) -> Advantag
             "group_advantages/reward_std": deviations_G,
         },
     )
-    return without_flat_groups(advantages, samples, std_threshold, deviations_G=deviations_G)
+    return filter_low_std_groups(advantages, samples, std_threshold, deviations_G=deviations_G)

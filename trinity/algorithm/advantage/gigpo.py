@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from trinity.algorithm.advantage.groups import check_choice, without_flat_groups
+from trinity.algorithm.advantage.groups import check_choice, filter_low_std_groups
 from trinity.algorithm.advantage.needs import Arguments, Needs, needs
 from trinity.algorithm.advantage.samples import (
     Advantages,
@@ -58,23 +58,27 @@ def gigpo(
     runs = samples.chosen(samples.is_last_step)
     totals_R = sums_by(samples.run_numbers, rewards_N, len(runs.rewards))
     means_G = runs.group_baselines(totals_R)
-    whole_N = _compared(runs, totals_R, fnorm, epsilon)[samples.run_numbers]
+    episode_advantages_N = _normalized_in_groups(runs, totals_R, fnorm, epsilon)[
+        samples.run_numbers
+    ]
     returns_N = _discounted_returns(samples, rewards_N, gamma)
-    anchors = replace(samples, groups=_anchors(samples.states))
+    anchors = replace(samples, groups=_state_groups(samples.states))
     is_shared_N = anchors.group_sizes[anchors.groups] > 1
-    single_N = np.where(is_shared_N, _compared(anchors, returns_N, fnorm, epsilon), 0.0)
+    step_advantages_N = np.where(
+        is_shared_N, _normalized_in_groups(anchors, returns_N, fnorm, epsilon), 0.0
+    )
     deviations_G = runs.group_deviations(totals_R)
     advantages = Advantages(
-        whole_N + omega * single_N,
+        episode_advantages_N + omega * step_advantages_N,
         metrics={
             "gigpo/episode_reward_mean": means_G,
             "gigpo/episode_reward_std": deviations_G,
             "gigpo/anchor_group_hit_ratio": samples.group_means(is_shared_N.astype(np.float64)),
-            "gigpo/mean_abs_A_E": samples.group_means(np.abs(whole_N)),
-            "gigpo/mean_abs_A_S": samples.group_means(np.abs(single_N)),
+            "gigpo/mean_abs_A_E": samples.group_means(np.abs(episode_advantages_N)),
+            "gigpo/mean_abs_A_S": samples.group_means(np.abs(step_advantages_N)),
         },
     )
-    return without_flat_groups(
+    return filter_low_std_groups(
         advantages, samples, std_threshold, compared=runs, deviations_G=deviations_G
     )
 
@@ -102,7 +106,7 @@ def _discounted_returns(samples: Samples, rewards_N: FloatVector, gamma: float) 
     return returns_N
 
 
-def _anchors(states_N: IntVector) -> IntVector:
+def _state_groups(states_N: IntVector) -> IntVector:
     """Numbers the states from 0; an unknown state differs from all others, [N]."""
     _, numbers_N = np.unique(states_N, return_inverse=True)
     is_unknown_N = states_N < 0
@@ -111,7 +115,9 @@ def _anchors(states_N: IntVector) -> IntVector:
     return dense_N.astype(np.int64)
 
 
-def _compared(samples: Samples, values_N: FloatVector, fnorm: str, epsilon: float) -> FloatVector:
+def _normalized_in_groups(
+    samples: Samples, values_N: FloatVector, fnorm: str, epsilon: float
+) -> FloatVector:
     """Returns values less their group's mean, optionally in standard deviations, [N]."""
     scales_G = samples.group_deviations(values_N)
     if fnorm == "none":

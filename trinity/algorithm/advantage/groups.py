@@ -1,4 +1,4 @@
-"""Ranks and places within groups, without a loop over groups."""
+"""Helpers of group advantages: ranks within groups, filtering of groups, checks of arguments."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -19,11 +19,11 @@ def ranks_within(groups_N: IntVector, values_N: FloatVector) -> IntVector:
     """Ranks values within their groups from 0, the least, [N]; ties keep their order."""
     order_N = np.lexsort((values_N, groups_N))
     ranks_N = np.empty(len(groups_N), dtype=np.int64)
-    ranks_N[order_N] = places_within(groups_N[order_N])
+    ranks_N[order_N] = index_within(groups_N[order_N])
     return ranks_N
 
 
-def places_within(groups_N: IntVector) -> IntVector:
+def index_within(groups_N: IntVector) -> IntVector:
     """Returns each sample's place in its group, from 0, [N]; groups must be contiguous."""
     numbers_N = np.arange(len(groups_N), dtype=np.int64)
     begins_N = np.ones(len(groups_N), dtype=np.bool_)
@@ -32,7 +32,7 @@ def places_within(groups_N: IntVector) -> IntVector:
     return numbers_N - starts_N
 
 
-def without_flat_groups(
+def filter_low_std_groups(
     advantages: Advantages,
     samples: Samples,
     threshold: float | None,
@@ -59,7 +59,7 @@ def without_flat_groups(
     )
 
 
-def deviation_of_all(values_N: FloatVector) -> float:
+def overall_std(values_N: FloatVector) -> float:
     """Returns the standard deviation over all groups; 1 for a single value."""
     return float(np.std(values_N, ddof=1)) if len(values_N) > 1 else 1.0
 
@@ -78,7 +78,7 @@ def draw_copies(samples: Samples, left_out_N: BoolVector) -> IntVector:
     first_lots_G = samples.lots[np.minimum(starts_G, len(copies_N) - 1)]
     donor_G = donors_D[(first_lots_G * len(donors_D)).astype(np.int64)]
     donor_N = donor_G[samples.groups]
-    places_N = places_within(samples.groups) % samples.group_sizes[donor_N]
+    places_N = index_within(samples.groups) % samples.group_sizes[donor_N]
     return np.where(is_left_out_G[samples.groups], starts_G[donor_N] + places_N, copies_N)
 
 

@@ -5,10 +5,10 @@ from typing import Literal
 
 from trinity.algorithm.advantage.groups import (
     check_choice,
-    deviation_of_all,
     draw_copies,
+    filter_low_std_groups,
+    overall_std,
     ranks_within,
-    without_flat_groups,
 )
 from trinity.algorithm.advantage.needs import Arguments, Needs, needs
 from trinity.algorithm.advantage.samples import Advantages, FloatVector, Samples
@@ -53,14 +53,14 @@ def grpo(
     deviations_G = samples.group_deviations(compared_N)
     differences_N = samples.rewards - means_G[samples.groups]
     if std_cal_level == "batch":
-        values_N = differences_N / (deviation_of_all(samples.rewards) + epsilon)
+        values_N = differences_N / (overall_std(samples.rewards) + epsilon)
     else:
         values_N = differences_N / (deviations_G[samples.groups] + epsilon)
     metrics = {
         "group_advantages/reward_mean": means_G,
         "group_advantages/reward_std": deviations_G,
     }
-    advantages = without_flat_groups(
+    advantages = filter_low_std_groups(
         Advantages(values_N, metrics=metrics), samples, std_threshold, deviations_G=deviations_G
     )
     if advantages.left_out is None or not duplicate_experiences:

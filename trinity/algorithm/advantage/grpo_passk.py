@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from trinity.algorithm.advantage.groups import ranks_within, without_flat_groups
+from trinity.algorithm.advantage.groups import filter_low_std_groups, ranks_within
 from trinity.algorithm.advantage.samples import Advantages, Samples
 
 
@@ -37,4 +37,4 @@ def grpo_passk(
             "group_advantages/reward_std": deviations_G,
         },
     )
-    return without_flat_groups(advantages, samples, std_threshold, deviations_G=deviations_G)
+    return filter_low_std_groups(advantages, samples, std_threshold, deviations_G=deviations_G)

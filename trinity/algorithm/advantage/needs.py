@@ -49,7 +49,7 @@ class Needs:
         keys = (self.step_reward_key, self.state_key, self.numbers)
         return self.mean_logprobs or self.content or any(keys)
 
-    def also(self, other: "Needs") -> "Needs":
+    def merge(self, other: "Needs") -> "Needs":
         """Returns the needs of both; where only one key is possible, this one's comes first."""
         return Needs(
             whole_step=self.whole_step or other.whole_step,

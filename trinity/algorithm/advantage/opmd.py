@@ -4,7 +4,7 @@ from typing import Literal
 
 import numpy as np
 
-from trinity.algorithm.advantage.groups import check_choice, without_flat_groups
+from trinity.algorithm.advantage.groups import check_choice, filter_low_std_groups
 from trinity.algorithm.advantage.samples import Advantages, FloatVector, Samples
 from trinity.errors import UserError
 
@@ -38,7 +38,7 @@ def opmd(
             "group_advantages/reward_mean": samples.group_means(samples.rewards),
         },
     )
-    return without_flat_groups(advantages, samples, std_threshold)
+    return filter_low_std_groups(advantages, samples, std_threshold)
 
 
 def _soft_maxima(samples: Samples, tau: float) -> FloatVector:

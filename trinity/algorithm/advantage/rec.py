@@ -4,7 +4,7 @@ from typing import Literal
 
 import numpy as np
 
-from trinity.algorithm.advantage.groups import check_choice, ranks_within, without_flat_groups
+from trinity.algorithm.advantage.groups import check_choice, filter_low_std_groups, ranks_within
 from trinity.algorithm.advantage.samples import Advantages, BoolVector, Samples
 
 
@@ -45,7 +45,7 @@ def rec(
             "group_advantages/drop_balance": samples.group_means(np.where(is_kept_N, 0.0, 1.0)),
         },
     )
-    return without_flat_groups(advantages, samples, std_threshold)
+    return filter_low_std_groups(advantages, samples, std_threshold)
 
 
 def _balanced(samples: Samples) -> BoolVector:

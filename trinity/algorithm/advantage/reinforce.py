@@ -1,6 +1,6 @@
 """REINFORCE: the reward itself."""
 
-from trinity.algorithm.advantage.groups import without_flat_groups
+from trinity.algorithm.advantage.groups import filter_low_std_groups
 from trinity.algorithm.advantage.samples import Advantages, Samples
 
 
@@ -11,4 +11,4 @@ def reinforce(samples: Samples, *, std_threshold: float | None = None) -> Advant
 
     Williams 1992, https://doi.org/10.1007/BF00992696; TOPR builds on it.
     """
-    return without_flat_groups(Advantages(samples.rewards.copy()), samples, std_threshold)
+    return filter_low_std_groups(Advantages(samples.rewards.copy()), samples, std_threshold)

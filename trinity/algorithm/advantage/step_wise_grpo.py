@@ -4,7 +4,7 @@ from typing import Literal
 
 import numpy as np
 
-from trinity.algorithm.advantage.groups import check_choice, deviation_of_all, without_flat_groups
+from trinity.algorithm.advantage.groups import check_choice, filter_low_std_groups, overall_std
 from trinity.algorithm.advantage.needs import Arguments, Needs, needs
 from trinity.algorithm.advantage.samples import Advantages, FloatVector, Samples
 
@@ -39,7 +39,7 @@ def step_wise_grpo(
     scales_R: FloatVector | float = 1.0
     if std_cal_level != "none":
         one_for_all = std_cal_level == "batch"
-        stds = deviation_of_all(runs.rewards) if one_for_all else deviations_G[runs.groups]
+        stds = overall_std(runs.rewards) if one_for_all else deviations_G[runs.groups]
         scales_R = stds + epsilon
     scores_R = (runs.rewards - means_G[runs.groups]) / scales_R
     if enable_step_norm:
@@ -48,7 +48,7 @@ def step_wise_grpo(
         "group_advantages/reward_mean": means_G,
         "group_advantages/reward_std": deviations_G,
     }
-    return without_flat_groups(
+    return filter_low_std_groups(
         Advantages(scores_R[samples.run_numbers], metrics=metrics),
         samples,
         std_threshold,

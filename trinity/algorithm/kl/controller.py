@@ -41,7 +41,7 @@ class KlController:
         """Returns the state to keep in a checkpoint."""
         return {"coef": self.coef}
 
-    def restored(self, state: dict[str, float]) -> "KlController":
+    def from_state(self, state: dict[str, float]) -> "KlController":
         """Returns the state of the checkpoint; a fixed one keeps the configured value."""
         return self if self.target_kl is None else replace(self, coef=float(state["coef"]))
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trinity.algorithm.token_advantage.masked import kept, row_means
+from trinity.algorithm.token_advantage.masked import masked, row_means
 from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatrix, FloatVector
 from trinity.errors import UserError
 
@@ -48,7 +48,7 @@ def kl_penalty(
     rows_B = mask_BT.any(-1)
     kl = float(row_means(divergence_BT, mask_BT)[rows_B].mean()) if rows_B.any() else 0.0
     return KlPenalty(
-        rewards_BT=rewards_BT - coef * kept(divergence_BT, mask_BT),
+        rewards_BT=rewards_BT - coef * masked(divergence_BT, mask_BT),
         kl=kl,
         metrics={"kl": kl, "kl_coef": coef},
     )

@@ -3,7 +3,7 @@
 import torch
 
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
-from trinity.algorithm.policy_loss.ratio import both_bounds, log_ratio
+from trinity.algorithm.policy_loss.ratio import clip_bounds, log_ratio
 from trinity.errors import UserError
 
 
@@ -20,8 +20,8 @@ def clip_cov(
     """max(-A r, -A clip(r, 1 - low, 1 + high)), 0 for the selected tokens; [B, T].
 
     Selected are clip_cov_ratio of the batch's tokens, at random among those whose covariance (A -
-    mean A) (log p - mean log p) is between lb and ub: trinity.algorithm.token_choice. Cui et al.,
-    https://arxiv.org/abs/2505.22617.
+    mean A) (log p - mean log p) is between lb and ub: trinity.algorithm.token_selection.
+    Cui et al., https://arxiv.org/abs/2505.22617.
     """
     if not 0 < clip_cov_ratio <= 1:
         raise UserError(
@@ -34,7 +34,7 @@ def clip_cov(
             f"`clip_cov_ub`, {clip_cov_ub}"
         )
     assert inputs.chosen_BT is not None, "clip_cov's tokens are chosen beforehand"
-    low, high = both_bounds(clip_range, clip_range_low, clip_range_high)
+    low, high = clip_bounds(clip_range, clip_range_low, clip_range_high)
     log_ratio_BT = log_ratio(inputs)
     ratio_BT = log_ratio_BT.exp()
     plain_BT = -inputs.advantages_BT * ratio_BT

@@ -3,9 +3,9 @@
 import torch
 
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
-from trinity.algorithm.policy_loss.ratio import both_bounds, inside_trust_region
+from trinity.algorithm.policy_loss.ratio import clip_bounds, inside_trust_region
 
-TINY = 1e-8
+EPSILON = 1e-8
 
 
 def dppo_kl(
@@ -21,7 +21,7 @@ def dppo_kl(
     The distance is KL(old || new) of two outcomes: the token, or any other. The range is `high`
     where A > 0, else `low`. https://arxiv.org/abs/2602.04879.
     """
-    low, high = both_bounds(clip_range, clip_range_low, clip_range_high)
+    low, high = clip_bounds(clip_range, clip_range_low, clip_range_high)
     logprobs_BT = inputs.logprobs_BT.detach()
     probs_BT, old_BT = logprobs_BT.exp(), inputs.old_logprobs_BT.exp()
     of_others_BT = (_of_others(old_BT) / _of_others(probs_BT)).log()
@@ -36,4 +36,4 @@ def dppo_kl(
 
 def _of_others(probs_BT: torch.Tensor) -> torch.Tensor:
     """Returns the probability of all other tokens, never 0."""
-    return (1 - probs_BT).clamp(min=0) + TINY
+    return (1 - probs_BT).clamp(min=0) + EPSILON

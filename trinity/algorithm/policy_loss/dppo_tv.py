@@ -3,7 +3,7 @@
 import torch
 
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
-from trinity.algorithm.policy_loss.ratio import both_bounds, inside_trust_region
+from trinity.algorithm.policy_loss.ratio import clip_bounds, inside_trust_region
 
 
 def dppo_tv(
@@ -18,7 +18,7 @@ def dppo_tv(
 
     https://arxiv.org/abs/2602.04879; the ranges are differences of probabilities, not ratios.
     """
-    low, high = both_bounds(clip_range, clip_range_low, clip_range_high)
+    low, high = clip_bounds(clip_range, clip_range_low, clip_range_high)
     moved_BT = inputs.logprobs_BT.detach().exp() - inputs.old_logprobs_BT.exp()
     inside_BT = torch.where(inputs.advantages_BT > 0, moved_BT <= high, moved_BT >= -low)
     return inside_trust_region(inputs, inside_BT, clip_ratio_c)

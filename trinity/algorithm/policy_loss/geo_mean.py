@@ -3,7 +3,7 @@
 import torch
 
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
-from trinity.algorithm.policy_loss.ratio import LARGEST_LOG_RATIO, both_bounds, row_means
+from trinity.algorithm.policy_loss.ratio import LARGEST_LOG_RATIO, clip_bounds, row_means
 
 
 def geo_mean(
@@ -19,7 +19,7 @@ def geo_mean(
     most 20.
     Zhao et al., https://arxiv.org/abs/2507.20673.
     """
-    low, high = both_bounds(clip_range, clip_range_low, clip_range_high)
+    low, high = clip_bounds(clip_range, clip_range_low, clip_range_high)
     log_ratio_BT = inputs.logprobs_BT - inputs.old_logprobs_BT
     clipped_BT = log_ratio_BT.clamp(-low, high)
     sign_BT = inputs.advantages_BT.sign()

@@ -2,10 +2,10 @@
 
 from typing import Literal
 
+from trinity.algorithm.policy_loss.contributions import mix_losses
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
 from trinity.algorithm.policy_loss.ppo import ppo
 from trinity.algorithm.policy_loss.sft import sft
-from trinity.algorithm.policy_loss.shares import mixed
 
 
 def mix(
@@ -30,4 +30,4 @@ def mix(
         clip_range_low=clip_range_low,
         clip_range_high=clip_range_high,
     )
-    return mixed(inputs, usual, sft(inputs), mu=mu, expert_agg_mode=sft_loss_agg_mode)
+    return mix_losses(inputs, usual, sft(inputs), mu=mu, expert_agg_mode=sft_loss_agg_mode)

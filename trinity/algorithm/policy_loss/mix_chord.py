@@ -6,11 +6,11 @@ from typing import Literal
 
 import torch
 
+from trinity.algorithm.policy_loss.contributions import mix_losses
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
 from trinity.algorithm.policy_loss.ppo import ppo
 from trinity.algorithm.policy_loss.sft import sft
 from trinity.algorithm.policy_loss.sft_phi import sft_phi
-from trinity.algorithm.policy_loss.shares import mixed
 
 
 def mix_chord(
@@ -42,7 +42,7 @@ def mix_chord(
     )
     expert = sft_phi(inputs) if enable_phi_function else sft(inputs)
     mu = expert_share(inputs.step, mu_warmup_steps, mu_decay_steps, mu_peak, mu_valley)
-    loss = mixed(inputs, usual, expert, mu=mu, expert_agg_mode=sft_loss_agg_mode)
+    loss = mix_losses(inputs, usual, expert, mu=mu, expert_agg_mode=sft_loss_agg_mode)
     mu_B = torch.full(inputs.mask_BT.shape[:1], mu, device=inputs.mask_BT.device)
     return replace(loss, metrics={**loss.metrics, "mu": mu_B})
 

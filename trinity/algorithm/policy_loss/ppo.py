@@ -3,7 +3,7 @@
 import torch
 
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
-from trinity.algorithm.policy_loss.ratio import both_bounds, log_ratio, row_means
+from trinity.algorithm.policy_loss.ratio import clip_bounds, log_ratio, row_means
 from trinity.errors import UserError
 
 
@@ -29,7 +29,7 @@ def ppo(
         raise UserError(
             f"`clip_ratio_c` of the policy loss ppo is {clip_ratio_c}: give more than 1"
         )
-    low, high = both_bounds(clip_range, clip_range_low, clip_range_high)
+    low, high = clip_bounds(clip_range, clip_range_low, clip_range_high)
     log_ratio_BT = log_ratio(inputs)
     used_BT = log_ratio_BT
     if fallback_to_policy_gradient:

@@ -1,10 +1,11 @@
-"""Ratios between the policy in training and the old one."""
+"""Ratios between the policy in training and the old one, and losses clipped by them."""
 
 import torch
 
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
 
 LARGEST_LOG_RATIO = 20.0
+LARGEST_SEQUENCE_LOG_RATIO = 10.0
 
 
 def log_ratio(inputs: PolicyInputs) -> torch.Tensor:
@@ -19,12 +20,9 @@ def row_means(values_BT: torch.Tensor, mask_BT: torch.Tensor) -> torch.Tensor:
     return sums_B1 / mask_BT.sum(-1, keepdim=True).clamp(min=1)
 
 
-def both_bounds(clip_range: float, low: float | None, high: float | None) -> tuple[float, float]:
+def clip_bounds(clip_range: float, low: float | None, high: float | None) -> tuple[float, float]:
     """Returns the two clip ranges; each defaults to `clip_range`."""
     return clip_range if low is None else low, clip_range if high is None else high
-
-
-LARGEST_SEQUENCE_LOG_RATIO = 10.0
 
 
 def mean_log_ratio(inputs: PolicyInputs) -> torch.Tensor:

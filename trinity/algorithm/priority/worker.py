@@ -13,8 +13,8 @@ from typing import Any
 
 from trinity.algorithm.priority import PRIORITIES
 from trinity.algorithm.priority.candidate import Candidate
-from trinity.algorithm.priority.computing import priorities_of
-from trinity.runtime.worker_process import serve_requests
+from trinity.algorithm.priority.evaluation import compute_priorities
+from trinity.runtime.worker_process import answer_requests
 from trinity.types import JsonObject
 
 
@@ -25,7 +25,7 @@ def _answers(request: dict[str, Any]) -> Iterator[Callable[[], JsonObject]]:
 def _priorities(request: dict[str, Any]) -> JsonObject:
     candidates = [Candidate(**candidate) for candidate in request["candidates"]]
     function = PRIORITIES.get(request["name"])
-    return {"priorities": list(priorities_of(function, request["arguments"], candidates))}
+    return {"priorities": list(compute_priorities(function, request["arguments"], candidates))}
 
 
 if __name__ == "__main__":

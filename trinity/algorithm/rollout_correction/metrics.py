@@ -1,10 +1,10 @@
-"""Statistics over tokens and rows, computed as in verl's rollout correction."""
+"""Metrics of rollout correction, computed as in verl, and of the gap to the trained policy."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from trinity.algorithm.token_advantage.masked import kept, masked_mean, row_means
+from trinity.algorithm.token_advantage.masked import masked, masked_mean, row_means
 from trinity.algorithm.token_advantage.token_batch import (
     BoolMatrix,
     FloatMatrix,
@@ -14,20 +14,24 @@ from trinity.algorithm.token_advantage.token_batch import (
 
 LARGEST_LOG_RATIO = 20.0
 """Logarithms are clamped to this before they are exponentiated."""
+PERCENTILES = (1, 10, 50, 90, 99)
+LAG_STARTS = (0, 1, 2, 3, 4, 8, 16)
+"""Each bucket covers the lags from one start up to the next; the last is open-ended."""
+LAG_NAMES = ("0", "1", "2", "3", "4_7", "8_15", "16_up")
 
 
-def bounded(log_ratio: FloatMatrix) -> FloatMatrix:
+def clamped(log_ratio: FloatMatrix) -> FloatMatrix:
     """Clamps on both sides."""
     return np.clip(log_ratio, -LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
 
 
-def bounded_exp(logarithms: FloatMatrix) -> FloatMatrix:
+def clamped_exp(logarithms: FloatMatrix) -> FloatMatrix:
     """Returns exp, clamped from above."""
     powers: FloatMatrix = np.exp(np.minimum(logarithms, LARGEST_LOG_RATIO))
     return powers
 
 
-def spread_of(values_BT: FloatMatrix, mask_BT: BoolMatrix) -> float:
+def masked_std(values_BT: FloatMatrix, mask_BT: BoolMatrix) -> float:
     """Returns the population's standard deviation; 0 for a single token."""
     if mask_BT.sum() < 2:
         return 0.0
@@ -36,7 +40,7 @@ def spread_of(values_BT: FloatMatrix, mask_BT: BoolMatrix) -> float:
     return float(np.sqrt(max(variance, 0.0)))
 
 
-def row_figures(values_R: FloatVector) -> dict[str, float]:
+def row_metrics(values_R: FloatVector) -> dict[str, float]:
     """Returns mean, unbiased std, max and min over rows that have tokens."""
     return {
         "mean": float(values_R.mean()),
@@ -46,23 +50,23 @@ def row_figures(values_R: FloatVector) -> dict[str, float]:
     }
 
 
-def named(prefix: str, figures: dict[str, float]) -> dict[str, float]:
+def with_prefix(prefix: str, option_metrics: dict[str, float]) -> dict[str, float]:
     """Adds a prefix to each name."""
-    return {f"{prefix}{name}": value for name, value in figures.items()}
+    return {f"{prefix}{name}": value for name, value in option_metrics.items()}
 
 
 def divergence_metrics(
     proximal_BT: FloatMatrix, rollout_BT: FloatMatrix, mask_BT: BoolMatrix
 ) -> dict[str, float]:
     """Returns divergences over tokens and perplexities over rows; the mask must not be empty."""
-    proximal_BT, rollout_BT = kept(proximal_BT, mask_BT), kept(rollout_BT, mask_BT)
+    proximal_BT, rollout_BT = masked(proximal_BT, mask_BT), masked(rollout_BT, mask_BT)
     log_ratio_BT = proximal_BT - rollout_BT
     rows_B = mask_BT.any(-1)
-    log_ratio_R = bounded(log_ratio_BT.sum(-1)[rows_B])
+    log_ratio_R = clamped(log_ratio_BT.sum(-1)[rows_B])
     return {
         "kl": masked_mean(-log_ratio_BT, mask_BT),
-        "k3_kl": masked_mean(bounded_exp(log_ratio_BT) - log_ratio_BT - 1.0, mask_BT),
-        "chi2_token": masked_mean(np.exp(2.0 * bounded(log_ratio_BT)), mask_BT) - 1.0,
+        "k3_kl": masked_mean(clamped_exp(log_ratio_BT) - log_ratio_BT - 1.0, mask_BT),
+        "chi2_token": masked_mean(np.exp(2.0 * clamped(log_ratio_BT)), mask_BT) - 1.0,
         "chi2_seq": float(np.exp(2.0 * log_ratio_R).mean()) - 1.0,
         **_perplexities(proximal_BT, rollout_BT, mask_BT),
     }
@@ -76,22 +80,16 @@ def _perplexities(
     rollout_R = -row_means(rollout_BT, mask_BT)[rows_B]
     difference_R = training_R - rollout_R
     return {
-        "training_ppl": float(bounded_exp(training_R).mean()),
+        "training_ppl": float(clamped_exp(training_R).mean()),
         "training_log_ppl": float(training_R.mean()),
-        "rollout_ppl": float(bounded_exp(rollout_R).mean()),
+        "rollout_ppl": float(clamped_exp(rollout_R).mean()),
         "rollout_log_ppl": float(rollout_R.mean()),
         "log_ppl_diff": float(difference_R.mean()),
         "log_ppl_abs_diff": float(np.abs(difference_R).mean()),
         "log_ppl_diff_max": float(difference_R.max()),
         "log_ppl_diff_min": float(difference_R.min()),
-        "ppl_ratio": float(bounded_exp(difference_R).mean()),
+        "ppl_ratio": float(clamped_exp(difference_R).mean()),
     }
-
-
-PERCENTILES = (1, 10, 50, 90, 99)
-LAG_STARTS = (0, 1, 2, 3, 4, 8, 16)
-"""Each bucket covers the lags from one start up to the next; the last is open-ended."""
-LAG_NAMES = ("0", "1", "2", "3", "4_7", "8_15", "16_up")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,25 +103,25 @@ class _Tokens:
     dropped: BoolMatrix | None
     lags: IntVector | None
 
-    def figures(self, chosen: BoolMatrix) -> dict[str, float]:
+    def option_metrics(self, chosen: BoolMatrix) -> dict[str, float]:
         """Returns metrics of the selected tokens, of which there must be at least one."""
         log_ratios = self.log_ratios[chosen]
-        ratios = np.exp(bounded(log_ratios))
-        figures = {
+        ratios = np.exp(clamped(log_ratios))
+        option_metrics = {
             "tokens": float(len(ratios)),
-            **named("ratio/", _ratio_figures(ratios)),
+            **with_prefix("ratio/", _ratio_figures(ratios)),
             "effective_sample_size": _effective_share(self.weights[chosen]),
             "logprob_gap/mean": float(log_ratios.mean()),
             "logprob_gap/abs_mean": float(np.abs(log_ratios).mean()),
             "logprob_gap/max": float(np.abs(log_ratios).max()),
         }
         if self.clipped is not None:
-            figures["clip_fraction"] = float(self.clipped[chosen].mean())
+            option_metrics["clip_fraction"] = float(self.clipped[chosen].mean())
         if self.dropped is not None:
-            figures["mask_fraction"] = float(self.dropped[chosen].mean())
+            option_metrics["mask_fraction"] = float(self.dropped[chosen].mean())
         if self.entropies is not None:
-            figures["entropy"] = float(self.entropies[chosen].mean())
-        return figures
+            option_metrics["entropy"] = float(self.entropies[chosen].mean())
+        return option_metrics
 
 
 def off_policy_metrics(
@@ -149,13 +147,13 @@ def off_policy_metrics(
     log_ratios = logprobs_BT[mask_BT] - rollout_logprobs_BT[mask_BT]
     tokens = _Tokens(
         log_ratios=log_ratios,
-        weights=np.exp(bounded(log_ratios)) if weights_BT is None else weights_BT[mask_BT],
+        weights=np.exp(clamped(log_ratios)) if weights_BT is None else weights_BT[mask_BT],
         entropies=None if entropies_BT is None else entropies_BT[mask_BT],
         clipped=None if clipped_BT is None else clipped_BT[mask_BT],
         dropped=None if kept_BT is None else ~kept_BT[mask_BT],
         lags=None if lags_B is None else np.repeat(lags_B, mask_BT.sum(-1)),
     )
-    metrics = named("off_policy/", tokens.figures(np.ones(len(log_ratios), np.bool_)))
+    metrics = with_prefix("off_policy/", tokens.option_metrics(np.ones(len(log_ratios), np.bool_)))
     return metrics | _by_lag(tokens)
 
 
@@ -167,7 +165,7 @@ def _by_lag(tokens: _Tokens) -> dict[str, float]:
     metrics: dict[str, float] = {}
     for bucket in np.unique(buckets):
         prefix = f"off_policy/lag_{LAG_NAMES[bucket]}/"
-        metrics |= named(prefix, tokens.figures(buckets == bucket))
+        metrics |= with_prefix(prefix, tokens.option_metrics(buckets == bucket))
     return metrics
 
 

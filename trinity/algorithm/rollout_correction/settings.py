@@ -1,4 +1,4 @@
-"""Parses thresholds as users write them: `2.0`, `0.5_5.0`, `0.5_2.0,0.01`."""
+"""Settings of rollout correction: thresholds as users write them (`0.5_5.0`), and presets."""
 
 import math
 from collections.abc import Mapping
@@ -23,23 +23,24 @@ REJECTIONS = (
 """The statistics for rejection: an aggregation over a row's tokens, and an estimate of the
 divergence, k1 = -log r, k2 = log(r)^2 / 2, k3 = r - 1 - log r."""
 _SECTION = "algorithm.rollout_correction"
+PresetName = Literal["tis", "seq_tis", "icepop", "decoupled_ppo", "seq_mis", "geo_rs", "k3_rs"]
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class RatioBounds:
     """Inclusive bounds; `lower` is None if there is none."""
 
     upper: float
     lower: float | None = None
 
     @property
-    def log(self) -> "Bounds":
+    def log(self) -> "RatioBounds":
         """The bounds of the logarithm."""
         lower = None if self.lower is None else math.log(self.lower)
-        return Bounds(math.log(self.upper), lower)
+        return RatioBounds(math.log(self.upper), lower)
 
 
-def weight_bounds(threshold: float | str) -> Bounds:
+def weight_bounds(threshold: float | str) -> RatioBounds:
     """Parses the bounds of importance weights.
 
     Raises: UserError when it is not a threshold.
@@ -47,7 +48,7 @@ def weight_bounds(threshold: float | str) -> Bounds:
     return _bounds("rollout_is_threshold", str(threshold))
 
 
-def rejection_bounds(options: str, threshold: float | str | None) -> dict[str, Bounds]:
+def rejection_bounds(options: str, threshold: float | str | None) -> dict[str, RatioBounds]:
     """Parses the bounds of each option, in their order.
 
     Raises: UserError for an unknown option, or a missing or invalid threshold.
@@ -69,17 +70,17 @@ def rejection_bounds(options: str, threshold: float | str | None) -> dict[str, B
     return {name: _rejection_bounds(name, text) for name, text in zip(names, texts, strict=True)}
 
 
-def _rejection_bounds(name: str, text: str) -> Bounds:
+def _rejection_bounds(name: str, text: str) -> RatioBounds:
     """Parses one option's bounds; for k1 the lower bound of the ratio defaults to 1 / upper."""
     bounds = _bounds("rollout_rs_threshold", text)
     if name.endswith("k1"):
-        return bounds if bounds.lower is not None else Bounds(bounds.upper, 1.0 / bounds.upper)
+        return bounds if bounds.lower is not None else RatioBounds(bounds.upper, 1.0 / bounds.upper)
     if bounds.lower is not None:
         raise UserError(f"`{_SECTION}.rollout_rs_threshold`: {name} takes one number, not {text!r}")
     return bounds
 
 
-def _bounds(key: str, text: str) -> Bounds:
+def _bounds(key: str, text: str) -> RatioBounds:
     parts = text.strip().split("_", 1)
     try:
         numbers = [float(part) for part in parts]
@@ -91,7 +92,7 @@ def _bounds(key: str, text: str) -> Bounds:
         raise UserError(
             f"`{_SECTION}.{key}` is {text!r}: give numbers above 0, the lower one first"
         )
-    return Bounds(numbers[-1], numbers[0] if len(numbers) == 2 else None)
+    return RatioBounds(numbers[-1], numbers[0] if len(numbers) == 2 else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,18 +124,15 @@ class CorrectionSettings:
         self.weight_bounds()
         self.rejection_bounds()
 
-    def weight_bounds(self) -> Bounds | None:
+    def weight_bounds(self) -> RatioBounds | None:
         """Returns the bounds of importance weights; None without weights."""
         return None if self.rollout_is == "none" else weight_bounds(self.rollout_is_threshold)
 
-    def rejection_bounds(self) -> Mapping[str, Bounds]:
+    def rejection_bounds(self) -> Mapping[str, RatioBounds]:
         """Returns the bounds of each statistic that rows or tokens are rejected by."""
         if self.rollout_rs == "none":
             return {}
         return rejection_bounds(self.rollout_rs, self.rollout_rs_threshold)
-
-
-PresetName = Literal["tis", "seq_tis", "icepop", "decoupled_ppo", "seq_mis", "geo_rs", "k3_rs"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +141,7 @@ class Preset:
 
     settings: CorrectionSettings
     summary: str
-    stands_lag: bool
+    tolerates_staleness: bool
     """True if anything is left to train on where rollouts are of older weights."""
 
 
@@ -152,24 +150,24 @@ PRESETS: Mapping[PresetName, Preset] = {
         settings=CorrectionSettings(rollout_is="token"),
         summary="Truncated importance sampling per token: verl's Token-TIS, "
         "https://fengyao.notion.site/off-policy-rl",
-        stands_lag=True,
+        tolerates_staleness=True,
     ),
     "seq_tis": Preset(
         settings=CorrectionSettings(rollout_is="sequence"),
         summary="One truncated weight for a whole answer: verl's Seq-TIS. The longer the answer, "
         "the further the product of its ratios is from 1",
-        stands_lag=True,
+        tolerates_staleness=True,
     ),
     "icepop": Preset(
         settings=CorrectionSettings(rollout_is="token", rollout_is_threshold="0.5_5.0"),
         summary="Ignores tokens whose ratio is far from 1: https://arxiv.org/abs/2510.18855",
-        stands_lag=True,
+        tolerates_staleness=True,
     ),
     "decoupled_ppo": Preset(
         settings=CorrectionSettings(rollout_is="token", rollout_is_threshold=5.0),
         summary="The proximal policy's ratio to the rollout policy, truncated at a high bound: "
         "https://arxiv.org/abs/2505.24298",
-        stands_lag=True,
+        tolerates_staleness=True,
     ),
     "seq_mis": Preset(
         settings=CorrectionSettings(
@@ -177,17 +175,17 @@ PRESETS: Mapping[PresetName, Preset] = {
         ),
         summary="Like seq_tis, and leaves out answers whose weight is out of bounds: verl's "
         "Seq-MIS",
-        stands_lag=True,
+        tolerates_staleness=True,
     ),
     "geo_rs": Preset(
         settings=CorrectionSettings(rollout_rs="seq_mean_k1", rollout_rs_threshold="0.999_1.001"),
         summary="Leaves out answers whose mean ratio is not within a thousandth of 1: verl's "
         "Geo-RS",
-        stands_lag=False,
+        tolerates_staleness=False,
     ),
     "k3_rs": Preset(
         settings=CorrectionSettings(rollout_rs="seq_mean_k3", rollout_rs_threshold=0.01),
         summary="Leaves out answers whose mean divergence (k3) is above a hundredth: verl's K3-RS",
-        stands_lag=False,
+        tolerates_staleness=False,
     ),
 }

@@ -60,8 +60,6 @@ NEEDS: "dict[str, frozenset[Need]]" = {
 }
 """Further data that functions need, by name; the others need nothing more. A plugin adds its own:
 
-NEEDS["mine"] = frozenset({"values"})
-
 NEEDS["mine"] = frozenset({"values"})"""
 
 

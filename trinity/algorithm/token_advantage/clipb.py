@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from trinity.algorithm.token_advantage.grpo_verl import group_scores
-from trinity.algorithm.token_advantage.masked import clipped_fractions, spread
+from trinity.algorithm.token_advantage.grpo_verl import normalized_scores
+from trinity.algorithm.token_advantage.masked import broadcast_rows, clipped_fractions
 from trinity.algorithm.token_advantage.token_batch import TokenAdvantages, TokenBatch
 
 LEAST_STD = 1e-12
@@ -17,7 +17,7 @@ def clipb(batch: TokenBatch, *, epsilon: float = 1e-6, mu: float = 2.5) -> Token
     https://arxiv.org/abs/2602.03392
     """
     mask_BT = batch.mask_BT
-    advantages_BT = spread(group_scores(batch, epsilon=epsilon), mask_BT)
+    advantages_BT = broadcast_rows(normalized_scores(batch, epsilon=epsilon), mask_BT)
     logprobs_N = batch.rollout_logprobs_BT[mask_BT]
     discriminator_N = np.exp(logprobs_N) * (batch.needed("entropies")[mask_BT] + logprobs_N)
     mean = float(discriminator_N.mean()) if len(discriminator_N) else 0.0

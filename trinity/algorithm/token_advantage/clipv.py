@@ -3,8 +3,8 @@
 import numpy as np
 
 from trinity.algorithm.token_advantage.clipb import LEAST_STD
-from trinity.algorithm.token_advantage.grpo_verl import group_scores
-from trinity.algorithm.token_advantage.masked import clipped_fractions, spread
+from trinity.algorithm.token_advantage.grpo_verl import normalized_scores
+from trinity.algorithm.token_advantage.masked import broadcast_rows, clipped_fractions
 from trinity.algorithm.token_advantage.token_batch import (
     BoolMatrix,
     FloatVector,
@@ -24,7 +24,7 @@ def clipv(
     population, over the batch's tokens. All matrices [B, T]. https://arxiv.org/abs/2602.03392
     """
     mask_BT = batch.mask_BT
-    advantages_BT = spread(group_scores(batch, epsilon=epsilon), mask_BT)
+    advantages_BT = broadcast_rows(normalized_scores(batch, epsilon=epsilon), mask_BT)
     logprobs_N = batch.logprobs_BT[mask_BT]
     own_N = np.exp(logprobs_N) * (batch.needed("entropies")[mask_BT] + logprobs_N)
     excess_N = batch.needed("discriminator")[mask_BT] - own_N

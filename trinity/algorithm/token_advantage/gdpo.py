@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from trinity.algorithm.token_advantage.grpo_verl import in_groups
-from trinity.algorithm.token_advantage.masked import Groups, spread, whitened
+from trinity.algorithm.token_advantage.grpo_verl import normalize_in_groups
+from trinity.algorithm.token_advantage.masked import Groups, broadcast_rows, whitened
 from trinity.algorithm.token_advantage.token_batch import FloatVector, TokenAdvantages, TokenBatch
 from trinity.errors import UserError
 
@@ -26,16 +26,16 @@ def gdpo(
     """
     parts = batch.parts
     weights = _checked(reward_weights, parts)
-    groups = Groups.of(batch.groups_B)
+    groups = Groups.from_ids(batch.groups_B)
     total_B = np.zeros(len(batch.groups_B))
     metrics: dict[str, float] = {}
     for name, weight in weights.items():
         values_B = _part(parts, name)
-        total_B += weight * in_groups(
+        total_B += weight * normalize_in_groups(
             values_B, groups, epsilon=epsilon, divide_by_std=norm_adv_by_std_in_grpo
         )
         metrics |= {f"gdpo/{name}/{figure}": x for figure, x in _figures(values_B).items()}
-    advantages_BT = whitened(spread(total_B, batch.mask_BT), batch.mask_BT)
+    advantages_BT = whitened(broadcast_rows(total_B, batch.mask_BT), batch.mask_BT)
     return TokenAdvantages(advantages_BT=advantages_BT, metrics=metrics)
 
 

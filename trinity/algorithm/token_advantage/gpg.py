@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from trinity.algorithm.token_advantage.masked import Groups, spread
+from trinity.algorithm.token_advantage.masked import Groups, broadcast_rows
 from trinity.algorithm.token_advantage.token_batch import TokenAdvantages, TokenBatch
 from trinity.errors import UserError
 
@@ -17,5 +17,5 @@ def gpg(batch: TokenBatch, *, f_norm: float = 1.0) -> TokenAdvantages:
         raise UserError(f"algorithm.advantage_fn_args.f_norm is {f_norm}; give one above 0")
     scores_B = batch.scores_B
     alpha = len(scores_B) / max(int(np.count_nonzero(scores_B)), 1)
-    scores_B = alpha * (scores_B - Groups.of(batch.groups_B).baselines_B(scores_B)) / f_norm
-    return TokenAdvantages(advantages_BT=spread(scores_B, batch.mask_BT))
+    scores_B = alpha * (scores_B - Groups.from_ids(batch.groups_B).baselines_B(scores_B)) / f_norm
+    return TokenAdvantages(advantages_BT=broadcast_rows(scores_B, batch.mask_BT))

@@ -1,6 +1,6 @@
 """GRPO in the trainer, for rewards that are given per token or carry a KL penalty."""
 
-from trinity.algorithm.token_advantage.masked import Groups, spread
+from trinity.algorithm.token_advantage.masked import Groups, broadcast_rows
 from trinity.algorithm.token_advantage.token_batch import FloatVector, TokenAdvantages, TokenBatch
 
 
@@ -13,17 +13,19 @@ def grpo_verl(
     division by std it is Dr. GRPO's. https://arxiv.org/abs/2402.03300,
     https://arxiv.org/abs/2503.20783
     """
-    scores_B = group_scores(batch, epsilon=epsilon, divide_by_std=norm_adv_by_std_in_grpo)
-    return TokenAdvantages(advantages_BT=spread(scores_B, batch.mask_BT))
+    scores_B = normalized_scores(batch, epsilon=epsilon, divide_by_std=norm_adv_by_std_in_grpo)
+    return TokenAdvantages(advantages_BT=broadcast_rows(scores_B, batch.mask_BT))
 
 
-def group_scores(batch: TokenBatch, *, epsilon: float, divide_by_std: bool = True) -> FloatVector:
+def normalized_scores(
+    batch: TokenBatch, *, epsilon: float, divide_by_std: bool = True
+) -> FloatVector:
     """Returns the rows' advantages, [B]."""
-    groups = Groups.of(batch.groups_B)
-    return in_groups(batch.scores_B, groups, epsilon=epsilon, divide_by_std=divide_by_std)
+    groups = Groups.from_ids(batch.groups_B)
+    return normalize_in_groups(batch.scores_B, groups, epsilon=epsilon, divide_by_std=divide_by_std)
 
 
-def in_groups(
+def normalize_in_groups(
     scores_B: FloatVector, groups: Groups, *, epsilon: float, divide_by_std: bool
 ) -> FloatVector:
     """Returns scores less their group's mean, optionally over its standard deviation, [B]."""

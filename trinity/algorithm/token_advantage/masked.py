@@ -1,4 +1,4 @@
-"""Statistics over the tokens in a mask; values outside it are ignored."""
+"""Statistics over the tokens in a mask and over groups of rows; other values are ignored."""
 
 from dataclasses import dataclass
 
@@ -11,39 +11,39 @@ from trinity.algorithm.token_advantage.token_batch import (
     IntVector,
 )
 
-ALMOST_NOTHING = 1e-8
+EPSILON = 1e-8
 """Added to counts and variances, as in verl, to avoid division by 0."""
 
 
-def kept(values_BT: FloatMatrix | BoolMatrix, mask_BT: BoolMatrix) -> FloatMatrix:
+def masked(values_BT: FloatMatrix | BoolMatrix, mask_BT: BoolMatrix) -> FloatMatrix:
     """Returns the values, 0 where the mask is false."""
     return np.where(mask_BT, values_BT, 0.0)
 
 
-def spread(values_B: FloatVector, mask_BT: BoolMatrix) -> FloatMatrix:
+def broadcast_rows(values_B: FloatVector, mask_BT: BoolMatrix) -> FloatMatrix:
     """Repeats each row's value at all its tokens, 0 where the mask is false."""
     return np.where(mask_BT, values_B[:, None], 0.0)
 
 
 def masked_mean(values_BT: FloatMatrix | BoolMatrix, mask_BT: BoolMatrix) -> float:
     """Returns the mean over all tokens; for booleans, the share of true ones; 0 for no tokens."""
-    return float(kept(values_BT, mask_BT).sum() / (mask_BT.sum() + ALMOST_NOTHING))
+    return float(masked(values_BT, mask_BT).sum() / (mask_BT.sum() + EPSILON))
 
 
 def row_means(values_BT: FloatMatrix, mask_BT: BoolMatrix) -> FloatVector:
     """Returns the mean over each row's tokens; 0 for no tokens."""
-    means_B: FloatVector = kept(values_BT, mask_BT).sum(-1) / (mask_BT.sum(-1) + ALMOST_NOTHING)
+    means_B: FloatVector = masked(values_BT, mask_BT).sum(-1) / (mask_BT.sum(-1) + EPSILON)
     return means_B
 
 
 def whitened(values_BT: FloatMatrix, mask_BT: BoolMatrix) -> FloatMatrix:
     """(x - mean) / sqrt(variance + 1e-8) over the mask, variance unbiased; 0 elsewhere."""
     num_tokens = int(mask_BT.sum())
-    centered_BT = kept(values_BT - masked_mean(values_BT, mask_BT), mask_BT)
+    centered_BT = masked(values_BT - masked_mean(values_BT, mask_BT), mask_BT)
     if num_tokens < 2:
         return np.zeros_like(centered_BT)
     variance = masked_mean(np.square(centered_BT), mask_BT) * num_tokens / (num_tokens - 1)
-    whitened_BT: FloatMatrix = centered_BT / np.sqrt(variance + ALMOST_NOTHING)
+    whitened_BT: FloatMatrix = centered_BT / np.sqrt(variance + EPSILON)
     return whitened_BT
 
 
@@ -76,7 +76,7 @@ def _share(part_BT: BoolMatrix, whole_BT: BoolMatrix) -> float:
 class Groups:
     """G groups: the group of each of B rows, and the number of rows of each group.
 
-    groups = Groups.of(batch.groups_B)
+    groups = Groups.from_ids(batch.groups_B)
     advantages_B = scores_B - groups.baselines_B(scores_B)
     """
 
@@ -84,7 +84,7 @@ class Groups:
     counts_G: IntVector
 
     @classmethod
-    def of(cls, ids_B: IntVector) -> "Groups":
+    def from_ids(cls, ids_B: IntVector) -> "Groups":
         """Groups rows with equal numbers."""
         _, index_B, counts_G = np.unique(ids_B, return_inverse=True, return_counts=True)
         return cls(index_B, counts_G)

@@ -11,14 +11,9 @@ Need = Literal[
 values: the critic's; entropies: of the policy's distribution at each token; collision: the sum of
 its squared probabilities there; discriminator: the sum over its vocabulary of p^2 (H + log p), H
 the entropy; teacher: log-probabilities that the rollout brought with it; baselines: the reward of
-a greedy rollout of the same task; reward_parts: the terms of each rollout's reward.
+a greedy rollout of the same task; reward_parts: the terms of each rollout's reward."""
 
-values: the critic's; entropies: of the policy's distribution at each token; collision: the sum of
-its squared probabilities there; discriminator: the sum over its vocabulary of p^2 (H + log p), H
-the entropy; teacher: log-probabilities that the rollout brought with it; baselines: the reward of
-a greedy rollout of the same task; reward_parts: what each rollout's reward was added up from."""
-
-WHERE_FROM: Mapping[Need, str] = {
+NEED_HINTS: Mapping[Need, str] = {
     "values": "values of a critic; choose an algorithm_type that has one, such as ppo",
     "entropies": "entropies, which the trainer computes with the log-probabilities",
     "collision": "sums of squared probabilities, which the trainer computes",

@@ -1,6 +1,6 @@
 """Distillation on-policy: towards a teacher, on the student's own tokens."""
 
-from trinity.algorithm.token_advantage.masked import kept, mean_and_std
+from trinity.algorithm.token_advantage.masked import masked, mean_and_std
 from trinity.algorithm.token_advantage.token_batch import TokenAdvantages, TokenBatch
 
 
@@ -10,7 +10,7 @@ def on_policy_distill(batch: TokenBatch, *, kl_coef: float = 1.0) -> TokenAdvant
     Its expectation is minus the divergence KL(student, teacher).
     https://arxiv.org/abs/2306.13649
     """
-    gap_BT = kept(batch.needed("teacher") - batch.logprobs_BT, batch.mask_BT)
+    gap_BT = masked(batch.needed("teacher") - batch.logprobs_BT, batch.mask_BT)
     advantages_BT = kl_coef * gap_BT
     kl_mean, kl_std = mean_and_std(-gap_BT)
     return TokenAdvantages(

@@ -4,7 +4,7 @@ from typing import Literal
 
 import numpy as np
 
-from trinity.algorithm.token_advantage.masked import Groups, spread
+from trinity.algorithm.token_advantage.masked import Groups, broadcast_rows
 from trinity.algorithm.token_advantage.token_batch import FloatVector, TokenAdvantages, TokenBatch
 from trinity.errors import UserError
 
@@ -18,12 +18,12 @@ def opmd_verl(
     """
     if tau <= 0:
         raise UserError(f"algorithm.advantage_fn_args.tau is {tau}; give one above 0")
-    scores_B, groups = batch.scores_B, Groups.of(batch.groups_B)
+    scores_B, groups = batch.scores_B, Groups.from_ids(batch.groups_B)
     if opmd_baseline == "mean":
         baselines_B = groups.baselines_B(scores_B)
     else:
         baselines_B = np.where(groups.sizes_B > 1, _log_mean_exp(scores_B, groups, tau), 0.0)
-    return TokenAdvantages(advantages_BT=spread(scores_B - baselines_B, batch.mask_BT))
+    return TokenAdvantages(advantages_BT=broadcast_rows(scores_B - baselines_B, batch.mask_BT))
 
 
 def _log_mean_exp(scores_B: FloatVector, groups: Groups, tau: float) -> FloatVector:

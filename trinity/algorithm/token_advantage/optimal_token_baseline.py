@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from trinity.algorithm.token_advantage.masked import Groups, kept
+from trinity.algorithm.token_advantage.masked import Groups, masked
 from trinity.algorithm.token_advantage.recurrence import discounted_sums
 from trinity.algorithm.token_advantage.token_batch import (
     BoolMatrix,
@@ -30,21 +30,21 @@ def optimal_token_baseline(
         returns_BT,
         path_variance(batch),
         mask_BT,
-        Groups.of(batch.groups_B),
+        Groups.from_ids(batch.groups_B),
         handle_zero_tail=handle_zero_tail,
         epsilon=epsilon,
     )
-    advantages_BT = kept(returns_BT - baselines_BT, mask_BT)
+    advantages_BT = masked(returns_BT - baselines_BT, mask_BT)
     return TokenAdvantages(advantages_BT=advantages_BT, returns_BT=returns_BT)
 
 
 def path_variance(batch: TokenBatch) -> FloatMatrix:
     """Returns W: the variance of the gradient of the row up to each position."""
-    squared_score_BT = 1.0 - 2.0 * np.exp(kept(batch.logprobs_BT, batch.mask_BT))
+    squared_score_BT = 1.0 - 2.0 * np.exp(masked(batch.logprobs_BT, batch.mask_BT))
     squared_score_BT = squared_score_BT + batch.needed("collision")
     if batch.rollout_is_weights_BT is not None:
         squared_score_BT = squared_score_BT * np.square(batch.rollout_is_weights_BT)
-    sums_BT: FloatMatrix = np.cumsum(kept(squared_score_BT, batch.mask_BT), axis=1)
+    sums_BT: FloatMatrix = np.cumsum(masked(squared_score_BT, batch.mask_BT), axis=1)
     return sums_BT
 
 
@@ -58,7 +58,7 @@ def optimal_baselines(
     epsilon: float,
 ) -> FloatMatrix:
     """Returns the group's baseline at each position, for each row."""
-    weights_BT = kept(variance_BT, mask_BT)
+    weights_BT = masked(variance_BT, mask_BT)
     weighted_GT = groups.sums_GT(returns_BT * weights_BT)
     baselines_GT = weighted_GT / (groups.sums_GT(weights_BT) + epsilon)
     alone_B = groups.sizes_B == 1
@@ -66,7 +66,7 @@ def optimal_baselines(
     if handle_zero_tail:
         end_B = np.minimum(end_B, _shared_lengths(mask_BT.sum(-1), groups))
     covered_BT = np.arange(mask_BT.shape[1]) < end_B[:, None]
-    return kept(baselines_GT[groups.index_B], covered_BT)
+    return masked(baselines_GT[groups.index_B], covered_BT)
 
 
 def _shared_lengths(lengths_B: FloatVector, groups: Groups) -> FloatVector:

@@ -1,7 +1,11 @@
 """Generalized advantage estimation, over the tokens that are trained on."""
 
-from trinity.algorithm.token_advantage.masked import kept, whitened
-from trinity.algorithm.token_advantage.recurrence import check_discount, discounted_sums, following
+from trinity.algorithm.token_advantage.masked import masked, whitened
+from trinity.algorithm.token_advantage.recurrence import (
+    check_discount,
+    discounted_sums,
+    next_values,
+)
 from trinity.algorithm.token_advantage.token_batch import TokenAdvantages, TokenBatch
 
 
@@ -14,8 +18,8 @@ def ppo(batch: TokenBatch, *, gamma: float = 1.0, lam: float = 1.0) -> TokenAdva
     check_discount("gamma", gamma)
     check_discount("lam", lam)
     mask_BT = batch.mask_BT
-    values_BT = kept(batch.needed("values"), mask_BT)
-    deltas_BT = batch.rewards_BT + gamma * following(values_BT, mask_BT) - values_BT
+    values_BT = masked(batch.needed("values"), mask_BT)
+    deltas_BT = batch.rewards_BT + gamma * next_values(values_BT, mask_BT) - values_BT
     advantages_BT = discounted_sums(deltas_BT, mask_BT, gamma * lam)
     return TokenAdvantages(
         advantages_BT=whitened(advantages_BT, mask_BT), returns_BT=advantages_BT + values_BT

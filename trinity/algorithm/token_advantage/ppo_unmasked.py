@@ -2,8 +2,12 @@
 
 import numpy as np
 
-from trinity.algorithm.token_advantage.masked import kept, whitened
-from trinity.algorithm.token_advantage.recurrence import check_discount, discounted_sums, following
+from trinity.algorithm.token_advantage.masked import masked, whitened
+from trinity.algorithm.token_advantage.recurrence import (
+    check_discount,
+    discounted_sums,
+    next_values,
+)
 from trinity.algorithm.token_advantage.token_batch import TokenAdvantages, TokenBatch
 
 
@@ -16,10 +20,10 @@ def ppo_unmasked(batch: TokenBatch, *, gamma: float = 1.0, lam: float = 1.0) -> 
     check_discount("gamma", gamma)
     check_discount("lam", lam)
     inside_BT = np.arange(batch.mask_BT.shape[1]) < batch.lengths_B[:, None]
-    values_BT = kept(batch.needed("values"), inside_BT)
-    deltas_BT = batch.rewards_BT + gamma * following(values_BT, inside_BT) - values_BT
+    values_BT = masked(batch.needed("values"), inside_BT)
+    deltas_BT = batch.rewards_BT + gamma * next_values(values_BT, inside_BT) - values_BT
     advantages_BT = discounted_sums(deltas_BT, inside_BT, gamma * lam)
     return TokenAdvantages(
         advantages_BT=whitened(advantages_BT, batch.mask_BT),
-        returns_BT=kept(advantages_BT + values_BT, batch.mask_BT),
+        returns_BT=masked(advantages_BT + values_BT, batch.mask_BT),
     )

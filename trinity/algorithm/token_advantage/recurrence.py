@@ -11,7 +11,7 @@ from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatri
 from trinity.errors import UserError
 
 
-def backward_sums(terms_BT: FloatMatrix, factors_BT: FloatMatrix) -> FloatMatrix:
+def reverse_scan(terms_BT: FloatMatrix, factors_BT: FloatMatrix) -> FloatMatrix:
     """y with y[t] = terms[t] + factors[t] * y[t + 1]; nothing follows the last position."""
     sums_BT, factors_BT = terms_BT.copy(), factors_BT.copy()
     width = 1
@@ -28,11 +28,11 @@ def discounted_sums(terms_BT: FloatMatrix, mask_BT: BoolMatrix, discount: float)
     A gap in the mask is skipped: it neither adds to the sum nor discounts it.
     """
     terms_BT = np.where(mask_BT, terms_BT, 0.0)
-    sums_BT = backward_sums(terms_BT, np.where(mask_BT, discount, 1.0))
+    sums_BT = reverse_scan(terms_BT, np.where(mask_BT, discount, 1.0))
     return np.where(mask_BT, sums_BT, 0.0)
 
 
-def following(values_BT: FloatMatrix, mask_BT: BoolMatrix) -> FloatMatrix:
+def next_values(values_BT: FloatMatrix, mask_BT: BoolMatrix) -> FloatMatrix:
     """Returns at each position the value of the next one in the mask; 0 where none follows."""
     num_rows, num_tokens = mask_BT.shape
     places_BT = np.where(mask_BT, np.arange(num_tokens), num_tokens)

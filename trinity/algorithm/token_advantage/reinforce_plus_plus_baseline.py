@@ -1,6 +1,6 @@
 """REINFORCE++ with a baseline: scores less their group's mean, normalized over the batch."""
 
-from trinity.algorithm.token_advantage.masked import Groups, spread, whitened
+from trinity.algorithm.token_advantage.masked import Groups, broadcast_rows, whitened
 from trinity.algorithm.token_advantage.token_batch import TokenAdvantages, TokenBatch
 
 
@@ -10,6 +10,6 @@ def reinforce_plus_plus_baseline(batch: TokenBatch) -> TokenAdvantages:
     s [B] is the sum of a row's rewards. https://arxiv.org/abs/2501.03262
     """
     scores_B = batch.scores_B
-    scores_B = scores_B - Groups.of(batch.groups_B).baselines_B(scores_B)
-    advantages_BT = whitened(spread(scores_B, batch.mask_BT), batch.mask_BT)
+    scores_B = scores_B - Groups.from_ids(batch.groups_B).baselines_B(scores_B)
+    advantages_BT = whitened(broadcast_rows(scores_B, batch.mask_BT), batch.mask_BT)
     return TokenAdvantages(advantages_BT=advantages_BT)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from trinity.algorithm.token_advantage.masked import kept, whitened
+from trinity.algorithm.token_advantage.masked import masked, whitened
 from trinity.algorithm.token_advantage.recurrence import check_discount, discounted_sums
 from trinity.algorithm.token_advantage.token_batch import TokenAdvantages, TokenBatch
 
@@ -16,5 +16,5 @@ def reinforceplusplus_unmasked(batch: TokenBatch, *, gamma: float = 1.0) -> Toke
     """
     check_discount("gamma", gamma)
     everywhere_BT = np.ones_like(batch.mask_BT)
-    returns_BT = kept(discounted_sums(batch.rewards_BT, everywhere_BT, gamma), batch.mask_BT)
+    returns_BT = masked(discounted_sums(batch.rewards_BT, everywhere_BT, gamma), batch.mask_BT)
     return TokenAdvantages(advantages_BT=whitened(returns_BT, batch.mask_BT), returns_BT=returns_BT)

@@ -1,6 +1,6 @@
 """ReMax: the reward to come, less the reward of a greedy rollout of the same task."""
 
-from trinity.algorithm.token_advantage.masked import kept
+from trinity.algorithm.token_advantage.masked import masked
 from trinity.algorithm.token_advantage.recurrence import discounted_sums
 from trinity.algorithm.token_advantage.token_batch import TokenAdvantages, TokenBatch
 
@@ -13,5 +13,6 @@ def remax(batch: TokenBatch) -> TokenAdvantages:
     returns_BT = discounted_sums(batch.rewards_BT, batch.mask_BT, 1.0)
     baselines_B = batch.needed("baselines")
     return TokenAdvantages(
-        advantages_BT=kept(returns_BT - baselines_B[:, None], batch.mask_BT), returns_BT=returns_BT
+        advantages_BT=masked(returns_BT - baselines_B[:, None], batch.mask_BT),
+        returns_BT=returns_BT,
     )

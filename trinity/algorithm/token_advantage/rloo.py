@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from trinity.algorithm.token_advantage.masked import Groups, spread
+from trinity.algorithm.token_advantage.masked import Groups, broadcast_rows
 from trinity.algorithm.token_advantage.token_batch import TokenAdvantages, TokenBatch
 
 
@@ -12,8 +12,8 @@ def rloo(batch: TokenBatch) -> TokenAdvantages:
     s [B] is the sum of a row's rewards, n its group's size; A is s less the mean of the other
     n - 1. https://arxiv.org/abs/2402.14740
     """
-    scores_B, groups = batch.scores_B, Groups.of(batch.groups_B)
+    scores_B, groups = batch.scores_B, Groups.from_ids(batch.groups_B)
     sizes_B = groups.sizes_B
     scale_B = np.where(sizes_B > 1, sizes_B / np.maximum(sizes_B - 1, 1), 1.0)
     scores_B = scale_B * (scores_B - groups.baselines_B(scores_B))
-    return TokenAdvantages(advantages_BT=spread(scores_B, batch.mask_BT))
+    return TokenAdvantages(advantages_BT=broadcast_rows(scores_B, batch.mask_BT))

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from trinity.algorithm.token_advantage.masked import Groups, kept
+from trinity.algorithm.token_advantage.masked import Groups, masked
 from trinity.algorithm.token_advantage.optimal_token_baseline import (
     optimal_baselines,
     path_variance,
@@ -28,11 +28,11 @@ def tir_optimal_token_baseline(
         np.take_along_axis(returns_BT, order_BT, axis=1),
         np.take_along_axis(path_variance(batch), order_BT, axis=1),
         packed_mask_BT,
-        Groups.of(np.where(empty_B, batch.groups_B.max(initial=0) + 1, batch.groups_B)),
+        Groups.from_ids(np.where(empty_B, batch.groups_B.max(initial=0) + 1, batch.groups_B)),
         handle_zero_tail=handle_zero_tail,
         epsilon=epsilon,
     )
     baselines_BT = np.empty_like(packed_BT)
     np.put_along_axis(baselines_BT, order_BT, packed_BT, axis=1)
-    advantages_BT = kept(returns_BT - baselines_BT, mask_BT)
+    advantages_BT = masked(returns_BT - baselines_BT, mask_BT)
     return TokenAdvantages(advantages_BT=advantages_BT, returns_BT=returns_BT)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from trinity.algorithm.token_advantage.need import WHERE_FROM, Need
+from trinity.algorithm.token_advantage.need import NEED_HINTS, Need
 from trinity.errors import UserError
 
 FloatVector = npt.NDArray[np.float64]
@@ -63,7 +63,7 @@ class TokenBatch:
         Raises: UserError when the batch has none.
         """
         if not self.reward_parts:
-            raise UserError(f"algorithm.advantage_fn needs {WHERE_FROM['reward_parts']}")
+            raise UserError(f"algorithm.advantage_fn needs {NEED_HINTS['reward_parts']}")
         return self.reward_parts
 
     def needed(self, need: Need) -> FloatMatrix:
@@ -80,7 +80,7 @@ class TokenBatch:
             "baselines": self.baselines_B,
         }[need]
         if data is None:
-            raise UserError(f"algorithm.advantage_fn needs {WHERE_FROM[need]}")
+            raise UserError(f"algorithm.advantage_fn needs {NEED_HINTS[need]}")
         return data
 
 

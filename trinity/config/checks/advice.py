@@ -144,7 +144,7 @@ def _bound_on_stored(stage: StagePlan) -> Iterator[str]:
 def _rejected_as_stale(stage: StagePlan) -> Iterator[str]:
     """The engine's arithmetic moves a ratio far less than a train step does."""
     preset = stage.config.algorithm.rollout_correction.preset
-    if preset == "none" or PRESETS[preset].stands_lag or not stage.needs_rollout:
+    if preset == "none" or PRESETS[preset].tolerates_staleness or not stage.needs_rollout:
         return
     if cause := staleness_cause(stage):
         yield (

@@ -6,8 +6,8 @@ from functools import partial
 from trinity.algorithm.kl.controller import kl_controller
 from trinity.algorithm.policy_loss import POLICY_LOSSES
 from trinity.algorithm.token_advantage import needs_of
-from trinity.algorithm.token_advantage.need import WHERE_FROM, Need
-from trinity.compat import DISTILLATION_WORKFLOWS
+from trinity.algorithm.token_advantage.need import NEED_HINTS, Need
+from trinity.compat import TEACHING_WORKFLOWS
 from trinity.config.error_collector import did_you_mean
 from trinity.config.plan.algorithm import find_part
 from trinity.config.plan.parts import ResolvedAlgorithm
@@ -193,7 +193,7 @@ def _workflow_brings(plan: StagePlan) -> Iterator[str]:
             known = "".join(f"`{name}` or " for name in sorted(BRINGING.get(need, ())))
             yield (
                 f"`algorithm.advantage_fn: {plan.algorithm.advantage_fn}` needs "
-                f"{WHERE_FROM[need]}: `{workflow}` does not, name {known}one of your own that does"
+                f"{NEED_HINTS[need]}: `{workflow}` does not, name {known}one of your own that does"
             )
 
 

@@ -32,10 +32,10 @@ def check_placement(plan: StagePlan) -> None:
     """Checks a stage's placement; raises UserError naming the setting."""
     if not plan.config.cluster.gpu_per_node:
         return
-    from trinity.sizing.placement import check, demand_of, machines_of
+    from trinity.sizing.placement import check_demand, cluster_gpus_of, gpu_demand_of
 
     try:
-        check(machines_of(plan), demand_of(plan))
+        check_demand(cluster_gpus_of(plan), gpu_demand_of(plan))
     except UserError as error:
         raise UserError(f"stage `{plan.name}`: {error}") from error
 

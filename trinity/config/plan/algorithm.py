@@ -8,7 +8,13 @@ from typing import Protocol
 from trinity.algorithm.advantage import ADVANTAGES
 from trinity.algorithm.algorithm_type import AlgorithmType, Part
 from trinity.algorithm.entropy import ENTROPY_LOSSES
-from trinity.algorithm.forms import GROUP_ADVANTAGE, POLICY_LOSS, TOKEN_ADVANTAGE, Form, form_of
+from trinity.algorithm.forms import (
+    GROUP_ADVANTAGE,
+    POLICY_LOSS,
+    TOKEN_ADVANTAGE,
+    RequiredSignature,
+    matching_signature,
+)
 from trinity.algorithm.policy_loss import POLICY_LOSSES
 from trinity.algorithm.rollout_correction.settings import CorrectionSettings
 from trinity.algorithm.sample_strategy import SAMPLE_STRATEGIES
@@ -37,8 +43,8 @@ def complete_arguments(
             raise UserError(
                 f"`{function}` has no argument `{key}.{name}`{did_you_mean(name, known)}"
             )
-        if name in known and not known[name].fits(value):
-            raise UserError(f"`{key}.{name}` must be {known[name].demand}, not {value!r}")
+        if name in known and not known[name].allows(value):
+            raise UserError(f"`{key}.{name}` must be {known[name].type_description}, not {value!r}")
     complete = {**({} if is_own else signature.defaults), **given}
     for name, argument in known.items():
         if argument.is_required and name not in complete:
@@ -63,7 +69,7 @@ class Functions(Protocol):
         """The function with this name or at this dotted path."""
 
 
-_OWN: dict[Part, tuple[tuple[Functions, Form], ...]] = {
+_OWN: dict[Part, tuple[tuple[Functions, RequiredSignature], ...]] = {
     "advantage_fn": ((ADVANTAGES, GROUP_ADVANTAGE), (TOKEN_ADVANTAGES, TOKEN_ADVANTAGE)),
     "policy_loss_fn": ((POLICY_LOSSES, POLICY_LOSS),),
 }
@@ -77,7 +83,7 @@ class FoundPart:
     part: Part
     name: str
     signature: Signature
-    form: Form | None = None
+    form: RequiredSignature | None = None
     """How it is called, for parts that users may bring."""
     is_own: bool = False
     """True for a user's function."""
@@ -125,13 +131,13 @@ def _own(part: Part, name: str) -> FoundPart:
     """Imports a user's function, so that its errors are found now and not in a service."""
     function, forms = _function(part, name)
     try:
-        form, signature = form_of(function, forms)
+        form, signature = matching_signature(function, forms)
     except UserError as error:
         raise UserError(f"`algorithm.{part}: {name}` {error}") from error
     return FoundPart(part=part, name=name, signature=signature, form=form, is_own=True)
 
 
-def _function(part: Part, name: str) -> tuple[object, tuple[Form, ...]]:
+def _function(part: Part, name: str) -> tuple[object, tuple[RequiredSignature, ...]]:
     """The function with this name, and the call forms allowed for it."""
     own = _OWN[part]
     load_plugins(plugin_dirs_from_environment())

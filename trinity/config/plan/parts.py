@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 from trinity.algorithm.algorithm_type import RowSchema
 from trinity.algorithm.rollout_correction.settings import CorrectionSettings
 from trinity.algorithm.sample_strategy import SAMPLE_STRATEGIES, SampleStrategy
-from trinity.algorithm.token_choice import TOKEN_CHOICES
+from trinity.algorithm.token_selection import TOKEN_SELECTIONS
 from trinity.config.schema.algorithm import EntropyLossFn, KlFn, LossAggMode
 from trinity.config.schema.base import Args
 from trinity.config.schema.choices import DifficultyConfig
@@ -156,7 +156,7 @@ class ResolvedAlgorithm(Derived):
     @property
     def needs_proximal(self) -> bool:
         """True if the trainer computes log-probabilities of its own before the step."""
-        chooses = self.policy_loss_fn in TOKEN_CHOICES.names()
+        chooses = self.policy_loss_fn in TOKEN_SELECTIONS.names()
         return chooses or not self.bypass_old_logprobs or self.rollout_correction.is_on
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TypeVar
 
-from trinity.algorithm.forms import Form, form_of
+from trinity.algorithm.forms import RequiredSignature, matching_signature
 from trinity.algorithm.signature import Signature, read_signature
 from trinity.config.error_collector import did_you_mean
 from trinity.config.plan.algorithm import complete_arguments
@@ -21,9 +21,9 @@ from trinity.plugins import load_plugins, plugin_dirs_from_environment
 from trinity.task_operators import TASK_OPERATORS
 from trinity.task_operators.task_pipeline import Ordering, ResolvedTaskPipeline, TaskOperator
 
-TASK_OPERATOR = Form(
-    given="TaskRows",
-    gives="TaskChanges",
+TASK_OPERATOR = RequiredSignature(
+    input_type="TaskRows",
+    return_type="TaskChanges",
     module="trinity.task_operators.task_rows",
     parameter="tasks",
 )
@@ -174,15 +174,15 @@ def _server_url(service: ServiceConfig) -> str:
 def _user_task_operator_signature(name: str, key: str) -> Signature:
     """Imports a user's function, so that its errors are found now and not in a service."""
     try:
-        _, signature = form_of(TASK_OPERATORS.get(name), (TASK_OPERATOR,))
+        _, signature = matching_signature(TASK_OPERATORS.get(name), (TASK_OPERATOR,))
     except UserError as error:
         raise UserError(f"`{key}.name: {name}` {error}") from error
     return signature
 
 
-OPERATOR = Form(
-    given="Rollouts",
-    gives="Changes",
+OPERATOR = RequiredSignature(
+    input_type="Rollouts",
+    return_type="Changes",
     module="trinity.operators.rollouts",
     parameter="rollouts",
 )
@@ -253,7 +253,7 @@ def _user_operator_signature(name: str, key: str) -> Signature:
             "or give a dotted path"
         )
     try:
-        _, signature = form_of(OPERATORS.get(name), (OPERATOR,))
+        _, signature = matching_signature(OPERATORS.get(name), (OPERATOR,))
     except UserError as error:
         raise UserError(f"`{key}.name: {name}` {error}") from error
     return signature

@@ -2,7 +2,7 @@
 
 import math
 
-from trinity.algorithm.priority import BUILT_IN, PRIORITIES
+from trinity.algorithm.priority import PRIORITIES, PRIORITY_PATHS
 from trinity.algorithm.signature import Signature, read_signature, signature_of
 from trinity.config.error_collector import did_you_mean
 from trinity.config.plan.algorithm import complete_arguments
@@ -34,7 +34,7 @@ def resolve_replay(given: ExperienceBufferConfig, key: str) -> ResolvedReplay | 
             arguments,
             function=name,
             key="priority_fn_args",
-            is_own=name not in BUILT_IN,
+            is_own=name not in PRIORITY_PATHS,
         )
     except UserError as error:
         raise UserError(f"{key}.replay_buffer`: {error}") from error
@@ -68,7 +68,7 @@ def _function(given: ExperienceBufferConfig, key: str) -> tuple[str, Args]:
 
 
 def _signature(name: str) -> Signature:
-    if path := BUILT_IN.get(name):
+    if path := PRIORITY_PATHS.get(name):
         return read_signature(path)
     load_plugins(plugin_dirs_from_environment())
     if name not in PRIORITIES.names() and "." not in name:
@@ -80,6 +80,6 @@ def _signature(name: str) -> Signature:
     if not callable(function) or isinstance(function, type):
         raise UserError(f"`priority_fn: {name}` is not a function: write {FORM}")
     signature = signature_of(function)
-    if signature.given is None:
+    if signature.input_type is None:
         raise UserError(f"`priority_fn: {name}` takes nothing by place: write {FORM}")
     return signature

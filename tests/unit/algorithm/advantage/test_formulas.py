@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.algorithm.advantage import references
 from tests.unit.algorithm.advantage.builders import compute, random_samples, samples_at
-from trinity.algorithm.advantage import BUILT_IN
+from trinity.algorithm.advantage import ADVANTAGE_PATHS
 from trinity.algorithm.advantage.samples import FloatVector, Samples
 from trinity.errors import UserError
 
@@ -49,7 +49,7 @@ def test_a_function_is_its_formula(
 
 
 def test_every_function_has_a_formula_or_needs_none() -> None:
-    assert BUILT_IN.keys() == {name for name, _, _ in FORMULAS} | {
+    assert ADVANTAGE_PATHS.keys() == {name for name, _, _ in FORMULAS} | {
         "none",
         "reinforce",
         "reward_filter",
@@ -96,7 +96,7 @@ def test_balance_drops_the_surplus_of_bad_samples_by_lot(seed: int) -> None:
     assert some_dropped
 
 
-@pytest.mark.parametrize("name", sorted(BUILT_IN.keys() - {"none", "reward_filter"}))
+@pytest.mark.parametrize("name", sorted(ADVANTAGE_PATHS.keys() - {"none", "reward_filter"}))
 def test_groups_without_enough_spread_are_left_out_with_a_reason(name: str) -> None:
     samples = Samples.of_groups([0.1, 0.1, 0.1], [0.0, 1.0], [0.5], [0.4, 0.5])
     advantages = compute(name, samples, std_threshold=0.0)

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from trinity.algorithm.advantage import ADVANTAGES, BUILT_IN
+from trinity.algorithm.advantage import ADVANTAGE_PATHS, ADVANTAGES
 from trinity.algorithm.advantage.needs import NOTHING, Needs, needs, needs_of
 from trinity.algorithm.advantage.samples import Advantages, Samples
 
@@ -61,5 +61,5 @@ def test_a_function_that_says_nothing_needs_nothing_and_a_users_may_say_more() -
 
 
 def test_no_built_in_function_imports_torch() -> None:
-    assert len(BUILT_IN) > 5
+    assert len(ADVANTAGE_PATHS) > 5
     subprocess.run([sys.executable, "-c", LOAD_ALL], check=True)

@@ -14,12 +14,12 @@ from tests.unit.algorithm.advantage.builders import (
     many_samples,
     random_samples,
 )
-from trinity.algorithm.advantage import ADVANTAGES, BUILT_IN
+from trinity.algorithm.advantage import ADVANTAGE_PATHS, ADVANTAGES
 from trinity.algorithm.advantage.needs import needs_of
 from trinity.algorithm.advantage.samples import Samples
 
 VARIANTS: list[tuple[str, dict[str, object]]] = [
-    *((name, {}) for name in BUILT_IN),
+    *((name, {}) for name in ADVANTAGE_PATHS),
     ("grpo", {"std_cal_level": "batch", "rank_penalty": 0.3}),
     ("grpo", {"std_threshold": 0.2, "duplicate_experiences": True}),
     ("dr_grpo", {"std_threshold": 0.2}),

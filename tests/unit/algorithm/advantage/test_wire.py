@@ -6,13 +6,13 @@ from dataclasses import fields
 import numpy as np
 
 from tests.unit.algorithm.advantage.builders import random_samples
-from trinity.algorithm.advantage.samples import Advantages, Samples
-from trinity.algorithm.advantage.wire import (
+from trinity.algorithm.advantage.json_codec import (
     advantages_from_json,
     advantages_to_json,
     samples_from_json,
     samples_to_json,
 )
+from trinity.algorithm.advantage.samples import Advantages, Samples
 
 
 def test_samples_arrive_as_they_are() -> None:

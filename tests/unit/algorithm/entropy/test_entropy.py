@@ -7,7 +7,7 @@ from tests.unit.algorithm.policy_loss.batches import MODES, random_inputs, total
 from trinity.algorithm.aggregation import LossAggMode
 from trinity.algorithm.entropy import ENTROPY_LOSSES
 from trinity.algorithm.entropy.inputs import EntropyInputs
-from trinity.algorithm.policy_loss.shares import loss_share
+from trinity.algorithm.policy_loss.contributions import loss_contribution
 
 BATCH = random_inputs(3, with_experts=True)
 ENTROPY_BT = torch.rand(BATCH.mask_BT.shape, generator=torch.Generator().manual_seed(1)).double()
@@ -18,7 +18,7 @@ def share(
 ) -> float:
     inputs = EntropyInputs(entropy_BT=ENTROPY_BT, mask_BT=BATCH.mask_BT, is_expert_B=is_expert_B)
     loss = ENTROPY_LOSSES.get(name)(inputs, **arguments)
-    return float(loss_share(loss, inputs, totals_of(BATCH), mode))
+    return float(loss_contribution(loss, inputs, totals_of(BATCH), mode))
 
 
 def mean(mode: LossAggMode, rows: torch.Tensor) -> float:
@@ -56,5 +56,5 @@ def test_without_a_coefficient_there_is_no_gradient(name: str) -> None:
         entropy_BT=entropy_BT, mask_BT=BATCH.mask_BT, is_expert_B=BATCH.is_expert_B
     )
     loss = ENTROPY_LOSSES.get(name)(inputs)
-    loss_share(loss, inputs, totals_of(BATCH), "token-mean").backward()
+    loss_contribution(loss, inputs, totals_of(BATCH), "token-mean").backward()
     assert entropy_BT.grad is not None and not entropy_BT.grad.any()

@@ -34,7 +34,7 @@ def test_going_on_from_a_checkpoint_gives_the_same_coefficients(
     straight = resumed = adaptive()
     for at, (kl, batch_size) in enumerate(observed):
         if at == cut:
-            resumed = adaptive().restored(json.loads(json.dumps(resumed.state())))
+            resumed = adaptive().from_state(json.loads(json.dumps(resumed.state())))
         straight = straight.updated(kl=kl, batch_size=batch_size)
         resumed = resumed.updated(kl=kl, batch_size=batch_size)
         assert resumed == straight
@@ -49,7 +49,7 @@ def test_the_adaptive_coefficient_stays_a_number_above_zero(kl: float, batch_siz
 def test_a_fixed_coefficient_is_what_the_configuration_says() -> None:
     controller = kl_controller(kl_coef=0.05)
     assert controller.updated(kl=100.0, batch_size=256) == controller
-    assert controller.restored({"coef": 7.0}) == controller
+    assert controller.from_state({"coef": 7.0}) == controller
 
 
 def test_a_fixed_coefficient_has_no_use_for_a_target() -> None:

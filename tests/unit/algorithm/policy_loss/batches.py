@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from trinity.algorithm.aggregation import BatchTotals, LossAggMode
+from trinity.algorithm.policy_loss.contributions import loss_contribution, metric_contributions
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
-from trinity.algorithm.policy_loss.shares import loss_share, metric_shares
 
 MODES: tuple[LossAggMode, ...] = (
     "token-mean",
@@ -81,7 +81,7 @@ class Outcome:
 
 def totals_of(inputs: PolicyInputs) -> BatchTotals:
     experts = None if inputs.is_expert_B is None else inputs.is_expert_B.numpy()
-    return BatchTotals.of(
+    return BatchTotals.from_counts(
         inputs.mask_BT.sum(-1).numpy(),
         max_response_tokens=inputs.mask_BT.shape[1],
         is_expert_B=experts,
@@ -99,10 +99,10 @@ def outcome(
     totals = totals or totals_of(inputs)
     logprobs_BT = inputs.logprobs_BT.clone().requires_grad_()
     found = loss(replace(inputs, logprobs_BT=logprobs_BT))
-    share = loss_share(found, inputs, totals, mode, factors_BT)
+    share = loss_contribution(found, inputs, totals, mode, factors_BT)
     share.backward()
     assert logprobs_BT.grad is not None
-    figures = metric_shares(found, inputs, totals)
+    figures = metric_contributions(found, inputs, totals)
     return Outcome(
         share.detach(), logprobs_BT.grad, {name: float(value) for name, value in figures.items()}
     )

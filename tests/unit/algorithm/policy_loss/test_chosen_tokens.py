@@ -17,7 +17,7 @@ from tests.unit.algorithm.policy_loss.batches import (
     random_inputs,
 )
 from tests.unit.algorithm.policy_loss.verl_losses import VerlLoss
-from tests.unit.algorithm.token_choice.batches import choice_of
+from tests.unit.algorithm.token_selection.batches import choice_of
 from trinity.algorithm.aggregation import LossAggMode
 from trinity.algorithm.policy_loss import POLICY_LOSSES
 from trinity.algorithm.policy_loss.inputs import PolicyInputs

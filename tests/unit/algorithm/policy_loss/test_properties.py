@@ -20,9 +20,9 @@ from tests.unit.algorithm.policy_loss.batches import (
 from tests.unit.algorithm.policy_loss.cutting import outcome_in_parts, random_cut
 from tests.unit.algorithm.policy_loss.variants import POLICY_GRADIENTS, VARIANTS
 from trinity.algorithm.aggregation import LossAggMode
+from trinity.algorithm.policy_loss.contributions import loss_contribution, metric_contributions
 from trinity.algorithm.policy_loss.dpo import dpo
 from trinity.algorithm.policy_loss.inputs import PolicyInputs
-from trinity.algorithm.policy_loss.shares import loss_share, metric_shares
 
 SEEDS = st.integers(0, 2**32 - 1)
 ROUNDING = 1e-13
@@ -159,8 +159,8 @@ def test_no_loss_leaves_the_device_or_waits_for_it(name: str) -> None:
     totals = totals_of(inputs)
     there.logprobs_BT.requires_grad_()
     loss = VARIANTS[name](there)
-    loss_share(loss, there, totals, "seq-mean-token-mean", there.mask_BT * 0.5).backward()
-    assert all(value.is_meta for value in metric_shares(loss, there, totals).values())
+    loss_contribution(loss, there, totals, "seq-mean-token-mean", there.mask_BT * 0.5).backward()
+    assert all(value.is_meta for value in metric_contributions(loss, there, totals).values())
 
 
 @few

@@ -7,7 +7,7 @@ import torch
 
 from trinity.algorithm.policy_loss import POLICY_LOSSES
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
-from trinity.algorithm.policy_loss.trial import try_policy_loss
+from trinity.algorithm.policy_loss.validation import validate_policy_loss
 from trinity.errors import UserError
 
 
@@ -39,7 +39,7 @@ def with_a_slip(inputs: PolicyInputs) -> PolicyLoss:
 
 @pytest.mark.parametrize("name", POLICY_LOSSES.names())
 def test_every_loss_of_ours_passes(name: str) -> None:
-    try_policy_loss(name, POLICY_LOSSES.get(name), {})
+    validate_policy_loss(name, POLICY_LOSSES.get(name), {})
 
 
 @pytest.mark.parametrize(
@@ -55,14 +55,14 @@ def test_every_loss_of_ours_passes(name: str) -> None:
 )
 def test_a_loss_that_could_not_train_is_refused(loss: Callable[..., PolicyLoss], said: str) -> None:
     with pytest.raises(UserError, match=said):
-        try_policy_loss("mine", loss, {})
+        validate_policy_loss("mine", loss, {})
 
 
 def test_an_argument_that_makes_no_sense_is_named_before_the_first_step() -> None:
     with pytest.raises(UserError, match="clip_ratio_c"):
-        try_policy_loss("ppo", POLICY_LOSSES.get("ppo"), {"clip_ratio_c": 0.5})
+        validate_policy_loss("ppo", POLICY_LOSSES.get("ppo"), {"clip_ratio_c": 0.5})
 
 
 def test_an_argument_that_there_is_not_is_refused() -> None:
     with pytest.raises(UserError, match="clip_rang"):
-        try_policy_loss("ppo", POLICY_LOSSES.get("ppo"), {"clip_rang": 0.5})
+        validate_policy_loss("ppo", POLICY_LOSSES.get("ppo"), {"clip_rang": 0.5})

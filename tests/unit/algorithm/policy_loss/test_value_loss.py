@@ -8,7 +8,7 @@ import torch
 from tests.unit.algorithm.policy_loss.batches import MODES, random_inputs, totals_of
 from tests.unit.algorithm.policy_loss.verl_losses import core_algos
 from trinity.algorithm.aggregation import LossAggMode
-from trinity.algorithm.policy_loss.shares import loss_share, metric_shares
+from trinity.algorithm.policy_loss.contributions import loss_contribution, metric_contributions
 from trinity.algorithm.value_loss import ValueInputs, value_loss
 
 
@@ -39,11 +39,11 @@ def test_loss_gradient_and_figures_are_verls(
         loss_agg_mode=mode,
     )
     loss = value_loss(inputs, cliprange_value=0.4)
-    ours = loss_share(loss, inputs, totals, mode)
+    ours = loss_contribution(loss, inputs, totals, mode)
     gradients = [torch.autograd.grad(x, inputs.values_BT)[0] for x in (ours, theirs)]
     torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
     torch.testing.assert_close(*gradients, rtol=tolerance, atol=tolerance)
-    figures = metric_shares(loss, inputs, totals)
+    figures = metric_contributions(loss, inputs, totals)
     assert 0 < figures["vf_clipfrac"].item() == pytest.approx(clipped.item(), rel=1e-6)
     mean = inputs.values_BT[inputs.mask_BT].mean().item()
     assert figures["vpred_mean"].item() == pytest.approx(mean, rel=1e-5)

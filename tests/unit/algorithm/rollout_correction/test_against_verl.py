@@ -10,7 +10,7 @@ from verl.trainer.config.algorithm import RolloutCorrectionConfig
 from verl.trainer.ppo import rollout_corr_helper as verl
 
 from tests.unit.algorithm.rollout_correction.gaps import Gap, random_gap
-from trinity.algorithm.rollout_correction.correction import Correction, correct_rollout
+from trinity.algorithm.rollout_correction.correction import CorrectionResult, correct_rollout
 from trinity.algorithm.rollout_correction.settings import (
     PRESETS,
     REJECTIONS,
@@ -51,7 +51,7 @@ def precision(request: pytest.FixtureRequest) -> Iterator[tuple[torch.dtype, flo
     torch.set_default_dtype(before)
 
 
-def ours(gap: Gap, settings: CorrectionSettings) -> Correction:
+def ours(gap: Gap, settings: CorrectionSettings) -> CorrectionResult:
     return correct_rollout(
         proximal_logprobs_BT=gap.proximal_BT,
         rollout_logprobs_BT=gap.rollout_BT,

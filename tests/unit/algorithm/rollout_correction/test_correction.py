@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.algorithm.rollout_correction.gaps import Gap, random_gap
-from trinity.algorithm.rollout_correction.correction import Correction, correct_rollout
+from trinity.algorithm.rollout_correction.correction import CorrectionResult, correct_rollout
 from trinity.algorithm.rollout_correction.settings import PRESETS, REJECTIONS, CorrectionSettings
 from trinity.errors import UserError
 
@@ -30,7 +30,7 @@ choices = st.sampled_from(
 seeds = st.integers(0, 2**32 - 1)
 
 
-def corrected(gap: Gap, chosen: CorrectionSettings) -> Correction:
+def corrected(gap: Gap, chosen: CorrectionSettings) -> CorrectionResult:
     return correct_rollout(
         proximal_logprobs_BT=gap.proximal_BT,
         rollout_logprobs_BT=gap.rollout_BT,
@@ -128,7 +128,7 @@ def test_a_batch_without_tokens_is_left_alone() -> None:
     nothing = np.zeros_like(gap.mask_BT)
     for preset in PRESETS.values():
         correction = corrected(replace(gap, mask_BT=nothing), preset.settings)
-        assert correction == Correction(weights_BT=None, mask_BT=nothing)
+        assert correction == CorrectionResult(weights_BT=None, mask_BT=nothing)
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def test_declared_arguments_are_taken_and_differ_from_the_functions_own(name: st
         paths = {k: v for registry in REGISTRIES[part] for k, v in registry.builtins.items()}
         known = read_signature(paths[getattr(declared, part)]).arguments
         for argument, value in arguments.items():
-            assert known[argument].fits(value)
+            assert known[argument].allows(value)
             assert known[argument].default != value
 
 
@@ -119,7 +119,7 @@ def test_every_built_in_function_can_be_read_and_imported_under_its_name() -> No
             for name, path in registry.builtins.items():
                 signature = read_signature(path)
                 assert callable(registry.get(name))
-                assert signature.given is not None or registry is SAMPLE_STRATEGIES
+                assert signature.input_type is not None or registry is SAMPLE_STRATEGIES
                 assert signature.documentation, path
                 assert not any(a.is_required for a in signature.arguments.values()), path
 

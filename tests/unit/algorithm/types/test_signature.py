@@ -45,7 +45,11 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixt
 
 def test_a_signature_is_read_without_importing_its_module(module: str) -> None:
     signature = read_signature(f"{module}.loss")
-    assert (signature.name, signature.given, signature.gives) == ("loss", "Inputs", "Loss")
+    assert (signature.name, signature.input_type, signature.return_type) == (
+        "loss",
+        "Inputs",
+        "Loss",
+    )
     assert signature.defaults == {"low": -0.1, "times": 3, "bound": None, "mode": "one"}
     assert signature.arguments["mode"].annotation == "Literal['one', 'two']"
     assert signature.arguments["needed"].is_required
@@ -54,7 +58,7 @@ def test_a_signature_is_read_without_importing_its_module(module: str) -> None:
 
 
 def test_what_takes_nothing_says_so(module: str) -> None:
-    assert read_signature(f"{module}.bare").given is None
+    assert read_signature(f"{module}.bare").input_type is None
 
 
 def test_a_function_that_is_not_there_is_named(module: str) -> None:
@@ -82,8 +86,8 @@ def test_a_value_fits_an_annotation(
     annotation: str, fitting: list[JsonValue], others: list[JsonValue]
 ) -> None:
     argument = Argument(annotation)
-    assert [value for value in fitting if not argument.fits(value)] == []
-    assert [value for value in others if argument.fits(value)] == []
+    assert [value for value in fitting if not argument.allows(value)] == []
+    assert [value for value in others if argument.allows(value)] == []
 
 
 @pytest.mark.parametrize(
@@ -97,7 +101,7 @@ def test_a_value_fits_an_annotation(
     ],
 )
 def test_a_demand_is_said_in_words(annotation: str, demand: str) -> None:
-    assert Argument(annotation).demand == demand
+    assert Argument(annotation).type_description == demand
 
 
 def test_an_imported_function_has_the_signature_of_its_source() -> None:
@@ -111,10 +115,10 @@ def test_an_imported_function_has_the_signature_of_its_source() -> None:
         """Mine."""
 
     signature = signature_of(own)
-    assert (signature.given, signature.gives) == ("Samples", "None")
+    assert (signature.input_type, signature.return_type) == ("Samples", "None")
     assert signature.defaults == {"scale": 2.0, "mode": "a", "most": None}
-    assert signature.arguments["mode"].fits("b") and not signature.arguments["mode"].fits("c")
-    assert signature.arguments["most"].fits(None) and not signature.arguments["most"].fits("1")
+    assert signature.arguments["mode"].allows("b") and not signature.arguments["mode"].allows("c")
+    assert signature.arguments["most"].allows(None) and not signature.arguments["most"].allows("1")
     assert signature.documentation == "Mine."
 
 
@@ -131,7 +135,7 @@ def test_functions_of_any_shape_are_told_apart(
     function: Callable[..., object], given: str | None, takes_any: bool
 ) -> None:
     signature = signature_of(function)
-    assert (signature.given, signature.takes_any) == (given, takes_any)
+    assert (signature.input_type, signature.takes_any) == (given, takes_any)
 
 
 def test_a_signature_of_the_losses_agrees_with_the_functions() -> None:
@@ -140,4 +144,4 @@ def test_a_signature_of_the_losses_agrees_with_the_functions() -> None:
     for name, path in POLICY_LOSSES.builtins.items():
         read, imported = read_signature(path), signature_of(POLICY_LOSSES.get(name))
         assert read.defaults == imported.defaults
-        assert read.given == imported.given
+        assert read.input_type == imported.input_type

@@ -1,8 +1,8 @@
-"""Shares of a part of an optimizer batch in the batch's loss and metrics: they add up exactly.
+"""What a part of an optimizer batch contributes to its loss and metrics: parts add up exactly.
 
 loss = ppo(inputs, clip_range=0.2)
-loss_share(loss, inputs, totals, "token-mean").backward()
-shares = metric_shares(loss, inputs, totals)   # their sum over parts and ranks: the batch's means
+loss_contribution(loss, inputs, totals, "token-mean").backward()
+contributions = metric_contributions(loss, inputs, totals)   # they add up to the batch's means
 """
 
 import torch
@@ -13,14 +13,14 @@ from trinity.algorithm.aggregation import (
     TrainedRows,
     row_weights,
     token_weights,
-    token_weights_by_kind,
+    token_weights_by_row_kind,
 )
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
 
 USUAL, EXPERT = "usual/", "expert/"
 
 
-def loss_share(
+def loss_contribution(
     loss: PolicyLoss,
     rows: TrainedRows,
     totals: BatchTotals,
@@ -33,7 +33,7 @@ def loss_share(
     mean over the row.
     """
     if loss.loss_B is not None:
-        return _share_of_rows(loss.loss_B, rows, totals, factors_BT)
+        return _rows_contribution(loss.loss_B, rows, totals, factors_BT)
     assert loss.loss_BT is not None
     weights_BT = _weights(loss, rows, totals, mode)
     if factors_BT is not None:
@@ -41,13 +41,13 @@ def loss_share(
     return torch.where(rows.mask_BT, loss.loss_BT * weights_BT, 0.0).sum()
 
 
-def metric_shares(
+def metric_contributions(
     loss: PolicyLoss, rows: TrainedRows, totals: BatchTotals
 ) -> dict[str, torch.Tensor]:
     """Returns the part's share of each further metric of the batch, without gradient."""
     with torch.no_grad():
         return {
-            name: _share_of_metric(name, values, rows, totals)
+            name: _metric_contribution(name, values, rows, totals)
             for name, values in loss.metrics.items()
         }
 
@@ -59,10 +59,10 @@ def _weights(
     mode, dtype = loss.agg_mode or mode, loss.loss_BT.dtype
     if loss.expert_agg_mode is None:
         return token_weights(rows.mask_BT, mode, totals, dtype)
-    return token_weights_by_kind(rows, mode, loss.expert_agg_mode, totals, dtype)
+    return token_weights_by_row_kind(rows, mode, loss.expert_agg_mode, totals, dtype)
 
 
-def _share_of_rows(
+def _rows_contribution(
     loss_B: torch.Tensor,
     rows: TrainedRows,
     totals: BatchTotals,
@@ -75,13 +75,13 @@ def _share_of_rows(
     return torch.where(rows.mask_BT.any(-1), loss_B * weights_B, 0.0).sum()
 
 
-def _share_of_metric(
+def _metric_contribution(
     name: str, values: torch.Tensor, rows: TrainedRows, totals: BatchTotals
 ) -> torch.Tensor:
     counted_BT, counts = rows.mask_BT, totals
     if name.startswith((USUAL, EXPERT)):
         of_experts = name.startswith(EXPERT)
-        counts = totals.expert if of_experts else totals.usual
+        counts = totals.expert if of_experts else totals.non_expert
         counted_BT = counted_BT & _is_expert(rows, of_experts)[:, None]
     values = values.detach().double()
     if values.ndim == 1:
@@ -97,7 +97,7 @@ def _is_expert(rows: TrainedRows, wanted: bool) -> torch.Tensor:
     return rows.is_expert_B == wanted
 
 
-def mixed(
+def mix_losses(
     inputs: PolicyInputs,
     usual: PolicyLoss,
     expert: PolicyLoss,
@@ -110,14 +110,14 @@ def mixed(
     loss_BT = (1 - mu) * usual.loss_BT
     if inputs.is_expert_B is not None:
         loss_BT = torch.where(inputs.is_expert_B[:, None], mu * expert.loss_BT, loss_BT)
-    metrics = {f"usual/{name}": values for name, values in _figures(usual).items()}
-    metrics |= {f"expert/{name}": values for name, values in _figures(expert).items()}
+    metrics = {f"usual/{name}": values for name, values in _named_losses(usual).items()}
+    metrics |= {f"expert/{name}": values for name, values in _named_losses(expert).items()}
     return PolicyLoss(
         name="mix_loss", loss_BT=loss_BT, expert_agg_mode=expert_agg_mode, metrics=metrics
     )
 
 
-def _figures(loss: PolicyLoss) -> dict[str, torch.Tensor]:
+def _named_losses(loss: PolicyLoss) -> dict[str, torch.Tensor]:
     """Returns the loss and its metrics, as means over tokens."""
     assert loss.loss_BT is not None
     return {loss.name: loss.loss_BT, **loss.metrics}

@@ -9,7 +9,7 @@ from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatri
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChoiceBatch:
+class SelectionBatch:
     """B rows of T response tokens; other arrays may hold anything where the mask is false."""
 
     logprobs_BT: FloatMatrix
@@ -31,17 +31,17 @@ class ChoiceBatch:
         )
         return covariances_N
 
-    def of_tokens(self, chosen_N: BoolMatrix) -> BoolMatrix:
+    def scatter(self, chosen_N: BoolMatrix) -> BoolMatrix:
         """Maps a selection among the mask's tokens back to the matrix."""
         chosen_BT = np.zeros_like(self.mask_BT)
         chosen_BT[self.mask_BT] = chosen_N
         return chosen_BT
 
 
-TokenChoiceFn = Callable[..., BoolMatrix]
-"""Takes `ChoiceBatch`, then by keyword those of `policy_loss_fn_args` that it names."""
+TokenSelectionFn = Callable[..., BoolMatrix]
+"""Takes `SelectionBatch`, then by keyword those of `policy_loss_fn_args` that it names."""
 
 
-def num_chosen(share: float, num_tokens: int) -> int:
+def num_selected(share: float, num_tokens: int) -> int:
     """Returns that share of the tokens, at least one."""
     return max(int(share * num_tokens), 1)

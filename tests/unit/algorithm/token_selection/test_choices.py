@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.algorithm.policy_loss.batches import AGES, Age
-from tests.unit.algorithm.token_choice.batches import random_choice_batch
+from tests.unit.algorithm.token_selection.batches import random_choice_batch
 from trinity.algorithm.policy_loss import POLICY_LOSSES
-from trinity.algorithm.token_choice import TOKEN_CHOICES
-from trinity.algorithm.token_choice.choice_batch import ChoiceBatch
+from trinity.algorithm.token_selection import TOKEN_SELECTIONS
+from trinity.algorithm.token_selection.selection_batch import SelectionBatch
 
-NAMES = TOKEN_CHOICES.names()
+NAMES = TOKEN_SELECTIONS.names()
 SHARE = 0.1
 ARGUMENTS: dict[str, dict[str, float]] = {
     "clip_cov": {"clip_cov_ratio": SHARE, "clip_cov_lb": 0.05},
@@ -24,13 +24,13 @@ few = settings(max_examples=40)
 seeds = st.integers(0, 2**32 - 1)
 
 
-def chosen(name: str, batch: ChoiceBatch) -> np.ndarray:
-    found: np.ndarray = TOKEN_CHOICES.get(name)(batch, **ARGUMENTS[name])
+def chosen(name: str, batch: SelectionBatch) -> np.ndarray:
+    found: np.ndarray = TOKEN_SELECTIONS.get(name)(batch, **ARGUMENTS[name])
     return found
 
 
-def changed(batch: ChoiceBatch, change: Callable[[np.ndarray], np.ndarray]) -> ChoiceBatch:
-    return ChoiceBatch(
+def changed(batch: SelectionBatch, change: Callable[[np.ndarray], np.ndarray]) -> SelectionBatch:
+    return SelectionBatch(
         **{field.name: change(getattr(batch, field.name)) for field in fields(batch)}
     )
 
@@ -96,7 +96,7 @@ def test_kl_cov_takes_the_largest_covariances(seed: int) -> None:
 def test_clip_cov_takes_the_smallest_lots_of_those_between_its_bounds(seed: int) -> None:
     batch = random_choice_batch(seed, "fresh")
     found = chosen("clip_cov", batch)
-    all_possible = TOKEN_CHOICES.get("clip_cov")(batch, clip_cov_ratio=1.0, clip_cov_lb=0.05)
+    all_possible = TOKEN_SELECTIONS.get("clip_cov")(batch, clip_cov_ratio=1.0, clip_cov_lb=0.05)
     covariances_BT = np.zeros(found.shape)
     covariances_BT[batch.mask_BT] = batch.covariances()
     assert ((covariances_BT[all_possible] > 0.05) & (covariances_BT[all_possible] < 5.0)).all()
@@ -108,9 +108,9 @@ def test_clip_cov_takes_the_smallest_lots_of_those_between_its_bounds(seed: int)
 
 def test_clip_cov_leaves_tokens_alone_that_ppo_clips_already() -> None:
     batch = random_choice_batch(2, "stale")
-    possible = TOKEN_CHOICES.get("clip_cov")(batch, clip_cov_ratio=1.0, clip_cov_lb=0.0)
+    possible = TOKEN_SELECTIONS.get("clip_cov")(batch, clip_cov_ratio=1.0, clip_cov_lb=0.0)
     wide = {"clip_range_low": 1.0, "clip_range_high": 1e9}
-    unclipped = TOKEN_CHOICES.get("clip_cov")(batch, clip_cov_ratio=1.0, clip_cov_lb=0.0, **wide)
+    unclipped = TOKEN_SELECTIONS.get("clip_cov")(batch, clip_cov_ratio=1.0, clip_cov_lb=0.0, **wide)
     ratios_BT = np.exp(batch.logprobs_BT - batch.old_logprobs_BT)
     clipped_BT = np.where(batch.advantages_BT > 0, ratios_BT > 1.2, ratios_BT < 0.8)
     assert (unclipped & clipped_BT).any()

@@ -8,7 +8,7 @@ from trinity.errors import UserError
 from trinity.types import JsonValue
 
 
-def priorities_of(
+def compute_priorities(
     function: PriorityFn, arguments: Mapping[str, JsonValue], candidates: Sequence[Candidate]
 ) -> list[float | None]:
     """Returns a priority for each candidate.

@@ -3,13 +3,13 @@
 import numpy as np
 
 from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatVector
-from trinity.algorithm.token_choice.choice_batch import ChoiceBatch, num_chosen
+from trinity.algorithm.token_selection.selection_batch import SelectionBatch, num_selected
 
 LARGEST_LOG_RATIO = 20.0
 
 
-def choose_clip_cov(
-    batch: ChoiceBatch,
+def select_clip_cov(
+    batch: SelectionBatch,
     *,
     clip_range: float = 0.2,
     clip_range_low: float | None = None,
@@ -29,13 +29,13 @@ def choose_clip_cov(
     possible_N = (covariances_N > clip_cov_lb) & (covariances_N < clip_cov_ub)
     possible_N &= ~_clipped(batch, low, high)
     lots_N = np.where(possible_N, batch.lots_BT[batch.mask_BT], np.inf)
-    most = min(num_chosen(clip_cov_ratio, len(lots_N)), int(possible_N.sum()))
+    most = min(num_selected(clip_cov_ratio, len(lots_N)), int(possible_N.sum()))
     chosen_N = np.zeros_like(possible_N)
     chosen_N[np.argsort(lots_N, kind="stable")[:most]] = True
-    return batch.of_tokens(chosen_N)
+    return batch.scatter(chosen_N)
 
 
-def _clipped(batch: ChoiceBatch, low: float, high: float) -> BoolMatrix:
+def _clipped(batch: SelectionBatch, low: float, high: float) -> BoolMatrix:
     advantages_N: FloatVector = batch.advantages_BT[batch.mask_BT]
     log_ratios_N = (batch.logprobs_BT - batch.old_logprobs_BT)[batch.mask_BT]
     ratios_N = np.exp(np.clip(log_ratios_N, -LARGEST_LOG_RATIO, LARGEST_LOG_RATIO))

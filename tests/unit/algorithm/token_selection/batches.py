@@ -7,22 +7,22 @@ import numpy as np
 from tests.unit.algorithm.policy_loss.batches import Age, random_inputs
 from trinity.algorithm.policy_loss.inputs import PolicyInputs
 from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatrix
-from trinity.algorithm.token_choice import TOKEN_CHOICES
-from trinity.algorithm.token_choice.choice_batch import ChoiceBatch
+from trinity.algorithm.token_selection import TOKEN_SELECTIONS
+from trinity.algorithm.token_selection.selection_batch import SelectionBatch
 
 
 def choice_of(
     name: str, inputs: PolicyInputs, lots_BT: FloatMatrix, **arguments: float
 ) -> BoolMatrix:
-    choose = TOKEN_CHOICES.get(name)
+    choose = TOKEN_SELECTIONS.get(name)
     taken = inspect.signature(choose).parameters
     given = {key: value for key, value in arguments.items() if key in taken}
     chosen_BT: BoolMatrix = choose(batch_of(inputs, lots_BT), **given)
     return chosen_BT
 
 
-def batch_of(inputs: PolicyInputs, lots_BT: FloatMatrix) -> ChoiceBatch:
-    return ChoiceBatch(
+def batch_of(inputs: PolicyInputs, lots_BT: FloatMatrix) -> SelectionBatch:
+    return SelectionBatch(
         logprobs_BT=inputs.logprobs_BT.double().numpy(),
         old_logprobs_BT=inputs.old_logprobs_BT.double().numpy(),
         advantages_BT=inputs.advantages_BT.double().numpy(),
@@ -31,7 +31,7 @@ def batch_of(inputs: PolicyInputs, lots_BT: FloatMatrix) -> ChoiceBatch:
     )
 
 
-def random_choice_batch(seed: int, age: Age = "stale", num_rows: int = 12) -> ChoiceBatch:
+def random_choice_batch(seed: int, age: Age = "stale", num_rows: int = 12) -> SelectionBatch:
     inputs = random_inputs(seed, age, num_rows=num_rows, num_tokens=17)
     lots_BT = np.random.default_rng(seed).random(tuple(inputs.mask_BT.shape))
     return batch_of(inputs, lots_BT)

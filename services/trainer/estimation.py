@@ -1,4 +1,4 @@
-"""The parts of a stage's train step, as functions."""
+"""The functions that estimate advantages in the trainer, and the outputs that they need."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ DISTRIBUTION_NEEDS = ("collision", "discriminator")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EstimateRecipe:
+class EstimationFunctions:
     """The functions and settings that turn rollouts into advantages."""
 
     bypass: bool
@@ -26,7 +26,7 @@ class EstimateRecipe:
     """None where the buffer has computed advantages."""
 
     @classmethod
-    def of(cls, plan: StagePlan) -> "EstimateRecipe":
+    def from_plan(cls, plan: StagePlan) -> "EstimationFunctions":
         """Builds the recipe from the plan.
 
         Raises: UserError when a function given by its path cannot be loaded.

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from trinity.plugins import Registry
 
 if TYPE_CHECKING:
-    from trinity.algorithm.token_choice.choice_batch import TokenChoiceFn
+    from trinity.algorithm.token_selection.selection_batch import TokenSelectionFn
 
-TOKEN_CHOICES: "Registry[TokenChoiceFn]" = Registry(
+TOKEN_SELECTIONS: "Registry[TokenSelectionFn]" = Registry(
     "token choice",
     {
-        name: f"trinity.algorithm.token_choice.{name}.choose_{name}"
+        name: f"trinity.algorithm.token_selection.{name}.select_{name}"
         for name in ("clip_cov", "kl_cov")
     },
 )

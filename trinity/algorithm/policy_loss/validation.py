@@ -9,7 +9,9 @@ from trinity.types import JsonValue
 SHAPE = (2, 2)
 
 
-def try_policy_loss(name: str, policy_loss: PolicyLossFn, arguments: dict[str, JsonValue]) -> None:
+def validate_policy_loss(
+    name: str, policy_loss: PolicyLossFn, arguments: dict[str, JsonValue]
+) -> None:
     """Calls it once with its arguments.
 
     Raises: UserError when it fails, or returns anything but losses of tokens or of rows.
@@ -24,7 +26,7 @@ def try_policy_loss(name: str, policy_loss: PolicyLossFn, arguments: dict[str, J
             f"the policy loss {name!r} with {arguments} fails on two rows of two tokens: "
             f"{type(error).__name__}: {error}"
         ) from error
-    if fault := _fault_of(loss):
+    if fault := _error_in(loss):
         raise UserError(
             f"the policy loss {name!r} {fault}; it gives a PolicyLoss with either `loss_BT` or "
             "`loss_B`, and figures of the same shapes (see trinity/algorithm/policy_loss/inputs.py)"
@@ -43,7 +45,7 @@ def _two_rows() -> PolicyInputs:
     )
 
 
-def _fault_of(loss: object) -> str:
+def _error_in(loss: object) -> str:
     """Describes the error in the result; empty if there is none."""
     if not isinstance(loss, PolicyLoss):
         return f"gives {type(loss).__name__}"
