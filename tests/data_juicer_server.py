@@ -40,9 +40,11 @@ class LongEnough:
 
 
 @contextlib.contextmanager
-def served(sessions: server.Sessions, port: int = 0) -> Iterator[str]:
+def served(sessions: server.SessionStore, port: int = 0) -> Iterator[str]:
     """Its address, until the end of the block."""
-    handler = type("Quiet", (server.Handler,), {"sessions": sessions, "log_message": _quiet})
+    handler = type(
+        "Quiet", (server.DataJuicerHandler,), {"sessions": sessions, "log_message": _quiet}
+    )
     with ThreadingHTTPServer(("127.0.0.1", port), handler) as listening:
         thread = threading.Thread(target=listening.serve_forever)
         thread.start()

@@ -9,11 +9,18 @@ from collections import deque
 
 from benchmarks.buffer.made import outcomes_of
 from benchmarks.buffer.worker import serve
-from services.explorer.clients.buffer import BufferClient
-from services.explorer.delivery.commits import CommitWatch
-from services.explorer.delivery.outbox import Unconfirmed
-from services.explorer.delivery.publisher import NatsBroker, Publisher
-from services.explorer.types import Assignment, Fate, Granted, Outcome, Report, outcome_to_proto
+from services.explorer.clients.buffer import ExplorerBufferClient
+from services.explorer.delivery.commits import CommitReportWatcher
+from services.explorer.delivery.outbox import Outbox
+from services.explorer.delivery.publisher import NatsBroker, ResultPublisher
+from services.explorer.types import (
+    Assignment,
+    AttemptResult,
+    CommitOutcome,
+    CommitReport,
+    WorkGranted,
+    attempt_result_to_proto,
+)
 from trinity.rpc.channel import open_channel
 from trinity.types import StageKey
 
@@ -29,20 +36,20 @@ class Explorer:
     """What the benchmark may ask of it."""
 
     def __init__(self, address: str, nats_url: str, producer: str) -> None:
-        self._buffer = BufferClient(open_channel(address), producer)
+        self._buffer = ExplorerBufferClient(open_channel(address), producer)
         self._broker = NatsBroker(nats_url)
-        self._unconfirmed = Unconfirmed(time.monotonic)
-        self._publisher = Publisher(
+        self._outbox = Outbox(time.monotonic)
+        self._publisher = ResultPublisher(
             producer=producer,
-            unconfirmed=self._unconfirmed,
+            outbox=self._outbox,
             broker=self._broker,
             blobs=self._buffer,
         )
-        self._commits = CommitWatch(
-            producer=producer, buffer=self._buffer, unconfirmed=self._unconfirmed
+        self._commits = CommitReportWatcher(
+            producer=producer, buffer=self._buffer, outbox=self._outbox
         )
         self._held: list[Assignment] = []
-        self._outcomes: deque[Outcome] = deque()
+        self._outcomes: deque[AttemptResult] = deque()
 
     async def work(self) -> None:
         """Serve the benchmark while the client runs."""
@@ -50,8 +57,8 @@ class Explorer:
             await self._broker.connect()
             async with asyncio.TaskGroup() as tasks:
                 beside = [
-                    tasks.create_task(self._publisher.run()),
-                    tasks.create_task(self._commits.run()),
+                    tasks.create_task(self._publisher.publish_results()),
+                    tasks.create_task(self._commits.follow_reports()),
                 ]
                 await serve(self)
                 for task in beside:
@@ -83,11 +90,11 @@ class Explorer:
             self._held += answer.assignments
         return seconds
 
-    async def _lease(self, key: StageKey, count: int) -> Granted:
+    async def _lease(self, key: StageKey, count: int) -> WorkGranted:
         answer = await self._buffer.lease(
-            key, count, LEASE_SECONDS, held=self._held, trains_exactly=False
+            key, count, LEASE_SECONDS, held=self._held, requires_exact_version=False
         )
-        if not isinstance(answer, Granted):
+        if not isinstance(answer, WorkGranted):
             raise RuntimeError(f"no work was granted: {answer}")
         return answer
 
@@ -97,9 +104,9 @@ class Explorer:
         began = time.perf_counter()
         reports = []
         for first in range(0, count, batch):
-            await self._unconfirmed.wait_fewer_than(MAX_UNCONFIRMED)
+            await self._outbox.wait_fewer_than(MAX_UNCONFIRMED)
             for outcome in outcomes[first : first + batch]:
-                reports.append(self._unconfirmed.add(outcome_to_proto(outcome)))
+                reports.append(self._outbox.enqueue_result(attempt_result_to_proto(outcome)))
             await asyncio.sleep(0)
         _check(await asyncio.gather(*reports))
         return time.perf_counter() - began
@@ -110,7 +117,7 @@ class Explorer:
 
         async def work() -> None:
             while outcomes:
-                report = self._unconfirmed.add(outcome_to_proto(outcomes.pop()))
+                report = self._outbox.enqueue_result(attempt_result_to_proto(outcomes.pop()))
                 _check([await report])
 
         began = time.perf_counter()
@@ -126,9 +133,14 @@ class Explorer:
         self._held = []
         while (left := deadline - time.monotonic()) > 0:
             answer = await self._buffer.lease(
-                stage, LOAD_TASKS, LEASE_SECONDS, held=[], trains_exactly=False, wait_seconds=left
+                stage,
+                LOAD_TASKS,
+                LEASE_SECONDS,
+                held=[],
+                requires_exact_version=False,
+                wait_seconds=left,
             )
-            if isinstance(answer, Granted):
+            if isinstance(answer, WorkGranted):
                 for one in answer.assignments:
                     self._outcomes.extend(outcomes_of(stage, one, num_tokens))
                 some = len(self._outcomes)
@@ -137,9 +149,9 @@ class Explorer:
         return count
 
 
-def _check(reports: list[Report]) -> None:
+def _check(reports: list[CommitReport]) -> None:
     for report in reports:
-        if report.fate is not Fate.COMMITTED:
+        if report.outcome is not CommitOutcome.COMMITTED:
             raise RuntimeError(f"a result was not stored: {report}")
 
 

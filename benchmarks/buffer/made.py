@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from services.explorer.types import Assignment, Attempt, Outcome
+from services.explorer.types import Assignment, Attempt, AttemptResult
 from trinity.types import EID, Experience, SamplingParams, Sequence, StageKey, VersionSpan
 
 BYTES_A_TOKEN = 8
@@ -16,7 +16,7 @@ def num_tokens_of(num_bytes: int) -> int:
     return num_bytes // BYTES_A_TOKEN
 
 
-def outcomes_of(key: StageKey, assignment: Assignment, num_tokens: int) -> Iterator[Outcome]:
+def outcomes_of(key: StageKey, assignment: Assignment, num_tokens: int) -> Iterator[AttemptResult]:
     """A complete run for each that the assignment asks for, with other numbers in each."""
     for run in assignment.runs:
         attempt = Attempt(key=key, assignment=assignment, run=run, number=assignment.first_attempt)
@@ -27,7 +27,7 @@ def outcomes_of(key: StageKey, assignment: Assignment, num_tokens: int) -> Itera
             run=run,
             attempt=attempt.number,
         )
-        yield Outcome(
+        yield AttemptResult(
             attempt=attempt,
             experiences=[_experience(eid, num_tokens, reward=float(run % 2))],
             duration_seconds=0.5,

@@ -11,13 +11,13 @@ from benchmarks.gpu.sizes import Size
 from services.explorer.engine.interface import Engine, EngineOptions
 from services.explorer.engine.vllm import start_vllm
 from services.explorer.engine.weight_transfer import WeightLoader
-from services.explorer.types import PublishedWeights, WeightsId
+from services.explorer.types import WeightsId, WeightsVersion
 from trinity.config.schema.explorer import RolloutModelConfig
 from trinity.types import SamplingParams
 
 
 async def measure_rollout(
-    model: Path, published: PublishedWeights, size: Size, steps: int
+    model: Path, published: WeightsVersion, size: Size, steps: int
 ) -> dict[str, float]:
     """Seconds of a full batch of responses, and of a load of published weights."""
     options = EngineOptions(
@@ -36,7 +36,7 @@ async def measure_rollout(
         await _seconds(engine, size, 0)  # what is compiled and captured at first
         seconds = [await _seconds(engine, size, step) for step in range(1, steps + 1)]
         begun = time.perf_counter()
-        await WeightLoader(engine).load(published)
+        await WeightLoader(engine).load_published(published)
         loaded = time.perf_counter() - begun
         begun = time.perf_counter()
         await engine.load_weights(published.path)
@@ -50,9 +50,9 @@ async def measure_rollout(
         await engine.close()
 
 
-def published_at(path: str, manifest_sha256: str, weights_sha256: str) -> PublishedWeights:
+def published_at(path: str, manifest_sha256: str, weights_sha256: str) -> WeightsVersion:
     """What the trainer's part has left."""
-    return PublishedWeights(
+    return WeightsVersion(
         id=WeightsId(version=1, incarnation=1),
         path=Path(path),
         manifest_sha256=bytes.fromhex(manifest_sha256),

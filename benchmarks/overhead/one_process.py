@@ -22,8 +22,8 @@ from benchmarks.overhead.steps import Steps
 from services.explorer.engine.interface import Engine, EngineOptions
 from services.explorer.engine.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from services.explorer.engine.vllm import start_vllm
-from services.explorer.engine.vllm_options import look_at_machine, prepare_environment
-from services.explorer.rollout.workflow_factory import SeedBase
+from services.explorer.engine.vllm_options import detect_hardware, prepare_environment
+from services.explorer.rollout.workflow_factory import SeedInputs
 from services.trainer.types import RunReward, TrainBatch, TrainRow
 from trinity.algorithm.advantage.grpo import grpo
 from trinity.algorithm.advantage.samples import Samples
@@ -53,7 +53,7 @@ async def measure(job: Job) -> Steps:
     from services.trainer.learner.learner import Learner
 
     plan = job.plan()
-    prepare_environment(plan.model_path, look_at_machine())
+    prepare_environment(plan.model_path, detect_hardware())
     tokenizer = load_tokenizer(plan.model_path, plan.chat_template)
     engine = await start_vllm(
         EngineOptions(
@@ -111,7 +111,7 @@ async def _roll_out(
 
 
 def _sampling(plan: StagePlan, step: int, position: int, run: int) -> SamplingParams:
-    seeds = SeedBase(
+    seeds = SeedInputs(
         experiment_seed=1,
         stage=plan.name,
         kind="train",

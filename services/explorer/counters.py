@@ -1,4 +1,4 @@
-"""Counters of this process, shown by its gRPC service and its metrics."""
+"""Counters of this process, and the activity that its heartbeats show."""
 
 import logging
 from collections.abc import Sequence
@@ -7,29 +7,31 @@ from typing import Protocol
 
 from trinity.runtime.presence import Heartbeats
 from trinity.types import SamplingParams
-from trinity.workflows.generation import Generation, Generator, Heard, Scores
+from trinity.workflows.generation import Generation, Generator, OnDelta, Scores
 
 logger = logging.getLogger(__name__)
 
+EXPLORING = "exploring"
+
 
 @dataclass(slots=True)
-class Counts:
+class RolloutCounters:
     """Counters that the rollout work writes and the servicer reads."""
 
     num_running: int = 0
     num_generated_tokens: int = 0
 
 
-class CountedGenerator:
+class CountingGenerator:
     """Wraps a generator and counts the tokens that it generates, whether or not they are used.
 
     Samples cannot give this count: their tokens between turns are not generated, and some samples
     are never handed in.
     """
 
-    def __init__(self, generator: Generator, counts: Counts) -> None:
+    def __init__(self, generator: Generator, counters: RolloutCounters) -> None:
         self._generator = generator
-        self._counts = counts
+        self._counters = counters
 
     async def generate(
         self,
@@ -37,13 +39,13 @@ class CountedGenerator:
         sampling: SamplingParams,
         *,
         min_tokens: int = 0,
-        heard: Heard | None = None,
+        on_delta: OnDelta | None = None,
     ) -> Generation:
         """Continues the prompt."""
         generation = await self._generator.generate(
-            prompt_token_ids, sampling, min_tokens=min_tokens, heard=heard
+            prompt_token_ids, sampling, min_tokens=min_tokens, on_delta=on_delta
         )
-        self._counts.num_generated_tokens += len(generation.token_ids)
+        self._counters.num_generated_tokens += len(generation.token_ids)
         return generation
 
     async def score(self, token_ids: list[int], *, num_likeliest: int = 0) -> Scores:
@@ -51,29 +53,26 @@ class CountedGenerator:
         return await self._generator.score(token_ids, num_likeliest=num_likeliest)
 
 
-EXPLORING = "exploring"
-
-
-class Losing(Protocol):
+class AbandonsCalls(Protocol):
     """Runs calls that may go on after the wait for their result has ended."""
 
     @property
     def num_lost(self) -> int: ...
 
 
-class LostWatch:
+class AbandonedCallReporter:
     """Keeps the activity shown in heartbeats up to date."""
 
-    def __init__(self, *, beats: Heartbeats, of: Sequence[Losing]) -> None:
-        self._beats = beats
-        self._of = of
+    def __init__(self, *, heartbeats: Heartbeats, sources: Sequence[AbandonsCalls]) -> None:
+        self._heartbeats = heartbeats
+        self._sources = sources
         self._num_lost = 0
 
-    def look(self) -> None:
+    def report(self) -> None:
         """Updates the activity with the number of calls of users' code that outlive their run."""
-        num_lost = sum(runner.num_lost for runner in self._of)
+        num_lost = sum(runner.num_lost for runner in self._sources)
         if num_lost > self._num_lost:
             logger.warning("calls of users' code outlive their runs", extra={"calls": num_lost})
         self._num_lost = num_lost
         lost = f"; {num_lost} calls of users' code outlive their runs" if num_lost else ""
-        self._beats.set_activity(EXPLORING + lost)
+        self._heartbeats.set_activity(EXPLORING + lost)

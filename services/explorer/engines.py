@@ -1,4 +1,4 @@
-"""The models that a stage has engines for: its policy and the auxiliary models."""
+"""Starts and keeps the engines of a stage's models: its policy and the auxiliary models."""
 
 import asyncio
 import logging
@@ -8,19 +8,19 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from services.explorer.engine.external import ExternalEngine, ExternalTokenizer, read_access
+from services.explorer.engine.external import ByteTokenizer, ExternalEngine, read_external_access
 from services.explorer.engine.interface import Engine, EngineOptions
-from services.explorer.engine.pool import EnginePool, SlowCalls
+from services.explorer.engine.pool import EnginePool, SlowCallReporter
 from services.explorer.engine.tokenizer import (
-    MAX_REMEMBERED_TOKENS,
+    MAX_CACHED_TOKENS,
     HuggingFaceTokenizer,
     load_tokenizer,
 )
-from services.explorer.engine.vllm_options import look_at_machine, prepare_environment
+from services.explorer.engine.vllm_options import detect_hardware, prepare_environment
 from services.explorer.engine.weight_transfer import WeightLoader
-from services.explorer.openai_api.server import OpenAIApi
+from services.explorer.openai_api.server import AttemptApiServer
 from services.explorer.openai_api.tools import ResponseParsers, load_parsers
-from services.explorer.retry import Patience
+from services.explorer.retry import RetryPolicy
 from services.explorer.types import model_weights
 from trinity.config.plan.parts import AuxiliaryModel, ExternalAccess
 from trinity.config.plan.stage_plan import StagePlan
@@ -31,6 +31,8 @@ from trinity.runtime.threads import in_daemon_thread
 from trinity.workflows.generation import ChatTokenizer
 
 logger = logging.getLogger(__name__)
+
+StartEngine = Callable[[EngineOptions], Awaitable[Engine]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +51,7 @@ class StageModel:
     name: str = ""
     """Name of an auxiliary model; empty for the policy."""
     first_gpu: int = 0
-    gpus_of_process: int = 0
+    num_process_gpus: int = 0
 
     @property
     def role(self) -> str:
@@ -70,17 +72,17 @@ def stage_models(plan: StagePlan) -> tuple[StageModel, ...]:
         has_api=rollout.enable_openai_api,
         serves=plan.mode == "serve",
         external=plan.external_model,
-        gpus_of_process=total,
+        num_process_gpus=total,
     )
     models = [policy]
     first_gpu = 0 if plan.external_model is not None else rollout.num_gpus
     for model in plan.auxiliary_models:
-        models.append(replace(_beside(model), first_gpu=first_gpu, gpus_of_process=total))
+        models.append(replace(_auxiliary_model(model), first_gpu=first_gpu, num_process_gpus=total))
         first_gpu += model.engine.num_gpus
     return tuple(models)
 
 
-def _beside(model: AuxiliaryModel) -> StageModel:
+def _auxiliary_model(model: AuxiliaryModel) -> StageModel:
     return StageModel(
         name=f"auxiliary model `{model.name}`",
         path=model.model_path,
@@ -93,53 +95,50 @@ def _beside(model: AuxiliaryModel) -> StageModel:
     )
 
 
-StartEngine = Callable[[EngineOptions], Awaitable[Engine]]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunningModel:
+class LoadedModel:
     """The engines of one model with its tokenizer, parsers and API."""
 
     engine: Engine
     """All engines of the model as one."""
-    each: tuple[Engine, ...]
+    replicas: tuple[Engine, ...]
     tokenizer: ChatTokenizer
     parsers: ResponseParsers | None = None
     """Finds tool calls and reasoning in responses, if the model has parsers."""
-    api: OpenAIApi | None = None
+    api: AttemptApiServer | None = None
     """Server for workflows' own clients, if the model has one."""
 
-    async def close(self) -> None:
+    async def close_model(self) -> None:
         """Closes the API and the engines."""
         if self.api is not None:
-            await self.api.close()
+            await self.api.stop_api()
         await self.engine.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunningEngine:
+class LoadedStageModels:
     """The policy's engines and the auxiliary models."""
 
     engine: Engine
     """All engines of the model as one."""
-    each: tuple[Engine, ...]
+    replicas: tuple[Engine, ...]
     tokenizer: ChatTokenizer
     loader: WeightLoader
     parsers: ResponseParsers | None = None
     """Finds tool calls and reasoning in responses, if the model has parsers."""
-    api: OpenAIApi | None = None
-    auxiliary: tuple[RunningModel, ...] = ()
+    api: AttemptApiServer | None = None
+    auxiliary: tuple[LoadedModel, ...] = ()
 
 
-class Engines:
+class EngineManager:
     """The engines of one stage's models; several engines of a model work as one."""
 
     def __init__(self, *, start: StartEngine, waits: WaitRegistry) -> None:
         self._start = start
         self._waits = waits
         self._models: tuple[StageModel, ...] = ()
-        self._started: list[RunningModel] = []
-        self._running: RunningEngine | None = None
+        self._started: list[LoadedModel] = []
+        self._running: LoadedStageModels | None = None
         self._seconds = 0.0
         self._variables: Mapping[str, str] = {}
         """Variables of the stage, which override those of the process."""
@@ -149,66 +148,68 @@ class Engines:
         """True if there is an engine."""
         return self._running is not None
 
-    async def ensure(self, plan: StagePlan) -> RunningEngine:
+    async def ensure(self, plan: StagePlan) -> LoadedStageModels:
         """Returns the engines for a stage: the running ones, or new ones if it needs others.
 
         Raises: UserError when a model cannot be run or does not load in time.
         """
         models = stage_models(plan)
         self._seconds = plan.config.synchronizer.sync_timeout
-        self._variables = _texts(plan.config.explorer.env_vars)
+        self._variables = _as_strings(plan.config.explorer.env_vars)
         if self._running is None or self._models != models:
-            await self.close()
-            self._running = await self._begin_all(models)
+            await self.close_engines()
+            self._running = await self._start_models(models)
             self._models = models
         else:
-            self._running = await self._reach_again(self._running)
+            self._running = await self._reconnect_external(self._running)
         return self._running
 
-    async def close(self) -> None:
+    async def close_engines(self) -> None:
         """Closes the engines, if there are any."""
         started, self._started, self._running = self._started, [], None
         for model in started:
-            await model.close()
+            await model.close_model()
 
-    async def _begin_all(self, models: Sequence[StageModel]) -> RunningEngine:
-        """Starts the models one after the other, as `_start_all` does with engines."""
+    async def _start_models(self, models: Sequence[StageModel]) -> LoadedStageModels:
+        """Starts the models one after the other, as `_start_replicas` does with engines."""
         await in_daemon_thread(lambda: _prepare(models))
         try:
             for model in models:
-                self._started.append(await self._begin_in_time(model))
+                self._started.append(await self._start_model_with_timeout(model))
         except BaseException:
-            await self.close()
+            await self.close_engines()
             raise
-        loader = WeightLoader(self._started[0].engine, holds=model_weights(models[0].path))
-        return self._together(models, loader)
+        loader = WeightLoader(self._started[0].engine, loaded=model_weights(models[0].path))
+        return self._bundle(models, loader)
 
-    async def _reach_again(self, running: RunningEngine) -> RunningEngine:
+    async def _reconnect_external(self, running: LoadedStageModels) -> LoadedStageModels:
         """Reconnects to external models: one may have been given up before, and addresses and
         keys are the stage's own.
         """
         for index, model in enumerate(self._models):
             if model.external is not None:
-                await self._started[index].close()
-                self._started[index] = await self._reach(model, model.external)
-        return self._together(self._models, running.loader)
+                await self._started[index].close_model()
+                self._started[index] = await self._connect_external(model, model.external)
+        return self._bundle(self._models, running.loader)
 
-    def _together(self, models: Sequence[StageModel], loader: WeightLoader) -> RunningEngine:
+    def _bundle(self, models: Sequence[StageModel], loader: WeightLoader) -> LoadedStageModels:
         policy, *auxiliary = self._started
-        return RunningEngine(
+        return LoadedStageModels(
             engine=policy.engine,
-            each=policy.each,
+            replicas=policy.replicas,
             tokenizer=policy.tokenizer,
             parsers=policy.parsers,
             loader=loader,
             api=policy.api,
             auxiliary=tuple(
-                replace(running, engine=SlowCalls(running.engine, name=m.name, waits=self._waits))
+                replace(
+                    running, engine=SlowCallReporter(running.engine, name=m.name, waits=self._waits)
+                )
                 for running, m in zip(auxiliary, models[1:], strict=True)
             ),
         )
 
-    async def _begin_in_time(self, model: StageModel) -> RunningModel:
+    async def _start_model_with_timeout(self, model: StageModel) -> LoadedModel:
         seconds = self._seconds
         limit = asyncio.timeout(seconds)
         what = f"{model.path} as {model.name}" if model.name else model.path
@@ -218,7 +219,7 @@ class Engines:
         try:
             with waits:
                 async with limit:
-                    return await self._begin(model)
+                    return await self._start_model(model)
         except TimeoutError as error:
             if not limit.expired():
                 raise
@@ -227,9 +228,9 @@ class Engines:
                 "(`synchronizer.sync_timeout`)"
             ) from error
 
-    async def _begin(self, model: StageModel) -> RunningModel:
+    async def _start_model(self, model: StageModel) -> LoadedModel:
         if model.external is not None:
-            return await self._reach(model, model.external)
+            return await self._connect_external(model, model.external)
         begun = time.monotonic()
         tokenizer = await in_daemon_thread(lambda: _load_tokenizer(model))
         options = EngineOptions(
@@ -238,37 +239,37 @@ class Engines:
             end_token_ids=tokenizer.end_token_ids,
             rollout=model.rollout,
             first_gpu=model.first_gpu,
-            gpus_of_process=model.gpus_of_process,
-            holds_to_schemas=model.has_api or model.serves,
+            num_process_gpus=model.num_process_gpus,
+            structured_output=model.has_api or model.serves,
             role=model.role,
         )
         try:
             parsers = await in_daemon_thread(lambda: load_parsers(model.rollout, tokenizer))
-            each = await self._start_all(options)
+            each = await self._start_replicas(options)
         except (RuntimeError, ValueError, OSError, TypeError) as error:
             logger.exception("the engine did not start")
             raise UserError(f"{model.role} cannot run {model.path}: {error}") from error
         seconds = round(time.monotonic() - begun, 1)
         logger.info("engine ready", extra={"seconds": seconds, "of": model.role})
-        return RunningModel(
+        return LoadedModel(
             engine=each[0] if len(each) == 1 else EnginePool(each),
-            each=each,
+            replicas=each,
             tokenizer=tokenizer,
             parsers=parsers,
             api=await _open_api(model, tokenizer, parsers),
         )
 
-    async def _reach(self, model: StageModel, external: ExternalAccess) -> RunningModel:
+    async def _connect_external(self, model: StageModel, external: ExternalAccess) -> LoadedModel:
         """Sets up an external model; no request is sent before a workflow makes one."""
         engine = ExternalEngine(
-            access=read_access(external, {**os.environ, **self._variables}),
-            patience=Patience(self._waits, self._seconds),
+            access=read_external_access(external, {**os.environ, **self._variables}),
+            retry_policy=RetryPolicy(self._waits, self._seconds),
         )
-        tokenizer = ExternalTokenizer()
+        tokenizer = ByteTokenizer()
         api = await _open_api(model, tokenizer)
-        return RunningModel(engine=engine, each=(engine,), tokenizer=tokenizer, api=api)
+        return LoadedModel(engine=engine, replicas=(engine,), tokenizer=tokenizer, api=api)
 
-    async def _start_all(self, options: EngineOptions) -> tuple[Engine, ...]:
+    async def _start_replicas(self, options: EngineOptions) -> tuple[Engine, ...]:
         """Starts engines one at a time: each start sets the environment of its processes."""
         started: list[Engine] = []
         try:
@@ -282,17 +283,17 @@ class Engines:
 
 async def _open_api(
     model: StageModel, tokenizer: ChatTokenizer, parsers: ResponseParsers | None = None
-) -> OpenAIApi | None:
+) -> AttemptApiServer | None:
     if not model.has_api:
         return None
-    api = OpenAIApi(
+    api = AttemptApiServer(
         model_path=model.path, rollout=model.rollout, tokenizer=tokenizer, parsers=parsers
     )
-    await api.open()
+    await api.start_api()
     return api
 
 
-def _texts(variables: Mapping[str, str | bool | int | float]) -> dict[str, str]:
+def _as_strings(variables: Mapping[str, str | bool | int | float]) -> dict[str, str]:
     return {name: str(value) for name, value in variables.items()}
 
 
@@ -305,7 +306,7 @@ def _prepare(models: Sequence[StageModel]) -> None:
     if not own:
         return
     path = next((model.path for model in own if not Path(model.path).is_dir()), own[0].path)
-    prepare_environment(path, look_at_machine(), sum(model.rollout.engine_num for model in own))
+    prepare_environment(path, detect_hardware(), sum(model.rollout.engine_num for model in own))
 
 
 def _load_tokenizer(model: StageModel) -> HuggingFaceTokenizer:
@@ -313,5 +314,5 @@ def _load_tokenizer(model: StageModel) -> HuggingFaceTokenizer:
         model.path,
         model.chat_template,
         enable_thinking=model.enable_thinking,
-        max_remembered_tokens=0 if model.serves else MAX_REMEMBERED_TOKENS,
+        max_cached_tokens=0 if model.serves else MAX_CACHED_TOKENS,
     )

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
-from services.explorer.counters import Counts
-from services.explorer.types import Attempt, Outcome, PublishedWeights, Report, WeightsId
+from services.explorer.counters import RolloutCounters
+from services.explorer.types import Attempt, AttemptResult, CommitReport, WeightsId, WeightsVersion
 from trinity.api.v1.experience_pb2 import RunResult
 from trinity.telemetry import metrics, names, tracing
 from trinity.telemetry.tracing import Span
@@ -14,7 +14,7 @@ from trinity.types import StageKey
 
 
 @contextmanager
-def sampling(attempt: Attempt, weights: WeightsId) -> Iterator[Span]:
+def run_span(attempt: Attempt, weights: WeightsId) -> Iterator[Span]:
     """Opens a run's span in its task's trace, linked to the train step that made its weights."""
     if not tracing.is_on():
         yield tracing.NO_SPAN
@@ -39,20 +39,20 @@ def sampling(attempt: Attempt, weights: WeightsId) -> Iterator[Span]:
         yield entered
 
 
-def sampled(span: Span, outcome: Outcome) -> None:
+def record_run(span: Span, result: AttemptResult) -> None:
     """Records the end of a run, without its reason, which may quote the user's data."""
-    fate = "complete" if outcome.is_complete else "failed"
-    metrics.SAMPLE_SECONDS.record(outcome.duration_seconds, {names.FATE: fate})
-    for experience in outcome.experiences:
+    fate = "complete" if result.is_complete else "failed"
+    metrics.SAMPLE_SECONDS.record(result.duration_seconds, {names.FATE: fate})
+    for experience in result.experiences:
         if experience.reward is not None:
             metrics.REWARD.record(experience.reward)
     span.set(names.FATE, fate)
-    span.set(names.NUM_EXPERIENCES, len(outcome.experiences))
-    if not outcome.is_complete:
+    span.set(names.NUM_EXPERIENCES, len(result.experiences))
+    if not result.is_complete:
         span.fail("the run failed")
 
 
-def publishing(message: RunResult) -> Span:
+def begin_result_span(message: RunResult) -> Span:
     """Begins a span from a result's end to the report on it, and puts its context in the result."""
     if not tracing.is_on():
         return tracing.NO_SPAN
@@ -66,16 +66,18 @@ def publishing(message: RunResult) -> Span:
     return span
 
 
-def published(span: Span, report: Report, num_sends: int, waited_seconds: float) -> None:
+def end_result_span(
+    span: Span, report: CommitReport, num_sends: int, waited_seconds: float
+) -> None:
     """Records the buffer's report on a result."""
-    fate = report.fate.value
+    fate = report.outcome.value
     metrics.CONFIRM_SECONDS.record(waited_seconds, {names.FATE: fate})
     span.set(names.FATE, fate)
     span.set(names.NUM_SENDS, num_sends)
     span.end()
 
 
-def sending(results: Sequence[Span]) -> AbstractContextManager[Span]:
+def send_span(results: Sequence[Span]) -> AbstractContextManager[Span]:
     """Opens a broker message's span in the trace of its first result, linked to the others'."""
     if not tracing.is_on():
         return tracing.NO_SPAN
@@ -93,7 +95,7 @@ def sending(results: Sequence[Span]) -> AbstractContextManager[Span]:
 
 
 @contextmanager
-def loading(key: StageKey, weights: PublishedWeights) -> Iterator[None]:
+def load_span(key: StageKey, weights: WeightsVersion) -> Iterator[None]:
     """Opens the span of loading weights, in the trace of the train step that made them."""
     begun = time.perf_counter()
     made_by = tracing.step_span(
@@ -106,7 +108,7 @@ def loading(key: StageKey, weights: PublishedWeights) -> Iterator[None]:
     metrics.LOADED_VERSION.set(weights.id.version)
 
 
-class Held(Protocol):
+class OutboxGauges(Protocol):
     """The results that are not confirmed."""
 
     def __len__(self) -> int: ...
@@ -115,8 +117,8 @@ class Held(Protocol):
     def oldest_seconds(self) -> float: ...
 
 
-def observe(counts: Counts, held: Held) -> None:
+def register_gauges(counters: RolloutCounters, outbox: OutboxGauges) -> None:
     """Registers the gauges of running and unconfirmed work."""
-    metrics.ACTIVE_RUNS.register_callback(lambda: [(counts.num_running, {})])
-    metrics.OUTBOX_RESULTS.register_callback(lambda: [(len(held), {})])
-    metrics.OUTBOX_SECONDS.register_callback(lambda: [(held.oldest_seconds, {})])
+    metrics.RUNS_GOING_ON.by(lambda: [(counters.num_running, {})])
+    metrics.UNCONFIRMED.by(lambda: [(len(outbox), {})])
+    metrics.UNCONFIRMED_SECONDS.by(lambda: [(outbox.oldest_seconds, {})])

@@ -1,4 +1,4 @@
-"""Weights as values."""
+"""Values that the parts of the explorer share: weights, assignments, attempts and reports."""
 
 import json
 from dataclasses import dataclass, field
@@ -20,8 +20,8 @@ class WeightsId:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Requirement:
-    """The weights that a run may use: this version or, if not `exact`, any newer one.
+class WeightsRequirement:
+    """The weights that a run may use: this version or, unless `exact_version`, any newer one.
 
     They may be of this incarnation or a later one: a later incarnation of the trainer makes the
     same version again from the same recorded batches.
@@ -29,19 +29,19 @@ class Requirement:
 
     version: int
     incarnation: int
-    exact: bool
+    exact_version: bool
 
-    def is_met_by(self, loaded: WeightsId | None) -> bool:
+    def matches(self, loaded: WeightsId | None) -> bool:
         """Returns true if a run may begin with `loaded`; older incarnations never suit."""
         if loaded is None or loaded.incarnation < self.incarnation:
             return False
-        if self.exact:
+        if self.exact_version:
             return loaded.version == self.version
         return loaded.version >= self.version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedWeights:
+class WeightsVersion:
     """Weights on disk; those of a user's model have no manifest and no hash."""
 
     id: WeightsId
@@ -57,9 +57,9 @@ class PublishedWeights:
         return self.weights_sha256 or str(self.path).encode()
 
 
-def model_weights(model_path: str) -> PublishedWeights:
+def model_weights(model_path: str) -> WeightsVersion:
     """Returns the user's model as weights, for stages in which no weights are published."""
-    return PublishedWeights(
+    return WeightsVersion(
         id=WeightsId(version=0, incarnation=0),
         path=Path(model_path),
         manifest_sha256=b"",
@@ -67,15 +67,15 @@ def model_weights(model_path: str) -> PublishedWeights:
     )
 
 
-def best_match(
-    required: Requirement, published: tuple[PublishedWeights, ...]
-) -> PublishedWeights | None:
+def oldest_match(
+    required: WeightsRequirement, published: tuple[WeightsVersion, ...]
+) -> WeightsVersion | None:
     """Returns the oldest weights that meet the requirement: those it names, if still there."""
-    matches = [weights for weights in published if required.is_met_by(weights.id)]
+    matches = [weights for weights in published if required.matches(weights.id)]
     return min(matches, key=lambda w: (w.id.version, w.id.incarnation), default=None)
 
 
-class Kind(StrEnum):
+class RolloutKind(StrEnum):
     """The purpose of a rollout."""
 
     TRAIN = "train"
@@ -87,7 +87,7 @@ class Assignment:
     """One draw of one task, leased to this explorer."""
 
     id: str
-    kind: Kind
+    kind: RolloutKind
     explore_step: int
     """The version to measure, if it is an evaluation."""
     position: int
@@ -97,7 +97,7 @@ class Assignment:
     runs: tuple[int, ...]
     first_attempt: int
     lease_token: str
-    required: Requirement
+    required: WeightsRequirement
     traceparent: str = ""
 
     def new_task(self) -> JsonObject:
@@ -107,42 +107,42 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True)
-class Granted:
+class WorkGranted:
     """The buffer granted work."""
 
     assignments: tuple[Assignment, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class NoWorkYet:
     """There is no work now."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Drained:
+class StageDrained:
     """The stage will have no more work."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cancelled:
+class StageCancelled:
     """The stage was ended from outside."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
+class ExplorerStopped:
     """This process takes no more work."""
 
 
-LeaseAnswer = Granted | Waiting | Drained | Cancelled
-Ending = Drained | Cancelled | Stopped
+LeaseResponse = WorkGranted | NoWorkYet | StageDrained | StageCancelled
+StageEnd = StageDrained | StageCancelled | ExplorerStopped
 """The reason for having nothing more to do in a stage."""
 
 
-class Fate(StrEnum):
+class CommitOutcome(StrEnum):
     """The buffer's final decision on a result, after which it is never sent again."""
 
     COMMITTED = "committed"
@@ -152,10 +152,10 @@ class Fate(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class CommitReport:
     """The buffer's report on a result."""
 
-    fate: Fate
+    outcome: CommitOutcome
     reason: str = ""
     """Reason of a rejection."""
 
@@ -171,7 +171,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class AttemptResult:
     """The result of an attempt: its experiences, or the reason why there are none."""
 
     attempt: Attempt
@@ -186,9 +186,9 @@ class Outcome:
         return not self.failure
 
 
-def outcome_to_proto(outcome: Outcome) -> experience_pb2.RunResult:
-    """Converts an outcome; raises ValueError when an experience is inconsistent."""
-    attempt = outcome.attempt
+def attempt_result_to_proto(result: AttemptResult) -> experience_pb2.RunResult:
+    """Converts a result; raises ValueError when an experience is inconsistent."""
+    attempt = result.attempt
     key, assignment = attempt.key, attempt.assignment
     ref = SampleRef(
         tenant=key.tenant,
@@ -205,11 +205,11 @@ def outcome_to_proto(outcome: Outcome) -> experience_pb2.RunResult:
         assignment_id=assignment.id,
         run=attempt.run,
         attempt=attempt.number,
-        state=results.STATE_COMPLETE if outcome.is_complete else results.STATE_FAILED,
-        reason=outcome.failure.encode(errors="replace").decode(),
-        duration_seconds=outcome.duration_seconds,
-        traceparent=outcome.traceparent,
+        state=results.STATE_COMPLETE if result.is_complete else results.STATE_FAILED,
+        reason=result.failure.encode(errors="replace").decode(),
+        duration_seconds=result.duration_seconds,
+        traceparent=result.traceparent,
     )
-    for experience in outcome.experiences:
+    for experience in result.experiences:
         set_experience(message.experiences.add(), experience, ref)
     return message

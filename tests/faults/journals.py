@@ -19,14 +19,14 @@ def keep_told(folder: FaultsFolder) -> None:
 
     def wrap(original: Function) -> Function:
         def settle(self: Any, sequence: int, report: Any) -> None:
-            held = self._held.get(sequence)
+            held = self._pending.get(sequence)
             if held is not None:
                 folder.log(TOLD, _told(RunResult.FromString(held.body), report))
             original(self, sequence, report)
 
         return settle
 
-    patch("services.explorer.delivery.outbox:Unconfirmed.settle", wrap)
+    patch("services.explorer.delivery.outbox:Outbox.resolve", wrap)
 
 
 def _told(message: RunResult, report: Any) -> dict[str, object]:
@@ -36,7 +36,7 @@ def _told(message: RunResult, report: Any) -> dict[str, object]:
         "run": message.run,
         "attempt": message.attempt,
         "sequence": message.sequence,
-        "fate": report.fate.value,
+        "fate": report.outcome.value,
         "experience_ids": [one.id for one in message.experiences],
     }
 

@@ -74,6 +74,7 @@ def _synchronizer(moment: str, target: str, **more: Any) -> Point:
 
 
 CALLS = "servicer.trainer_calls:TrainerCalls"
+EXPERIMENT = "control.experiment:ExperimentRunner"
 ALL = (
     # A result: stored, committed, acknowledged.
     _buffer("results-fetched", "ingest.ingest:Ingest.store", when="before"),
@@ -135,12 +136,12 @@ ALL = (
     _buffer("checkpoint-recorded", f"{CALLS}.CommitCheckpoint"),
     _buffer("training-finished", f"{CALLS}.FinishTraining"),
     # The explorer: between work and result.
-    _explorer("lease-taken", "clients.buffer:BufferClient.lease", counts=_has_assignments),
-    _explorer("weights-loaded", "engine.weight_transfer:WeightLoader.load"),
+    _explorer("lease-taken", "clients.buffer:ExplorerBufferClient.lease", counts=_has_assignments),
+    _explorer("weights-loaded", "engine.weight_transfer:WeightLoader.load_published"),
     _explorer("results-published", "delivery.publisher:NatsBroker.publish"),
-    _explorer("report-heard", "delivery.outbox:Unconfirmed.settle", when="before"),
-    _explorer("stage-drained", "control.experiment:ExperimentWork._finish", when="before"),
-    _explorer("role-finished", "control.experiment:ExperimentWork._finish"),
+    _explorer("report-heard", "delivery.outbox:Outbox.resolve", when="before"),
+    _explorer("stage-drained", f"{EXPERIMENT}._report_finished", when="before"),
+    _explorer("role-finished", f"{EXPERIMENT}._report_finished"),
     # The trainer: the order of a step, of weights, of a checkpoint, of the end.
     _rank("incarnation-begun", "rank.stage:begin_incarnation"),
     _rank("batch-received", "data.batches:BatchSource.next_batch", counts=_has_batch),
@@ -164,7 +165,11 @@ ALL = (
         target="trinity.weights.sending:WeightsSender._send",
         in_campaign=False,
     ),
-    _explorer("transfer-granted", "engine.weight_transfer:EngineTransfers._ask", in_campaign=False),
+    _explorer(
+        "transfer-granted",
+        "engine.weight_transfer:EngineWeightReceiver._request_seat",
+        in_campaign=False,
+    ),
     _rank("checkpoint-unsealed", "checkpoints.checkpoints:seal", when="before"),
     _rank("checkpoint-written", "checkpoints.checkpoints:CheckpointStore.write"),
     _rank("checkpoint-committed", "clients:TrainerBufferClient.commit_checkpoint"),

@@ -11,8 +11,8 @@ from tests.model_free.model import TENSOR, as_digest, read_digest
 from trinity.errors import TransferFailed
 from trinity.runtime.threads import in_daemon_thread
 from trinity.types import FinishReason, JsonObject, SamplingParams
-from trinity.weights.offer import Receivers, ReceiverSlot
-from trinity.workflows.generation import Generation, Heard, Piece, Prompt, Scores
+from trinity.weights.offer import Receivers, Seat
+from trinity.workflows.generation import Generation, GenerationDelta, OnDelta, Prompt, Scores
 from trinity.workflows.messages import Message
 
 RUN_SECONDS_VARIABLE = "TRINITY_TEST_RUN_SECONDS"
@@ -34,7 +34,7 @@ class HashEngine:
         sampling: SamplingParams,
         *,
         min_tokens: int = 0,
-        heard: Heard | None = None,
+        on_delta: OnDelta | None = None,
     ) -> Generation:
         """Letters, and the end token."""
         digest = self._digest
@@ -44,9 +44,9 @@ class HashEngine:
         letters = [97 + byte % 26 for byte in hashlib.sha256(seen).digest()[: NUM_TOKENS - 1]]
         tokens = [*letters, END_TOKEN][: max(sampling.max_tokens, 1)]
         reason = FinishReason.STOP if tokens[-1] == END_TOKEN else FinishReason.LENGTH
-        if heard is not None:
+        if on_delta is not None:
             for token in tokens:
-                heard(Piece(token_ids=[token], logprobs=[-0.5]))
+                on_delta(GenerationDelta(token_ids=[token], logprobs=[-0.5]))
         return Generation(token_ids=tokens, logprobs=[-0.5] * len(tokens), finish_reason=reason)
 
     async def score(self, token_ids: list[int], *, num_likeliest: int = 0) -> Scores:

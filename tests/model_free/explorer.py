@@ -19,7 +19,7 @@ async def serve_until(settings: ExplorerSettings, stop: asyncio.Event) -> None:
         start_engine=start_hash_engine,
         broker=NatsBroker(settings.nats_url.get_secret_value()),
     )
-    await explorer.run(stop)
+    await explorer.run_until(stop)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Calls a Data-Juicer server."""
+"""Client of a Data-Juicer server, and its rows as Arrow streams."""
 
 import http.client
 import json
@@ -19,20 +19,23 @@ from trinity.json_values import JsonObject, JsonValue
 
 OK, NOT_FOUND = 200, 404
 MAX_ERROR_BYTES = 4_000
+STATS = "__dj__stats__"
+FloatVector: TypeAlias = numpy.typing.NDArray[numpy.float64]
+AnswerRows: TypeAlias = Sequence[Mapping[str, Any]]
 
 
-class _NoSession(Exception):
+class _SessionLost(Exception):
     """The server no longer knows the session."""
 
 
 @dataclass(slots=True)
-class DataJuicer:
+class DataJuicerClient:
     """One pipeline of a server; a session that the server has lost is opened again.
 
     Raises: UserError for an address beyond this machine that has no TLS.
 
-    juicer = DataJuicer("http://127.0.0.1:8005", {"operators": [{"text_length_filter": {}}]})
-    stream = juicer.process(stream)
+    juicer = DataJuicerClient("http://127.0.0.1:8005", {"operators": [{"text_length_filter": {}}]})
+    stream = juicer.process_rows(stream)
     """
 
     url: str
@@ -44,7 +47,7 @@ class DataJuicer:
     def __post_init__(self) -> None:
         check_address(self.url)
 
-    def process(self, stream: bytes) -> bytes:
+    def process_rows(self, stream: bytes) -> bytes:
         """Sends an Arrow stream through all operators; may be called from any thread.
 
         A server handles one call at a time. Calls of this process wait here for their turn, so that
@@ -52,7 +55,7 @@ class DataJuicer:
 
         Raises: Unavailable when the server does not answer, UserError when it refuses the request.
         """
-        turn = _turn_at(self.url)
+        turn = _server_lock(self.url)
         if not turn.acquire(timeout=self.limit_seconds):
             raise Unavailable(f"Data-Juicer at {self.url} is at work on other calls")
         try:
@@ -63,11 +66,11 @@ class DataJuicer:
     def _process_again(self, stream: bytes) -> bytes:
         try:
             return self._process(stream)
-        except _NoSession:
+        except _SessionLost:
             self._session = ""
         try:
             return self._process(stream)
-        except _NoSession as error:
+        except _SessionLost as error:
             raise UserError(f"Data-Juicer at {self.url} forgets its sessions: {error}") from error
 
     def _process(self, stream: bytes) -> bytes:
@@ -99,14 +102,16 @@ class DataJuicer:
         finally:
             connection.close()
         if response.status == NOT_FOUND and self._session:
-            raise _NoSession(_said(answer))
+            raise _SessionLost(_error_text(answer))
         if response.status != OK:
-            raise UserError(f"Data-Juicer at {self.url} answers {response.status}: {_said(answer)}")
+            raise UserError(
+                f"Data-Juicer at {self.url} answers {response.status}: {_error_text(answer)}"
+            )
         return answer
 
 
 @cache
-def _turn_at(url: str) -> threading.Lock:
+def _server_lock(url: str) -> threading.Lock:
     """Returns the lock that is held during a call to the server at this address."""
     del url
     return threading.Lock()
@@ -125,7 +130,7 @@ def _form(boundary: str, parts: dict[str, bytes]) -> bytes:
     return written + f"--{boundary}--\r\n".encode()
 
 
-def _said(answer: bytes) -> str:
+def _error_text(answer: bytes) -> str:
     """Returns the error in an answer, or the beginning of the answer."""
     text = answer[:MAX_ERROR_BYTES].decode(errors="replace")
     try:
@@ -135,11 +140,6 @@ def _said(answer: bytes) -> str:
     return str(values.get("error", text)) if isinstance(values, dict) else text
 
 
-STATS = "__dj__stats__"
-FloatVector: TypeAlias = numpy.typing.NDArray[numpy.float64]
-Answered: TypeAlias = Sequence[Mapping[str, Any]]
-
-
 def session(
     server_url: str,
     *,
@@ -147,15 +147,15 @@ def session(
     config_path: str | None,
     num_processes: int,
     limit_seconds: float,
-) -> DataJuicer:
+) -> DataJuicerClient:
     """Returns the session for these settings, which is shared by all rows with the same ones."""
     pipeline = {"operators": operators, "config_path": config_path, "np": num_processes}
     return _session(server_url, json.dumps(pipeline, sort_keys=True), limit_seconds)
 
 
 @lru_cache(maxsize=32)
-def _session(url: str, pipeline: str, limit_seconds: float) -> DataJuicer:
-    return DataJuicer(url, json.loads(pipeline), limit_seconds)
+def _session(url: str, pipeline: str, limit_seconds: float) -> DataJuicerClient:
+    return DataJuicerClient(url, json.loads(pipeline), limit_seconds)
 
 
 def write_columns(columns: Mapping[str, Sequence[JsonValue]]) -> bytes:
@@ -170,7 +170,7 @@ def write_columns(columns: Mapping[str, Sequence[JsonValue]]) -> bytes:
     return written
 
 
-def read_rows(stream: bytes) -> Answered:
+def read_rows(stream: bytes) -> AnswerRows:
     """Reads rows; raises UserError when it is not an Arrow stream."""
     import pyarrow as pa
 
@@ -181,7 +181,7 @@ def read_rows(stream: bytes) -> Answered:
     return rows
 
 
-def places_of(rows: Answered, *, column: str, size: int, what: str) -> list[int]:
+def row_indices(rows: AnswerRows, *, column: str, size: int, what: str) -> list[int]:
     """Returns the indices of the rows among those sent, by the column of their numbers.
 
     Raises: UserError when they are not a subset of them, each once.
@@ -202,7 +202,7 @@ def left_out(places_K: Sequence[int], size: int) -> numpy.typing.NDArray[numpy.b
     return left_out_N
 
 
-def measured(rows: Answered, places_K: Sequence[int], size: int) -> dict[str, FloatVector]:
+def statistics(rows: AnswerRows, places_K: Sequence[int], size: int) -> dict[str, FloatVector]:
     """Returns the numeric statistics by name, [N] each; NaN where there is none."""
     numbers: dict[str, FloatVector] = {}
     for place, row in zip(places_K, rows, strict=True):

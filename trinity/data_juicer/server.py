@@ -1,4 +1,4 @@
-"""The server's use of Data-Juicer, which is imported on first use or by `load`."""
+"""The server's use of Data-Juicer, which is imported on first use or by `import_data_juicer`."""
 
 import argparse
 import email.parser
@@ -17,27 +17,30 @@ from trinity.security.loopback import is_loopback
 
 ROWS_A_PROCESS = 256
 """Fewer rows are faster without another process."""
+MAX_BODY_BYTES = 256 * 1024 * 1024
+MAX_SESSIONS = 64
+Answer = tuple[bytes, Mapping[str, str]]
 
 
 class BadRequest(Exception):
     """The request is invalid; the text says why."""
 
 
-def load() -> None:
+def import_data_juicer() -> None:
     """Imports Data-Juicer; raises ImportError if it is not installed."""
     for module in ("data_juicer.core.data", "data_juicer.ops"):
         importlib.import_module(module)
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class OperatorSession:
     """Loaded operators."""
 
     operators: Sequence[Any]
     most_processes: int
 
     @classmethod
-    def of(cls, request: Mapping[str, Any]) -> "Session":
+    def from_request(cls, request: Mapping[str, Any]) -> "OperatorSession":
         """Loads the operators; raises BadRequest for those that cannot be loaded."""
         if request.get("pipeline_type", "experience") != "experience":
             raise BadRequest("this server supports only pipeline_type experience")
@@ -47,12 +50,12 @@ class Session:
         from data_juicer.ops import load_ops  # type: ignore[import-not-found]  # in its environment
 
         try:
-            operators = load_ops([_alone(operator) for operator in listed])
+            operators = load_ops([_with_one_process(operator) for operator in listed])
         except Exception as error:  # names and arguments are the user's
             raise BadRequest(f"{type(error).__name__}: {error}") from error
         return cls(operators, int(request.get("np") or 1))
 
-    def process(self, stream: bytes) -> tuple[bytes, dict[str, float]]:
+    def apply_operators(self, stream: bytes) -> tuple[bytes, dict[str, float]]:
         """Returns the remaining rows with the columns that operators added, and metrics."""
         import pyarrow as pa
         from data_juicer.core.data import NestedDataset  # type: ignore[import-not-found]
@@ -76,8 +79,8 @@ class Session:
         return sink.getvalue().to_pybytes(), figures
 
 
-def _alone(operator: Any) -> Any:
-    """Sets one process by default; `process` adjusts the number to the rows."""
+def _with_one_process(operator: Any) -> Any:
+    """Sets one process by default; `apply_operators` adjusts the number to the rows."""
     if not isinstance(operator, dict) or len(operator) != 1:
         raise BadRequest(f"{operator!r} is no operator: write {{name: {{arguments}}}}")
     [(name, arguments)] = operator.items()
@@ -97,20 +100,15 @@ def _from_file(path: Any) -> Any:
         raise BadRequest(f"config_path {path}: {error}") from error
 
 
-MAX_BODY_BYTES = 256 * 1024 * 1024
-MAX_SESSIONS = 64
-Answer = tuple[bytes, Mapping[str, str]]
-
-
 class UnknownSession(Exception):
     """The session was closed, or the server was restarted."""
 
 
-class Sessions:
+class SessionStore:
     """Operators by session; calls run one at a time, as operators start their own processes."""
 
     def __init__(self) -> None:
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, OperatorSession] = {}
         self._turn = threading.Lock()
 
     def create(self, body: bytes, _: str) -> Answer:
@@ -118,7 +116,7 @@ class Sessions:
             if len(self._sessions) >= MAX_SESSIONS:
                 self._sessions.pop(next(iter(self._sessions)))
             session_id = str(uuid.uuid4())
-            self._sessions[session_id] = Session.of(_json(body))
+            self._sessions[session_id] = OperatorSession.from_request(_json(body))
         return _answer({"session_id": session_id})
 
     def process_experience(self, body: bytes, content_type: str) -> Answer:
@@ -127,7 +125,7 @@ class Sessions:
             raise BadRequest("the form has no file arrow_data")
         with self._turn:
             session = self._get(form.get("session_id", b"").decode())
-            table, metrics = session.process(form["arrow_data"])
+            table, metrics = session.apply_operators(form["arrow_data"])
         head = {"Content-Type": "application/octet-stream", "X-Metrics": json.dumps(metrics)}
         return table, head
 
@@ -137,16 +135,16 @@ class Sessions:
             self._sessions.pop(str(_json(body).get("session_id")))
         return _answer({"message": "closed"})
 
-    def _get(self, session_id: str) -> Session:
+    def _get(self, session_id: str) -> OperatorSession:
         if session_id not in self._sessions:
             raise UnknownSession(f"there is no session {session_id!r}")
         return self._sessions[session_id]
 
 
-class Handler(BaseHTTPRequestHandler):
+class DataJuicerHandler(BaseHTTPRequestHandler):
     """Handles one request."""
 
-    sessions: Sessions
+    sessions: SessionStore
 
     def do_GET(self) -> None:
         if self.path == "/health":
@@ -226,12 +224,12 @@ def main() -> int:
             "or a password: use 127.0.0.1, beside the buffer or behind a proxy that has both\n",
         )
     try:
-        load()  # may take minutes, longer than a first call would wait
+        import_data_juicer()  # may take minutes, longer than a first call would wait
     except ImportError as error:
         parser.exit(
             1, f"{sys.executable} has no Data-Juicer, pip install py-data-juicer: {error}\n"
         )
-    handler = type("BoundHandler", (Handler,), {"sessions": Sessions()})
+    handler = type("BoundHandler", (DataJuicerHandler,), {"sessions": SessionStore()})
     with ThreadingHTTPServer((arguments.host, arguments.port), handler) as server:
         host, port = server.server_address[:2]
         sys.stdout.write(f"http://{host!s}:{port}\n")

@@ -1,7 +1,7 @@
 """Sends samples through Data-Juicer: applies its filters and passes on its statistics."""
 
 from trinity.algorithm.advantage.needs import Arguments, Needs, needs
-from trinity.data_juicer import client as juiced
+from trinity.data_juicer import client as dj_client
 from trinity.data_juicer.address import check_address
 from trinity.errors import UserError
 from trinity.json_values import JsonValue
@@ -34,7 +34,7 @@ def data_juicer(
     missing from the answer are left out; numbers of its statistics are `Rollouts.numbers` for the
     operators that follow. `server_url` defaults to `service.data_juicer.server_url`.
     """
-    juicer = juiced.session(
+    session = dj_client.session(
         server_url,
         operators=operators,
         config_path=config_path,
@@ -42,18 +42,18 @@ def data_juicer(
         limit_seconds=limit_seconds,
     )
     size = len(rollouts.rewards)
-    rows = juiced.read_rows(juicer.process(_written(rollouts)))
-    places_K = juiced.places_of(rows, column=NUMBER, size=size, what="samples")
+    rows = dj_client.read_rows(session.process_rows(_written(rollouts)))
+    places_K = dj_client.row_indices(rows, column=NUMBER, size=size, what="samples")
     return Changes(
-        left_out=juiced.left_out(places_K, size),
+        left_out=dj_client.left_out(places_K, size),
         reason="Data-Juicer leaves it out",
-        numbers=juiced.measured(rows, places_K, size),
+        numbers=dj_client.statistics(rows, places_K, size),
     )
 
 
 def _written(rollouts: Rollouts) -> bytes:
     responses = [content.response_text for content in rollouts.contents]
-    return juiced.write_columns(
+    return dj_client.write_columns(
         {
             NUMBER: list(range(len(responses))),
             "text": responses,

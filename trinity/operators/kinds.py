@@ -1,4 +1,4 @@
-"""Rollouts and changes as JSON, between the buffer and the process of users' operators."""
+"""Inputs and results of users' functions as JSON, between the buffer and their process."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -19,6 +19,8 @@ from trinity.operators import OPERATORS
 from trinity.operators.rollouts import Changes, Content, Rollouts
 from trinity.plugins import Registry
 from trinity.types import JsonObject, JsonValue
+
+UserFunctionKindName = Literal["advantage", "operator"]
 
 
 def rollouts_to_json(rollouts: Rollouts) -> JsonObject:
@@ -83,46 +85,43 @@ def _listed(values: object, kind: type[np.generic]) -> JsonValue:
     return listed
 
 
-KindName = Literal["advantage", "operator"]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class UserFunctionKind:
     """The input and result of functions of one kind."""
 
     registry: Registry[Callable[..., Any]]
-    gives: type
-    given_to_json: Callable[[Any], JsonObject]
-    given_from_json: Callable[[Message], object]
-    answer_to_json: Callable[[Any], JsonObject]
-    answer_from_json: Callable[[Message], Any]
+    result_type: type
+    input_to_json: Callable[[Any], JsonObject]
+    input_from_json: Callable[[Message], object]
+    result_to_json: Callable[[Any], JsonObject]
+    result_from_json: Callable[[Message], Any]
 
     def call(self, name: str, value: object, arguments: Mapping[str, Any]) -> Any:
         """Calls a function; raises TypeError for a result of another type, or its own error."""
         answer = self.registry.get(name)(value, **arguments)
-        if not isinstance(answer, self.gives):
+        if not isinstance(answer, self.result_type):
             raise TypeError(
-                f"it gave {type(answer).__name__}, where {self.gives.__name__} of "
-                f"{self.gives.__module__} is expected"
+                f"it gave {type(answer).__name__}, where {self.result_type.__name__} of "
+                f"{self.result_type.__module__} is expected"
             )
         return answer
 
 
-KINDS: Mapping[KindName, Kind] = {
-    "advantage": Kind(
+USER_FUNCTION_KINDS: Mapping[UserFunctionKindName, UserFunctionKind] = {
+    "advantage": UserFunctionKind(
         registry=ADVANTAGES,
-        gives=Advantages,
-        given_to_json=samples_to_json,
-        given_from_json=samples_from_json,
-        answer_to_json=advantages_to_json,
-        answer_from_json=advantages_from_json,
+        result_type=Advantages,
+        input_to_json=samples_to_json,
+        input_from_json=samples_from_json,
+        result_to_json=advantages_to_json,
+        result_from_json=advantages_from_json,
     ),
-    "operator": Kind(
+    "operator": UserFunctionKind(
         registry=OPERATORS,
-        gives=Changes,
-        given_to_json=rollouts_to_json,
-        given_from_json=rollouts_from_json,
-        answer_to_json=changes_to_json,
-        answer_from_json=changes_from_json,
+        result_type=Changes,
+        input_to_json=rollouts_to_json,
+        input_from_json=rollouts_from_json,
+        result_to_json=changes_to_json,
+        result_from_json=changes_from_json,
     ),
 }

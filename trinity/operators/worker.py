@@ -14,29 +14,30 @@ from functools import partial
 
 from trinity.algorithm.advantage.json_codec import Message
 from trinity.algorithm.advantage.needs import needs_of
-from trinity.operators.kinds import KINDS
-from trinity.runtime.worker_process import serve_requests
+from trinity.algorithm.advantage.wire import Message
+from trinity.operators.kinds import USER_FUNCTION_KINDS
+from trinity.runtime.worker_process import answer_requests
 from trinity.types import JsonObject
 
 
-def _answers(request: Message) -> Iterator[Callable[[], JsonObject]]:
+def _handle_request(request: Message) -> Iterator[Callable[[], JsonObject]]:
     if request["parts"] is None:
         yield partial(_needs, request)
     else:
         for part in request["parts"]:
-            yield partial(_computed, request, part)
+            yield partial(_compute, request, part)
 
 
 def _needs(request: Message) -> JsonObject:
-    function = KINDS[request["kind"]].registry.get(request["name"])
+    function = USER_FUNCTION_KINDS[request["kind"]].registry.get(request["name"])
     return dataclasses.asdict(needs_of(function, request["arguments"]))
 
 
-def _computed(request: Message, part: Message) -> JsonObject:
-    kind = KINDS[request["kind"]]
-    answer = kind.call(request["name"], kind.given_from_json(part), request["arguments"])
-    return kind.answer_to_json(answer)
+def _compute(request: Message, part: Message) -> JsonObject:
+    kind = USER_FUNCTION_KINDS[request["kind"]]
+    answer = kind.call(request["name"], kind.input_from_json(part), request["arguments"])
+    return kind.result_to_json(answer)
 
 
 if __name__ == "__main__":
-    sys.exit(serve_requests(_answers, int(sys.argv[1])))
+    sys.exit(answer_requests(_handle_request, int(sys.argv[1])))

@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from trinity.rewards.math_grading import same_answer
+from trinity.rewards.math_grading import is_equivalent
 from trinity.rewards.reward import RewardFn
 
 
@@ -13,4 +13,4 @@ class AccuracyReward(RewardFn):
 
     def __call__(self, *, response: str, truth: str) -> dict[str, float]:
         """Returns part `accuracy`."""
-        return {"accuracy": float(same_answer(response, str(truth)))}
+        return {"accuracy": float(is_equivalent(response, str(truth)))}

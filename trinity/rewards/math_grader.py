@@ -21,19 +21,19 @@ def main() -> None:
     sys.stdout.flush()
     for line in sys.stdin:
         response, truth = json.loads(line)
-        sys.stdout.write("1\n" if agree(response, truth) else "0\n")
+        sys.stdout.write("1\n" if matches_truth(response, truth) else "0\n")
         sys.stdout.flush()
 
 
-def agree(response: str, truth: str) -> bool:
+def matches_truth(response: str, truth: str) -> bool:
     """Returns true if any parse of the truth equals the answer found in the response."""
     answer = _parse(response)
     return bool(answer) and any(
-        verify(gold, answer, timeout_seconds=VERIFY_SECONDS) for gold in _readings(truth)
+        verify(gold, answer, timeout_seconds=VERIFY_SECONDS) for gold in _parse_truth(truth)
     )
 
 
-def _readings(truth: str) -> list[list[object]]:
+def _parse_truth(truth: str) -> list[list[object]]:
     """Parses the truth; a bare one needs dollar signs to be parsed as a whole expression."""
     bare = "$" not in truth and "\\boxed" not in truth
     readings = [_parse(f"${truth}$")] if bare else []

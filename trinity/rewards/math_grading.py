@@ -28,9 +28,10 @@ NUMBER = re.compile(rf"(?:[-+] ?)?(?:(?:\d+|{_THOUSANDS})(?:\.\d*)?|\.\d+){_END}
 """Commas and blanks only separate thousands: any other comma may separate list items."""
 _PLAIN = rf"(?:[-+] ?)?(?:\d+(?:\.\d*)?|\.\d+){_END}"
 NUMBERS = re.compile(rf"{_PLAIN}(?:\s*,\s*{_PLAIN})+")
+_BOX = "\\boxed{"
 
 
-def same_answer(response: str, truth: str) -> bool:
+def is_equivalent(response: str, truth: str) -> bool:
     """Returns true if `response` gives the answer `truth`; a timeout counts as wrong."""
     plain, expected = response.strip(), truth.strip()
     if plain == expected:
@@ -57,7 +58,7 @@ def _as_list(text: str) -> str:
     return f"${text}$" if NUMBERS.fullmatch(text) else text
 
 
-class Grader:
+class GraderProcess:
     """The grading process: started on first use, and replaced after it had to be killed."""
 
     def __init__(self, grade_seconds: float = GRADE_SECONDS) -> None:
@@ -75,7 +76,7 @@ class Grader:
                 self._kill()
                 return False
 
-    def close(self) -> None:
+    def stop_process(self) -> None:
         """Ends the process."""
         with self._lock:
             self._kill()
@@ -113,11 +114,8 @@ class Grader:
         process.communicate()
 
 
-GRADER = Grader()
-atexit.register(GRADER.close)
-
-
-_BOX = "\\boxed{"
+GRADER = GraderProcess()
+atexit.register(GRADER.stop_process)
 
 
 def last_boxed(text: str) -> str | None:

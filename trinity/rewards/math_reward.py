@@ -4,7 +4,7 @@ import re
 from typing import ClassVar
 
 from trinity.rewards.format_reward import FormatReward
-from trinity.rewards.math_grading import same_answer
+from trinity.rewards.math_grading import is_equivalent
 from trinity.rewards.reward import RewardFn
 
 LAYOUT = r"^\s*<think>.*?</think>\s*<answer>.*?</answer>\s*$"
@@ -24,6 +24,6 @@ class MathReward(RewardFn):
         answers = ANSWER.findall(response)
         answer = answers[-1] if answers else response
         return {
-            "accuracy": float(same_answer(answer, str(truth))),
+            "accuracy": float(is_equivalent(answer, str(truth))),
             **self._format(response=response),
         }

@@ -9,6 +9,21 @@ from trinity.errors import UserError
 from trinity.types import JsonValue
 
 RewardParts = Mapping[str, float] | float
+KNOWN = frozenset(
+    {
+        "response",
+        "truth",
+        "ground_truth",
+        "prompt",
+        "messages",
+        "task",
+        "response_length",
+        "finish_reason",
+    }
+)
+"""Parameters that a reward may name."""
+TRUTHS = frozenset({"truth", "ground_truth"})
+"""Parameters that a row may lack."""
 
 
 class RewardFn:
@@ -34,26 +49,10 @@ class RewardFn:
     """Returns the named parts of a score; a plain number is one part, named after the reward."""
 
 
-KNOWN = frozenset(
-    {
-        "response",
-        "truth",
-        "ground_truth",
-        "prompt",
-        "messages",
-        "task",
-        "response_length",
-        "finish_reason",
-    }
-)
-"""Parameters that a reward may name."""
-TRUTHS = frozenset({"truth", "ground_truth"})
-"""Parameters that a row may lack."""
-
 RewardSource = type[RewardFn] | Callable[..., RewardParts]
 
 
-class Reward:
+class BoundReward:
     """A constructed reward: called with all known values, it passes on those that are named."""
 
     def __init__(self, source: RewardSource, args: Mapping[str, JsonValue], name: str) -> None:
@@ -61,7 +60,7 @@ class Reward:
         self._name = name
         self.in_thread = _in_thread(source)
         hashable = cast(Hashable, source if source.__hash__ else type(source))
-        self._wanted, demanded = _named(hashable, name)
+        self._wanted, demanded = _parameters(hashable, name)
         self.needs_truth = not demanded.isdisjoint(TRUTHS)
 
     def __call__(self, **known: object) -> dict[str, float]:
@@ -98,7 +97,7 @@ def check_reward(source: RewardSource, args: Mapping[str, JsonValue], name: str)
         return
     called = signature if not isinstance(source, type) else _call_signature(source, name)
     parameters = [p for p in called.parameters.values() if p.name not in {"self", *args}]
-    unknown = [p.name for p in parameters if _is_demanded(p) and p.name not in KNOWN]
+    unknown = [p.name for p in parameters if _is_required(p) and p.name not in KNOWN]
     if unknown:
         raise UserError(
             f"the reward {name} wants {', '.join(unknown)}, which it is not given: it may name "
@@ -107,7 +106,7 @@ def check_reward(source: RewardSource, args: Mapping[str, JsonValue], name: str)
 
 
 @lru_cache
-def _named(source: Hashable, name: str) -> tuple[frozenset[str] | None, frozenset[str]]:
+def _parameters(source: Hashable, name: str) -> tuple[frozenset[str] | None, frozenset[str]]:
     """Returns the parameters that it names, None for all, and those without a default.
 
     The result is cached, because a reward is made for every run.
@@ -117,7 +116,7 @@ def _named(source: Hashable, name: str) -> tuple[frozenset[str] | None, frozense
         _call_signature(source, name) if isinstance(source, type) else inspect.signature(source)
     )
     parameters = called.parameters.values()
-    demanded = frozenset(p.name for p in parameters if _is_demanded(p))
+    demanded = frozenset(p.name for p in parameters if _is_required(p))
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return None, demanded
     return frozenset(p.name for p in parameters if p.kind is not p.VAR_POSITIONAL), demanded
@@ -130,7 +129,7 @@ def _call_signature(source: type, name: str) -> inspect.Signature:
     raise UserError(f"the reward {name} is a class without __call__")
 
 
-def _is_demanded(parameter: inspect.Parameter) -> bool:
+def _is_required(parameter: inspect.Parameter) -> bool:
     variable = (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
     return parameter.default is parameter.empty and parameter.kind not in variable
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from trinity.data_juicer import client as juiced
+from trinity.data_juicer import client as dj_client
 from trinity.json_values import JsonValue
 from trinity.task_operators.task_rows import Row, TaskChanges, TaskRows
 
@@ -25,7 +25,7 @@ def data_juicer(
     It gets the columns of texts, numbers and lists of texts; without a column `text`, all texts
     joined become one.
     """
-    juicer = juiced.session(
+    session = dj_client.session(
         server_url,
         operators=operators,
         config_path=config_path,
@@ -33,15 +33,15 @@ def data_juicer(
         limit_seconds=limit_seconds,
     )
     size, has_text = len(tasks.rows), all(TEXT in row for row in tasks.rows)
-    answered = juiced.read_rows(juicer.process(_written(tasks.rows, has_text)))
-    places_K = juiced.places_of(answered, column=NUMBER, size=size, what="tasks")
+    answered = dj_client.read_rows(session.process_rows(_written(tasks.rows, has_text)))
+    places_K = dj_client.row_indices(answered, column=NUMBER, size=size, what="tasks")
     rows = [dict(row) for row in tasks.rows]
     for place, row in zip(places_K, answered, strict=True):
         rows[place] |= {name: row[name] for name in rows[place] if name in row}
     return TaskChanges(
-        left_out=juiced.left_out(places_K, size),
+        left_out=dj_client.left_out(places_K, size),
         reason="Data-Juicer leaves it out",
-        scores=juiced.measured(answered, places_K, size),
+        scores=dj_client.statistics(answered, places_K, size),
         rows=rows,
     )
 
@@ -54,7 +54,7 @@ def _written(rows: Sequence[Row], has_text: bool) -> bytes:
         texts = ["\n".join(v for v in row.values() if isinstance(v, str)) for row in rows]
         columns[TEXT] = list(texts)
     columns[NUMBER] = list(range(len(rows)))
-    return juiced.write_columns(columns)
+    return dj_client.write_columns(columns)
 
 
 def _plain_columns(rows: Sequence[Row]) -> list[str]:

@@ -16,7 +16,7 @@ def duplicate_filter(tasks: TaskRows, *, columns: list[str]) -> TaskChanges:
         for i in range(len(tasks.rows))
     ]
     reason = f"its {', '.join(columns)} was there before"
-    return TaskChanges(left_out=seen.add(digests), reason=reason)
+    return TaskChanges(left_out=seen.add_digests(digests), reason=reason)
 
 
 def _digest(texts: list[str]) -> bytes:

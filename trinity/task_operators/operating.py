@@ -1,4 +1,4 @@
-"""The order of tasks: by weighted scores, random, or unchanged."""
+"""Runs a task pipeline: its operators over all rows, then the order of those that remain."""
 
 import json
 from collections import Counter
@@ -15,12 +15,12 @@ from trinity.task_operators import TASK_OPERATORS
 from trinity.task_operators.spool import (
     Column,
     Keys,
-    Spool,
-    on_disk,
-    parts_of,
-    rising_keys,
-    rising_places,
-    sorted_places,
+    RowSpool,
+    argsort_on_disk,
+    disk_arange,
+    disk_zeros,
+    slices,
+    sortable_keys,
 )
 from trinity.task_operators.task_pipeline import Ordering, ResolvedTaskPipeline, TaskOperator
 from trinity.task_operators.task_rows import FloatVector, Row, TaskChanges, TaskRows
@@ -43,9 +43,14 @@ MEASURES: Mapping[str, Mapping[str, int]] = {
     "diversity": {},
 }
 """Data-Juicer statistics averaged for each score, -1 where less is better; from Trinity-RFT."""
+MAX_REASONS = 100
+OTHER_REASONS = "other reasons"
+_ENCODER = json.JSONEncoder(allow_nan=False)
+CallGuard = Callable[[TaskOperator], AbstractContextManager[None]]
+"""Context manager that is entered for each call."""
 
 
-def used_weights(ordering: Ordering, names: set[str]) -> dict[str, float]:
+def effective_weights(ordering: Ordering, names: set[str]) -> dict[str, float]:
     """Returns the weights of measured scores.
 
     Raises: UserError for a requested weight whose score no operator measured; of Trinity-RFT's own
@@ -66,35 +71,37 @@ def used_weights(ordering: Ordering, names: set[str]) -> dict[str, float]:
     return used
 
 
-def order_of(
+def ordered_indices(
     ordering: Ordering, scores: Mapping[str, FloatVector], weights: Mapping[str, float], size: int
 ) -> IntVector:
     """Returns the indices of the kept tasks in their order, [K]; stored on disk."""
     if ordering.method == "keep":
-        return _best(rising_places(size), ordering.top_k)
+        return _top_k(disk_arange(size), ordering.top_k)
     if ordering.method == "shuffle":
-        places_N = rising_places(size)
+        places_N = disk_arange(size)
         np.random.Generator(np.random.PCG64(ordering.seed % 2**64)).shuffle(places_N)
-        return _best(places_N, ordering.top_k)
-    best_K = _best(sorted_places(_keys(scores, weights, size)), ordering.top_k)
-    return best_K if ordering.method == "sort" else _folded(best_K, ordering.folding_layers)
+        return _top_k(places_N, ordering.top_k)
+    best_K = _top_k(argsort_on_disk(_keys(scores, weights, size)), ordering.top_k)
+    return (
+        best_K if ordering.method == "sort" else _interleave_layers(best_K, ordering.folding_layers)
+    )
 
 
 def _keys(scores: Mapping[str, FloatVector], weights: Mapping[str, float], size: int) -> Keys:
     """Returns sort keys, which rise as priorities fall."""
     bounds = {name: _bounds(score_N) for name, score_N in scores.items()}
-    keys_N = on_disk(size, np.uint64)
-    for part in parts_of(size):
+    keys_N = disk_zeros(size, np.uint64)
+    for part in slices(size):
         normalized = {name: _normalized(scores[name][part], bounds[name]) for name in scores}
         priorities = np.zeros(part.stop - part.start)
         for name, weight in weights.items():
             priorities += weight * _score(name, normalized)
-        keys_N[part] = rising_keys(-priorities)
+        keys_N[part] = sortable_keys(-priorities)
     return keys_N
 
 
-def _folded(best_K: IntVector, num_layers: int) -> IntVector:
-    folded_K = on_disk(len(best_K), np.int64)
+def _interleave_layers(best_K: IntVector, num_layers: int) -> IntVector:
+    folded_K = disk_zeros(len(best_K), np.int64)
     first = 0
     for layer in range(num_layers):
         own = best_K[layer::num_layers]
@@ -103,7 +110,7 @@ def _folded(best_K: IntVector, num_layers: int) -> IntVector:
     return folded_K
 
 
-def _best(places_N: IntVector, top_k: int) -> IntVector:
+def _top_k(places_N: IntVector, top_k: int) -> IntVector:
     return places_N if top_k < 0 else places_N[:top_k]
 
 
@@ -125,7 +132,7 @@ def _score(name: str, normalized: Mapping[str, FloatVector]) -> FloatVector:
 def _bounds(score_N: FloatVector) -> tuple[float, float]:
     """Returns minimum and maximum; both 0 if there is no finite value."""
     least, most, any_finite = np.nan, np.nan, False
-    for part in parts_of(len(score_N)):
+    for part in slices(len(score_N)):
         own = score_N[part]
         any_finite |= bool(np.isfinite(own).any())
         least, most = np.fmin(least, np.fmin.reduce(own)), np.fmax(most, np.fmax.reduce(own))
@@ -141,16 +148,8 @@ def _normalized(score_N: FloatVector, bounds: tuple[float, float]) -> FloatVecto
     return normalized_N
 
 
-MAX_REASONS = 100
-OTHER_REASONS = "other reasons"
-_ENCODER = json.JSONEncoder(allow_nan=False)
-
-Calling = Callable[[TaskOperator], AbstractContextManager[None]]
-"""Context manager that is entered for each call."""
-
-
 @dataclass(slots=True)
-class _Part:
+class _RowBatch:
     """The remaining rows of one part of the input."""
 
     numbers: IntVector
@@ -158,9 +157,9 @@ class _Part:
     rows: Sequence[Row]
     scores: dict[str, FloatVector]
 
-    def kept(self, left_out_N: Any) -> "_Part":
+    def select(self, left_out_N: Any) -> "_RowBatch":
         indices = np.flatnonzero(~left_out_N)
-        return _Part(
+        return _RowBatch(
             numbers=self.numbers[indices],
             rows=[self.rows[i] for i in indices],
             scores={name: score_N[indices] for name, score_N in self.scores.items()},
@@ -168,17 +167,17 @@ class _Part:
 
 
 @dataclass(slots=True)
-class Operating:
+class TaskPipelineRunner:
     """Takes rows part by part; returns the remaining ones after the last part.
 
-    operating = Operating(pipeline, spool, calling)
-    operating.take([{"question": "1+1="}])
-    for numbers, rows in operating.ordered(): ...
+    runner = TaskPipelineRunner(pipeline, spool, call_guard)
+    runner.process([{"question": "1+1="}])
+    for numbers, rows in runner.iterate_ordered(): ...
     """
 
     pipeline: ResolvedTaskPipeline
-    spool: Spool
-    calling: Calling
+    spool: RowSpool
+    call_guard: CallGuard
     num_read: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
     ordered_by: dict[str, float] = field(default_factory=dict)
@@ -187,7 +186,7 @@ class Operating:
     _scores: dict[str, Column] = field(default_factory=dict)
     _memories: dict[int, dict[str, Any]] = field(default_factory=dict)
 
-    def take(self, rows: Sequence[Row]) -> None:
+    def process(self, rows: Sequence[Row]) -> None:
         """Processes the next rows.
 
         Raises: UserError naming the operator and the rows that it failed on, Unavailable when a
@@ -195,57 +194,57 @@ class Operating:
         """
         first = self.num_read
         self.num_read += len(rows)
-        part = _Part(np.arange(first, self.num_read), rows, {})
+        part = _RowBatch(np.arange(first, self.num_read), rows, {})
         for place, operator in enumerate(self.pipeline.operators):
             if part.rows:
-                part = self._operated(place, operator, part)
+                part = self._apply(place, operator, part)
         self._keep(part)
 
-    def ordered(self) -> Iterator[tuple[IntVector, list[bytes]]]:
+    def iterate_ordered(self) -> Iterator[tuple[IntVector, list[bytes]]]:
         """Yields the remaining rows in batches, each with its index in the source."""
         scores = {name: column.values for name, column in self._scores.items()}
         ordering = self.pipeline.ordering
         self.ordered_by = {}
         if ordering.method in ("sort", "folding") and len(self.spool):
-            self.ordered_by = used_weights(ordering, set(scores))
-        places_K = order_of(ordering, scores, self.ordered_by, len(self.spool))
+            self.ordered_by = effective_weights(ordering, set(scores))
+        places_K = ordered_indices(ordering, scores, self.ordered_by, len(self.spool))
         if cut := len(self.spool) - len(places_K):
             self.left_out[f"top_k: beyond the first {ordering.top_k}"] += cut
         numbers = self._numbers.values
         for places, rows in self.spool.read(places_K):
             yield numbers[places], rows
 
-    def _operated(self, place: int, operator: TaskOperator, part: _Part) -> _Part:
+    def _apply(self, place: int, operator: TaskOperator, part: _RowBatch) -> _RowBatch:
         memory = self._memories.setdefault(place, {})
         tasks = TaskRows(rows=part.rows, scores=part.scores, memory=memory)
         try:
-            with self.calling(operator):
+            with self.call_guard(operator):
                 function = TASK_OPERATORS.get(operator.name)
-                changes = _checked(function(tasks, **operator.args), len(part.rows))
+                changes = _validate_changes(function(tasks, **operator.args), len(part.rows))
         except (UserError, Unavailable) as error:
             raise type(error)(f"{_where(operator, part)}: {error}") from error
         except MemoryError:
             raise
         except Exception as error:  # whatever a user's function raises
             raise UserError(f"{_where(operator, part)}: {type(error).__name__}: {error}") from error
-        part = _Part(part.numbers, changes.rows or part.rows, {**part.scores, **changes.scores})
+        part = _RowBatch(part.numbers, changes.rows or part.rows, {**part.scores, **changes.scores})
         if changes.left_out is None or not changes.left_out.any():
             return part
         reason = f"{operator.name}: {changes.reason}" if changes.reason else operator.name
         self._leave_out(reason, int(changes.left_out.sum()))
-        return part.kept(changes.left_out)
+        return part.select(changes.left_out)
 
     def _leave_out(self, reason: str, count: int) -> None:
         is_known = reason in self.left_out or len(self.left_out) < MAX_REASONS
         self.left_out[reason if is_known else OTHER_REASONS] += count
 
-    def _keep(self, part: _Part) -> None:
+    def _keep(self, part: _RowBatch) -> None:
         before = len(self.spool)
         self.spool.extend([self._text(part, place) for place in range(len(part.rows))])
         self._numbers.extend(part.numbers)
         self._add_scores(part.scores, before, len(part.rows))
 
-    def _text(self, part: _Part, place: int) -> bytes:
+    def _text(self, part: _RowBatch, place: int) -> bytes:
         """Serializes a row with its kept columns and added scores."""
         row, number = part.rows[place], int(part.numbers[place])
         fields = self.pipeline.target_fields
@@ -267,13 +266,13 @@ class Operating:
         for name in self._scores.keys() | scores.keys():
             if name not in self._scores:
                 self._scores[name] = Column(np.float64)
-                for part in parts_of(before):
+                for part in slices(before):
                     self._scores[name].extend(np.full(part.stop - part.start, np.nan))
             score_N = scores[name] if name in scores else np.full(count, np.nan)
             self._scores[name].extend(score_N)
 
 
-def _where(operator: TaskOperator, part: _Part) -> str:
+def _where(operator: TaskOperator, part: _RowBatch) -> str:
     first, last = int(part.numbers[0]), int(part.numbers[-1])
     return f"task operator {operator.name}, rows {first} to {last}"
 
@@ -285,7 +284,7 @@ def _json(row: Row, number: int) -> bytes:
         raise UserError(f"row {number}: what operators made of it is no JSON: {error}") from error
 
 
-def _checked(changes: object, size: int) -> TaskChanges:
+def _validate_changes(changes: object, size: int) -> TaskChanges:
     """Returns valid changes; raises UserError for a result that does not match the rows."""
     if not isinstance(changes, TaskChanges):
         raise UserError(f"it gave {type(changes).__name__}, where TaskChanges is expected")

@@ -1,4 +1,4 @@
-"""Columns of numbers, one per row, that are stored in files and so need little memory."""
+"""Columns of numbers, digests and rows that are stored in files and so need little memory."""
 
 import os
 import tempfile
@@ -10,12 +10,22 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-Numbers = npt.NDArray[Any]
+NumberArray = npt.NDArray[Any]
 PART_ROWS = 65_536
 """Rows that are processed at once."""
+DIGEST_BYTES = 16
+WORDS = 2
+Digests = npt.NDArray[np.uint64]
+BoolVector = npt.NDArray[np.bool_]
+DIGIT_BITS = 16
+KEY_BITS = 64
+NUM_DIGITS = 1 << DIGIT_BITS
+SIGN = np.uint64(1 << 63)
+Keys = npt.NDArray[np.uint64]
+BYTES_AT_ONCE = 256 * 1024
 
 
-def on_disk(size: int, dtype: npt.DTypeLike) -> Numbers:
+def disk_zeros(size: int, dtype: npt.DTypeLike) -> NumberArray:
     """Returns zeros in an unnamed file, which is removed with the last reference to them.
 
     The system caches as much of them in memory as it has room for. Raises: OSError on a full disk,
@@ -27,7 +37,7 @@ def on_disk(size: int, dtype: npt.DTypeLike) -> Numbers:
         return np.asarray(np.memmap(file, kind, "r+", shape=max(size, 1)))[:size]
 
 
-def parts_of(size: int) -> Iterator[slice]:
+def slices(size: int) -> Iterator[slice]:
     """Yields the indices of `size` rows, in slices of PART_ROWS."""
     for first in range(0, size, PART_ROWS):
         yield slice(first, min(first + PART_ROWS, size))
@@ -42,58 +52,52 @@ class Column:
     """
 
     def __init__(self, dtype: npt.DTypeLike) -> None:
-        self._room = on_disk(PART_ROWS, dtype)
+        self._room = disk_zeros(PART_ROWS, dtype)
         self._size = 0
 
     def __len__(self) -> int:
         return self._size
 
-    def extend(self, values_N: Numbers) -> None:
+    def extend(self, values_N: NumberArray) -> None:
         """Appends numbers."""
         size = self._size + len(values_N)
         if size > len(self._room):
-            larger = on_disk(max(size, 2 * len(self._room)), self._room.dtype)
+            larger = disk_zeros(max(size, 2 * len(self._room)), self._room.dtype)
             larger[: self._size] = self.values
             self._room = larger
         self._room[self._size : size] = values_N
         self._size = size
 
     @property
-    def values(self) -> Numbers:
+    def values(self) -> NumberArray:
         """All numbers; those appended later may be missing from this view."""
         return self._room[: self._size]
-
-
-DIGEST_BYTES = 16
-WORDS = 2
-Digests = npt.NDArray[np.uint64]
-BoolVector = npt.NDArray[np.bool_]
 
 
 class SeenDigests:
     """A hash table with open addressing, at most half full; a digest is two words, [N, 2].
 
     seen = SeenDigests()
-    seen.add([b"0123456789abcdef"])     # [False]
+    seen.add_digests([b"0123456789abcdef"])     # [False]
     """
 
     def __init__(self, num_slots: int = PART_ROWS) -> None:
         self._slots = _table(num_slots)
         self._count = 0
 
-    def add(self, digests: list[bytes]) -> BoolVector:
+    def add_digests(self, digests: list[bytes]) -> BoolVector:
         """Adds digests; returns true for those seen before, among these or earlier."""
         words_N2 = np.frombuffer(b"".join(digests), dtype=np.uint64).reshape(-1, WORDS).copy()
         words_N2[:, 0] |= np.uint64(1)  # a free slot has 0 here
         while 2 * (self._count + len(words_N2)) > len(self._slots):
             self._grow()
-        was_there_N = _repeated(words_N2)
+        was_there_N = _is_duplicate(words_N2)
         first_K = np.flatnonzero(~was_there_N)
-        was_there_N[first_K] = self._enter(words_N2[first_K])
+        was_there_N[first_K] = self._insert(words_N2[first_K])
         self._count += int((~was_there_N).sum())
         return was_there_N
 
-    def _enter(self, words_K2: Digests) -> BoolVector:
+    def _insert(self, words_K2: Digests) -> BoolVector:
         """Enters distinct digests; returns true for those that were in the table before."""
         was_there_K = np.zeros(len(words_K2), dtype=np.bool_)
         mask = len(self._slots) - 1
@@ -114,15 +118,15 @@ class SeenDigests:
         before, self._slots = self._slots, _table(2 * len(self._slots))
         for first in range(0, len(before), PART_ROWS):
             part = before[first : first + PART_ROWS]
-            self._enter(part[part[:, 0] != 0])
+            self._insert(part[part[:, 0] != 0])
 
 
 def _table(num_slots: int) -> Digests:
-    table: Digests = on_disk(num_slots * WORDS, np.uint64).reshape(num_slots, WORDS)
+    table: Digests = disk_zeros(num_slots * WORDS, np.uint64).reshape(num_slots, WORDS)
     return table
 
 
-def _repeated(words_N2: Digests) -> BoolVector:
+def _is_duplicate(words_N2: Digests) -> BoolVector:
     """Returns true for all but the first of equal digests."""
     order = np.lexsort((words_N2[:, 1], words_N2[:, 0]))
     is_same = (words_N2[order[1:]] == words_N2[order[:-1]]).all(axis=1)
@@ -131,14 +135,7 @@ def _repeated(words_N2: Digests) -> BoolVector:
     return repeated_N
 
 
-DIGIT_BITS = 16
-KEY_BITS = 64
-NUM_DIGITS = 1 << DIGIT_BITS
-SIGN = np.uint64(1 << 63)
-Keys = npt.NDArray[np.uint64]
-
-
-def rising_keys(numbers_N: npt.NDArray[np.float64]) -> Keys:
+def sortable_keys(numbers_N: npt.NDArray[np.float64]) -> Keys:
     """Returns integers in the same order, equal where the numbers are; NaN comes last."""
     plain_N = np.where(np.isnan(numbers_N), np.nan, numbers_N) + 0.0  # a single NaN, and no -0.0
     bits_N = plain_N.view(np.uint64)
@@ -146,24 +143,27 @@ def rising_keys(numbers_N: npt.NDArray[np.float64]) -> Keys:
     return keys_N
 
 
-def rising_places(size: int) -> Numbers:
+def disk_arange(size: int) -> NumberArray:
     """Returns 0, 1, 2 and so on, stored on disk."""
-    places_N = on_disk(size, np.int64)
-    for part in parts_of(size):
+    places_N = disk_zeros(size, np.int64)
+    for part in slices(size):
         places_N[part] = np.arange(part.start, part.stop)
     return places_N
 
 
-def sorted_places(keys_N: Keys) -> Numbers:
+def argsort_on_disk(keys_N: Keys) -> NumberArray:
     """Returns the indices of the keys in rising order (stable); overwrites the keys."""
-    places_N = rising_places(len(keys_N))
-    other_keys_N, other_places_N = on_disk(len(keys_N), np.uint64), on_disk(len(keys_N), np.int64)
+    places_N = disk_arange(len(keys_N))
+    other_keys_N, other_places_N = (
+        disk_zeros(len(keys_N), np.uint64),
+        disk_zeros(len(keys_N), np.int64),
+    )
     for shift in range(0, KEY_BITS, DIGIT_BITS):
         counts = _counts(keys_N, shift)
         if counts.max() == len(keys_N):
             continue
         free = np.cumsum(counts) - counts
-        for part in parts_of(len(keys_N)):
+        for part in slices(len(keys_N)):
             digits = _digits(keys_N[part], shift)
             order = np.argsort(digits, kind="stable")
             rising = digits[order]
@@ -179,7 +179,7 @@ def sorted_places(keys_N: Keys) -> Numbers:
 
 def _counts(keys_N: Keys, shift: int) -> npt.NDArray[np.int64]:
     counts = np.zeros(NUM_DIGITS, dtype=np.int64)
-    for part in parts_of(len(keys_N)):
+    for part in slices(len(keys_N)):
         counts += np.bincount(_digits(keys_N[part], shift), minlength=NUM_DIGITS)
     return counts
 
@@ -188,13 +188,10 @@ def _digits(keys: Keys, shift: int) -> npt.NDArray[np.uint16]:
     return (keys >> np.uint64(shift)).astype(np.uint16)
 
 
-BYTES_AT_ONCE = 256 * 1024
-
-
-class Spool:
+class RowSpool:
     """Takes rows in one order and returns them in another; rows and offsets are kept on disk.
 
-    with Spool() as spool:
+    with RowSpool() as spool:
         spool.extend([b"{}"])
         list(spool.read(np.array([0])))
     """
@@ -224,11 +221,11 @@ class Spool:
         lengths = np.array([len(row) for row in rows], dtype=np.int64)
         self._ends.extend(self._ends.values[-1] + np.cumsum(lengths))
 
-    def read(self, places: Numbers) -> Iterator[tuple[Numbers, list[bytes]]]:
+    def read(self, places: NumberArray) -> Iterator[tuple[NumberArray, list[bytes]]]:
         """Yields the rows at these places, counted from 0 as they came, in batches with places."""
         self._file.flush()
         descriptor, ends = self._file.fileno(), self._ends.values
-        for part in parts_of(len(places)):
+        for part in slices(len(places)):
             own = places[part]
             starts, lengths = ends[own], ends[own + 1] - ends[own]
             for first, end in pairwise(_cuts(lengths)):
@@ -236,7 +233,7 @@ class Spool:
                 yield own[first:end], [os.pread(descriptor, size, start) for size, start in at]
 
 
-def _cuts(lengths: Numbers) -> list[int]:
+def _cuts(lengths: NumberArray) -> list[int]:
     """Returns boundaries of batches of at most BYTES_AT_ONCE, unless a single row is larger."""
     ends = np.cumsum(lengths)
     cuts = [0]

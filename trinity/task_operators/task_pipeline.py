@@ -9,11 +9,11 @@ from trinity.config.schema.base import Args
 OrderMethod = Literal["sort", "folding", "shuffle", "keep"]
 
 
-class _Told(BaseModel):
+class _WireModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
-class TaskOperator(_Told):
+class TaskOperator(_WireModel):
     """One operator with complete arguments: the user's, else the function's defaults."""
 
     name: str
@@ -23,7 +23,7 @@ class TaskOperator(_Told):
     """True for a user's operator, which may take too much time or memory."""
 
 
-class Ordering(_Told):
+class Ordering(_WireModel):
     """Order of the tasks, and how many of them stay."""
 
     method: OrderMethod = "sort"
@@ -35,7 +35,7 @@ class Ordering(_Told):
     seed: int = 0
 
 
-class ResolvedTaskPipeline(_Told):
+class ResolvedTaskPipeline(_WireModel):
     """Operators in order, then the ordering of the remaining rows."""
 
     operators: tuple[TaskOperator, ...] = ()
@@ -48,6 +48,6 @@ class ResolvedTaskPipeline(_Told):
     """Paths read after the taskset's own path."""
 
     @property
-    def is_ours(self) -> bool:
+    def is_deterministic(self) -> bool:
         """True if the same rows always give the same result, without code that may change."""
         return not any(op.is_own or op.name == "data_juicer" for op in self.operators)

@@ -25,8 +25,8 @@ from typing import BinaryIO
 
 from trinity.errors import Unavailable, UserError
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
-from trinity.task_operators.operating import IntVector, Operating
-from trinity.task_operators.spool import Spool
+from trinity.task_operators.operating import IntVector, TaskPipelineRunner
+from trinity.task_operators.spool import RowSpool
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline, TaskOperator
 from trinity.task_operators.task_rows import Row
 
@@ -36,16 +36,16 @@ MAX_ERROR_LENGTH = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Answers:
+class _ResponseWriter:
     """Writes answers to the parent process; output of operators goes to standard error."""
 
     stream: BinaryIO
 
-    def say(self, letter: str, text: str) -> None:
+    def write_line(self, letter: str, text: str) -> None:
         self.stream.write(f"{letter} {text}\n".encode())
         self.stream.flush()
 
-    def give(self, numbers: IntVector, rows: Sequence[bytes]) -> None:
+    def write_rows(self, numbers: IntVector, rows: Sequence[bytes]) -> None:
         """Writes rows that are kept."""
         lines = b"\n".join([*rows, b""])
         self.stream.write(b"R %d %d\n" % (len(rows), len(lines)))
@@ -53,53 +53,53 @@ class _Answers:
         self.stream.write(lines)
 
     @contextmanager
-    def calling(self, operator: TaskOperator) -> Iterator[None]:
+    def announce_call(self, operator: TaskOperator) -> Iterator[None]:
         """Announces a user's operator for the call, so that the parent can enforce a deadline."""
         if not operator.is_own:
             yield
             return
-        self.say("C", operator.name)
+        self.write_line("C", operator.name)
         try:
             yield
         finally:
-            self.say("C", "")
+            self.write_line("C", "")
 
 
 def main() -> int:
     """Runs the pipeline; errors are answers, so exit code 0 only says that it was not killed."""
     memory_bytes = int(sys.argv[1])
-    answers = _Answers(_own_output())
+    answers = _ResponseWriter(_take_stdout())
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     try:
         load_plugins(plugin_dirs_from_environment())
         pipeline = ResolvedTaskPipeline.model_validate_json(sys.stdin.buffer.readline())
-        with Spool() as spool:
+        with RowSpool() as spool:
             _run(pipeline, spool, answers)
     except (UserError, Unavailable) as error:
         letter = "E" if isinstance(error, UserError) else "U"
-        answers.say(letter, " ".join(str(error).split())[:MAX_ERROR_LENGTH])
+        answers.write_line(letter, " ".join(str(error).split())[:MAX_ERROR_LENGTH])
     except MemoryError:
         mib = memory_bytes / 1024**2
-        answers.say("E", f"it needs more than the {mib:,.0f} MiB of memory it may take")
+        answers.write_line("E", f"it needs more than the {mib:,.0f} MiB of memory it may take")
     except OSError as error:
         place = tempfile.gettempdir()
-        answers.say("E", f"it keeps rows in {place} while it orders them: {error.strerror}")
+        answers.write_line("E", f"it keeps rows in {place} while it orders them: {error.strerror}")
     return 0
 
 
-def _run(pipeline: ResolvedTaskPipeline, spool: Spool, answers: _Answers) -> None:
-    operating = Operating(pipeline, spool, answers.calling)
+def _run(pipeline: ResolvedTaskPipeline, spool: RowSpool, answers: _ResponseWriter) -> None:
+    operating = TaskPipelineRunner(pipeline, spool, answers.announce_call)
     for rows in _parts(sys.stdin.buffer):
-        operating.take(rows)
-        answers.say("D", str(operating.num_read))
-    for numbers, texts in operating.ordered():
-        answers.give(numbers, texts)
+        operating.process(rows)
+        answers.write_line("D", str(operating.num_read))
+    for numbers, texts in operating.iterate_ordered():
+        answers.write_rows(numbers, texts)
     counts = {
         "num_read": operating.num_read,
         "left_out": dict(operating.left_out),
         "ordered_by": operating.ordered_by,
     }
-    answers.say("S", json.dumps(counts))
+    answers.write_line("S", json.dumps(counts))
 
 
 def _parts(lines: BinaryIO) -> Iterator[list[Row]]:
@@ -116,7 +116,7 @@ def _parts(lines: BinaryIO) -> Iterator[list[Row]]:
         yield rows
 
 
-def _own_output() -> BinaryIO:
+def _take_stdout() -> BinaryIO:
     """Returns the original standard output, and redirects standard output to standard error."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())

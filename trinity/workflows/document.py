@@ -15,10 +15,10 @@ from trinity.plugins import REWARDS, WORKFLOWS
 
 def main() -> None:
     """Writes the tables, or with --check reports that they do not match the code."""
-    write_page("Workflows and rewards, as Markdown.", documented)
+    write_page("Workflows and rewards, as Markdown.", render_page)
 
 
-def documented(text: str) -> str:
+def render_page(text: str) -> str:
     """Returns the page with tables generated from the code."""
     tables = {
         "workflows": _workflows,
@@ -36,7 +36,7 @@ def _workflows() -> Iterator[str]:
         if name.startswith("async_"):
             continue
         workflow = WORKFLOWS.get(name)
-        yield f"| {_names(name)} | {_said(workflow)} | {_arguments_of(name)} |"
+        yield f"| {_names(name)} | {_description(workflow)} | {_arguments_of(name)} |"
 
 
 def _names(name: str) -> str:
@@ -59,7 +59,7 @@ def _rewards() -> Iterator[str]:
         assert isinstance(reward, type)
         parameters = inspect.signature(reward).parameters.values()
         arguments = ", ".join(_argument(p.name, json.dumps(p.default)) for p in parameters)
-        yield f"| `{name}` | {_said(reward)} | {arguments} |"
+        yield f"| `{name}` | {_description(reward)} | {arguments} |"
 
 
 def _absent() -> Iterator[str]:
@@ -82,7 +82,7 @@ def _argument(name: str, usual: str) -> str:
     return f"`{name}` `{shown}`"
 
 
-def _said(part: type) -> str:
+def _description(part: type) -> str:
     """Returns the first paragraph of the module's docstring, followed by the class's docstring."""
     first = (sys.modules[part.__module__].__doc__ or "").strip().split("\n\n")[0]
     rest = " ".join(inspect.cleandoc(part.__doc__ or "").split())

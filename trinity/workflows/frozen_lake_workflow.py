@@ -23,23 +23,32 @@ STEPS: Mapping[str, tuple[int, int]] = {
 }
 DIRECTIONS = tuple(STEPS)
 MAX_DRAWS = 10_000
-Place = tuple[int, int]
+Position2D = tuple[int, int]
+RULES = """\
+You cross a frozen lake, seen from above: P is you, F is ice, H is a hole in the ice and G is the \
+goal. Reach G and do not step on H. Each turn you make one move: left, down, right or up; the edge \
+of the lake stops you. Think first, then end your reply with the move in this form:
+<action>down</action>"""
+SLIPPERY = "\nThe ice is slippery: a move may take you to one side of where you want to go."
+NO_MOVE = "There is no move in your reply. End it with <action>left</action>, down, right or up."
+ACTION = re.compile(r"<action>\s*(\w+)\s*</action>", re.IGNORECASE)
+SIZE, ICE_SHARE = 4, 0.8
 
 
 @dataclass(slots=True)
 class FrozenLake:
     """A lake with the player's position.
 
-    Rows are strings of S (start), F (ice), H (hole) and G (goal). With `chance` the ice is
+    Rows are strings of S (start), F (ice), H (hole) and G (goal). With `rng` the ice is
     slippery: a move goes in the intended direction in one of three cases, else to one of the sides.
     """
 
     rows: tuple[str, ...]
-    place: Place
-    chance: random.Random | None = None
+    position: Position2D
+    rng: random.Random | None = None
 
     @classmethod
-    def from_rows(cls, rows: Sequence[str], chance: random.Random | None = None) -> "FrozenLake":
+    def from_rows(cls, rows: Sequence[str], rng: random.Random | None = None) -> "FrozenLake":
         """Makes a lake with the player at the start; raises UserError for invalid rows."""
         grid = tuple(str(row) for row in rows)
         text = "".join(grid)
@@ -50,33 +59,33 @@ class FrozenLake:
                 "letters S (start, once), F (ice), H (hole) and G (goal)"
             )
         start = divmod(text.index(START), len(grid))
-        return cls(grid, start, chance)
+        return cls(grid, start, rng)
 
     def move(self, direction: str) -> None:
         """Moves the player one step; the edge of the lake stops it."""
-        if self.chance is not None:
-            turn = self.chance.randrange(3) - 1
+        if self.rng is not None:
+            turn = self.rng.randrange(3) - 1
             direction = DIRECTIONS[(DIRECTIONS.index(direction) + turn) % 4]
-        self.place = beside(self.place, direction, len(self.rows))
+        self.position = next_position(self.position, direction, len(self.rows))
 
     @property
     def tile(self) -> str:
         """The tile under the player."""
-        return self.rows[self.place[0]][self.place[1]]
+        return self.rows[self.position[0]][self.position[1]]
 
     @property
     def is_over(self) -> bool:
         """True if the player has reached the goal or fallen into a hole."""
         return self.tile in (GOAL, HOLE)
 
-    def drawn(self) -> str:
+    def render(self) -> str:
         """Returns the lake with the player as text."""
         rows = [list(row.replace(START, ICE)) for row in self.rows]
-        rows[self.place[0]][self.place[1]] = PLAYER
+        rows[self.position[0]][self.position[1]] = PLAYER
         return "\n".join(" ".join(row) for row in rows)
 
 
-def beside(place: Place, direction: str, size: int) -> Place:
+def next_position(place: Position2D, direction: str, size: int) -> Position2D:
     """Returns the field that a step leads to."""
     down, right = STEPS[direction]
     row, column = place[0] + down, place[1] + right
@@ -102,7 +111,7 @@ def random_rows(*, size: int, ice_share: float, seed: int, max_steps: int) -> tu
     )
 
 
-def distance(rows: Sequence[str], start: Place) -> int:
+def distance(rows: Sequence[str], start: Position2D) -> int:
     """Returns the steps to the goal around the holes; -1 if it cannot be reached."""
     steps = {start: 0}
     waiting = deque([start])
@@ -114,22 +123,11 @@ def distance(rows: Sequence[str], start: Place) -> int:
         if tile == HOLE:
             continue
         for direction in DIRECTIONS:
-            neighbor = beside(place, direction, len(rows))
+            neighbor = next_position(place, direction, len(rows))
             if neighbor not in steps:
                 steps[neighbor] = steps[place] + 1
                 waiting.append(neighbor)
     return -1
-
-
-RULES = """\
-You cross a frozen lake, seen from above: P is you, F is ice, H is a hole in the ice and G is the \
-goal. Reach G and do not step on H. Each turn you make one move: left, down, right or up; the edge \
-of the lake stops you. Think first, then end your reply with the move in this form:
-<action>down</action>"""
-SLIPPERY = "\nThe ice is slippery: a move may take you to one side of where you want to go."
-NO_MOVE = "There is no move in your reply. End it with <action>left</action>, down, right or up."
-ACTION = re.compile(r"<action>\s*(\w+)\s*</action>", re.IGNORECASE)
-SIZE, ICE_SHARE = 4, 0.8
 
 
 class FrozenLakeWorkflow(MultiTurnWorkflow):
@@ -152,21 +150,21 @@ class FrozenLakeWorkflow(MultiTurnWorkflow):
     async def run_async(self) -> list[Experience]:
         """Returns one experience, or several if turns do not continue one another."""
         arguments = Arguments(self)
-        num_moves, max_moves = 0, arguments.count("env_max_steps")
+        num_moves, max_moves = 0, arguments.positive_int("env_max_steps")
         lake = self._lake(arguments, max_moves)
         messages = self._begin(lake)
-        for _ in range(arguments.count("agent_max_steps")):
+        for _ in range(arguments.positive_int("agent_max_steps")):
             (turn,) = await self.model.chat_async(messages)
             if turn.finish_reason is FinishReason.PROMPT_TRUNCATED:
                 break
             messages.append(Message(role="assistant", content=turn.response_text))
-            move = move_in(turn.response_text)
+            move = parse_move(turn.response_text)
             if move is not None:
                 lake.move(move)
                 num_moves += 1
             if lake.is_over or num_moves == max_moves:
                 break
-            observation = lake.drawn() if move else f"{NO_MOVE}\n{lake.drawn()}"
+            observation = lake.render() if move else f"{NO_MOVE}\n{lake.render()}"
             messages.append(Message(role="user", content=observation))
         num_turns = sum(message["role"] == "assistant" for message in messages)
         return self.experiences(
@@ -176,15 +174,15 @@ class FrozenLakeWorkflow(MultiTurnWorkflow):
         )
 
     def _begin(self, lake: FrozenLake) -> list[Message]:
-        rules = RULES + (SLIPPERY if lake.chance else "")
+        rules = RULES + (SLIPPERY if lake.rng else "")
         return [
             Message(role="system", content=self.task.system_prompt or rules),
-            Message(role="user", content=lake.drawn()),
+            Message(role="user", content=lake.render()),
         ]
 
     def _lake(self, arguments: Arguments, max_steps: int) -> FrozenLake:
         seed = int(self._number("seed", self.task.index))
-        chance = random.Random(f"ice {seed}") if arguments.switch("is_slippery") else None
+        chance = random.Random(f"ice {seed}") if arguments.boolean("is_slippery") else None
         desc = arguments.value("desc")
         if desc is not None:
             return FrozenLake.from_rows(self._rows(desc), chance)
@@ -216,7 +214,7 @@ class FrozenLakeWorkflow(MultiTurnWorkflow):
         return value
 
 
-def move_in(reply: str) -> str | None:
+def parse_move(reply: str) -> str | None:
     """Returns the last move that a reply names, if it is valid."""
     moves = [move.lower() for move in ACTION.findall(reply)]
     return moves[-1] if moves and moves[-1] in DIRECTIONS else None

@@ -7,6 +7,11 @@ from typing import Protocol
 from trinity.types import FinishReason, JsonObject, SamplingParams
 from trinity.workflows.messages import Message
 
+ANY_OBJECT = '{"type": "object"}'
+"""A JSON Schema that any JSON object satisfies."""
+Likeliest = list[list[tuple[int, float]]]
+"""The likeliest tokens at each position, with their log-probabilities."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
@@ -14,12 +19,6 @@ class Prompt:
 
     text: str
     token_ids: list[int]
-
-
-ANY_OBJECT = '{"type": "object"}'
-"""A JSON Schema that any JSON object satisfies."""
-Likeliest = list[list[tuple[int, float]]]
-"""The likeliest tokens at each position, with their log-probabilities."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,16 +51,16 @@ class Scores:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """Newly generated tokens of a response: pieces come in order and do not overlap."""
+class GenerationDelta:
+    """Newly generated tokens of a response: deltas come in order and do not overlap."""
 
     token_ids: list[int]
     logprobs: list[float]
     likeliest: Likeliest = field(default_factory=list)
 
 
-Heard = Callable[[Piece], None]
-"""Receives a generation's pieces as they are made; together they are the generation."""
+OnDelta = Callable[[GenerationDelta], None]
+"""Receives a generation's deltas as they are made; together they are the generation."""
 
 
 class Generator(Protocol):
@@ -73,7 +72,7 @@ class Generator(Protocol):
         sampling: SamplingParams,
         *,
         min_tokens: int = 0,
-        heard: Heard | None = None,
+        on_delta: OnDelta | None = None,
     ) -> Generation:
         """Continues the prompt; cancelling the call stops the engine's work on it."""
         ...

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from trinity.rewards.math_boxed_reward import MathBoxedReward
-from trinity.rewards.reward import Reward
+from trinity.rewards.reward import BoundReward
 from trinity.types import Experience, FinishReason, JsonValue
 from trinity.workflows.arguments import Arguments
 from trinity.workflows.simple_workflow import SimpleWorkflow
@@ -36,7 +36,7 @@ class MathBoxedWorkflow(SimpleWorkflow):
     async def run_async(self) -> list[Experience]:
         """Returns one experience, scored."""
         arguments, reward = Arguments(self), self._reward()
-        experiences = await self._asked(use_base=arguments.switch("use_base"))
+        experiences = await self._asked(use_base=arguments.boolean("use_base"))
         for experience in experiences:
             await self._score(experience, reward)
             if experience.finish_reason is FinishReason.LENGTH:
@@ -47,7 +47,7 @@ class MathBoxedWorkflow(SimpleWorkflow):
     @property
     def default_system(self) -> str | None:
         """Instructions on how to answer."""
-        return THINKING if Arguments(self).switch("with_think") else BOXED
+        return THINKING if Arguments(self).boolean("with_think") else BOXED
 
     async def _asked(self, *, use_base: bool) -> list[Experience]:
         if not use_base:
@@ -56,12 +56,12 @@ class MathBoxedWorkflow(SimpleWorkflow):
         text = f"{system}\n\nQuestion: {self.task.task_desc}\nAnswer: {self.reply_prefix}"
         return await self.model.generate_async([text])
 
-    def _reward(self) -> Reward:
+    def _reward(self) -> BoundReward:
         if self.task.reward is not None:
             return self.task.reward
         arguments = Arguments(self)
         args: dict[str, JsonValue] = {
-            "with_think": arguments.switch("with_think"),
+            "with_think": arguments.boolean("with_think"),
             "format_score_coef": arguments.number("format_score_coef"),
         }
-        return Reward(MathBoxedReward, args, "math_boxed_reward")
+        return BoundReward(MathBoxedReward, args, "math_boxed_reward")

@@ -3,10 +3,10 @@ r"""A mathematical question for evaluations, sampled as in Qwen2.5-Math's own ev
 from functools import partial
 from typing import ClassVar
 
-from trinity.rewards.math_grading import last_boxed, same_answer
+from trinity.rewards.math_grading import is_equivalent, last_boxed
 from trinity.types import Experience
 from trinity.workflows.messages import Message
-from trinity.workflows.simple_workflow import REWARD_THREADS
+from trinity.workflows.simple_workflow import REWARD_POOL
 from trinity.workflows.workflow import Workflow
 
 QUESTION, ANSWER = "question", "answer"
@@ -33,7 +33,7 @@ class MathEvalWorkflow(Workflow):
         ]
         experiences = await self.model.chat_async(messages, temperature=TEMPERATURE, top_p=TOP_P)
         for experience in experiences:
-            accuracy = await REWARD_THREADS.run_in_thread(partial(self._accuracy, experience))
+            accuracy = await REWARD_POOL.run(partial(self._accuracy, experience))
             experience.reward = accuracy
             experience.reward_parts = experience.metrics = {"accuracy": accuracy}
         return experiences
@@ -41,4 +41,4 @@ class MathEvalWorkflow(Workflow):
     def _accuracy(self, experience: Experience) -> float:
         answer = last_boxed(experience.response_text) or ""
         truth = self.task.truth if self.task.truth is not None else self.task.filled(ANSWER)
-        return float(same_answer(answer, last_boxed(str(truth)) or str(truth)))
+        return float(is_equivalent(answer, last_boxed(str(truth)) or str(truth)))

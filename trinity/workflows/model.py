@@ -1,4 +1,4 @@
-"""Records the answers of a model in one attempt, for workflows that get them elsewhere."""
+"""The model as the workflow of one attempt calls it, and the record of its answers."""
 
 import asyncio
 import concurrent.futures
@@ -26,42 +26,46 @@ from trinity.types import Sequence as TokenSequence
 from trinity.workflows.generation import (
     ChatTokenizer,
     Generation,
+    GenerationDelta,
     Generator,
-    Heard,
     ModelLimits,
-    Piece,
+    OnDelta,
     Prompt,
     Scores,
 )
 from trinity.workflows.messages import Message
-from trinity.workflows.openai_clients import HttpAccess
-from trinity.workflows.sampling import Sampling, applied, likeliest_arrays, until_stop
-from trinity.workflows.telemetry import trace_generation
+from trinity.workflows.openai_clients import HttpModelAccess
+from trinity.workflows.sampling import (
+    SamplingOverrides,
+    apply_overrides,
+    likeliest_arrays,
+    truncate_at_stop,
+)
+from trinity.workflows.telemetry import generating
+
+T = TypeVar("T")
+OnIndexedDelta = Callable[[int, GenerationDelta], None]
+"""Receives the index of an answer and its next tokens."""
+AUXILIARY_MODEL = "auxiliary_model"
+"""Key of an experience's `info` with the name of the auxiliary model that made it."""
 
 
-class History:
+class CallHistory:
     """Keeps experiences in the order of the calls, not of the answers."""
 
     def __init__(self) -> None:
         self._by_call: dict[int, Experience] = {}
 
-    def note(self, made: Iterable[tuple[int, Experience]]) -> None:
+    def record(self, made: Iterable[tuple[int, Experience]]) -> None:
         """Records answers by their calls' numbers."""
         self._by_call.update(made)
 
-    def take(self, *, clear: bool) -> list[Experience]:
+    def collect(self, *, clear: bool) -> list[Experience]:
         """Returns all recorded answers, and with `clear` removes them."""
         found = [self._by_call[number] for number in sorted(self._by_call)]
         if clear:
             self._by_call.clear()
         return found
-
-
-T = TypeVar("T")
-HeardOf = Callable[[int, Piece], None]
-"""Receives the index of an answer and the next piece of it."""
-AUXILIARY_MODEL = "auxiliary_model"
-"""Key of an experience's `info` with the name of the auxiliary model that made it."""
 
 
 class AttemptOver(asyncio.CancelledError):
@@ -74,7 +78,7 @@ class AttemptOver(asyncio.CancelledError):
         super().__init__("this attempt is over")
 
 
-class ModelWrapper(HttpAccess):
+class ModelWrapper(HttpModelAccess):
     """The model for one attempt at a run: fixed weights, and a separate seed for each call.
 
     Calls are numbered in the order in which they are made. The number determines the seed, so a
@@ -105,7 +109,7 @@ class ModelWrapper(HttpAccess):
         self._pending: set[asyncio.Task[object]] = set()
         self._is_closed = False
         self._place = tracing.current()
-        self._history = History() if keeps_history else None
+        self._history = CallHistory() if keeps_history else None
         self._auxiliary_name = auxiliary_name
 
     @property
@@ -113,12 +117,12 @@ class ModelWrapper(HttpAccess):
         """Version of the weights that this run uses."""
         return self._version
 
-    def stops_at(self, sampling: Sampling) -> tuple[str, ...]:
+    def stop_texts(self, sampling: SamplingOverrides) -> tuple[str, ...]:
         """Returns the texts at which a response to such a call ends.
 
         Raises: UserError, as the call would.
         """
-        return applied(self._sampling, sampling).stop
+        return apply_overrides(self._sampling, sampling).stop
 
     async def chat_async(
         self,
@@ -126,15 +130,15 @@ class ModelWrapper(HttpAccess):
         *,
         n: int = 1,
         tools: Sequence[JsonObject] = (),
-        heard: HeardOf | None = None,
-        **sampling: Unpack[Sampling],
+        on_delta: OnIndexedDelta | None = None,
+        **sampling: Unpack[SamplingOverrides],
     ) -> list[Experience]:
         """Returns `n` answers to a chat; a last message of the assistant is continued.
 
-        `tools` are for the chat template; `heard` receives pieces of the answers as they are made.
+        `tools` are for the chat template; `on_delta` receives the answers as they are made.
         """
         prompt = self._tokenizer.encode_chat(messages, tools)
-        answers = await self._sample(prompt, n, sampling, heard)
+        answers = await self._sample(prompt, n, sampling, on_delta)
         for answer in answers if tools else ():
             answer.tools_sha256 = _hash_of(tools)
         return answers
@@ -144,14 +148,14 @@ class ModelWrapper(HttpAccess):
         prompts: Sequence[str | Sequence[int]],
         *,
         n: int = 1,
-        heard: HeardOf | None = None,
-        **sampling: Unpack[Sampling],
+        on_delta: OnIndexedDelta | None = None,
+        **sampling: Unpack[SamplingOverrides],
     ) -> list[Experience]:
         """Returns `n` continuations of each prompt (a text or tokens), in the prompts' order."""
         encoded = [self.encode(prompt) for prompt in prompts]
         samples = await asyncio.gather(
             *(
-                self._sample(prompt, n, sampling, _shifted(heard, index * n))
+                self._sample(prompt, n, sampling, _offset_index(on_delta, index * n))
                 for index, prompt in enumerate(encoded)
             )
         )
@@ -184,7 +188,7 @@ class ModelWrapper(HttpAccess):
         return np.array((await self.score_async(tokens)).logprobs, dtype=np.float32)
 
     def chat(
-        self, messages: Sequence[Message], *, n: int = 1, **sampling: Unpack[Sampling]
+        self, messages: Sequence[Message], *, n: int = 1, **sampling: Unpack[SamplingOverrides]
     ) -> list[Experience]:
         """Does the same as `chat_async`, for workflows that run in a thread."""
         return self._from_thread(self.chat_async(messages, n=n, **sampling))
@@ -194,7 +198,11 @@ class ModelWrapper(HttpAccess):
         return self._from_thread(self.logprobs_async(tokens, temperature))
 
     def generate(
-        self, prompts: Sequence[str | Sequence[int]], *, n: int = 1, **sampling: Unpack[Sampling]
+        self,
+        prompts: Sequence[str | Sequence[int]],
+        *,
+        n: int = 1,
+        **sampling: Unpack[SamplingOverrides],
     ) -> list[Experience]:
         """Does the same as `generate_async`, for workflows that run in a thread."""
         return self._from_thread(self.generate_async(prompts, n=n, **sampling))
@@ -211,7 +219,7 @@ class ModelWrapper(HttpAccess):
 
     def keep_history(self) -> None:
         """Records answers from now on, whether or not the configuration says so."""
-        self._history = self._history or History()
+        self._history = self._history or CallHistory()
 
     def encode(self, prompt: str | Sequence[int]) -> Prompt:
         """Encodes a text; tokens stay as they are."""
@@ -241,7 +249,7 @@ class ModelWrapper(HttpAccess):
                 "calls of the model are not recorded: set "
                 "`explorer.rollout_model.enable_history: true`"
             )
-        return self._history.take(clear=clear_history)
+        return self._history.collect(clear=clear_history)
 
     async def close(self) -> None:
         """Ends the attempt: cancels calls in progress and refuses new ones."""
@@ -262,11 +270,15 @@ class ModelWrapper(HttpAccess):
             raise AttemptOver from None
 
     async def _sample(
-        self, prompt: Prompt, n: int, overrides: Sampling, heard: HeardOf | None = None
+        self,
+        prompt: Prompt,
+        n: int,
+        overrides: SamplingOverrides,
+        on_delta: OnIndexedDelta | None = None,
     ) -> list[Experience]:
         if self._is_closed:
             raise AttemptOver
-        merged = applied(self._sampling, overrides)
+        merged = apply_overrides(self._sampling, overrides)
         numbers = range(self._num_calls, self._num_calls + n)
         # Before any await, so that calls are numbered in the order in which they are made.
         self._num_calls += n
@@ -274,16 +286,16 @@ class ModelWrapper(HttpAccess):
         if len(prompt.token_ids) > self._limits.max_prompt_tokens:
             answers = [self._truncated(prompt, sampling) for sampling in calls]
         else:
-            listeners = [heard and partial(heard, index) for index in range(n)]
+            listeners = [on_delta and partial(on_delta, index) for index in range(n)]
             answers = await asyncio.gather(
-                *(self._one(prompt, *call) for call in zip(calls, listeners, strict=True))
+                *(self._sample_one(prompt, *call) for call in zip(calls, listeners, strict=True))
             )
         if self._history is not None:
-            self._history.note(zip(numbers, answers, strict=True))
+            self._history.record(zip(numbers, answers, strict=True))
         return answers
 
-    async def _one(
-        self, prompt: Prompt, sampling: SamplingParams, heard: Heard | None
+    async def _sample_one(
+        self, prompt: Prompt, sampling: SamplingParams, on_delta: OnDelta | None
     ) -> Experience:
         room = self._limits.max_model_len - len(prompt.token_ids)
         if room < 1:
@@ -293,15 +305,15 @@ class ModelWrapper(HttpAccess):
             )
         sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
         min_tokens = min(self._limits.min_tokens, sampling.max_tokens)
-        generation = await self._generate(prompt, sampling, min_tokens, heard)
+        generation = await self._generate(prompt, sampling, min_tokens, on_delta)
         return self._experience(prompt, generation, sampling)
 
     async def _generate(
-        self, prompt: Prompt, sampling: SamplingParams, min_tokens: int, heard: Heard | None
+        self, prompt: Prompt, sampling: SamplingParams, min_tokens: int, on_delta: OnDelta | None
     ) -> Generation:
         with self._call(), trace_generation(self._place, len(prompt.token_ids), sampling) as made:
             generation = await self._generator.generate(
-                prompt.token_ids, sampling, min_tokens=min_tokens, heard=heard
+                prompt.token_ids, sampling, min_tokens=min_tokens, on_delta=on_delta
             )
             made(generation)
             return generation
@@ -344,7 +356,9 @@ class ModelWrapper(HttpAccess):
             action_mask=np.full(num_tokens, knows_logprobs, dtype=np.bool_),
             rollout_logprobs=np.array(logprobs, dtype=np.float32),
             prompt_text=prompt.text,
-            response_text=until_stop(self._tokenizer.decode(generation.token_ids), sampling.stop),
+            response_text=truncate_at_stop(
+                self._tokenizer.decode(generation.token_ids), sampling.stop
+            ),
         )
         experience = self._wrap(body, generation.finish_reason, sampling)
         experience.arrays |= likeliest_arrays(generation, sampling.logprobs)
@@ -388,11 +402,11 @@ class ModelWrapper(HttpAccess):
         )
 
 
-def _shifted(heard: HeardOf | None, begin: int) -> HeardOf | None:
+def _offset_index(on_delta: OnIndexedDelta | None, begin: int) -> OnIndexedDelta | None:
     """Offsets the index of answers by those of earlier prompts."""
-    if heard is None:
+    if on_delta is None:
         return None
-    return lambda index, piece: heard(begin + index, piece)
+    return lambda index, delta: on_delta(begin + index, delta)
 
 
 def _hash_of(tools: Sequence[JsonObject]) -> bytes:

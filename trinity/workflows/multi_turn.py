@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from trinity.errors import UserError
 from trinity.types import Experience, FinishReason, JsonObject
 from trinity.workflows.messages import Message
-from trinity.workflows.turns import common_places, joined
+from trinity.workflows.turns import lcs_indices, merge_turns
 from trinity.workflows.workflow import Workflow
 
 RESPONSE_TRUNCATED = "response_truncated"
@@ -46,7 +46,7 @@ class MultiTurnWorkflow(Workflow):
                 f"{type(self).__name__}: none of the assistant's messages in the transcript is "
                 "what the model answered in this run: append `experience.response_text` as it is"
             )
-        samples = joined(turns)
+        samples = merge_turns(turns)
         for sample in samples:
             sample.reward = reward
             sample.info = dict(info or {})
@@ -98,6 +98,6 @@ def _turns(messages: Sequence[Message], made: Sequence[Experience]) -> list[Expe
     """
     cut = [answer for answer in made if answer.finish_reason is FinishReason.PROMPT_TRUNCATED]
     rest = [answer for answer in made if answer.finish_reason is not FinishReason.PROMPT_TRUNCATED]
-    told = [message["content"].strip() for message in messages if message["role"] == "assistant"]
-    indices = common_places(told, [answer.response_text.strip() for answer in rest])
+    quoted = [message["content"].strip() for message in messages if message["role"] == "assistant"]
+    indices = lcs_indices(quoted, [answer.response_text.strip() for answer in rest])
     return [rest[index] for index in indices] or cut[:1]

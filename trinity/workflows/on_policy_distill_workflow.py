@@ -32,10 +32,10 @@ class OnPolicyDistillWorkflow(SimpleWorkflow):
         temperature = Arguments(self).number("temperature")
         experiences = await self.model.chat_async(self.messages())
         for experience in experiences:
-            logprobs = await self._taught(experience, teacher, temperature)
+            logprobs = await self._teacher_logprobs(experience, teacher, temperature)
             experience.arrays[TEACHER_LOGPROBS] = Array(logprobs, Alignment.RESPONSE)
             experience.metrics["kl_divergence"] = _divergence(experience, logprobs)
-            await self._reward_for(experience)
+            await self._score_or_zero(experience)
         return experiences
 
     def _teacher(self) -> ModelWrapper:
@@ -46,7 +46,7 @@ class OnPolicyDistillWorkflow(SimpleWorkflow):
             )
         return self.auxiliary_model_wrappers[0]
 
-    async def _taught(
+    async def _teacher_logprobs(
         self, experience: Experience, teacher: ModelWrapper, temperature: float
     ) -> FloatArray:
         """Returns the teacher's log-probabilities of the answer; zeros if it has none."""
@@ -63,7 +63,7 @@ class OnPolicyDistillWorkflow(SimpleWorkflow):
         logprobs = await teacher.logprobs_async(sequence.tokens.tolist(), temperature)
         return logprobs[sequence.prompt_length - 1 :]
 
-    async def _reward_for(self, experience: Experience) -> None:
+    async def _score_or_zero(self, experience: Experience) -> None:
         if self.task.reward is None and self.default_reward is None:
             experience.reward = 0.0
         else:

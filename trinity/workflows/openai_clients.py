@@ -1,4 +1,4 @@
-"""OpenAI clients for the address of an attempt at a run."""
+"""OpenAI clients, and the address at which an attempt reaches its model."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import openai
 
 
-MISSING = "the package `openai` is missing: install it beside the explorer"
+OPENAI_MISSING = "the package `openai` is missing: install it beside the explorer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ def client(access: ApiAccess) -> "openai.OpenAI":
     try:
         from openai import OpenAI
     except ImportError as error:
-        raise UserError(MISSING) from error
+        raise UserError(OPENAI_MISSING) from error
     openai_client = OpenAI(base_url=access.address, api_key=access.key, max_retries=0, timeout=None)
     openai_client.model_path = access.model_path  # type: ignore[attr-defined]
     return openai_client
@@ -41,7 +41,7 @@ def async_client(access: ApiAccess) -> "openai.AsyncOpenAI":
     try:
         from openai import AsyncOpenAI
     except ImportError as error:
-        raise UserError(MISSING) from error
+        raise UserError(OPENAI_MISSING) from error
     openai_client = AsyncOpenAI(
         base_url=access.address, api_key=access.key, max_retries=0, timeout=None
     )
@@ -49,17 +49,17 @@ def async_client(access: ApiAccess) -> "openai.AsyncOpenAI":
     return openai_client
 
 
-class HttpAccess:
-    """A part of `ModelWrapper`; the model has no address until `offer_api` is called."""
+class HttpModelAccess:
+    """A part of `ModelWrapper`; the model has no address until `enable_api` is called."""
 
     _api: ApiAccess | None = None
 
-    def offer_api(self, access: ApiAccess) -> None:
+    def enable_api(self, access: ApiAccess) -> None:
         """Makes the model available over HTTP too."""
         self._api = access
 
     @property
-    def api(self) -> ApiAccess:
+    def api_access(self) -> ApiAccess:
         """Address and key of this attempt, for agents that use their own client.
 
         Raises: UserError when the model has no address.
@@ -74,22 +74,22 @@ class HttpAccess:
     @property
     def api_address(self) -> str:
         """The base address of the API, up to /v1."""
-        return self.api.address
+        return self.api_access.address
 
     @property
     def api_key(self) -> str:
         """The bearer token that requests must carry."""
-        return self.api.key
+        return self.api_access.key
 
     @property
     def model_path(self) -> str:
         """The model's name in requests."""
-        return self.api.model_path
+        return self.api_access.model_path
 
     def get_openai_client(self) -> "openai.OpenAI":
         """Returns a blocking OpenAI client whose calls belong to this run."""
-        return client(self.api)
+        return client(self.api_access)
 
     def get_openai_async_client(self) -> "openai.AsyncOpenAI":
         """Returns an asynchronous OpenAI client whose calls belong to this run."""
-        return async_client(self.api)
+        return async_client(self.api_access)

@@ -1,13 +1,13 @@
 """Bases of workflows in which every step gets the reward of the whole episode."""
 
 from trinity.types import Experience
-from trinity.workflows.step_wise import Episode
+from trinity.workflows.step_wise import StepWorkflow
 
 ACTUAL_STEPS = "actual_env_steps"
 """Metric with the number of steps."""
 
 
-class RewardPropagationWorkflow(Episode):
+class RewardPropagationWorkflow(StepWorkflow):
     """Runs step by step in a thread, with one reward at the end.
 
     class Walk(RewardPropagationWorkflow):
@@ -37,11 +37,11 @@ class RewardPropagationWorkflow(Episode):
         while goes_on and num_steps < self.max_step_num:
             goes_on = self.step(step_num=num_steps)
             num_steps += 1
-        episode = self._made()
-        return rewarded_episode(episode, self.reward(episode), num_steps)
+        episode = self._collect_answers()
+        return assign_episode_reward(episode, self.reward(episode), num_steps)
 
 
-class AsyncRewardPropagationWorkflow(Episode):
+class AsyncRewardPropagationWorkflow(StepWorkflow):
     """The asynchronous form of `RewardPropagationWorkflow`, on the event loop."""
 
     is_async = True
@@ -62,11 +62,13 @@ class AsyncRewardPropagationWorkflow(Episode):
         while goes_on and num_steps < self.max_step_num:
             goes_on = await self.step(step_num=num_steps)
             num_steps += 1
-        episode = self._made()
-        return rewarded_episode(episode, await self.reward(episode), num_steps)
+        episode = self._collect_answers()
+        return assign_episode_reward(episode, await self.reward(episode), num_steps)
 
 
-def rewarded_episode(episode: list[Experience], reward: float, num_steps: int) -> list[Experience]:
+def assign_episode_reward(
+    episode: list[Experience], reward: float, num_steps: int
+) -> list[Experience]:
     """Gives every sample the reward of the episode."""
     for sample in episode:
         sample.reward = reward

@@ -70,10 +70,10 @@ class RubricJudgeWorkflow(SimpleWorkflow):
             return None
         answer = self.reply_prefix + experience.response_text
         [judgement] = await judge.chat_async(_question(self.task.task_desc, answer, criteria))
-        return grade_in(judgement.response_text)
+        return parse_grade(judgement.response_text)
 
 
-def grade_in(judgement: str) -> int | None:
+def parse_grade(judgement: str) -> int | None:
     """Returns the last grade in a judge's reply, if it is valid."""
     grades = [int(digits) for digits in _GRADE.findall(judgement)]
     return grades[-1] if grades and 1 <= grades[-1] <= BEST else None

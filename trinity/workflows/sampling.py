@@ -15,7 +15,7 @@ LIKELIEST_LOGPROBS = "likeliest_logprobs"
 """Arrays of an experience with one row per position, if `logprobs` requested them."""
 
 
-class Sampling(TypedDict, total=False):
+class SamplingOverrides(TypedDict, total=False):
     """Parameters that a call may override."""
 
     temperature: float
@@ -31,21 +31,21 @@ class Sampling(TypedDict, total=False):
     json_schema: str
 
 
-def applied(usual: SamplingParams, overrides: Sampling) -> SamplingParams:
-    """Returns `usual` with the overrides of a call.
+def apply_overrides(defaults: SamplingParams, overrides: SamplingOverrides) -> SamplingParams:
+    """Returns `defaults` with the overrides of a call.
 
     Raises: UserError for an empty stop text, or a schema that is not a text.
     """
-    stop = overrides.get("stop", usual.stop)
+    stop = overrides.get("stop", defaults.stop)
     if isinstance(stop, str) or not all(stop):
         raise UserError(f"`stop` takes a list of texts that are not empty, not {stop!r}")
     if not isinstance(overrides.get("json_schema", ""), str):
         raise UserError("`json_schema` takes the text of a JSON Schema: give `json.dumps` of it")
     changes: dict[str, Any] = {**overrides, "stop": tuple(stop)}
-    return replace(usual, **changes)
+    return replace(defaults, **changes)
 
 
-def until_stop(text: str, stop: Sequence[str]) -> str:
+def truncate_at_stop(text: str, stop: Sequence[str]) -> str:
     """Truncates a response at the first stop text, beyond which only its last token can reach."""
     ends = [text.find(stop_text) for stop_text in stop]
     return text[: min((end for end in ends if end >= 0), default=len(text))]

@@ -5,13 +5,13 @@ from typing import ClassVar
 
 from trinity.errors import UserError
 from trinity.plugins import REWARDS
-from trinity.rewards.reward import Reward
+from trinity.rewards.reward import BoundReward
 from trinity.runtime.threads import DaemonThreads
 from trinity.types import Experience, FinishReason
 from trinity.workflows.messages import Message
 from trinity.workflows.workflow import Workflow
 
-REWARD_THREADS = DaemonThreads(name="reward", max_threads=32)
+REWARD_POOL = DaemonThreads(name="reward", max_threads=32)
 """Many threads, for rewards that wait for something; those that compute do not gain from it."""
 
 
@@ -55,7 +55,7 @@ class SimpleWorkflow(Workflow):
         own = self.task.workflow_args.get("reply_prefix")
         return str(own or self.task.format.reply_prefix or "")
 
-    async def _score(self, experience: Experience, reward: Reward) -> None:
+    async def _score(self, experience: Experience, reward: BoundReward) -> None:
         """Scores an answer; all parts are 0 for a prompt that was too long to be answered."""
         if experience.finish_reason is FinishReason.PROMPT_TRUNCATED:
             parts = dict.fromkeys(await self._call(reward, experience, ""), 0.0)
@@ -67,7 +67,7 @@ class SimpleWorkflow(Workflow):
         experience.metrics |= parts
 
     async def _call(
-        self, reward: Reward, experience: Experience, response: str
+        self, reward: BoundReward, experience: Experience, response: str
     ) -> dict[str, float]:
         if reward.needs_truth:
             self.task.demand_truth()
@@ -82,10 +82,10 @@ class SimpleWorkflow(Workflow):
             "finish_reason": experience.finish_reason,
         }
         if reward.in_thread:
-            return await REWARD_THREADS.run_in_thread(partial(reward, **known))
+            return await REWARD_POOL.run(partial(reward, **known))
         return reward(**known)
 
-    def _reward(self) -> Reward:
+    def _reward(self) -> BoundReward:
         if self.task.reward is not None:
             return self.task.reward
         if self.default_reward is None:
@@ -93,4 +93,4 @@ class SimpleWorkflow(Workflow):
                 f"taskset {self.task.taskset!r}: {type(self).__name__} has no reward of its own; "
                 "set default_reward_fn_type"
             )
-        return Reward(REWARDS.get(self.default_reward), {}, self.default_reward)
+        return BoundReward(REWARDS.get(self.default_reward), {}, self.default_reward)

@@ -7,7 +7,7 @@ STEP_REWARD = "step_reward"
 """Key under which `gigpo` finds the reward of a step alone."""
 
 
-class Episode(Workflow):
+class StepWorkflow(Workflow):
     """The common part of the bases: calls are recorded, and collected after each step.
 
     Samples are numbered in the order of the steps, from 0. With one call per step, the number is
@@ -18,12 +18,12 @@ class Episode(Workflow):
     max_step_num: int = 1
     """Steps after which the episode ends; a property may set it for each task."""
 
-    def _made(self) -> list[Experience]:
+    def _collect_answers(self) -> list[Experience]:
         """Returns the model's answers since the last call of this method."""
         return self.model.extract_experience_from_history()
 
 
-class StepWiseRewardWorkflow(Episode):
+class StepWiseRewardWorkflow(StepWorkflow):
     """Runs step by step in a thread; the samples of a step get that step's reward.
 
     class Walk(StepWiseRewardWorkflow):
@@ -52,14 +52,14 @@ class StepWiseRewardWorkflow(Episode):
         episode: list[Experience] = []
         for step in range(self.max_step_num):
             goes_on = self.step(step_num=step)
-            made = self._made()
-            episode += rewarded_step(made, self.reward(made, step_num=step))
+            made = self._collect_answers()
+            episode += assign_step_reward(made, self.reward(made, step_num=step))
             if not goes_on:
                 break
         return episode
 
 
-class AsyncStepWiseRewardWorkflow(Episode):
+class AsyncStepWiseRewardWorkflow(StepWorkflow):
     """The asynchronous form of `StepWiseRewardWorkflow`, on the event loop."""
 
     is_async = True
@@ -78,14 +78,14 @@ class AsyncStepWiseRewardWorkflow(Episode):
         episode: list[Experience] = []
         for step in range(self.max_step_num):
             goes_on = await self.step(step_num=step)
-            made = self._made()
-            episode += rewarded_step(made, await self.reward(made, step_num=step))
+            made = self._collect_answers()
+            episode += assign_step_reward(made, await self.reward(made, step_num=step))
             if not goes_on:
                 break
         return episode
 
 
-def rewarded_step(made: list[Experience], reward: float) -> list[Experience]:
+def assign_step_reward(made: list[Experience], reward: float) -> list[Experience]:
     """Gives all samples the reward; the last one also carries it as the step's own, once."""
     for sample in made:
         sample.reward = reward

@@ -15,6 +15,11 @@ from trinity.workflows.multi_turn import MultiTurnWorkflow
 
 EMPTY = 0
 Cells = list[list[int]]
+PUZZLE = "puzzle"
+SIZE, NUM_EMPTY = 9, 10
+SOLVED, OPEN, BROKEN = 1.0, 0.0, -1.0
+MOVES = re.compile(r"<moves>(.*?)</moves>", re.DOTALL | re.IGNORECASE)
+MOVE = re.compile(r"(\d+)\D+(\d+)\D+(\d+)\D*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +122,6 @@ def _numbers(value: JsonValue) -> Iterable[int]:
         yield -1
 
 
-PUZZLE = "puzzle"
-SIZE, NUM_EMPTY = 9, 10
-SOLVED, OPEN, BROKEN = 1.0, 0.0, -1.0
-MOVES = re.compile(r"<moves>(.*?)</moves>", re.DOTALL | re.IGNORECASE)
-MOVE = re.compile(r"(\d+)\D+(\d+)\D+(\d+)\D*")
-
-
 class SudokuWorkflow(MultiTurnWorkflow):
     """Reward 1 for a solved board, -1 for a move against the rules, which ends the run, else 0.
 
@@ -139,9 +137,9 @@ class SudokuWorkflow(MultiTurnWorkflow):
     async def run_async(self) -> list[Experience]:
         """Returns one experience, or several if turns do not continue one another."""
         arguments, board = Arguments(self), self._board()
-        max_moves, reward = arguments.count("max_moves"), OPEN
+        max_moves, reward = arguments.positive_int("max_moves"), OPEN
         messages = self._begin(board, max_moves)
-        for _ in range(arguments.count("max_steps")):
+        for _ in range(arguments.positive_int("max_steps")):
             (turn,) = await self.model.chat_async(messages)
             if turn.finish_reason is FinishReason.PROMPT_TRUNCATED:
                 break

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from trinity.config.schema.data import FormatConfig
 from trinity.errors import UserError
-from trinity.rewards.reward import Reward
+from trinity.rewards.reward import BoundReward
 from trinity.types import JsonObject, JsonValue
 
 
@@ -21,7 +21,7 @@ class Task:
     """Row of the task in its taskset, from 0."""
     is_eval: bool = False
     workflow_args: JsonObject = field(default_factory=dict)
-    reward: Reward | None = None
+    reward: BoundReward | None = None
     """None leaves the reward to the workflow."""
 
     @property

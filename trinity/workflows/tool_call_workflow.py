@@ -50,7 +50,7 @@ class ToolCallWorkflow(Workflow):
 
     async def run_async(self) -> list[Experience]:
         """Returns one experience with the metric `accuracy`."""
-        wanted = calls_of(self._json("answer"))
+        wanted = count_calls(self._json("answer"))
         if wanted is None:
             raise UserError(
                 f"{self._row}: its column `answer` is no list of calls: give name and "
@@ -58,7 +58,7 @@ class ToolCallWorkflow(Workflow):
             )
         experiences = await self.model.chat_async(self.messages())
         for experience in experiences:
-            reward = float(calls_in(experience.response_text) == wanted)
+            reward = float(parse_calls(experience.response_text) == wanted)
             experience.reward = reward
             experience.reward_parts = experience.metrics = {"accuracy": reward}
         return experiences
@@ -100,18 +100,18 @@ class ToolCallWorkflow(Workflow):
         return f"taskset {self.task.taskset!r}, row {self.task.index}"
 
 
-def calls_in(reply: str) -> Counter[str] | None:
+def parse_calls(reply: str) -> Counter[str] | None:
     """Returns the calls of a reply in the required format, else None."""
     found = REPLY.fullmatch(reply)
     if found is None:
         return None
     try:
-        return calls_of(json.loads(found[1]))
+        return count_calls(json.loads(found[1]))
     except ValueError:
         return None
 
 
-def calls_of(value: JsonValue) -> Counter[str] | None:
+def count_calls(value: JsonValue) -> Counter[str] | None:
     """Counts the calls by name and arguments; None if they are not calls."""
     calls = [value] if isinstance(value, dict) else value
     if not isinstance(calls, list):

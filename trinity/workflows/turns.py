@@ -16,16 +16,16 @@ from trinity.types import Alignment, Array, Experience, VersionSpan
 from trinity.types import Sequence as TokenSequence
 
 
-def joined(turns: Sequence[Experience]) -> list[Experience]:
+def merge_turns(turns: Sequence[Experience]) -> list[Experience]:
     """Returns as few samples as possible, in the order of the turns, without rewards."""
     if not turns:
         return []
-    breaks = [i for i, (old, new) in enumerate(pairwise(turns), 1) if not _goes_on(old, new)]
+    breaks = [i for i, (old, new) in enumerate(pairwise(turns), 1) if not _continues(old, new)]
     edges = [0, *breaks, len(turns)]
-    return [_one(turns[start:end]) for start, end in pairwise(edges)]
+    return [_merge(turns[start:end]) for start, end in pairwise(edges)]
 
 
-def _goes_on(old: Experience, new: Experience) -> bool:
+def _continues(old: Experience, new: Experience) -> bool:
     before, prompt = old.sequence.tokens, new.sequence
     begins = len(before) <= prompt.prompt_length and np.array_equal(
         before, prompt.tokens[: len(before)]
@@ -38,17 +38,17 @@ def _is_along_response(turn: Experience) -> bool:
     return all(array.alignment is Alignment.RESPONSE for array in turn.arrays.values())
 
 
-def _one(turns: Sequence[Experience]) -> Experience:
+def _merge(turns: Sequence[Experience]) -> Experience:
     """Joins turns to one sample; text between responses, such as tool output, is masked out."""
     first, last = turns[0], turns[-1]
     start = first.sequence.prompt_length
     length = len(last.sequence.tokens) - start
-    places = [(turn.sequence.prompt_length - start, turn) for turn in turns]
+    offsets = [(turn.sequence.prompt_length - start, turn) for turn in turns]
     mask = np.zeros(length, dtype=np.bool_)
     logprobs = np.zeros(length, dtype=np.float32)
-    for place, turn in places:
-        mask[place : place + turn.sequence.response_length] = turn.sequence.action_mask
-        logprobs[place : place + turn.sequence.response_length] = turn.sequence.rollout_logprobs
+    for offset, turn in offsets:
+        mask[offset : offset + turn.sequence.response_length] = turn.sequence.action_mask
+        logprobs[offset : offset + turn.sequence.response_length] = turn.sequence.rollout_logprobs
     body = TokenSequence(
         tokens=last.sequence.tokens,
         prompt_length=start,
@@ -62,19 +62,19 @@ def _one(turns: Sequence[Experience]) -> Experience:
         body=body,
         reward=None,
         finish_reason=last.finish_reason,
-        version_spans=tuple(_spans(places)),
-        arrays={name: _along(name, places, length) for name in first.arrays},
+        version_spans=tuple(_spans(offsets)),
+        arrays={name: _merge_array(name, offsets, length) for name in first.arrays},
         info={},
         metrics={},
     )
 
 
-def _spans(places: Iterable[tuple[int, Experience]]) -> Iterable[VersionSpan]:
+def _spans(offsets: Iterable[tuple[int, Experience]]) -> Iterable[VersionSpan]:
     """Yields version spans: text before a response belongs to it, equal neighbours are merged."""
     last: VersionSpan | None = None
-    for place, turn in places:
+    for offset, turn in offsets:
         for span in turn.version_spans:
-            start, end = (last.end if last else 0), place + span.end
+            start, end = (last.end if last else 0), offset + span.end
             if last and (last.version, last.incarnation) == (span.version, span.incarnation):
                 start = last.start
             elif last:
@@ -84,43 +84,43 @@ def _spans(places: Iterable[tuple[int, Experience]]) -> Iterable[VersionSpan]:
         yield last
 
 
-def _along(name: str, places: Sequence[tuple[int, Experience]], length: int) -> Array:
+def _merge_array(name: str, offsets: Sequence[tuple[int, Experience]], length: int) -> Array:
     """Concatenates an array of all turns along the sample, with 0 between responses."""
-    kind = places[0][1].arrays[name].data
+    kind = offsets[0][1].arrays[name].data
     data = np.zeros((length, *kind.shape[1:]), dtype=kind.dtype)
-    for place, turn in places:
-        data[place : place + turn.sequence.response_length] = turn.arrays[name].data
+    for offset, turn in offsets:
+        data[offset : offset + turn.sequence.response_length] = turn.arrays[name].data
     return Array(data, Alignment.RESPONSE)
 
 
-def common_places(told: Sequence[str], answers: Sequence[str]) -> list[int]:
-    """Returns the indices in `answers` of a longest common subsequence with `told`.
+def lcs_indices(quoted: Sequence[str], answers: Sequence[str]) -> list[int]:
+    """Returns the indices in `answers` of a longest common subsequence with `quoted`.
 
     A quotation may equal an answer, so that matching the first equal one could leave no room for
     earlier answers. Among equal answers the later ones are taken: after a retry, the last answer
     is the one that was kept.
     """
-    row, column = len(told), len(answers)
-    places: list[int] = []
-    while row and column and told[row - 1] == answers[column - 1]:  # usually all match
+    row, column = len(quoted), len(answers)
+    offsets: list[int] = []
+    while row and column and quoted[row - 1] == answers[column - 1]:  # usually all match
         row, column = row - 1, column - 1
-        places.append(column)
-    lengths = _lengths(told[:row], answers[:column])
+        offsets.append(column)
+    lengths = _lengths(quoted[:row], answers[:column])
     while row and column:
-        if told[row - 1] == answers[column - 1]:
+        if quoted[row - 1] == answers[column - 1]:
             row, column = row - 1, column - 1
-            places.append(column)
+            offsets.append(column)
         elif lengths[row - 1][column] >= lengths[row][column - 1]:
             row -= 1
         else:
             column -= 1
-    return places[::-1]
+    return offsets[::-1]
 
 
-def _lengths(told: Sequence[str], answers: Sequence[str]) -> list[list[int]]:
+def _lengths(quoted: Sequence[str], answers: Sequence[str]) -> list[list[int]]:
     """Returns the lengths of the longest common subsequences of all prefixes."""
     lengths = [[0] * (len(answers) + 1)]
-    for text in told:
+    for text in quoted:
         above, row = lengths[-1], [0]
         for index, answer in enumerate(answers):
             is_found = text == answer

@@ -14,7 +14,7 @@ from trinity.algorithm.advantage.needs import NOTHING, Needs
 from trinity.algorithm.advantage.samples import Advantages, FloatVector, IntVector, Samples
 from trinity.config.plan.parts import ResolvedAlgorithm
 from trinity.config.plan.stage_plan import StagePlan
-from trinity.operators.kinds import KINDS, KindName
+from trinity.operators.kinds import USER_FUNCTION_KINDS, UserFunctionKindName
 from trinity.operators.rollouts import Changes, Rollouts
 from trinity.types import JsonValue
 
@@ -25,13 +25,13 @@ class Operator:
 
     name: str
     arguments: Mapping[str, JsonValue]
-    kind: KindName = "advantage"
+    kind: UserFunctionKindName = "advantage"
     needs: Needs = NOTHING
 
     @property
     def is_built_in(self) -> bool:
         """True if it ships with the system; else it is a user's."""
-        return self.name in KINDS[self.kind].registry.builtins
+        return self.name in USER_FUNCTION_KINDS[self.kind].registry.builtins
 
     @property
     def title(self) -> str:

@@ -160,7 +160,7 @@ def _piped(
     Those may change at any time: each experiment runs them once and keeps the result.
     """
     parts = [content, *further, pipeline.model_dump_json()]
-    if not pipeline.is_ours:
+    if not pipeline.is_deterministic:
         parts.append(experiment_id)
     stamp = hashlib.sha256("\n".join(parts).encode()).hexdigest()
     return f"{content.rpartition('|')[0]}|{PIPED}|{stamp}"

@@ -18,7 +18,7 @@ from trinity.algorithm.priority.candidate import Candidate
 from trinity.algorithm.priority.evaluation import compute_priorities
 from trinity.config.schema.base import Args
 from trinity.errors import Unavailable, UserError
-from trinity.operators.kinds import KINDS
+from trinity.operators.kinds import USER_FUNCTION_KINDS
 from trinity.runtime.threads import in_daemon_thread
 
 OPERATOR_WORKER = "trinity.operators.worker"
@@ -117,16 +117,16 @@ class Functions:
             return await self._compute(operator, parts)
 
     async def _compute(self, operator: Operator, parts: Sequence[Samples]) -> list[Any]:
-        kind = KINDS[operator.kind]
+        kind = USER_FUNCTION_KINDS[operator.kind]
         computed: list[Any] = []
         try:
             for part in _in_turn(parts):
-                encoded = await asyncio.to_thread(kind.given_to_json, part)
+                encoded = await asyncio.to_thread(kind.input_to_json, part)
                 await self._worker.send({**_request(operator), "parts": [encoded]})
                 answer = await self._worker.receive(self._limit_seconds)
                 failed = "error" in answer
                 computed.append(
-                    sentence_of(answer["error"]) if failed else kind.answer_from_json(answer)
+                    sentence_of(answer["error"]) if failed else kind.result_from_json(answer)
                 )
         except WorkerFailed as error:
             computed.append(str(error))
@@ -187,7 +187,7 @@ def _request(operator: Operator) -> dict[str, Any]:
 
 
 def _needs(operator: Operator) -> Needs:
-    function = KINDS[operator.kind].registry.get(operator.name)
+    function = USER_FUNCTION_KINDS[operator.kind].registry.get(operator.name)
     try:
         return needs_of(function, operator.arguments)
     except UserError as error:
@@ -196,7 +196,7 @@ def _needs(operator: Operator) -> Needs:
 
 def _call(operator: Operator, part: Samples) -> Any:
     try:
-        return KINDS[operator.kind].call(operator.name, part, operator.arguments)
+        return USER_FUNCTION_KINDS[operator.kind].call(operator.name, part, operator.arguments)
     except UserError as error:
         return sentence_of(str(error))
     except Unavailable as error:

@@ -5,18 +5,18 @@ from collections.abc import AsyncIterator, Iterable
 
 import grpc
 
-from services.explorer.clients.streams import calling, following
+from services.explorer.clients.streams import iterate_until_deadline, translate_rpc_errors
 from services.explorer.types import (
     Assignment,
-    Cancelled,
-    Drained,
-    Fate,
-    Granted,
-    Kind,
-    LeaseAnswer,
-    Report,
-    Requirement,
-    Waiting,
+    CommitOutcome,
+    CommitReport,
+    LeaseResponse,
+    NoWorkYet,
+    RolloutKind,
+    StageCancelled,
+    StageDrained,
+    WeightsRequirement,
+    WorkGranted,
 )
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
@@ -32,19 +32,19 @@ POLL_SECONDS = 20.0
 UPLOAD_SECONDS = 60.0
 STREAM_SECONDS = 600.0
 
-KINDS = {
-    pb.ASSIGNMENT_KIND_TRAIN: Kind.TRAIN,
-    pb.ASSIGNMENT_KIND_EVAL: Kind.EVAL,
+ROLLOUT_KINDS = {
+    pb.ASSIGNMENT_KIND_TRAIN: RolloutKind.TRAIN,
+    pb.ASSIGNMENT_KIND_EVAL: RolloutKind.EVAL,
 }
-FATES = {
-    pb.CommitReport.STATE_COMMITTED: Fate.COMMITTED,
-    pb.CommitReport.STATE_SUPERSEDED: Fate.SUPERSEDED,
-    pb.CommitReport.STATE_LATE: Fate.LATE,
-    pb.CommitReport.STATE_REJECTED: Fate.REJECTED,
+COMMIT_OUTCOMES = {
+    pb.CommitReport.STATE_COMMITTED: CommitOutcome.COMMITTED,
+    pb.CommitReport.STATE_SUPERSEDED: CommitOutcome.SUPERSEDED,
+    pb.CommitReport.STATE_LATE: CommitOutcome.LATE,
+    pb.CommitReport.STATE_REJECTED: CommitOutcome.REJECTED,
 }
 
 
-class BufferClient:
+class ExplorerBufferClient:
     """Calls the buffer on behalf of one explorer process.
 
     Every call raises an RpcError when it fails.
@@ -60,7 +60,7 @@ class BufferClient:
         Raises: Unavailable, also while its tasksets are still being read or awaited.
         """
         request = pb.OpenStageRequest(key=stage_key_to_proto(key), plan_json=plan_json, seed=seed)
-        with calling("buffer"):
+        with translate_rpc_errors("buffer"):
             response = await self._stub.OpenStage(request, timeout=OPEN_SECONDS)
         if response.state == pb.OpenStageResponse.STATE_READING:
             raise Unavailable(response.reason or "its tasksets are being read")
@@ -72,13 +72,13 @@ class BufferClient:
         lease_seconds: float,
         *,
         held: Iterable[Assignment],
-        trains_exactly: bool,
+        requires_exact_version: bool,
         wait_seconds: float = POLL_SECONDS,
-    ) -> LeaseAnswer:
+    ) -> LeaseResponse:
         """Requests work and waits a while for it.
 
         `held` names all leases that this explorer has in the stage: any others were lost in
-        transit and become free again. With `trains_exactly`, training runs need exactly the
+        transit and become free again. With `requires_exact_version`, training runs need exactly the
         version that they name.
         """
         request = pb.LeaseAssignmentsRequest(
@@ -89,13 +89,13 @@ class BufferClient:
             lease_seconds=lease_seconds,
             held=pb.HeldLeases(leases=map(_lease, held)),
         )
-        with calling("buffer"):
+        with translate_rpc_errors("buffer"):
             response = await self._stub.LeaseAssignments(
                 request, timeout=POLL_SECONDS + CALL_SECONDS
             )
-        return _lease_answer(response, trains_exactly)
+        return _lease_response(response, requires_exact_version)
 
-    async def renew(
+    async def renew_leases(
         self, key: StageKey, assignments: Iterable[Assignment], lease_seconds: float
     ) -> set[str]:
         """Renews leases and returns the ids of those that are lost."""
@@ -105,18 +105,18 @@ class BufferClient:
             leases=map(_lease, assignments),
             lease_seconds=lease_seconds,
         )
-        with calling("buffer"):
+        with translate_rpc_errors("buffer"):
             response = await self._stub.RenewLeases(request, timeout=CALL_SECONDS)
         return set(response.lost_assignment_ids)
 
-    async def release(self, key: StageKey, assignments: Iterable[Assignment] = ()) -> None:
+    async def release_leases(self, key: StageKey, assignments: Iterable[Assignment] = ()) -> None:
         """Releases the given leases, or without any all that this explorer holds in the stage."""
         request = pb.ReleaseLeasesRequest(
             key=stage_key_to_proto(key),
             explorer_id=self._explorer_id,
             leases=map(_lease, assignments),
         )
-        with calling("buffer"):
+        with translate_rpc_errors("buffer"):
             await self._stub.ReleaseLeases(request, timeout=CALL_SECONDS)
 
     async def upload_blob(self, tenant: str, content: bytes) -> bytes:
@@ -126,39 +126,46 @@ class BufferClient:
         requests = [pb.UploadBlobRequest(chunk=chunk) for chunk in chunks]
         requests[0].sha256 = digest
         requests[0].tenant = tenant
-        with calling("buffer"):
+        with translate_rpc_errors("buffer"):
             await self._stub.UploadBlob(iter(requests), timeout=UPLOAD_SECONDS)
         return digest
 
     async def watch_commits(
         self, producer: str, sequences: list[int]
-    ) -> AsyncIterator[list[tuple[int, Report]]]:
+    ) -> AsyncIterator[list[tuple[int, CommitReport]]]:
         """Streams reports by sequence: first those for `sequences`, then new ones as they come."""
         request = pb.WatchCommitsRequest(producer=producer, sequences=sequences)
         stream = self._stub.WatchCommits(request, timeout=STREAM_SECONDS)
-        async for response in following("buffer", stream):
-            yield [(r.sequence, Report(FATES[r.state], r.reason)) for r in response.reports]
+        async for response in iterate_until_deadline("buffer", stream):
+            yield [
+                (r.sequence, CommitReport(COMMIT_OUTCOMES[r.state], r.reason))
+                for r in response.reports
+            ]
 
 
 def _lease(assignment: Assignment) -> pb.Lease:
     return pb.Lease(assignment_id=assignment.id, lease_token=assignment.lease_token)
 
 
-def _lease_answer(response: pb.LeaseAssignmentsResponse, trains_exactly: bool) -> LeaseAnswer:
+def _lease_response(
+    response: pb.LeaseAssignmentsResponse, requires_exact_version: bool
+) -> LeaseResponse:
     states = pb.LeaseAssignmentsResponse
     match response.state:
         case states.STATE_GRANTED:
-            return Granted(tuple(_assignment(m, trains_exactly) for m in response.assignments))
+            return WorkGranted(
+                tuple(_assignment(m, requires_exact_version) for m in response.assignments)
+            )
         case states.STATE_DRAINED:
-            return Drained()
+            return StageDrained()
         case states.STATE_CANCELLED:
-            return Cancelled(response.reason)
+            return StageCancelled(response.reason)
         case _:
-            return Waiting(response.reason)
+            return NoWorkYet(response.reason)
 
 
-def _assignment(message: pb.Assignment, trains_exactly: bool) -> Assignment:
-    kind = KINDS[message.kind]
+def _assignment(message: pb.Assignment, requires_exact_version: bool) -> Assignment:
+    kind = ROLLOUT_KINDS[message.kind]
     return Assignment(
         id=message.id,
         kind=kind,
@@ -170,10 +177,10 @@ def _assignment(message: pb.Assignment, trains_exactly: bool) -> Assignment:
         runs=tuple(message.runs),
         first_attempt=message.first_attempt,
         lease_token=message.lease_token,
-        required=Requirement(
+        required=WeightsRequirement(
             version=message.required_version,
             incarnation=message.required_incarnation,
-            exact=trains_exactly or kind is Kind.EVAL,
+            exact_version=requires_exact_version or kind is RolloutKind.EVAL,
         ),
         traceparent=message.traceparent,
     )

@@ -1,4 +1,4 @@
-"""The newest state of a watch stream that is reopened whenever it ends."""
+"""Watch streams of other services, reopened whenever they end, and the errors of calls."""
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
@@ -7,22 +7,24 @@ from typing import Generic, TypeVar
 
 import grpc
 
-from services.explorer.retry import Patience
+from services.explorer.retry import RetryPolicy
 from trinity.errors import Unavailable
 from trinity.rpc.errors import error_of
 
 T = TypeVar("T")
 PAUSE_SECONDS = 0.5
 SHOWN_AFTER_SECONDS = 1.0
-FIRST_ANSWER_SECONDS = 10.0
-SILENT = "it says nothing"
+FIRST_RESPONSE_SECONDS = 10.0
+NO_RESPONSE = "it says nothing"
 
 
-class Feed(Generic[T]):
+class WatchFeed(Generic[T]):
     """Keeps the last state of a watch stream and wakes the tasks that wait for a condition on it.
 
-    feed = Feed(open_stream, waits_for="synchronizer", purpose="follow it", patience=patience)
-    tasks.create_task(feed.run())
+    feed = WatchFeed(
+        open_stream, waits_for="synchronizer", purpose="follow it", retry_policy=retry_policy
+    )
+    tasks.create_task(feed.follow_stream())
     published = await feed.wait_for(lambda now: now.experiment.is_running)
     """
 
@@ -32,13 +34,13 @@ class Feed(Generic[T]):
         *,
         waits_for: str,
         purpose: str,
-        patience: Patience,
+        retry_policy: RetryPolicy,
     ) -> None:
         self._open_stream = open_stream
         self._waits_for = waits_for
         self._purpose = purpose
-        self._patience = patience
-        self._outage = patience.outage(waits_for=waits_for, purpose=purpose)
+        self._retry_policy = retry_policy
+        self._outage = retry_policy.start_outage(waits_for=waits_for, purpose=purpose)
         self._changed = asyncio.Condition()
         self._listeners: list[Callable[[], None]] = []
         self.current: T | None = None
@@ -48,17 +50,17 @@ class Feed(Generic[T]):
         """Registers `listener` to be called after each change."""
         self._listeners.append(listener)
 
-    async def run(self) -> None:
+    async def follow_stream(self) -> None:
         """Follows the stream until cancelled.
 
-        Raises: StageFailed when it cannot be opened for too long.
+        Raises: RolloutStageFailed when it cannot be opened for too long.
         """
         try:
             while True:
                 await self._follow()
                 await asyncio.sleep(min(PAUSE_SECONDS, self._outage.next_pause()))
         finally:
-            self._outage.over()
+            self._outage.end()
 
     async def wait_for(self, condition: Callable[[T], bool]) -> T:
         """Returns the state as soon as it meets the condition."""
@@ -75,33 +77,33 @@ class Feed(Generic[T]):
             first = await self._first(stream)
             if first is None:
                 return
-            await self._note(first)
+            await self._receive(first)
             async for state in stream:
-                await self._note(state)
+                await self._receive(state)
         except Unavailable as error:
             self.is_open = False
-            self._outage.note(str(error))
+            self._outage.record_failure(str(error))
 
     async def _first(self, stream: AsyncIterator[T]) -> T | None:
         """Returns the current state, which a stream sends as soon as it is opened.
 
         Raises: Unavailable when it does not.
         """
-        waiting = self._patience.waits.waiting_if_longer(
+        waiting = self._retry_policy.waits.if_longer(
             SHOWN_AFTER_SECONDS,
             for_=self._waits_for,
-            reason=f"to {self._purpose}: {SILENT}",
-            deadline_seconds=FIRST_ANSWER_SECONDS,
+            reason=f"to {self._purpose}: {NO_RESPONSE}",
+            deadline_seconds=FIRST_RESPONSE_SECONDS,
         )
         try:
             with waiting:
-                async with asyncio.timeout(FIRST_ANSWER_SECONDS):
+                async with asyncio.timeout(FIRST_RESPONSE_SECONDS):
                     return await anext(stream, None)
         except TimeoutError as error:
-            raise Unavailable(SILENT) from error
+            raise Unavailable(NO_RESPONSE) from error
 
-    async def _note(self, state: T) -> None:
-        self._outage.over()
+    async def _receive(self, state: T) -> None:
+        self._outage.end()
         await self._set(state)
 
     async def _set(self, state: T) -> None:
@@ -114,7 +116,7 @@ class Feed(Generic[T]):
 
 
 @contextmanager
-def calling(service: str) -> Iterator[None]:
+def translate_rpc_errors(service: str) -> Iterator[None]:
     """Converts the error of a failed call to ours, prefixed with the service's name."""
     try:
         yield
@@ -123,9 +125,9 @@ def calling(service: str) -> Iterator[None]:
         raise type(ours)(f"{service}: {ours}") from error
 
 
-async def following(service: str, stream: AsyncIterable[T]) -> AsyncIterator[T]:
+async def iterate_until_deadline(service: str, stream: AsyncIterable[T]) -> AsyncIterator[T]:
     """Yields a watch stream's messages until its deadline, after which it must be reopened."""
-    with calling(service):
+    with translate_rpc_errors(service):
         try:
             async for message in stream:
                 yield message

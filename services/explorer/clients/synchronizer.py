@@ -8,8 +8,8 @@ from pathlib import Path
 import grpc
 from pydantic import ValidationError
 
-from services.explorer.clients.streams import calling, following
-from services.explorer.types import PublishedWeights, WeightsId
+from services.explorer.clients.streams import iterate_until_deadline, translate_rpc_errors
+from services.explorer.types import WeightsId, WeightsVersion
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan
@@ -18,67 +18,67 @@ from trinity.rpc.limits import CALL_SECONDS
 from trinity.weights.offer import OfferAddress
 
 SERVICE = "trinity.api.v1.SynchronizerService"
-LIVE_SECONDS = 10.0
+MEMBER_TIMEOUT_SECONDS = 10.0
 """A member silent for longer counts as gone."""
 STREAM_SECONDS = 600.0
 """Streams are reopened periodically, which ends a broken one that went unnoticed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StageView:
+class ExplorerStageState:
     """The explorer's view of a stage."""
 
     name: str
     is_running: bool
-    is_over: bool
+    is_finished: bool
     """Finished, failed, or without work for an explorer."""
-    final: PublishedWeights | None = None
+    final: WeightsVersion | None = None
     """The weights that its training ended with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExperimentView:
+class ExplorerExperimentState:
     """The explorer's view of an experiment."""
 
     id: str
     tenant: str
     is_running: bool
     start_count: int
-    stages: tuple[StageView, ...]
+    stages: tuple[ExplorerStageState, ...]
 
-    def stage(self, name: str) -> StageView | None:
+    def stage(self, name: str) -> ExplorerStageState | None:
         """Returns the stage of that name, if there is one."""
         return next((stage for stage in self.stages if stage.name == name), None)
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class ExperimentSnapshot:
     """An experiment and the weights of its running stage that can be loaded."""
 
-    experiment: ExperimentView
-    weights: tuple[PublishedWeights, ...]
+    experiment: ExplorerExperimentState
+    weights: tuple[WeightsVersion, ...]
 
 
-class SynchronizerClient:
+class ExplorerSynchronizerClient:
     """Calls the synchronizer; every call raises an RpcError when it fails."""
 
     def __init__(self, channel: grpc.aio.Channel, tenant: str = "") -> None:
         self.stub = SynchronizerServiceStub(channel)
         self._tenant = tenant
 
-    async def watch_experiments(self) -> AsyncIterator[tuple[ExperimentView, ...]]:
+    async def watch_experiments(self) -> AsyncIterator[tuple[ExplorerExperimentState, ...]]:
         """Streams the tenant's running experiments, oldest first, at each change."""
         request = pb.WatchExperimentsRequest(tenant=self._tenant)
         stream = self.stub.WatchExperiments(request, timeout=STREAM_SECONDS)
-        async for response in following("synchronizer", stream):
+        async for response in iterate_until_deadline("synchronizer", stream):
             yield tuple(map(_experiment, response.experiments))
 
-    async def watch_experiment(self, experiment_id: str) -> AsyncIterator[Published]:
+    async def watch_experiment(self, experiment_id: str) -> AsyncIterator[ExperimentSnapshot]:
         """Streams one experiment and its weights at each change."""
         request = pb.WatchExperimentRequest(experiment_id=experiment_id)
         stream = self.stub.WatchExperiment(request, timeout=STREAM_SECONDS)
-        async for response in following("synchronizer", stream):
-            yield Published(
+        async for response in iterate_until_deadline("synchronizer", stream):
+            yield ExperimentSnapshot(
                 _experiment(response.experiment), tuple(map(_weights, response.versions))
             )
 
@@ -96,16 +96,16 @@ class SynchronizerClient:
                 f"{error.errors()[0]['msg']}; run one version of every service"
             ) from error
 
-    async def experiment(self, experiment_id: str) -> ExperimentView:
+    async def experiment(self, experiment_id: str) -> ExplorerExperimentState:
         """Returns the current state of an experiment."""
         return _experiment((await self._get(experiment_id)).experiment)
 
-    async def num_others(self, own: pb.Member) -> Counter[str]:
+    async def count_other_explorers(self, own: pb.Member) -> Counter[str]:
         """Counts the other live explorers that work on each experiment.
 
         A member at this explorer's own address is its predecessor, and is not counted.
         """
-        with calling("synchronizer"):
+        with translate_rpc_errors("synchronizer"):
             response: pb.GetStatusResponse = await self.stub.GetStatus(
                 pb.GetStatusRequest(), timeout=CALL_SECONDS
             )
@@ -115,7 +115,7 @@ class SynchronizerClient:
             if member.role == pb.ROLE_EXPLORER
             and member.id != own.id
             and not (own.address and member.address == own.address)
-            and member.silent_seconds <= LIVE_SECONDS
+            and member.silent_seconds <= MEMBER_TIMEOUT_SECONDS
         )
 
     async def finish_role(self, experiment_id: str, stage: str) -> None:
@@ -123,10 +123,12 @@ class SynchronizerClient:
         request = pb.FinishRoleRequest(
             experiment_id=experiment_id, stage=stage, role=pb.ROLE_EXPLORER
         )
-        with calling("synchronizer"):
+        with translate_rpc_errors("synchronizer"):
             await self.stub.FinishRole(request, timeout=CALL_SECONDS)
 
-    async def fail_stage(self, experiment: ExperimentView, stage: str, reason: str) -> None:
+    async def fail_stage(
+        self, experiment: ExplorerExperimentState, stage: str, reason: str
+    ) -> None:
         """Ends this start of the experiment with a reason that a person can act on."""
         request = pb.FailStageRequest(
             experiment_id=experiment.id,
@@ -135,20 +137,20 @@ class SynchronizerClient:
             reason=reason,
             start_count=experiment.start_count,
         )
-        with calling("synchronizer"):
+        with translate_rpc_errors("synchronizer"):
             await self.stub.FailStage(request, timeout=CALL_SECONDS)
 
     async def _get(self, experiment_id: str) -> pb.GetExperimentResponse:
         request = pb.GetExperimentRequest(experiment_id=experiment_id)
-        with calling("synchronizer"):
+        with translate_rpc_errors("synchronizer"):
             response: pb.GetExperimentResponse = await self.stub.GetExperiment(
                 request, timeout=CALL_SECONDS
             )
         return response
 
 
-def _experiment(message: pb.Experiment) -> ExperimentView:
-    return ExperimentView(
+def _experiment(message: pb.Experiment) -> ExplorerExperimentState:
+    return ExplorerExperimentState(
         id=message.id,
         tenant=message.tenant,
         is_running=message.state == pb.EXPERIMENT_STATE_RUNNING,
@@ -157,20 +159,20 @@ def _experiment(message: pb.Experiment) -> ExperimentView:
     )
 
 
-def _stage(message: pb.Stage) -> StageView:
+def _stage(message: pb.Stage) -> ExplorerStageState:
     has_part = pb.ROLE_EXPLORER in message.roles
     is_done = pb.ROLE_EXPLORER in message.finished_roles
     is_open = message.state in (pb.STAGE_STATE_PENDING, pb.STAGE_STATE_RUNNING)
-    return StageView(
+    return ExplorerStageState(
         name=message.name,
         is_running=message.state == pb.STAGE_STATE_RUNNING,
-        is_over=not has_part or is_done or not is_open,
+        is_finished=not has_part or is_done or not is_open,
         final=_weights(message.final_version) if message.final_version.path else None,
     )
 
 
-def _weights(message: pb.Version) -> PublishedWeights:
-    return PublishedWeights(
+def _weights(message: pb.Version) -> WeightsVersion:
+    return WeightsVersion(
         id=WeightsId(version=message.version, incarnation=message.incarnation),
         path=Path(message.path),
         manifest_sha256=message.manifest_sha256,

@@ -5,25 +5,25 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-from services.explorer.clients.streams import Feed
+from services.explorer.clients.streams import WatchFeed
 from services.explorer.clients.synchronizer import (
-    ExperimentView,
-    Published,
-    StageView,
-    SynchronizerClient,
+    ExperimentSnapshot,
+    ExplorerExperimentState,
+    ExplorerStageState,
+    ExplorerSynchronizerClient,
 )
-from services.explorer.control.stage import StageJob, StageSetup
+from services.explorer.control.stage import RolloutStageFactory, StageJob
 from services.explorer.counters import EXPLORING
-from services.explorer.engines import Engines
-from services.explorer.retry import Patience, StageFailed, sentence_of
-from services.explorer.rollout.scheduler import StageWork
-from services.explorer.serving.work import ServeWork
+from services.explorer.engines import EngineManager
+from services.explorer.retry import RetryPolicy, RolloutStageFailed, user_message
+from services.explorer.rollout.scheduler import StageScheduler
+from services.explorer.serving.work import ServingRunner
 from services.explorer.types import (
-    Cancelled,
-    Drained,
-    Ending,
-    PublishedWeights,
+    StageCancelled,
+    StageDrained,
+    StageEnd,
     WeightsId,
+    WeightsVersion,
     model_weights,
 )
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
@@ -33,12 +33,12 @@ from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)
 
-WITHOUT_PLAN_SECONDS = 600.0
+PLAN_TIMEOUT_SECONDS = 600.0
 """Deadline for reading the plan, which sets the deadline from then on."""
 
 
-class ExperimentWork:
-    """Works on one start of an experiment; used once.
+class ExperimentRunner:
+    """Runs the explorer's stages of one start of an experiment; used once.
 
     The engine starts at once, while an earlier stage may still be training.
     """
@@ -46,20 +46,20 @@ class ExperimentWork:
     def __init__(
         self,
         *,
-        experiment: ExperimentView,
-        synchronizer: SynchronizerClient,
-        engines: Engines,
-        setup: StageSetup,
-        beats: Heartbeats,
+        experiment: ExplorerExperimentState,
+        synchronizer: ExplorerSynchronizerClient,
+        engines: EngineManager,
+        stages: RolloutStageFactory,
+        heartbeats: Heartbeats,
     ) -> None:
         self._experiment = experiment
         self._synchronizer = synchronizer
         self._engines = engines
-        self._setup = setup
-        self._beats = beats
-        self._patience = Patience(beats.waits, WITHOUT_PLAN_SECONDS)
-        self._stage_name = next(stage.name for stage in experiment.stages if not stage.is_over)
-        self._work: StageWork | ServeWork | None = None
+        self._stages = stages
+        self._heartbeats = heartbeats
+        self._retry_policy = RetryPolicy(heartbeats.waits, PLAN_TIMEOUT_SECONDS)
+        self._stage_name = next(stage.name for stage in experiment.stages if not stage.is_finished)
+        self._work: StageScheduler | ServingRunner | None = None
         self._stopping = False
         self.holds_leases = False
         """True once work was requested; a stage that serves takes no leases."""
@@ -73,77 +73,81 @@ class ExperimentWork:
             stage=self._stage_name,
         )
 
-    def stop(self) -> bool:
+    def stop_taking_work(self) -> bool:
         """Stops taking work; returns whether there are runs that may still end."""
         self._stopping = True
         if self._work is None:
             return False
-        self._work.stop()
+        self._work.stop_taking_work()
         return True
 
-    async def run(self) -> None:
+    async def run_experiment(self) -> None:
         """Runs until the experiment needs nothing more, is over, was restarted, or has failed."""
         try:
             await self._follow()
         except Exception as error:  # an ExceptionGroup from the tasks below
-            sentence = sentence_of(error)
+            sentence = user_message(error)
             if sentence is None:
                 raise
-            await self._fail(sentence)
+            await self._report_failed(sentence)
 
     async def _follow(self) -> None:
-        plan = await self._patience.persist(
+        plan = await self._retry_policy.retry(
             lambda: self._synchronizer.plan(self._experiment.id),
             waits_for="synchronizer",
             purpose="read the experiment's plan",
         )
-        self._patience = Patience(self._beats.waits, _sync_timeout(plan))
-        feed: Feed[Published] = Feed(
+        self._retry_policy = RetryPolicy(self._heartbeats.waits, _sync_timeout(plan))
+        feed: WatchFeed[ExperimentSnapshot] = WatchFeed(
             lambda: self._synchronizer.watch_experiment(self._experiment.id),
             waits_for="synchronizer",
             purpose="follow the experiment",
-            patience=self._patience,
+            retry_policy=self._retry_policy,
         )
         async with asyncio.TaskGroup() as tasks:
-            following = tasks.create_task(feed.run())
-            working = tasks.create_task(self._stages(plan, feed))
+            following = tasks.create_task(feed.follow_stream())
+            working = tasks.create_task(self._run_stages(plan, feed))
             ended = tasks.create_task(feed.wait_for(lambda now: self._is_over(now.experiment)))
             await asyncio.wait((working, ended), return_when=asyncio.FIRST_COMPLETED)
             for task in (following, working, ended):
                 task.cancel()
 
-    async def _stages(self, plan: ExperimentPlan, feed: Feed[Published]) -> None:
+    async def _run_stages(self, plan: ExperimentPlan, feed: WatchFeed[ExperimentSnapshot]) -> None:
         explored = [stage for stage in plan.stages if stage.needs_rollout]
-        await self._check(explored, feed)
+        await self._check_parts(explored, feed)
         for stage in explored:
             self._stage_name = stage.name
-            ending = await self._stage(plan, stage, feed)
-            if isinstance(ending, Cancelled):
-                raise StageFailed(
+            ending = await self._run_stage(plan, stage, feed)
+            if isinstance(ending, StageCancelled):
+                raise RolloutStageFailed(
                     f"the buffer has ended the stage: {ending.reason or 'no reason given'}"
                 )
-            if not isinstance(ending, Drained):
+            if not isinstance(ending, StageDrained):
                 return
 
-    async def _check(self, stages: Sequence[StagePlan], feed: Feed[Published]) -> None:
+    async def _check_parts(
+        self, stages: Sequence[StagePlan], feed: WatchFeed[ExperimentSnapshot]
+    ) -> None:
         """Reports a wrong name in a later stage now, before the earlier stages have trained."""
         known = await feed.wait_for(lambda _: True)
         for stage in stages:
-            if not _stage_of(known.experiment, stage.name).is_over:
-                await self._setup.check(stage)
+            if not _stage_of(known.experiment, stage.name).is_finished:
+                await self._stages.check_stage_parts(stage)
 
-    async def _stage(self, plan: ExperimentPlan, stage: StagePlan, feed: Feed[Published]) -> Ending:
+    async def _run_stage(
+        self, plan: ExperimentPlan, stage: StagePlan, feed: WatchFeed[ExperimentSnapshot]
+    ) -> StageEnd:
         known = await feed.wait_for(lambda _: True)
-        if _stage_of(known.experiment, stage.name).is_over:
-            return Drained()
-        self._beats.set_activity("starting the engine")
+        if _stage_of(known.experiment, stage.name).is_finished:
+            return StageDrained()
+        self._heartbeats.set_activity("starting the engine")
         engine = await self._engines.ensure(stage)
-        if await self._begins_never(stage, feed):
-            return Drained()
-        self._beats.set_work(self._experiment.id, stage.name)
-        self._beats.set_activity(EXPLORING)
+        if await self._is_over_before_start(stage, feed):
+            return StageDrained()
+        self._heartbeats.set_work(self._experiment.id, stage.name)
+        self._heartbeats.set_activity(EXPLORING)
         now = await feed.wait_for(lambda _: True)
-        weights = None if stage.needs_training else _start_of(now.experiment, stage)
+        weights = None if stage.needs_training else _initial_weights(now.experiment, stage)
         job = StageJob(
             key=self.key,
             plan=stage,
@@ -151,69 +155,71 @@ class ExperimentWork:
             engine=engine,
             feed=feed,
             label=plan.label,
-            given=weights,
+            fixed_weights=weights,
         )
         ending = await self._explore(job)
-        if isinstance(ending, Drained):
-            await self._finish()
+        if isinstance(ending, StageDrained):
+            await self._report_finished()
         return ending
 
-    async def _begins_never(self, stage: StagePlan, feed: Feed[Published]) -> bool:
+    async def _is_over_before_start(
+        self, stage: StagePlan, feed: WatchFeed[ExperimentSnapshot]
+    ) -> bool:
         """Waits until the stage runs or is over; returns true if it is over.
 
         The wait has no deadline: an earlier stage may train for any time, and its own trainer
         decides when to give up.
         """
-        self._beats.set_activity(f"waiting for stage {stage.name}")
-        with self._beats.waits.waiting(for_="trainer", reason=f"stage {stage.name} to begin"):
+        self._heartbeats.set_activity(f"waiting for stage {stage.name}")
+        with self._heartbeats.waits.waiting(for_="trainer", reason=f"stage {stage.name} to begin"):
             now = await feed.wait_for(
-                lambda now: _is_settled(_stage_of(now.experiment, stage.name))
+                lambda now: _is_decided(_stage_of(now.experiment, stage.name))
             )
-        return _stage_of(now.experiment, stage.name).is_over
+        return _stage_of(now.experiment, stage.name).is_finished
 
-    async def _explore(self, job: StageJob) -> Ending:
+    async def _explore(self, job: StageJob) -> StageEnd:
         serves = job.plan.mode == "serve"
         self.holds_leases = not serves
         if serves:
-            return await self._end(self._setup.serve(job))
-        async with self._setup.opened(job) as work:
-            return await self._end(work)
+            return await self._run_work(self._stages.prepare_serving(job))
+        async with self._stages.open_stage(job) as work:
+            return await self._run_work(work)
 
-    async def _end(self, work: StageWork | ServeWork) -> Ending:
+    async def _run_work(self, work: StageScheduler | ServingRunner) -> StageEnd:
         """Runs `work` until it is over."""
         self._work = work
         try:
             if self._stopping:
-                work.stop()
-            return await work.run()
+                work.stop_taking_work()
+            return await work.run_stage()
         finally:
             self._work = None
 
-    async def _finish(self) -> None:
+    async def _report_finished(self) -> None:
         logger.info("stage finished", extra={"stage": self._stage_name})
-        await self._patience.persist(
+        await self._retry_policy.retry(
             lambda: self._synchronizer.finish_role(self._experiment.id, self._stage_name),
             waits_for="synchronizer",
             purpose="finish the stage",
         )
 
-    async def _fail(self, sentence: str) -> None:
+    async def _report_failed(self, sentence: str) -> None:
         """Reports the failure to the synchronizer, unless this start is already over there."""
         logger.error("the stage cannot go on", extra={"reason": sentence})
         try:
-            await self._patience.persist(
+            await self._retry_policy.retry(
                 lambda: self._fail_if_running(sentence),
                 waits_for="synchronizer",
                 purpose="report that the stage failed",
             )
-        except (RpcError, StageFailed) as error:
+        except (RpcError, RolloutStageFailed) as error:
             logger.error("the failure could not be reported", extra={"reason": str(error)})
 
     async def _fail_if_running(self, sentence: str) -> None:
         if not self._is_over(await self._synchronizer.experiment(self._experiment.id)):
             await self._synchronizer.fail_stage(self._experiment, self._stage_name, sentence)
 
-    def _is_over(self, now: ExperimentView) -> bool:
+    def _is_over(self, now: ExplorerExperimentState) -> bool:
         return not now.is_running or now.start_count != self._experiment.start_count
 
 
@@ -221,11 +227,11 @@ def _sync_timeout(plan: ExperimentPlan) -> float:
     return max(stage.config.synchronizer.sync_timeout for stage in plan.stages)
 
 
-def _is_settled(stage: StageView) -> bool:
-    return stage.is_running or stage.is_over
+def _is_decided(stage: ExplorerStageState) -> bool:
+    return stage.is_running or stage.is_finished
 
 
-def _start_of(experiment: ExperimentView, stage: StagePlan) -> PublishedWeights:
+def _initial_weights(experiment: ExplorerExperimentState, stage: StagePlan) -> WeightsVersion:
     """Returns the final weights of the nearest earlier stage with any, else the user's model."""
     for before in reversed(experiment.stages[: stage.index]):
         if before.final is not None:
@@ -233,7 +239,7 @@ def _start_of(experiment: ExperimentView, stage: StagePlan) -> PublishedWeights:
     return model_weights(stage.model_path)
 
 
-def _stage_of(experiment: ExperimentView, name: str) -> StageView:
+def _stage_of(experiment: ExplorerExperimentState, name: str) -> ExplorerStageState:
     found = experiment.stage(name)
     if found is None:
         raise NotFound(f"the experiment has no stage {name!r}, which its plan has")

@@ -1,4 +1,4 @@
-"""Decides what this explorer works on: the oldest of the experiments with the fewest explorers."""
+"""The explorer process: its parts, its choice of experiments, its readiness and its shutdown."""
 
 import asyncio
 import logging
@@ -10,19 +10,22 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.explorer.clients import buffer
-from services.explorer.clients.buffer import BufferClient
-from services.explorer.clients.streams import Feed, following
-from services.explorer.clients.synchronizer import ExperimentView, SynchronizerClient
-from services.explorer.control.experiment import ExperimentWork
-from services.explorer.control.stage import StageSetup
-from services.explorer.counters import Counts
-from services.explorer.delivery.commits import CommitWatch
-from services.explorer.delivery.outbox import Unconfirmed
-from services.explorer.delivery.publisher import NatsBroker, Publisher
-from services.explorer.engines import Engines, StartEngine
-from services.explorer.retry import Patience
+from services.explorer.clients.buffer import ExplorerBufferClient
+from services.explorer.clients.streams import WatchFeed, iterate_until_deadline
+from services.explorer.clients.synchronizer import (
+    ExplorerExperimentState,
+    ExplorerSynchronizerClient,
+)
+from services.explorer.control.experiment import ExperimentRunner
+from services.explorer.control.stage import RolloutStageFactory
+from services.explorer.counters import RolloutCounters
+from services.explorer.delivery.commits import CommitReportWatcher
+from services.explorer.delivery.outbox import Outbox
+from services.explorer.delivery.publisher import NatsBroker, ResultPublisher
+from services.explorer.engines import EngineManager, StartEngine
+from services.explorer.retry import RetryPolicy
 from services.explorer.settings import ExplorerSettings
-from services.explorer.telemetry import observe
+from services.explorer.telemetry import register_gauges
 from trinity.api.v1 import explorer_pb2 as pb
 from trinity.api.v1.explorer_pb2_grpc import (
     ExplorerServiceServicer,
@@ -40,94 +43,105 @@ logger = logging.getLogger(__name__)
 
 
 IDLE = "idle"
+READINESS_SECONDS = 0.5
+WATCH_SECONDS = 600.0
+SERVICE = "trinity.api.v1.ExplorerService"
+MAX_THREADS = 64
+"""Blocking workflows that run at a time; more of them wait their turn."""
+FLUSH_SECONDS = 3.0
+RELEASE_SECONDS = 1.0
 
 
-class Director:
-    """Works on one experiment at a time, until it is over or `stop` is called."""
+class ExperimentScheduler:
+    """Runs one experiment at a time, the oldest of those with the fewest explorers.
+
+    Each runs until it is over or `stop_taking_work` is called.
+    """
 
     def __init__(
         self,
         *,
-        synchronizer: SynchronizerClient,
-        experiments: Feed[tuple[ExperimentView, ...]],
-        engines: Engines,
-        setup: StageSetup,
-        unconfirmed: Unconfirmed,
-        beats: Heartbeats,
+        synchronizer: ExplorerSynchronizerClient,
+        experiments: WatchFeed[tuple[ExplorerExperimentState, ...]],
+        engines: EngineManager,
+        stages: RolloutStageFactory,
+        outbox: Outbox,
+        heartbeats: Heartbeats,
     ) -> None:
         self._synchronizer = synchronizer
         self._experiments = experiments
         self._engines = engines
-        self._setup = setup
-        self._unconfirmed = unconfirmed
-        self._beats = beats
-        self._work: ExperimentWork | None = None
+        self._stages = stages
+        self._outbox = outbox
+        self._heartbeats = heartbeats
+        self._runner: ExperimentRunner | None = None
         self._stopping = False
 
     @property
     def key(self) -> StageKey | None:
         """The stage in which leases are held, if any."""
-        work = self._work
+        work = self._runner
         return work.key if work is not None and work.holds_leases else None
 
-    async def run(self) -> None:
-        """Runs until cancelled, or until `stop` was called and the work in progress is over."""
-        seen: tuple[ExperimentView, ...] | None = None
+    async def schedule_experiments(self) -> None:
+        """Runs until cancelled, or until `stop_taking_work` was called and runs are over."""
+        seen: tuple[ExplorerExperimentState, ...] | None = None
         while not self._stopping:
-            self._beats.set_activity(IDLE)
+            self._heartbeats.set_activity(IDLE)
             seen = await self._next_state(seen)
-            await self._work_on(await self._choice([view for view in seen if _has_work(view)]))
+            await self._run_experiment(
+                await self._choose_experiment([view for view in seen if _has_work(view)])
+            )
 
-    def stop(self) -> bool:
+    def stop_taking_work(self) -> bool:
         """Stops taking work; returns whether there are runs that may still end."""
         self._stopping = True
-        return self._work.stop() if self._work is not None else False
+        return self._runner.stop_taking_work() if self._runner is not None else False
 
     async def _next_state(
-        self, seen: tuple[ExperimentView, ...] | None
-    ) -> tuple[ExperimentView, ...]:
+        self, seen: tuple[ExplorerExperimentState, ...] | None
+    ) -> tuple[ExplorerExperimentState, ...]:
         """Waits until the experiments differ from `seen` and one of them has work."""
         return await self._experiments.wait_for(
             lambda now: now is not seen and any(map(_has_work, now))
         )
 
-    async def _choice(self, waiting: Sequence[ExperimentView]) -> ExperimentView:
+    async def _choose_experiment(
+        self, waiting: Sequence[ExplorerExperimentState]
+    ) -> ExplorerExperimentState:
         """Picks the experiment with the fewest other explorers, so that explorers spread out."""
         if len(waiting) == 1:
             return waiting[0]
         try:
-            others = await self._synchronizer.num_others(self._beats.member)
+            others = await self._synchronizer.count_other_explorers(self._heartbeats.member)
         except RpcError as error:
             logger.info("other explorers cannot be seen", extra={"reason": str(error)})
             return waiting[0]
         return min(waiting, key=lambda experiment: others[experiment.id])
 
-    async def _work_on(self, experiment: ExperimentView) -> None:
-        """Works on the experiment, then drops its unconfirmed results unless `stop` was called."""
-        self._beats.set_work(experiment.id, "")
-        self._work = ExperimentWork(
+    async def _run_experiment(self, experiment: ExplorerExperimentState) -> None:
+        """Works on the experiment, then drops its pending results unless
+        `stop_taking_work` was called."""
+        self._heartbeats.set_work(experiment.id, "")
+        self._runner = ExperimentRunner(
             experiment=experiment,
             synchronizer=self._synchronizer,
             engines=self._engines,
-            setup=self._setup,
-            beats=self._beats,
+            stages=self._stages,
+            heartbeats=self._heartbeats,
         )
-        await self._work.run()
-        self._beats.set_work("", "")
+        await self._runner.run_experiment()
+        self._heartbeats.set_work("", "")
         if not self._stopping:
-            self._unconfirmed.forget(self._work.key)
-            self._work = None
+            self._outbox.drop_stage(self._runner.key)
+            self._runner = None
 
 
-def _has_work(experiment: ExperimentView) -> bool:
-    return experiment.is_running and any(not stage.is_over for stage in experiment.stages)
+def _has_work(experiment: ExplorerExperimentState) -> bool:
+    return experiment.is_running and any(not stage.is_finished for stage in experiment.stages)
 
 
-READINESS_SECONDS = 0.5
-WATCH_SECONDS = 600.0
-
-
-async def keep_readiness(health: Health, needs: Mapping[str, Callable[[], bool]]) -> None:
+async def update_readiness(health: Health, needs: Mapping[str, Callable[[], bool]]) -> None:
     """Reports ready while everything needed is usable, otherwise what is not usable."""
     while True:
         missing = [name for name, is_usable in needs.items() if not is_usable()]
@@ -139,25 +153,24 @@ async def watch_health(channel: grpc.aio.Channel, service: str) -> AsyncIterator
     """Streams the readiness of a service, as it reports it."""
     stub = health_pb2_grpc.HealthStub(channel)
     request = health_pb2.HealthCheckRequest(service=service)
-    async for response in following(service, stub.Watch(request, timeout=WATCH_SECONDS)):
+    async for response in iterate_until_deadline(
+        service, stub.Watch(request, timeout=WATCH_SECONDS)
+    ):
         yield response.status == health_pb2.HealthCheckResponse.SERVING
 
 
-async def connect(broker: NatsBroker, patience: Patience) -> None:
+async def connect_broker(broker: NatsBroker, retry_policy: RetryPolicy) -> None:
     """Connects for the first time; later the client reconnects by itself."""
-    await patience.persist(broker.connect, waits_for="broker", purpose="connect")
-
-
-SERVICE = "trinity.api.v1.ExplorerService"
+    await retry_policy.retry(broker.connect, waits_for="broker", purpose="connect")
 
 
 class ExplorerServicer(ExplorerServiceServicer):
     """Answers requests from memory."""
 
-    def __init__(self, beats: Heartbeats, counts: Counts, unconfirmed: Unconfirmed) -> None:
-        self._beats = beats
-        self._counts = counts
-        self._unconfirmed = unconfirmed
+    def __init__(self, heartbeats: Heartbeats, counters: RolloutCounters, outbox: Outbox) -> None:
+        self._heartbeats = heartbeats
+        self._counters = counters
+        self._outbox = outbox
 
     async def GetExplorerStatus(
         self,
@@ -165,23 +178,17 @@ class ExplorerServicer(ExplorerServiceServicer):
         context: "grpc.aio.ServicerContext[object, object]",  # noqa: ARG002
     ) -> pb.GetExplorerStatusResponse:
         """Returns what the explorer is doing now."""
-        member = self._beats.member
+        member = self._heartbeats.member
         return pb.GetExplorerStatusResponse(
             explorer_id=member.id,
             experiment_id=member.experiment_id,
             stage=member.stage,
             activity=member.activity,
             loaded_version=member.version,
-            num_running=self._counts.num_running,
-            num_unconfirmed=len(self._unconfirmed),
-            num_generated_tokens=self._counts.num_generated_tokens,
+            num_running=self._counters.num_running,
+            num_unconfirmed=len(self._outbox),
+            num_generated_tokens=self._counters.num_generated_tokens,
         )
-
-
-MAX_THREADS = 64
-"""Blocking workflows that run at a time; more of them wait their turn."""
-FLUSH_SECONDS = 3.0
-RELEASE_SECONDS = 1.0
 
 
 class Explorer:
@@ -193,85 +200,87 @@ class Explorer:
         self._settings = settings
         self._broker = broker
         self._id = str(uuid.uuid4())
-        self._counts = Counts()
-        self._unconfirmed = Unconfirmed(time.monotonic)
+        self._counters = RolloutCounters()
+        self._outbox = Outbox(time.monotonic)
         self._buffer_channel = open_channel(settings.buffer)
         self._synchronizer_channel = open_channel(settings.synchronizer)
-        self._buffer = BufferClient(self._buffer_channel, settings.lease_holder or self._id)
-        self._synchronizer = SynchronizerClient(self._synchronizer_channel, settings.tenant)
-        self._beats = Heartbeats(self._synchronizer.stub, member_id=self._id, role="explorer")
-        self._patience = Patience(self._beats.waits)
-        self._engines = Engines(start=start_engine, waits=self._beats.waits)
-        self._experiments: Feed[tuple[ExperimentView, ...]] = Feed(
+        self._buffer = ExplorerBufferClient(self._buffer_channel, settings.lease_holder or self._id)
+        self._synchronizer = ExplorerSynchronizerClient(self._synchronizer_channel, settings.tenant)
+        self._heartbeats = Heartbeats(self._synchronizer.stub, member_id=self._id, role="explorer")
+        self._retry_policy = RetryPolicy(self._heartbeats.waits)
+        self._engines = EngineManager(start=start_engine, waits=self._heartbeats.waits)
+        self._experiments: WatchFeed[tuple[ExplorerExperimentState, ...]] = WatchFeed(
             self._synchronizer.watch_experiments,
             waits_for="synchronizer",
             purpose="follow what runs",
-            patience=self._patience,
+            retry_policy=self._retry_policy,
         )
-        self._buffer_health: Feed[bool] = Feed(
+        self._buffer_health: WatchFeed[bool] = WatchFeed(
             lambda: watch_health(self._buffer_channel, buffer.SERVICE),
             waits_for="buffer",
             purpose="follow its health",
-            patience=self._patience,
+            retry_policy=self._retry_policy,
         )
-        self._director = self._make_director()
-        observe(self._counts, self._unconfirmed)
+        self._scheduler = self._make_scheduler()
+        register_gauges(self._counters, self._outbox)
 
-    def _make_director(self) -> Director:
-        setup = StageSetup(
+    def _make_scheduler(self) -> ExperimentScheduler:
+        setup = RolloutStageFactory(
             settings=self._settings,
             buffer=self._buffer,
-            unconfirmed=self._unconfirmed,
+            outbox=self._outbox,
             threads=DaemonThreads(name="workflow", max_threads=MAX_THREADS),
-            beats=self._beats,
-            counts=self._counts,
+            heartbeats=self._heartbeats,
+            counters=self._counters,
         )
-        return Director(
+        return ExperimentScheduler(
             synchronizer=self._synchronizer,
             experiments=self._experiments,
             engines=self._engines,
-            setup=setup,
-            unconfirmed=self._unconfirmed,
-            beats=self._beats,
+            stages=setup,
+            outbox=self._outbox,
+            heartbeats=self._heartbeats,
         )
 
-    async def run(self, stop: asyncio.Event) -> None:
+    async def run_until(self, stop: asyncio.Event) -> None:
         """Serves and works until `stop` is set, then shuts down in order."""
         servicer = Servicer(
             name=SERVICE,
             add=add_ExplorerServiceServicer_to_server,
-            implementation=ExplorerServicer(self._beats, self._counts, self._unconfirmed),
+            implementation=ExplorerServicer(self._heartbeats, self._counters, self._outbox),
         )
         try:
             async with self._broker, serve(self._settings, [servicer]) as server:
-                self._beats.set_address(server.address)
-                async with self._beats:
-                    await self._work(server, stop)
+                self._heartbeats.set_address(server.address)
+                async with self._heartbeats:
+                    await self._serve(server, stop)
         finally:
             await self._close()
 
-    async def _work(self, server: RunningServer, stop: asyncio.Event) -> None:
+    async def _serve(self, server: RunningServer, stop: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as tasks:
-            background = [tasks.create_task(coroutine) for coroutine in self._beside(server)]
-            directing = tasks.create_task(self._director.run())
+            background = [
+                tasks.create_task(coroutine) for coroutine in self._background_tasks(server)
+            ]
+            scheduling = tasks.create_task(self._scheduler.schedule_experiments())
             await stop.wait()
-            await server.health.shut_down()
-            if self._director.stop():
-                await asyncio.wait([directing], timeout=self._settings.drain_seconds)
-            directing.cancel()
-            await asyncio.wait([directing])
-            await self._hand_over()
+            await server.health.stop()
+            if self._scheduler.stop_taking_work():
+                await asyncio.wait([scheduling], timeout=self._settings.drain_seconds)
+            scheduling.cancel()
+            await asyncio.wait([scheduling])
+            await self._flush()
             for task in background:
                 task.cancel()
 
-    def _beside(self, server: RunningServer) -> list[Coroutine[None, None, None]]:
-        publisher = Publisher(
+    def _background_tasks(self, server: RunningServer) -> list[Coroutine[None, None, None]]:
+        publisher = ResultPublisher(
             producer=self._id,
-            unconfirmed=self._unconfirmed,
+            outbox=self._outbox,
             broker=self._broker,
             blobs=self._buffer,
         )
-        commits = CommitWatch(producer=self._id, buffer=self._buffer, unconfirmed=self._unconfirmed)
+        commits = CommitReportWatcher(producer=self._id, buffer=self._buffer, outbox=self._outbox)
         needs = {
             "engine": lambda: self._engines.is_running,
             "synchronizer": lambda: self._experiments.is_open,
@@ -279,31 +288,31 @@ class Explorer:
             "broker": lambda: self._broker.is_connected,
         }
         return [
-            connect(self._broker, self._patience),
-            publisher.run(),
-            commits.run(),
-            self._experiments.run(),
-            self._buffer_health.run(),
-            keep_readiness(server.health, needs),
+            connect_broker(self._broker, self._retry_policy),
+            publisher.publish_results(),
+            commits.follow_reports(),
+            self._experiments.follow_stream(),
+            self._buffer_health.follow_stream(),
+            update_readiness(server.health, needs),
         ]
 
-    async def _hand_over(self) -> None:
+    async def _flush(self) -> None:
         """Sends the remaining results and releases the leases, as far as time permits."""
         try:
             async with asyncio.timeout(FLUSH_SECONDS):
-                await self._unconfirmed.wait_all_sent()
+                await self._outbox.wait_all_sent()
         except TimeoutError:
-            logger.warning("results were not sent", extra={"results": len(self._unconfirmed)})
-        if (key := self._director.key) is None:
+            logger.warning("results were not sent", extra={"results": len(self._outbox)})
+        if (key := self._scheduler.key) is None:
             return
         try:
             async with asyncio.timeout(RELEASE_SECONDS):
-                await self._buffer.release(key)
+                await self._buffer.release_leases(key)
         except (RpcError, TimeoutError) as error:
             logger.warning("leases were not released", extra={"reason": str(error)})
 
     async def _close(self) -> None:
-        self._unconfirmed.close()
-        await self._engines.close()
+        self._outbox.end_spans()
+        await self._engines.close_engines()
         await self._buffer_channel.close()
         await self._synchronizer_channel.close()

@@ -1,4 +1,4 @@
-"""Environment variables of a stage's workflows, restored when it is over."""
+"""Assembles the parts that work on a stage."""
 
 import asyncio
 import os
@@ -7,31 +7,31 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from services.explorer.clients.buffer import BufferClient
-from services.explorer.clients.streams import Feed
-from services.explorer.clients.synchronizer import Published
-from services.explorer.counters import CountedGenerator, Counts, LostWatch
-from services.explorer.delivery.outbox import Unconfirmed
-from services.explorer.engine.weight_transfer import EngineTransfers
-from services.explorer.engines import RunningEngine
-from services.explorer.retry import Patience, StageFailed
-from services.explorer.rollout.run import LongRuns, RunWork
-from services.explorer.rollout.runner import BoundedTasks, Runner, TimeLimit
-from services.explorer.rollout.scheduler import Bounds, Idleness, StageWork
+from services.explorer.clients.buffer import ExplorerBufferClient
+from services.explorer.clients.streams import WatchFeed
+from services.explorer.clients.synchronizer import ExperimentSnapshot
+from services.explorer.counters import AbandonedCallReporter, CountingGenerator, RolloutCounters
+from services.explorer.delivery.outbox import Outbox
+from services.explorer.engine.weight_transfer import EngineWeightReceiver
+from services.explorer.engines import LoadedStageModels
+from services.explorer.retry import RetryPolicy, RolloutStageFailed
+from services.explorer.rollout.run import LongRunReporter, RunExecutor
+from services.explorer.rollout.runner import AttemptRunner, DeadlineTasks, RunTimeLimit
+from services.explorer.rollout.scheduler import IdleTimeout, RolloutLimits, StageScheduler
 from services.explorer.rollout.weight_gate import WeightGate
-from services.explorer.rollout.workflow_factory import Workbench
-from services.explorer.serving.setup import serve_work
-from services.explorer.serving.work import ServeWork
+from services.explorer.rollout.workflow_factory import WorkflowFactory
+from services.explorer.serving.setup import build_serving_runner
+from services.explorer.serving.work import ServingRunner
 from services.explorer.settings import ExplorerSettings
-from services.explorer.telemetry import loading
-from services.explorer.types import PublishedWeights
+from services.explorer.telemetry import load_span
+from services.explorer.types import WeightsVersion
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.launch.prepare import check_parts
 from trinity.runtime.presence import Heartbeats
 from trinity.runtime.threads import DaemonThreads, in_daemon_thread
 from trinity.types import StageKey
-from trinity.weights.offer import TransferTimeouts
-from trinity.workflows.simple_workflow import REWARD_THREADS
+from trinity.weights.offer import Limits
+from trinity.workflows.simple_workflow import REWARD_POOL
 
 
 class WorkflowEnvironment:
@@ -58,37 +58,37 @@ class StageJob:
     key: StageKey
     plan: StagePlan
     seed: int
-    engine: RunningEngine
-    feed: Feed[Published]
+    engine: LoadedStageModels
+    feed: WatchFeed[ExperimentSnapshot]
     label: str = ""
     """Name of the experiment."""
-    given: PublishedWeights | None = None
+    fixed_weights: WeightsVersion | None = None
     """The only weights of a stage without a trainer."""
 
 
-class StageSetup:
+class RolloutStageFactory:
     """Opens stages, and holds the parts that all of them share."""
 
     def __init__(
         self,
         *,
         settings: ExplorerSettings,
-        buffer: BufferClient,
-        unconfirmed: Unconfirmed,
+        buffer: ExplorerBufferClient,
+        outbox: Outbox,
         threads: DaemonThreads,
-        beats: Heartbeats,
-        counts: Counts,
+        heartbeats: Heartbeats,
+        counters: RolloutCounters,
     ) -> None:
         self._settings = settings
         self._buffer = buffer
-        self._unconfirmed = unconfirmed
+        self._outbox = outbox
         self._threads = threads
-        self._beats = beats
-        self._counts = counts
-        self._tasks = BoundedTasks()
+        self._heartbeats = heartbeats
+        self._counters = counters
+        self._tasks = DeadlineTasks()
         self._environment = WorkflowEnvironment()
 
-    async def check(self, plan: StagePlan) -> None:
+    async def check_stage_parts(self, plan: StagePlan) -> None:
         """Checks that every part named by the stage exists, before anything heavy is started.
 
         The parts' files are imported in a thread: that may take seconds. Raises: UserError.
@@ -96,7 +96,7 @@ class StageSetup:
         await in_daemon_thread(lambda: check_parts([plan]))
 
     @asynccontextmanager
-    async def opened(self, job: StageJob) -> AsyncIterator[StageWork]:
+    async def open_stage(self, job: StageJob) -> AsyncIterator[StageScheduler]:
         """Yields the stage ready for work; its environment variables are set until the block ends.
 
         Raises: the errors of `_open`.
@@ -107,81 +107,85 @@ class StageSetup:
         finally:
             self._environment.set({})
 
-    async def _open(self, job: StageJob) -> StageWork:
+    async def _open(self, job: StageJob) -> StageScheduler:
         """Registers the stage with the buffer and prepares the work on it.
 
         Raises: UserError when the plan names something that does not exist; PreconditionFailed when
-        the buffer cannot read a taskset; StageFailed when it takes too long.
+        the buffer cannot read a taskset; RolloutStageFailed when it takes too long.
         """
-        patience = Patience(self._beats.waits, job.plan.config.synchronizer.sync_timeout)
-        gate = self._gate(job, patience)
-        limit = TimeLimit(job.plan.config.explorer)
-        long_runs = LongRuns(waits=self._beats.waits, limit=limit)
-        runs = await self._runs(job, gate, long_runs, limit)
-        await patience.persist(
+        retry_policy = RetryPolicy(
+            self._heartbeats.waits, job.plan.config.synchronizer.sync_timeout
+        )
+        gate = self._gate(job, retry_policy)
+        limit = RunTimeLimit(job.plan.config.explorer)
+        long_runs = LongRunReporter(waits=self._heartbeats.waits, limit=limit)
+        runs = await self._executor(job, gate, long_runs, limit)
+        await retry_policy.retry(
             lambda: self._buffer.open_stage(job.key, job.plan.model_dump_json(), job.seed),
             waits_for="buffer",
             purpose="open the stage",
         )
         if self._settings.lease_holder:
-            await patience.persist(
-                lambda: self._buffer.release(job.key),
+            await retry_policy.retry(
+                lambda: self._buffer.release_leases(job.key),
                 waits_for="buffer",
                 purpose="give back what was held before this start",
             )
-        return StageWork(
+        return StageScheduler(
             key=job.key,
-            bounds=self._bounds(job.plan),
+            limits=self._limits(job.plan),
             buffer=self._buffer,
-            runs=runs,
+            executor=runs,
             long_runs=long_runs,
             gate=gate,
-            unconfirmed=self._unconfirmed,
-            counts=self._counts,
-            patience=patience,
-            idleness=self._idleness(job.plan, patience),
+            outbox=self._outbox,
+            counters=self._counters,
+            retry_policy=retry_policy,
+            idle_timeout=self._idle_timeout(job.plan, retry_policy),
         )
 
-    def serve(self, job: StageJob) -> ServeWork:
+    def prepare_serving(self, job: StageJob) -> ServingRunner:
         """Prepares to serve the stage's model, which needs no buffer."""
-        return serve_work(
+        return build_serving_runner(
             plan=job.plan,
             tenant=job.key.tenant,
             label=job.label,
             engine=job.engine,
-            beats=self._beats,
+            heartbeats=self._heartbeats,
             drain_seconds=self._settings.drain_seconds,
         )
 
-    async def _runs(
-        self, job: StageJob, gate: WeightGate, long_runs: LongRuns, limit: TimeLimit
-    ) -> RunWork:
-        workbench = await self._workbench(job)
-        runner = Runner(
-            workbench=workbench,
+    async def _executor(
+        self, job: StageJob, gate: WeightGate, long_runs: LongRunReporter, limit: RunTimeLimit
+    ) -> RunExecutor:
+        factory = await self._create_factory(job)
+        runner = AttemptRunner(
+            factory=factory,
             engine=job.engine.engine,
             limit=limit,
             threads=self._threads,
             tasks=self._tasks,
             auxiliary=[model.engine for model in job.engine.auxiliary],
         )
-        return RunWork(
+        return RunExecutor(
             key=job.key,
             max_attempts=_max_attempts(job.plan),
             runner=runner,
             gate=gate,
-            unconfirmed=self._unconfirmed,
-            lost=LostWatch(beats=self._beats, of=(self._threads, REWARD_THREADS, self._tasks)),
+            outbox=self._outbox,
+            abandoned_calls=AbandonedCallReporter(
+                heartbeats=self._heartbeats, sources=(self._threads, REWARD_POOL, self._tasks)
+            ),
             long_runs=long_runs,
         )
 
-    async def _workbench(self, job: StageJob) -> Workbench:
+    async def _create_factory(self, job: StageJob) -> WorkflowFactory:
         """Makes it in a thread: constructors of the stage's rewards may take long."""
         make = partial(
-            Workbench,
+            WorkflowFactory,
             plan=job.plan,
             seed=job.seed,
-            generator=CountedGenerator(job.engine.engine, self._counts),
+            generator=CountingGenerator(job.engine.engine, self._counters),
             tokenizer=job.engine.tokenizer,
             api=job.engine.api,
             auxiliary=job.engine.auxiliary,
@@ -194,53 +198,55 @@ class StageSetup:
         except TimeoutError as error:
             if not limit.expired():
                 raise
-            raise StageFailed(
+            raise RolloutStageFailed(
                 f"the rewards of stage `{job.plan.name}` were not made in {seconds:g} s "
                 "(`synchronizer.sync_timeout`): let their `__init__` take less"
             ) from error
 
-    def _gate(self, job: StageJob, patience: Patience) -> WeightGate:
-        def published() -> tuple[PublishedWeights, ...]:
-            if job.given is not None:
-                return (job.given,)
+    def _gate(self, job: StageJob, retry_policy: RetryPolicy) -> WeightGate:
+        def published() -> tuple[WeightsVersion, ...]:
+            if job.fixed_weights is not None:
+                return (job.fixed_weights,)
             return job.feed.current.weights if job.feed.current else ()
 
-        transfers = EngineTransfers(
+        transfers = EngineWeightReceiver(
             engine=job.engine.engine,
-            waits=self._beats.waits,
-            limits=TransferTimeouts.within(job.plan.config.synchronizer.sync_timeout),
+            waits=self._heartbeats.waits,
+            limits=Limits.within(job.plan.config.synchronizer.sync_timeout),
         )
 
-        async def load(weights: PublishedWeights) -> None:
-            with loading(job.key, weights):
+        async def load(weights: WeightsVersion) -> None:
+            with load_span(job.key, weights):
                 try:
-                    await job.engine.loader.load(weights, transfers)
+                    await job.engine.loader.load_published(weights, transfers)
                 finally:
-                    transfers.over()
+                    transfers.clear_wait()
 
-        gate = WeightGate(load=load, published=published, beats=self._beats, patience=patience)
-        job.feed.on_change(gate.notice)
+        gate = WeightGate(
+            load=load, published=published, heartbeats=self._heartbeats, retry_policy=retry_policy
+        )
+        job.feed.on_change(gate.on_weights_changed)
         return gate
 
-    def _idleness(self, plan: StagePlan, patience: Patience) -> Idleness:
+    def _idle_timeout(self, plan: StagePlan, retry_policy: RetryPolicy) -> IdleTimeout:
         """Waits for work at least as long as all attempts of a run or the trainer's wait for a
         batch may take: another explorer may hold the last work for that long."""
         attempts = plan.config.explorer.max_timeout * _max_attempts(plan)
-        longest = max(patience.seconds, attempts, plan.experience_buffer.max_read_timeout)
-        return Idleness(Patience(patience.waits, longest))
+        longest = max(retry_policy.seconds, attempts, plan.experience_buffer.max_read_timeout)
+        return IdleTimeout(RetryPolicy(retry_policy.waits, longest))
 
-    def _bounds(self, plan: StagePlan) -> Bounds:
-        """Returns the bounds; each runner takes many runs, which mostly wait for the engine.
+    def _limits(self, plan: StagePlan) -> RolloutLimits:
+        """Returns the limits; each runner takes many runs, which mostly wait for the engine.
 
         A run without offset is made with the same weights after any restart.
         """
-        return Bounds(
+        return RolloutLimits(
             max_runs=_num_runners(plan) * self._settings.runs_per_runner,
             max_unconfirmed=self._settings.max_unconfirmed,
             runs_per_assignment=plan.algorithm.repeat_times,
             lease_seconds=self._settings.lease_seconds,
-            trains_exactly=not plan.runs_ahead,
-            is_cut_short=plan.num_spare_tasks > 0,
+            requires_exact_version=not plan.runs_ahead,
+            cuts_stragglers=plan.num_spare_tasks > 0,
         )
 
 

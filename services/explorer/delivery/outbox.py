@@ -5,20 +5,20 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from services.explorer.telemetry import published, publishing
-from services.explorer.types import Report
+from services.explorer.telemetry import begin_result_span, end_result_span
+from services.explorer.types import CommitReport
 from trinity.api.v1.experience_pb2 import RunResult
 from trinity.telemetry.tracing import NO_SPAN, Span
 from trinity.types import StageKey
 
 FIRST_RESEND_SECONDS = 10.0
-LONGEST_RESEND_SECONDS = 60.0
-DOUBTED_SECONDS = 0.5
+MAX_RESEND_SECONDS = 60.0
+EXPEDITED_SECONDS = 0.5
 """A broker that was killed may have lost the messages that it had just accepted."""
 
 
 @dataclass(slots=True, kw_only=True)
-class HeldResult:
+class PendingResult:
     """One result, until its fate is known."""
 
     key: StageKey
@@ -26,7 +26,7 @@ class HeldResult:
     """Its number among this producer's results."""
     body: bytes
     """The serialized result: made once, however often it is sent."""
-    report: asyncio.Future[Report] = field(repr=False)
+    report: asyncio.Future[CommitReport] = field(repr=False)
     added_at: float
     num_sends: int = 0
     resend_at: float = 0.0
@@ -34,37 +34,38 @@ class HeldResult:
     span: Span = field(default=NO_SPAN, repr=False)
 
 
-class Unconfirmed:
+class Outbox:
     """Holds this process's unreported results by sequence, and the queue of those to send next.
 
-    `settle` and `forget` remove results. `add` returns a future of the report on its result.
+    `resolve` and `drop_stage` remove results. `enqueue_result` returns a future of the
+    report on its result.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._held: dict[int, HeldResult] = {}
-        self._queue: deque[HeldResult] = deque()
+        self._pending: dict[int, PendingResult] = {}
+        self._queue: deque[PendingResult] = deque()
         self._next_sequence = 1
         self._queued = asyncio.Event()
-        self._dropped = asyncio.Event()
+        self._removed = asyncio.Event()
         self._unsent: set[int] = set()
         self._all_sent = asyncio.Event()
         self._all_sent.set()
-        self._hindrances: dict[str, str] = {}
+        self._blocked: dict[str, str] = {}
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._pending)
 
     @property
     def sequences(self) -> list[int]:
-        """Sequence numbers of all held results, in order."""
-        return sorted(self._held)
+        """Sequence numbers of all pending results, in order."""
+        return sorted(self._pending)
 
     @property
-    def watched(self) -> list[int]:
+    def watched_sequences(self) -> list[int]:
         """Sequence numbers to request reports on; all after the last of them are included.
 
-        When nothing is held, it is the last number given out: a result may be sent and committed
+        When nothing is pending, it is the last number given out: a result may be sent and committed
         while the request is in transit.
         """
         return self.sequences or [self._next_sequence - 1]
@@ -77,32 +78,32 @@ class Unconfirmed:
     @property
     def oldest_seconds(self) -> float:
         """Seconds that the oldest result has waited; 0 when there is none."""
-        oldest = next(iter(self._held.values()), None)
+        oldest = next(iter(self._pending.values()), None)
         return self._clock() - oldest.added_at if oldest is not None else 0.0
 
     @property
-    def hindrance(self) -> tuple[str, str]:
+    def blocked_by(self) -> tuple[str, str]:
         """The peer that keeps the oldest result from being committed, and why, as far as known."""
-        if self._hindrances:
-            return next(iter(self._hindrances.items()))
-        if next(iter(self._held), None) in self._unsent:
+        if self._blocked:
+            return next(iter(self._blocked.items()))
+        if next(iter(self._pending), None) in self._unsent:
             return "broker", "it has not stored them"
         return "buffer", "it does not report on them"
 
-    def hindered(self, by: str, reason: str) -> None:
+    def mark_blocked(self, by: str, reason: str) -> None:
         """Records that `by` keeps results from being committed."""
-        self._hindrances[by] = reason
+        self._blocked[by] = reason
 
-    def unhindered(self, by: str) -> None:
+    def clear_blocked(self, by: str) -> None:
         """Records that `by` works."""
-        self._hindrances.pop(by, None)
+        self._blocked.pop(by, None)
 
-    def add(self, message: RunResult) -> asyncio.Future[Report]:
+    def enqueue_result(self, message: RunResult) -> asyncio.Future[CommitReport]:
         """Numbers and queues a result, and returns a future of the report on it."""
-        span = publishing(message)
+        span = begin_result_span(message)
         message.sequence = self._next_sequence
         self._next_sequence += 1
-        held = HeldResult(
+        pending = PendingResult(
             key=StageKey(
                 tenant=message.tenant, experiment_id=message.experiment_id, stage=message.stage
             ),
@@ -112,80 +113,82 @@ class Unconfirmed:
             added_at=self._clock(),
             span=span,
         )
-        self._held[held.sequence] = held
-        self._unsent.add(held.sequence)
+        self._pending[pending.sequence] = pending
+        self._unsent.add(pending.sequence)
         self._all_sent.clear()
-        self._enqueue(held)
-        return held.report
+        self._enqueue(pending)
+        return pending.report
 
-    def settle(self, sequence: int, report: Report) -> None:
+    def resolve(self, sequence: int, report: CommitReport) -> None:
         """Removes a reported result; a second report on it changes nothing."""
-        held = self._drop(sequence)
-        if held is not None and not held.report.done():
-            published(held.span, report, held.num_sends, self._clock() - held.added_at)
-            held.report.set_result(report)
+        pending = self._drop(sequence)
+        if pending is not None and not pending.report.done():
+            end_result_span(
+                pending.span, report, pending.num_sends, self._clock() - pending.added_at
+            )
+            pending.report.set_result(report)
 
-    def forget(self, key: StageKey) -> None:
+    def drop_stage(self, key: StageKey) -> None:
         """Removes all results of a stage that is over for this process."""
-        for held in list(self._held.values()):
-            if held.key == key:
-                self._drop(held.sequence)
-                held.report.cancel()
-                held.span.end()
+        for pending in list(self._pending.values()):
+            if pending.key == key:
+                self._drop(pending.sequence)
+                pending.report.cancel()
+                pending.span.end()
 
-    def close(self) -> None:
+    def end_spans(self) -> None:
         """Ends the spans of the remaining results: their reports will not reach this process."""
-        for held in self._held.values():
-            held.span.end()
+        for pending in self._pending.values():
+            pending.span.end()
 
     async def wait_queued(self) -> None:
         """Waits until there is something to send."""
         await self._queued.wait()
 
-    def take(self, max_results: int, max_bytes: int) -> list[HeldResult]:
+    def take_batch(self, max_results: int, max_bytes: int) -> list[PendingResult]:
         """Returns the next results of one stage: as many as fit, at least one if any is queued."""
-        taken: list[HeldResult] = []
+        taken: list[PendingResult] = []
         room = max_bytes
         while self._queue and len(taken) < max_results:
             head = self._queue[0]
             if taken and (len(head.body) > room or head.key != taken[0].key):
                 break
-            held = self._queue.popleft()
-            held.is_queued = False
-            if held.sequence in self._held:
-                taken.append(held)
-                room -= len(held.body)
+            pending = self._queue.popleft()
+            pending.is_queued = False
+            if pending.sequence in self._pending:
+                taken.append(pending)
+                room -= len(pending.body)
         if not self._queue:
             self._queued.clear()
         return taken
 
-    def sent(self, results: Iterable[HeldResult]) -> None:
+    def mark_sent(self, results: Iterable[PendingResult]) -> None:
         """Records that the broker has the results; they are resent if no report comes for long."""
-        for held in results:
-            held.num_sends += 1
-            pause = FIRST_RESEND_SECONDS * 2.0 ** (held.num_sends - 1)
-            held.resend_at = self._clock() + min(pause, LONGEST_RESEND_SECONDS)
-            self._note_sent(held.sequence)
+        for pending in results:
+            pending.num_sends += 1
+            pause = FIRST_RESEND_SECONDS * 2.0 ** (pending.num_sends - 1)
+            pending.resend_at = self._clock() + min(pause, MAX_RESEND_SECONDS)
+            self._discard_unsent(pending.sequence)
 
-    def send_again(self, results: Iterable[HeldResult]) -> None:
+    def requeue(self, results: Iterable[PendingResult]) -> None:
         """Queues results whose sending failed."""
-        for held in results:
-            held.num_sends += 1
-            self._enqueue(held)
+        for pending in results:
+            pending.num_sends += 1
+            self._enqueue(pending)
 
-    def doubt_sent(self) -> None:
+    def expedite_resends(self) -> None:
         """Resends everything sent if no report comes soon, because the broker was away."""
-        soon = self._clock() + DOUBTED_SECONDS
-        for held in self._held.values():
-            if held.resend_at > 0:
-                held.resend_at = min(held.resend_at, soon)
+        soon = self._clock() + EXPEDITED_SECONDS
+        for pending in self._pending.values():
+            if pending.resend_at > 0:
+                pending.resend_at = min(pending.resend_at, soon)
 
-    def queue_overdue(self) -> int:
+    def requeue_overdue(self) -> int:
         """Queues results that were sent and not reported on for long; returns how many."""
         now = self._clock()
-        overdue = [h for h in self._held.values() if not h.is_queued and 0 < h.resend_at <= now]
-        for held in overdue:
-            self._enqueue(held)
+        overdue = [h for h in self._pending.values() if not h.is_queued and 0 < h.resend_at <= now]
+        for pending in overdue:
+            self._enqueue(pending)
         return len(overdue)
 
     async def wait_empty(self) -> None:
@@ -194,29 +197,29 @@ class Unconfirmed:
 
     async def wait_fewer_than(self, limit: int) -> None:
         """Waits until fewer than `limit` results are left without a report."""
-        while len(self._held) >= limit:
-            self._dropped.clear()
-            await self._dropped.wait()
+        while len(self._pending) >= limit:
+            self._removed.clear()
+            await self._removed.wait()
 
     async def wait_all_sent(self) -> None:
         """Waits until the broker has had every result at least once."""
         await self._all_sent.wait()
 
-    def _drop(self, sequence: int) -> HeldResult | None:
-        held = self._held.pop(sequence, None)
-        self._note_sent(sequence)
-        self._dropped.set()
-        return held
+    def _drop(self, sequence: int) -> PendingResult | None:
+        pending = self._pending.pop(sequence, None)
+        self._discard_unsent(sequence)
+        self._removed.set()
+        return pending
 
-    def _note_sent(self, sequence: int) -> None:
+    def _discard_unsent(self, sequence: int) -> None:
         self._unsent.discard(sequence)
         if not self._unsent:
             self._all_sent.set()
 
-    def _enqueue(self, held: HeldResult) -> None:
-        if held.is_queued or held.sequence not in self._held:
+    def _enqueue(self, pending: PendingResult) -> None:
+        if pending.is_queued or pending.sequence not in self._pending:
             return
-        held.is_queued = True
-        held.resend_at = 0.0
-        self._queue.append(held)
+        pending.is_queued = True
+        pending.resend_at = 0.0
+        self._queue.append(pending)
         self._queued.set()

@@ -1,4 +1,4 @@
-"""Sends results in batches to the buffer through JetStream, each until its fate is reported."""
+"""Sends results in batches to the buffer through JetStream, each until its outcome is reported."""
 
 import asyncio
 import hashlib
@@ -11,9 +11,9 @@ from nats.aio.client import Client
 from nats.errors import BadSubjectError, MaxPayloadError
 from nats.errors import Error as NatsError
 
-from services.explorer.delivery.outbox import HeldResult, Unconfirmed
-from services.explorer.telemetry import sending
-from services.explorer.types import Fate, Report
+from services.explorer.delivery.outbox import Outbox, PendingResult
+from services.explorer.telemetry import send_span
+from services.explorer.types import CommitOutcome, CommitReport
 from trinity.api.v1.experience_pb2 import RunResultBatch
 from trinity.codec_checks import encode_repeated_field
 from trinity.errors import InvalidRequest, RpcError, Unavailable
@@ -36,8 +36,10 @@ LINGER_SECONDS = 0.01
 MAX_IN_FLIGHT = 16
 """Messages sent and not yet acknowledged by the broker."""
 FIRST_PAUSE_SECONDS = 0.1
-LONGEST_PAUSE_SECONDS = 0.5
+MAX_PAUSE_SECONDS = 0.5
 RESEND_CHECK_SECONDS = 0.5
+SETTING = "TRINITY_EXPLORER_NATS_URL"
+PUBLISH_SECONDS = 5.0
 
 
 class Broker(Protocol):
@@ -66,88 +68,86 @@ class BlobStore(Protocol):
         ...
 
 
-class Publisher:
+class ResultPublisher:
     """The only sender of this process's results."""
 
-    def __init__(
-        self, *, producer: str, unconfirmed: Unconfirmed, broker: Broker, blobs: BlobStore
-    ) -> None:
+    def __init__(self, *, producer: str, outbox: Outbox, broker: Broker, blobs: BlobStore) -> None:
         self._producer = producer
-        self._unconfirmed = unconfirmed
+        self._outbox = outbox
         self._broker = broker
         self._blobs = blobs
         self._in_flight = asyncio.Semaphore(MAX_IN_FLIGHT)
         self._num_sending = 0
         self._pause_seconds = 0.0
-        broker.on_return(unconfirmed.doubt_sent)
+        broker.on_return(outbox.expedite_resends)
 
-    async def run(self) -> None:
+    async def publish_results(self) -> None:
         """Sends queued results and resends overdue ones, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._resend())
             while True:
                 await self._in_flight.acquire()
-                results = await self._pack()
+                results = await self._next_batch()
                 send_task = tasks.create_task(self._send(results))
                 self._num_sending += 1
-                send_task.add_done_callback(self._sent)
+                send_task.add_done_callback(self._release_slot)
 
-    def _sent(self, _: asyncio.Task[None]) -> None:
+    def _release_slot(self, _: asyncio.Task[None]) -> None:
         self._num_sending -= 1
         self._in_flight.release()
 
-    async def _pack(self) -> list[HeldResult]:
+    async def _next_batch(self) -> list[PendingResult]:
         """Returns a batch of results of one stage, after a short wait for more of them.
 
         Without another message being sent, a result is not kept waiting.
         """
-        await self._unconfirmed.wait_queued()
-        lingers = self._num_sending and self._unconfirmed.num_queued < MAX_RESULTS
+        await self._outbox.wait_queued()
+        lingers = self._num_sending and self._outbox.num_queued < MAX_RESULTS
         linger = LINGER_SECONDS if lingers else 0.0
         await asyncio.sleep(linger + self._pause_seconds)
-        return self._unconfirmed.take(MAX_RESULTS, ROOM_BYTES - FRAME_BYTES)
+        return self._outbox.take_batch(MAX_RESULTS, ROOM_BYTES - FRAME_BYTES)
 
-    async def _send(self, results: list[HeldResult]) -> None:
+    async def _send(self, results: list[PendingResult]) -> None:
         if not results:
             return
         needs = "buffer"
         try:
-            content = await self._fitting(results)
+            content = await self._serialize_or_upload(results)
             needs = "broker"
-            with sending([held.span for held in results]):
+            with send_span([pending.span for pending in results]):
                 await self._broker.publish(_subject(results), content, self._message_id(results))
         except Unavailable as error:
-            self._postpone(results, needs, error)
+            self._requeue(results, needs, error)
         except RpcError as error:
-            self._refuse(results, error)
+            self._reject(results, error)
         else:
             self._pause_seconds = 0.0
-            self._unconfirmed.unhindered("broker")
-            self._unconfirmed.sent(results)
+            self._outbox.clear_blocked("broker")
+            self._outbox.mark_sent(results)
 
-    async def _fitting(self, results: list[HeldResult]) -> bytes:
+    async def _serialize_or_upload(self, results: list[PendingResult]) -> bytes:
         """Serializes the results as a message that fits the broker's limit."""
         own = RunResultBatch(producer=self._producer).SerializeToString()
-        batch = own + encode_repeated_field(RESULTS_FIELD, (held.body for held in results))
+        batch = own + with_parts(RESULTS_FIELD, (pending.body for pending in results))
         if len(batch) <= ROOM_BYTES:
             return batch
         digest = await self._blobs.upload_blob(results[0].key.tenant, batch)
         return RunResultBatch(producer=self._producer, blob_sha256=digest).SerializeToString()
 
-    def _postpone(self, results: list[HeldResult], needs: str, error: Unavailable) -> None:
+    def _requeue(self, results: list[PendingResult], needs: str, error: Unavailable) -> None:
         pause = max(FIRST_PAUSE_SECONDS, 2 * self._pause_seconds)
-        self._pause_seconds = min(pause, LONGEST_PAUSE_SECONDS)
+        self._pause_seconds = min(pause, MAX_PAUSE_SECONDS)
         logger.warning("results could not be published", extra={"reason": str(error)})
-        self._unconfirmed.hindered(needs, str(error))
-        self._unconfirmed.send_again(results)
+        self._outbox.mark_blocked(needs, str(error))
+        self._outbox.requeue(results)
 
-    def _refuse(self, results: list[HeldResult], error: RpcError) -> None:
-        """Settles results as rejected: a retry would not help, so their runs must be failed."""
+    def _reject(self, results: list[PendingResult], error: RpcError) -> None:
+        """Resolves results as rejected: a retry would not help, so their runs must be failed."""
         logger.error("results cannot be published", extra={"reason": str(error)})
-        for held in results:
-            self._unconfirmed.settle(held.sequence, Report(Fate.REJECTED, str(error)))
+        for pending in results:
+            self._outbox.resolve(pending.sequence, CommitReport(CommitOutcome.REJECTED, str(error)))
 
-    def _message_id(self, results: list[HeldResult]) -> str:
+    def _message_id(self, results: list[PendingResult]) -> str:
         """Returns an id that differs on each send, or the broker would drop the resent copy."""
         sends = ",".join(f"{result.sequence}:{result.num_sends}" for result in results)
         return hashlib.blake2b(f"{self._producer}/{sends}".encode(), digest_size=16).hexdigest()
@@ -155,17 +155,13 @@ class Publisher:
     async def _resend(self) -> None:
         while True:
             await asyncio.sleep(RESEND_CHECK_SECONDS)
-            if num_overdue := self._unconfirmed.queue_overdue():
+            if num_overdue := self._outbox.requeue_overdue():
                 logger.warning("no report on results: resending", extra={"results": num_overdue})
 
 
-def _subject(results: list[HeldResult]) -> str:
+def _subject(results: list[PendingResult]) -> str:
     key = results[0].key
     return runs_subject(key.tenant, key.experiment_id, key.stage)
-
-
-SETTING = "TRINITY_EXPLORER_NATS_URL"
-PUBLISH_SECONDS = 5.0
 
 
 class NatsBroker:

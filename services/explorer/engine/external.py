@@ -1,4 +1,4 @@
-"""A stand-in tokenizer for models that others serve."""
+"""A model that others serve: an HTTP client as an engine, and a tokenizer of bytes for it."""
 
 import asyncio
 import hashlib
@@ -10,13 +10,20 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from services.explorer.retry import Patience, StageFailed
+from services.explorer.retry import RetryPolicy, RolloutStageFailed
 from trinity.config.plan.parts import ExternalAccess
 from trinity.errors import UserError
 from trinity.redact import HIDDEN
 from trinity.types import FinishReason, JsonObject, SamplingParams
-from trinity.weights.offer import Receivers, ReceiverSlot
-from trinity.workflows.generation import ANY_OBJECT, Generation, Heard, Piece, Prompt, Scores
+from trinity.weights.offer import Receivers, Seat
+from trinity.workflows.generation import (
+    ANY_OBJECT,
+    Generation,
+    GenerationDelta,
+    OnDelta,
+    Prompt,
+    Scores,
+)
 from trinity.workflows.messages import Message
 
 if TYPE_CHECKING:
@@ -27,9 +34,23 @@ logger = logging.getLogger(__name__)
 
 END_TOKEN = 256
 """Greater than any byte."""
+CONNECT_SECONDS = 10.0
+FIRST_PAUSE_SECONDS = 0.25
+MAX_PAUSE_SECONDS = 8.0
+MAX_RETRY_AFTER_SECONDS = 30.0
+"""Upper bound for the pause that a server asks for with Retry-After."""
+MAX_QUOTED_CHARACTERS = 200
+PERMANENT_ERRORS = {
+    HTTPStatus.UNAUTHORIZED: "the key in {key}",
+    HTTPStatus.FORBIDDEN: "the key in {key}",
+    HTTPStatus.NOT_FOUND: "the address in {address}, or the model's name",
+    HTTPStatus.METHOD_NOT_ALLOWED: "the address in {address}",
+}
+"""Answers that a retry does not change, and what to correct."""
+RETRYABLE_STATUSES = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS)
 
 
-class ExternalTokenizer:
+class ByteTokenizer:
     """Uses UTF-8 bytes as tokens; a prompt's are its messages as JSON, to be sent unchanged.
 
     They stand for the model's own tokens in experiences that are never trained on.
@@ -57,7 +78,7 @@ class ExternalTokenizer:
         return bytes(token for token in token_ids if token < END_TOKEN).decode(errors="replace")
 
 
-def messages_of(prompt_token_ids: list[int]) -> list[Message]:
+def decode_messages(prompt_token_ids: list[int]) -> list[Message]:
     """Returns the messages that a prompt was made of.
 
     Raises: UserError for other tokens, such as a workflow's own.
@@ -69,29 +90,13 @@ def messages_of(prompt_token_ids: list[int]) -> list[Message]:
     return messages
 
 
-def tokens_of(answer: str) -> list[int]:
+def encode_answer(answer: str) -> list[int]:
     """Returns the tokens of an answer with an end token, which even an empty one has."""
     return [*answer.encode(errors="replace"), END_TOKEN]
 
 
-CONNECT_SECONDS = 10.0
-FIRST_PAUSE_SECONDS = 0.25
-LONGEST_PAUSE_SECONDS = 8.0
-LONGEST_ASKED_SECONDS = 30.0
-"""Upper bound for the pause that a server asks for with Retry-After."""
-MAX_QUOTED_CHARACTERS = 200
-HOPELESS = {
-    HTTPStatus.UNAUTHORIZED: "the key in {key}",
-    HTTPStatus.FORBIDDEN: "the key in {key}",
-    HTTPStatus.NOT_FOUND: "the address in {address}, or the model's name",
-    HTTPStatus.METHOD_NOT_ALLOWED: "the address in {address}",
-}
-"""Answers that a retry does not change, and what to correct."""
-MAY_PASS = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class ExternalModelAccess:
     """Address and key of an external model; neither is shown in its repr."""
 
     source: ExternalAccess
@@ -104,7 +109,9 @@ class Access:
         return self.source.model_name
 
 
-def read_access(source: ExternalAccess, environment: Mapping[str, str]) -> Access:
+def read_external_access(
+    source: ExternalAccess, environment: Mapping[str, str]
+) -> ExternalModelAccess:
     """Reads address and key; raises UserError when a variable is not set or is no address."""
     for name, what in ((source.base_url_env, "address"), (source.api_key_env, "key")):
         if not environment.get(name):
@@ -118,10 +125,10 @@ def read_access(source: ExternalAccess, environment: Mapping[str, str]) -> Acces
             f"the environment variable {source.base_url_env} holds no address that begins with "
             f"http:// or https://, where the model `{source.model_name}` is reached"
         )
-    return Access(source=source, address=address.rstrip("/"), key=key)
+    return ExternalModelAccess(source=source, address=address.rstrip("/"), key=key)
 
 
-class _NoAnswerYet(Exception):
+class _RetryableError(Exception):
     """The request failed, and a retry may succeed."""
 
     def __init__(self, reason: str, pause_seconds: float = 0.0) -> None:
@@ -130,19 +137,20 @@ class _NoAnswerYet(Exception):
 
 
 class ExternalEngine:
-    """An external model; its calls share one outage, after which `check` raises StageFailed.
+    """An external model; its calls share one outage, after which `check` raises
+    RolloutStageFailed.
 
-    Tokens are bytes (`ExternalTokenizer`) without log-probabilities, so nothing is trained on them.
+    Tokens are bytes (`ByteTokenizer`) without log-probabilities, so nothing is trained on them.
     Whether equal seeds give equal answers depends on the server.
     """
 
-    def __init__(self, *, access: Access, patience: Patience) -> None:
+    def __init__(self, *, access: ExternalModelAccess, retry_policy: RetryPolicy) -> None:
         self._access = access
-        self._patience = patience
-        self._outage = patience.outage(
+        self._retry_policy = retry_policy
+        self._outage = retry_policy.start_outage(
             waits_for="external model", purpose=f"answer as `{access.name}`"
         )
-        self._failed: StageFailed | None = None
+        self._failed: RolloutStageFailed | None = None
         self._session: aiohttp.ClientSession | None = None
 
     async def generate(
@@ -151,24 +159,24 @@ class ExternalEngine:
         sampling: SamplingParams,
         *,
         min_tokens: int = 0,
-        heard: Heard | None = None,
+        on_delta: OnDelta | None = None,
     ) -> Generation:
-        """Returns the answer to the messages, retrying until the deadline; `heard` gets it whole.
+        """Returns the answer, retrying until the deadline; `on_delta` gets all of it.
 
-        Raises: StageFailed when the model is given up, UserError when it rejects this request.
+        Raises: RolloutStageFailed when the model is given up, UserError if it rejects the request.
         """
-        body = _request(self._access.name, prompt_token_ids, sampling, min_tokens)
+        body = _request_body(self._access.name, prompt_token_ids, sampling, min_tokens)
         pause = FIRST_PAUSE_SECONDS
         while self._failed is None:
             try:
-                answer = await self._post(body)
-            except _NoAnswerYet as error:
+                answer = await self._send(body)
+            except _RetryableError as error:
                 await self._wait(error, pause)
-                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+                pause = min(2 * pause, MAX_PAUSE_SECONDS)
             else:
-                self._outage.over()
-                if heard is not None:
-                    heard(Piece(token_ids=answer.token_ids, logprobs=answer.logprobs))
+                self._outage.end()
+                if on_delta is not None:
+                    on_delta(GenerationDelta(token_ids=answer.token_ids, logprobs=answer.logprobs))
                 return answer
         raise self._failed
 
@@ -201,25 +209,25 @@ class ExternalEngine:
         raise AssertionError(f"`{self._access.name}` takes no weights, not those of {seat}")
 
     async def check(self) -> None:
-        """Raises StageFailed if the model was given up."""
+        """Raises RolloutStageFailed if the model was given up."""
         if self._failed is not None:
             raise self._failed
 
     async def close(self) -> None:
         """Closes the HTTP session."""
-        self._outage.over()
+        self._outage.end()
         if self._session is not None:
             await self._session.close()
 
-    async def _wait(self, error: _NoAnswerYet, pause: float) -> None:
+    async def _wait(self, error: _RetryableError, pause: float) -> None:
         try:
-            self._outage.note(str(error))
-        except StageFailed as given_up:
+            self._outage.record_failure(str(error))
+        except RolloutStageFailed as given_up:
             self._failed = given_up
             raise
         await asyncio.sleep(max(pause, error.pause_seconds))
 
-    async def _post(self, body: JsonObject) -> Generation:
+    async def _send(self, body: JsonObject) -> Generation:
         import aiohttp
 
         try:
@@ -231,41 +239,45 @@ class ExternalEngine:
             ) as response:
                 text = await response.text(errors="replace")
                 if response.status == HTTPStatus.OK:
-                    return _read(text)
-                raise self._refusal(response.status, response.headers.get("Retry-After"), text)
+                    return _parse_completion(text)
+                raise self._error_of_response(
+                    response.status, response.headers.get("Retry-After"), text
+                )
         except aiohttp.InvalidURL as error:
-            raise self._given_up(f"cannot be asked at the address in {self._address}") from error
+            raise self._fail(f"cannot be asked at the address in {self._address}") from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise _NoAnswerYet(self._masked(type(error).__name__)) from error
+            raise _RetryableError(self._redacted(type(error).__name__)) from error
 
     def _open_session(self) -> "aiohttp.ClientSession":
         import aiohttp
 
         if self._session is None:
             limits = aiohttp.ClientTimeout(
-                total=self._patience.seconds, sock_connect=CONNECT_SECONDS
+                total=self._retry_policy.seconds, sock_connect=CONNECT_SECONDS
             )
             connector = aiohttp.TCPConnector(limit=0)
             self._session = aiohttp.ClientSession(timeout=limits, connector=connector)
         return self._session
 
-    def _refusal(self, status: int, retry_after: str | None, text: str) -> Exception:
+    def _error_of_response(self, status: int, retry_after: str | None, text: str) -> Exception:
         """Returns the error for a status other than 200; only a rejected request is quoted."""
-        if (wrong := _what_is_wrong(status)) is not None:
+        if (wrong := _permanent_cause(status)) is not None:
             names = wrong.format(key=self._access.source.api_key_env, address=self._address)
-            return self._given_up(f"refuses to answer (HTTP {status}): correct {names}")
-        if status in MAY_PASS or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            return _NoAnswerYet(f"HTTP {status}", _seconds(retry_after))
-        quoted = self._masked(" ".join(text.split()))[:MAX_QUOTED_CHARACTERS]
+            return self._fail(f"refuses to answer (HTTP {status}): correct {names}")
+        if status in RETRYABLE_STATUSES or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            return _RetryableError(f"HTTP {status}", _retry_after_seconds(retry_after))
+        quoted = self._redacted(" ".join(text.split()))[:MAX_QUOTED_CHARACTERS]
         return UserError(
             f"the model `{self._access.name}` does not take a request (HTTP {status}): {quoted}"
         )
 
-    def _given_up(self, why: str) -> StageFailed:
-        self._failed = StageFailed(f"the model `{self._access.name}`, which others serve, {why}")
+    def _fail(self, why: str) -> RolloutStageFailed:
+        self._failed = RolloutStageFailed(
+            f"the model `{self._access.name}`, which others serve, {why}"
+        )
         return self._failed
 
-    def _masked(self, text: str) -> str:
+    def _redacted(self, text: str) -> str:
         return text.replace(self._access.key, HIDDEN)
 
     @property
@@ -273,13 +285,13 @@ class ExternalEngine:
         return self._access.source.base_url_env
 
 
-def _what_is_wrong(status: int) -> str | None:
+def _permanent_cause(status: int) -> str | None:
     if HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:
         return "the address in {address}"
-    return next((wrong for code, wrong in HOPELESS.items() if code == status), None)
+    return next((wrong for code, wrong in PERMANENT_ERRORS.items() if code == status), None)
 
 
-def _request(
+def _request_body(
     name: str, prompt_token_ids: list[int], sampling: SamplingParams, min_tokens: int
 ) -> JsonObject:
     """Builds the request body: fields that all servers know, and others only where set."""
@@ -293,13 +305,13 @@ def _request(
         if sampling.repetition_penalty != 1.0
         else None,
         "stop": list(sampling.stop) or None,
-        "response_format": _format(sampling.json_schema),
+        "response_format": _response_format(sampling.json_schema),
     }
     return {
         "model": name,
         "messages": [
             {"role": message["role"], "content": message["content"]}
-            for message in messages_of(prompt_token_ids)
+            for message in decode_messages(prompt_token_ids)
         ],
         "max_tokens": sampling.max_tokens,
         "temperature": sampling.temperature,
@@ -309,7 +321,7 @@ def _request(
     }
 
 
-def _format(schema: str) -> JsonObject | None:
+def _response_format(schema: str) -> JsonObject | None:
     if not schema:
         return None
     if schema == ANY_OBJECT:
@@ -320,23 +332,23 @@ def _format(schema: str) -> JsonObject | None:
     }
 
 
-def _read(text: str) -> Generation:
+def _parse_completion(text: str) -> Generation:
     try:
         choice: dict[str, Any] = json.loads(text)["choices"][0]
         content = choice["message"]["content"] or ""
         reason = str(choice.get("finish_reason"))
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise _NoAnswerYet("an answer that is no chat completion") from error
+        raise _RetryableError("an answer that is no chat completion") from error
     return Generation(
-        token_ids=tokens_of(str(content)),
+        token_ids=encode_answer(str(content)),
         logprobs=[],
         finish_reason=FinishReason.LENGTH if reason == "length" else FinishReason.STOP,
     )
 
 
-def _seconds(retry_after: str | None) -> float:
+def _retry_after_seconds(retry_after: str | None) -> float:
     """Parses Retry-After in seconds; a date, which is allowed too, counts as 0."""
     try:
-        return min(max(float(retry_after or 0), 0.0), LONGEST_ASKED_SECONDS)
+        return min(max(float(retry_after or 0), 0.0), MAX_RETRY_AFTER_SECONDS)
     except ValueError:
         return 0.0

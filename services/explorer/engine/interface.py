@@ -27,9 +27,9 @@ class EngineOptions:
     """Index of this engine among the `engine_num` engines of the model."""
     first_gpu: int = 0
     """Index of the first GPU of the model's engines among the GPUs of this process."""
-    gpus_of_process: int | None = None
+    num_process_gpus: int | None = None
     """Number of GPUs for the engines of all models; None with a single model."""
-    holds_to_schemas: bool = False
+    structured_output: bool = False
     """True if responses may be constrained by a JSON Schema, which needs the tokenizer."""
     role: str = "the rollout engine"
     """Name of the engine in messages."""

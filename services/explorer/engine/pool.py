@@ -1,4 +1,4 @@
-"""Several engines with the same weights, used as one."""
+"""Wrappers of engines: a pool that works as one engine, and a reporter of slow calls."""
 
 import asyncio
 import time
@@ -9,8 +9,10 @@ from pathlib import Path
 from services.explorer.engine.interface import Engine
 from trinity.runtime.presence import WaitRegistry
 from trinity.types import SamplingParams
-from trinity.weights.offer import Receivers, ReceiverSlot, next_slot
-from trinity.workflows.generation import Generation, Heard, Scores
+from trinity.weights.offer import Receivers, Seat, moved
+from trinity.workflows.generation import Generation, OnDelta, Scores
+
+SHOWN_AFTER_SECONDS = 2.0
 
 
 class EnginePool:
@@ -31,17 +33,17 @@ class EnginePool:
         sampling: SamplingParams,
         *,
         min_tokens: int = 0,
-        heard: Heard | None = None,
+        on_delta: OnDelta | None = None,
     ) -> Generation:
         """Continues the prompt on the least busy engine."""
-        with self._chosen() as engine:
+        with self._checked_out() as engine:
             return await engine.generate(
-                prompt_token_ids, sampling, min_tokens=min_tokens, heard=heard
+                prompt_token_ids, sampling, min_tokens=min_tokens, on_delta=on_delta
             )
 
     async def score(self, token_ids: list[int], *, num_likeliest: int = 0) -> Scores:
         """Scores tokens on the least busy engine."""
-        with self._chosen() as engine:
+        with self._checked_out() as engine:
             return await engine.score(token_ids, num_likeliest=num_likeliest)
 
     async def load_weights(self, directory: Path) -> None:
@@ -77,7 +79,7 @@ class EnginePool:
         await asyncio.gather(*(engine.close() for engine in self._engines))
 
     @contextmanager
-    def _chosen(self) -> Iterator[Engine]:
+    def _checked_out(self) -> Iterator[Engine]:
         """Yields the least busy engine and counts a call on it until the block ends."""
         chosen = self._least_busy()
         self._num_calls[chosen] += 1
@@ -94,10 +96,7 @@ class EnginePool:
         return self._last
 
 
-SHOWN_AFTER_SECONDS = 2.0
-
-
-class SlowCalls:
+class SlowCallReporter:
     """Wraps an engine and shows a wait for slow answers, so that `trinity why` names the model.
 
     The policy's engine needs no wrapper: its slow calls are part of runs, which are shown.
@@ -117,17 +116,17 @@ class SlowCalls:
         sampling: SamplingParams,
         *,
         min_tokens: int = 0,
-        heard: Heard | None = None,
+        on_delta: OnDelta | None = None,
     ) -> Generation:
         """Continues the prompt."""
-        with self._shown():
+        with self._track_call():
             return await self._engine.generate(
-                prompt_token_ids, sampling, min_tokens=min_tokens, heard=heard
+                prompt_token_ids, sampling, min_tokens=min_tokens, on_delta=on_delta
             )
 
     async def score(self, token_ids: list[int], *, num_likeliest: int = 0) -> Scores:
         """Scores given tokens."""
-        with self._shown():
+        with self._track_call():
             return await self._engine.score(token_ids, num_likeliest=num_likeliest)
 
     async def load_weights(self, directory: Path) -> None:
@@ -152,18 +151,18 @@ class SlowCalls:
         await self._engine.close()
 
     @contextmanager
-    def _shown(self) -> Iterator[None]:
+    def _track_call(self) -> Iterator[None]:
         """Tracks a call until the block ends."""
         token = object()
         self._open[token] = time.monotonic()
-        self._look_in_time()
+        self._schedule_report()
         try:
             yield
         finally:
             del self._open[token]
-            self._look_in_time()
+            self._schedule_report()
 
-    def _look_in_time(self) -> None:
+    def _schedule_report(self) -> None:
         """Schedules a look at the oldest call; one timer at a time is enough."""
         oldest = next(iter(self._open.values()), None)
         waited = 0.0 if oldest is None else time.monotonic() - oldest
@@ -175,16 +174,16 @@ class SlowCalls:
             self._timer = None
         elif self._timer is None:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(max(SHOWN_AFTER_SECONDS - waited, 0.0), self._look)
+            self._timer = loop.call_later(max(SHOWN_AFTER_SECONDS - waited, 0.0), self._report)
 
-    def _look(self) -> None:
+    def _report(self) -> None:
         self._timer = None
         oldest = next(iter(self._open.values()), None)
         if oldest is None:
             return
         waited = time.monotonic() - oldest
         if waited < SHOWN_AFTER_SECONDS:
-            self._look_in_time()
+            self._schedule_report()
             return
         self._waits.set(
             self._name,

@@ -1,4 +1,4 @@
-"""A cache of encoded chats, for runs that begin with the same prompt."""
+"""The Hugging Face tokenizer of a model, with a cache of encoded chats."""
 
 import hashlib
 import json
@@ -17,8 +17,11 @@ from trinity.workflows.messages import Message
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+MAX_CACHED_TOKENS = 1 << 20
+"""Size of the cache of chats, which runs of a task share; a token takes some 50 bytes."""
 
-class RememberedPrompts:
+
+class PromptCache:
     """An LRU cache of prompts with at most `max_tokens` tokens in all.
 
     It is thread-safe, as workflows in threads use it too.
@@ -58,10 +61,6 @@ class RememberedPrompts:
                 self._num_tokens -= len(oldest.token_ids)
 
 
-MAX_REMEMBERED_TOKENS = 1 << 20
-"""Size of the cache of chats, which runs of a task share; a token takes some 50 bytes."""
-
-
 class HuggingFaceTokenizer:
     """A `ChatTokenizer` over transformers' tokenizer of a model."""
 
@@ -72,7 +71,7 @@ class HuggingFaceTokenizer:
         end_token_ids: tuple[int, ...],
         *,
         enable_thinking: bool | None = None,
-        max_remembered_tokens: int = MAX_REMEMBERED_TOKENS,
+        max_cached_tokens: int = MAX_CACHED_TOKENS,
     ) -> None:
         self.end_token_ids = end_token_ids
         self._tokenizer = tokenizer
@@ -82,23 +81,25 @@ class HuggingFaceTokenizer:
                 f"the model {tokenizer.name_or_path} has no chat template; "
                 "give one with model.chat_template_path"
             )
-        self._switches = {} if enable_thinking is None else {"enable_thinking": enable_thinking}
-        switched = "".join(f"\0{name}={value}" for name, value in self._switches.items())
+        self._template_kwargs = (
+            {} if enable_thinking is None else {"enable_thinking": enable_thinking}
+        )
+        switched = "".join(f"\0{name}={value}" for name, value in self._template_kwargs.items())
         self.template_sha256 = hashlib.sha256((self._template + switched).encode()).digest()
-        self.remembered = RememberedPrompts(max_remembered_tokens)
+        self.prompt_cache = PromptCache(max_cached_tokens)
 
     @property
-    def plain(self) -> "PreTrainedTokenizerBase":
+    def hf_tokenizer(self) -> "PreTrainedTokenizerBase":
         """The underlying transformers tokenizer."""
         return self._tokenizer
 
     def encode_chat(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> Prompt:
         """Applies the chat template; a last message of the assistant is continued."""
         chat = json.dumps([messages, list(tools)])
-        prompt = self.remembered.get(chat)
+        prompt = self.prompt_cache.get(chat)
         if prompt is None:
             prompt = self._encode_chat(chat)
-            self.remembered.put(chat, prompt)
+            self.prompt_cache.put(chat, prompt)
         return prompt
 
     def _encode_chat(self, chat_json: str) -> Prompt:
@@ -112,7 +113,7 @@ class HuggingFaceTokenizer:
                 tokenize=False,
                 add_generation_prompt=not continues,
                 continue_final_message=continues,
-                **self._switches,
+                **self._template_kwargs,
             )
         except TemplateError as error:  # templates raise it themselves, for roles out of turn
             raise UserError(f"the chat template does not take these messages: {error}") from error
@@ -136,7 +137,7 @@ def load_tokenizer(
     chat_template: str | None,
     *,
     enable_thinking: bool | None = None,
-    max_remembered_tokens: int = MAX_REMEMBERED_TOKENS,
+    max_cached_tokens: int = MAX_CACHED_TOKENS,
 ) -> HuggingFaceTokenizer:
     """Loads it; raises UserError when there is no tokenizer, no chat template or no end token."""
     from transformers import AutoTokenizer
@@ -145,7 +146,7 @@ def load_tokenizer(
         tokenizer = AutoTokenizer.from_pretrained(model_path)
     except (OSError, ValueError) as error:
         raise UserError(f"the tokenizer of {model_path} cannot be read: {error}") from error
-    ends = {tokenizer.eos_token_id, *_configured_ends(model_path)} - {None}
+    ends = {tokenizer.eos_token_id, *_generation_config_eos(model_path)} - {None}
     if not ends:
         raise UserError(f"the model {model_path} has no end token; set eos_token in its tokenizer")
     return HuggingFaceTokenizer(
@@ -153,11 +154,11 @@ def load_tokenizer(
         chat_template,
         tuple(sorted(ends)),
         enable_thinking=enable_thinking,
-        max_remembered_tokens=max_remembered_tokens,
+        max_cached_tokens=max_cached_tokens,
     )
 
 
-def _configured_ends(model_path: str) -> list[int | None]:
+def _generation_config_eos(model_path: str) -> list[int | None]:
     """Returns the end tokens of the generation config; chat models often have several."""
     from transformers import GenerationConfig
 

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING
 
 from services.explorer.engine.interface import EngineDied, EngineOptions
 from services.explorer.engine.vllm_options import (
+    detect_hardware,
     engine_arguments,
-    environment,
-    look_at_machine,
-    own_devices,
     prepare_environment,
+    temporary_environment,
+    visible_devices,
 )
 from trinity.errors import UserError
 from trinity.runtime.threads import in_daemon_thread
 from trinity.types import FinishReason, SamplingParams
-from trinity.weights.offer import Receivers, ReceiverSlot
-from trinity.workflows.generation import Generation, Heard, Piece, Scores
+from trinity.weights.offer import Receivers, Seat
+from trinity.workflows.generation import Generation, GenerationDelta, OnDelta, Scores
 
 if TYPE_CHECKING:
     import vllm
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 SHUTDOWN_SECONDS = 0.5
 """The child process is killed after this time: it holds nothing worth keeping."""
-REFUSED_SCHEMA = "the engine does not take the schema of the response: "
+SCHEMA_REJECTED = "the engine does not take the schema of the response: "
 FINISH_REASONS = {
     "stop": FinishReason.STOP,
     "length": FinishReason.LENGTH,
@@ -57,11 +57,11 @@ class VllmEngine:
         self._model_path = options.model_path
         self._max_model_len = options.max_model_len
         self._role = options.role
-        self._holds_to_schemas = options.holds_to_schemas
+        self._structured_output = options.structured_output
         self._ignore_end = options.rollout.ignore_eos
         self._end_token_ids = [] if self._ignore_end else list(options.end_token_ids)
-        self._numbers = itertools.count(1)
-        has_gpu = look_at_machine().has_gpu
+        self._request_numbers = itertools.count(1)
+        has_gpu = detect_hardware().has_gpu
         size = options.rollout.tensor_parallel_size if has_gpu else 1
         self._receivers = Receivers(count=size, have_gpu=has_gpu)
 
@@ -71,28 +71,28 @@ class VllmEngine:
         sampling: SamplingParams,
         *,
         min_tokens: int = 0,
-        heard: Heard | None = None,
+        on_delta: OnDelta | None = None,
     ) -> Generation:
         """Continues the prompt; cancelling the call aborts the request."""
         self._check_vocabulary(prompt_token_ids)
         if sampling.json_schema:
             self._check_schemas()
         if sampling.stop:
-            await self._have_tokenizer()
-        pieces: list[Piece] = []
-        with _refusals():
-            parameters = self._parameters(sampling, min_tokens, in_pieces=heard is not None)
-        refused = REFUSED_SCHEMA if sampling.json_schema else ""
-        async for answer in self._ask(prompt_token_ids, parameters, refused):
+            await self._ensure_tokenizer()
+        deltas: list[GenerationDelta] = []
+        with _as_user_errors():
+            parameters = self._parameters(sampling, min_tokens, as_deltas=on_delta is not None)
+        error_prefix = SCHEMA_REJECTED if sampling.json_schema else ""
+        async for answer in self._stream(prompt_token_ids, parameters, error_prefix):
             output = answer.outputs[0]
-            pieces.append(_piece(output, sampling.logprobs))
-            if heard is not None and output.token_ids:
-                heard(pieces[-1])
+            deltas.append(_delta(output, sampling.logprobs))
+            if on_delta is not None and output.token_ids:
+                on_delta(deltas[-1])
         return Generation(
-            token_ids=[token for piece in pieces for token in piece.token_ids],
-            logprobs=[logprob for piece in pieces for logprob in piece.logprobs],
+            token_ids=[token for delta in deltas for token in delta.token_ids],
+            logprobs=[logprob for delta in deltas for logprob in delta.logprobs],
             finish_reason=FINISH_REASONS[output.finish_reason],
-            likeliest=[top for piece in pieces for top in piece.likeliest],
+            likeliest=[top for delta in deltas for top in delta.likeliest],
         )
 
     async def score(self, token_ids: list[int], *, num_likeliest: int = 0) -> Scores:
@@ -104,14 +104,14 @@ class VllmEngine:
         self._check_vocabulary(token_ids)
         is_full = len(token_ids) == self._max_model_len
         prompt, last = (token_ids[:-1], token_ids[-1:]) if is_full else (token_ids, [])
-        answer = await self._look_at(prompt, last, num_likeliest)
+        answer = await self._score_prompt(prompt, last, num_likeliest)
         positions = [options for options in answer.prompt_logprobs or () if options is not None]
-        tops = [_likeliest(p, num_likeliest) for p in positions] if num_likeliest else []
+        tops = [_top_logprobs(p, num_likeliest) for p in positions] if num_likeliest else []
         if last:
             positions += answer.outputs[0].logprobs or ()
         if last and num_likeliest:
-            answer = await self._look_at(prompt, [], num_likeliest)
-            tops += [_likeliest(p, num_likeliest) for p in answer.outputs[0].logprobs or ()]
+            answer = await self._score_prompt(prompt, [], num_likeliest)
+            tops += [_top_logprobs(p, num_likeliest) for p in answer.outputs[0].logprobs or ()]
         return Scores(
             logprobs=[
                 float(options[token].logprob)
@@ -151,7 +151,7 @@ class VllmEngine:
         await asyncio.to_thread(self._engine.shutdown, SHUTDOWN_SECONDS)
         self._engine.engine_core.resources.ctx.destroy(linger=0)
 
-    async def _look_at(
+    async def _score_prompt(
         self, prompt: list[int], last: list[int], num_likeliest: int
     ) -> "RequestOutput":
         from vllm import SamplingParams as VllmSamplingParams
@@ -165,23 +165,23 @@ class VllmEngine:
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
-        [answer] = [output async for output in self._ask(prompt, parameters)]
+        [answer] = [output async for output in self._stream(prompt, parameters)]
         return answer
 
-    async def _ask(
-        self, prompt: list[int], parameters: "vllm.SamplingParams", refused: str = ""
+    async def _stream(
+        self, prompt: list[int], parameters: "vllm.SamplingParams", error_prefix: str = ""
     ) -> "AsyncGenerator[RequestOutput]":
-        """Yields vLLM's answers; `refused` is the prefix of the error if it rejects the request."""
+        """Yields vLLM's answers; `error_prefix` begins the error if it rejects the request."""
         from vllm.inputs import TokensPrompt
 
         answers: AsyncGenerator[RequestOutput] = self._engine.generate(
             TokensPrompt(prompt_token_ids=prompt),
             parameters,
-            request_id=str(next(self._numbers)),
+            request_id=str(next(self._request_numbers)),
         )
         async with aclosing(answers):
             while True:
-                with _refusals(refused):
+                with _as_user_errors(error_prefix):
                     answer = await anext(answers, None)
                 if answer is None:
                     return
@@ -195,7 +195,7 @@ class VllmEngine:
                 raise UserError(f"the model has {size} tokens, and {token} is none of them")
 
     def _check_schemas(self) -> None:
-        if not self._holds_to_schemas:
+        if not self._structured_output:
             raise UserError(
                 "responses are held to a JSON Schema where the model has an OpenAI-compatible "
                 "address: set `explorer.rollout_model.enable_openai_api: true`"
@@ -206,7 +206,7 @@ class VllmEngine:
                 "is held to a JSON Schema: leave it out"
             )
 
-    async def _have_tokenizer(self) -> None:
+    async def _ensure_tokenizer(self) -> None:
         """Loads the front end's tokenizer, which it needs only to find stop texts."""
         processor = self._engine.output_processor
         if processor.tokenizer is None:
@@ -214,7 +214,7 @@ class VllmEngine:
             processor.tokenizer = tokenizer
 
     def _parameters(
-        self, sampling: SamplingParams, min_tokens: int, *, in_pieces: bool
+        self, sampling: SamplingParams, min_tokens: int, *, as_deltas: bool
     ) -> "vllm.SamplingParams":
         """Builds vLLM's parameters; it decodes responses only if stop texts may end them."""
         from vllm import SamplingParams as VllmSamplingParams
@@ -239,12 +239,12 @@ class VllmEngine:
             stop=list(sampling.stop),
             detokenize=bool(sampling.stop),
             structured_outputs=StructuredOutputsParams(json=schema) if schema else None,
-            output_kind=RequestOutputKind.DELTA if in_pieces else RequestOutputKind.FINAL_ONLY,
+            output_kind=RequestOutputKind.DELTA if as_deltas else RequestOutputKind.FINAL_ONLY,
         )
 
 
 @contextmanager
-def _refusals(before: str = "") -> Iterator[None]:
+def _as_user_errors(error_prefix: str = "") -> Iterator[None]:
     """Converts vLLM's rejection of a request to a UserError: the caller made the mistake."""
     from vllm import exceptions
 
@@ -253,23 +253,23 @@ def _refusals(before: str = "") -> Iterator[None]:
     try:
         yield
     except refusal as error:
-        raise UserError(f"{before}{error}") from error
+        raise UserError(f"{error_prefix}{error}") from error
 
 
-def _piece(output: "CompletionOutput", num_likeliest: int) -> Piece:
-    """Returns the whole response, or the part since the last piece."""
+def _delta(output: "CompletionOutput", num_likeliest: int) -> GenerationDelta:
+    """Returns the whole response, or the part since the last delta."""
     token_ids, positions = list(output.token_ids), list(output.logprobs or ())
-    return Piece(
+    return GenerationDelta(
         token_ids=token_ids,
         logprobs=[
             float(options[token].logprob)
             for token, options in zip(token_ids, positions, strict=True)
         ],
-        likeliest=[_likeliest(p, num_likeliest) for p in positions] if num_likeliest else [],
+        likeliest=[_top_logprobs(p, num_likeliest) for p in positions] if num_likeliest else [],
     )
 
 
-def _likeliest(position: "Mapping[int, Logprob]", count: int) -> list[tuple[int, float]]:
+def _top_logprobs(position: "Mapping[int, Logprob]", count: int) -> list[tuple[int, float]]:
     """Returns the tokens of the best ranks; the sampled one is among the options at any rank."""
     ranked = sorted((o.rank or 0, token, float(o.logprob)) for token, o in position.items())
     return [(token, logprob) for _, token, logprob in ranked[:count]]
@@ -299,8 +299,8 @@ async def start_vllm(options: EngineOptions) -> VllmEngine:
 
 
 def _start(options: EngineOptions, abandoned: threading.Event) -> "AsyncLLM":
-    machine = look_at_machine()
-    prepare_environment(options.model_path, machine, options.rollout.engine_num)
+    hardware = detect_hardware()
+    prepare_environment(options.model_path, hardware, options.rollout.engine_num)
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -309,6 +309,6 @@ def _start(options: EngineOptions, abandoned: threading.Event) -> "AsyncLLM":
     logger.info(
         "starting the engine", extra={"model": options.model_path, "number": options.number}
     )
-    arguments = AsyncEngineArgs(**engine_arguments(options, machine))
-    with environment(own_devices(options, machine)):
+    arguments = AsyncEngineArgs(**engine_arguments(options, hardware))
+    with temporary_environment(visible_devices(options, hardware)):
         return AsyncLLM.from_engine_args(arguments)

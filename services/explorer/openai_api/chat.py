@@ -1,4 +1,4 @@
-"""Reads the messages and tools of a request into the form of chat templates."""
+"""Chat requests and responses in the format of OpenAI's API."""
 
 import json
 import time
@@ -7,42 +7,45 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from services.explorer.openai_api import fields
-from services.explorer.openai_api.errors import InvalidRequest
+from services.explorer.openai_api.errors import InvalidApiRequest
 from services.explorer.openai_api.fields import MAX_CHOICES, MAX_LOGPROBS
 from services.explorer.openai_api.response import (
-    fingerprint,
+    answer_fingerprint,
     finish_reason,
-    likeliest_of,
+    json_logprob,
     prompt_logprobs_of,
     prompt_tokens,
     response_tokens,
-    tellable,
+    top_logprobs_of,
     usage_of,
 )
 from services.explorer.openai_api.tools import ForcedCalls, ResponseParsers, read_forced
 from trinity.types import Experience, JsonObject, JsonValue
 from trinity.workflows.generation import ChatTokenizer, Scores
 from trinity.workflows.messages import Message
-from trinity.workflows.sampling import Sampling
+from trinity.workflows.sampling import SamplingOverrides
+
+UNSUPPORTED_KEYS = ("functions", "logit_bias", "audio")
+"""Keys that would change the answer but are not supported; all other keys are ignored."""
 
 
 def read_messages(value: object) -> list[Message]:
-    """Reads the messages; raises InvalidRequest naming the message."""
+    """Reads the messages; raises InvalidApiRequest naming the message."""
     if not isinstance(value, list) or not value:
-        raise InvalidRequest("`messages` is not a list with a message in it", param="messages")
+        raise InvalidApiRequest("`messages` is not a list with a message in it", param="messages")
     return [_message(item, f"messages[{i}]") for i, item in enumerate(value)]
 
 
 def read_tools(value: object) -> tuple[JsonObject, ...]:
-    """Reads the tools; raises InvalidRequest naming the tool."""
+    """Reads the tools; raises InvalidApiRequest naming the tool."""
     if value is None:
         return ()
     if not isinstance(value, list):
-        raise InvalidRequest("`tools` is not a list", param="tools")
+        raise InvalidApiRequest("`tools` is not a list", param="tools")
     for i, tool in enumerate(value):
         function = tool.get("function") if isinstance(tool, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise InvalidRequest(
+            raise InvalidApiRequest(
                 f"`tools[{i}]` is not a function with a name", param=f"tools[{i}].function"
             )
     return tuple(value)
@@ -50,7 +53,7 @@ def read_tools(value: object) -> tuple[JsonObject, ...]:
 
 def _message(value: object, where: str) -> Message:
     if not isinstance(value, dict) or not isinstance(value.get("role"), str):
-        raise InvalidRequest(f"`{where}` has no role", param=where)
+        raise InvalidApiRequest(f"`{where}` has no role", param=where)
     calls = value.get("tool_calls")
     content = value.get("content")
     if isinstance(content, list):
@@ -58,7 +61,7 @@ def _message(value: object, where: str) -> Message:
     if content is None and calls:
         content = ""
     if not isinstance(content, str):
-        raise InvalidRequest(f"`{where}.content` is not a text", param=f"{where}.content")
+        raise InvalidApiRequest(f"`{where}.content` is not a text", param=f"{where}.content")
     message = Message(role=value["role"], content=content)
     if calls:
         message["tool_calls"] = _calls(calls, f"{where}.tool_calls")
@@ -71,7 +74,7 @@ def _message(value: object, where: str) -> Message:
 
 def _text_of(part: object, where: str) -> str:
     if not isinstance(part, dict) or not isinstance(part.get("text"), str):
-        raise InvalidRequest(
+        raise InvalidApiRequest(
             f"`{where}.content` has a part that is not a text", param=f"{where}.content"
         )
     return str(part["text"])
@@ -80,12 +83,12 @@ def _text_of(part: object, where: str) -> str:
 def _calls(value: object, where: str) -> list[JsonValue]:
     """Parses arguments into objects, because chat templates write the JSON themselves."""
     if not isinstance(value, list):
-        raise InvalidRequest(f"`{where}` is not a list", param=where)
+        raise InvalidApiRequest(f"`{where}` is not a list", param=where)
     calls: list[JsonValue] = []
     for i, call in enumerate(value):
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise InvalidRequest(f"`{where}[{i}]` is not a function call", param=where)
+            raise InvalidApiRequest(f"`{where}[{i}]` is not a function call", param=where)
         arguments = _arguments(function.get("arguments"), f"{where}[{i}].function.arguments")
         calls.append({**call, "function": {**function, "arguments": arguments}})
     return calls
@@ -97,12 +100,8 @@ def _arguments(value: object, where: str) -> JsonValue:
     try:
         found: JsonValue = json.loads(value) if value else {}
     except ValueError as error:
-        raise InvalidRequest(f"`{where}` is not JSON: {error}", param=where) from error
+        raise InvalidApiRequest(f"`{where}` is not JSON: {error}", param=where) from error
     return found
-
-
-NOT_UNDERSTOOD = ("functions", "logit_bias", "audio")
-"""Keys that would change the answer but are not supported; all other keys are ignored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +114,7 @@ class ChatRequest:
     forced: ForcedCalls | None
     """Tool calls that the answer must consist of, if the request forces any."""
     num_choices: int
-    sampling: Sampling
+    sampling: SamplingOverrides
     wants_logprobs: bool
     prompt_logprobs: int | None
     """Number of likeliest tokens to report at each prompt position; None for no prompt logprobs."""
@@ -128,8 +127,8 @@ class ChatRequest:
 
 
 def read_request(payload: object) -> ChatRequest:
-    """Reads a request; raises InvalidRequest naming the key."""
-    body = fields.read_body(payload, NOT_UNDERSTOOD)
+    """Reads a request; raises InvalidApiRequest naming the key."""
+    body = fields.read_body(payload, UNSUPPORTED_KEYS)
     wants_logprobs = bool(body.get("logprobs"))
     sampling = fields.read_sampling(body)
     tools = read_tools(body.get("tools"))
@@ -139,12 +138,12 @@ def read_request(payload: object) -> ChatRequest:
     if forced is not None:
         sampling["json_schema"] = forced.json_schema
     if wants_logprobs:
-        sampling["logprobs"] = fields.whole(body, "top_logprobs", 0, least=0, most=MAX_LOGPROBS)
+        sampling["logprobs"] = fields.read_int(body, "top_logprobs", 0, least=0, most=MAX_LOGPROBS)
     return ChatRequest(
         messages=read_messages(body.get("messages")),
         tools=() if body.get("tool_choice") == "none" else tools,
         forced=forced,
-        num_choices=fields.whole(body, "n", 1, most=MAX_CHOICES),
+        num_choices=fields.read_int(body, "n", 1, most=MAX_CHOICES),
         sampling=sampling,
         wants_logprobs=wants_logprobs,
         prompt_logprobs=fields.read_prompt_logprobs(body),
@@ -157,19 +156,19 @@ def read_request(payload: object) -> ChatRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Writer:
+class ResponseWriter:
     """Writes the answers of one model."""
 
     model_path: str
     tokenizer: ChatTokenizer
     parsers: ResponseParsers | None = None
 
-    def check(self, request: ChatRequest) -> None:
-        """Raises InvalidRequest for tools without a parser, or for reasoning with a JSON schema."""
+    def check_supported(self, request: ChatRequest) -> None:
+        """Raises InvalidApiRequest for tools without a parser, or reasoning with a JSON schema."""
         thinks = self.parsers is not None and self.parsers.reasoning is not None
         if thinks and request.sampling.get("json_schema"):
             key = "response_format" if request.forced is None else "tool_choice"
-            raise InvalidRequest(
+            raise InvalidApiRequest(
                 f"`{key}` leaves no room for reasoning, which "
                 "`explorer.rollout_model.reasoning_parser` looks for: leave one of them out",
                 param=key,
@@ -179,20 +178,20 @@ class Writer:
             and request.tools
             and (self.parsers is None or self.parsers.tools is None)
         ):
-            raise InvalidRequest(
+            raise InvalidApiRequest(
                 "`tools` are not looked for in responses: set "
                 "`explorer.rollout_model.enable_auto_tool_choice: true` and `tool_call_parser`, "
                 'or ask with `tool_choice: "none"`',
                 param="tools",
             )
 
-    def takes_apart(self, request: ChatRequest) -> bool:
+    def parses_response(self, request: ChatRequest) -> bool:
         """Returns true if a response may be more than its plain text."""
         if request.forced is not None:
             return True
-        return self.parsers is not None and self.parsers.takes_apart(bool(request.tools))
+        return self.parsers is not None and self.parsers.parses_response(bool(request.tools))
 
-    def answer(
+    def response_body(
         self,
         request: ChatRequest,
         answers: Sequence[Experience],
@@ -207,7 +206,7 @@ class Writer:
             "object": "chat.completion",
             "created": int(time.time()),
             "model": self.model_path,
-            "system_fingerprint": fingerprint(answers[0]),
+            "system_fingerprint": answer_fingerprint(answers[0]),
             "choices": [self._choice(i, answer, request) for i, answer in enumerate(answers)],
             "usage": usage_of(answers, len(answers)),
         }
@@ -223,9 +222,9 @@ class Writer:
         reason = finish_reason(answer)
         if request.forced is not None:
             return request.forced.message(answer.response_text, reason)
-        if self.parsers is None or not self.takes_apart(request):
+        if self.parsers is None or not self.parses_response(request):
             return {"role": "assistant", "content": answer.response_text}, reason
-        parsed = self.parsers.read(answer, request.tools)
+        parsed = self.parsers.parse_reply(answer, request.tools)
         message: JsonObject = {"role": "assistant", "content": parsed.content}
         if parsed.reasoning is not None:
             # vLLM's server has used both names.
@@ -252,7 +251,9 @@ class Writer:
     def logprobs(self, answer: Experience) -> list[JsonObject]:
         """Returns the log-probabilities of all response tokens."""
         logprobs = answer.sequence.rollout_logprobs.tolist()
-        return logprobs_of(response_tokens(answer), logprobs, likeliest_of(answer), self.tokenizer)
+        return logprobs_of(
+            response_tokens(answer), logprobs, top_logprobs_of(answer), self.tokenizer
+        )
 
 
 def logprobs_of(
@@ -274,4 +275,4 @@ def logprobs_of(
 
 def _token(token: int, logprob: float, tokenizer: ChatTokenizer) -> JsonObject:
     text = tokenizer.decode([token])
-    return {"token": text, "logprob": tellable(logprob), "bytes": list(text.encode())}
+    return {"token": text, "logprob": json_logprob(logprob), "bytes": list(text.encode())}

@@ -1,22 +1,22 @@
-"""Incremental text of a response."""
+"""Answers chat requests, at once or as a stream of events."""
 
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 
-from services.explorer.openai_api.chat import ChatRequest, Writer, logprobs_of
-from services.explorer.openai_api.response import fingerprint_of, prompt_tokens, usage_of
+from services.explorer.openai_api.chat import ChatRequest, ResponseWriter, logprobs_of
+from services.explorer.openai_api.response import prompt_tokens, usage_of, weights_fingerprint
 from trinity.types import Experience, JsonObject
-from trinity.workflows.generation import Piece
-from trinity.workflows.model import HeardOf, ModelWrapper
-from trinity.workflows.sampling import until_stop
+from trinity.workflows.generation import GenerationDelta
+from trinity.workflows.model import ModelWrapper, OnIndexedDelta
+from trinity.workflows.sampling import truncate_at_stop
 
 
 class TextStream:
     """Releases text once it is certain: no partial character, and no part of a stop text.
 
-    text = stream.add([12, 7])  # text that is certain now
-    rest = stream.end(whole)    # the remainder of the whole response
+    text = stream.feed_tokens([12, 7])  # text that is certain now
+    rest = stream.end(whole)            # the remainder of the whole response
     """
 
     def __init__(self, decode: Callable[[list[int]], str], stop: Sequence[str] = ()) -> None:
@@ -29,7 +29,7 @@ class TextStream:
         self._text = ""
         self._num_shown = 0
 
-    def add(self, token_ids: Sequence[int]) -> str:
+    def feed_tokens(self, token_ids: Sequence[int]) -> str:
         """Returns the text that these tokens make certain.
 
         A few earlier tokens are decoded with the new ones, whose text depends on them.
@@ -49,88 +49,96 @@ class TextStream:
     def _certain(self) -> str:
         """Returns the new text before a stop text, without a tail that may begin one."""
         waiting = self._text[self._num_shown :]
-        shown = until_stop(waiting, self._stop)
+        shown = truncate_at_stop(waiting, self._stop)
         if shown == waiting:
             shown = waiting[: max(0, len(waiting) - self._held_back)]
         self._num_shown += len(shown)
         return shown
 
 
-class ChatExchange:
-    """One checked chat request and its answer."""
+class ChatCall:
+    """Answers one chat request, which it checks first."""
 
-    def __init__(self, *, asked: ChatRequest, writer: Writer) -> None:
-        writer.check(asked)
-        self._asked = asked
+    def __init__(self, *, request: ChatRequest, writer: ResponseWriter) -> None:
+        writer.check_supported(request)
+        self._request = request
         self._writer = writer
-        self.model, self.seed, self.streams = asked.model, asked.seed, asked.streams
+        self.model, self.seed, self.streams = request.model, request.seed, request.streams
 
-    async def answer(self, model: ModelWrapper) -> JsonObject:
+    async def complete_response(self, model: ModelWrapper) -> JsonObject:
         """Returns the complete answer."""
-        asked = self._asked
+        request = self._request
         answers = await model.chat_async(
-            asked.messages, n=asked.num_choices, tools=asked.tools, **asked.sampling
+            request.messages, n=request.num_choices, tools=request.tools, **request.sampling
         )
         scores = None
-        if asked.prompt_logprobs is not None:
+        if request.prompt_logprobs is not None:
             tokens = prompt_tokens(answers[0])
-            scores = await model.score_async(tokens, num_likeliest=asked.prompt_logprobs)
-        return self._writer.answer(asked, answers, scores)
+            scores = await model.score_async(tokens, num_likeliest=request.prompt_logprobs)
+        return self._writer.response_body(request, answers, scores)
 
-    def teller(self, model: ModelWrapper) -> "ChatTeller":
+    def stream_writer(self, model: ModelWrapper) -> "ChatStreamWriter":
         """Returns the writer of a streamed answer."""
-        return ChatTeller(asked=self._asked, writer=self._writer, model=model)
+        return ChatStreamWriter(request=self._request, writer=self._writer, model=model)
 
 
-class ChatTeller:
+class ChatStreamWriter:
     """Writes the events of a chat completion.
 
     If tool calls or reasoning are parsed from a response, it is sent in one piece.
     """
 
-    def __init__(self, *, asked: ChatRequest, writer: Writer, model: ModelWrapper) -> None:
-        self._asked = asked
+    def __init__(
+        self, *, request: ChatRequest, writer: ResponseWriter, model: ModelWrapper
+    ) -> None:
+        self._request = request
         self._writer = writer
         self._model = model
-        stop = model.stops_at(asked.sampling)
-        self._texts = [TextStream(writer.tokenizer.decode, stop) for _ in range(asked.num_choices)]
+        stop = model.stop_texts(request.sampling)
+        self._texts = [
+            TextStream(writer.tokenizer.decode, stop) for _ in range(request.num_choices)
+        ]
         self._head: JsonObject = {
             "id": f"chatcmpl-{uuid.uuid4().hex}",
             "object": "chat.completion.chunk",
             "created": int(time.time()),
             "model": writer.model_path,
-            "system_fingerprint": fingerprint_of(*model.weights),
+            "system_fingerprint": weights_fingerprint(*model.weights),
         }
 
-    async def make(self, heard: HeardOf) -> list[Experience]:
-        """Generates the answers, and passes their pieces to `heard`."""
-        asked = self._asked
+    async def generate(self, on_delta: OnIndexedDelta) -> list[Experience]:
+        """Generates the answers, and passes their deltas to `on_delta`."""
+        request = self._request
         return await self._model.chat_async(
-            asked.messages, n=asked.num_choices, tools=asked.tools, heard=heard, **asked.sampling
+            request.messages,
+            n=request.num_choices,
+            tools=request.tools,
+            on_delta=on_delta,
+            **request.sampling,
         )
 
-    def opening(self) -> Iterator[JsonObject]:
+    def opening_events(self) -> Iterator[JsonObject]:
         """Yields chunks with the role of each answer."""
-        for index in range(self._asked.num_choices):
+        for index in range(self._request.num_choices):
             yield self._chunk(index, {"role": "assistant", "content": ""})
 
-    def piece(self, index: int, piece: Piece) -> Iterator[JsonObject]:
+    def delta_events(self, index: int, delta: GenerationDelta) -> Iterator[JsonObject]:
         """Yields the part of the answer that is certain by now."""
-        if self._writer.takes_apart(self._asked):
+        if self._writer.parses_response(self._request):
             return
-        text = self._texts[index].add(piece.token_ids)
+        text = self._texts[index].feed_tokens(delta.token_ids)
         logprobs = None
-        if self._asked.wants_logprobs:
+        if self._request.wants_logprobs:
             logprobs = logprobs_of(
-                piece.token_ids, piece.logprobs, piece.likeliest, self._writer.tokenizer
+                delta.token_ids, delta.logprobs, delta.likeliest, self._writer.tokenizer
             )
         if text or logprobs:
             yield self._chunk(index, {"content": text}, logprobs=logprobs)
 
-    def end(self, index: int, answer: Experience) -> Iterator[JsonObject]:
+    def answer_end_events(self, index: int, answer: Experience) -> Iterator[JsonObject]:
         """Yields the rest of an answer and its finish reason."""
-        message, reason = self._writer.message(answer, self._asked)
-        if self._writer.takes_apart(self._asked):
+        message, reason = self._writer.message(answer, self._request)
+        if self._writer.parses_response(self._request):
             yield from self._in_one_piece(index, message, answer)
         elif rest := self._texts[index].end(answer.response_text):
             yield self._chunk(index, {"content": rest})
@@ -145,13 +153,13 @@ class ChatTeller:
             delta["tool_calls"] = [
                 {"index": i, **call} for i, call in enumerate(calls) if isinstance(call, dict)
             ]
-        logprobs = self._writer.logprobs(answer) if self._asked.wants_logprobs else None
+        logprobs = self._writer.logprobs(answer) if self._request.wants_logprobs else None
         if delta or logprobs:
             yield self._chunk(index, delta, logprobs=logprobs)
 
-    def closing(self, answers: Sequence[Experience]) -> Iterator[JsonObject]:
+    def closing_events(self, answers: Sequence[Experience]) -> Iterator[JsonObject]:
         """Yields the token usage, if it was requested."""
-        if self._asked.includes_usage:
+        if self._request.includes_usage:
             yield {**self._head, "choices": [], "usage": usage_of(answers, len(answers))}
 
     def _chunk(
@@ -168,5 +176,5 @@ class ChatTeller:
             "logprobs": None if logprobs is None else {"content": [*logprobs]},
             "finish_reason": reason,
         }
-        more: JsonObject = {"usage": None} if self._asked.includes_usage else {}
+        more: JsonObject = {"usage": None} if self._request.includes_usage else {}
         return {**self._head, "choices": [choice], **more}

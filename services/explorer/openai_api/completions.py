@@ -1,4 +1,4 @@
-"""Reads requests to continue or score plain text or tokens."""
+"""Requests to continue or score plain text or tokens, and their answers."""
 
 import time
 import uuid
@@ -6,31 +6,31 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from services.explorer.openai_api import fields
-from services.explorer.openai_api.chat import Writer
+from services.explorer.openai_api.chat import ResponseWriter
 from services.explorer.openai_api.chat_completions import TextStream
-from services.explorer.openai_api.errors import InvalidRequest
+from services.explorer.openai_api.errors import InvalidApiRequest
 from services.explorer.openai_api.fields import MAX_CHOICES, MAX_LOGPROBS, Body
 from services.explorer.openai_api.response import (
-    fingerprint_of,
     finish_reason,
-    likeliest_of,
+    json_logprob,
     prompt_logprobs_of,
     prompt_tokens,
     response_tokens,
-    tellable,
+    top_logprobs_of,
     usage,
     usage_of,
+    weights_fingerprint,
 )
 from trinity.types import Experience, JsonObject, JsonValue
-from trinity.workflows.generation import ChatTokenizer, Likeliest, Piece, Prompt, Scores
-from trinity.workflows.model import HeardOf, ModelWrapper
-from trinity.workflows.sampling import Sampling
+from trinity.workflows.generation import ChatTokenizer, GenerationDelta, Likeliest, Prompt, Scores
+from trinity.workflows.model import ModelWrapper, OnIndexedDelta
+from trinity.workflows.sampling import SamplingOverrides
 
-NOT_UNDERSTOOD = ("suffix", "logit_bias", "use_beam_search", "prompt_embeds")
+UNSUPPORTED_KEYS = ("suffix", "logit_bias", "use_beam_search", "prompt_embeds")
 """Keys that would change the answer but are not supported; all other keys are ignored."""
 MAX_ANSWERS = 1024
-MOST_TOKENS = 1 << 31
-AskedPrompt = str | tuple[int, ...]
+TOKEN_LIMIT = 1 << 31
+PromptInput = str | tuple[int, ...]
 """A text or its tokens."""
 
 
@@ -38,10 +38,10 @@ AskedPrompt = str | tuple[int, ...]
 class CompletionRequest:
     """The supported part of a completion request."""
 
-    prompts: tuple[AskedPrompt, ...]
+    prompts: tuple[PromptInput, ...]
     num_choices: int
     """Number of answers for each prompt."""
-    sampling: Sampling
+    sampling: SamplingOverrides
     logprobs: int | None
     """Number of likeliest tokens to report at each position; None for no log-probabilities."""
     prompt_logprobs: int | None
@@ -68,18 +68,18 @@ class CompletionRequest:
 
 
 def read_completion(payload: object) -> CompletionRequest:
-    """Reads a request; raises InvalidRequest naming the key."""
-    body = fields.read_body(payload, NOT_UNDERSTOOD)
+    """Reads a request; raises InvalidApiRequest naming the key."""
+    body = fields.read_body(payload, UNSUPPORTED_KEYS)
     logprobs = None
     sampling = fields.read_sampling(body, least_tokens=0)
     if schema := fields.read_schema(body):
         sampling["json_schema"] = schema
     if body.get("logprobs") is not None:
-        logprobs = fields.whole(body, "logprobs", 0, least=0, most=MAX_LOGPROBS)
+        logprobs = fields.read_int(body, "logprobs", 0, least=0, most=MAX_LOGPROBS)
         sampling["logprobs"] = logprobs
-    asked = CompletionRequest(
+    request = CompletionRequest(
         prompts=_prompts(body.get("prompt")),
-        num_choices=fields.whole(body, "n", 1, most=MAX_CHOICES),
+        num_choices=fields.read_int(body, "n", 1, most=MAX_CHOICES),
         sampling=sampling,
         logprobs=logprobs,
         prompt_logprobs=fields.read_prompt_logprobs(body),
@@ -90,45 +90,45 @@ def read_completion(payload: object) -> CompletionRequest:
         model=fields.read_model(body),
         seed=fields.read_seed(body),
     )
-    _check(asked, body)
-    return asked
+    _check(request, body)
+    return request
 
 
-def _check(asked: CompletionRequest, body: Body) -> None:
-    if fields.whole(body, "best_of", asked.num_choices) != asked.num_choices:
-        raise InvalidRequest("`best_of` is `n` here: leave it out", param="best_of")
-    if len(asked.prompts) * asked.num_choices > MAX_ANSWERS:
-        raise InvalidRequest(
+def _check(request: CompletionRequest, body: Body) -> None:
+    if fields.read_int(body, "best_of", request.num_choices) != request.num_choices:
+        raise InvalidApiRequest("`best_of` is `n` here: leave it out", param="best_of")
+    if len(request.prompts) * request.num_choices > MAX_ANSWERS:
+        raise InvalidApiRequest(
             f"`n` for each prompt makes more than {MAX_ANSWERS} answers: ask in several requests",
             param="n",
         )
-    if asked.streams and asked.echoes:
-        raise InvalidRequest("`echo` cannot be streamed: leave out `stream`", param="echo")
-    if not asked.generates and (asked.num_scored is None or asked.num_choices > 1):
-        raise InvalidRequest(
+    if request.streams and request.echoes:
+        raise InvalidApiRequest("`echo` cannot be streamed: leave out `stream`", param="echo")
+    if not request.generates and (request.num_scored is None or request.num_choices > 1):
+        raise InvalidApiRequest(
             "`max_tokens` may be 0 only if the prompt's log-probabilities are requested, once: "
             "with `echo` and `logprobs`, or with `prompt_logprobs`, and `n` 1",
             param="max_tokens",
         )
 
 
-def _prompts(value: object) -> tuple[AskedPrompt, ...]:
+def _prompts(value: object) -> tuple[PromptInput, ...]:
     if isinstance(value, str) or _are_tokens(value):
         return (_prompt(value, "prompt"),)
     if not isinstance(value, list) or not 0 < len(value) <= MAX_ANSWERS:
-        raise InvalidRequest(
+        raise InvalidApiRequest(
             f"`prompt` is neither a text nor tokens, nor a list of 1 to {MAX_ANSWERS} such",
             param="prompt",
         )
     return tuple(_prompt(item, f"prompt[{i}]") for i, item in enumerate(value))
 
 
-def _prompt(value: object, where: str) -> AskedPrompt:
+def _prompt(value: object, where: str) -> PromptInput:
     if isinstance(value, str):
         return value
     if isinstance(value, list) and _are_tokens(value):
         return tuple(value)
-    raise InvalidRequest(f"`{where}` is neither a text nor a list of tokens", param=where)
+    raise InvalidApiRequest(f"`{where}` is neither a text nor a list of tokens", param=where)
 
 
 def _are_tokens(value: object) -> bool:
@@ -137,7 +137,7 @@ def _are_tokens(value: object) -> bool:
         isinstance(value, list)
         and bool(value)
         and all(isinstance(token, int) and not isinstance(token, bool) for token in value)
-        and all(0 <= token < MOST_TOKENS for token in value)
+        and all(0 <= token < TOKEN_LIMIT for token in value)
     )
 
 
@@ -175,7 +175,7 @@ def legacy_logprobs(
     return {
         "tokens": [*texts],
         "token_logprobs": [
-            None if position.logprob is None else tellable(position.logprob)
+            None if position.logprob is None else json_logprob(position.logprob)
             for position in positions
         ],
         "top_logprobs": top if num_likeliest else None,
@@ -188,146 +188,155 @@ def _top(position: Position, count: int, tokenizer: ChatTokenizer) -> JsonValue:
     if position.logprob is None:
         return None
     pairs = [*position.likeliest[:count], (position.token, position.logprob)]
-    return {tokenizer.decode([token]): tellable(logprob) for token, logprob in pairs}
+    return {tokenizer.decode([token]): json_logprob(logprob) for token, logprob in pairs}
 
 
-class CompletionExchange:
-    """One completion request and its answer."""
+class CompletionCall:
+    """Answers one completion request."""
 
-    def __init__(self, *, asked: CompletionRequest, writer: Writer) -> None:
-        self._asked = asked
+    def __init__(self, *, request: CompletionRequest, writer: ResponseWriter) -> None:
+        self._request = request
         self._writer = writer
-        self.model, self.seed, self.streams = asked.model, asked.seed, asked.streams
+        self.model, self.seed, self.streams = request.model, request.seed, request.streams
 
-    async def answer(self, model: ModelWrapper) -> JsonObject:
+    async def complete_response(self, model: ModelWrapper) -> JsonObject:
         """Returns the complete answer."""
-        asked = self._asked
-        if not asked.generates:
-            return await self._looked_at(model)
-        answers = await model.generate_async(asked.prompts, n=asked.num_choices, **asked.sampling)
-        scores: list[Scores | None] = [None] * len(asked.prompts)
-        if asked.num_scored is not None:
-            prompts = [prompt_tokens(answer) for answer in answers[:: asked.num_choices]]
+        request = self._request
+        if not request.generates:
+            return await self._score_only(model)
+        answers = await model.generate_async(
+            request.prompts, n=request.num_choices, **request.sampling
+        )
+        scores: list[Scores | None] = [None] * len(request.prompts)
+        if request.num_scored is not None:
+            prompts = [prompt_tokens(answer) for answer in answers[:: request.num_choices]]
             scores = [*await self._scores(model, prompts)]
         choices = [
-            self._choice(index, answer, scores[index // asked.num_choices])
+            self._choice(index, answer, scores[index // request.num_choices])
             for index, answer in enumerate(answers)
         ]
-        return self._whole(model, choices, usage_of(answers, asked.num_choices))
+        return self._response(model, choices, usage_of(answers, request.num_choices))
 
-    def teller(self, model: ModelWrapper) -> "CompletionTeller":
+    def stream_writer(self, model: ModelWrapper) -> "CompletionStreamWriter":
         """Returns the writer of a streamed answer."""
-        return CompletionTeller(asked=self._asked, writer=self._writer, model=model)
+        return CompletionStreamWriter(request=self._request, writer=self._writer, model=model)
 
-    async def _looked_at(self, model: ModelWrapper) -> JsonObject:
+    async def _score_only(self, model: ModelWrapper) -> JsonObject:
         """Returns only the prompts' log-probabilities: nothing is generated or recorded."""
-        prompts = [model.encode(prompt) for prompt in self._asked.prompts]
+        prompts = [model.encode(prompt) for prompt in self._request.prompts]
         scores = await self._scores(model, [prompt.token_ids for prompt in prompts])
         choices = [
             self._prompt_choice(index, prompt, score)
             for index, (prompt, score) in enumerate(zip(prompts, scores, strict=True))
         ]
         num_tokens = sum(len(prompt.token_ids) for prompt in prompts)
-        return self._whole(model, choices, usage(num_tokens, 0))
+        return self._response(model, choices, usage(num_tokens, 0))
 
     async def _scores(self, model: ModelWrapper, prompts: Sequence[list[int]]) -> list[Scores]:
-        count = self._asked.num_scored or 0
+        count = self._request.num_scored or 0
         return await model.score_all_async(prompts, num_likeliest=count)
 
     def _choice(self, index: int, answer: Experience, scores: Scores | None) -> JsonObject:
-        asked = self._asked
+        request = self._request
         prompt = Prompt(text=answer.sequence.prompt_text, token_ids=prompt_tokens(answer))
         choice = self._prompt_choice(index, prompt, scores)
         positions = self._prompt_positions(prompt, scores)
         positions += positions_of(
-            response_tokens(answer), answer.sequence.rollout_logprobs.tolist(), likeliest_of(answer)
+            response_tokens(answer),
+            answer.sequence.rollout_logprobs.tolist(),
+            top_logprobs_of(answer),
         )
-        choice["text"] = (prompt.text if asked.echoes else "") + answer.response_text
+        choice["text"] = (prompt.text if request.echoes else "") + answer.response_text
         choice["finish_reason"] = finish_reason(answer)
         choice["logprobs"] = self._logprobs(positions)
-        if asked.wants_token_ids:
+        if request.wants_token_ids:
             choice["token_ids"] = [*response_tokens(answer)]
         return choice
 
     def _prompt_choice(self, index: int, prompt: Prompt, scores: Scores | None) -> JsonObject:
         """Returns the prompt's part of a choice, which does not depend on the response."""
-        asked = self._asked
+        request = self._request
         choice: JsonObject = {
             "index": index,
-            "text": prompt.text if asked.echoes else "",
+            "text": prompt.text if request.echoes else "",
             "finish_reason": "length",
             "logprobs": self._logprobs(self._prompt_positions(prompt, scores)),
         }
-        if asked.prompt_logprobs is not None and scores is not None:
+        if request.prompt_logprobs is not None and scores is not None:
             logprobs = prompt_logprobs_of(prompt.token_ids, scores, self._writer.tokenizer)
             choice["prompt_logprobs"] = [*logprobs]
-        if asked.wants_token_ids:
+        if request.wants_token_ids:
             choice |= {"prompt_token_ids": [*prompt.token_ids], "token_ids": []}
         return choice
 
     def _prompt_positions(self, prompt: Prompt, scores: Scores | None) -> list[Position]:
-        if not self._asked.echoes or scores is None:
+        if not self._request.echoes or scores is None:
             return []
         first = Position(token=prompt.token_ids[0], logprob=None)
         return [first, *positions_of(prompt.token_ids[1:], scores.logprobs, scores.likeliest)]
 
     def _logprobs(self, positions: Sequence[Position]) -> JsonObject | None:
-        if self._asked.logprobs is None:
+        if self._request.logprobs is None:
             return None
-        return legacy_logprobs(positions, self._asked.logprobs, self._writer.tokenizer)
+        return legacy_logprobs(positions, self._request.logprobs, self._writer.tokenizer)
 
-    def _whole(
+    def _response(
         self, model: ModelWrapper, choices: list[JsonObject], tokens: JsonObject
     ) -> JsonObject:
         return {**_head(self._writer, model), "choices": [*choices], "usage": tokens}
 
 
-class CompletionTeller:
+class CompletionStreamWriter:
     """Writes the events of a completion."""
 
-    def __init__(self, *, asked: CompletionRequest, writer: Writer, model: ModelWrapper) -> None:
-        self._asked = asked
+    def __init__(
+        self, *, request: CompletionRequest, writer: ResponseWriter, model: ModelWrapper
+    ) -> None:
+        self._request = request
         self._writer = writer
         self._model = model
-        count = len(asked.prompts) * asked.num_choices
-        stop = model.stops_at(asked.sampling)
+        count = len(request.prompts) * request.num_choices
+        stop = model.stop_texts(request.sampling)
         self._texts = [TextStream(writer.tokenizer.decode, stop) for _ in range(count)]
         self._offsets = [0] * count
         self._head = _head(writer, model)
 
-    async def make(self, heard: HeardOf) -> list[Experience]:
-        """Generates the answers, and passes their pieces to `heard`."""
-        asked = self._asked
+    async def generate(self, on_delta: OnIndexedDelta) -> list[Experience]:
+        """Generates the answers, and passes their deltas to `on_delta`."""
+        request = self._request
         return await self._model.generate_async(
-            asked.prompts, n=asked.num_choices, heard=heard, **asked.sampling
+            request.prompts, n=request.num_choices, on_delta=on_delta, **request.sampling
         )
 
-    def opening(self) -> Iterator[JsonObject]:
+    def opening_events(self) -> Iterator[JsonObject]:
         """Yields nothing: the text comes first."""
         return iter(())
 
-    def piece(self, index: int, piece: Piece) -> Iterator[JsonObject]:
+    def delta_events(self, index: int, delta: GenerationDelta) -> Iterator[JsonObject]:
         """Yields the part of the answer that is certain by now."""
-        text = self._texts[index].add(piece.token_ids)
+        text = self._texts[index].feed_tokens(delta.token_ids)
         logprobs = None
-        if self._asked.logprobs is not None:
-            positions = positions_of(piece.token_ids, piece.logprobs, piece.likeliest)
+        if self._request.logprobs is not None:
+            positions = positions_of(delta.token_ids, delta.logprobs, delta.likeliest)
             logprobs = legacy_logprobs(
-                positions, self._asked.logprobs, self._writer.tokenizer, begin=self._offsets[index]
+                positions,
+                self._request.logprobs,
+                self._writer.tokenizer,
+                begin=self._offsets[index],
             )
-            self._offsets[index] += len(self._writer.tokenizer.decode(piece.token_ids))
-        if text or logprobs or self._asked.wants_token_ids:
-            yield self._chunk(index, text, logprobs=logprobs, token_ids=piece.token_ids)
+            self._offsets[index] += len(self._writer.tokenizer.decode(delta.token_ids))
+        if text or logprobs or self._request.wants_token_ids:
+            yield self._chunk(index, text, logprobs=logprobs, token_ids=delta.token_ids)
 
-    def end(self, index: int, answer: Experience) -> Iterator[JsonObject]:
+    def answer_end_events(self, index: int, answer: Experience) -> Iterator[JsonObject]:
         """Yields the rest of an answer and its finish reason."""
         rest = self._texts[index].end(answer.response_text)
         yield self._chunk(index, rest, reason=finish_reason(answer))
 
-    def closing(self, answers: Sequence[Experience]) -> Iterator[JsonObject]:
+    def closing_events(self, answers: Sequence[Experience]) -> Iterator[JsonObject]:
         """Yields the token usage, if it was requested."""
-        if self._asked.includes_usage:
-            tokens = usage_of(answers, self._asked.num_choices)
+        if self._request.includes_usage:
+            tokens = usage_of(answers, self._request.num_choices)
             yield {**self._head, "choices": [], "usage": tokens}
 
     def _chunk(
@@ -345,17 +354,17 @@ class CompletionTeller:
             "logprobs": logprobs,
             "finish_reason": reason,
         }
-        if self._asked.wants_token_ids:
+        if self._request.wants_token_ids:
             choice["token_ids"] = [*token_ids]
-        more: JsonObject = {"usage": None} if self._asked.includes_usage else {}
+        more: JsonObject = {"usage": None} if self._request.includes_usage else {}
         return {**self._head, "choices": [choice], **more}
 
 
-def _head(writer: Writer, model: ModelWrapper) -> JsonObject:
+def _head(writer: ResponseWriter, model: ModelWrapper) -> JsonObject:
     return {
         "id": f"cmpl-{uuid.uuid4().hex}",
         "object": "text_completion",
         "created": int(time.time()),
         "model": writer.model_path,
-        "system_fingerprint": fingerprint_of(*model.weights),
+        "system_fingerprint": weights_fingerprint(*model.weights),
     }

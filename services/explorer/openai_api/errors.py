@@ -19,7 +19,7 @@ MAX_SHOWN = 200
 Handler = Callable[["web.Request"], Awaitable["web.StreamResponse"]]
 
 
-class InvalidRequest(ValueError):
+class InvalidApiRequest(ValueError):
     """The request is invalid as the text says; `param` is the key, `code` one of OpenAI's."""
 
     def __init__(
@@ -31,24 +31,24 @@ class InvalidRequest(ValueError):
         self.status = status
 
 
-def bearer_of(request: "web.Request") -> str:
+def bearer_token(request: "web.Request") -> str:
     """Returns the key or token of a request; characters that are not text are replaced."""
     bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
     return bearer.encode(errors="replace").decode()
 
 
-def respond(body: JsonObject, status: int = 200) -> "web.Response":
+def json_response(body: JsonObject, status: int = 200) -> "web.Response":
     """Returns a JSON response."""
     from aiohttp import web
 
     return web.json_response(body, status=status)
 
 
-def refuse(
+def error_response(
     status: int, kind: str, message: str, *, param: str | None = None, code: str | None = None
 ) -> "web.Response":
     """Returns an error response, from which clients raise their own exceptions."""
-    return respond(error_body(kind, message, param=param, code=code), status)
+    return json_response(error_body(kind, message, param=param, code=code), status)
 
 
 def error_body(
@@ -58,22 +58,24 @@ def error_body(
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def refusal_of(error: Exception) -> "web.Response":
+def response_for_error(error: Exception) -> "web.Response":
     """Returns the response to a failed request; unexpected errors are only logged, not shown."""
     match error:
-        case InvalidRequest():
-            return refuse(error.status, INVALID, str(error), param=error.param, code=error.code)
+        case InvalidApiRequest():
+            return error_response(
+                error.status, INVALID, str(error), param=error.param, code=error.code
+            )
         case json.JSONDecodeError():
-            return refuse(400, INVALID, f"the body is not JSON: {error}")
+            return error_response(400, INVALID, f"the body is not JSON: {error}")
         case ValueError() | UserError():  # out of the engine's bounds
-            return refuse(400, INVALID, str(error))
+            return error_response(400, INVALID, str(error))
         case TimeoutError():
-            return refuse(504, "timeout_error", "the answer took too long", code="timeout")
+            return error_response(504, "timeout_error", "the answer took too long", code="timeout")
     logger.error("a request to the OpenAI-compatible address failed", exc_info=error)
-    return refuse(500, "server_error", "the engine did not answer: see explorer's log")
+    return error_response(500, "server_error", "the engine did not answer: see explorer's log")
 
 
-async def in_json(request: "web.Request", handler: Handler) -> "web.StreamResponse":
+async def json_errors_middleware(request: "web.Request", handler: Handler) -> "web.StreamResponse":
     """Middleware that gives errors of the HTTP server itself the same format."""
     from aiohttp import web
 
@@ -81,10 +83,10 @@ async def in_json(request: "web.Request", handler: Handler) -> "web.StreamRespon
         return await handler(request)
     except web.HTTPException as error:
         text = f"{request.method} {request.path[:MAX_SHOWN]}: {error.reason}"
-        return refuse(error.status, INVALID, text)
+        return error_response(error.status, INVALID, text)
 
 
-def is_hung_up() -> bool:
+def is_client_disconnect() -> bool:
     """Returns true if the request was cancelled, not the generation that it awaits."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -4,13 +4,13 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from services.explorer.openai_api.errors import InvalidRequest
+from services.explorer.openai_api.errors import InvalidApiRequest
 from trinity.workflows.generation import ANY_OBJECT
-from trinity.workflows.sampling import Sampling
+from trinity.workflows.sampling import SamplingOverrides
 
 MAX_CHOICES = 128
 MAX_LOGPROBS = 20
-NUMBERS = (
+NUMBER_KEYS = (
     "temperature",
     "top_p",
     "min_p",
@@ -18,32 +18,38 @@ NUMBERS = (
     "frequency_penalty",
     "repetition_penalty",
 )
-GUIDED = ("guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs")
+GUIDED_DECODING_KEYS = (
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "structured_outputs",
+)
 """vLLM's own keys for structured output."""
 Body = Mapping[str, Any]
 
 
-def read_body(body: object, not_understood: Collection[str]) -> Body:
-    """Returns the body; raises InvalidRequest for keys that are not supported."""
+def read_body(body: object, unsupported: Collection[str]) -> Body:
+    """Returns the body; raises InvalidApiRequest for keys that are not supported."""
     if not isinstance(body, dict):
-        raise InvalidRequest("the body is not a JSON object")
-    for key in (*not_understood, *GUIDED):
+        raise InvalidApiRequest("the body is not a JSON object")
+    for key in (*unsupported, *GUIDED_DECODING_KEYS):
         if body.get(key):
-            raise InvalidRequest(f"`{key}` is not understood here: leave it out", param=key)
+            raise InvalidApiRequest(f"`{key}` is not understood here: leave it out", param=key)
     return body
 
 
-def read_sampling(body: Body, *, least_tokens: int = 1) -> Sampling:
+def read_sampling(body: Body, *, least_tokens: int = 1) -> SamplingOverrides:
     """Reads sampling parameters; the taskset sets those that are left out."""
-    found = Sampling()
-    for key in NUMBERS:
+    found = SamplingOverrides()
+    for key in NUMBER_KEYS:
         if (value := body.get(key)) is not None:
             found[key] = _number(key, value)  # type: ignore[literal-required]
     if body.get("top_k") is not None:
-        found["top_k"] = whole(body, "top_k", -1, least=-1)
+        found["top_k"] = read_int(body, "top_k", -1, least=-1)
     for key in ("max_tokens", "max_completion_tokens"):
         if body.get(key) is not None:
-            found["max_tokens"] = whole(body, key, 1, least=least_tokens)
+            found["max_tokens"] = read_int(body, key, 1, least=least_tokens)
     if body.get("stop") is not None:
         found["stop"] = _stop(body["stop"])
     return found
@@ -60,14 +66,14 @@ def read_schema(body: Body) -> str:
     if kind == "json_object":
         return ANY_OBJECT
     if kind != "json_schema":
-        raise InvalidRequest(
+        raise InvalidApiRequest(
             "`response_format.type` is `text`, `json_object` or `json_schema` here",
             param="response_format",
         )
     described = value.get("json_schema")
     schema = described.get("schema") if isinstance(described, dict) else None
     if not isinstance(schema, dict):
-        raise InvalidRequest(
+        raise InvalidApiRequest(
             "`response_format.json_schema.schema` is not an object", param="response_format"
         )
     return json.dumps(schema)
@@ -77,7 +83,7 @@ def includes_usage(body: Body) -> bool:
     """Returns true if a stream is to end with its token usage."""
     options = body.get("stream_options")
     if options is not None and not isinstance(options, dict):
-        raise InvalidRequest("`stream_options` is not an object", param="stream_options")
+        raise InvalidApiRequest("`stream_options` is not an object", param="stream_options")
     return bool(options and options.get("include_usage"))
 
 
@@ -85,14 +91,14 @@ def read_seed(body: Body) -> int | None:
     """Returns the seed, which must fit 64 bits, or None."""
     if body.get("seed") is None:
         return None
-    return whole(body, "seed", 0, least=-(1 << 63), most=(1 << 63) - 1)
+    return read_int(body, "seed", 0, least=-(1 << 63), most=(1 << 63) - 1)
 
 
 def read_model(body: Body) -> str:
     """Returns the requested model name; empty if there is none."""
     value = body.get("model")
     if value is not None and not isinstance(value, str):
-        raise InvalidRequest("`model` is not a text", param="model")
+        raise InvalidApiRequest("`model` is not a text", param="model")
     return value or ""
 
 
@@ -101,26 +107,26 @@ def read_prompt_logprobs(body: Body) -> int | None:
     if body.get("prompt_logprobs") is None:
         return None
     if body.get("stream"):
-        raise InvalidRequest(
+        raise InvalidApiRequest(
             "`prompt_logprobs` cannot be streamed: leave out `stream`", param="prompt_logprobs"
         )
-    return whole(body, "prompt_logprobs", 0, least=0, most=MAX_LOGPROBS)
+    return read_int(body, "prompt_logprobs", 0, least=0, most=MAX_LOGPROBS)
 
 
-def whole(body: Body, key: str, usual: int, *, least: int = 1, most: int = 1 << 31) -> int:
-    """Returns a whole number from the body, or `usual` if the key is absent."""
+def read_int(body: Body, key: str, default: int, *, least: int = 1, most: int = 1 << 31) -> int:
+    """Returns a whole number from the body, or `default` if the key is absent."""
     value = body.get(key)
     if value is None:
-        return usual
+        return default
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise InvalidRequest(f"`{key}` is not a whole number from {least} to {most}", param=key)
+        raise InvalidApiRequest(f"`{key}` is not a whole number from {least} to {most}", param=key)
     return value
 
 
 def _stop(value: object) -> list[str]:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(text, str) and text for text in texts):
-        raise InvalidRequest(
+        raise InvalidApiRequest(
             "`stop` is neither a text nor a list of texts that are not empty", param="stop"
         )
     return texts
@@ -128,5 +134,5 @@ def _stop(value: object) -> list[str]:
 
 def _number(key: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidRequest(f"`{key}` is not a number", param=key)
+        raise InvalidApiRequest(f"`{key}` is not a number", param=key)
     return float(value)

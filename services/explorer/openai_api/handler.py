@@ -1,4 +1,4 @@
-"""Sends answers as server-sent events while they are generated."""
+"""Handles HTTP requests for completions: responses at once, or events while they are generated."""
 
 import asyncio
 import json
@@ -7,49 +7,49 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from services.explorer.openai_api.chat import Writer, read_request
-from services.explorer.openai_api.chat_completions import ChatExchange
-from services.explorer.openai_api.completions import CompletionExchange, read_completion
+from services.explorer.openai_api.chat import ResponseWriter, read_request
+from services.explorer.openai_api.chat_completions import ChatCall
+from services.explorer.openai_api.completions import CompletionCall, read_completion
 from services.explorer.openai_api.errors import (
     INVALID,
     error_body,
-    is_hung_up,
-    refusal_of,
-    refuse,
-    respond,
+    error_response,
+    is_client_disconnect,
+    json_response,
+    response_for_error,
 )
 from trinity.types import Experience, JsonObject
-from trinity.workflows.generation import Piece
-from trinity.workflows.model import HeardOf, ModelWrapper
+from trinity.workflows.generation import GenerationDelta
+from trinity.workflows.model import ModelWrapper, OnIndexedDelta
 
 if TYPE_CHECKING:
     from aiohttp import web
 
 
-Heard = tuple[int, Piece] | None
-"""The index of an answer and a piece of it; None when all answers are complete."""
+StreamItem = tuple[int, GenerationDelta] | None
+"""The index of an answer and its next delta; None when all answers are complete."""
 
 
-class Teller(Protocol):
+class StreamWriter(Protocol):
     """Generates answers and writes their events."""
 
-    async def make(self, heard: HeardOf) -> list[Experience]:
-        """Generates the answers, and passes their pieces to `heard`."""
+    async def generate(self, item: OnIndexedDelta) -> list[Experience]:
+        """Generates the answers, and passes their deltas to `on_delta`."""
         ...
 
-    def opening(self) -> Iterator[JsonObject]:
-        """Yields the events before the first piece."""
+    def opening_events(self) -> Iterator[JsonObject]:
+        """Yields the events before the first delta."""
         ...
 
-    def piece(self, index: int, piece: Piece) -> Iterator[JsonObject]:
-        """Yields the events of a piece of one answer."""
+    def delta_events(self, index: int, delta: GenerationDelta) -> Iterator[JsonObject]:
+        """Yields the events of a delta of one answer."""
         ...
 
-    def end(self, index: int, answer: Experience) -> Iterator[JsonObject]:
+    def answer_end_events(self, index: int, answer: Experience) -> Iterator[JsonObject]:
         """Yields the rest of one answer and its finish reason."""
         ...
 
-    def closing(self, answers: Sequence[Experience]) -> Iterator[JsonObject]:
+    def closing_events(self, answers: Sequence[Experience]) -> Iterator[JsonObject]:
         """Yields the events after all answers."""
         ...
 
@@ -57,35 +57,35 @@ class Teller(Protocol):
 class EventStream:
     """One streamed answer to one request; errors before its first token are raised."""
 
-    def __init__(self, teller: Teller) -> None:
-        self._teller = teller
+    def __init__(self, writer: StreamWriter) -> None:
+        self._writer = writer
         # Bounded by the length of the answers.
-        self._heard: asyncio.Queue[Heard] = asyncio.Queue()
+        self._items: asyncio.Queue[StreamItem] = asyncio.Queue()
         self._response: web.StreamResponse | None = None
 
-    async def answer(self, request: "web.Request") -> "web.StreamResponse":
+    async def stream_response(self, request: "web.Request") -> "web.StreamResponse":
         """Sends the whole answer; a client's disconnect ends the generation for it."""
-        making = asyncio.ensure_future(
-            self._teller.make(lambda index, piece: self._heard.put_nowait((index, piece)))
+        generation = asyncio.ensure_future(
+            self._writer.generate(lambda index, delta: self._items.put_nowait((index, delta)))
         )
-        making.add_done_callback(lambda _: self._heard.put_nowait(None))
+        generation.add_done_callback(lambda _: self._items.put_nowait(None))
         try:
-            first = await self._heard.get()
+            first = await self._items.get()
             if first is None:
-                making.result()
+                generation.result()
             response = await self._begin(request)
-            await self._send(response, first, making)
+            await self._send(response, first, generation)
             await response.write_eof()
             return response
         finally:
-            making.cancel()
-            await asyncio.gather(making, return_exceptions=True)
+            generation.cancel()
+            await asyncio.gather(generation, return_exceptions=True)
 
-    async def refused(self, refusal: "web.Response") -> "web.StreamResponse":
-        """Returns the refusal, or sends it as an event if the response has begun."""
+    async def send_error(self, failure: "web.Response") -> "web.StreamResponse":
+        """Returns the response to a failure, or sends it as an event if the response has begun."""
         if self._response is None:
-            return refusal
-        await self._response.write(f"data: {refusal.text}\n\n".encode())
+            return failure
+        await self._response.write(f"data: {failure.text}\n\n".encode())
         await self._response.write_eof()
         return self._response
 
@@ -96,28 +96,28 @@ class EventStream:
         response = web.StreamResponse(headers=headers)
         await response.prepare(request)
         self._response = response
-        await _write(response, self._teller.opening())
+        await _write(response, self._writer.opening_events())
         return response
 
     async def _send(
         self,
         response: "web.StreamResponse",
-        first: Heard,
-        making: "asyncio.Future[list[Experience]]",
+        first: StreamItem,
+        generation: "asyncio.Future[list[Experience]]",
     ) -> None:
-        heard = first
-        while heard is not None:
-            await _write(response, self._teller.piece(*heard))
-            heard = await self._heard.get()
+        item = first
+        while item is not None:
+            await _write(response, self._writer.delta_events(*item))
+            item = await self._items.get()
         try:
-            answers = making.result()
+            answers = generation.result()
         except (Exception, asyncio.CancelledError) as error:  # the status is already sent
             text = str(error) or "the answer was cut short"
             await _write(response, iter([error_body("server_error", text)]))
             return
         for index, answer in enumerate(answers):
-            await _write(response, self._teller.end(index, answer))
-        await _write(response, self._teller.closing(answers))
+            await _write(response, self._writer.answer_end_events(index, answer))
+        await _write(response, self._writer.closing_events(answers))
         await response.write(b"data: [DONE]\n\n")
 
 
@@ -126,7 +126,7 @@ async def _write(response: "web.StreamResponse", bodies: Iterator[JsonObject]) -
         await response.write(f"data: {json.dumps(body)}\n\n".encode())
 
 
-class Exchange(Protocol):
+class ApiCall(Protocol):
     """One request, read and valid."""
 
     model: str
@@ -134,70 +134,70 @@ class Exchange(Protocol):
     seed: int | None
     streams: bool
 
-    async def answer(self, model: ModelWrapper) -> JsonObject:
+    async def complete_response(self, model: ModelWrapper) -> JsonObject:
         """Returns the complete answer."""
         ...
 
-    def teller(self, model: ModelWrapper) -> Teller:
+    def stream_writer(self, model: ModelWrapper) -> StreamWriter:
         """Returns the writer of a streamed answer."""
         ...
 
 
-Lend = Callable[[Exchange], AbstractAsyncContextManager[ModelWrapper]]
+BorrowModel = Callable[[ApiCall], AbstractAsyncContextManager[ModelWrapper]]
 """Provides the model for one request, with one set of weights until the block ends."""
-Answer = Callable[["web.Request", Lend], Awaitable["web.StreamResponse"]]
-"""A method of `Answering` for requests of one kind."""
+AnswerFn = Callable[["web.Request", BorrowModel], Awaitable["web.StreamResponse"]]
+"""A method of `ApiHandler` for requests of one kind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answering:
+class ApiHandler:
     """Answers requests, independently of the server that received them."""
 
-    writer: Writer
+    writer: ResponseWriter
 
-    async def chat(self, request: "web.Request", lend: Lend) -> "web.StreamResponse":
+    async def chat(self, request: "web.Request", borrow: BorrowModel) -> "web.StreamResponse":
         """Answers a chat completion, or refuses a request that cannot be answered."""
-        return await _answered(
-            request, lend, lambda body: ChatExchange(asked=read_request(body), writer=self.writer)
+        return await _answer(
+            request, borrow, lambda body: ChatCall(request=read_request(body), writer=self.writer)
         )
 
-    async def complete(self, request: "web.Request", lend: Lend) -> "web.StreamResponse":
+    async def complete(self, request: "web.Request", borrow: BorrowModel) -> "web.StreamResponse":
         """Answers a completion of text or tokens, or refuses one that cannot be answered."""
-        return await _answered(
+        return await _answer(
             request,
-            lend,
-            lambda body: CompletionExchange(asked=read_completion(body), writer=self.writer),
+            borrow,
+            lambda body: CompletionCall(request=read_completion(body), writer=self.writer),
         )
 
 
-async def _answered(
-    request: "web.Request", lend: Lend, read: Callable[[object], Exchange]
+async def _answer(
+    request: "web.Request", borrow: BorrowModel, read: Callable[[object], ApiCall]
 ) -> "web.StreamResponse":
     from aiohttp import web
 
-    lent: ModelWrapper | None = None
-    stream: EventStream | None = None
+    model: ModelWrapper | None = None
+    events: EventStream | None = None
     try:
-        exchange = read(json.loads(await request.text()))
-        async with lend(exchange) as lent:
-            if exchange.streams:
-                stream = EventStream(exchange.teller(lent))
-                return await stream.answer(request)
-            return respond(await exchange.answer(lent))
+        call = read(json.loads(await request.text()))
+        async with borrow(call) as model:
+            if call.streams:
+                events = EventStream(call.stream_writer(model))
+                return await events.stream_response(request)
+            return json_response(await call.complete_response(model))
     except (web.HTTPException, ConnectionError):
         raise
     except asyncio.CancelledError:
-        if lent is not None and lent.is_closed and not is_hung_up():
-            return over()
+        if model is not None and model.is_closed and not is_client_disconnect():
+            return attempt_gone()
         raise
     except Exception as error:  # the edge: the client learns that it failed, the log why
-        refusal = refusal_of(error)
-        return refusal if stream is None else await stream.refused(refusal)
+        failure = response_for_error(error)
+        return failure if events is None else await events.send_error(failure)
 
 
-def over() -> "web.Response":
+def attempt_gone() -> "web.Response":
     """Returns the answer to a request for a run that is over."""
-    return refuse(410, INVALID, "there is no such attempt, or it is over")
+    return error_response(410, INVALID, "there is no such attempt, or it is over")
 
 
 def model_list(*names: str) -> JsonObject:

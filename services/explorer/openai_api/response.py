@@ -6,7 +6,7 @@ from trinity.types import Experience, FinishReason, JsonObject
 from trinity.workflows.generation import ChatTokenizer, Likeliest, Scores
 from trinity.workflows.sampling import LIKELIEST_LOGPROBS, LIKELIEST_TOKENS
 
-LEAST_LOGPROB = -9999.0
+MIN_LOGPROB = -9999.0
 """Used instead of minus infinity, which JSON does not have."""
 
 
@@ -27,7 +27,7 @@ def response_tokens(answer: Experience) -> list[int]:
     return tokens
 
 
-def likeliest_of(answer: Experience) -> Likeliest:
+def top_logprobs_of(answer: Experience) -> Likeliest:
     """Returns the likeliest tokens at each position of the answer; empty if not requested."""
     if LIKELIEST_TOKENS not in answer.arrays:
         return []
@@ -61,24 +61,24 @@ def prompt_logprobs_of(
         at_position = dict([(token, logprob), *others])
         result.append(
             {
-                str(t): {"logprob": tellable(value), "decoded_token": tokenizer.decode([t])}
+                str(t): {"logprob": json_logprob(value), "decoded_token": tokenizer.decode([t])}
                 for t, value in at_position.items()
             }
         )
     return result
 
 
-def tellable(logprob: float) -> float:
+def json_logprob(logprob: float) -> float:
     """Clamps a log-probability to a number that JSON has."""
-    return max(logprob, LEAST_LOGPROB)
+    return max(logprob, MIN_LOGPROB)
 
 
-def fingerprint(answer: Experience) -> str:
+def answer_fingerprint(answer: Experience) -> str:
     """Returns the name of the weights that generated an answer."""
     span = answer.version_spans[0]
-    return fingerprint_of(span.version, span.incarnation)
+    return weights_fingerprint(span.version, span.incarnation)
 
 
-def fingerprint_of(version: int, incarnation: int) -> str:
+def weights_fingerprint(version: int, incarnation: int) -> str:
     """Returns the name of weights for clients."""
     return f"v{version}-{incarnation}"

@@ -9,9 +9,14 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from services.explorer.openai_api.chat import Writer
-from services.explorer.openai_api.errors import bearer_of, in_json, refuse, respond
-from services.explorer.openai_api.handler import Answer, Answering, over
+from services.explorer.openai_api.chat import ResponseWriter
+from services.explorer.openai_api.errors import (
+    bearer_token,
+    error_response,
+    json_errors_middleware,
+    json_response,
+)
+from services.explorer.openai_api.handler import AnswerFn, ApiHandler, attempt_gone
 from services.explorer.openai_api.tools import ResponseParsers
 from trinity.config.schema.explorer import EngineConfig
 from trinity.errors import UserError
@@ -29,14 +34,14 @@ MAX_BODY_BYTES = 16 << 20
 TOKEN_BYTES = 16
 
 
-class OpenAIApi:
+class AttemptApiServer:
     """Serves calls under an attempt's address by its model, with its seeds, weights and limits.
 
     Access is limited: the address holds a secret of the attempt, requests carry the key, and the
     server listens on this machine only. An attempt that is over gets 410.
 
-        await api.open()
-        model.offer_api(api.admit(model))
+        await api.start_api()
+        model.enable_api(api.register_attempt(model))
     """
 
     def __init__(
@@ -48,8 +53,8 @@ class OpenAIApi:
         parsers: ResponseParsers | None = None,
     ) -> None:
         self._model_path = model_path
-        self._answering = Answering(
-            writer=Writer(model_path=model_path, tokenizer=tokenizer, parsers=parsers)
+        self._handler = ApiHandler(
+            writer=ResponseWriter(model_path=model_path, tokenizer=tokenizer, parsers=parsers)
         )
         self._rollout = rollout
         self._models: WeakValueDictionary[str, ModelWrapper] = WeakValueDictionary()
@@ -61,11 +66,13 @@ class OpenAIApi:
         """The port on which the server listens."""
         return self._port
 
-    async def open(self) -> None:
+    async def start_api(self) -> None:
         """Starts to listen, on any free port if `base_port` is taken."""
         from aiohttp import web
 
-        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[web.middleware(in_json)])
+        app = web.Application(
+            client_max_size=MAX_BODY_BYTES, middlewares=[web.middleware(json_errors_middleware)]
+        )
         app.router.add_get("/health", self._health)
         app.router.add_get("/v1/models", self._list_models)
         app.router.add_get("/attempts/{secret}/v1/models", self._list_models)
@@ -79,12 +86,12 @@ class OpenAIApi:
         await web.SockSite(self._runner, listening).start()
         logger.info("the OpenAI-compatible address is open", extra={"port": self._port})
 
-    async def close(self) -> None:
+    async def stop_api(self) -> None:
         """Stops the server."""
         if self._runner is not None:
             await self._runner.cleanup()
 
-    def admit(self, model: ModelWrapper) -> ApiAccess:
+    def register_attempt(self, model: ModelWrapper) -> ApiAccess:
         """Returns an address for one attempt, valid for as long as its model exists."""
         secret = secrets.token_hex(TOKEN_BYTES)
         self._models[secret] = model
@@ -95,12 +102,12 @@ class OpenAIApi:
         )
 
     async def _health(self, _: "web.Request") -> "web.Response":
-        return respond({})
+        return json_response({})
 
     async def _list_models(self, request: "web.Request") -> "web.Response":
         if not self._has_key(request):
             return _no_key()
-        return respond(
+        return json_response(
             {
                 "object": "list",
                 "data": [{"id": self._model_path, "object": "model", "owned_by": "trinity"}],
@@ -108,18 +115,18 @@ class OpenAIApi:
         )
 
     async def _chat(self, request: "web.Request") -> "web.StreamResponse":
-        return await self._answered(request, self._answering.chat)
+        return await self._answer(request, self._handler.chat)
 
     async def _complete(self, request: "web.Request") -> "web.StreamResponse":
-        return await self._answered(request, self._answering.complete)
+        return await self._answer(request, self._handler.complete)
 
-    async def _answered(self, request: "web.Request", answer: Answer) -> "web.StreamResponse":
+    async def _answer(self, request: "web.Request", answer: AnswerFn) -> "web.StreamResponse":
         begun = time.monotonic()
         if not self._has_key(request):
             return _no_key()
         model = self._models.get(request.match_info["secret"])
         if model is None:
-            return over()
+            return attempt_gone()
         response = await answer(request, lambda _: nullcontext(model))
         if self._rollout.enable_log_requests:
             about = {"status": response.status, "seconds": round(time.monotonic() - begun, 3)}
@@ -127,7 +134,7 @@ class OpenAIApi:
         return response
 
     def _has_key(self, request: "web.Request") -> bool:
-        return hmac.compare_digest(bearer_of(request).encode(), self._rollout.api_key.encode())
+        return hmac.compare_digest(bearer_token(request).encode(), self._rollout.api_key.encode())
 
 
 def _listen(port: int | None) -> socket.socket:
@@ -140,4 +147,6 @@ def _listen(port: int | None) -> socket.socket:
 
 
 def _no_key() -> "web.Response":
-    return refuse(401, "authentication_error", "send the `api_key` of the model as a bearer token")
+    return error_response(
+        401, "authentication_error", "send the `api_key` of the model as a bearer token"
+    )

@@ -1,4 +1,4 @@
-"""Tool calls that a request forces: the response is constrained to a schema and parsed by it."""
+"""Tool calls and reasoning in responses: calls that a request forces, and the model's parsers."""
 
 import json
 import uuid
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from services.explorer.engine.tokenizer import HuggingFaceTokenizer
-from services.explorer.openai_api.errors import InvalidRequest
+from services.explorer.openai_api.errors import InvalidApiRequest
 from services.explorer.openai_api.fields import Body
 from trinity.config.schema.explorer import EngineConfig
 from trinity.errors import UserError
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 NAME, ARGUMENTS = "name", "parameters"
 """Keys of a call when the model chooses among tools."""
-CHOICES = '`tool_choice` is "auto", "none", "required" or a function with the name of a tool'
+TOOL_CHOICES = '`tool_choice` is "auto", "none", "required" or a function with the name of a tool'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,42 +37,42 @@ class ForcedCalls:
     def message(self, response: str, reason: str) -> tuple[JsonObject, str]:
         """Returns the message and its finish reason; a truncated list yields no calls."""
         if self.name:
-            return _saying([_call(self.name, response)]), reason
+            return _tool_call_message([_call(self.name, response)]), reason
         try:
             chosen = json.loads(response)
             calls = [_call(call[NAME], json.dumps(call[ARGUMENTS])) for call in chosen]
         except (ValueError, LookupError, TypeError):
             return {"role": "assistant", "content": response}, reason
-        return _saying(calls), "tool_calls"
+        return _tool_call_message(calls), "tool_calls"
 
 
 def read_forced(body: Body, tools: tuple[JsonObject, ...]) -> ForcedCalls | None:
     """Returns the forced calls, or None if the model may answer in words.
 
-    Raises: InvalidRequest naming the key.
+    Raises: InvalidApiRequest naming the key.
     """
     choice = body.get("tool_choice")
     if choice in (None, "auto", "none"):
         return None
     functions = {str(function[NAME]): function for function in map(_function, tools)}
     if not functions:
-        raise InvalidRequest("`tool_choice` forces a call: give `tools`", param="tool_choice")
+        raise InvalidApiRequest("`tool_choice` forces a call: give `tools`", param="tool_choice")
     if body.get("response_format") not in (None, {"type": "text"}):
-        raise InvalidRequest(
+        raise InvalidApiRequest(
             "`response_format` is for answers in words, but `tool_choice` forces a call: leave one "
             "of them out",
             param="response_format",
         )
     if choice == "required":
         most = 1 if body.get("parallel_tool_calls") is False else None
-        return ForcedCalls(json_schema=json.dumps(_list_of(functions, most)))
-    name = _named(choice)
+        return ForcedCalls(json_schema=json.dumps(_call_list_schema(functions, most)))
+    name = _choice_name(choice)
     if name not in functions:
-        raise InvalidRequest(CHOICES, param="tool_choice")
+        raise InvalidApiRequest(TOOL_CHOICES, param="tool_choice")
     return ForcedCalls(name=name, json_schema=json.dumps(_arguments(functions[name])))
 
 
-def _named(choice: object) -> str:
+def _choice_name(choice: object) -> str:
     function = choice.get("function") if isinstance(choice, dict) else None
     name = function.get("name") if isinstance(function, dict) else None
     return name if isinstance(name, str) else ""
@@ -88,13 +88,13 @@ def _arguments(function: JsonObject) -> JsonObject:
     """Returns the schema of a tool's arguments; a tool without one takes any object."""
     schema = function.get("parameters") or json.loads(ANY_OBJECT)
     if not isinstance(schema, dict):
-        raise InvalidRequest(
+        raise InvalidApiRequest(
             f"`parameters` of the tool `{function[NAME]}` is not an object", param="tools"
         )
     return schema
 
 
-def _list_of(functions: Mapping[str, JsonObject], most: int | None) -> JsonObject:
+def _call_list_schema(functions: Mapping[str, JsonObject], most: int | None) -> JsonObject:
     """Returns the schema of a list of calls, with the tools' `$defs` moved to the top level."""
     calls: list[JsonValue] = []
     definitions: JsonObject = {}
@@ -103,7 +103,7 @@ def _list_of(functions: Mapping[str, JsonObject], most: int | None) -> JsonObjec
         own = arguments.pop("$defs", {})
         for key, value in own.items() if isinstance(own, dict) else ():
             if definitions.setdefault(key, value) != value:
-                raise InvalidRequest(
+                raise InvalidApiRequest(
                     f"two of `tools` mean different things by `$defs.{key}`: rename one",
                     param="tools",
                 )
@@ -121,7 +121,7 @@ def _list_of(functions: Mapping[str, JsonObject], most: int | None) -> JsonObjec
     return form | ({"$defs": definitions} if definitions else {})
 
 
-def _saying(calls: list[JsonObject]) -> JsonObject:
+def _tool_call_message(calls: list[JsonObject]) -> JsonObject:
     return {"role": "assistant", "content": None, "tool_calls": [*calls]}
 
 
@@ -134,7 +134,7 @@ def _call(name: str, arguments: str) -> JsonObject:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class ParsedReply:
     """A parsed response."""
 
     content: str | None
@@ -150,26 +150,26 @@ class ResponseParsers:
     tools: "type[ToolParser] | None"
     reasoning: "type[ReasoningParser] | None"
 
-    def takes_apart(self, has_tools: bool) -> bool:
+    def parses_response(self, has_tools: bool) -> bool:
         """Returns true if a response may be more than its plain text."""
         return self.reasoning is not None or (has_tools and self.tools is not None)
 
-    def read(self, answer: Experience, tools: Sequence[JsonObject]) -> Said:
+    def parse_reply(self, answer: Experience, tools: Sequence[JsonObject]) -> ParsedReply:
         """Parses a whole response, including its special tokens."""
-        asked = _as_vllm_has_it(tools)
-        parsed = Said(content=self._text_of(answer))
+        request = _vllm_request(tools)
+        parsed = ParsedReply(content=self._text_of(answer))
         if self.reasoning is not None:
-            parser = self.reasoning(self.tokenizer.plain)
-            reasoning, content = parser.extract_reasoning(parsed.content or "", asked)
-            parsed = Said(content=content, reasoning=reasoning)
+            parser = self.reasoning(self.tokenizer.hf_tokenizer)
+            reasoning, content = parser.extract_reasoning(parsed.content or "", request)
+            parsed = ParsedReply(content=content, reasoning=reasoning)
         if self.tools is not None and tools:
-            parsed = self._with_calls(parsed, asked)
+            parsed = self._with_calls(parsed, request)
         return parsed
 
-    def _with_calls(self, parsed: Said, asked: "ChatCompletionRequest") -> Said:
+    def _with_calls(self, parsed: ParsedReply, request: "ChatCompletionRequest") -> ParsedReply:
         assert self.tools is not None
-        parser = self.tools(self.tokenizer.plain, list(asked.tools or ()))
-        found = parser.extract_tool_calls(parsed.content or "", asked)
+        parser = self.tools(self.tokenizer.hf_tokenizer, list(request.tools or ()))
+        found = parser.extract_tool_calls(parsed.content or "", request)
         if not found.tools_called:
             return parsed
         calls: list[JsonObject] = [
@@ -180,7 +180,9 @@ class ResponseParsers:
             }
             for call in found.tool_calls
         ]
-        return Said(content=found.content or None, reasoning=parsed.reasoning, tool_calls=calls)
+        return ParsedReply(
+            content=found.content or None, reasoning=parsed.reasoning, tool_calls=calls
+        )
 
     def _text_of(self, answer: Experience) -> str:
         """Returns the text up to the end token, or up to a stop text."""
@@ -190,7 +192,7 @@ class ResponseParsers:
         tokens: list[int] = sequence.tokens[sequence.prompt_length :].tolist()
         while tokens and tokens[-1] in self.tokenizer.end_token_ids:
             tokens.pop()
-        return str(self.tokenizer.plain.decode(tokens, skip_special_tokens=False))
+        return str(self.tokenizer.hf_tokenizer.decode(tokens, skip_special_tokens=False))
 
 
 def load_parsers(rollout: EngineConfig, tokenizer: HuggingFaceTokenizer) -> ResponseParsers | None:
@@ -205,7 +207,7 @@ def load_parsers(rollout: EngineConfig, tokenizer: HuggingFaceTokenizer) -> Resp
     try:
         for parser in (tools, reasoning):
             if parser is not None:
-                parser(tokenizer.plain)
+                parser(tokenizer.hf_tokenizer)
     except (RuntimeError, ValueError) as error:
         raise UserError(
             "the model's tokenizer does not suit the parser that is named in "
@@ -242,7 +244,7 @@ def _reasoning_parser(name: str | None) -> "type[ReasoningParser] | None":
     return found
 
 
-def _as_vllm_has_it(tools: Sequence[JsonObject]) -> "ChatCompletionRequest":
+def _vllm_request(tools: Sequence[JsonObject]) -> "ChatCompletionRequest":
     """Returns a vLLM request with the tools, which the parsers read from it."""
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 

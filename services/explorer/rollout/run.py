@@ -1,4 +1,4 @@
-"""Shows the longest of the runs that take long, with its deadline."""
+"""Executes the runs of a stage, and shows the longest of those that take long."""
 
 import asyncio
 import contextlib
@@ -8,13 +8,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NoReturn
 
-from services.explorer.counters import LostWatch
-from services.explorer.delivery.outbox import Unconfirmed
-from services.explorer.retry import StageFailed
-from services.explorer.rollout.runner import Runner, TimeLimit
+from services.explorer.counters import AbandonedCallReporter
+from services.explorer.delivery.outbox import Outbox
+from services.explorer.retry import RolloutStageFailed
+from services.explorer.rollout.runner import AttemptRunner, RunTimeLimit
 from services.explorer.rollout.weight_gate import WeightGate
-from services.explorer.telemetry import sampled, sampling
-from services.explorer.types import Assignment, Attempt, Fate, Kind, Outcome, outcome_to_proto
+from services.explorer.telemetry import record_run, run_span
+from services.explorer.types import (
+    Assignment,
+    Attempt,
+    AttemptResult,
+    CommitOutcome,
+    RolloutKind,
+    attempt_result_to_proto,
+)
 from trinity.api.v1.experience_pb2 import RunResult
 from trinity.runtime.presence import WaitRegistry
 from trinity.types import StageKey
@@ -22,18 +29,18 @@ from trinity.types import StageKey
 logger = logging.getLogger(__name__)
 
 
-LOOK_SECONDS = 0.5
+REPORT_SECONDS = 0.5
 SHOWN_AFTER_SECONDS = 2.0
 
 
-class LongRuns:
+class LongRunReporter:
     """Tracks running attempts; most end before they need to be shown.
 
-    with long_runs.going_on(attempt):
-        outcome = await runner.run(attempt, weights)
+    with long_runs.track(attempt):
+        result = await runner.run_attempt(attempt, weights)
     """
 
-    def __init__(self, *, waits: WaitRegistry, limit: TimeLimit) -> None:
+    def __init__(self, *, waits: Waits, limit: RunTimeLimit) -> None:
         self._waits = waits
         self._limit = limit
         self._open: dict[object, tuple[Attempt, float]] = {}
@@ -41,7 +48,7 @@ class LongRuns:
         self._shown = ""
 
     @contextlib.contextmanager
-    def going_on(self, attempt: Attempt) -> Iterator[None]:
+    def track(self, attempt: Attempt) -> Iterator[None]:
         """Tracks the attempt until the block ends."""
         token = object()
         self._open[token] = attempt, time.monotonic()
@@ -50,16 +57,16 @@ class LongRuns:
         finally:
             del self._open[token]
 
-    async def run(self) -> NoReturn:
+    async def report_long_runs(self) -> NoReturn:
         """Runs until cancelled."""
         try:
             while True:
-                self._look()
-                await asyncio.sleep(LOOK_SECONDS)
+                self._report_longest()
+                await asyncio.sleep(REPORT_SECONDS)
         finally:
             self._show("")
 
-    def _look(self) -> None:
+    def _report_longest(self) -> None:
         longest, since = next(iter(self._open.values()), (None, 0.0))
         waited = time.monotonic() - since
         if longest is None or waited < SHOWN_AFTER_SECONDS:
@@ -70,7 +77,7 @@ class LongRuns:
             self._shown,
             waits_for="workflow",
             reason=_describe(longest),
-            deadline_seconds=self._limit.of(longest.assignment),
+            deadline_seconds=self._limit.seconds_for(longest.assignment),
             waited_seconds=waited,
         )
 
@@ -86,14 +93,14 @@ def _name(attempt: Attempt) -> str:
 
 def _describe(attempt: Attempt) -> str:
     assignment = attempt.assignment
-    step = "evaluation of version" if assignment.kind is Kind.EVAL else "explore step"
+    step = "evaluation of version" if assignment.kind is RolloutKind.EVAL else "explore step"
     return (
         f"to end run {attempt.run} of row {assignment.task_index} of {assignment.taskset} "
         f"({step} {assignment.explore_step}, attempt {attempt.number})"
     )
 
 
-class RunWork:
+class RunExecutor:
     """Executes the runs of a stage, any number of them at a time."""
 
     def __init__(
@@ -101,21 +108,21 @@ class RunWork:
         *,
         key: StageKey,
         max_attempts: int,
-        runner: Runner,
+        runner: AttemptRunner,
         gate: WeightGate,
-        unconfirmed: Unconfirmed,
-        lost: LostWatch,
-        long_runs: LongRuns,
+        outbox: Outbox,
+        abandoned_calls: AbandonedCallReporter,
+        long_runs: LongRunReporter,
     ) -> None:
         self._key = key
         self._max_attempts = max_attempts
         self._runner = runner
         self._gate = gate
-        self._unconfirmed = unconfirmed
-        self._lost = lost
+        self._outbox = outbox
+        self._abandoned_calls = abandoned_calls
         self._long_runs = long_runs
 
-    async def work(
+    async def execute_run(
         self, assignment: Assignment, run: int, on_attempts_over: Callable[[], None]
     ) -> bool:
         """Executes a run; returns false if the buffer refused results and recorded a failure."""
@@ -124,28 +131,28 @@ class RunWork:
         for number in self._numbers(assignment):
             attempt = replace(attempt, number=number)
             async with self._gate.hold(assignment.required) as weights:
-                with self._long_runs.going_on(attempt), sampling(attempt, weights) as span:
-                    outcome = await self._runner.run(attempt, weights)
-                    sampled(span, outcome)
-            self._lost.look()
-            message = _message(replace(outcome, traceparent=span.traceparent))
-            reports.append(self._unconfirmed.add(message))
+                with self._long_runs.track(attempt), run_span(attempt, weights) as span:
+                    result = await self._runner.run_attempt(attempt, weights)
+                    record_run(span, result)
+            self._abandoned_calls.report()
+            message = _message(replace(result, traceparent=span.traceparent))
+            reports.append(self._outbox.enqueue_result(message))
             if message.state == RunResult.STATE_COMPLETE:
                 break
         on_attempts_over()
         for report in [await future for future in reports]:
-            if report.fate is Fate.REJECTED:
-                await self._report_refused(attempt, report.reason)
+            if report.outcome is CommitOutcome.REJECTED:
+                await self._report_rejection(attempt, report.reason)
                 return False
         return True
 
     def _numbers(self, assignment: Assignment) -> range:
         return range(assignment.first_attempt, assignment.first_attempt + self._max_attempts)
 
-    async def _report_refused(self, last: Attempt, reason: str) -> None:
+    async def _report_rejection(self, last: Attempt, reason: str) -> None:
         """Reports a failed attempt, without which the run of a refused result would never end.
 
-        Raises: StageFailed when the buffer refuses that too.
+        Raises: RolloutStageFailed when the buffer refuses that too.
         """
         assignment = last.assignment
         logger.error(
@@ -154,20 +161,20 @@ class RunWork:
         )
         attempt = replace(last, number=last.number + 1)
         failure = f"the buffer refused attempt {last.number}: {reason}"
-        report = await self._unconfirmed.add(
-            outcome_to_proto(Outcome(attempt=attempt, failure=failure))
+        report = await self._outbox.enqueue_result(
+            attempt_result_to_proto(AttemptResult(attempt=attempt, failure=failure))
         )
-        if report.fate is Fate.REJECTED:
-            raise StageFailed(
+        if report.outcome is CommitOutcome.REJECTED:
+            raise RolloutStageFailed(
                 f"the buffer refuses results of assignment {assignment.id} and their failure: "
                 f"{report.reason}"
             )
 
 
-def _message(outcome: Outcome) -> RunResult:
-    """Converts an outcome; one that cannot be serialized becomes a failure of its workflow."""
+def _message(result: AttemptResult) -> RunResult:
+    """Converts a result; one that cannot be serialized becomes a failure of its workflow."""
     try:
-        return outcome_to_proto(outcome)
+        return attempt_result_to_proto(result)
     except Exception as error:  # the user's values, of whatever type
         failure = f"its experiences cannot be sent: {type(error).__name__}: {error}"
-        return outcome_to_proto(Outcome(attempt=outcome.attempt, failure=failure))
+        return attempt_result_to_proto(AttemptResult(attempt=result.attempt, failure=failure))

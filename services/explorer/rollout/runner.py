@@ -1,4 +1,4 @@
-"""Runs users' coroutines with a time limit that holds even if they ignore cancellation."""
+"""Runs workflows within time limits, which hold even if a workflow ignores cancellation."""
 
 import asyncio
 import logging
@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from services.explorer.engine.interface import Engine
-from services.explorer.rollout.workflow_factory import Making, Workbench
-from services.explorer.types import Assignment, Attempt, Kind, Outcome, WeightsId
+from services.explorer.rollout.workflow_factory import WorkflowFactory, WorkflowSpec
+from services.explorer.types import Assignment, Attempt, AttemptResult, RolloutKind, WeightsId
 from trinity.codec import check_experience
 from trinity.config.schema.explorer import ExplorerConfig
 from trinity.redact import redact_passwords
@@ -25,20 +25,25 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 GRACE_SECONDS = 2.0
 """Time for cleanup after a cancellation; a task that takes longer is abandoned."""
+MIN_SECONDS = 1.0
+"""Lower bound: the time of short runs depends more on the machine than on the run."""
+MAX_REASON_CHARACTERS = 500
 
 
-class TimeOver(Exception):
+class DeadlineExceeded(Exception):
     """A coroutine exceeded its time limit."""
 
 
-class BoundedTasks:
+class DeadlineTasks:
     """Runs each coroutine in its own task, which is cancelled when its time is over.
 
     A cancelled task may not end. One that still runs after the grace period counts as lost: its
     result is discarded, and it does not keep the process from exiting. Once `max_lost` tasks are
     lost, further coroutines are refused.
 
-        result = await tasks.run(workflow.run_async, seconds=60.0, before_end=close_models)
+        result = await tasks.run_with_deadline(
+            workflow.run_async, seconds=60.0, before_cancel=close_models
+        )
     """
 
     def __init__(
@@ -53,65 +58,65 @@ class BoundedTasks:
         """The number of abandoned tasks that still run."""
         return len(self._lost)
 
-    async def run(
+    async def run_with_deadline(
         self,
         function: Callable[[], Coroutine[None, None, T]],
         *,
         seconds: float,
-        before_end: Callable[[], Awaitable[None]],
+        before_cancel: Callable[[], Awaitable[None]],
     ) -> T:
-        """Returns the coroutine's result; `before_end` is awaited before it is cancelled.
+        """Returns the coroutine's result; `before_cancel` is awaited before it is cancelled.
 
-        Raises: TimeOver, RuntimeError when too many tasks are lost, any error of the coroutine.
+        Raises: DeadlineExceeded, RuntimeError when too many tasks are lost, the coroutine's errors.
         """
         if len(self._lost) >= self._max_lost:
             raise RuntimeError(
                 f"{self._max_lost} workflows still run past their time limit though they were "
                 "cancelled, and no more are started: let the workflow end at asyncio.CancelledError"
             )
-        task = asyncio.create_task(_kept(function))
-        task.add_done_callback(self._is_over)
+        task = asyncio.create_task(_capture_system_exit(function))
+        task.add_done_callback(self._on_done)
         try:
             await asyncio.wait({task}, timeout=seconds)
             is_over = not task.done()
         finally:
-            await self._end(task, before_end)
+            await self._end(task, before_cancel)
         if is_over:
-            raise TimeOver
+            raise DeadlineExceeded
         result = task.result()
         if isinstance(result, SystemExit):
             raise result
         return result
 
     async def _end(
-        self, task: asyncio.Task[Any], before_end: Callable[[], Awaitable[None]]
+        self, task: asyncio.Task[Any], before_cancel: Callable[[], Awaitable[None]]
     ) -> None:
         if task.done():
             return
         try:
-            await before_end()
+            await before_cancel()
         finally:
             task.cancel()
             try:
                 await asyncio.wait({task}, timeout=self._grace_seconds)
             finally:
-                self._let_go(task)
+                self._abandon(task)
 
-    def _let_go(self, task: asyncio.Task[Any]) -> None:
+    def _abandon(self, task: asyncio.Task[Any]) -> None:
         """Unregisters a task that still runs, so that closing the event loop does not await it."""
         if not task.done():
             logger.warning("a workflow still runs though it was cancelled")
             self._lost.add(task)
             asyncio.tasks._unregister_task(task)
 
-    def _is_over(self, task: asyncio.Task[Any]) -> None:
+    def _on_done(self, task: asyncio.Task[Any]) -> None:
         """Retrieves the exception of an abandoned task, so that asyncio does not log it."""
         self._lost.discard(task)
         if not task.cancelled():
             task.exception()
 
 
-async def _kept(function: Callable[[], Coroutine[None, None, T]]) -> T | SystemExit:
+async def _capture_system_exit(function: Callable[[], Coroutine[None, None, T]]) -> T | SystemExit:
     """Returns SystemExit as a value: raised by a task, it would end the event loop."""
     try:
         return await function()
@@ -119,73 +124,66 @@ async def _kept(function: Callable[[], Coroutine[None, None, T]]) -> T | SystemE
         return error
 
 
-LEAST_SECONDS = 1.0
-"""Lower bound: the time of short runs depends more on the machine than on the run."""
-
-
-class TimeLimit:
+class RunTimeLimit:
     """Applies `max_timeout`; with `dynamic_timeout` at most a multiple of training runs' mean time.
 
     Evaluations use other sampling, so they keep the full `max_timeout`.
 
-    limit.note(assignment, seconds)     # for each run that ended
-    limit.of(assignment)
+    limit.record(assignment, seconds)  # for each run that ended
+    limit.seconds_for(assignment)
     """
 
     def __init__(self, config: ExplorerConfig) -> None:
-        self._most = config.max_timeout
+        self._max_seconds = config.max_timeout
         self._dynamic = config.dynamic_timeout
         self._steps: set[int] = set()
         self._num_runs = 0
         self._seconds = 0.0
 
-    def note(self, assignment: Assignment, seconds: float) -> None:
+    def record(self, assignment: Assignment, seconds: float) -> None:
         """Records how long a run took."""
-        if assignment.kind is Kind.EVAL:
+        if assignment.kind is RolloutKind.EVAL:
             return
         self._steps.add(assignment.explore_step)
         self._num_runs += 1
         self._seconds += seconds
 
-    def of(self, assignment: Assignment) -> float:
+    def seconds_for(self, assignment: Assignment) -> float:
         """Returns the limit in seconds; the newest step may still be running and is not counted."""
         is_known = len(self._steps) > self._dynamic.warmup_min_steps
-        if assignment.kind is Kind.EVAL or not self._dynamic.enable or not is_known:
-            return self._most
+        if assignment.kind is RolloutKind.EVAL or not self._dynamic.enable or not is_known:
+            return self._max_seconds
         usual = self._dynamic.ratio * self._seconds / self._num_runs
-        return min(self._most, max(usual, LEAST_SECONDS))
+        return min(self._max_seconds, max(usual, MIN_SECONDS))
 
 
-MAX_REASON_CHARACTERS = 500
-
-
-class Runner:
-    """Turns whatever a workflow does into an `Outcome`; raises only EngineDied."""
+class AttemptRunner:
+    """Turns whatever a workflow does into an `AttemptResult`; raises only EngineDied."""
 
     def __init__(
         self,
         *,
-        workbench: Workbench,
+        factory: WorkflowFactory,
         engine: Engine,
-        limit: TimeLimit,
+        limit: RunTimeLimit,
         threads: DaemonThreads,
-        tasks: BoundedTasks,
+        tasks: DeadlineTasks,
         auxiliary: Sequence[Engine] = (),
     ) -> None:
         self._engines = (engine, *auxiliary)
-        self._workbench = workbench
+        self._factory = factory
         self._limit = limit
         self._threads = threads
         self._tasks = tasks
 
-    async def run(self, attempt: Attempt, weights: WeightsId) -> Outcome:
+    async def run_attempt(self, attempt: Attempt, weights: WeightsId) -> AttemptResult:
         """Runs the attempt; cancelling the call aborts what the engine generates for it."""
         begun = time.monotonic()
         try:
             experiences = await self._experiences(attempt, weights)
-            self._limit.note(attempt.assignment, time.monotonic() - begun)
+            self._limit.record(attempt.assignment, time.monotonic() - begun)
             failure = ""
-        except TimeOver as error:
+        except DeadlineExceeded as error:
             experiences, failure = [], str(error)
         except asyncio.CancelledError as error:
             if _is_cancelled_from_outside():
@@ -200,7 +198,7 @@ class Runner:
                 exc_info=error,
             )
         await self._check_engines()  # a workflow may have caught a dead engine's error
-        return Outcome(
+        return AttemptResult(
             attempt=attempt,
             experiences=experiences,
             failure=failure,
@@ -209,47 +207,50 @@ class Runner:
 
     async def _experiences(self, attempt: Attempt, weights: WeightsId) -> list[Experience]:
         """Runs the workflow; once this returns, nothing of the attempt uses the engine."""
-        model = self._workbench.model(attempt, weights)
-        auxiliary = self._workbench.auxiliary_models(attempt)
+        model = self._factory.create_model(attempt, weights)
+        auxiliary = self._factory.create_auxiliary_models(attempt)
         try:
-            making = self._workbench.making(attempt, model, auxiliary)
-            experiences = await self._call(making, self._limit.of(attempt.assignment))
+            spec = self._factory.workflow_spec(attempt, model, auxiliary)
+            experiences = await self._call(spec, self._limit.seconds_for(attempt.assignment))
         finally:
             await _close((model, *auxiliary))
-        return _checked(experiences, making.kind.__name__, attempt)
+        return _validate_experiences(experiences, spec.workflow_class.__name__, attempt)
 
     async def _check_engines(self) -> None:
         for engine in self._engines:
             await engine.check()
 
-    async def _call(self, making: Making, seconds: float) -> list[Experience]:
+    async def _call(self, spec: WorkflowSpec, seconds: float) -> list[Experience]:
         try:
-            if making.blocks:
-                return await self._in_thread(making, seconds)
-            return await self._tasks.run(
-                lambda: self._on_loop(making),
+            if spec.needs_thread:
+                return await self._run_in_thread(spec, seconds)
+            return await self._tasks.run_with_deadline(
+                lambda: self._run_on_loop(spec),
                 seconds=seconds,
-                before_end=lambda: _close((making.model, *making.auxiliary_models)),
+                before_cancel=lambda: _close((spec.model, *spec.auxiliary_models)),
             )
-        except TimeOver as error:
-            raise TimeOver(f"it took more than {seconds:g} s (`explorer.max_timeout`)") from error
+        except DeadlineExceeded as error:
+            raise DeadlineExceeded(
+                f"it took more than {seconds:g} s (`explorer.max_timeout`)"
+            ) from error
 
-    async def _in_thread(self, making: Making, seconds: float) -> list[Experience]:
+    async def _run_in_thread(self, spec: WorkflowSpec, seconds: float) -> list[Experience]:
         """Runs the workflow in a thread; its time begins once it has one."""
         limit = asyncio.timeout(None)
         try:
             async with limit:
                 loop = asyncio.get_running_loop()
-                return await self._threads.run_in_thread(
-                    lambda: making.make().run(), lambda: limit.reschedule(loop.time() + seconds)
+                return await self._threads.run(
+                    lambda: spec.create_workflow().run(),
+                    lambda: limit.reschedule(loop.time() + seconds),
                 )
         except TimeoutError as error:
             if limit.expired():
-                raise TimeOver from error
+                raise DeadlineExceeded from error
             raise
 
-    async def _on_loop(self, making: Making) -> list[Experience]:
-        workflow = await making.make_on_loop()
+    async def _run_on_loop(self, spec: WorkflowSpec) -> list[Experience]:
+        workflow = await spec.create_on_loop()
         if not workflow.is_async:  # a property may decide this per instance
             return await self._threads.run_in_thread(workflow.run)
         return await workflow.run_async()
@@ -265,7 +266,7 @@ def _is_cancelled_from_outside() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def _eid(attempt: Attempt, step: int) -> EID:
+def _experience_id(attempt: Attempt, step: int) -> EID:
     assignment = attempt.assignment
     return EID(
         stage=attempt.key.stage,
@@ -277,7 +278,9 @@ def _eid(attempt: Attempt, step: int) -> EID:
     )
 
 
-def _checked(experiences: list[Experience], name: str, attempt: Attempt) -> list[Experience]:
+def _validate_experiences(
+    experiences: list[Experience], name: str, attempt: Attempt
+) -> list[Experience]:
     """Validates here what the buffer would refuse: here it has a traceback and a retry."""
     if not isinstance(experiences, list) or not experiences:
         raise ValueError(f"{name} returned no list of experiences")
@@ -293,7 +296,7 @@ def _checked(experiences: list[Experience], name: str, attempt: Attempt) -> list
                 "only what `self.model` answers is the policy's"
             )
         trace_id = experience.trace_id or own_trace
-        placed.append(replace(experience, eid=_eid(attempt, step), trace_id=trace_id))
+        placed.append(replace(experience, eid=_experience_id(attempt, step), trace_id=trace_id))
         check_experience(placed[-1])
     return placed
 

@@ -1,4 +1,4 @@
-"""The leases that an explorer holds, and the work under each."""
+"""Leases the work of a stage, and keeps each lease until all results under it are committed."""
 
 import asyncio
 import logging
@@ -8,21 +8,21 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
-from services.explorer.clients.buffer import BufferClient
-from services.explorer.counters import Counts
-from services.explorer.delivery.commits import CommitPatience
-from services.explorer.delivery.outbox import Unconfirmed
-from services.explorer.retry import Patience
-from services.explorer.rollout.run import LongRuns, RunWork
+from services.explorer.clients.buffer import ExplorerBufferClient
+from services.explorer.counters import RolloutCounters
+from services.explorer.delivery.commits import CommitDeadline
+from services.explorer.delivery.outbox import Outbox
+from services.explorer.retry import RetryPolicy
+from services.explorer.rollout.run import LongRunReporter, RunExecutor
 from services.explorer.rollout.weight_gate import WeightGate
 from services.explorer.types import (
     Assignment,
-    Drained,
-    Ending,
-    Granted,
-    LeaseAnswer,
-    Stopped,
-    Waiting,
+    ExplorerStopped,
+    LeaseResponse,
+    NoWorkYet,
+    StageDrained,
+    StageEnd,
+    WorkGranted,
 )
 from trinity.types import StageKey
 
@@ -30,10 +30,12 @@ logger = logging.getLogger(__name__)
 
 
 RENEWALS_PER_LEASE = 3
-SOON_SECONDS = 1.0
+FAST_RENEW_SECONDS = 1.0
+WAIT = "work"
+SHOWN_AFTER_SECONDS = 1.0
 
 
-class HeldLeases:
+class LeaseKeeper:
     """Renews each assignment's lease while its work runs; cancels work whose lease is lost."""
 
     def __init__(
@@ -41,17 +43,17 @@ class HeldLeases:
         *,
         key: StageKey,
         lease_seconds: float,
-        buffer: BufferClient,
-        patience: Patience,
-        is_cut_short: bool = False,
+        buffer: ExplorerBufferClient,
+        retry_policy: RetryPolicy,
+        cuts_stragglers: bool = False,
     ) -> None:
-        """Checks often for lost leases if `is_cut_short`: steps then do not wait for all tasks."""
+        """With `cuts_stragglers` it renews often: steps then do not wait for all tasks."""
         self._key = key
         usual = lease_seconds / RENEWALS_PER_LEASE
-        self._renew_seconds = min(usual, SOON_SECONDS) if is_cut_short else usual
+        self._renew_seconds = min(usual, FAST_RENEW_SECONDS) if cuts_stragglers else usual
         self._lease_seconds = lease_seconds
         self._buffer = buffer
-        self._patience = patience
+        self._retry_policy = retry_policy
         self._held: dict[str, tuple[Assignment, asyncio.Task[None]]] = {}
 
     @property
@@ -67,12 +69,12 @@ class HeldLeases:
         if before := self._held.get(assignment.id):
             before[1].cancel()
         self._held[assignment.id] = (assignment, work)
-        work.add_done_callback(lambda _: self._let_go(assignment, work))
+        work.add_done_callback(lambda _: self._forget(assignment, work))
 
-    async def release(self, assignment: Assignment) -> None:
+    async def return_assignment(self, assignment: Assignment) -> None:
         """Returns work to the buffer, to be retried at once."""
-        await self._patience.persist(
-            partial(self._buffer.release, self._key, [assignment]),
+        await self._retry_policy.retry(
+            partial(self._buffer.release_leases, self._key, [assignment]),
             waits_for="buffer",
             purpose="give a lease back",
         )
@@ -82,42 +84,38 @@ class HeldLeases:
         for _, work in self._held.values():
             work.cancel()
 
-    async def renew(self) -> None:
+    async def renew_until_cancelled(self) -> None:
         """Renews leases and cancels the work of those that are lost, until cancelled."""
         while True:
             await asyncio.sleep(self._renew_seconds)
             held = self.assignments
             if not held:
                 continue
-            lost = await self._patience.persist(
-                partial(self._buffer.renew, self._key, held, self._lease_seconds),
+            lost = await self._retry_policy.retry(
+                partial(self._buffer.renew_leases, self._key, held, self._lease_seconds),
                 waits_for="buffer",
                 purpose="renew leases",
             )
             for assignment in held:
                 if assignment.id in lost:
-                    self._lose(assignment)
+                    self._cancel_lost(assignment)
 
-    def _lose(self, assignment: Assignment) -> None:
+    def _cancel_lost(self, assignment: Assignment) -> None:
         current = self._held.get(assignment.id)
         if current is not None and current[0] is assignment:
             logger.info("a lease is lost", extra={"assignment": assignment.id})
             current[1].cancel()
 
-    def _let_go(self, assignment: Assignment, work: asyncio.Task[None]) -> None:
+    def _forget(self, assignment: Assignment, work: asyncio.Task[None]) -> None:
         if self._held.get(assignment.id) == (assignment, work):
             del self._held[assignment.id]
 
 
-WAIT = "work"
-SHOWN_AFTER_SECONDS = 1.0
-
-
-class Idleness:
+class IdleTimeout:
     """Tracks how long the buffer has given the same reason for having no work."""
 
-    def __init__(self, patience: Patience) -> None:
-        self._patience = patience
+    def __init__(self, retry_policy: RetryPolicy) -> None:
+        self._retry_policy = retry_policy
         self._reason: str | None = None
         self._since = 0.0
 
@@ -125,46 +123,46 @@ class Idleness:
     def seconds_left(self) -> float:
         """Seconds for which the buffer's last reason may still stay the same."""
         if self._reason is None:
-            return self._patience.seconds
-        return max(self._patience.seconds - (time.monotonic() - self._since), 0.0)
+            return self._retry_policy.seconds
+        return max(self._retry_policy.seconds - (time.monotonic() - self._since), 0.0)
 
-    def asking(self) -> AbstractContextManager[None]:
+    def show_request(self) -> AbstractContextManager[None]:
         """Shows that work is being requested, until the buffer has given a reason."""
         if self._reason is not None:
             return nullcontext()
-        return self._patience.waits.waiting_if_longer(
+        return self._retry_policy.waits.if_longer(
             SHOWN_AFTER_SECONDS,
             for_="buffer",
             reason="to lease work",
-            deadline_seconds=self._patience.deadline_seconds,
+            deadline_seconds=self._retry_policy.deadline_seconds,
         )
 
-    def note(self, reason: str, *, is_idle: bool) -> None:
+    def record_reason(self, reason: str, *, is_idle: bool) -> None:
         """Records the buffer's newest reason; there is no deadline while this process has runs.
 
-        Raises: StageFailed when nothing has changed for too long.
+        Raises: RolloutStageFailed when nothing has changed for too long.
         """
         now = time.monotonic()
         if reason != self._reason or not is_idle:
-            self.over()
+            self.reset()
             self._reason, self._since = reason, now
-        if now - self._since >= self._patience.seconds:
-            raise self._patience.lost("buffer", f"to have work: {reason}")
-        self._patience.waits.set(
+        if now - self._since >= self._retry_policy.seconds:
+            raise self._retry_policy.deadline_error("buffer", f"to have work: {reason}")
+        self._retry_policy.waits.set(
             WAIT,
             waits_for="buffer",
             reason=reason,
-            deadline_seconds=self._patience.deadline_seconds if is_idle else 0.0,
+            deadline_seconds=self._retry_policy.deadline_seconds if is_idle else 0.0,
         )
 
-    def over(self) -> None:
+    def reset(self) -> None:
         """Clears the wait: there is work, or none is requested any more."""
         self._reason = None
-        self._patience.waits.clear(WAIT)
+        self._retry_policy.waits.clear(WAIT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class RolloutLimits:
     """Limits on the work in progress, and the weights it needs."""
 
     max_runs: int
@@ -173,13 +171,13 @@ class Bounds:
     """Most results that are not committed yet."""
     runs_per_assignment: int
     lease_seconds: float
-    trains_exactly: bool
+    requires_exact_version: bool
     """True if a training run needs exactly the version that its lease names."""
-    is_cut_short: bool = False
+    cuts_stragglers: bool = False
     """True if explore steps leave slow tasks behind."""
 
 
-class StageWork:
+class StageScheduler:
     """Holds each lease from its grant until all results under it are committed.
 
     An assignment is one asyncio task that contains its runs; a lost lease cancels it whole.
@@ -189,139 +187,141 @@ class StageWork:
         self,
         *,
         key: StageKey,
-        bounds: Bounds,
-        buffer: BufferClient,
-        runs: RunWork,
-        long_runs: LongRuns,
+        limits: RolloutLimits,
+        buffer: ExplorerBufferClient,
+        executor: RunExecutor,
+        long_runs: LongRunReporter,
         gate: WeightGate,
-        unconfirmed: Unconfirmed,
-        counts: Counts,
-        patience: Patience,
-        idleness: Idleness,
+        outbox: Outbox,
+        counters: RolloutCounters,
+        retry_policy: RetryPolicy,
+        idle_timeout: IdleTimeout,
     ) -> None:
         self._key = key
-        self._bounds = bounds
+        self._limits = limits
         self._buffer = buffer
-        self._runs = runs
+        self._executor = executor
         self._long_runs = long_runs
         self._gate = gate
-        self._unconfirmed = unconfirmed
-        self._counts = counts
-        self._patience = patience
-        self._idleness = idleness
-        self._commits = CommitPatience(unconfirmed=unconfirmed, patience=patience)
-        self._held = HeldLeases(
+        self._outbox = outbox
+        self._counters = counters
+        self._retry_policy = retry_policy
+        self._idle_timeout = idle_timeout
+        self._commit_deadline = CommitDeadline(outbox=outbox, retry_policy=retry_policy)
+        self._leases = LeaseKeeper(
             key=key,
-            lease_seconds=bounds.lease_seconds,
+            lease_seconds=limits.lease_seconds,
             buffer=buffer,
-            patience=patience,
-            is_cut_short=bounds.is_cut_short,
+            retry_policy=retry_policy,
+            cuts_stragglers=limits.cuts_stragglers,
         )
         self._num_open_runs = 0
         self._changed = asyncio.Event()
         self._stopping = False
 
-    async def run(self) -> Ending:
-        """Works until the stage is drained or cancelled, or `stop` was called and runs are over.
+    async def run_stage(self) -> StageEnd:
+        """Works until the stage is drained or cancelled, or until the last run after a stop.
 
-        Raises: an ExceptionGroup with StageFailed when a wait exceeds its deadline.
+        Raises: an ExceptionGroup with RolloutStageFailed when a wait exceeds its deadline.
         """
         background = (
-            self._held.renew(),
-            self._gate.run(),
-            self._commits.run(),
-            self._long_runs.run(),
+            self._leases.renew_until_cancelled(),
+            self._gate.load_when_needed(),
+            self._commit_deadline.enforce_deadline(),
+            self._long_runs.report_long_runs(),
         )
         async with asyncio.TaskGroup() as tasks:
             helpers = [tasks.create_task(helper) for helper in background]
-            ending = await self._take(tasks)
-            if isinstance(ending, Drained):
-                await self._unconfirmed.wait_empty()
-            if isinstance(ending, Stopped):
+            ending = await self._lease_loop(tasks)
+            if isinstance(ending, StageDrained):
+                await self._outbox.wait_empty()
+            if isinstance(ending, ExplorerStopped):
                 await self._wait_until(lambda: not self._num_open_runs)
-            self._held.cancel_all()
+            self._leases.cancel_all()
             for helper in helpers:
                 helper.cancel()
         return ending
 
-    def stop(self) -> None:
+    def stop_taking_work(self) -> None:
         """Stops taking work."""
         self._stopping = True
         self._changed.set()
 
-    async def _take(self, tasks: asyncio.TaskGroup) -> Ending:
+    async def _lease_loop(self, tasks: asyncio.TaskGroup) -> StageEnd:
         try:
             while True:
-                await self._wait_until(lambda: self._stopping or self._room() > 0)
-                answer = Stopped() if self._stopping else await self._ask_or_stop()
+                await self._wait_until(lambda: self._stopping or self._free_assignments() > 0)
+                answer = ExplorerStopped() if self._stopping else await self._request_work_or_stop()
                 match answer:
-                    case Granted(assignments):
-                        self._idleness.over()
+                    case WorkGranted(assignments):
+                        self._idle_timeout.reset()
                         for assignment in assignments:
-                            self._begin(assignment, tasks)
+                            self._start_assignment(assignment, tasks)
                             await asyncio.sleep(0)  # results are sent while other runs begin
-                    case Waiting(reason):
-                        self._idleness.note(reason, is_idle=not self._num_open_runs)
+                    case NoWorkYet(reason):
+                        self._idle_timeout.record_reason(reason, is_idle=not self._num_open_runs)
                     case ending:
                         return ending
         finally:
-            self._idleness.over()
+            self._idle_timeout.reset()
 
-    def _room(self) -> int:
+    def _free_assignments(self) -> int:
         """Returns the number of assignments that may be taken now."""
-        free = self._bounds.max_runs - self._num_open_runs
-        return -(-free // self._bounds.runs_per_assignment) if free > 0 else 0
+        free = self._limits.max_runs - self._num_open_runs
+        return -(-free // self._limits.runs_per_assignment) if free > 0 else 0
 
-    async def _ask_or_stop(self) -> LeaseAnswer | Stopped:
-        """Returns the buffer's answer, or Stopped if `stop` is called first."""
-        asking = asyncio.ensure_future(self._ask())
+    async def _request_work_or_stop(self) -> LeaseResponse | ExplorerStopped:
+        """Returns the buffer's answer, or ExplorerStopped if taking work is stopped first."""
+        asking = asyncio.ensure_future(self._request_work())
         stopped = asyncio.ensure_future(self._wait_until(lambda: self._stopping))
         try:
             await asyncio.wait((asking, stopped), return_when=asyncio.FIRST_COMPLETED)
-            return asking.result() if asking.done() else Stopped()
+            return asking.result() if asking.done() else ExplorerStopped()
         finally:
             asking.cancel()
             stopped.cancel()
 
-    async def _ask(self) -> LeaseAnswer:
-        await self._unconfirmed.wait_fewer_than(self._bounds.max_unconfirmed)
-        return await self._patience.persist(self._lease, waits_for="buffer", purpose="lease work")
+    async def _request_work(self) -> LeaseResponse:
+        await self._outbox.wait_fewer_than(self._limits.max_unconfirmed)
+        return await self._retry_policy.retry(self._lease, waits_for="buffer", purpose="lease work")
 
-    async def _lease(self) -> LeaseAnswer:
+    async def _lease(self) -> LeaseResponse:
         """Requests work; the buffer answers when there is some, or later why there is none.
 
         Calls do not overlap: a grant that the next call does not name as held was lost in transit.
         """
-        with self._idleness.asking():
+        with self._idle_timeout.show_request():
             return await self._buffer.lease(
                 self._key,
-                self._room(),
-                self._bounds.lease_seconds,
-                held=self._held.assignments,
-                trains_exactly=self._bounds.trains_exactly,
-                wait_seconds=self._idleness.seconds_left,
+                self._free_assignments(),
+                self._limits.lease_seconds,
+                held=self._leases.assignments,
+                requires_exact_version=self._limits.requires_exact_version,
+                wait_seconds=self._idle_timeout.seconds_left,
             )
 
-    def _begin(self, assignment: Assignment, tasks: asyncio.TaskGroup) -> None:
+    def _start_assignment(self, assignment: Assignment, tasks: asyncio.TaskGroup) -> None:
         """Starts a task; a callback counts its end, as one cancelled early runs no `finally`."""
-        open_runs = _OpenRuns(len(assignment.runs), self._count_open)
-        work = tasks.create_task(self._work(assignment, open_runs))
-        work.add_done_callback(lambda _: open_runs.all_over())
-        self._held.hold(assignment, work)
+        open_runs = _OpenRunCounter(len(assignment.runs), self._count_open)
+        work = tasks.create_task(self._execute_assignment(assignment, open_runs))
+        work.add_done_callback(lambda _: open_runs.close_all())
+        self._leases.hold(assignment, work)
 
-    async def _work(self, assignment: Assignment, open_runs: "_OpenRuns") -> None:
+    async def _execute_assignment(
+        self, assignment: Assignment, open_runs: "_OpenRunCounter"
+    ) -> None:
         """Executes all runs, each until the buffer has reported on its results."""
         async with asyncio.TaskGroup() as runs:
             taken = [
-                runs.create_task(self._runs.work(assignment, run, open_runs.one_over))
+                runs.create_task(self._executor.execute_run(assignment, run, open_runs.run_ended))
                 for run in assignment.runs
             ]
         if not all(run.result() for run in taken):
-            await self._held.release(assignment)
+            await self._leases.return_assignment(assignment)
 
     def _count_open(self, change: int) -> None:
         self._num_open_runs += change
-        self._counts.num_running = self._num_open_runs
+        self._counters.num_running = self._num_open_runs
         self._changed.set()
 
     async def _wait_until(self, condition: Callable[[], bool]) -> None:
@@ -330,7 +330,7 @@ class StageWork:
             await self._changed.wait()
 
 
-class _OpenRuns:
+class _OpenRunCounter:
     """Counts the runs of one assignment that are not over into the total."""
 
     def __init__(self, num_runs: int, count: Callable[[int], None]) -> None:
@@ -338,10 +338,10 @@ class _OpenRuns:
         self._count = count
         count(num_runs)
 
-    def one_over(self) -> None:
+    def run_ended(self) -> None:
         self._left -= 1
         self._count(-1)
 
-    def all_over(self) -> None:
+    def close_all(self) -> None:
         self._count(-self._left)
         self._left = 0

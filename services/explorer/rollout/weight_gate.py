@@ -1,4 +1,4 @@
-"""Tracks weights that runs wait for but that cannot be loaded, and shows them until a deadline."""
+"""Loads the weights that runs require between runs, and reports those that are missing."""
 
 import asyncio
 import logging
@@ -9,18 +9,24 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from services.explorer.engine.interface import EngineDied
-from services.explorer.engine.weight_transfer import PublishedNow
-from services.explorer.retry import Patience
-from services.explorer.types import PublishedWeights, Requirement, WeightsId, best_match
+from services.explorer.engine.weight_transfer import ListWeights
+from services.explorer.retry import RetryPolicy
+from services.explorer.types import WeightsId, WeightsRequirement, WeightsVersion, oldest_match
 from trinity.errors import ManifestError
 from trinity.runtime.presence import Heartbeats
 from trinity.telemetry.metrics import GATE_SECONDS
 
 logger = logging.getLogger(__name__)
 
+NO_VERSION = -1
+RETRY_SECONDS = 5.0
+SHOWN_AFTER_SECONDS = 1.0
+ADMISSION_BATCH = 16
+"""Runs admitted together proceed in step and end together, which delays the first results."""
+
 
 @dataclass(frozen=True, slots=True)
-class Lack:
+class MissingReason:
     """The reason why weights are unavailable."""
 
     waits_for: str
@@ -28,61 +34,54 @@ class Lack:
     """Continues "waited for the ..."."""
 
 
-class LackingWeights:
+class MissingWeights:
     """Tracks since when each requirement could not be met."""
 
-    def __init__(self, patience: Patience) -> None:
-        self._patience = patience
-        self._since: dict[Requirement, float] = {}
+    def __init__(self, retry_policy: RetryPolicy) -> None:
+        self._retry_policy = retry_policy
+        self._since: dict[WeightsRequirement, float] = {}
         self._shown = ""
 
-    def are(self, lacks: dict[Requirement, Lack]) -> None:
-        """Records everything that is lacking now.
+    def update(self, reasons: dict[WeightsRequirement, MissingReason]) -> None:
+        """Records everything that is missing now.
 
-        Raises: StageFailed when a requirement has been unmet for too long.
+        Raises: RolloutStageFailed when a requirement has been unmet for too long.
         """
         now = time.monotonic()
-        self._since = {required: self._since.get(required, now) for required in lacks}
+        self._since = {required: self._since.get(required, now) for required in reasons}
         oldest = min(self._since, key=self._since.__getitem__, default=None)
         if oldest is None:
             self._show("")
             return
-        lack = lacks[oldest]
-        if now - self._since[oldest] >= self._patience.seconds:
-            raise self._patience.lost(lack.waits_for, lack.what)
-        self._show(f"weights {oldest.version} of incarnation {oldest.incarnation}", lack)
+        missing = reasons[oldest]
+        if now - self._since[oldest] >= self._retry_policy.seconds:
+            raise self._retry_policy.deadline_error(missing.waits_for, missing.what)
+        self._show(f"weights {oldest.version} of incarnation {oldest.incarnation}", missing)
 
     def seconds_left(self) -> float | None:
-        """Returns the seconds until the deadline; None when nothing is lacking."""
+        """Returns the seconds until the deadline; None when nothing is missing."""
         if not self._since:
             return None
         waited = time.monotonic() - min(self._since.values())
-        return max(self._patience.seconds - waited, 0.0)
+        return max(self._retry_policy.seconds - waited, 0.0)
 
-    def over(self) -> None:
+    def clear(self) -> None:
         """Clears everything: no run waits any more."""
         self._since.clear()
         self._show("")
 
-    def _show(self, name: str, lack: Lack | None = None) -> None:
-        waits = self._patience.waits
+    def _show(self, name: str, missing: MissingReason | None = None) -> None:
+        waits = self._retry_policy.waits
         if self._shown != name:
             waits.clear(self._shown)
         self._shown = name
-        if lack is not None:
+        if missing is not None:
             waits.set(
                 name,
-                waits_for=lack.waits_for,
-                reason=lack.what,
-                deadline_seconds=self._patience.deadline_seconds,
+                waits_for=missing.waits_for,
+                reason=missing.what,
+                deadline_seconds=self._retry_policy.deadline_seconds,
             )
-
-
-NO_VERSION = -1
-RETRY_SECONDS = 5.0
-SHOWN_AFTER_SECONDS = 1.0
-ADMITTED_AT_ONCE = 16
-"""Runs admitted together proceed in step and end together, which delays the first results."""
 
 
 class WeightGate:
@@ -99,26 +98,26 @@ class WeightGate:
     def __init__(
         self,
         *,
-        load: Callable[[PublishedWeights], Awaitable[None]],
-        published: PublishedNow,
-        beats: Heartbeats,
-        patience: Patience,
+        load: Callable[[WeightsVersion], Awaitable[None]],
+        published: ListWeights,
+        heartbeats: Heartbeats,
+        retry_policy: RetryPolicy,
     ) -> None:
         self._load = load
         self._published = published
-        self._beats = beats
-        self._patience = patience
-        self._lacking = LackingWeights(patience)
-        self._waiting: dict[asyncio.Future[WeightsId], Requirement] = {}
-        self._refused: dict[PublishedWeights, str] = {}
-        self._set_aside: set[PublishedWeights] = set()
+        self._heartbeats = heartbeats
+        self._retry_policy = retry_policy
+        self._missing = MissingWeights(retry_policy)
+        self._waiting: dict[asyncio.Future[WeightsId], WeightsRequirement] = {}
+        self._failed: dict[WeightsVersion, str] = {}
+        self._backing_off: set[WeightsVersion] = set()
         self._num_holding = 0
         self._changed = asyncio.Event()
         self._is_loading = False
         self.loaded: WeightsId | None = None
 
     @asynccontextmanager
-    async def hold(self, required: Requirement) -> AsyncIterator[WeightsId]:
+    async def hold(self, required: WeightsRequirement) -> AsyncIterator[WeightsId]:
         """Waits for weights that meet `required` and keeps them until the block ends."""
         begun = time.monotonic()
         weights = await self._enter(required)
@@ -130,22 +129,22 @@ class WeightGate:
             if not self._num_holding:
                 self._changed.set()
 
-    def notice(self) -> None:
-        """Wakes `run` after a change of the published weights."""
-        self._set_aside.clear()
-        self._refused = {w: why for w, why in self._refused.items() if w in self._published()}
+    def on_weights_changed(self) -> None:
+        """Wakes `load_when_needed` after a change of the published weights."""
+        self._backing_off.clear()
+        self._failed = {w: why for w, why in self._failed.items() if w in self._published()}
         self._changed.set()
 
-    async def run(self) -> None:
+    async def load_when_needed(self) -> None:
         """Loads weights whenever runs need them, until cancelled.
 
-        Raises: StageFailed when weights that runs wait for are unavailable for too long,
+        Raises: RolloutStageFailed when weights that runs wait for are unavailable for too long,
         EngineDied when the engine does not load them in that time.
         """
         try:
             while True:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(self._lacking.seconds_left()):
+                    async with asyncio.timeout(self._missing.seconds_left()):
                         await self._changed.wait()
                 self._changed.clear()
                 weights = self._next() if not self._num_holding else None
@@ -153,10 +152,10 @@ class WeightGate:
                 if weights is not None:
                     await self._replace(weights)
         finally:
-            self._lacking.over()
+            self._missing.clear()
 
-    async def _enter(self, required: Requirement) -> WeightsId:
-        if self.loaded is not None and not self._is_loading and required.is_met_by(self.loaded):
+    async def _enter(self, required: WeightsRequirement) -> WeightsId:
+        if self.loaded is not None and not self._is_loading and required.matches(self.loaded):
             self._num_holding += 1
             return self.loaded
         entered: asyncio.Future[WeightsId] = asyncio.get_running_loop().create_future()
@@ -172,7 +171,7 @@ class WeightGate:
         finally:
             self._waiting.pop(entered, None)
 
-    def _report(self, next_: PublishedWeights | None) -> None:
+    def _report(self, next_: WeightsVersion | None) -> None:
         """Reports the versions in use, those needed next, and those that are unavailable.
 
         The loaded version may differ from those that runs name, and must be kept as well.
@@ -180,56 +179,56 @@ class WeightGate:
         needed = {required.version for required in self._waiting.values()}
         used = (self.loaded, next_.id if next_ is not None else None)
         needed |= {weights_id.version for weights_id in used if weights_id is not None}
-        self._beats.set_version(self.loaded.version if self.loaded else NO_VERSION)
-        self._beats.set_pinned_versions(needed)
-        lacking = [r for r in self._waiting.values() if self._find(r, self._refused) is None]
-        self._lacking.are({required: self._lack(required) for required in lacking})
+        self._heartbeats.set_version(self.loaded.version if self.loaded else NO_VERSION)
+        self._heartbeats.pin(needed)
+        missing = [r for r in self._waiting.values() if self._find(r, self._failed) is None]
+        self._missing.update({required: self._missing_reason(required) for required in missing})
 
-    def _lack(self, required: Requirement) -> Lack:
-        for weights, reason in self._refused.items():
-            if required.is_met_by(weights.id):
+    def _missing_reason(self, required: WeightsRequirement) -> MissingReason:
+        for weights, reason in self._failed.items():
+            if required.matches(weights.id):
                 where = f"of version {weights.id.version} in {weights.path}"
-                return Lack("files", f"{where} to match their manifest: {reason}")
+                return MissingReason("files", f"{where} to match their manifest: {reason}")
         name = f"version {required.version} of incarnation {required.incarnation}"
         known = ", ".join(str(weights.id.version) for weights in self._published()) or "none"
-        return Lack("trainer", f"to publish {name}; it keeps {known}")
+        return MissingReason("trainer", f"to publish {name}; it keeps {known}")
 
-    def _next(self) -> PublishedWeights | None:
+    def _next(self) -> WeightsVersion | None:
         """Returns the weights to load; refused ones are retried only when no others suit."""
-        for required in sorted(self._waiting.values(), key=_age):
-            for unwanted in (self._refused, self._set_aside):
-                if weights := self._find(required, unwanted):
+        for required in sorted(self._waiting.values(), key=_load_order):
+            for excluded in (self._failed, self._backing_off):
+                if weights := self._find(required, excluded):
                     return weights
         return None
 
     def _find(
-        self, required: Requirement, unwanted: Container[PublishedWeights]
-    ) -> PublishedWeights | None:
-        usable = tuple(weights for weights in self._published() if weights not in unwanted)
-        return best_match(required, usable)
+        self, required: WeightsRequirement, excluded: Container[WeightsVersion]
+    ) -> WeightsVersion | None:
+        usable = tuple(weights for weights in self._published() if weights not in excluded)
+        return oldest_match(required, usable)
 
-    async def _replace(self, weights: PublishedWeights) -> None:
+    async def _replace(self, weights: WeightsVersion) -> None:
         self._is_loading = True
         self.loaded = None
         try:
             await self._load_in_time(weights)
             self.loaded = weights.id
-            self._refused.pop(weights, None)
+            self._failed.pop(weights, None)
         except ManifestError as error:
-            self._refuse(weights, str(error))
+            self._back_off(weights, str(error))
         finally:
             self._is_loading = False
         self._changed.set()
         await self._admit()
 
-    async def _load_in_time(self, weights: PublishedWeights) -> None:
-        seconds = self._patience.seconds
+    async def _load_in_time(self, weights: WeightsVersion) -> None:
+        seconds = self._retry_policy.seconds
         limit = asyncio.timeout(seconds if math.isfinite(seconds) else None)
-        waits = self._patience.waits.waiting_if_longer(
+        waits = self._retry_policy.waits.if_longer(
             SHOWN_AFTER_SECONDS,
             for_="engine",
             reason=f"to load weights version {weights.id.version}",
-            deadline_seconds=self._patience.deadline_seconds,
+            deadline_seconds=self._retry_policy.deadline_seconds,
         )
         try:
             with waits:
@@ -240,15 +239,15 @@ class WeightGate:
                 raise
             raise EngineDied(f"the engine did not take weights in {seconds:g} s") from error
 
-    def _refuse(self, weights: PublishedWeights, reason: str) -> None:
+    def _back_off(self, weights: WeightsVersion, reason: str) -> None:
         """Sets weights aside for a while: files that cannot be read now may be readable later."""
         logger.error("weights refused", extra={"path": str(weights.path), "reason": reason})
-        self._refused[weights] = reason
-        self._set_aside.add(weights)
+        self._failed[weights] = reason
+        self._backing_off.add(weights)
         asyncio.get_running_loop().call_later(RETRY_SECONDS, self._reconsider, weights)
 
-    def _reconsider(self, weights: PublishedWeights) -> None:
-        self._set_aside.discard(weights)
+    def _reconsider(self, weights: WeightsVersion) -> None:
+        self._backing_off.discard(weights)
         self._changed.set()
 
     async def _admit(self) -> None:
@@ -257,15 +256,15 @@ class WeightGate:
             return
         num_admitted = 0
         for entered, required in list(self._waiting.items()):
-            if entered.done() or not required.is_met_by(self.loaded):
+            if entered.done() or not required.matches(self.loaded):
                 continue
             self._num_holding += 1
             del self._waiting[entered]
             entered.set_result(self.loaded)
             num_admitted += 1
-            if num_admitted % ADMITTED_AT_ONCE == 0:
+            if num_admitted % ADMISSION_BATCH == 0:
                 await asyncio.sleep(0)
 
 
-def _age(required: Requirement) -> tuple[int, int, bool]:
-    return required.version, required.incarnation, not required.exact
+def _load_order(required: WeightsRequirement) -> tuple[int, int, bool]:
+    return required.version, required.incarnation, not required.exact_version

@@ -1,40 +1,44 @@
-"""Deferred construction of an attempt's workflow and its reward."""
+"""Constructs the workflow, the reward and the models of an attempt."""
 
 import hashlib
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from services.explorer.engines import RunningModel
-from services.explorer.openai_api.server import OpenAIApi
+from services.explorer.engines import LoadedModel
+from services.explorer.openai_api.server import AttemptApiServer
 from services.explorer.types import Attempt, WeightsId
 from trinity.config.plan.parts import AuxiliaryModel, ResolvedTaskset, Sampling
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
 from trinity.plugins import REWARDS, WORKFLOWS
-from trinity.rewards.reward import Reward, RewardFn, RewardSource
+from trinity.rewards.reward import BoundReward, RewardFn, RewardSource
 from trinity.types import JsonObject, SamplingParams
 from trinity.workflows.generation import ChatTokenizer, Generator, ModelLimits
 from trinity.workflows.model import ModelWrapper
-from trinity.workflows.simple_workflow import REWARD_THREADS
+from trinity.workflows.simple_workflow import REWARD_POOL
 from trinity.workflows.task import Task
 from trinity.workflows.workflow import Workflow
 
+SEED_BITS = 63
+UNLIMITED = ModelLimits(max_model_len=1 << 30, max_prompt_tokens=1 << 29)
+"""Limits of a model that others serve, which refuses what is too long for it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RewardMaking:
+class RewardSpec:
     """A reward to be constructed later."""
 
     source: RewardSource
     args: JsonObject
     name: str
 
-    def make(self) -> Reward:
+    def create_reward(self) -> BoundReward:
         """Constructs the reward; raises UserError for bad arguments, or its constructor's error."""
-        return Reward(self.source, self.args, self.name)
+        return BoundReward(self.source, self.args, self.name)
 
     @property
-    def may_wait(self) -> bool:
+    def may_block(self) -> bool:
         """True if the constructor may take long: that of a class may, unless it says otherwise."""
         source = self.source
         if not isinstance(source, type):
@@ -43,50 +47,49 @@ class RewardMaking:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Making:
+class WorkflowSpec:
     """A workflow to be constructed later; constructors of users may take as long as a run."""
 
-    kind: type[Workflow]
+    workflow_class: type[Workflow]
     task: Task
     """The task without its reward."""
-    reward: RewardMaking | None
+    reward: RewardSpec | None
     model: ModelWrapper
     auxiliary_models: Sequence[ModelWrapper]
 
     @property
-    def blocks(self) -> bool:
+    def needs_thread(self) -> bool:
         """True if it needs a thread; `is_async` as a property is read later, on the instance."""
-        return inspect.getattr_static(self.kind, "is_async") is False
+        return inspect.getattr_static(self.workflow_class, "is_async") is False
 
-    def make(self) -> Workflow:
+    def create_workflow(self) -> Workflow:
         """Constructs reward and workflow here, in a thread that may block."""
-        return self._workflow(self.reward.make() if self.reward is not None else None)
+        return self._workflow(self.reward.create_reward() if self.reward is not None else None)
 
-    async def make_on_loop(self) -> Workflow:
+    async def create_on_loop(self) -> Workflow:
         """Constructs the workflow here, and a reward that may take long in a reward thread."""
-        if self.reward is None or not self.reward.may_wait:
-            return self.make()
-        return self._workflow(await REWARD_THREADS.run_in_thread(self.reward.make))
+        if self.reward is None or not self.reward.may_block:
+            return self.create_workflow()
+        return self._workflow(await REWARD_POOL.run(self.reward.create_reward))
 
-    def _workflow(self, reward: Reward | None) -> Workflow:
+    def _workflow(self, reward: BoundReward | None) -> Workflow:
         task = replace(self.task, reward=reward)
         if not self.auxiliary_models:  # workflows may leave the argument out
-            return self.kind(task=task, model=self.model)
-        return self.kind(task=task, model=self.model, auxiliary_models=self.auxiliary_models)
+            return self.workflow_class(task=task, model=self.model)
+        return self.workflow_class(
+            task=task, model=self.model, auxiliary_models=self.auxiliary_models
+        )
 
 
-def kind_named(name: str, kind: object) -> type[Workflow]:
-    """Returns `kind` as a workflow class; raises UserError if it is none."""
+def as_workflow_class(name: str, kind: object) -> type[Workflow]:
+    """Returns `kind` as a workflow class; raises UserError if it is not one."""
     if not (isinstance(kind, type) and issubclass(kind, Workflow)):
         raise UserError(f"the workflow {name!r} is not a subclass of trinity's Workflow")
     return kind
 
 
-BITS = 63
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeedBase:
+class SeedInputs:
     """The inputs to a run's seeds; neither the attempt nor anything random is among them."""
 
     experiment_seed: int
@@ -114,14 +117,10 @@ class SeedBase:
         )
         text = "\0".join(map(str, parts)).encode()
         digest = hashlib.blake2b(text, digest_size=8).digest()
-        return int.from_bytes(digest, "big") >> (64 - BITS)
+        return int.from_bytes(digest, "big") >> (64 - SEED_BITS)
 
 
-UNKNOWN = ModelLimits(max_model_len=1 << 30, max_prompt_tokens=1 << 29)
-"""Limits of a model that others serve, which refuses what is too long for it."""
-
-
-class Workbench:
+class WorkflowFactory:
     """Everything that a stage's workflows are made from.
 
     Its constructor makes each reward once as a check, which takes as long as users' constructors
@@ -135,8 +134,8 @@ class Workbench:
         seed: int,
         generator: Generator,
         tokenizer: ChatTokenizer,
-        api: OpenAIApi | None = None,
-        auxiliary: Sequence[RunningModel] = (),
+        api: AttemptApiServer | None = None,
+        auxiliary: Sequence[LoadedModel] = (),
     ) -> None:
         self._plan = plan
         self._seed = seed
@@ -150,15 +149,15 @@ class Workbench:
         for taskset in self._tasksets.values():
             WORKFLOWS.get(taskset.workflow)
             if (reward := _reward(taskset, {})) is not None:
-                reward.make()
+                reward.create_reward()
 
-    def making(
+    def workflow_spec(
         self, attempt: Attempt, model: ModelWrapper, auxiliary_models: Sequence[ModelWrapper] = ()
-    ) -> Making:
+    ) -> WorkflowSpec:
         """Returns the workflow to construct for one attempt, over models that were made for it."""
         taskset = self._tasksets[attempt.assignment.taskset]
         row = attempt.assignment.new_task()
-        name = _named_by_row(row, taskset.format.workflow_key) or taskset.workflow
+        name = _name_from_row(row, taskset.format.workflow_key) or taskset.workflow
         task = Task(
             raw_task=row,
             format=taskset.format,
@@ -167,15 +166,15 @@ class Workbench:
             is_eval=taskset.is_eval,
             workflow_args=taskset.workflow_args,
         )
-        return Making(
-            kind=kind_named(name, WORKFLOWS.get(name)),
+        return WorkflowSpec(
+            workflow_class=as_workflow_class(name, WORKFLOWS.get(name)),
             task=task,
             reward=_reward(taskset, row),
             model=model,
             auxiliary_models=auxiliary_models,
         )
 
-    def model(self, attempt: Attempt, weights: WeightsId) -> ModelWrapper:
+    def create_model(self, attempt: Attempt, weights: WeightsId) -> ModelWrapper:
         """Makes the policy's model for one attempt, to be closed when the attempt is over."""
         plan = self._plan
         sampling = self._tasksets[attempt.assignment.taskset].sampling
@@ -194,18 +193,18 @@ class Workbench:
             keeps_history=plan.config.explorer.rollout_model.enable_history,
         )
         if self._api is not None:
-            model.offer_api(self._api.admit(model))
+            model.enable_api(self._api.register_attempt(model))
         return model
 
-    def auxiliary_models(self, attempt: Attempt) -> list[ModelWrapper]:
+    def create_auxiliary_models(self, attempt: Attempt) -> list[ModelWrapper]:
         """Makes the auxiliary models for one attempt, to be closed with it."""
         return [
-            self._auxiliary_model(f"auxiliary {position}", attempt, plan, running)
+            self._create_auxiliary_model(f"auxiliary {position}", attempt, plan, running)
             for position, (plan, running) in enumerate(self._auxiliary)
         ]
 
-    def _auxiliary_model(
-        self, place: str, attempt: Attempt, plan: AuxiliaryModel, running: RunningModel
+    def _create_auxiliary_model(
+        self, place: str, attempt: Attempt, plan: AuxiliaryModel, running: LoadedModel
     ) -> ModelWrapper:
         """Makes one; its seeds follow from its position, so a new name changes no answer."""
         model = ModelWrapper(
@@ -223,12 +222,12 @@ class Workbench:
             auxiliary_name=plan.name,
         )
         if running.api is not None:
-            model.offer_api(running.api.admit(model))
+            model.enable_api(running.api.register_attempt(model))
         return model
 
-    def _seeds(self, attempt: Attempt) -> SeedBase:
+    def _seeds(self, attempt: Attempt) -> SeedInputs:
         assignment = attempt.assignment
-        return SeedBase(
+        return SeedInputs(
             experiment_seed=self._seed,
             stage=self._plan.name,
             kind=assignment.kind,
@@ -247,7 +246,7 @@ def _limits(
     is_external: bool,
 ) -> ModelLimits:
     if is_external:
-        return UNKNOWN
+        return UNLIMITED
     return ModelLimits(
         max_model_len=plan.max_model_len,
         max_prompt_tokens=plan.max_prompt_tokens,
@@ -267,12 +266,12 @@ def _parameters(sampling: Sampling) -> SamplingParams:
     )
 
 
-def _reward(taskset: ResolvedTaskset, row: JsonObject) -> RewardMaking | None:
-    name = _named_by_row(row, taskset.format.reward_fn_key) or taskset.reward
+def _reward(taskset: ResolvedTaskset, row: JsonObject) -> RewardSpec | None:
+    name = _name_from_row(row, taskset.format.reward_fn_key) or taskset.reward
     if name is None:
         return None
-    return RewardMaking(source=REWARDS.get(name), args=taskset.reward_args, name=name)
+    return RewardSpec(source=REWARDS.get(name), args=taskset.reward_args, name=name)
 
 
-def _named_by_row(row: JsonObject, key: str) -> str:
+def _name_from_row(row: JsonObject, key: str) -> str:
     return str(row.get(key) or "") if key else ""

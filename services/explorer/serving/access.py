@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from services.explorer.openai_api.errors import bearer_of, refuse
+from services.explorer.openai_api.errors import bearer_token, error_response
 from trinity.errors import Unauthenticated, UserError
 from trinity.rpc import audit
 from trinity.security.authorization import Caller, Scope
@@ -26,7 +26,7 @@ METHOD = "openai-compatible"
 
 
 @dataclass(frozen=True)
-class Access:
+class ServingAccessPolicy:
     """Plain HTTP with a key on loopback only, or TLS with tokens; there is no other mode."""
 
     host: str
@@ -67,12 +67,12 @@ class Access:
 
     def refusal(self, request: "web.Request") -> "web.Response | None":
         """Returns the response to an unauthorized request; None for an authorized one."""
-        bearer = bearer_of(request)
+        bearer = bearer_token(request)
         if self.security.is_on:
             return self._token_refusal(bearer, request.remote or "")
         if hmac.compare_digest(bearer.encode(), self.key.encode()):
             return None
-        return refuse(
+        return error_response(
             401,
             "authentication_error",
             "send `explorer.rollout_model.api_key` as a bearer token",
@@ -90,8 +90,8 @@ class Access:
                 return None
             status, kind = 403, "permission_error"
             why = f"it takes a token of this tenant with the scope `{Scope.SUBMIT}`"
-        audit.log_refusal("asking the model", method=METHOD, peer=peer, caller=caller)
-        return refuse(status, kind, why, code="invalid_api_key")
+        audit.refused("asking the model", method=METHOD, peer=peer, caller=caller)
+        return error_response(status, kind, why, code="invalid_api_key")
 
     @cached_property
     def _keys(self) -> "TokenKeys":

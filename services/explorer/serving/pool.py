@@ -1,4 +1,4 @@
-"""A pool of engines, some of which answer while others load newer weights."""
+"""The engines of a served model, some of which answer while others load newer weights."""
 
 import asyncio
 import hashlib
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from services.explorer.engine.interface import Engine
 from services.explorer.engine.weight_transfer import WeightLoader
-from services.explorer.openai_api.errors import InvalidRequest
-from services.explorer.openai_api.handler import Exchange
-from services.explorer.rollout.workflow_factory import BITS
-from services.explorer.types import PublishedWeights
+from services.explorer.openai_api.errors import InvalidApiRequest
+from services.explorer.openai_api.handler import ApiCall
+from services.explorer.rollout.workflow_factory import SEED_BITS
+from services.explorer.types import WeightsVersion
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import ManifestError
 from trinity.types import SamplingParams
@@ -21,12 +21,12 @@ from trinity.workflows.model import ModelWrapper
 
 
 @dataclass(slots=True, kw_only=True)
-class Slot:
+class EngineSlot:
     """One engine, its weights, and the number of calls in progress."""
 
     engine: Engine
     loader: WeightLoader
-    weights: PublishedWeights
+    weights: WeightsVersion
     num_calls: int = 0
     is_open: bool = True
 
@@ -37,16 +37,14 @@ class ServingPool:
     Invariant: an engine loads only while it has no call, and at least `min_open` others keep
     answering, if there are enough. A call that finds no open engine waits for one.
 
-        async with pool.hold() as slot:
+        async with pool.borrow() as slot:
             await slot.engine.generate(...)
-        await pool.renew(weights)  # at the same time
+        await pool.load_all(weights)  # at the same time
     """
 
-    def __init__(
-        self, engines: Sequence[Engine], *, holding: PublishedWeights, min_open: int
-    ) -> None:
+    def __init__(self, engines: Sequence[Engine], *, loaded: WeightsVersion, min_open: int) -> None:
         self._slots = [
-            Slot(engine=engine, loader=WeightLoader(engine, holds=holding), weights=holding)
+            EngineSlot(engine=engine, loader=WeightLoader(engine, loaded=loaded), weights=loaded)
             for engine in engines
         ]
         self._loading = asyncio.Semaphore(max(1, len(engines) - min_open))
@@ -63,19 +61,19 @@ class ServingPool:
         return sum(slot.num_calls for slot in self._slots)
 
     @property
-    def oldest(self) -> PublishedWeights:
+    def oldest_weights(self) -> WeightsVersion:
         """The oldest weights that any engine has."""
         return min(
             (slot.weights for slot in self._slots),
             key=lambda weights: (weights.id.incarnation, weights.id.version),
         )
 
-    def has_everywhere(self, weights: PublishedWeights) -> bool:
+    def is_loaded_everywhere(self, weights: WeightsVersion) -> bool:
         """Returns true if every engine has these weights."""
         return all(slot.weights == weights for slot in self._slots)
 
     @asynccontextmanager
-    async def hold(self) -> AsyncIterator[Slot]:
+    async def borrow(self) -> AsyncIterator[EngineSlot]:
         """Yields the open engine with the fewest calls, for one more call."""
         await self._until(lambda: self.num_open > 0)
         slot = min((s for s in self._slots if s.is_open), key=lambda s: s.num_calls)
@@ -86,23 +84,23 @@ class ServingPool:
             slot.num_calls -= 1
             self._changed.set()
 
-    async def renew(self, weights: PublishedWeights) -> None:
+    async def load_all(self, weights: WeightsVersion) -> None:
         """Loads weights into every engine that has others; a failure in one does not stop the rest.
 
         Raises: ManifestError when the files are not complete, EngineDied.
         """
         behind = [slot for slot in self._slots if slot.weights != weights]
-        renewed = (self._renew(slot, weights) for slot in behind)
+        renewed = (self._load_slot(slot, weights) for slot in behind)
         for outcome in await asyncio.gather(*renewed, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    async def check(self) -> None:
+    async def check_engines_alive(self) -> None:
         """Raises EngineDied if any engine has died."""
         for slot in self._slots:
             await slot.engine.check()
 
-    async def _renew(self, slot: Slot, weights: PublishedWeights) -> None:
+    async def _load_slot(self, slot: EngineSlot, weights: WeightsVersion) -> None:
         """Loads one engine; if that is interrupted half way, the engine takes no more calls."""
         async with self._loading:
             slot.is_open = False
@@ -110,7 +108,7 @@ class ServingPool:
             try:
                 await self._until(lambda: not slot.num_calls)
                 is_sound = False
-                await slot.loader.load(weights)
+                await slot.loader.load_published(weights)
                 slot.weights, is_sound = weights, True
             except ManifestError:  # found before anything is loaded
                 is_sound = True
@@ -125,7 +123,7 @@ class ServingPool:
             await self._changed.wait()
 
 
-class Lending:
+class ModelBorrower:
     """Applies section `model` as defaults, and `explorer.max_timeout` as each request's limit."""
 
     def __init__(
@@ -156,19 +154,19 @@ class Lending:
         )
 
     @asynccontextmanager
-    async def __call__(self, asked: Exchange) -> AsyncIterator[ModelWrapper]:
+    async def __call__(self, call: ApiCall) -> AsyncIterator[ModelWrapper]:
         """Yields the model until the block ends.
 
-        Raises: InvalidRequest for a model of another name; TimeoutError.
+        Raises: InvalidApiRequest for a model of another name; TimeoutError.
         """
-        if asked.model and asked.model not in self._names:
-            raise InvalidRequest(
-                f"there is no model `{asked.model}` here: ask for `{self._names[0]}`",
+        if call.model and call.model not in self._names:
+            raise InvalidApiRequest(
+                f"there is no model `{call.model}` here: ask for `{self._names[0]}`",
                 param="model",
                 code="model_not_found",
                 status=404,
             )
-        async with asyncio.timeout(self._seconds), self._pool.hold() as slot:
+        async with asyncio.timeout(self._seconds), self._pool.borrow() as slot:
             weights = slot.weights.id
             yield ModelWrapper(
                 generator=slot.engine,
@@ -176,16 +174,16 @@ class Lending:
                 limits=self._limits,
                 sampling=self._sampling,
                 weights=(weights.version, weights.incarnation),
-                seed_of_call=_seeds(asked.seed),
+                seed_of_call=_seeds(call.seed),
             )
 
 
-def _seeds(asked: int | None) -> Callable[[int], int]:
+def _seeds(call: int | None) -> Callable[[int], int]:
     """Returns the seeds of calls: derived from the requested seed, else from a random one."""
-    base = secrets.randbits(BITS) if asked is None else asked
+    base = secrets.randbits(SEED_BITS) if call is None else call
 
     def seed_of_call(call: int) -> int:
         digest = hashlib.blake2b(f"{base}\0{call}".encode(), digest_size=8).digest()
-        return int.from_bytes(digest, "big") >> (64 - BITS)
+        return int.from_bytes(digest, "big") >> (64 - SEED_BITS)
 
     return seed_of_call

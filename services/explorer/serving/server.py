@@ -7,10 +7,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from services.explorer.openai_api.errors import Handler, in_json, refuse, respond
-from services.explorer.openai_api.handler import Answering, model_list
-from services.explorer.serving.access import Access
-from services.explorer.serving.pool import Lending, ServingPool
+from services.explorer.openai_api.errors import (
+    Handler,
+    error_response,
+    json_errors_middleware,
+    json_response,
+)
+from services.explorer.openai_api.handler import ApiHandler, model_list
+from services.explorer.serving.access import ServingAccessPolicy
+from services.explorer.serving.pool import ModelBorrower, ServingPool
 from trinity.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,7 +28,7 @@ MAX_REQUESTS = 1024
 """Concurrent requests; further ones are refused with 429."""
 
 
-class ServingServer:
+class ModelServer:
     """Answers until it is closed, which first drains the requests in progress.
 
     async with server.open(drain_seconds):
@@ -33,18 +38,18 @@ class ServingServer:
     def __init__(
         self,
         *,
-        access: Access,
+        access: ServingAccessPolicy,
         port: int,
         pool: ServingPool,
-        lending: Lending,
-        answering: Answering,
+        borrower: ModelBorrower,
+        handler: ApiHandler,
         names: tuple[str, ...],
     ) -> None:
         self._access = access
         self._port = port
         self._pool = pool
-        self._lending = lending
-        self._answering = answering
+        self._borrower = borrower
+        self._handler = handler
         self._names = names
         self._num_requests = 0
         self._ended = asyncio.Event()
@@ -83,7 +88,9 @@ class ServingServer:
     def _app(self) -> "web.Application":
         from aiohttp import web
 
-        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[web.middleware(in_json)])
+        app = web.Application(
+            client_max_size=MAX_BODY_BYTES, middlewares=[web.middleware(json_errors_middleware)]
+        )
         app.router.add_get("/health", self._health)
         app.router.add_get("/v1/models", self._allowed(self._list_models))
         app.router.add_post("/v1/chat/completions", self._allowed(self._counted(self._chat)))
@@ -104,16 +111,16 @@ class ServingServer:
     async def _health(self, _: "web.Request") -> "web.Response":
         """Reports readiness to load balancers, which have no token, and nothing else."""
         ready = not self._stopping and self._pool.num_open > 0
-        return respond({"status": "ready" if ready else "not ready"}, 200 if ready else 503)
+        return json_response({"status": "ready" if ready else "not ready"}, 200 if ready else 503)
 
     async def _list_models(self, _: "web.Request") -> "web.StreamResponse":
-        return respond(model_list(*self._names))
+        return json_response(model_list(*self._names))
 
     async def _chat(self, request: "web.Request") -> "web.StreamResponse":
-        return await self._answering.chat(request, self._lending)
+        return await self._handler.chat(request, self._borrower)
 
     async def _complete(self, request: "web.Request") -> "web.StreamResponse":
-        return await self._answering.complete(request, self._lending)
+        return await self._handler.complete(request, self._borrower)
 
     def _allowed(self, handler: Handler) -> Handler:
         async def allowed(request: "web.Request") -> "web.StreamResponse":
@@ -125,10 +132,10 @@ class ServingServer:
     def _counted(self, handler: Handler) -> Handler:
         async def counted(request: "web.Request") -> "web.StreamResponse":
             if self._stopping:
-                return refuse(503, "server_error", "the server is being stopped")
+                return error_response(503, "server_error", "the server is being stopped")
             if self._num_requests >= MAX_REQUESTS:
                 text = f"{MAX_REQUESTS} requests are being answered: try again in a moment"
-                return refuse(429, "rate_limit_error", text, code="rate_limit_exceeded")
+                return error_response(429, "rate_limit_error", text, code="rate_limit_exceeded")
             self._num_requests += 1
             try:
                 return await handler(request)

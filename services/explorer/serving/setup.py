@@ -1,27 +1,27 @@
 """Assembles the parts that serve a stage's model."""
 
-from services.explorer.engines import RunningEngine
-from services.explorer.openai_api.chat import Writer
-from services.explorer.openai_api.handler import Answering
-from services.explorer.serving.access import Access
-from services.explorer.serving.pool import Lending, ServingPool
-from services.explorer.serving.server import ServingServer
-from services.explorer.serving.work import ServeWork
+from services.explorer.engines import LoadedStageModels
+from services.explorer.openai_api.chat import ResponseWriter
+from services.explorer.openai_api.handler import ApiHandler
+from services.explorer.serving.access import ServingAccessPolicy
+from services.explorer.serving.pool import ModelBorrower, ServingPool
+from services.explorer.serving.server import ModelServer
+from services.explorer.serving.work import ServingRunner
 from services.explorer.types import model_weights
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.runtime.presence import Heartbeats
 from trinity.security.credentials import Credentials
 
 
-def serve_work(
+def build_serving_runner(
     *,
     plan: StagePlan,
     tenant: str,
     label: str,
-    engine: RunningEngine,
-    beats: Heartbeats,
+    engine: LoadedStageModels,
+    heartbeats: Heartbeats,
     drain_seconds: float,
-) -> ServeWork:
+) -> ServingRunner:
     """Assembles everything between the engines and the address.
 
     Raises: UserError when the address is open to others without any protection.
@@ -31,32 +31,34 @@ def serve_work(
         dict.fromkeys(n for n in (plan.config.model.model_path, plan.model_path, label) if n)
     )
     pool = ServingPool(
-        engine.each,
-        holding=model_weights(plan.model_path),
+        engine.replicas,
+        loaded=model_weights(plan.model_path),
         min_open=explorer.min_running_model_num,
     )
-    access = Access(
+    access = ServingAccessPolicy(
         host=explorer.listen_address,
         security=Credentials.from_environment(),
         key=explorer.rollout_model.api_key,
         tenant=tenant,
     )
     access.check_host()
-    server = ServingServer(
+    server = ModelServer(
         access=access,
         port=explorer.proxy_port,
         pool=pool,
-        lending=Lending(plan=plan, pool=pool, tokenizer=engine.tokenizer, names=names),
-        answering=Answering(
-            writer=Writer(model_path=names[0], tokenizer=engine.tokenizer, parsers=engine.parsers)
+        borrower=ModelBorrower(plan=plan, pool=pool, tokenizer=engine.tokenizer, names=names),
+        handler=ApiHandler(
+            writer=ResponseWriter(
+                model_path=names[0], tokenizer=engine.tokenizer, parsers=engine.parsers
+            )
         ),
         names=names,
     )
-    return ServeWork(
+    return ServingRunner(
         plan=plan,
         pool=pool,
         server=server,
         access=access,
-        beats=beats,
+        heartbeats=heartbeats,
         drain_seconds=drain_seconds,
     )

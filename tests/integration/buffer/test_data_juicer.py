@@ -37,9 +37,9 @@ class Poisoned(LongEnough):
 async def test_a_group_that_data_juicer_fails_on_takes_no_other_with_it(
     buffer: Buffer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "Session", Poisoned)
+    monkeypatch.setattr(server, "OperatorSession", Poisoned)
     plan = rollout_plan(tmp_path, total_steps=1, max_refill_rounds=0)
-    with served(server.Sessions()) as url:
+    with served(server.SessionStore()) as url:
         arguments: dict[str, JsonValue] = {"server_url": url, "operators": []}
         await buffer.open(with_operators(plan, "data_juicer", data_juicer=arguments))
         await buffer.begin()

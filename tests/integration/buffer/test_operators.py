@@ -214,8 +214,8 @@ async def test_groups_that_an_operator_fails_on_are_set_aside_and_the_buffer_goe
 async def test_groups_wait_for_data_juicer_and_lose_nothing_while_it_is_away(
     buffer: Buffer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "Session", LongEnough)
-    with served(server.Sessions()) as url:
+    monkeypatch.setattr(server, "OperatorSession", LongEnough)
+    with served(server.SessionStore()) as url:
         pass
     arguments: dict[str, JsonValue] = {
         "server_url": url,
@@ -225,6 +225,6 @@ async def test_groups_wait_for_data_juicer_and_lose_nothing_while_it_is_away(
     plan = with_operators(plan, "data_juicer", data_juicer=arguments)
     await buffer.finish_all(await began(buffer, plan))
     assert (await buffer.batch(1, wait_seconds=3))[0].state == pb.BatchHead.STATE_WAITING
-    with served(server.Sessions(), int(url.rpartition(":")[2])):
+    with served(server.SessionStore(), int(url.rpartition(":")[2])):
         head, rows = await buffer.batch(1)
     assert (head.state, len(rows)) == (pb.BatchHead.STATE_READY, ROWS)

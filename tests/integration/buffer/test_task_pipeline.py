@@ -184,12 +184,12 @@ async def test_an_operator_that_does_harm_is_named_and_leaves_nothing_behind(
 async def test_data_juicer_that_is_away_is_no_fault_of_the_tasks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(server, "Session", LongEnough)
-    with served(server.Sessions()) as url:
+    monkeypatch.setattr(server, "OperatorSession", LongEnough)
+    with served(server.SessionStore()) as url:
         pass
     with pytest.raises(Unavailable, match=r"rows 0 to 2: Data-Juicer at .* does not answer"):
         await juiced_rows(url)
-    with served(server.Sessions(), int(url.rpartition(":")[2])):
+    with served(server.SessionStore(), int(url.rpartition(":")[2])):
         assert await juiced_rows(url) == [{"text": "long enough"}, {"text": "longer"}]
 
 
@@ -204,9 +204,9 @@ class Slow(LongEnough):
 async def test_ones_own_operator_is_not_blamed_for_the_time_of_the_one_behind_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(server, "Session", Slow)
+    monkeypatch.setattr(server, "OperatorSession", Slow)
     own = TaskOperator(name=f"{OWN}.sleeps", args={"seconds": 0.0}, is_own=True)
-    with served(server.Sessions()) as url:
+    with served(server.SessionStore()) as url:
         rows = await juiced_rows(url, own, call_seconds=CALL_SECONDS)
     assert rows == [{"text": "long enough"}, {"text": "longer"}]
 

@@ -70,7 +70,7 @@ class World:
             start_engine=start,
             broker=NatsBroker(settings.nats_url.get_secret_value()),
         )
-        running = asyncio.create_task(explorer.run(stop))
+        running = asyncio.create_task(explorer.run_until(stop))
         try:
             yield stop
         finally:

@@ -14,8 +14,8 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from services.explorer.engine.interface import Engine, EngineDied, EngineOptions
 from services.explorer.engine.vllm import start_vllm
-from services.explorer.engines import Engines, RunningEngine
-from services.explorer.types import PublishedWeights, WeightsId
+from services.explorer.engines import EngineManager, LoadedStageModels
+from services.explorer.types import WeightsId, WeightsVersion
 from tests.integration.explorer.test_engine import PROMPT, sampling
 from tests.unit.explorer.builders import build_plan
 from trinity.config.schema.data import FormatConfig
@@ -45,7 +45,7 @@ async def start(options: EngineOptions) -> Engine:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running(
     models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[RunningEngine]:
+) -> AsyncIterator[LoadedStageModels]:
     """Started as the explorer does, from a plan."""
     plan = build_plan(
         tmp_path_factory.mktemp("plan"),
@@ -56,33 +56,33 @@ async def running(
             ]
         },
     )
-    engines = Engines(start=start, waits=WaitRegistry(owner="explorer", on_change=lambda: None))
+    engines = EngineManager(start=start, waits=Waits(owner="explorer", on_change=lambda: None))
     try:
         yield await engines.ensure(plan.stages[0])
     finally:
-        await engines.close()
+        await engines.close_engines()
 
 
 async def test_the_judge_answers_as_its_own_model_whatever_the_policy_learns(
-    running: RunningEngine, models: tuple[Path, Path]
+    running: LoadedStageModels, models: tuple[Path, Path]
 ) -> None:
     [judge] = running.auxiliary
     own = await running.engine.generate(PROMPT, sampling())
     said = await judge.engine.generate(PROMPT, sampling())
     assert own != said
-    learnt = PublishedWeights(
+    learnt = WeightsVersion(
         id=WeightsId(version=1, incarnation=1),
         path=models[1],
         manifest_sha256=b"",
         weights_sha256=b"other weights",
     )
-    await running.loader.load(learnt)
+    await running.loader.load_published(learnt)
     assert await running.engine.generate(PROMPT, sampling()) == said, "it has the judge's weights"
     assert await judge.engine.generate(PROMPT, sampling()) == said, "which are as they were"
 
 
 async def test_a_teacher_tells_how_likely_it_finds_what_the_policy_said(
-    running: RunningEngine, models: tuple[Path, Path]
+    running: LoadedStageModels, models: tuple[Path, Path]
 ) -> None:
     [teacher] = running.auxiliary
     limits = ModelLimits(max_model_len=96, max_prompt_tokens=40)
@@ -113,7 +113,7 @@ async def test_a_teacher_tells_how_likely_it_finds_what_the_policy_said(
     assert experience.metrics["kl_divergence"] == pytest.approx(gap, abs=0.1)
 
 
-async def test_a_judge_whose_process_is_killed_is_named(running: RunningEngine) -> None:
+async def test_a_judge_whose_process_is_killed_is_named(running: LoadedStageModels) -> None:
     """The last test here: nothing is left to judge with."""
     [judge] = running.auxiliary
     for child in CHILDREN["the engine of auxiliary model `judge`"]:

@@ -18,10 +18,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from services.explorer.engine.interface import Engine, EngineOptions
 from services.explorer.engine.vllm import VllmEngine, start_vllm
-from services.explorer.engine.vllm_options import look_at_machine
-from services.explorer.retry import Patience
+from services.explorer.engine.vllm_options import detect_hardware
+from services.explorer.retry import RetryPolicy
 from services.explorer.rollout.weight_gate import WeightGate
-from services.explorer.types import Requirement
+from services.explorer.types import WeightsRequirement
 from tests.unit.explorer.builders import build_weights, unheard_beats
 from trinity.config.schema.explorer import RolloutModelConfig
 from trinity.errors import UserError
@@ -54,7 +54,7 @@ GPU = (
     Kind(name="gpu-float32", dtype="float32", tolerance=1e-2, is_exact=False),
     Kind(name="gpu-bfloat16", dtype="bfloat16", tolerance=0.15, is_exact=False),
 )
-AT_HAND = GPU if look_at_machine().has_gpu and torch.cuda.is_available() else (PROCESSOR,)
+AT_HAND = GPU if detect_hardware().has_gpu and torch.cuda.is_available() else (PROCESSOR,)
 
 
 @pytest.fixture(scope="module", params=AT_HAND, ids=lambda kind: str(kind.name))
@@ -241,7 +241,7 @@ async def test_it_pauses_for_new_weights_and_no_response_is_made_with_two(
     async with paused_between(engine, models) as gate:
 
         async def run(version: int, seed: int) -> None:
-            needed = Requirement(version=version, incarnation=1, exact=True)
+            needed = WeightsRequirement(version=version, incarnation=1, exact_version=True)
             async with gate.hold(needed) as weights:
                 assert weights.version == version
                 made[version].append(await engine.generate(PROMPT, sampling(seed)))
@@ -258,14 +258,14 @@ async def test_it_pauses_for_new_weights_and_no_response_is_made_with_two(
 async def paused_between(engine: Engine, models: tuple[Path, Path]) -> AsyncIterator[WeightGate]:
     """The explorer's own gate, with two versions published."""
     published = [replace(build_weights(n, 1), path=model) for n, model in enumerate(models)]
-    async with unheard_beats() as beats:
+    async with unheard_beats() as heartbeats:
         gate = WeightGate(
             load=lambda weights: engine.load_weights(weights.path),
             published=lambda: tuple(published),
-            beats=beats,
-            patience=Patience(beats.waits, 120.0),
+            heartbeats=heartbeats,
+            retry_policy=RetryPolicy(heartbeats.waits, 120.0),
         )
-        running = asyncio.create_task(gate.run())
+        running = asyncio.create_task(gate.load_when_needed())
         yield gate
         running.cancel()
         await asyncio.wait([running])

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 from services.explorer.engine.interface import Engine, EngineOptions
 from services.explorer.engine.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from services.explorer.engine.vllm import start_vllm
-from services.explorer.openai_api.server import OpenAIApi
+from services.explorer.openai_api.server import AttemptApiServer
 from trinity.config.schema.explorer import RolloutModelConfig
 from trinity.types import Experience, SamplingParams
 from trinity.workflows.generation import ModelLimits
@@ -47,7 +47,7 @@ class Running:
 
     engine: Engine
     tokenizer: HuggingFaceTokenizer
-    api: OpenAIApi
+    api: AttemptApiServer
     path: Path
 
     def attempt(self) -> "Attempt":
@@ -61,7 +61,7 @@ class Running:
             seed_of_call=lambda call: 1000 + call,
             keeps_history=True,
         )
-        model.offer_api(self.api.admit(model))
+        model.enable_api(self.api.register_attempt(model))
         return Attempt(model)
 
     def logits(self, tokens: list[int]) -> torch.Tensor:
@@ -104,15 +104,15 @@ async def running(models: tuple[Path, Path]) -> AsyncIterator[Running]:
         max_model_len=MAX_MODEL_LEN,
         end_token_ids=tokenizer.end_token_ids,
         rollout=ROLLOUT,
-        holds_to_schemas=True,
+        structured_output=True,
     )
     engine = await start_vllm(options)
-    api = OpenAIApi(model_path="m", rollout=ROLLOUT, tokenizer=tokenizer)
+    api = AttemptApiServer(model_path="m", rollout=ROLLOUT, tokenizer=tokenizer)
     try:
-        await api.open()
+        await api.start_api()
         yield Running(engine, tokenizer, api, models[0])
     finally:
-        await api.close()
+        await api.stop_api()
         await engine.close()
 
 

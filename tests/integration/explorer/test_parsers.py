@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from services.explorer.engine.tokenizer import HuggingFaceTokenizer
-from services.explorer.openai_api.chat import Writer, read_request
+from services.explorer.openai_api.chat import ResponseWriter, read_request
 from services.explorer.openai_api.tools import ResponseParsers, load_parsers
 from trinity.config.schema.explorer import AuxiliaryModelConfig, EngineConfig, RolloutModelConfig
 from trinity.errors import UserError
@@ -67,9 +67,9 @@ def response(text: str) -> Experience:
 def answered(found: ResponseParsers, text: str) -> JsonObject:
     """The first choice of an answer to a request with a tool."""
     asked = read_request({"messages": [{"role": "user", "content": "1+1"}], "tools": [ADD]})
-    writer = Writer(model_path="m", tokenizer=found.tokenizer, parsers=found)
-    writer.check(asked)
-    choices = writer.answer(asked, [response(text)])["choices"]
+    writer = ResponseWriter(model_path="m", tokenizer=found.tokenizer, parsers=found)
+    writer.check_supported(asked)
+    choices = writer.response_body(asked, [response(text)])["choices"]
     assert isinstance(choices, list) and isinstance(choices[0], dict)
     return choices[0]
 
@@ -96,7 +96,7 @@ def test_a_response_without_a_call_is_a_text() -> None:
 
 def test_thoughts_are_apart_from_what_is_said() -> None:
     found = parsers(reasoning_parser="deepseek_r1")
-    said = found.read(response("<think>One and one.</think>It is 2."), ())
+    said = found.parse_reply(response("<think>One and one.</think>It is 2."), ())
     assert (said.reasoning, said.content) == ("One and one.", "It is 2.")
 
 

@@ -16,8 +16,8 @@ from services.explorer.engine.interface import EngineOptions
 from services.explorer.engine.tokenizer import load_tokenizer
 from services.explorer.engine.vllm import start_vllm
 from services.explorer.engine.weight_transfer import WeightLoader
-from services.explorer.engines import RunningEngine
-from services.explorer.serving.setup import serve_work
+from services.explorer.engines import LoadedStageModels
+from services.explorer.serving.setup import build_serving_runner
 from tests.unit.explorer.builders import build_plan, unheard_beats
 from trinity.launch.modes import serve_plan
 from trinity.weights.manifest import ManifestHead, seal
@@ -97,29 +97,29 @@ async def serving(folder: Path, model: Path) -> AsyncIterator[Served]:
         rollout=stage.config.explorer.rollout_model,
     )
     engine = await start_vllm(options)
-    running = RunningEngine(
-        engine=engine, each=(engine,), tokenizer=tokenizer, loader=WeightLoader(engine)
+    running = LoadedStageModels(
+        engine=engine, replicas=(engine,), tokenizer=tokenizer, loader=WeightLoader(engine)
     )
-    async with unheard_beats() as beats:
-        work = serve_work(
+    async with unheard_beats() as heartbeats:
+        work = build_serving_runner(
             plan=stage,
             tenant="default",
             label=plan.label,
             engine=running,
-            beats=beats,
+            heartbeats=heartbeats,
             drain_seconds=10,
         )
-        going = asyncio.ensure_future(work.run())
+        going = asyncio.ensure_future(work.run_stage())
         try:
             async with asyncio.timeout(SECONDS):
-                while "serving at " not in beats.member.activity:
+                while "serving at " not in heartbeats.member.activity:
                     assert not going.done(), going.result()
                     await asyncio.sleep(0.05)
-            address = beats.member.activity.removeprefix("serving at ")
+            address = heartbeats.member.activity.removeprefix("serving at ")
             async with openai.AsyncOpenAI(base_url=address, api_key=KEY, max_retries=0) as client:
                 yield Served(run, client)
         finally:
-            work.stop()
+            work.stop_taking_work()
             await going
             await engine.close()
 

@@ -9,8 +9,8 @@ import torch
 
 from services.explorer.engine.interface import Engine, EngineOptions
 from services.explorer.engine.vllm import start_vllm
-from services.explorer.engine.weight_transfer import EngineTransfers, WeightLoader
-from services.explorer.types import PublishedWeights, WeightsId
+from services.explorer.engine.weight_transfer import EngineWeightReceiver, WeightLoader
+from services.explorer.types import WeightsId, WeightsVersion
 from services.trainer.checkpoints.weights import weights_hash
 from tests.integration.explorer.offering import LIMITS, dying_trainer, weights_of
 from tests.integration.explorer.test_engine import END, MAX_MODEL_LEN, PROMPT, sampling
@@ -39,8 +39,8 @@ async def engine(models: tuple[Path, Path]) -> AsyncIterator[Engine]:
         await engine.close()
 
 
-def published(model: Path, offer: OfferAddress | None) -> PublishedWeights:
-    return PublishedWeights(
+def published(model: Path, offer: Offer | None) -> WeightsVersion:
+    return WeightsVersion(
         id=WeightsId(version=1, incarnation=1),
         path=model,
         manifest_sha256=b"",
@@ -49,7 +49,7 @@ def published(model: Path, offer: OfferAddress | None) -> PublishedWeights:
     )
 
 
-class Transfers(EngineTransfers):
+class Transfers(EngineWeightReceiver):
     """Remembers how they ended."""
 
     def __init__(self, engine: Engine) -> None:
@@ -57,8 +57,8 @@ class Transfers(EngineTransfers):
         super().__init__(engine=engine, waits=waits, limits=LIMITS)
         self.received: list[bool] = []
 
-    async def receive(self, weights: PublishedWeights, offer: OfferAddress) -> bool:
-        self.received.append(await super().receive(weights, offer))
+    async def receive(self, weights: WeightsVersion, offer: Offer) -> bool:
+        self.received.append(await super().receive_offered(weights, offer))
         return self.received[-1]
 
 
@@ -81,7 +81,7 @@ async def test_the_engine_answers_as_with_the_files_to_the_last_bit(
         expected = await by_files(engine, model)
         await engine.load_weights(other)
         with offering(weights_of(model), LIMITS) as offer:
-            await loader.load(published(model, offer), transfers)
+            await loader.load_published(published(model, offer), transfers)
         assert await answers(engine) == expected
     assert transfers.received == [True, True]
 
@@ -93,7 +93,7 @@ async def test_a_trainer_that_is_killed_midway_leaves_the_engine_to_the_files(
     await engine.load_weights(models[0])
     transfers = Transfers(engine)
     with dying_trainer(models[1]) as offer:
-        await WeightLoader(engine).load(published(models[1], offer), transfers)
+        await WeightLoader(engine).load_published(published(models[1], offer), transfers)
     assert transfers.received == [False]
     assert await answers(engine) == expected
 
@@ -111,7 +111,7 @@ async def test_a_changed_bit_is_refused_and_the_files_are_loaded(
     monkeypatch.setattr(sending, "pack", changed)
     transfers = Transfers(engine)
     with offering(weights_of(models[1]), LIMITS) as offer:
-        await WeightLoader(engine).load(published(models[1], offer), transfers)
+        await WeightLoader(engine).load_published(published(models[1], offer), transfers)
     assert transfers.received == [False]
     assert await answers(engine) == expected
 
@@ -124,9 +124,9 @@ async def test_an_explorer_that_comes_late_gets_them_too_and_after_that_the_file
     with offering(weights_of(models[1]), LIMITS) as offer:
         for _ in range(2):
             await engine.load_weights(models[0])
-            await WeightLoader(engine).load(published(models[1], offer), transfers)
+            await WeightLoader(engine).load_published(published(models[1], offer), transfers)
             assert await answers(engine) == expected
     await engine.load_weights(models[0])
-    await WeightLoader(engine).load(published(models[1], offer), transfers)
+    await WeightLoader(engine).load_published(published(models[1], offer), transfers)
     assert transfers.received == [True, True, False]
     assert await answers(engine) == expected

@@ -8,7 +8,7 @@ from typing import ClassVar
 from services.explorer.engine.interface import EngineDied, EngineOptions
 from tests.model_free.engine import HashEngine
 from trinity.types import Experience, SamplingParams
-from trinity.workflows.generation import Generation, Heard
+from trinity.workflows.generation import Generation, OnDelta
 from trinity.workflows.simple_workflow import SimpleWorkflow
 
 FOLDER_VARIABLE = "TRINITY_TEST_FAULTS"
@@ -79,14 +79,14 @@ class MortalEngine(HashEngine):
         sampling: SamplingParams,
         *,
         min_tokens: int = 0,
-        heard: Heard | None = None,
+        on_delta: OnDelta | None = None,
     ) -> Generation:
         """Letters, while it lives."""
         self._is_dead = self._is_dead or claim(DIE) is not None
         if self._is_dead:
             raise RuntimeError("the engine's process is gone")
         return await super().generate(
-            prompt_token_ids, sampling, min_tokens=min_tokens, heard=heard
+            prompt_token_ids, sampling, min_tokens=min_tokens, on_delta=on_delta
         )
 
     async def check(self) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.config.builders import GRPO, stage
 from trinity.data_juicer import server
-from trinity.data_juicer.client import DataJuicer
+from trinity.data_juicer.client import DataJuicerClient
 from trinity.errors import UserError
 
 ELSEWHERE = "http://10.0.0.7:8005"
@@ -17,7 +17,7 @@ ELSEWHERE = "http://10.0.0.7:8005"
 def test_a_server_that_others_could_reach_does_not_start(
     host: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(server, "load", lambda: pytest.fail("it went on"))
+    monkeypatch.setattr(server, "import_data_juicer", lambda: pytest.fail("it went on"))
     monkeypatch.setattr(sys, "argv", ["server", "--host", host])
     with pytest.raises(SystemExit) as ended:
         server.main()
@@ -29,7 +29,7 @@ def test_a_server_that_others_could_reach_does_not_start(
 @pytest.mark.parametrize("host", ["10.0.0.7", "data-juicer", "localhost.example", "[fd00::1]"])
 def test_rows_do_not_leave_this_machine_plainly(host: str) -> None:
     with pytest.raises(UserError, match=r"without TLS.*127\.0\.0\.1") as refusal:
-        DataJuicer(f"http://me:secret@{host}:8005", {})
+        DataJuicerClient(f"http://me:secret@{host}:8005", {})
     assert "secret" not in str(refusal.value)
 
 
@@ -37,13 +37,13 @@ def test_rows_do_not_leave_this_machine_plainly(host: str) -> None:
     "url", ["http://127.0.0.1:8005", "http://[::1]:8005", "http://localhost", "https://dj.example"]
 )
 def test_this_machine_and_a_proxy_with_tls_may_be_asked(url: str) -> None:
-    assert DataJuicer(url, {}).url == url
+    assert DataJuicerClient(url, {}).url == url
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8005", "dj.example", "ftp://127.0.0.1", "http://[::1"])
 def test_what_is_no_address_is_said(url: str) -> None:
     with pytest.raises(UserError, match=r"no address like http://127\.0\.0\.1:8005"):
-        DataJuicer(url, {})
+        DataJuicerClient(url, {})
 
 
 @pytest.mark.parametrize(

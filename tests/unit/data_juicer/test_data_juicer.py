@@ -15,7 +15,7 @@ from tests.data_juicer_process import LIMIT_SECONDS, PYTHON, data_juicer_server
 from tests.data_juicer_server import LongEnough, served
 from trinity.algorithm.advantage.samples import Samples
 from trinity.data_juicer import server
-from trinity.data_juicer.client import DataJuicer, _turn_at
+from trinity.data_juicer.client import DataJuicerClient, _server_lock
 from trinity.errors import Unavailable, UserError
 from trinity.json_values import JsonValue
 from trinity.operators.data_juicer import data_juicer
@@ -40,13 +40,13 @@ def check(changes: Changes) -> None:
 
 
 @pytest.fixture
-def sessions(monkeypatch: pytest.MonkeyPatch) -> server.Sessions:
-    monkeypatch.setattr(server, "Session", LongEnough)
-    return server.Sessions()
+def sessions(monkeypatch: pytest.MonkeyPatch) -> server.SessionStore:
+    monkeypatch.setattr(server, "OperatorSession", LongEnough)
+    return server.SessionStore()
 
 
 @pytest.fixture
-def url(sessions: server.Sessions) -> Iterator[str]:
+def url(sessions: server.SessionStore) -> Iterator[str]:
     with served(sessions) as address:
         yield address
 
@@ -57,14 +57,16 @@ def test_what_is_filtered_is_left_out_and_what_is_measured_goes_on(url: str) -> 
     assert nothing.left_out is not None and nothing.left_out.all() and not nothing.numbers
 
 
-def test_a_server_that_was_started_again_is_told_anew(url: str, sessions: server.Sessions) -> None:
+def test_a_server_that_was_started_again_is_told_anew(
+    url: str, sessions: server.SessionStore
+) -> None:
     check(data_juicer(rollouts(), server_url=url, operators=at_least(8)))
     sessions._sessions.clear()
     check(data_juicer(rollouts(), server_url=url, operators=at_least(8)))
 
 
 def test_stages_may_ask_at_once_a_server_that_was_started_again(
-    url: str, sessions: server.Sessions
+    url: str, sessions: server.SessionStore
 ) -> None:
     def ask(_: int) -> Changes:
         return data_juicer(rollouts(), server_url=url, operators=at_least(7))
@@ -77,7 +79,7 @@ def test_stages_may_ask_at_once_a_server_that_was_started_again(
 
 
 def test_a_server_at_work_on_another_call_is_no_fault_of_the_samples(url: str) -> None:
-    with _turn_at(url), pytest.raises(Unavailable, match="at work on other calls"):
+    with _server_lock(url), pytest.raises(Unavailable, match="at work on other calls"):
         data_juicer(rollouts(), server_url=url, operators=at_least(6), limit_seconds=0.1)
 
 
@@ -85,10 +87,12 @@ def test_what_the_server_refuses_is_said(url: str) -> None:
     with pytest.raises(UserError, match=r"answers 400: KeyError: .*no_such_filter"):
         data_juicer(rollouts(), server_url=url, operators=NO_OPERATOR)
     with pytest.raises(UserError, match="answers 500: ArrowInvalid"):
-        DataJuicer(url, {"operators": at_least(1)}).process(b"no arrow")  # type: ignore[dict-item]
+        DataJuicerClient(url, {"operators": at_least(1)}).process_rows(b"no arrow")  # type: ignore[dict-item]
 
 
-def test_a_server_that_is_not_there_is_no_fault_of_the_samples(sessions: server.Sessions) -> None:
+def test_a_server_that_is_not_there_is_no_fault_of_the_samples(
+    sessions: server.SessionStore,
+) -> None:
     with served(sessions) as gone:
         pass
     with pytest.raises(Unavailable, match="does not answer"):

@@ -56,8 +56,8 @@ def check_filtered(url: str) -> None:
 
 @pytest.fixture
 def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setattr(server, "Session", LongEnough)
-    with served(server.Sessions()) as address:
+    monkeypatch.setattr(server, "OperatorSession", LongEnough)
+    with served(server.SessionStore()) as address:
         yield address
 
 

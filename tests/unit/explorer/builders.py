@@ -8,7 +8,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from services.explorer.types import Assignment, Kind, PublishedWeights, Requirement, WeightsId
+from services.explorer.types import (
+    Assignment,
+    RolloutKind,
+    WeightsId,
+    WeightsRequirement,
+    WeightsVersion,
+)
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.loading.load import load_config
 from trinity.config.plan.stage_plan import ExperimentPlan
@@ -16,8 +22,8 @@ from trinity.config.planning import plan_experiment
 from trinity.rpc.channel import open_channel
 from trinity.runtime.presence import Heartbeats
 from trinity.types import FinishReason, JsonObject, JsonValue, SamplingParams, StageKey
-from trinity.weights.offer import Receivers, ReceiverSlot
-from trinity.workflows.generation import Generation, Heard, Piece, Prompt, Scores
+from trinity.weights.offer import Receivers, Seat
+from trinity.workflows.generation import Generation, GenerationDelta, OnDelta, Prompt, Scores
 from trinity.workflows.messages import Message
 
 EXPERIMENT_ID = "7d1f0c6e-7c3b-4f0e-9d2e-1b1c5a7f4a10"
@@ -46,7 +52,7 @@ class ArithmeticEngine:
         sampling: SamplingParams,
         *,
         min_tokens: int = 0,
-        heard: Heard | None = None,
+        on_delta: OnDelta | None = None,
     ) -> Generation:
         self.seeds.append(sampling.seed)
         self.num_active += 1
@@ -68,10 +74,10 @@ class ArithmeticEngine:
             if stop in text:
                 tokens = tokens[: text.index(stop) + len(stop)]
         likeliest = [(token, -0.5 - rank) for rank, token in enumerate(range(sampling.logprobs))]
-        if heard is not None:
+        if on_delta is not None:
             for token in tokens:
                 shown = [likeliest] if likeliest else []
-                heard(Piece(token_ids=[token], logprobs=[-0.5], likeliest=shown))
+                on_delta(GenerationDelta(token_ids=[token], logprobs=[-0.5], likeliest=shown))
                 await asyncio.sleep(0)
         return Generation(
             token_ids=tokens,
@@ -174,7 +180,7 @@ def build_assignment(**changes: object) -> Assignment:
     """An assignment to train on; `changes` replace its fields."""
     values: dict[str, object] = {
         "id": "3f0e4a52-52a5-4a38-8a0c-64a8f1d3a001",
-        "kind": Kind.TRAIN,
+        "kind": RolloutKind.TRAIN,
         "explore_step": 1,
         "position": 0,
         "taskset": "taskset",
@@ -183,7 +189,7 @@ def build_assignment(**changes: object) -> Assignment:
         "runs": (0, 1),
         "first_attempt": 0,
         "lease_token": "token",
-        "required": Requirement(version=0, incarnation=1, exact=False),
+        "required": WeightsRequirement(version=0, incarnation=1, exact_version=False),
     }
     return Assignment(**(values | changes))  # type: ignore[arg-type]
 
@@ -195,10 +201,10 @@ async def unheard_beats() -> AsyncIterator[Heartbeats]:
         yield Heartbeats(SynchronizerServiceStub(channel), member_id="me", role="explorer")
 
 
-def build_weights(version: int, incarnation: int = 1) -> PublishedWeights:
+def build_weights(version: int, incarnation: int = 1) -> WeightsVersion:
     """Published weights whose content is their name."""
     name = f"v{version}-{incarnation}"
-    return PublishedWeights(
+    return WeightsVersion(
         id=WeightsId(version=version, incarnation=incarnation),
         path=Path("/weights") / name,
         manifest_sha256=hashlib.sha256(name.encode()).digest(),

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from services.explorer.openai_api.server import OpenAIApi
+from services.explorer.openai_api.server import AttemptApiServer
 from tests.unit.explorer.builders import ArithmeticEngine, CharacterTokenizer
 from tests.unit.explorer.offering import ROLLOUT, Offered
 from trinity.types import SamplingParams
@@ -13,17 +13,17 @@ from trinity.workflows.model import ModelWrapper
 
 
 @pytest.fixture
-async def api() -> AsyncIterator[OpenAIApi]:
-    api = OpenAIApi(model_path="/models/m", rollout=ROLLOUT, tokenizer=CharacterTokenizer())
-    await api.open()
+async def api() -> AsyncIterator[AttemptApiServer]:
+    api = AttemptApiServer(model_path="/models/m", rollout=ROLLOUT, tokenizer=CharacterTokenizer())
+    await api.start_api()
     try:
         yield api
     finally:
-        await api.close()
+        await api.stop_api()
 
 
 @pytest.fixture
-async def offered(api: OpenAIApi) -> Offered:
+async def offered(api: AttemptApiServer) -> Offered:
     engine = ArithmeticEngine()
     model = ModelWrapper(
         generator=engine,
@@ -34,5 +34,5 @@ async def offered(api: OpenAIApi) -> Offered:
         seed_of_call=lambda call: 100 + call,
         keeps_history=True,
     )
-    model.offer_api(api.admit(model))
+    model.enable_api(api.register_attempt(model))
     return Offered(model, engine)

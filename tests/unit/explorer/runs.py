@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from services.explorer.rollout.runner import BoundedTasks, Runner, TimeLimit
-from services.explorer.rollout.workflow_factory import Workbench
-from services.explorer.types import Assignment, Attempt, Outcome, WeightsId
+from services.explorer.rollout.runner import AttemptRunner, DeadlineTasks, RunTimeLimit
+from services.explorer.rollout.workflow_factory import WorkflowFactory
+from services.explorer.types import Assignment, Attempt, AttemptResult, WeightsId
 from tests.unit.explorer.builders import (
     KEY,
     ArithmeticEngine,
@@ -28,21 +28,21 @@ async def outcome_of(
     assignment: Assignment | None = None,
     timeout_seconds: float = 10.0,
     threads: DaemonThreads | None = None,
-    tasks: BoundedTasks | None = None,
+    tasks: DeadlineTasks | None = None,
     **values: str,
-) -> Outcome:
+) -> AttemptResult:
     """Of an attempt over a taskset with these values."""
     engine = engine or ArithmeticEngine()
     plan = build_plan(folder, buffer=taskset(**values))
-    workbench = Workbench(
+    workbench = WorkflowFactory(
         plan=plan.stages[0], seed=plan.seed, generator=engine, tokenizer=CharacterTokenizer()
     )
-    runner = Runner(
-        workbench=workbench,
+    runner = AttemptRunner(
+        factory=workbench,
         engine=engine,
-        limit=TimeLimit(ExplorerConfig(max_timeout=timeout_seconds)),
+        limit=RunTimeLimit(ExplorerConfig(max_timeout=timeout_seconds)),
         threads=threads or DaemonThreads(name="test", max_threads=1),
-        tasks=tasks or BoundedTasks(),
+        tasks=tasks or DeadlineTasks(),
     )
     attempt = Attempt(key=KEY, assignment=assignment or build_assignment(), run=1, number=2)
-    return await runner.run(attempt, WeightsId(version=4, incarnation=2))
+    return await runner.run_attempt(attempt, WeightsId(version=4, incarnation=2))

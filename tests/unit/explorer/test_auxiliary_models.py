@@ -10,10 +10,10 @@ import pytest
 
 from services.explorer import engines
 from services.explorer.engine.interface import EngineDied, EngineOptions
-from services.explorer.engines import Engines, RunningEngine
-from services.explorer.rollout.runner import BoundedTasks, Runner, TimeLimit
-from services.explorer.rollout.workflow_factory import Workbench
-from services.explorer.types import Attempt, Outcome, WeightsId
+from services.explorer.engines import EngineManager, LoadedStageModels
+from services.explorer.rollout.runner import AttemptRunner, DeadlineTasks, RunTimeLimit
+from services.explorer.rollout.workflow_factory import WorkflowFactory
+from services.explorer.types import Attempt, AttemptResult, WeightsId
 from tests.model_free.engine import CharacterTokenizer
 from tests.unit.explorer.builders import KEY, ArithmeticEngine, build_assignment, build_plan
 from trinity.config.plan.stage_plan import ExperimentPlan
@@ -97,8 +97,8 @@ class World:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        self.waits = WaitRegistry(owner="explorer", on_change=self.changed.set)
-        self.engines = Engines(start=self.start, waits=self.waits)
+        self.waits = Waits(owner="explorer", on_change=self.changed.set)
+        self.engines = EngineManager(start=self.start, waits=self.waits)
 
     async def start(self, options: EngineOptions) -> ArithmeticEngine:
         if self.fails and self.fails in options.role:
@@ -106,25 +106,25 @@ class World:
         self.started.append((options, ArithmeticEngine()))
         return self.started[-1][1]
 
-    async def run(self, engine: RunningEngine, number: int = 0) -> Outcome:
+    async def run(self, engine: LoadedStageModels, number: int = 0) -> AttemptResult:
         [stage] = self.plan.stages
-        bench = Workbench(
+        bench = WorkflowFactory(
             plan=stage,
             seed=self.plan.seed,
             generator=engine.engine,
             tokenizer=engine.tokenizer,
             auxiliary=engine.auxiliary,
         )
-        runner = Runner(
-            workbench=bench,
+        runner = AttemptRunner(
+            factory=bench,
             engine=engine.engine,
-            limit=TimeLimit(stage.config.explorer),
+            limit=RunTimeLimit(stage.config.explorer),
             threads=DaemonThreads(name="workflow", max_threads=2),
-            tasks=BoundedTasks(),
+            tasks=DeadlineTasks(),
             auxiliary=[one.engine for one in engine.auxiliary],
         )
         attempt = Attempt(key=KEY, assignment=build_assignment(), run=0, number=number)
-        return await runner.run(attempt, WEIGHTS)
+        return await runner.run_attempt(attempt, WEIGHTS)
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     monkeypatch.setattr(engines, "_load_tokenizer", lambda _: CharacterTokenizer())
     world = World(build_plan(tmp_path, **asking("test_asks", tmp_path)))
     yield world
-    await world.engines.close()
+    await world.engines.close_engines()
 
 
 def asking(workflow: str, folder: Path, **judge: JsonValue) -> dict[str, JsonObject]:
@@ -173,7 +173,7 @@ async def test_a_thread_asks_the_judge_over_an_address_of_its_own(
     world = World(build_plan(tmp_path, **asking("test_asks_over_http", tmp_path)))
     engine = await world.engines.ensure(world.plan.stages[0])
     outcome = await world.run(engine)
-    await world.engines.close()
+    await world.engines.close_engines()
     assert outcome.failure == ""
     assert len(str(outcome.experiences[0].info["said"])) == ArithmeticEngine().num_tokens
 
@@ -184,7 +184,7 @@ async def test_an_answer_of_the_judge_is_no_experience_of_the_policy(
     monkeypatch.setattr(engines, "_load_tokenizer", lambda _: CharacterTokenizer())
     world = World(build_plan(tmp_path, **asking("test_gives_the_judges_answer", tmp_path)))
     outcome = await world.run(await world.engines.ensure(world.plan.stages[0]))
-    await world.engines.close()
+    await world.engines.close_engines()
     assert "an answer of the auxiliary model `judge`" in outcome.failure
     assert outcome.experiences == []
 
@@ -202,7 +202,7 @@ async def test_each_model_has_its_own_engines_and_gpus(world: World) -> None:
         ("the engine of auxiliary model `judge`", 0, 1),
         ("the engine of auxiliary model `judge`", 1, 1),
     ]
-    assert {one.gpus_of_process for one, _ in world.started} == {3}
+    assert {one.num_process_gpus for one, _ in world.started} == {3}
 
 
 async def test_a_judge_that_dies_ends_the_process_as_the_policys_engine_does(world: World) -> None:
@@ -223,7 +223,7 @@ async def test_a_judge_that_dies_is_noticed_though_the_workflow_forgives_it(
         judge.died = EngineDied("the process of the engine of auxiliary model `judge` died")
     with pytest.raises(EngineDied, match="auxiliary model `judge`"):
         await world.run(engine)
-    await world.engines.close()
+    await world.engines.close_engines()
 
 
 async def test_a_judge_that_does_not_start_is_named_and_nothing_is_left(world: World) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from services.explorer.rollout.runner import BoundedTasks, TimeOver
+from services.explorer.rollout.runner import DeadlineExceeded, DeadlineTasks
 from tests.unit.explorer.runs import outcome_of
 from trinity.plugins import WORKFLOWS
 from trinity.types import Experience
@@ -47,7 +47,7 @@ async def nothing() -> None:
     """Is to be done before the end."""
 
 
-async def settled(tasks: BoundedTasks) -> None:
+async def settled(tasks: DeadlineTasks) -> None:
     """Lost ones have ended, and are counted no more."""
     await asyncio.wait(set(tasks._lost), timeout=PATIENCE_SECONDS)
     await asyncio.sleep(0)
@@ -64,28 +64,32 @@ async def test_a_coroutine_gives_its_result_or_its_error() -> None:
     async def give_up() -> None:
         raise asyncio.CancelledError
 
-    tasks = BoundedTasks()
+    tasks = DeadlineTasks()
     for function, error in ((fail, LookupError), (leave, SystemExit), (give_up, BaseException)):
         with pytest.raises(error):
-            await tasks.run(function, seconds=60.0, before_end=nothing)
-    assert await tasks.run(lambda: asyncio.sleep(0, "done"), seconds=60.0, before_end=nothing)
+            await tasks.run_with_deadline(function, seconds=60.0, before_cancel=nothing)
+    assert await tasks.run_with_deadline(
+        lambda: asyncio.sleep(0, "done"), seconds=60.0, before_cancel=nothing
+    )
 
 
 async def test_one_that_goes_on_after_its_time_is_lost_until_it_ends(stubborn: Stubborn) -> None:
-    tasks = BoundedTasks(grace_seconds=0.01)
-    with pytest.raises(TimeOver):
-        await tasks.run(stubborn.run, seconds=0.01, before_end=nothing)
+    tasks = DeadlineTasks(grace_seconds=0.01)
+    with pytest.raises(DeadlineExceeded):
+        await tasks.run_with_deadline(stubborn.run, seconds=0.01, before_cancel=nothing)
     assert tasks.num_lost == 1
     stubborn.may_end.set()
     await settled(tasks)
 
 
 async def test_one_that_ends_within_the_grace_was_late_all_the_same(stubborn: Stubborn) -> None:
-    tasks = BoundedTasks(grace_seconds=PATIENCE_SECONDS)
-    running = asyncio.create_task(tasks.run(stubborn.run, seconds=0.01, before_end=nothing))
+    tasks = DeadlineTasks(grace_seconds=PATIENCE_SECONDS)
+    running = asyncio.create_task(
+        tasks.run_with_deadline(stubborn.run, seconds=0.01, before_cancel=nothing)
+    )
     await stubborn.cancelled.wait()
     stubborn.may_end.set()
-    with pytest.raises(TimeOver):
+    with pytest.raises(DeadlineExceeded):
         await running
     assert tasks.num_lost == 0
 
@@ -94,17 +98,19 @@ async def test_what_is_to_be_done_before_the_end_is_done_before(stubborn: Stubbo
     async def look() -> None:
         assert not stubborn.cancelled.is_set()
 
-    tasks = BoundedTasks(grace_seconds=0.01)
-    with pytest.raises(TimeOver):
-        await tasks.run(stubborn.run, seconds=0.01, before_end=look)
+    tasks = DeadlineTasks(grace_seconds=0.01)
+    with pytest.raises(DeadlineExceeded):
+        await tasks.run_with_deadline(stubborn.run, seconds=0.01, before_cancel=look)
 
 
 @pytest.mark.parametrize("times", [1, 2])
 async def test_who_waits_for_it_may_be_cancelled_and_is_not_held_up(
     stubborn: Stubborn, times: int
 ) -> None:
-    tasks = BoundedTasks(grace_seconds=0.01 if times == 1 else PATIENCE_SECONDS)
-    running = asyncio.create_task(tasks.run(stubborn.run, seconds=60.0, before_end=nothing))
+    tasks = DeadlineTasks(grace_seconds=0.01 if times == 1 else PATIENCE_SECONDS)
+    running = asyncio.create_task(
+        tasks.run_with_deadline(stubborn.run, seconds=60.0, before_cancel=nothing)
+    )
     await asyncio.sleep(0)
     for _ in range(times):
         running.cancel()
@@ -116,14 +122,16 @@ async def test_who_waits_for_it_may_be_cancelled_and_is_not_held_up(
 
 
 async def test_there_are_so_many_lost_ones_and_no_more(stubborn: Stubborn) -> None:
-    tasks = BoundedTasks(max_lost=1, grace_seconds=0.0)
-    with pytest.raises(TimeOver):
-        await tasks.run(stubborn.run, seconds=0.0, before_end=nothing)
+    tasks = DeadlineTasks(max_lost=1, grace_seconds=0.0)
+    with pytest.raises(DeadlineExceeded):
+        await tasks.run_with_deadline(stubborn.run, seconds=0.0, before_cancel=nothing)
     with pytest.raises(RuntimeError, match="1 workflows still run past their time limit though"):
-        await tasks.run(stubborn.run, seconds=0.0, before_end=nothing)
+        await tasks.run_with_deadline(stubborn.run, seconds=0.0, before_cancel=nothing)
     stubborn.may_end.set()
     await settled(tasks)
-    assert await tasks.run(lambda: asyncio.sleep(0, "done"), seconds=60.0, before_end=nothing)
+    assert await tasks.run_with_deadline(
+        lambda: asyncio.sleep(0, "done"), seconds=60.0, before_cancel=nothing
+    )
 
 
 class Endless(Workflow):
@@ -143,7 +151,7 @@ async def test_a_workflow_that_swallows_its_cancellation_ends_with_its_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     WORKFLOWS.register("test_endless_workflow", Endless)
-    tasks = BoundedTasks(grace_seconds=0.01)
+    tasks = DeadlineTasks(grace_seconds=0.01)
     outcome = await outcome_of(
         tmp_path, tasks=tasks, timeout_seconds=0.05, default_workflow_type="test_endless_workflow"
     )
@@ -158,7 +166,7 @@ async def test_a_workflow_that_swallows_its_cancellation_ends_with_its_time(
 def test_one_that_never_ends_keeps_no_process_from_ending() -> None:
     code = """
 import asyncio
-from services.explorer.rollout.runner import BoundedTasks, TimeOver
+from services.explorer.rollout.runner import DeadlineExceeded, DeadlineTasks
 
 async def never():
     while True:
@@ -169,10 +177,10 @@ async def never():
 
 async def main():
     try:
-        await BoundedTasks(grace_seconds=0.0).run(
+        await DeadlineTasks(grace_seconds=0.0).run(
             never, seconds=0.01, before_end=lambda: asyncio.sleep(0)
         )
-    except TimeOver:
+    except DeadlineExceeded:
         print("over")
 
 asyncio.run(main())

@@ -9,10 +9,10 @@ import pytest
 from services.explorer import engines
 from services.explorer.engine.interface import EngineDied, EngineOptions
 from services.explorer.engine.weight_transfer import WeightLoader
-from services.explorer.engines import Engines
-from services.explorer.retry import Patience
+from services.explorer.engines import EngineManager
+from services.explorer.retry import RetryPolicy
 from services.explorer.rollout.weight_gate import WeightGate
-from services.explorer.types import PublishedWeights, Requirement
+from services.explorer.types import WeightsRequirement, WeightsVersion
 from tests.model_free.engine import CharacterTokenizer, HashEngine
 from tests.unit.explorer.builders import build_plan, build_weights, unheard_beats
 from trinity.errors import UserError
@@ -35,20 +35,22 @@ async def test_an_engine_that_does_not_load_is_given_up_with_a_sentence(
     plan = build_plan(tmp_path, synchronizer={"sync_timeout": 0.05})
     waits = WaitRegistry(owner="explorer", on_change=lambda: None)
     with pytest.raises(UserError, match=r"did not load .* in 0.05 s \(`synchronizer.sync_timeout"):
-        await Engines(start=start, waits=waits).ensure(plan.stages[0])
+        await EngineManager(start=start, waits=waits).ensure(plan.stages[0])
     assert waits.to_proto() == []
 
 
 async def test_an_engine_that_does_not_take_weights_is_taken_for_dead() -> None:
     published = build_weights(1)
 
-    def now() -> tuple[PublishedWeights, ...]:
+    def now() -> tuple[WeightsVersion, ...]:
         return (published,)
 
-    async with unheard_beats() as beats:
-        patience = Patience(beats.waits, 0.05)
-        gate = WeightGate(load=never, published=now, beats=beats, patience=patience)
-        running = asyncio.create_task(gate.run())
+    async with unheard_beats() as heartbeats:
+        retry_policy = RetryPolicy(heartbeats.waits, 0.05)
+        gate = WeightGate(
+            load=never, published=now, heartbeats=heartbeats, retry_policy=retry_policy
+        )
+        running = asyncio.create_task(gate.load_when_needed())
         run = asyncio.create_task(_hold(gate))
         with pytest.raises(EngineDied, match=r"did not take weights in 0.05 s"):
             await running
@@ -81,9 +83,9 @@ async def test_an_engine_that_dies_while_it_takes_weights_is_noticed_at_once(
     )
     with pytest.raises(EngineDied, match="process died"):
         async with asyncio.timeout(5.0):
-            await WeightLoader(DiesLoading()).load(weights)
+            await WeightLoader(DiesLoading()).load_published(weights)
 
 
 async def _hold(gate: WeightGate) -> None:
-    async with gate.hold(Requirement(version=1, incarnation=1, exact=True)):
+    async with gate.hold(WeightsRequirement(version=1, incarnation=1, exact_version=True)):
         raise AssertionError

@@ -10,7 +10,7 @@ from services.explorer import engines
 from services.explorer.control.stage import _num_runners
 from services.explorer.engine.interface import EngineDied, EngineOptions
 from services.explorer.engine.pool import EnginePool
-from services.explorer.engines import Engines
+from services.explorer.engines import EngineManager
 from tests.model_free.engine import CharacterTokenizer
 from tests.unit.explorer.builders import ArithmeticEngine, build_plan
 from trinity.errors import UserError
@@ -106,12 +106,12 @@ async def test_an_explorer_starts_as_many_engines_as_its_plan_says(
     assert _num_runners(stage) == 3 * stage.config.explorer.runner_per_model
     waits = WaitRegistry(owner="explorer", on_change=lambda: None)
     started = Started()
-    running = Engines(start=started.start, waits=waits)
+    running = EngineManager(start=started.start, waits=waits)
     engine = (await running.ensure(stage)).engine
     for seed in range(6):
         await engine.generate([1], SamplingParams(max_tokens=3, seed=seed))
     assert [len(one.seeds) for one in started.engines] == [2, 2, 2]
-    await running.close()
+    await running.close_engines()
     assert all(one.is_closed for one in started.engines)
 
 
@@ -123,5 +123,5 @@ async def test_engines_that_started_are_ended_when_another_does_not(
     started = Started(fails=1)
     waits = WaitRegistry(owner="explorer", on_change=lambda: None)
     with pytest.raises(UserError, match="out of memory"):
-        await Engines(start=started.start, waits=waits).ensure(stage)
+        await EngineManager(start=started.start, waits=waits).ensure(stage)
     assert [one.is_closed for one in started.engines] == [True]

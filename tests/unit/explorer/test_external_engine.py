@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 import pytest
 from aiohttp import web
 
-from services.explorer.engine.external import ExternalEngine, ExternalTokenizer, read_access
-from services.explorer.openai_api.server import OpenAIApi
-from services.explorer.retry import Patience, StageFailed
-from services.explorer.rollout.workflow_factory import UNKNOWN
+from services.explorer.engine.external import ByteTokenizer, ExternalEngine, read_external_access
+from services.explorer.openai_api.server import AttemptApiServer
+from services.explorer.retry import RetryPolicy, RolloutStageFailed
+from services.explorer.rollout.workflow_factory import UNLIMITED
 from tests.chat_server import KEY, ChatServer
 from tests.unit.explorer.builders import ArithmeticEngine, CharacterTokenizer
 from trinity.config.plan.parts import ExternalAccess
@@ -45,8 +45,10 @@ class World:
 
     def engine(self, seconds: float = PATIENT, address: str = "", key: str = KEY) -> ExternalEngine:
         variables = {"THEIR_ADDRESS": address or self.server.address, "THEIR_KEY": key}
-        patience = Patience(self.waits, seconds)
-        made = ExternalEngine(access=read_access(SOURCE, variables), patience=patience)
+        retry_policy = RetryPolicy(self.waits, seconds)
+        made = ExternalEngine(
+            access=read_external_access(SOURCE, variables), retry_policy=retry_policy
+        )
         self.engines.append(made)
         return made
 
@@ -54,8 +56,8 @@ class World:
 def model(engine: ExternalEngine) -> ModelWrapper:
     return ModelWrapper(
         generator=engine,
-        tokenizer=ExternalTokenizer(),
-        limits=UNKNOWN,
+        tokenizer=ByteTokenizer(),
+        limits=UNLIMITED,
         sampling=SamplingParams(max_tokens=16, temperature=0.5),
         weights=(0, 0),
         seed_of_call=lambda call: 100 + call,
@@ -124,8 +126,8 @@ async def test_nothing_of_its_answers_is_trained(world: World) -> None:
 
 async def test_our_own_endpoint_is_asked_like_any_other() -> None:
     rollout = RolloutModelConfig(enable_openai_api=True, api_key=KEY)
-    api = OpenAIApi(model_path="m", rollout=rollout, tokenizer=CharacterTokenizer())
-    await api.open()
+    api = AttemptApiServer(model_path="m", rollout=rollout, tokenizer=CharacterTokenizer())
+    await api.start_api()
     served = ModelWrapper(
         generator=ArithmeticEngine(),
         tokenizer=CharacterTokenizer(),
@@ -135,11 +137,11 @@ async def test_our_own_endpoint_is_asked_like_any_other() -> None:
         seed_of_call=lambda call: call,
     )
     world = World(ChatServer())
-    engine = world.engine(address=api.admit(served).address)
+    engine = world.engine(address=api.register_attempt(served).address)
     [answer] = await model(engine).chat_async(HELLO)
     assert len(answer.response_text) == ArithmeticEngine().num_tokens
     await engine.close()
-    await api.close()
+    await api.stop_api()
 
 
 async def test_a_busy_server_is_asked_again_and_the_wait_is_shown(world: World) -> None:
@@ -164,11 +166,11 @@ async def test_a_busy_server_is_asked_again_and_the_wait_is_shown(world: World) 
 
 async def test_a_server_that_stays_away_fails_the_stage_with_a_sentence(world: World) -> None:
     engine = world.engine(IMPATIENT, address="http://127.0.0.1:9/v1")
-    with pytest.raises(StageFailed, match=r"external model to answer as `their-model`"):
+    with pytest.raises(RolloutStageFailed, match=r"external model to answer as `their-model`"):
         await model(engine).chat_async(HELLO)
-    with pytest.raises(StageFailed):
+    with pytest.raises(RolloutStageFailed):
         await engine.check()
-    with pytest.raises(StageFailed):
+    with pytest.raises(RolloutStageFailed):
         await model(engine).chat_async(HELLO)
 
 
@@ -180,10 +182,13 @@ async def test_what_no_patience_mends_is_told_at_once_without_the_key(
 ) -> None:
     world.server.always = status
     engine = world.engine()
-    with hushed(caplog), pytest.raises(StageFailed, match=f"HTTP {status}.*{said}") as raised:
+    with (
+        hushed(caplog),
+        pytest.raises(RolloutStageFailed, match=f"HTTP {status}.*{said}") as raised,
+    ):
         await model(engine).chat_async(HELLO)
     assert KEY not in str(raised.value)
-    with pytest.raises(StageFailed):
+    with pytest.raises(RolloutStageFailed):
         await engine.check()
 
 
@@ -199,9 +204,11 @@ async def test_a_request_that_is_not_taken_fails_its_run_alone(world: World) -> 
 
 def test_a_variable_that_is_missing_is_named_and_a_key_is_never_shown() -> None:
     with pytest.raises(UserError, match="THEIR_KEY, which holds the key"):
-        read_access(SOURCE, {"THEIR_ADDRESS": "http://127.0.0.1:1/v1"})
+        read_external_access(SOURCE, {"THEIR_ADDRESS": "http://127.0.0.1:1/v1"})
     with pytest.raises(UserError, match="THEIR_ADDRESS holds no address"):
-        read_access(SOURCE, {"THEIR_ADDRESS": "127.0.0.1:1", "THEIR_KEY": KEY})
-    found = read_access(SOURCE, {"THEIR_ADDRESS": "http://127.0.0.1:1/v1/", "THEIR_KEY": KEY})
+        read_external_access(SOURCE, {"THEIR_ADDRESS": "127.0.0.1:1", "THEIR_KEY": KEY})
+    found = read_external_access(
+        SOURCE, {"THEIR_ADDRESS": "http://127.0.0.1:1/v1/", "THEIR_KEY": KEY}
+    )
     assert KEY not in repr(found)
     assert found.address == "http://127.0.0.1:1/v1"

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from services.explorer.retry import Patience, StageFailed
+from services.explorer.retry import RetryPolicy, RolloutStageFailed
 from services.explorer.rollout import weight_gate as gate_module
 from services.explorer.rollout.weight_gate import WeightGate
-from services.explorer.types import PublishedWeights, Requirement, WeightsId
+from services.explorer.types import WeightsId, WeightsRequirement, WeightsVersion
 from tests.unit.explorer.builders import build_weights, unheard_beats
 from trinity.errors import ManifestError
 from trinity.runtime.presence import Heartbeats
@@ -24,7 +24,7 @@ class Loads:
     broken: set[int] = field(default_factory=set)
     held_up: asyncio.Event | None = None
 
-    async def load(self, weights: PublishedWeights) -> None:
+    async def load(self, weights: WeightsVersion) -> None:
         if self.held_up is not None:
             await self.held_up.wait()
         if weights.id.version in self.broken:
@@ -36,13 +36,13 @@ class Loads:
 class GateUnderTest:
     gate: WeightGate
     loads: Loads
-    published: list[PublishedWeights]
-    beats: Heartbeats
+    published: list[WeightsVersion]
+    heartbeats: Heartbeats
     running: asyncio.Task[None]
 
     def publish(self, version: int, incarnation: int = 1) -> None:
         self.published.append(build_weights(version, incarnation))
-        self.gate.notice()
+        self.gate.on_weights_changed()
 
 
 @asynccontextmanager
@@ -50,23 +50,26 @@ async def running_gate(
     *versions: int, patience_seconds: float = 60.0
 ) -> AsyncIterator[GateUnderTest]:
     published = [build_weights(version) for version in versions]
-    async with unheard_beats() as beats:
-        loads, patience = Loads(), Patience(beats.waits, patience_seconds)
+    async with unheard_beats() as heartbeats:
+        loads, retry_policy = Loads(), RetryPolicy(heartbeats.waits, patience_seconds)
         gate = WeightGate(
-            load=loads.load, published=lambda: tuple(published), beats=beats, patience=patience
+            load=loads.load,
+            published=lambda: tuple(published),
+            heartbeats=heartbeats,
+            retry_policy=retry_policy,
         )
-        running = asyncio.create_task(gate.run())
-        yield GateUnderTest(gate, loads, published, beats, running)
+        running = asyncio.create_task(gate.load_when_needed())
+        yield GateUnderTest(gate, loads, published, heartbeats, running)
         running.cancel()
         await asyncio.wait([running])
 
 
-def train(version: int, incarnation: int = 1) -> Requirement:
-    return Requirement(version=version, incarnation=incarnation, exact=False)
+def train(version: int, incarnation: int = 1) -> WeightsRequirement:
+    return WeightsRequirement(version=version, incarnation=incarnation, exact_version=False)
 
 
-def exactly(version: int, incarnation: int = 1) -> Requirement:
-    return Requirement(version=version, incarnation=incarnation, exact=True)
+def exactly(version: int, incarnation: int = 1) -> WeightsRequirement:
+    return WeightsRequirement(version=version, incarnation=incarnation, exact_version=True)
 
 
 async def let_others_run() -> None:
@@ -79,15 +82,15 @@ async def test_a_run_waits_until_its_weights_are_published() -> None:
         entered = asyncio.create_task(enter(world.gate, train(2)))
         await let_others_run()
         assert not entered.done()
-        (wait,) = world.beats.waits.to_proto()
+        (wait,) = world.heartbeats.waits.to_proto()
         assert (wait.waits_for, wait.deadline_seconds > 0) == ("trainer", True)
         assert "version 2 of incarnation 1; it keeps 0" in wait.reason
         world.publish(2)
         assert await entered == WeightsId(version=2, incarnation=1)
-        assert world.beats.waits.to_proto() == []
+        assert world.heartbeats.waits.to_proto() == []
 
 
-async def enter(gate: WeightGate, required: Requirement) -> WeightsId:
+async def enter(gate: WeightGate, required: WeightsRequirement) -> WeightsId:
     async with gate.hold(required) as weights:
         return weights
 
@@ -126,7 +129,7 @@ async def test_evaluations_of_the_loaded_version_go_before_newer_weights() -> No
     async with running_gate(0, 1) as world:
         order: list[str] = []
 
-        async def note(name: str, required: Requirement) -> None:
+        async def note(name: str, required: WeightsRequirement) -> None:
             async with world.gate.hold(required):
                 await let_others_run()
                 order.append(name)
@@ -177,10 +180,10 @@ async def test_a_version_that_cannot_be_read_is_tried_again(
         world.loads.broken.add(0)
         waiting = asyncio.create_task(enter(world.gate, exactly(0)))
         await let_others_run()
-        assert world.beats.waits.to_proto()[0].waits_for == "files"
+        assert world.heartbeats.waits.to_proto()[0].waits_for == "files"
         world.loads.broken.clear()
         assert (await waiting).version == 0
-        assert world.beats.waits.to_proto() == []
+        assert world.heartbeats.waits.to_proto() == []
 
 
 async def test_weights_that_stand_in_for_others_are_kept_while_they_are_loaded() -> None:
@@ -191,18 +194,18 @@ async def test_weights_that_stand_in_for_others_are_kept_while_they_are_loaded()
         entered = asyncio.create_task(enter(world.gate, train(7)))
         await let_others_run()
         assert not entered.done()
-        assert {7, 8} <= set(world.beats.member.pinned_versions)
+        assert {7, 8} <= set(world.heartbeats.member.pinned_versions)
         world.loads.held_up.set()
         assert (await entered).version == 8
         await let_others_run()
-        assert list(world.beats.member.pinned_versions) == [8]
+        assert list(world.heartbeats.member.pinned_versions) == [8]
 
 
 async def test_weights_that_are_never_published_end_the_stage_with_a_sentence() -> None:
     async with running_gate(0, patience_seconds=0.05) as world:
         waiting = asyncio.create_task(enter(world.gate, train(3)))
         with pytest.raises(
-            StageFailed, match=r"waited 0.05 s for the trainer to publish version 3 "
+            RolloutStageFailed, match=r"waited 0.05 s for the trainer to publish version 3 "
         ):
             await world.running
         waiting.cancel()
@@ -213,7 +216,7 @@ async def test_weights_that_never_verify_end_the_stage_with_their_directory() ->
         world.loads.broken.add(0)
         waiting = asyncio.create_task(enter(world.gate, exactly(0)))
         with pytest.raises(
-            StageFailed, match=r"files of version 0 in /weights/v0-1 .* a bit differs"
+            RolloutStageFailed, match=r"files of version 0 in /weights/v0-1 .* a bit differs"
         ):
             await world.running
         waiting.cancel()
@@ -223,13 +226,13 @@ async def test_the_wait_for_each_version_is_a_wait_of_its_own() -> None:
     async with running_gate(0) as world:
         first = asyncio.create_task(enter(world.gate, exactly(1)))
         await let_others_run()
-        (before,) = world.beats.waits.to_proto()
+        (before,) = world.heartbeats.waits.to_proto()
         second = asyncio.create_task(enter(world.gate, exactly(2)))
         await let_others_run()
         world.publish(1)
         await first
         await let_others_run()
-        (after,) = world.beats.waits.to_proto()
+        (after,) = world.heartbeats.waits.to_proto()
         assert "version 1" in before.reason and "version 2" in after.reason
         second.cancel()
 
@@ -254,6 +257,6 @@ async def test_a_cancelled_run_does_not_hold_the_weights() -> None:
         assert (await enter(world.gate, train(1))).version == 1
 
 
-async def hold_for_ever(gate: WeightGate, required: Requirement) -> None:
+async def hold_for_ever(gate: WeightGate, required: WeightsRequirement) -> None:
     async with gate.hold(required):
         await asyncio.Event().wait()

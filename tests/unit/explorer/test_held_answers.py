@@ -8,7 +8,7 @@ from typing import Any
 import openai
 import pytest
 
-from services.explorer.openai_api.server import OpenAIApi
+from services.explorer.openai_api.server import AttemptApiServer
 from tests.unit.explorer.offering import QUESTION, ROLLOUT
 from tests.unit.workflows.scripted import ScriptedEngine, TurnTokenizer, scripted_model
 from trinity.errors import UserError
@@ -60,16 +60,16 @@ class Answers:
 @asynccontextmanager
 async def saying(*answers: str, max_tokens: int = 4000) -> AsyncIterator[Answers]:
     engine = ScriptedEngine(list(answers))
-    api = OpenAIApi(model_path="m", rollout=ROLLOUT, tokenizer=TurnTokenizer())
-    await api.open()
+    api = AttemptApiServer(model_path="m", rollout=ROLLOUT, tokenizer=TurnTokenizer())
+    await api.start_api()
     model = scripted_model(engine, max_tokens=max_tokens)
     model.keep_history()
-    model.offer_api(api.admit(model))
+    model.enable_api(api.register_attempt(model))
     try:
         async with model.get_openai_async_client() as client:
             yield Answers(client, engine, model)
     finally:
-        await api.close()
+        await api.stop_api()
 
 
 def described(schema: JsonObject) -> dict[str, object]:

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from services.explorer.rollout import run
-from services.explorer.rollout.run import LongRuns
-from services.explorer.rollout.runner import TimeLimit
+from services.explorer.rollout.run import LongRunReporter
+from services.explorer.rollout.runner import RunTimeLimit
 from services.explorer.types import Attempt
 from tests.unit.explorer.builders import build_assignment
 from trinity.config.schema.explorer import ExplorerConfig
@@ -24,13 +24,13 @@ async def test_the_longest_run_is_shown_with_the_time_that_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(run, "SHOWN_AFTER_SECONDS", 0.02)
-    monkeypatch.setattr(run, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(run, "REPORT_SECONDS", 0.01)
     changed = asyncio.Event()
-    waits = WaitRegistry(owner="explorer", on_change=changed.set)
-    runs = LongRuns(waits=waits, limit=TimeLimit(ExplorerConfig(max_timeout=60.0)))
-    looking = asyncio.create_task(runs.run())
-    with runs.going_on(attempt(1)):
-        with runs.going_on(attempt(0)):
+    waits = Waits(owner="explorer", on_change=changed.set)
+    runs = LongRunReporter(waits=waits, limit=RunTimeLimit(ExplorerConfig(max_timeout=60.0)))
+    looking = asyncio.create_task(runs.report_long_runs())
+    with runs.track(attempt(1)):
+        with runs.track(attempt(0)):
             await changed.wait()
             (shown,) = waits.to_proto()
             assert shown.waits_for == "workflow" and "run 1 of row 0" in shown.reason

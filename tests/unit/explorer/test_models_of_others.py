@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from services.explorer import engines
-from services.explorer.engine.external import ExternalTokenizer
+from services.explorer.engine.external import ByteTokenizer
 from services.explorer.engine.interface import EngineOptions
-from services.explorer.engines import Engines, RunningEngine
-from services.explorer.retry import StageFailed
-from services.explorer.rollout.workflow_factory import UNKNOWN
+from services.explorer.engines import EngineManager, LoadedStageModels
+from services.explorer.retry import RolloutStageFailed
+from services.explorer.rollout.workflow_factory import UNLIMITED
 from tests.chat_server import KEY, ChatServer
 from tests.model_free.engine import CharacterTokenizer
 from tests.unit.explorer.builders import ArithmeticEngine, build_plan
@@ -47,8 +47,8 @@ class Started:
 
     def __init__(self) -> None:
         self.policies: list[ArithmeticEngine] = []
-        self.engines = Engines(
-            start=self._start, waits=WaitRegistry(owner="explorer", on_change=lambda: None)
+        self.engines = EngineManager(
+            start=self._start, waits=Waits(owner="explorer", on_change=lambda: None)
         )
 
     async def _start(self, _: EngineOptions) -> ArithmeticEngine:
@@ -60,7 +60,7 @@ class Started:
 async def started(server: ChatServer) -> AsyncIterator[Started]:  # noqa: ARG001 tokenizers
     started = Started()
     yield started
-    await started.engines.close()
+    await started.engines.close_engines()
 
 
 def judged(folder: Path, **variables: str) -> StagePlan:
@@ -70,11 +70,11 @@ def judged(folder: Path, **variables: str) -> StagePlan:
     return stage
 
 
-async def ask(running: RunningEngine) -> str:
+async def ask(running: LoadedStageModels) -> str:
     judge = ModelWrapper(
         generator=running.auxiliary[0].engine,
-        tokenizer=ExternalTokenizer(),
-        limits=UNKNOWN,
+        tokenizer=ByteTokenizer(),
+        limits=UNLIMITED,
         sampling=SamplingParams(),
         weights=(0, 0),
         seed_of_call=lambda call: call,
@@ -89,7 +89,7 @@ async def test_a_model_that_was_given_up_is_asked_again_by_the_next_stage(
     stage = judged(tmp_path, THEIR_ADDRESS=server.address, THEIR_KEY=KEY)
     server.always = 401
     before = await started.engines.ensure(stage)
-    with pytest.raises(StageFailed, match="HTTP 401"):
+    with pytest.raises(RolloutStageFailed, match="HTTP 401"):
         await ask(before)
     server.always = None
     running = await started.engines.ensure(stage)

@@ -8,9 +8,9 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
-from services.explorer.openai_api.server import OpenAIApi
-from services.explorer.rollout.runner import BoundedTasks, Runner, TimeLimit
-from services.explorer.rollout.workflow_factory import Workbench
+from services.explorer.openai_api.server import AttemptApiServer
+from services.explorer.rollout.runner import AttemptRunner, DeadlineTasks, RunTimeLimit
+from services.explorer.rollout.workflow_factory import WorkflowFactory
 from services.explorer.types import Attempt, WeightsId
 from tests.unit.explorer.builders import (
     KEY,
@@ -191,7 +191,7 @@ async def test_what_is_not_understood_is_refused_by_name(
 
 
 async def test_only_who_has_key_and_address_is_answered(offered: Offered) -> None:
-    access = offered.model.api
+    access = offered.model.api_access
     elsewhere = access.address.rsplit("/", 2)[0] + "/0123/v1"
     async with (
         openai.AsyncOpenAI(base_url=access.address, api_key="guess", max_retries=0) as keyless,
@@ -225,17 +225,19 @@ async def test_a_port_that_is_taken_is_passed_over() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         rollout = ROLLOUT.model_copy(update={"base_port": port})
-        api = OpenAIApi(model_path="m", rollout=rollout, tokenizer=CharacterTokenizer())
-        await api.open()
+        api = AttemptApiServer(model_path="m", rollout=rollout, tokenizer=CharacterTokenizer())
+        await api.start_api()
         assert api.port not in (0, port)
-        await api.close()
+        await api.stop_api()
 
 
 def attempt() -> Attempt:
     return Attempt(key=KEY, assignment=build_assignment(), run=0, number=0)
 
 
-async def test_an_agent_with_a_client_of_its_own_is_trained(api: OpenAIApi, tmp_path: Path) -> None:
+async def test_an_agent_with_a_client_of_its_own_is_trained(
+    api: AttemptApiServer, tmp_path: Path
+) -> None:
     WORKFLOWS.register("test_agent", Agent)
     taskset: JsonObject = {"taskset": {"default_workflow_type": "test_agent"}}
     plan = build_plan(
@@ -245,15 +247,17 @@ async def test_an_agent_with_a_client_of_its_own_is_trained(api: OpenAIApi, tmp_
     )
     engine = ArithmeticEngine()
     [stage] = plan.stages
-    bench = Workbench(
+    bench = WorkflowFactory(
         plan=stage, seed=plan.seed, generator=engine, tokenizer=CharacterTokenizer(), api=api
     )
     threads = DaemonThreads(name="workflow", max_threads=2)
-    limit = TimeLimit(stage.config.explorer)
-    runner = Runner(
-        workbench=bench, engine=engine, limit=limit, threads=threads, tasks=BoundedTasks()
+    limit = RunTimeLimit(stage.config.explorer)
+    runner = AttemptRunner(
+        factory=bench, engine=engine, limit=limit, threads=threads, tasks=DeadlineTasks()
     )
-    outcomes = [await runner.run(attempt(), WeightsId(version=4, incarnation=1)) for _ in range(2)]
+    outcomes = [
+        await runner.run_attempt(attempt(), WeightsId(version=4, incarnation=1)) for _ in range(2)
+    ]
     assert [outcome.failure for outcome in outcomes] == ["", ""]
     first, second = outcomes[0].experiences
     assert second.sequence.prompt_text.startswith(
@@ -277,5 +281,5 @@ async def test_without_the_keys_the_sentence_names_them() -> None:
         model.get_openai_client()
     with pytest.raises(UserError, match=r"rollout_model\.enable_history: true"):
         model.extract_experience_from_history()
-    model.offer_api(ApiAccess(address="http://127.0.0.1:9/v1", key="k", model_path="m"))
+    model.enable_api(ApiAccess(address="http://127.0.0.1:9/v1", key="k", model_path="m"))
     assert (model.api_address, model.api_key) == ("http://127.0.0.1:9/v1", "k")

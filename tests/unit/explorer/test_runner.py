@@ -10,8 +10,8 @@ from typing import ClassVar
 import pytest
 
 from services.explorer.engine.interface import EngineDied
-from services.explorer.rollout.workflow_factory import Workbench
-from services.explorer.types import outcome_to_proto
+from services.explorer.rollout.workflow_factory import WorkflowFactory
+from services.explorer.types import attempt_result_to_proto
 from tests.unit.explorer.builders import (
     ArithmeticEngine,
     CharacterTokenizer,
@@ -23,7 +23,7 @@ from trinity.errors import UserError
 from trinity.plugins import REWARDS, WORKFLOWS
 from trinity.runtime.threads import DaemonThreads
 from trinity.types import EID, Experience, VersionSpan, experience_id
-from trinity.workflows.simple_workflow import REWARD_THREADS
+from trinity.workflows.simple_workflow import REWARD_POOL
 from trinity.workflows.workflow import Workflow
 
 
@@ -120,7 +120,7 @@ async def test_a_complete_run_says_where_it_came_from_and_with_which_weights(
     (experience,) = outcome.experiences
     assert experience.eid == EID(stage="main", explore_step=1, position=0, run=1, attempt=2)
     assert experience.version_spans == (VersionSpan(start=0, end=3, version=4, incarnation=2),)
-    message = outcome_to_proto(outcome)
+    message = attempt_result_to_proto(outcome)
     expected = experience_id(message.assignment_id, 1, 2, 0, "")
     assert message.experiences[0].id == expected
 
@@ -219,7 +219,7 @@ async def test_a_reward_that_never_returns_costs_its_run_alone(tmp_path: Path) -
         tmp_path, timeout_seconds=0.05, default_reward_fn_type="test_endless"
     )
     assert "more than 0.05 s" in outcome.failure
-    assert REWARD_THREADS.num_lost == 1
+    assert REWARD_POOL.num_lost == 1
     release.set()
 
 
@@ -269,7 +269,7 @@ async def test_a_row_without_its_prompt_column_is_named(tmp_path: Path) -> None:
 def test_a_plan_with_an_unknown_reward_is_refused_before_any_run(tmp_path: Path) -> None:
     plan = build_plan(tmp_path, buffer=taskset(default_reward_fn_type="exact_match"))
     with pytest.raises(UserError, match="exact_match_reward"):
-        Workbench(
+        WorkflowFactory(
             plan=plan.stages[0],
             seed=0,
             generator=ArithmeticEngine(),

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from services.explorer.rollout.workflow_factory import BITS, SeedBase
+from services.explorer.rollout.workflow_factory import SEED_BITS, SeedInputs
 
-BASE = SeedBase(
+BASE = SeedInputs(
     experiment_seed=7,
     stage="main",
     kind="train",
@@ -41,5 +41,5 @@ def test_parts_do_not_run_into_one_another() -> None:
 
 def test_seeds_fit_into_63_bits_and_use_them() -> None:
     seeds = [BASE.seed_of_call(call) for call in range(200)]
-    assert all(0 <= seed < 1 << BITS for seed in seeds)
-    assert max(seeds) > 1 << (BITS - 1)
+    assert all(0 <= seed < 1 << SEED_BITS for seed in seeds)
+    assert max(seeds) > 1 << (SEED_BITS - 1)

@@ -10,10 +10,10 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from services.explorer.engine.interface import EngineDied
-from services.explorer.serving.access import Access
+from services.explorer.serving.access import ServingAccessPolicy
 from services.explorer.serving.pool import ServingPool
 from services.explorer.serving.work import newest_weights
-from services.explorer.types import PublishedWeights, WeightsId, model_weights
+from services.explorer.types import WeightsId, WeightsVersion, model_weights
 from tests.integration.explorer.peers import write_weights
 from tests.unit.explorer.builders import ArithmeticEngine
 from trinity.errors import ManifestError, UserError
@@ -67,10 +67,10 @@ class LoadingEngine(ArithmeticEngine):
 
 
 def pool_of(engines: list[LoadingEngine], min_open: int = 1) -> ServingPool:
-    return ServingPool(engines, holding=model_weights("/model"), min_open=min_open)
+    return ServingPool(engines, loaded=model_weights("/model"), min_open=min_open)
 
 
-def newer(folder: Path) -> PublishedWeights:
+def newer(folder: Path) -> WeightsVersion:
     with_stages(folder, "main")
     publish(folder, "main", 1, b"1")
     found = newest_weights(folder)
@@ -87,9 +87,9 @@ async def until_open(pool: ServingPool, count: int) -> None:
 async def test_some_engines_answer_while_others_load(tmp_path: Path) -> None:
     engines = [LoadingEngine() for _ in range(3)]
     pool = pool_of(engines, min_open=2)
-    loading = asyncio.ensure_future(pool.renew(newer(tmp_path)))
+    loading = asyncio.ensure_future(pool.load_all(newer(tmp_path)))
     await until_open(pool, 2)
-    async with asyncio.timeout(SECONDS), pool.hold() as slot:
+    async with asyncio.timeout(SECONDS), pool.borrow() as slot:
         assert slot.weights.id.version == 0
     for engine in engines:
         engine.may_load.set()
@@ -102,11 +102,11 @@ async def test_an_engine_keeps_its_weights_until_its_calls_are_over(tmp_path: Pa
     engine = LoadingEngine()
     engine.may_load.set()
     pool = pool_of([engine])
-    async with pool.hold():
-        loading = asyncio.ensure_future(pool.renew(newer(tmp_path)))
+    async with pool.borrow():
+        loading = asyncio.ensure_future(pool.load_all(newer(tmp_path)))
         await until_open(pool, 0)
         assert not engine.loaded
-    async with asyncio.timeout(SECONDS), pool.hold() as slot:
+    async with asyncio.timeout(SECONDS), pool.borrow() as slot:
         assert slot.weights.id.version == 1
     await loading
 
@@ -117,8 +117,8 @@ async def test_weights_that_are_not_whole_leave_the_old_ones_answering(tmp_path:
     weights = newer(tmp_path)
     (weights.path / "model.safetensors").write_bytes(b"cut")
     with pytest.raises(ManifestError):
-        await pool.renew(weights)
-    async with asyncio.timeout(SECONDS), pool.hold() as slot:
+        await pool.load_all(weights)
+    async with asyncio.timeout(SECONDS), pool.borrow() as slot:
         assert slot.weights.id.version == 0
 
 
@@ -136,7 +136,7 @@ async def test_an_engine_whose_files_are_removed_while_it_loads_is_started_anew(
     """It has half of them, and loading others would mix both; the run that is served goes on."""
     pool = pool_of([RobbedEngine()])
     with pytest.raises(EngineDied, match="removed while it loaded them"):
-        await pool.renew(newer(tmp_path))
+        await pool.load_all(newer(tmp_path))
     assert pool.num_open == 0
 
 
@@ -152,17 +152,17 @@ async def test_an_engine_whose_loading_ends_half_way_answers_no_more(tmp_path: P
     sound.may_load.set()
     pool = pool_of([BrokenEngine(), sound])
     with pytest.raises(EngineDied):
-        await pool.renew(newer(tmp_path))
-    async with pool.hold() as slot:
+        await pool.load_all(newer(tmp_path))
+    async with pool.borrow() as slot:
         assert (slot.engine, slot.weights.id.version) == (sound, 1)
     assert pool.num_open == 1
 
 
-def access(security: Credentials, host: str = "127.0.0.1") -> Access:
-    return Access(host=host, security=security, key="key", tenant="mine")
+def access(security: Security, host: str = "127.0.0.1") -> ServingAccessPolicy:
+    return ServingAccessPolicy(host=host, security=security, key="key", tenant="mine")
 
 
-def status(of: Access, token: str) -> int:
+def status(of: ServingAccessPolicy, token: str) -> int:
     """What a request with it is answered; 200 lets it in."""
     request = make_mocked_request("POST", "/v1", headers={"Authorization": f"Bearer {token}"})
     refusal = of.refusal(request)

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from services.explorer.clients.buffer import BufferClient
-from services.explorer.clients.streams import Feed
-from services.explorer.clients.synchronizer import Published
-from services.explorer.control.stage import StageJob, StageSetup
-from services.explorer.counters import Counts
-from services.explorer.delivery.outbox import Unconfirmed
+from services.explorer.clients.buffer import ExplorerBufferClient
+from services.explorer.clients.streams import WatchFeed
+from services.explorer.clients.synchronizer import ExperimentSnapshot
+from services.explorer.control.stage import RolloutStageFactory, StageJob
+from services.explorer.counters import RolloutCounters
+from services.explorer.delivery.outbox import Outbox
 from services.explorer.engine.weight_transfer import WeightLoader
-from services.explorer.engines import RunningEngine
-from services.explorer.retry import Patience, StageFailed
+from services.explorer.engines import LoadedStageModels
+from services.explorer.retry import RetryPolicy, RolloutStageFailed
 from services.explorer.settings import ExplorerSettings
 from tests.unit.explorer.builders import (
     KEY,
@@ -39,7 +39,7 @@ from trinity.types import StageKey
 VARIABLE = "TRINITY_TEST_OF_A_STAGE"
 
 
-class NotingBuffer(BufferClient):
+class NotingBuffer(ExplorerBufferClient):
     """Says what a stage's workflows would see while it is opened."""
 
     seen: str | None = None
@@ -52,28 +52,33 @@ class NotingBuffer(BufferClient):
 async def opened(stage: StagePlan) -> AsyncIterator[NotingBuffer]:
     """The buffer that the stage was opened in."""
     engine = ArithmeticEngine()
-    running = RunningEngine(
-        engine=engine, each=(engine,), tokenizer=CharacterTokenizer(), loader=WeightLoader(engine)
+    running = LoadedStageModels(
+        engine=engine,
+        replicas=(engine,),
+        tokenizer=CharacterTokenizer(),
+        loader=WeightLoader(engine),
     )
-    async with unheard_beats() as beats, open_channel("127.0.0.1:9") as channel:
+    async with unheard_beats() as heartbeats, open_channel("127.0.0.1:9") as channel:
         buffer = NotingBuffer(channel, "me")
-        setup = StageSetup(
+        setup = RolloutStageFactory(
             settings=ExplorerSettings(
                 synchronizer="a:1", buffer="b:1", nats_url=SecretStr("nats://c:1")
             ),
             buffer=buffer,
-            unconfirmed=Unconfirmed(time.monotonic),
+            outbox=Outbox(time.monotonic),
             threads=DaemonThreads(name="workflow", max_threads=1),
-            beats=beats,
-            counts=Counts(),
+            heartbeats=heartbeats,
+            counters=RolloutCounters(),
         )
-        feed = Feed(_nothing, waits_for="", purpose="", patience=Patience(beats.waits))
+        feed = WatchFeed(
+            _nothing, waits_for="", purpose="", retry_policy=RetryPolicy(heartbeats.waits)
+        )
         job = StageJob(key=KEY, plan=stage, seed=7, engine=running, feed=feed)
-        async with setup.opened(job):
+        async with setup.open_stage(job):
             yield buffer
 
 
-async def _nothing() -> AsyncIterator[Published]:
+async def _nothing() -> AsyncIterator[ExperimentSnapshot]:
     await asyncio.Event().wait()
     raise AssertionError
     yield
@@ -108,7 +113,9 @@ async def test_rewards_that_are_not_made_in_time_fail_the_stage(tmp_path: Path) 
         buffer=taskset(default_reward_fn_type="test_endless_making"),
         synchronizer={"sync_timeout": 0.05},
     ).stages
-    with pytest.raises(StageFailed, match=r"rewards of stage `main` were not made in 0.05 s"):
+    with pytest.raises(
+        RolloutStageFailed, match=r"rewards of stage `main` were not made in 0.05 s"
+    ):
         async with opened(stage):
             raise AssertionError
     Endless.release.set()

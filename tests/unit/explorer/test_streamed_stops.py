@@ -2,23 +2,23 @@
 
 import pytest
 
-from services.explorer.openai_api.chat import Writer, read_request
-from services.explorer.openai_api.chat_completions import ChatExchange
-from services.explorer.openai_api.completions import CompletionExchange, read_completion
+from services.explorer.openai_api.chat import ResponseWriter, read_request
+from services.explorer.openai_api.chat_completions import ChatCall
+from services.explorer.openai_api.completions import CompletionCall, read_completion
 from tests.unit.explorer.offering import QUESTION
 from tests.unit.workflows.scripted import ScriptedEngine, TurnTokenizer
 from trinity.types import JsonObject, SamplingParams
-from trinity.workflows.generation import ModelLimits, Piece
+from trinity.workflows.generation import GenerationDelta, ModelLimits
 from trinity.workflows.model import ModelWrapper
 
-WRITER = Writer(model_path="m", tokenizer=TurnTokenizer())
+WRITER = ResponseWriter(model_path="m", tokenizer=TurnTokenizer())
 SAID = "the sum is 4 END, and"
 
 
-def exchange(body: JsonObject) -> ChatExchange | CompletionExchange:
+def exchange(body: JsonObject) -> ChatCall | CompletionCall:
     if "prompt" in body:
-        return CompletionExchange(asked=read_completion(body), writer=WRITER)
-    return ChatExchange(asked=read_request(body), writer=WRITER)
+        return CompletionCall(request=read_completion(body), writer=WRITER)
+    return ChatCall(request=read_request(body), writer=WRITER)
 
 
 def model_that_stops_at(stop: str) -> ModelWrapper:
@@ -48,12 +48,14 @@ def said(chunk: JsonObject) -> str:
 async def test_what_is_shown_ends_before_the_stop_of_the_taskset(
     question: JsonObject, asked: JsonObject, told: str
 ) -> None:
-    teller = exchange({"model": "m", "stream": True, **question, **asked}).teller(
+    teller = exchange({"model": "m", "stream": True, **question, **asked}).stream_writer(
         model_that_stops_at("END")
     )
-    (answer,) = await teller.make(lambda _, __: None)
+    (answer,) = await teller.generate(lambda _, __: None)
     assert answer.response_text == told
-    pieces = [Piece(token_ids=[one], logprobs=[-0.25], likeliest=[]) for one in SAID.encode()]
-    shown = [said(chunk) for piece in pieces for chunk in teller.piece(0, piece)]
-    rest = [said(chunk) for chunk in teller.end(0, answer)]
+    pieces = [
+        GenerationDelta(token_ids=[one], logprobs=[-0.25], likeliest=[]) for one in SAID.encode()
+    ]
+    shown = [said(chunk) for piece in pieces for chunk in teller.delta_events(0, piece)]
+    rest = [said(chunk) for chunk in teller.answer_end_events(0, answer)]
     assert "".join(shown + rest) == told

@@ -45,7 +45,7 @@ def test_what_changes_a_prompt_changes_what_the_template_is_known_by(model: str)
 
 
 def test_chats_are_remembered_up_to_a_number_of_tokens(model: str) -> None:
-    tokenizer = load_tokenizer(model, TEMPLATE, max_remembered_tokens=10_000)
+    tokenizer = load_tokenizer(model, TEMPLATE, max_cached_tokens=10_000)
 
     def encode(number: int) -> Prompt:
         return tokenizer.encode_chat([{"role": "user", "content": f"{number:0100}"}])
@@ -54,11 +54,11 @@ def test_chats_are_remembered_up_to_a_number_of_tokens(model: str) -> None:
     for number in range(1, 300):
         encode(number)
         assert encode(0) is again, "what is asked for again and again stays"
-    assert 9_800 < tokenizer.remembered.num_tokens <= 10_000
+    assert 9_800 < tokenizer.prompt_cache.num_tokens <= 10_000
 
 
 def test_a_chat_that_is_longer_than_all_that_is_remembered_displaces_none(model: str) -> None:
-    tokenizer = load_tokenizer(model, TEMPLATE, max_remembered_tokens=10)
+    tokenizer = load_tokenizer(model, TEMPLATE, max_cached_tokens=10)
     short = tokenizer.encode_chat([{"role": "user", "content": "ab"}])
     tokenizer.encode_chat([{"role": "user", "content": "ab" * 10}])
     assert tokenizer.encode_chat([{"role": "user", "content": "ab"}]) is short

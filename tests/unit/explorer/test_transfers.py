@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from services.explorer.engine.pool import EnginePool
-from services.explorer.engine.weight_transfer import EngineTransfers, WeightLoader
-from services.explorer.types import PublishedWeights
+from services.explorer.engine.weight_transfer import EngineWeightReceiver, WeightLoader
+from services.explorer.types import WeightsVersion
 from tests.offers import offering
 from tests.unit.explorer.builders import ArithmeticEngine, build_weights
 from trinity.runtime.presence import Waits
@@ -23,17 +23,17 @@ WEIGHTS = {"w": torch.zeros(3)}
 NOBODY = OfferAddress(address="127.0.0.1:9", group="weights")
 
 
-def published(offer: OfferAddress | None) -> PublishedWeights:
+def published(offer: Offer | None) -> WeightsVersion:
     return replace(build_weights(1), manifest_sha256=b"", offer=offer)
 
 
-async def load(engine: ArithmeticEngine, weights: PublishedWeights) -> None:
-    await WeightLoader(engine).load(weights, transfers_to(engine))
+async def load(engine: ArithmeticEngine, weights: WeightsVersion) -> None:
+    await WeightLoader(engine).load_published(weights, transfers_to(engine))
 
 
-def transfers_to(engine: ArithmeticEngine | EnginePool) -> EngineTransfers:
-    waits = WaitRegistry(owner="explorer", on_change=lambda: None)
-    return EngineTransfers(engine=engine, waits=waits, limits=LIMITS)
+def transfers_to(engine: ArithmeticEngine | EnginePool) -> EngineWeightReceiver:
+    waits = Waits(owner="explorer", on_change=lambda: None)
+    return EngineWeightReceiver(engine=engine, waits=waits, limits=LIMITS)
 
 
 async def test_what_is_offered_is_received_and_no_file_is_read() -> None:
@@ -58,14 +58,14 @@ async def test_what_the_engine_refuses_is_loaded_from_files(
 
 async def test_why_files_have_to_do_shows_until_they_are_in() -> None:
     engine = ArithmeticEngine()
-    waits = WaitRegistry(owner="explorer", on_change=lambda: None)
-    transfers = EngineTransfers(engine=engine, waits=waits, limits=LIMITS)
-    assert not await transfers.receive(published(NOBODY), NOBODY)
+    waits = Waits(owner="explorer", on_change=lambda: None)
+    transfers = EngineWeightReceiver(engine=engine, waits=waits, limits=LIMITS)
+    assert not await transfers.receive_offered(published(NOBODY), NOBODY)
     [wait] = waits.to_proto()
     assert wait.waits_for == "files"
     assert "of version 1" in wait.reason
     assert "weights are no longer offered at 127.0.0.1:9" in wait.reason
-    transfers.over()
+    transfers.clear_wait()
     assert not waits.to_proto()
 
 
@@ -84,8 +84,8 @@ async def test_weights_without_an_offer_are_files() -> None:
 
 async def test_what_is_there_already_is_not_asked_for() -> None:
     engine = ArithmeticEngine()
-    loader = WeightLoader(engine, holds=published(None))
-    await loader.load(published(NOBODY), transfers_to(engine))
+    loader = WeightLoader(engine, loaded=published(None))
+    await loader.load_published(published(NOBODY), transfers_to(engine))
     assert not engine.loaded
     assert not engine.seats
 
@@ -94,7 +94,7 @@ async def test_engines_of_one_explorer_sit_side_by_side_and_agree() -> None:
     engines = [ArithmeticEngine(), ArithmeticEngine(refusal="late"), ArithmeticEngine()]
     pool = EnginePool(engines)
     with offering(WEIGHTS, LIMITS) as offer:
-        assert not await transfers_to(pool).receive(published(offer), offer)
+        assert not await transfers_to(pool).receive_offered(published(offer), offer)
     [[first], [second], [third]] = [engine.seats for engine in engines]
     assert [first.first_rank, second.first_rank, third.first_rank] == [1, 2, 3]
     assert {seat.num_ranks for seat in (first, second, third)} == {4}

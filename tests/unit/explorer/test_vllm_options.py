@@ -7,17 +7,17 @@ import pytest
 
 from services.explorer.engine.interface import EngineOptions
 from services.explorer.engine.vllm_options import (
-    Machine,
+    Hardware,
     engine_arguments,
-    environment,
-    own_devices,
     prepare_environment,
+    temporary_environment,
+    visible_devices,
 )
 from trinity.config.schema.explorer import RolloutModelConfig
 from trinity.types import JsonObject
 
-CPU = Machine(has_gpu=False, num_cpus=4)
-GPU = Machine(has_gpu=True, num_cpus=4)
+CPU = Hardware(has_gpu=False, num_cpus=4)
+GPU = Hardware(has_gpu=True, num_cpus=4)
 
 
 def options(**rollout: object) -> EngineOptions:
@@ -31,7 +31,7 @@ def options(**rollout: object) -> EngineOptions:
 
 @pytest.mark.parametrize("machine", [CPU, GPU])
 def test_logprobs_are_processed_and_no_sampling_default_of_the_model_slips_in(
-    machine: Machine,
+    machine: Hardware,
 ) -> None:
     arguments = engine_arguments(options(), machine)
     assert arguments["logprobs_mode"] == "processed_logprobs"
@@ -75,14 +75,14 @@ def test_each_of_several_engines_has_gpus_of_its_own(monkeypatch: pytest.MonkeyP
     pair = options(engine_num=2, tensor_parallel_size=2)
     seen = []
     for number in range(2):
-        with environment(own_devices(replace(pair, number=number), GPU)):
+        with temporary_environment(visible_devices(replace(pair, number=number), GPU)):
             seen.append(os.environ["CUDA_VISIBLE_DEVICES"])
     assert seen == ["4,5", "6,7"]
     assert os.environ == {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}
     with pytest.raises(ValueError, match=r"3 engines of 2 GPUs each.*shows 4"):
-        own_devices(replace(options(engine_num=3, tensor_parallel_size=2), number=2), GPU)
-    assert own_devices(options(tensor_parallel_size=2), GPU) == {}
-    assert own_devices(pair, CPU) == {}
+        visible_devices(replace(options(engine_num=3, tensor_parallel_size=2), number=2), GPU)
+    assert visible_devices(options(tensor_parallel_size=2), GPU) == {}
+    assert visible_devices(pair, CPU) == {}
 
 
 def test_engines_on_one_cpu_share_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:

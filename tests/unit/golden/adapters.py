@@ -28,7 +28,7 @@ import services.explorer.settings
 import services.synchronizer.settings
 import services.synchronizer.tables
 import services.trainer.settings
-from services.explorer.openai_api.server import OpenAIApi
+from services.explorer.openai_api.server import AttemptApiServer
 from tests.unit.explorer.builders import ArithmeticEngine, CharacterTokenizer
 from tests.unit.explorer.offering import ROLLOUT
 from tests.unit.monitors.builders import points_of
@@ -171,8 +171,8 @@ def config_keys() -> Iterator[tuple[str, str]]:
 @contextlib.asynccontextmanager
 async def explorer_api() -> AsyncIterator[tuple[str, str]]:
     """The explorer's HTTP API before an engine of arithmetic: address and key."""
-    api = OpenAIApi(model_path="/models/m", rollout=ROLLOUT, tokenizer=CharacterTokenizer())
-    await api.open()
+    api = AttemptApiServer(model_path="/models/m", rollout=ROLLOUT, tokenizer=CharacterTokenizer())
+    await api.start_api()
     model = ModelWrapper(
         generator=ArithmeticEngine(),
         tokenizer=CharacterTokenizer(),
@@ -182,11 +182,11 @@ async def explorer_api() -> AsyncIterator[tuple[str, str]]:
         seed_of_call=lambda call: 100 + call,
         keeps_history=True,
     )
-    access = api.admit(model)
+    access = api.register_attempt(model)
     try:
         yield access.address, access.key
     finally:
-        await api.close()
+        await api.stop_api()
 
 
 METADATA = {

@@ -7,11 +7,11 @@ import pytest
 from trinity.errors import UserError
 from trinity.plugins import REWARDS
 from trinity.rewards.math_grading import last_boxed
-from trinity.rewards.reward import Reward
+from trinity.rewards.reward import BoundReward
 
 
 def score(name: str, response: str, truth: str, length: int = 0, **args: Any) -> dict[str, float]:
-    return Reward(REWARDS.get(name), args, name)(
+    return BoundReward(REWARDS.get(name), args, name)(
         response=response, truth=truth, response_length=length
     )
 

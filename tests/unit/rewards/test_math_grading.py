@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from trinity.rewards.math_grading import NUMBER, NUMBERS, Grader, same_answer
+from trinity.rewards.math_grading import NUMBER, NUMBERS, GraderProcess, is_equivalent
 
 NEVER_ENDS = "$9^{9^{9^{9}}}$"
 
@@ -30,7 +30,7 @@ NEVER_ENDS = "$9^{9^{9^{9}}}$"
     ],
 )
 def test_the_same_value_in_another_form_is_right(response: str, truth: str) -> None:
-    assert same_answer(response, truth)
+    assert is_equivalent(response, truth)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_the_same_value_in_another_form_is_right(response: str, truth: str) -> N
     ],
 )
 def test_another_value_is_wrong(response: str, truth: str) -> None:
-    assert not same_answer(response, truth)
+    assert not is_equivalent(response, truth)
 
 
 def test_long_rows_of_numbers_take_no_time() -> None:
@@ -63,14 +63,16 @@ def test_long_rows_of_numbers_take_no_time() -> None:
 
 def test_threads_may_grade_at_the_same_time() -> None:
     with ThreadPoolExecutor(4) as threads:
-        verdicts = threads.map(lambda n: same_answer(f"$\\frac{{{n}}}{{2}}$", str(n / 2)), range(8))
+        verdicts = threads.map(
+            lambda n: is_equivalent(f"$\\frac{{{n}}}{{2}}$", str(n / 2)), range(8)
+        )
         assert all(verdicts)
 
 
 def test_an_expression_that_never_ends_is_wrong_and_the_next_is_graded() -> None:
-    grader = Grader(grade_seconds=2.5)
+    grader = GraderProcess(grade_seconds=2.5)
     try:
         assert not grader.grade(NEVER_ENDS, r"\frac{3}{4}")
         assert grader.grade("$0.75$", r"\frac{3}{4}")
     finally:
-        grader.close()
+        grader.stop_process()

@@ -7,14 +7,14 @@ import pytest
 from trinity.errors import UserError
 from trinity.plugins import REWARDS
 from trinity.rewards.exact_match_reward import ExactMatchReward
-from trinity.rewards.reward import Reward, RewardFn, check_reward
+from trinity.rewards.reward import BoundReward, RewardFn, check_reward
 from trinity.types import JsonObject, JsonValue
 
 FORMATTED = "<think>\n1+1 is 2\n</think>\n<answer>\n2\n</answer>"
 
 
 def score(name: str, response: str, truth: JsonValue = "", **args: JsonValue) -> dict[str, float]:
-    reward = Reward(REWARDS.get(name), args, name)
+    reward = BoundReward(REWARDS.get(name), args, name)
     return reward(response=response, truth=truth, prompt="", task={})
 
 
@@ -79,14 +79,14 @@ def test_a_reward_is_given_only_what_its_signature_names() -> None:
         def __call__(self, *, response: str) -> dict[str, float]:
             return {"length": len(response)}
 
-    assert Reward(Length, {}, "length")(response="four", truth="x", task={}) == {"length": 4.0}
+    assert BoundReward(Length, {}, "length")(response="four", truth="x", task={}) == {"length": 4.0}
 
 
 def test_a_function_is_a_reward_too() -> None:
     def close_to(response: str, truth: str, scale: float) -> dict[str, float]:
         return {"closeness": scale * -abs(float(response) - float(truth))}
 
-    reward = Reward(close_to, {"scale": 2.0}, "close_to")
+    reward = BoundReward(close_to, {"scale": 2.0}, "close_to")
     assert reward(response="3", truth="5", prompt="") == {"closeness": -4.0}
 
 
@@ -149,7 +149,7 @@ def test_a_function_may_give_a_mere_number() -> None:
         return float(response == truth)
 
     check_reward(right, {}, "mine.right")
-    assert Reward(right, {}, "mine.right")(response="4", truth="4", task={}) == {"right": 1.0}
+    assert BoundReward(right, {}, "mine.right")(response="4", truth="4", task={}) == {"right": 1.0}
 
 
 def test_a_text_is_no_reward() -> None:
@@ -157,4 +157,4 @@ def test_a_text_is_no_reward() -> None:
         return response
 
     with pytest.raises(TypeError, match="neither a dict of named numbers nor a number"):
-        Reward(cast(Any, good), {}, "mine.good")(response="4")
+        BoundReward(cast(Any, good), {}, "mine.good")(response="4")

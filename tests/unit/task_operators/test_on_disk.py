@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from trinity.task_operators import spool
-from trinity.task_operators.operating import order_of
+from trinity.task_operators.operating import ordered_indices
 from trinity.task_operators.spool import (
     BYTES_AT_ONCE,
     Column,
+    RowSpool,
     SeenDigests,
-    Spool,
-    on_disk,
-    rising_keys,
-    sorted_places,
+    argsort_on_disk,
+    disk_zeros,
+    sortable_keys,
 )
 from trinity.task_operators.task_pipeline import Ordering
 
@@ -46,9 +46,9 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_numbers_are_sorted_as_in_memory_and_equal_ones_stay_as_they_came(size: int) -> None:
     some = np.random.default_rng(3).integers(-5, 5, size) / 3
     for numbers in (some, np.array(ODD_NUMBERS), np.zeros(size)):
-        keys = on_disk(len(numbers), np.uint64)
-        keys[:] = rising_keys(numbers)
-        assert sorted_places(keys).tolist() == np.argsort(numbers, kind="stable").tolist()
+        keys = disk_zeros(len(numbers), np.uint64)
+        keys[:] = sortable_keys(numbers)
+        assert argsort_on_disk(keys).tolist() == np.argsort(numbers, kind="stable").tolist()
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -61,14 +61,14 @@ def test_priorities_are_those_of_all_rows_wherever_parts_end() -> None:
     hard = (scores["perplexity"] - scores["perplexity"].min()) / np.ptp(scores["perplexity"])
     wanted = np.argsort(-(0.5 * spread - 2.0 * hard), kind="stable")
     weights = {"a": 0.5, "difficulty": -2.0}
-    assert order_of(Ordering(), scores, weights, 40).tolist() == wanted.tolist()
-    folded = order_of(Ordering(method="folding", top_k=8), scores, weights, 40)
+    assert ordered_indices(Ordering(), scores, weights, 40).tolist() == wanted.tolist()
+    folded = ordered_indices(Ordering(method="folding", top_k=8), scores, weights, 40)
     assert folded.tolist() == [wanted[i] for i in (0, 3, 6, 1, 4, 7, 2, 5)]
 
 
 def test_chance_gives_the_permutation_of_its_seed() -> None:
     wanted = np.random.Generator(np.random.PCG64(9)).permutation(1_000)
-    shuffled = order_of(Ordering(method="shuffle", seed=9), {}, {}, 1_000)
+    shuffled = ordered_indices(Ordering(method="shuffle", seed=9), {}, {}, 1_000)
     assert shuffled.tolist() == wanted.tolist()
 
 
@@ -77,7 +77,7 @@ def test_an_order_of_many_tasks_takes_little_memory() -> None:
     with little_memory():
         for first in range(0, MANY, 10_000):
             score.extend(np.arange(first, first + 10_000) % 97)
-        places = order_of(Ordering(), {"hard": score.values}, {"hard": -1.0}, len(score))
+        places = ordered_indices(Ordering(), {"hard": score.values}, {"hard": -1.0}, len(score))
     assert places[:3].tolist() == [0, 97, 194]
     assert places[-1] == MANY - 1 - (MANY - 1 - 96) % 97
 
@@ -89,8 +89,8 @@ def test_what_was_seen_is_known_again_and_takes_little_memory() -> None:
         seen = SeenDigests(num_slots=64)
         for first in range(0, 16 * num_digests, 160_000):
             new = [digests[i : i + 16] for i in range(first, first + 160_000, 16)]
-            assert not seen.add(new).any()
-        assert seen.add([bytes(16), *new[:3], bytes(16)]).tolist() == [
+            assert not seen.add_digests(new).any()
+        assert seen.add_digests([bytes(16), *new[:3], bytes(16)]).tolist() == [
             False,
             True,
             True,
@@ -102,14 +102,14 @@ def test_what_was_seen_is_known_again_and_takes_little_memory() -> None:
 def test_digests_that_meet_in_one_place_are_told_apart() -> None:
     same_place = [(one << 64).to_bytes(16, "little") for one in range(40)]
     seen = SeenDigests(num_slots=128)
-    assert not seen.add(same_place[:30]).any()
-    assert seen.add(same_place).tolist() == [True] * 30 + [False] * 10
-    assert not seen.add([]).any()
+    assert not seen.add_digests(same_place[:30]).any()
+    assert seen.add_digests(same_place).tolist() == [True] * 30 + [False] * 10
+    assert not seen.add_digests([]).any()
 
 
 def test_rows_come_back_in_any_order_not_too_many_at_once() -> None:
     rows = [b"%d" % i * (i % 3 * BYTES_AT_ONCE // 3 + 1) for i in range(9)]
-    with Spool() as spool:
+    with RowSpool() as spool:
         spool.extend(rows[:4])
         spool.extend(rows[4:])
         wanted = np.array([8, 0, 3, 7, 2, 5])

@@ -8,8 +8,8 @@ import pytest
 
 from trinity.errors import UserError
 from trinity.json_values import JsonObject
-from trinity.task_operators.operating import Operating
-from trinity.task_operators.spool import Spool
+from trinity.task_operators.operating import TaskPipelineRunner
+from trinity.task_operators.spool import RowSpool
 from trinity.task_operators.task_pipeline import Ordering, ResolvedTaskPipeline, TaskOperator
 from trinity.task_operators.task_rows import Row, TaskChanges, TaskRows
 
@@ -29,14 +29,14 @@ def step(name: str, **args: object) -> TaskOperator:
 
 def run(
     *operators: TaskOperator, rows: list[Row] = ROWS, at_once: int = 4, **settings: object
-) -> tuple[list[tuple[int, JsonObject]], Operating]:
+) -> tuple[list[tuple[int, JsonObject]], TaskPipelineRunner]:
     """What stays, with its number in the source; rows come in parts."""
     pipeline = ResolvedTaskPipeline.model_validate({"operators": operators, **settings})
-    with Spool() as spool:
-        operating = Operating(pipeline, spool, lambda _: nullcontext())
+    with RowSpool() as spool:
+        operating = TaskPipelineRunner(pipeline, spool, lambda _: nullcontext())
         for first in range(0, len(rows), at_once):
-            operating.take(rows[first : first + at_once])
-        parts = list(operating.ordered())
+            operating.process(rows[first : first + at_once])
+        parts = list(operating.iterate_ordered())
         kept = [pair for numbers, rows in parts for pair in zip(numbers, rows, strict=True)]
         return [(int(number), json.loads(row)) for number, row in kept], operating
 

@@ -9,7 +9,7 @@ from typing import Any
 from trinity.config.schema.data import FormatConfig
 from trinity.plugins import WORKFLOWS
 from trinity.types import Experience, FinishReason, JsonObject, SamplingParams
-from trinity.workflows.generation import Generation, Heard, ModelLimits, Prompt, Scores
+from trinity.workflows.generation import Generation, ModelLimits, OnDelta, Prompt, Scores
 from trinity.workflows.messages import Message
 from trinity.workflows.model import ModelWrapper
 from trinity.workflows.task import Task
@@ -32,7 +32,7 @@ class ScriptedEngine:
         sampling: SamplingParams,
         *,
         min_tokens: int = 0,
-        heard: Heard | None = None,
+        on_delta: OnDelta | None = None,
     ) -> Generation:
         prompt = bytes(prompt_token_ids).decode()
         self.prompts.append(prompt)

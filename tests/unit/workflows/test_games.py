@@ -65,16 +65,16 @@ async def test_a_row_draws_its_lake_and_the_same_row_the_same() -> None:
 def test_every_lake_can_be_crossed_in_time(seed: int) -> None:
     rows = random_rows(size=4, ice_share=0.6, seed=seed, max_steps=5)
     lake = FrozenLake.from_rows(rows)
-    assert 1 <= distance(rows, lake.place) <= 5
+    assert 1 <= distance(rows, lake.position) <= 5
 
 
 def test_slippery_ice_leads_aside_but_never_back() -> None:
     places = set()
     for seed in range(30):
         lake = FrozenLake.from_rows(["SFF", "FFF", "FFG"], random.Random(seed))
-        lake.place = (1, 1)
+        lake.position = (1, 1)
         lake.move("right")
-        places.add(lake.place)
+        places.add(lake.position)
     assert places == {(1, 2), (0, 1), (2, 1)}
     assert len(DIRECTIONS) == 4
 

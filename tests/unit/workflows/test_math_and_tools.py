@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.workflows.scripted import play
 from trinity.errors import UserError
-from trinity.rewards.reward import Reward
+from trinity.rewards.reward import BoundReward
 from trinity.types import JsonObject
 
 ROW: JsonObject = {"question": "1+1?", "answer": "2"}
@@ -57,7 +57,7 @@ async def test_a_reward_model_sees_the_chat_and_the_truth() -> None:
         seen.extend([response, messages[-1], ground_truth])
         return {"score": 0.75}
 
-    found = await play("math_rm_workflow", ROW, ["two"], reward=Reward(judge, {}, "judge"))
+    found = await play("math_rm_workflow", ROW, ["two"], reward=BoundReward(judge, {}, "judge"))
     assert found.experiences[0].reward == 0.75
     assert seen == ["two", {"role": "user", "content": "1+1?"}, "2"]
     with pytest.raises(UserError, match="set default_reward_fn_type"):

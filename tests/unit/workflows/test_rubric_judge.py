@@ -10,7 +10,7 @@ from trinity.config.schema.data import FormatConfig
 from trinity.errors import UserError
 from trinity.plugins import WORKFLOWS
 from trinity.types import Experience, JsonObject
-from trinity.workflows.rubric_judge_workflow import grade_in
+from trinity.workflows.rubric_judge_workflow import parse_grade
 from trinity.workflows.task import Task
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "rubric_judge" / "advice.jsonl"
@@ -69,7 +69,7 @@ async def test_without_a_judge_or_a_rubric_the_sentence_says_what_to_give() -> N
 
 
 def test_the_last_grade_counts() -> None:
-    assert grade_in("at first <grade>2</grade>, on reflection <grade> 8 </grade>") == 8
+    assert parse_grade("at first <grade>2</grade>, on reflection <grade> 8 </grade>") == 8
 
 
 @pytest.mark.parametrize("line", EXAMPLE.read_text().splitlines())

@@ -6,7 +6,7 @@ from tests.unit.workflows.scripted import play, task_of
 from trinity.config.schema.data import FormatConfig
 from trinity.errors import UserError
 from trinity.plugins import REWARDS
-from trinity.rewards.reward import Reward, RewardFn
+from trinity.rewards.reward import BoundReward, RewardFn
 from trinity.types import JsonObject, JsonValue
 
 QUESTION = {"question": "1+1?"}
@@ -20,8 +20,8 @@ COMPARING = (
 )
 
 
-def named(name: str) -> Reward:
-    return Reward(REWARDS.get(name), {}, name)
+def named(name: str) -> BoundReward:
+    return BoundReward(REWARDS.get(name), {}, name)
 
 
 @pytest.mark.parametrize("name", COMPARING)
@@ -64,7 +64,7 @@ class OwnColumn(RewardFn):
 @pytest.mark.parametrize("source", [length, unless_known, all_there_is, OwnColumn])
 async def test_a_reward_that_needs_no_truth_goes_without(source: type[RewardFn]) -> None:
     row: JsonObject = {**QUESTION, "solution": "2"}
-    found = await play("simple_workflow", row, ["2"], reward=Reward(source, {}, "own"))
+    found = await play("simple_workflow", row, ["2"], reward=BoundReward(source, {}, "own"))
     assert found.experiences[0].reward == 1.0
 
 

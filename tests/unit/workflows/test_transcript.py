@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from trinity.workflows.turns import common_places
+from trinity.workflows.turns import lcs_indices
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from trinity.workflows.turns import common_places
 def test_quotations_and_what_was_left_out_have_no_place(
     told: str, answers: str, places: list[int]
 ) -> None:
-    assert common_places(told, answers) == places
+    assert lcs_indices(told, answers) == places
 
 
 def most(told: Sequence[str], answers: Sequence[str]) -> int:
@@ -41,7 +41,7 @@ def most(told: Sequence[str], answers: Sequence[str]) -> int:
 def test_no_choice_of_answers_is_longer(seed: int) -> None:
     dice = random.Random(seed)
     told, answers = (dice.choices("abc", k=dice.randrange(8)) for _ in range(2))
-    places = common_places(told, answers)
+    places = lcs_indices(told, answers)
     assert places == sorted(set(places))
     assert len(places) == most(told, answers)
     assert most(told, [answers[place] for place in places]) == len(places)

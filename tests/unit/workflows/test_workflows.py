@@ -10,7 +10,7 @@ from tests.unit.explorer.builders import ArithmeticEngine, CharacterTokenizer
 from trinity.config.schema.data import FormatConfig
 from trinity.errors import UserError
 from trinity.plugins import REWARDS, WORKFLOWS
-from trinity.rewards.reward import Reward
+from trinity.rewards.reward import BoundReward
 from trinity.types import Experience, FinishReason, JsonObject, SamplingParams
 from trinity.workflows.generation import ModelLimits
 from trinity.workflows.model import AttemptOver, ModelWrapper
@@ -33,8 +33,8 @@ def model(
     )
 
 
-def seen_by(reward_name: str = "exact_match_reward") -> Reward:
-    return Reward(REWARDS.get(reward_name), {}, reward_name)
+def seen_by(reward_name: str = "exact_match_reward") -> BoundReward:
+    return BoundReward(REWARDS.get(reward_name), {}, reward_name)
 
 
 def task(row: JsonObject | None = None, **changes: object) -> Task:
@@ -65,7 +65,7 @@ async def test_the_reward_is_the_sum_of_its_parts_and_each_part_a_metric() -> No
     def parts(response: str) -> dict[str, float]:
         return {"a": 1.0, "b": 0.5 * len(response)}
 
-    (experience,) = await run("simple_workflow", task(reward=Reward(parts, {}, "parts")))
+    (experience,) = await run("simple_workflow", task(reward=BoundReward(parts, {}, "parts")))
     assert experience.reward == 2.5
     assert experience.reward_parts == {"a": 1.0, "b": 1.5}
     assert experience.metrics == {"a": 1.0, "b": 1.5}
@@ -78,7 +78,7 @@ async def test_a_reward_sees_truth_prompt_row_and_finish_reason() -> None:
         seen.update(known)
         return {"score": 0.0}
 
-    await run("simple_workflow", task(reward=Reward(note, {}, "note")))
+    await run("simple_workflow", task(reward=BoundReward(note, {}, "note")))
     assert seen["truth"] == "2" and seen["prompt"] == "1+1="
     assert seen["task"] == {"question": "1+1=", "answer": "2"}
     assert seen["finish_reason"] is FinishReason.STOP and seen["response_length"] == 3
@@ -96,7 +96,7 @@ async def test_a_reply_prefix_is_continued_and_scored_with_the_answer() -> None:
         return {"begins": float(response.startswith("It is "))}
 
     own = FormatConfig(prompt_key="question", response_key="answer", reply_prefix="It is ")
-    reward = Reward(note, {}, "note")
+    reward = BoundReward(note, {}, "note")
     for one in (
         task(workflow_args={"reply_prefix": "It is "}, reward=reward),
         task(format=own, reward=reward),
