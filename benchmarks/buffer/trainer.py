@@ -31,7 +31,7 @@ class Trainer:
 
     def open(self, key: dict[str, str], plan_json: str) -> None:
         """Open a stage, begin to train it, and publish its starting weights."""
-        waits = Waits(owner="benchmark", on_change=lambda: None)
+        waits = WaitRegistry(owner="benchmark", on_change=lambda: None)
         patience = RpcRetry(peer="buffer", seconds=60.0, stop=threading.Event(), waits=waits)
         self._buffer = TrainerBufferClient(
             channel=self._channel, key=StageKey(**key), retry=patience

@@ -119,6 +119,6 @@ class OutboxGauges(Protocol):
 
 def register_gauges(counters: RolloutCounters, outbox: OutboxGauges) -> None:
     """Registers the gauges of running and unconfirmed work."""
-    metrics.RUNS_GOING_ON.by(lambda: [(counters.num_running, {})])
-    metrics.UNCONFIRMED.by(lambda: [(len(outbox), {})])
-    metrics.UNCONFIRMED_SECONDS.by(lambda: [(outbox.oldest_seconds, {})])
+    metrics.ACTIVE_RUNS.register_callback(lambda: [(counters.num_running, {})])
+    metrics.OUTBOX_RESULTS.register_callback(lambda: [(len(outbox), {})])
+    metrics.OUTBOX_SECONDS.register_callback(lambda: [(outbox.oldest_seconds, {})])

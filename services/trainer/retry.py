@@ -22,7 +22,7 @@ ASK_AGAIN_SECONDS = 1.0
 
 
 class WaitReporter(Protocol):
-    """Accepts waits by name; `trinity.runtime.presence.Waits` is one."""
+    """Accepts waits by name; `trinity.runtime.presence.WaitRegistry` is one."""
 
     def set(
         self, name: str, *, waits_for: str, reason: str, deadline_seconds: float = 0.0

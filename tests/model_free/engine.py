@@ -11,7 +11,7 @@ from tests.model_free.model import TENSOR, as_digest, read_digest
 from trinity.errors import TransferFailed
 from trinity.runtime.threads import in_daemon_thread
 from trinity.types import FinishReason, JsonObject, SamplingParams
-from trinity.weights.offer import Receivers, Seat
+from trinity.weights.offer import Receivers, ReceiverSlot
 from trinity.workflows.generation import Generation, GenerationDelta, OnDelta, Prompt, Scores
 from trinity.workflows.messages import Message
 

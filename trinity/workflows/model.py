@@ -41,7 +41,7 @@ from trinity.workflows.sampling import (
     likeliest_arrays,
     truncate_at_stop,
 )
-from trinity.workflows.telemetry import generating
+from trinity.workflows.telemetry import trace_generation
 
 T = TypeVar("T")
 OnIndexedDelta = Callable[[int, GenerationDelta], None]

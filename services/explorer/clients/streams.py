@@ -89,7 +89,7 @@ class WatchFeed(Generic[T]):
 
         Raises: Unavailable when it does not.
         """
-        waiting = self._retry_policy.waits.if_longer(
+        waiting = self._retry_policy.waits.waiting_if_longer(
             SHOWN_AFTER_SECONDS,
             for_=self._waits_for,
             reason=f"to {self._purpose}: {NO_RESPONSE}",

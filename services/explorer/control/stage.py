@@ -30,7 +30,7 @@ from trinity.launch.prepare import check_parts
 from trinity.runtime.presence import Heartbeats
 from trinity.runtime.threads import DaemonThreads, in_daemon_thread
 from trinity.types import StageKey
-from trinity.weights.offer import Limits
+from trinity.weights.offer import TransferTimeouts
 from trinity.workflows.simple_workflow import REWARD_POOL
 
 
@@ -212,7 +212,7 @@ class RolloutStageFactory:
         transfers = EngineWeightReceiver(
             engine=job.engine.engine,
             waits=self._heartbeats.waits,
-            limits=Limits.within(job.plan.config.synchronizer.sync_timeout),
+            limits=TransferTimeouts.within(job.plan.config.synchronizer.sync_timeout),
         )
 
         async def load(weights: WeightsVersion) -> None:

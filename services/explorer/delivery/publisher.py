@@ -128,7 +128,7 @@ class ResultPublisher:
     async def _serialize_or_upload(self, results: list[PendingResult]) -> bytes:
         """Serializes the results as a message that fits the broker's limit."""
         own = RunResultBatch(producer=self._producer).SerializeToString()
-        batch = own + with_parts(RESULTS_FIELD, (pending.body for pending in results))
+        batch = own + encode_repeated_field(RESULTS_FIELD, (pending.body for pending in results))
         if len(batch) <= ROOM_BYTES:
             return batch
         digest = await self._blobs.upload_blob(results[0].key.tenant, batch)

@@ -15,7 +15,7 @@ from trinity.config.plan.parts import ExternalAccess
 from trinity.errors import UserError
 from trinity.redact import HIDDEN
 from trinity.types import FinishReason, JsonObject, SamplingParams
-from trinity.weights.offer import Receivers, Seat
+from trinity.weights.offer import Receivers, ReceiverSlot
 from trinity.workflows.generation import (
     ANY_OBJECT,
     Generation,

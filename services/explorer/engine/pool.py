@@ -9,7 +9,7 @@ from pathlib import Path
 from services.explorer.engine.interface import Engine
 from trinity.runtime.presence import WaitRegistry
 from trinity.types import SamplingParams
-from trinity.weights.offer import Receivers, Seat, moved
+from trinity.weights.offer import Receivers, ReceiverSlot, next_slot
 from trinity.workflows.generation import Generation, OnDelta, Scores
 
 SHOWN_AFTER_SECONDS = 2.0

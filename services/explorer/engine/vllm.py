@@ -23,7 +23,7 @@ from services.explorer.engine.vllm_options import (
 from trinity.errors import UserError
 from trinity.runtime.threads import in_daemon_thread
 from trinity.types import FinishReason, SamplingParams
-from trinity.weights.offer import Receivers, Seat
+from trinity.weights.offer import Receivers, ReceiverSlot
 from trinity.workflows.generation import Generation, GenerationDelta, OnDelta, Scores
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ FILE_FALLBACK = "files"
 class WeightReceiver(Protocol):
     """Receives weights from a trainer's memory."""
 
-    async def receive_offered(self, weights: WeightsVersion, offer: Offer) -> bool:
+    async def receive_offered(self, weights: WeightsVersion, offer: OfferAddress) -> bool:
         """Returns true if the engine now has exactly these weights, false if it needs files."""
         ...
 
@@ -118,12 +118,12 @@ class EngineWeightReceiver:
     receiver.clear_wait()
     """
 
-    def __init__(self, *, engine: Engine, waits: Waits, limits: TransferTimeouts) -> None:
+    def __init__(self, *, engine: Engine, waits: WaitRegistry, limits: TransferTimeouts) -> None:
         self._engine = engine
         self._waits = waits
         self._limits = limits
 
-    async def receive_offered(self, weights: WeightsVersion, offer: Offer) -> bool:
+    async def receive_offered(self, weights: WeightsVersion, offer: OfferAddress) -> bool:
         """Returns true if the engine now has exactly these weights, false if it needs files."""
         about = {"version": weights.id.version, "incarnation": weights.id.incarnation}
         begun = time.perf_counter()
@@ -151,7 +151,7 @@ class EngineWeightReceiver:
         """Clears the wait once the weights are loaded, one way or the other."""
         self._waits.clear(FILE_FALLBACK)
 
-    async def _try_receive(self, weights: WeightsVersion, offer: Offer) -> str:
+    async def _try_receive(self, weights: WeightsVersion, offer: OfferAddress) -> str:
         version = weights.id.version
         limits = self._limits
         waits = self._waits.waiting_if_longer(
@@ -167,8 +167,8 @@ class EngineWeightReceiver:
         except TransferFailed as error:
             return str(error)
 
-    def _request_seat(self, weights: WeightsVersion, offer: Offer) -> Seat:
-        from trinity.weights.rendezvous import ask  # imports torch, in this thread
+    def _request_seat(self, weights: WeightsVersion, offer: OfferAddress) -> ReceiverSlot:
+        from trinity.weights.rendezvous import request_transfer  # imports torch, in this thread
 
         return request_transfer(
             offer,

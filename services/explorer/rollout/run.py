@@ -40,7 +40,7 @@ class LongRunReporter:
         result = await runner.run_attempt(attempt, weights)
     """
 
-    def __init__(self, *, waits: Waits, limit: RunTimeLimit) -> None:
+    def __init__(self, *, waits: WaitRegistry, limit: RunTimeLimit) -> None:
         self._waits = waits
         self._limit = limit
         self._open: dict[object, tuple[Attempt, float]] = {}

@@ -240,7 +240,7 @@ class AttemptRunner:
         try:
             async with limit:
                 loop = asyncio.get_running_loop()
-                return await self._threads.run(
+                return await self._threads.run_in_thread(
                     lambda: spec.create_workflow().run(),
                     lambda: limit.reschedule(loop.time() + seconds),
                 )

@@ -238,7 +238,7 @@ class TrainerReadiness:
     At first both peers are missing. An unmet condition is shown as a wait.
     """
 
-    def __init__(self, waits: Waits | None = None) -> None:
+    def __init__(self, waits: WaitRegistry | None = None) -> None:
         self._unmet: set[ReadinessCondition] = set()
         self._changed = asyncio.Event()
         self._waits = waits

@@ -56,7 +56,9 @@ async def running(
             ]
         },
     )
-    engines = EngineManager(start=start, waits=Waits(owner="explorer", on_change=lambda: None))
+    engines = EngineManager(
+        start=start, waits=WaitRegistry(owner="explorer", on_change=lambda: None)
+    )
     try:
         yield await engines.ensure(plan.stages[0])
     finally:

@@ -39,7 +39,7 @@ async def engine(models: tuple[Path, Path]) -> AsyncIterator[Engine]:
         await engine.close()
 
 
-def published(model: Path, offer: Offer | None) -> WeightsVersion:
+def published(model: Path, offer: OfferAddress | None) -> WeightsVersion:
     return WeightsVersion(
         id=WeightsId(version=1, incarnation=1),
         path=model,
@@ -57,7 +57,7 @@ class Transfers(EngineWeightReceiver):
         super().__init__(engine=engine, waits=waits, limits=LIMITS)
         self.received: list[bool] = []
 
-    async def receive(self, weights: WeightsVersion, offer: Offer) -> bool:
+    async def receive(self, weights: WeightsVersion, offer: OfferAddress) -> bool:
         self.received.append(await super().receive_offered(weights, offer))
         return self.received[-1]
 

@@ -22,7 +22,7 @@ from trinity.config.planning import plan_experiment
 from trinity.rpc.channel import open_channel
 from trinity.runtime.presence import Heartbeats
 from trinity.types import FinishReason, JsonObject, JsonValue, SamplingParams, StageKey
-from trinity.weights.offer import Receivers, Seat
+from trinity.weights.offer import Receivers, ReceiverSlot
 from trinity.workflows.generation import Generation, GenerationDelta, OnDelta, Prompt, Scores
 from trinity.workflows.messages import Message
 

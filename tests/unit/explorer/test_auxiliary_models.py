@@ -97,7 +97,7 @@ class World:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        self.waits = Waits(owner="explorer", on_change=self.changed.set)
+        self.waits = WaitRegistry(owner="explorer", on_change=self.changed.set)
         self.engines = EngineManager(start=self.start, waits=self.waits)
 
     async def start(self, options: EngineOptions) -> ArithmeticEngine:

@@ -26,7 +26,7 @@ async def test_the_longest_run_is_shown_with_the_time_that_is_left(
     monkeypatch.setattr(run, "SHOWN_AFTER_SECONDS", 0.02)
     monkeypatch.setattr(run, "REPORT_SECONDS", 0.01)
     changed = asyncio.Event()
-    waits = Waits(owner="explorer", on_change=changed.set)
+    waits = WaitRegistry(owner="explorer", on_change=changed.set)
     runs = LongRunReporter(waits=waits, limit=RunTimeLimit(ExplorerConfig(max_timeout=60.0)))
     looking = asyncio.create_task(runs.report_long_runs())
     with runs.track(attempt(1)):

@@ -48,7 +48,7 @@ class Started:
     def __init__(self) -> None:
         self.policies: list[ArithmeticEngine] = []
         self.engines = EngineManager(
-            start=self._start, waits=Waits(owner="explorer", on_change=lambda: None)
+            start=self._start, waits=WaitRegistry(owner="explorer", on_change=lambda: None)
         )
 
     async def _start(self, _: EngineOptions) -> ArithmeticEngine:

@@ -114,7 +114,7 @@ async def test_two_streams_of_one_service_are_two_waits(waits: WaitRegistry) -> 
     await asyncio.wait(running)
 
 
-def test_a_buffer_without_work_is_borne_while_anything_changes(waits: Waits) -> None:
+def test_a_buffer_without_work_is_borne_while_anything_changes(waits: WaitRegistry) -> None:
     idleness = IdleTimeout(RetryPolicy(waits, 0.0))
     with pytest.raises(RolloutStageFailed, match="for the buffer to have work: version 3"):
         idleness.record_reason("version 3 is missing", is_idle=True)
@@ -125,7 +125,7 @@ def test_a_buffer_without_work_is_borne_while_anything_changes(waits: Waits) -> 
     assert wait.reason == "version 4" and wait.deadline_seconds > 0
 
 
-def test_work_is_not_asked_for_longer_than_a_reason_may_last(waits: Waits) -> None:
+def test_work_is_not_asked_for_longer_than_a_reason_may_last(waits: WaitRegistry) -> None:
     idleness = IdleTimeout(RetryPolicy(waits, 60.0))
     assert idleness.seconds_left == 60.0
     idleness.record_reason("version 3", is_idle=True)

@@ -158,7 +158,7 @@ async def test_an_engine_whose_loading_ends_half_way_answers_no_more(tmp_path: P
     assert pool.num_open == 1
 
 
-def access(security: Security, host: str = "127.0.0.1") -> ServingAccessPolicy:
+def access(security: Credentials, host: str = "127.0.0.1") -> ServingAccessPolicy:
     return ServingAccessPolicy(host=host, security=security, key="key", tenant="mine")
 
 

@@ -12,7 +12,7 @@ from services.explorer.engine.weight_transfer import EngineWeightReceiver, Weigh
 from services.explorer.types import WeightsVersion
 from tests.offers import offering
 from tests.unit.explorer.builders import ArithmeticEngine, build_weights
-from trinity.runtime.presence import Waits
+from trinity.runtime.presence import WaitRegistry
 from trinity.weights.offer import OfferAddress, TransferTimeouts
 
 LIMITS = TransferTimeouts(
@@ -23,7 +23,7 @@ WEIGHTS = {"w": torch.zeros(3)}
 NOBODY = OfferAddress(address="127.0.0.1:9", group="weights")
 
 
-def published(offer: Offer | None) -> WeightsVersion:
+def published(offer: OfferAddress | None) -> WeightsVersion:
     return replace(build_weights(1), manifest_sha256=b"", offer=offer)
 
 
@@ -32,7 +32,7 @@ async def load(engine: ArithmeticEngine, weights: WeightsVersion) -> None:
 
 
 def transfers_to(engine: ArithmeticEngine | EnginePool) -> EngineWeightReceiver:
-    waits = Waits(owner="explorer", on_change=lambda: None)
+    waits = WaitRegistry(owner="explorer", on_change=lambda: None)
     return EngineWeightReceiver(engine=engine, waits=waits, limits=LIMITS)
 
 
@@ -58,7 +58,7 @@ async def test_what_the_engine_refuses_is_loaded_from_files(
 
 async def test_why_files_have_to_do_shows_until_they_are_in() -> None:
     engine = ArithmeticEngine()
-    waits = Waits(owner="explorer", on_change=lambda: None)
+    waits = WaitRegistry(owner="explorer", on_change=lambda: None)
     transfers = EngineWeightReceiver(engine=engine, waits=waits, limits=LIMITS)
     assert not await transfers.receive_offered(published(NOBODY), NOBODY)
     [wait] = waits.to_proto()

@@ -7,7 +7,7 @@ from trinity.algorithm.kl.controller import kl_controller
 from trinity.algorithm.policy_loss import POLICY_LOSSES
 from trinity.algorithm.token_advantage import needs_of
 from trinity.algorithm.token_advantage.need import NEED_HINTS, Need
-from trinity.compat import TEACHING_WORKFLOWS
+from trinity.compat import DISTILLATION_WORKFLOWS
 from trinity.config.error_collector import did_you_mean
 from trinity.config.plan.algorithm import find_part
 from trinity.config.plan.parts import ResolvedAlgorithm
