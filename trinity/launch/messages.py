@@ -105,7 +105,7 @@ class StallNotifier:
     """The current cause of a stall, its start, and whether it was reported."""
 
     reporter: LineSink
-    patience_seconds: float
+    max_broken_seconds: float
     """Time that a part may stay broken before the run fails: the services may not notice."""
     _cause: str = ""
     _since: float = 0.0
@@ -125,7 +125,7 @@ class StallNotifier:
         if lasted >= SAID_AFTER_SECONDS and not self._is_said:
             self._is_said = True
             self.reporter.print_line(f"held up: {verdict.text}")
-        if verdict.state is DiagnosisState.BROKEN and lasted >= self.patience_seconds:
+        if verdict.state is DiagnosisState.BROKEN and lasted >= self.max_broken_seconds:
             raise RunFailed(f"no progress for {format_duration(lasted)}: {verdict.text}")
 
     def _over(self, now: float) -> None:

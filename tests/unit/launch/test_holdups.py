@@ -30,7 +30,7 @@ def lines() -> Lines:
 
 @pytest.fixture
 def holdups(lines: Lines) -> StallNotifier:
-    return StallNotifier(lines, patience_seconds=60)
+    return StallNotifier(lines, max_broken_seconds=60)
 
 
 def test_a_cause_is_said_once_when_it_has_lasted_and_once_when_it_is_over(
