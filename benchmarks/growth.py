@@ -25,8 +25,8 @@ from tests.support.model_free.stack import model_free_stack
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.local.files import SecretFiles
 from trinity.rpc.channel import open_channel
+from trinity.security.secret_files import SecretFiles
 
 RESULTS = Path(__file__).parent / "results" / "growth.json"
 PROMPT_CHARACTERS = 2_000

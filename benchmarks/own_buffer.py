@@ -7,10 +7,10 @@ from pathlib import Path
 from tests.integration.buffer.process import BufferProcess
 from tests.support.infra_fixtures import running
 from trinity.local.addresses import free_port
-from trinity.local.files import SecretFiles
 from trinity.local.nats import NatsServer
 from trinity.local.postgres import DATABASE, embedded_postgres
 from trinity.security.broker import ADMIN
+from trinity.security.secret_files import SecretFiles
 
 
 @asynccontextmanager
@@ -22,8 +22,8 @@ async def own_buffer(root: Path) -> AsyncIterator[BufferProcess]:
         folder=root / "nats", secrets=secrets, port=free_port(), monitor_port=free_port()
     )
     with (
-        running(postgres.prepare(root / "postgres.log")),
-        running(broker.prepare(root / "nats.log")),
+        running(postgres.prepare_process(root / "postgres.log")),
+        running(broker.prepare_process(root / "nats.log")),
     ):
         await postgres.wait_ready()
         await broker.wait_ready()

@@ -1,4 +1,4 @@
-"""Converts arrays to protobuf tensors and back; raises ValueError on invalid ones."""
+"""Converts experiences, sequences and arrays to protobuf and back; refuses invalid ones."""
 
 import math
 from collections.abc import Iterable
@@ -50,6 +50,14 @@ ALIGNMENTS = {
     Alignment.SAMPLE: Tensor.ALIGNMENT_SAMPLE,
 }
 ALIGNMENT_NAMES = {code: alignment for alignment, code in ALIGNMENTS.items()}
+T = TypeVar("T", bound=np.generic)
+FINISH_REASONS = {
+    FinishReason.STOP: experience_pb2.FINISH_REASON_STOP,
+    FinishReason.LENGTH: experience_pb2.FINISH_REASON_LENGTH,
+    FinishReason.ABORT: experience_pb2.FINISH_REASON_ABORT,
+    FinishReason.PROMPT_TRUNCATED: experience_pb2.FINISH_REASON_PROMPT_TRUNCATED,
+}
+FINISH_REASON_NAMES = {code: reason for reason, code in FINISH_REASONS.items()}
 
 
 def tensor_to_proto(array: Array) -> experience_pb2.Tensor:
@@ -78,7 +86,7 @@ def set_tensor(tensor: experience_pb2.Tensor, array: Array) -> None:
     tensor.alignment = ALIGNMENTS[array.alignment]
 
 
-def plain_data(tensor: experience_pb2.Tensor, dtype: np.dtype[np.generic]) -> bytes | None:
+def raw_bytes_if_valid(tensor: experience_pb2.Tensor, dtype: np.dtype[np.generic]) -> bytes | None:
     """Returns the bytes of a one-dimensional tensor of this type if it is certainly valid.
 
     `tensor_from_proto` judges all others.
@@ -154,10 +162,10 @@ def check_experience(experience: Experience) -> None:
         check_sequence(experience.body.rejected)
     else:
         check_sequence(experience.body)
-    check_around_body(experience)
+    check_metadata(experience)
 
 
-def check_around_body(experience: Experience) -> None:
+def check_metadata(experience: Experience) -> None:
     """Checks everything but the tokens; a pair's version spans are not checked.
 
     A pair is not rolled out in one piece.
@@ -186,16 +194,6 @@ def check_spans(
         end = span.end
     if end != response_length:
         raise ValueError(f"version_spans end at {end}, the response has {response_length} tokens")
-
-
-T = TypeVar("T", bound=np.generic)
-FINISH_REASONS = {
-    FinishReason.STOP: experience_pb2.FINISH_REASON_STOP,
-    FinishReason.LENGTH: experience_pb2.FINISH_REASON_LENGTH,
-    FinishReason.ABORT: experience_pb2.FINISH_REASON_ABORT,
-    FinishReason.PROMPT_TRUNCATED: experience_pb2.FINISH_REASON_PROMPT_TRUNCATED,
-}
-FINISH_REASON_NAMES = {code: reason for reason, code in FINISH_REASONS.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,7 +250,7 @@ def sequence_from_proto(message: experience_pb2.Sequence) -> Sequence:
 def _typed(
     tensor: experience_pb2.Tensor, name: str, dtype: np.dtype[T]
 ) -> np.ndarray[tuple[int, ...], np.dtype[T]]:
-    if (plain := plain_data(tensor, dtype)) is not None:
+    if (plain := raw_bytes_if_valid(tensor, dtype)) is not None:
         return np.frombuffer(plain, dtype)
     data = tensor_from_proto(tensor).data
     if data.dtype != dtype or data.ndim != 1:
@@ -329,7 +327,7 @@ def experience_from_proto(message: experience_pb2.Experience) -> Experience:
         reward_revision=message.reward_revision,
         trace_id=message.trace_id,
     )
-    check_around_body(experience)
+    check_metadata(experience)
     return experience
 
 

@@ -16,6 +16,8 @@ from trinity.codec import (
 from trinity.types import Experience, Pair
 
 Tensor = experience_pb2.Tensor
+LENGTH_DELIMITED = 2
+"""The wire type of embedded messages."""
 
 
 def check_experience_message(message: experience_pb2.Experience) -> tuple[int, int]:
@@ -85,11 +87,7 @@ def _plain_length(
     return length if length * item_size == len(tensor.data) else None
 
 
-LENGTH_DELIMITED = 2
-"""The wire type of embedded messages."""
-
-
-def with_parts(field_number: int, parts: Iterable[bytes]) -> bytes:
+def encode_repeated_field(field_number: int, parts: Iterable[bytes]) -> bytes:
     """Encodes a repeated message field from encoded parts, to append to the other fields."""
     tag = _varint(field_number << 3 | LENGTH_DELIMITED)
     chunks: list[bytes] = []

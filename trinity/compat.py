@@ -16,7 +16,7 @@ from types import ModuleType
 
 _ROOTS = ("trinity.common", "trinity.utils")
 
-NAMES: Mapping[str, str] = {
+RENAMED: Mapping[str, str] = {
     "AsyncRewardPropagationWorkflow": (
         "trinity.workflows.reward_propagation.AsyncRewardPropagationWorkflow"
     ),
@@ -39,7 +39,7 @@ NAMES: Mapping[str, str] = {
 }
 """Names that exist here under another path; Trinity-RFT's module does not matter."""
 
-INSTEAD: Mapping[str, str] = {
+REPLACEMENT_ADVICE: Mapping[str, str] = {
     "AccuracyReward": "name `accuracy_reward`, or use trinity.rewards.accuracy_reward",
     "FormatReward": "name `format_reward`, or use trinity.rewards.format_reward",
     "MathRewardFn": "name `math_reward`, or use trinity.rewards.math_reward",
@@ -50,6 +50,47 @@ INSTEAD: Mapping[str, str] = {
     "AgentScopeModelWrapper": "an agent takes the client of `model.get_openai_async_client()`",
 }
 """Advice for names that do not exist here."""
+_WORKFLOWS = "trinity.workflows"
+_WITH_ASYNC_ALIAS: Mapping[str, str] = {
+    "simple_workflow": f"{_WORKFLOWS}.simple_workflow.SimpleWorkflow",
+    "math_workflow": f"{_WORKFLOWS}.math_workflow.MathWorkflow",
+    "math_boxed_workflow": f"{_WORKFLOWS}.math_boxed_workflow.MathBoxedWorkflow",
+    "math_eval_workflow": f"{_WORKFLOWS}.math_eval_workflow.MathEvalWorkflow",
+    "math_rm_workflow": f"{_WORKFLOWS}.math_rm_workflow.MathRMWorkflow",
+}
+"""These names with the prefix `async_` are the same classes: they all run on the event loop."""
+WORKFLOW_PATHS: Mapping[str, str] = {
+    **_WITH_ASYNC_ALIAS,
+    **{f"async_{name}": path for name, path in _WITH_ASYNC_ALIAS.items()},
+    "frozen_lake_workflow": f"{_WORKFLOWS}.frozen_lake_workflow.FrozenLakeWorkflow",
+    "on_policy_distill_workflow": (
+        f"{_WORKFLOWS}.on_policy_distill_workflow.OnPolicyDistillWorkflow"
+    ),
+    "on_policy_distill_math_workflow": (
+        f"{_WORKFLOWS}.on_policy_distill_math_workflow.OnPolicyDistillMathWorkflow"
+    ),
+    "rubric_judge_workflow": f"{_WORKFLOWS}.rubric_judge_workflow.RubricJudgeWorkflow",
+    "sudoku_workflow": f"{_WORKFLOWS}.sudoku_workflow.SudokuWorkflow",
+    "tool_call_workflow": f"{_WORKFLOWS}.tool_call_workflow.ToolCallWorkflow",
+}
+DISTILLATION_WORKFLOWS = frozenset(
+    {"on_policy_distill_workflow", "on_policy_distill_math_workflow"}
+)
+"""They ask the first auxiliary model for the log-probabilities of the policy's tokens."""
+REWARD_PATHS: Mapping[str, str] = {
+    "accuracy_reward": "trinity.rewards.accuracy_reward.AccuracyReward",
+    "countdown_reward": "trinity.rewards.countdown_reward.CountdownReward",
+    "exact_match_reward": "trinity.rewards.exact_match_reward.ExactMatchReward",
+    "format_reward": "trinity.rewards.format_reward.FormatReward",
+    "math_boxed_reward": "trinity.rewards.math_boxed_reward.MathBoxedReward",
+    "math_dapo_reward": "trinity.rewards.math_dapo_reward.MathDapoReward",
+    "math_reward": "trinity.rewards.math_reward.MathReward",
+}
+_ALFWORLD = "it plays in ALFWorld, an environment that no service installs"
+_IMAGES = (
+    "it asks about images or videos, and prompts are text alone: leave them out, or "
+    "run the taskset elsewhere"
+)
 
 
 def get_logger(name: str | None = None, **_: object) -> object:
@@ -65,10 +106,12 @@ class _Module(ModuleType):
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
             raise AttributeError(name)
-        if (path := NAMES.get(name)) is not None:
+        if (path := RENAMED.get(name)) is not None:
             module, _, own = path.rpartition(".")
             return vars(importlib.import_module(module))[own]
-        instead = INSTEAD.get(name, "docs/workflows.md lists what workflows and rewards may use")
+        instead = REPLACEMENT_ADVICE.get(
+            name, "docs/workflows.md lists what workflows and rewards may use"
+        )
         raise ImportError(f"{self.__name__}.{name} is of Trinity-RFT and not here: {instead}")
 
 
@@ -89,70 +132,26 @@ class _Finder(MetaPathFinder, Loader):
 _FINDER = _Finder()
 
 
-def offer() -> None:
+def install_import_hook() -> None:
     """Makes such imports work from now on; called before the first file of a user is loaded."""
     if _FINDER not in sys.meta_path:
         sys.meta_path.append(_FINDER)
 
 
-_WORKFLOWS = "trinity.workflows"
-_ASYNC_TOO: Mapping[str, str] = {
-    "simple_workflow": f"{_WORKFLOWS}.simple_workflow.SimpleWorkflow",
-    "math_workflow": f"{_WORKFLOWS}.math_workflow.MathWorkflow",
-    "math_boxed_workflow": f"{_WORKFLOWS}.math_boxed_workflow.MathBoxedWorkflow",
-    "math_eval_workflow": f"{_WORKFLOWS}.math_eval_workflow.MathEvalWorkflow",
-    "math_rm_workflow": f"{_WORKFLOWS}.math_rm_workflow.MathRMWorkflow",
-}
-"""These names with the prefix `async_` are the same classes: they all run on the event loop."""
-
-WORKFLOW_PATHS: Mapping[str, str] = {
-    **_ASYNC_TOO,
-    **{f"async_{name}": path for name, path in _ASYNC_TOO.items()},
-    "frozen_lake_workflow": f"{_WORKFLOWS}.frozen_lake_workflow.FrozenLakeWorkflow",
-    "on_policy_distill_workflow": (
-        f"{_WORKFLOWS}.on_policy_distill_workflow.OnPolicyDistillWorkflow"
-    ),
-    "on_policy_distill_math_workflow": (
-        f"{_WORKFLOWS}.on_policy_distill_math_workflow.OnPolicyDistillMathWorkflow"
-    ),
-    "rubric_judge_workflow": f"{_WORKFLOWS}.rubric_judge_workflow.RubricJudgeWorkflow",
-    "sudoku_workflow": f"{_WORKFLOWS}.sudoku_workflow.SudokuWorkflow",
-    "tool_call_workflow": f"{_WORKFLOWS}.tool_call_workflow.ToolCallWorkflow",
-}
-
-TEACHING_WORKFLOWS = frozenset({"on_policy_distill_workflow", "on_policy_distill_math_workflow"})
-"""They ask the first auxiliary model for the log-probabilities of the policy's tokens."""
-
-REWARD_PATHS: Mapping[str, str] = {
-    "accuracy_reward": "trinity.rewards.accuracy_reward.AccuracyReward",
-    "countdown_reward": "trinity.rewards.countdown_reward.CountdownReward",
-    "exact_match_reward": "trinity.rewards.exact_match_reward.ExactMatchReward",
-    "format_reward": "trinity.rewards.format_reward.FormatReward",
-    "math_boxed_reward": "trinity.rewards.math_boxed_reward.MathBoxedReward",
-    "math_dapo_reward": "trinity.rewards.math_dapo_reward.MathDapoReward",
-    "math_reward": "trinity.rewards.math_reward.MathReward",
-}
-
-
-def _to_write(base: str) -> str:
+def _plugin_advice(base: str) -> str:
     return f"write it as a plugin, a subclass of {_WORKFLOWS}.{base} (docs/workflows.md)"
 
 
-_TRANSCRIPT = _to_write("multi_turn.MultiTurnWorkflow")
-_STEPS = _to_write("step_wise.StepWiseRewardWorkflow")
+_TRANSCRIPT = _plugin_advice("multi_turn.MultiTurnWorkflow")
+_STEPS = _plugin_advice("step_wise.StepWiseRewardWorkflow")
 _AGENT = (
-    _to_write("Workflow")
+    _plugin_advice("Workflow")
     + ", in which the agent has the client of `self.model.get_openai_async_client()`"
 )
-_JUDGED = _to_write("Workflow") + ", which asks `self.auxiliary_models`"
+_JUDGED = _plugin_advice("Workflow") + ", which asks `self.auxiliary_models`"
 _AGENTSCOPE = f"it runs agents of the package agentscope, which no service installs: {_AGENT}"
-_ALFWORLD = "it plays in ALFWorld, an environment that no service installs"
-_IMAGES = (
-    "it asks about images or videos, and prompts are text alone: leave them out, or "
-    "run the taskset elsewhere"
-)
 
-ABSENT_WORKFLOWS: Mapping[str, str] = {
+UNSUPPORTED_WORKFLOWS: Mapping[str, str] = {
     "agentscope_react_math_workflow": _AGENTSCOPE,
     "agentscope_react_workflow": _AGENTSCOPE,
     "agentscope_v1_react_search_workflow": _AGENTSCOPE,

@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from trinity import compat
-from trinity.compat import ABSENT_WORKFLOWS, REWARD_PATHS, WORKFLOW_PATHS
+from trinity.compat import REWARD_PATHS, UNSUPPORTED_WORKFLOWS, WORKFLOW_PATHS
 from trinity.errors import UserError
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Registry(Generic[T]):
             "is given as module.Name, or by its name once its folder is given as a plugin folder"
         )
 
-    def check(self, key: str) -> None:
+    def check_name(self, key: str) -> None:
         """Raises the errors of `get`, without importing a built-in part."""
         if key in self._parts or key not in self._builtins:
             self.get(key)
@@ -133,7 +133,7 @@ def import_module(name: str, wanted: str) -> ModuleType:
     if here not in sys.path:
         sys.path.append(here)
     importlib.invalidate_caches()
-    compat.offer()
+    compat.install_import_hook()
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -158,7 +158,7 @@ def load_plugins(directories: Iterable[str | Path]) -> None:
     for directory in map(Path, directories):
         if not directory.is_dir():
             raise UserError(f"the plugin folder {directory} does not exist")
-        compat.offer()
+        compat.install_import_hook()
         for path in sorted(directory.glob("*.py")):
             if path.name != "__init__.py":
                 _load_file(path.resolve())
@@ -212,5 +212,5 @@ def _file(module: ModuleType) -> str:
     return str(module.__file__ or module.__name__)
 
 
-WORKFLOWS: "Registry[type[Workflow]]" = Registry("workflow", WORKFLOW_PATHS, ABSENT_WORKFLOWS)
+WORKFLOWS: "Registry[type[Workflow]]" = Registry("workflow", WORKFLOW_PATHS, UNSUPPORTED_WORKFLOWS)
 REWARDS: "Registry[RewardSource]" = Registry("reward", REWARD_PATHS)

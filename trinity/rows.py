@@ -1,4 +1,4 @@
-"""Reads Arrow's two formats: streams, as `datasets` writes them, and files (Feather, polars)."""
+"""Reads rows of tasks from files: JSON, JSON lines, CSV, Parquet and Arrow."""
 
 import csv
 import json
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 
 FILE_MAGIC = b"ARROW1"
+ARROW_BATCH_ROWS = 1024
+MAX_FIELD_LENGTH = 64 * 1024 * 1024
+PlainValue = dict[str, object] | str | float
 
 
 def arrow_batches(source: BinaryIO) -> Iterator["RecordBatch"]:
@@ -33,11 +36,6 @@ def arrow_batches(source: BinaryIO) -> Iterator["RecordBatch"]:
     with pyarrow.ipc.open_file(source) as file:
         for number in range(file.num_record_batches):
             yield file.get_batch(number)
-
-
-ARROW_BATCH_ROWS = 1024
-MAX_FIELD_LENGTH = 64 * 1024 * 1024
-PlainValue = dict[str, object] | str | float
 
 
 def read_rows(stream: BinaryIO, name: str) -> Iterator[object]:
@@ -63,7 +61,7 @@ def read_rows(stream: BinaryIO, name: str) -> Iterator[object]:
         raise UserError(f"{name} is not UTF-8 text: {error.reason}") from error
 
 
-def row_texts(stream: BinaryIO, name: str) -> Iterator[str]:
+def rows_to_json(stream: BinaryIO, name: str) -> Iterator[str]:
     """Yields the rows as JSON texts; JSON lines are passed through unchecked.
 
     Raises: UserError for a file that is not what its name says.
@@ -74,10 +72,10 @@ def row_texts(stream: BinaryIO, name: str) -> Iterator[str]:
                 yield text
         return
     for number, row in enumerate(read_rows(stream, name)):
-        yield row_text(row, f"{name}, row {number}")
+        yield row_to_json(row, f"{name}, row {number}")
 
 
-def row_text(row: object, where: str) -> str:
+def row_to_json(row: object, where: str) -> str:
     """Encodes a row as one line of JSON.
 
     Raises: UserError for a value that JSON cannot hold.
@@ -90,7 +88,7 @@ def row_text(row: object, where: str) -> str:
         raise UserError(f"{where}: {error}") from error
 
 
-def plain(value: object) -> PlainValue:
+def to_json_value(value: object) -> PlainValue:
     """Converts a value of a database or a data frame to one that JSON can hold."""
     if isinstance(value, datetime | date | time):
         return value.isoformat()
@@ -101,7 +99,7 @@ def plain(value: object) -> PlainValue:
     raise TypeError(f"a value of type {type(value).__name__} has no place in JSON")
 
 
-_ENCODER = json.JSONEncoder(allow_nan=False, default=plain)
+_ENCODER = json.JSONEncoder(allow_nan=False, default=to_json_value)
 
 
 def _json_lines(stream: BinaryIO, name: str) -> Iterator[object]:

@@ -12,10 +12,10 @@ from tests.integration.buffer.process import BufferProcess
 from tests.support.infra_fixtures import running
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.local.addresses import free_port
-from trinity.local.files import SecretFiles
 from trinity.local.nats import NatsServer
 from trinity.local.postgres import DATABASE, SUPERUSER, embedded_postgres
 from trinity.security.broker import ADMIN
+from trinity.security.secret_files import SecretFiles
 from trinity.types import StageKey
 
 STAGE = "rft"
@@ -59,8 +59,8 @@ async def running_stack(root: Path) -> AsyncIterator[Stack]:
     )
     dsn, nats_url = postgres.dsn("buffer", DATABASE), broker.url(ADMIN)
     async with AsyncExitStack() as stack:
-        stack.enter_context(running(postgres.prepare(root / "postgres.log")))
-        stack.enter_context(running(broker.prepare(root / "nats.log")))
+        stack.enter_context(running(postgres.prepare_process(root / "postgres.log")))
+        stack.enter_context(running(broker.prepare_process(root / "nats.log")))
         await postgres.wait_ready()
         await broker.wait_ready()
         buffer = BufferProcess(dsn, nats_url, root / "buffer.log")

@@ -216,7 +216,7 @@ async def _prepare(settings: BufferSettings) -> None:
     """Waits for the database, then upgrades or checks its schema."""
     dsn = settings.postgres_dsn.get_secret_value()
     await wait_until_up(dsn, settings.connect_seconds)
-    prepare = MIGRATIONS.upgrade if settings.migrate_on_start else MIGRATIONS.check
+    prepare = MIGRATIONS.upgrade if settings.migrate_on_start else MIGRATIONS.check_newest
     await asyncio.to_thread(prepare, dsn)
 
 

@@ -194,10 +194,12 @@ class Depths:
         """Measures periodically until cancelled, if metrics are on."""
         if not metrics.is_on():
             return
-        metrics.STREAM_PENDING.by(self._in_stream)
-        metrics.CREDIT.by(lambda: self._of_stages(_credit))
-        metrics.OUTSTANDING.by(lambda: self._of_stages(lambda _, load: load.num_outstanding))
-        metrics.READY.by(lambda: self._of_stages(lambda _, load: load.num_ready))
+        metrics.STREAM_PENDING.register_callback(self._in_stream)
+        metrics.CREDIT.register_callback(lambda: self._of_stages(_credit))
+        metrics.OUTSTANDING.register_callback(
+            lambda: self._of_stages(lambda _, load: load.num_outstanding)
+        )
+        metrics.READY.register_callback(lambda: self._of_stages(lambda _, load: load.num_ready))
         while True:
             await self.measure()
             await asyncio.sleep(MEASURE_SECONDS)

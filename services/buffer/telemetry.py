@@ -17,13 +17,13 @@ from trinity.types import StageKey
 
 def leased(grant: Grant, begun_ns: int) -> str:
     """Records the lease of a task; returns the trace context to send with it."""
-    metrics.LEASED.add(1, {names.KIND: grant.kind.value})
+    metrics.ASSIGNMENTS_LEASED.add(1, {names.KIND: grant.kind.value})
     if not tracing.is_on():
         return ""
-    return tracing.record(
+    return tracing.record_span(
         names.LEASE,
         begun_ns,
-        parent=tracing.of_task(grant.assignment_id),
+        parent=tracing.task_span(grant.assignment_id),
         attributes={
             names.ASSIGNMENT: grant.assignment_id,
             names.NUM_RUNS: len(grant.runs),
@@ -42,15 +42,17 @@ def stored(messages: Sequence[Msg], verdicts: Sequence[CommitDecision], begun_ns
     if not tracing.is_on():
         return
     for message in messages:
-        if sent := tracing.parse((message.headers or {}).get("traceparent", "")):
+        if sent := tracing.parse_traceparent((message.headers or {}).get("traceparent", "")):
             about = {names.MESSAGING_SYSTEM: "nats"}
-            tracing.record(names.PROCESS, begun_ns, parent=sent, kind="consumer", attributes=about)
+            tracing.record_span(
+                names.PROCESS, begun_ns, parent=sent, kind="consumer", attributes=about
+            )
     for verdict in verdicts:
         result = verdict.result
-        tracing.record(
+        tracing.record_span(
             names.STORE,
             begun_ns,
-            parent=tracing.in_task(result.assignment_id, result.traceparent),
+            parent=tracing.span_in_task(result.assignment_id, result.traceparent),
             kind="consumer",
             attributes={
                 names.RUN: result.run,
@@ -65,13 +67,13 @@ def shaped(done: Sequence[Shaped], begun_ns: int) -> None:
     """Records groups that went through the pipeline."""
     if metrics.is_on():
         metrics.SHAPE_SECONDS.record((time.time_ns() - begun_ns) / 1e9)
-        metrics.SHAPED.add(len(done))
+        metrics.GROUPS_SHAPED.add(len(done))
     if not tracing.is_on():
         return
     for group in done:
         span = tracing.begin(
             names.PIPELINE,
-            parent=tracing.of_task(group.claim.assignment_id),
+            parent=tracing.task_span(group.claim.assignment_id),
             begun_ns=begun_ns,
             attributes={
                 names.OPERATOR: group.operator,
@@ -93,13 +95,13 @@ def composed(
         return
     groups = dict.fromkeys((row.measured.explore_step, row.measured.position) for row in rows)
     linked = list(groups)[: tracing.MAX_LINKS]
-    tracing.record(
+    tracing.record_span(
         names.BATCH,
         begun_ns,
         parent=tracing.current()
-        or tracing.of_step(key.experiment_id, key.stage, incarnation, step),
+        or tracing.step_span(key.experiment_id, key.stage, incarnation, step),
         links=[
-            tracing.of_task(assignment_id(key, AssignmentKind.TRAIN, explore_step, position))
+            tracing.task_span(assignment_id(key, AssignmentKind.TRAIN, explore_step, position))
             for explore_step, position in linked
         ],
         attributes={
@@ -116,10 +118,10 @@ def drawn(key: StageKey, new: Sequence[NewAssignment]) -> None:
         return
     for assignment in new:
         own_id = assignment_id(key, assignment.kind, assignment.explore_step, assignment.position)
-        tracing.record(
+        tracing.record_span(
             names.TASK,
             0,
-            own=tracing.of_task(own_id),
+            own=tracing.task_span(own_id),
             attributes={
                 names.RL_RUN: key.experiment_id,
                 names.TENANT: key.tenant,

@@ -22,8 +22,10 @@ def run_span(attempt: Attempt, weights: WeightsId) -> Iterator[Span]:
     key, assignment = attempt.key, attempt.assignment
     span = tracing.span(
         names.SAMPLE,
-        parent=tracing.in_task(assignment.id, assignment.traceparent),
-        links=[tracing.of_step(key.experiment_id, key.stage, weights.incarnation, weights.version)],
+        parent=tracing.span_in_task(assignment.id, assignment.traceparent),
+        links=[
+            tracing.step_span(key.experiment_id, key.stage, weights.incarnation, weights.version)
+        ],
         attributes={
             names.RL_RUN: key.experiment_id,
             names.ASSIGNMENT: assignment.id,
@@ -56,7 +58,7 @@ def begin_result_span(message: RunResult) -> Span:
         return tracing.NO_SPAN
     span = tracing.begin(
         names.PUBLISH,
-        parent=tracing.in_task(message.assignment_id, message.traceparent),
+        parent=tracing.span_in_task(message.assignment_id, message.traceparent),
         kind="producer",
         attributes={names.RUN: message.run, names.ATTEMPT: message.attempt},
     )
@@ -96,7 +98,7 @@ def send_span(results: Sequence[Span]) -> AbstractContextManager[Span]:
 def load_span(key: StageKey, weights: WeightsVersion) -> Iterator[None]:
     """Opens the span of loading weights, in the trace of the train step that made them."""
     begun = time.perf_counter()
-    made_by = tracing.of_step(
+    made_by = tracing.step_span(
         key.experiment_id, key.stage, weights.id.incarnation, weights.id.version
     )
     about = {names.VERSION: weights.id.version, names.INCARNATION: weights.id.incarnation}
@@ -117,6 +119,6 @@ class OutboxGauges(Protocol):
 
 def register_gauges(counters: RolloutCounters, outbox: OutboxGauges) -> None:
     """Registers the gauges of running and unconfirmed work."""
-    metrics.RUNS_GOING_ON.by(lambda: [(counters.num_running, {})])
-    metrics.UNCONFIRMED.by(lambda: [(len(outbox), {})])
-    metrics.UNCONFIRMED_SECONDS.by(lambda: [(outbox.oldest_seconds, {})])
+    metrics.ACTIVE_RUNS.register_callback(lambda: [(counters.num_running, {})])
+    metrics.OUTBOX_RESULTS.register_callback(lambda: [(len(outbox), {})])
+    metrics.OUTBOX_SECONDS.register_callback(lambda: [(outbox.oldest_seconds, {})])

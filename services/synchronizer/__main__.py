@@ -32,7 +32,7 @@ async def migrate(settings: SynchronizerSettings, stop: asyncio.Event) -> None:
 
 async def run(settings: SynchronizerSettings, stop: asyncio.Event) -> None:
     """Serves until `stop`; open streams end first, so that the drain does not wait for them."""
-    ready_schema = MIGRATIONS.upgrade if settings.migrate_on_start else MIGRATIONS.check
+    ready_schema = MIGRATIONS.upgrade if settings.migrate_on_start else MIGRATIONS.check_newest
     if not await _prepare(settings, stop, ready_schema):
         return
     dsn = settings.postgres_dsn.get_secret_value()

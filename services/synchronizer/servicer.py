@@ -123,7 +123,7 @@ class SynchronizerServicer(SynchronizerServiceServicer):
         if not await self._operations.heard(member, caller.bound_tenant):
             method = f"{SERVICE_NAME}/Heartbeat"
             peer, asked = context.peer(), str(member.id)
-            audit.refused("member", method=method, peer=peer, caller=caller, asked=asked)
+            audit.log_refusal("member", method=method, peer=peer, caller=caller, asked=asked)
             raise Forbidden("member.id: is that of another member")
         return pb.HeartbeatResponse(interval_seconds=HEARTBEAT_SECONDS)
 

@@ -1,34 +1,19 @@
 """Retries calls to a peer that is away or not ready, and reports the waits to the service."""
 
-import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import grpc
 
 from services.trainer.messages import RankWaiting
 from trinity.errors import RunFailed, Superseded, Unavailable
 from trinity.rpc.errors import error_of
-
-logger = logging.getLogger(__name__)
+from trinity.runtime.retry import Retry, RetryWait, WaitReporter
 
 T = TypeVar("T")
-FIRST_PAUSE_SECONDS = 0.2
-LONGEST_PAUSE_SECONDS = 0.5
-"""Kept short: a peer that was killed is back within seconds, and a retry costs it nothing."""
 ASK_AGAIN_SECONDS = 1.0
-
-
-class WaitReporter(Protocol):
-    """Accepts waits by name; `trinity.runtime.presence.WaitRegistry` is one."""
-
-    def set(
-        self, name: str, *, waits_for: str, reason: str, deadline_seconds: float = 0.0
-    ) -> None: ...
-
-    def clear(self, name: str) -> None: ...
 
 
 class RankWaitReporter:
@@ -65,8 +50,8 @@ class StopRequested(Exception):
 class RpcRetry:
     """Calls one peer, and retries while it is away or not yet ready, for `seconds` at most.
 
-    patience = RpcRetry(peer="buffer", seconds=3600, stop=stop, waits=waits)
-    patience.call(lambda: stub.FinishTraining(request, timeout=10))
+    retry = RpcRetry(peer="buffer", seconds=3600, stop=stop, waits=waits)
+    retry.call(lambda: stub.FinishTraining(request, timeout=10))
     """
 
     def __init__(
@@ -83,22 +68,14 @@ class RpcRetry:
         Raises: the error that a refusal stands for (Superseded when a newer incarnation exists),
         RunFailed when the peer stays away too long, StopRequested.
         """
-        name = f"{self._peer} away"
-        deadline = time.monotonic() + self._seconds
-        pause, logged = FIRST_PAUSE_SECONDS, ""
-        try:
-            while True:
-                try:
-                    return attempt()
-                except grpc.RpcError as error:
-                    reason = self._retry_reason(error, deadline)
-                if reason != logged:
-                    logger.warning("call failed, retrying", extra={"reason": reason})
-                    logged = reason
-                self._wait(name, reason, min(pause, deadline - time.monotonic()))
-                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-        finally:
-            self._waits.clear(name)
+        retry = Retry(
+            seconds=self._seconds,
+            timeout_error=self._timeout_error,
+            prefix=f"the {self._peer} does not answer: ",
+            wait=RetryWait(reporter=self._waits, name=f"{self._peer} away", waits_for=self._peer),
+        )
+        retry.start()
+        return retry.call(lambda: self._translate_errors(attempt), self._sleep)
 
     def call_until_ready(
         self, attempt: Callable[[], T], not_ready_reason: Callable[[T], str | None]
@@ -107,7 +84,7 @@ class RpcRetry:
 
         Raises: as `call`; also RunFailed when the peer is not ready in time.
         """
-        name = f"{self._peer} not ready"
+        wait = RetryWait(reporter=self._waits, name=f"{self._peer} not ready", waits_for=self._peer)
         deadline = time.monotonic() + self._seconds
         try:
             while True:
@@ -121,30 +98,33 @@ class RpcRetry:
                         f"the {self._peer} was not ready for {self._seconds:.0f} s "
                         f"(`synchronizer.sync_timeout`): {reason}"
                     )
-                self._wait(name, reason, min(ASK_AGAIN_SECONDS, left))
+                wait.show(reason, self._seconds)
+                self._sleep(min(ASK_AGAIN_SECONDS, left))
         finally:
-            self._waits.clear(name)
+            wait.clear()
 
-    def _wait(self, name: str, reason: str, seconds: float) -> None:
-        """Waits under that name, unless told to stop.
+    def _sleep(self, seconds: float) -> None:
+        """Sleeps, unless told to stop.
 
         Raises: StopRequested.
         """
-        self._waits.set(name, waits_for=self._peer, reason=reason, deadline_seconds=self._seconds)
         if self._stop.wait(max(seconds, 0.0)):
             raise StopRequested
 
-    def _retry_reason(self, error: grpc.RpcError, deadline: float) -> str:
-        if self._stop.is_set():
-            raise StopRequested from error
-        meaning = error_of(error)
-        if isinstance(meaning, Superseded):
-            raise meaning from error
-        if not isinstance(meaning, Unavailable):
+    def _translate_errors(self, attempt: Callable[[], T]) -> T:
+        """Calls the peer; a refusal becomes one of our errors, which names the peer."""
+        try:
+            return attempt()
+        except grpc.RpcError as error:
+            if self._stop.is_set():
+                raise StopRequested from error
+            meaning = error_of(error)
+            if isinstance(meaning, Superseded | Unavailable):
+                raise meaning from error
             raise type(meaning)(f"the {self._peer} refused: {meaning}") from error
-        if time.monotonic() >= deadline:
-            raise RunFailed(
-                f"the {self._peer} did not answer for {self._seconds:.0f} s "
-                f"(`synchronizer.sync_timeout`): {meaning}"
-            ) from error
-        return f"the {self._peer} does not answer: {meaning}"
+
+    def _timeout_error(self, reason: str) -> RunFailed:
+        return RunFailed(
+            f"the {self._peer} did not answer for {self._seconds:.0f} s "
+            f"(`synchronizer.sync_timeout`): {reason}"
+        )

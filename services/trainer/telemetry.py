@@ -46,7 +46,7 @@ class StepTelemetry:
         linked = list(groups)[: tracing.MAX_LINKS]
         return tracing.span(
             names.TRAIN,
-            links=[tracing.of_task(assignment_id) for assignment_id in linked],
+            links=[tracing.task_span(assignment_id) for assignment_id in linked],
             attributes={
                 names.STEP: batch.step,
                 names.NUM_ROWS: len(batch.rows),
@@ -92,4 +92,4 @@ class StepTelemetry:
                 metrics.STALENESS.record(batch.step - row.oldest_version, about)
 
     def _place(self, step: int) -> SpanContextRef:
-        return tracing.of_step(self.key.experiment_id, self.key.stage, self.incarnation, step)
+        return tracing.step_span(self.key.experiment_id, self.key.stage, self.incarnation, step)

@@ -17,11 +17,11 @@ from psycopg import sql
 
 from trinity.local.addresses import free_port
 from trinity.local.binaries import postgres_programs
-from trinity.local.files import SecretFiles
 from trinity.local.nats import NatsServer
 from trinity.local.postgres import DATABASE, SCHEMA_OWNERS, SUPERUSER, PostgresServer
 from trinity.local.process_spec import ProcessSpec
 from trinity.security.broker import ADMIN
+from trinity.security.secret_files import SecretFiles
 
 _names = count(1)
 
@@ -64,7 +64,7 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgr
         programs=postgres_programs(),
         fsync=False,
     )
-    with running(server.prepare(root / "postgres.log")):
+    with running(server.prepare_process(root / "postgres.log")):
         asyncio.run(server.wait_ready())
         yield server
 
@@ -132,7 +132,7 @@ class RestartablePostgres:
     process: subprocess.Popen[bytes] | None = None
 
     async def start(self) -> None:
-        self.process = spawn(self.server.prepare(self.log_file))
+        self.process = spawn(self.server.prepare_process(self.log_file))
         await self.server.wait_ready()
 
     def stop(self) -> None:
@@ -190,7 +190,7 @@ class NatsUnderTest:
         return self.server.url("explorer")
 
     async def start(self) -> None:
-        spec = self.server.prepare(self.log_file)
+        spec = self.server.prepare_process(self.log_file)
         self.process = spawn(spec)
         await self.server.wait_ready()
 

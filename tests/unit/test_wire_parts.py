@@ -1,13 +1,13 @@
 """Messages put together as bytes are the messages that the library would write."""
 
 from trinity.api.v1.experience_pb2 import RunResult, RunResultBatch
-from trinity.codec_checks import with_parts
+from trinity.codec_checks import encode_repeated_field
 
 
 def test_parts_of_any_length_are_read_as_if_they_had_been_put_into_the_message() -> None:
     lengths = (0, 1, 127, 128, 70_000)
     results = [RunResult(stage="x" * length, sequence=length) for length in lengths]
-    whole = RunResultBatch(producer="p").SerializeToString() + with_parts(
+    whole = RunResultBatch(producer="p").SerializeToString() + encode_repeated_field(
         2, [result.SerializeToString() for result in results]
     )
     assert RunResultBatch.FromString(whole) == RunResultBatch(producer="p", results=results)
@@ -15,4 +15,4 @@ def test_parts_of_any_length_are_read_as_if_they_had_been_put_into_the_message()
 
 
 def test_a_field_with_a_large_number_is_written() -> None:
-    assert with_parts(16, [RunResult().SerializeToString()]) == b"\x82\x01\x00"
+    assert encode_repeated_field(16, [RunResult().SerializeToString()]) == b"\x82\x01\x00"

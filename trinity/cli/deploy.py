@@ -44,7 +44,7 @@ def render(
     from trinity.config.loading.load import load_config
     from trinity.config.planning import plan_experiment
     from trinity.deploy.deployment import ContainerImages, ExperimentDeployment
-    from trinity.deploy.render import ManifestRenderer, notes
+    from trinity.deploy.render import ManifestRenderer, render_notes
     from trinity.launch.modes import is_bench, is_serve
 
     use_plugins(plugin_dir)
@@ -70,10 +70,10 @@ def render(
         deployment=deployment, target=target, overlay=overlay, output=output
     )
     with writing(output, "give another folder as `--output`"):
-        command = rendering.write()
+        command = rendering.write_manifests()
     print(f"{plan.label} for {target} is in {output}; with its secrets there (docs/operations.md):")
     print(f"  {command}")
-    for note in notes(deployment, target, overlay):
+    for note in render_notes(deployment, target, overlay):
         print(f"note: {note}")
 
 
@@ -111,7 +111,7 @@ def submit(
     submission = ExperimentSubmission(
         plan=read_plan(plan), synchronizer=synchronizer, buffer=buffer, monitor=monitor
     )
-    asyncio.run(submission.run())
+    asyncio.run(submission.submit_and_follow())
 
 
 @app.command()

@@ -19,12 +19,12 @@ from trinity.config.plan.task_storage import without_password
 from trinity.errors import UserError
 from trinity.launch.gpus import check_gpus
 from trinity.launch.modes import BenchSource, check_reach
-from trinity.launch.prepare import PreparedRun, check_hub, prepare
+from trinity.launch.prepare import PreparedRun, check_hub, prepare_run
 from trinity.launch.retrain import without_explorer
 from trinity.launch.run import LocalRun, RunInterrupted
 from trinity.launch.stored_runs import StoredRun, with_source_runs
-from trinity.local.addresses import home_of
-from trinity.local.reaper import refuse_second
+from trinity.local.addresses import stack_directory_of
+from trinity.local.reaper import refuse_if_locked
 from trinity.progress.reporter import make_reporter
 from trinity.progress.summary import RunSummary, read_finished
 
@@ -180,7 +180,7 @@ class Wish:
 
 def run_experiment(wish: Wish) -> None:
     """Runs the experiment, or describes it; the results of a finished one are shown again."""
-    prepared = prepare(wish.config, wish.max_steps, parse_overrides(wish.overrides))
+    prepared = prepare_run(wish.config, wish.max_steps, parse_overrides(wish.overrides))
     for notice in prepared.notices:
         print(f"{WORDS[notice.status]} {notice.place}: {notice}")
     if wish.strict and prepared.notices:
@@ -196,7 +196,7 @@ def run_experiment(wish: Wish) -> None:
         return
     check_gpus(prepared.plan)
     check_hub(prepared.plan, must_answer=True)
-    refuse_second(_home(prepared))
+    refuse_if_locked(_home(prepared))
     _announce(prepared)
     execute(prepared, wish.again, secure=wish.secure)
 
@@ -206,7 +206,7 @@ def execute(prepared: PreparedRun, again: str, *, secure: bool = False) -> None:
     reporter = make_reporter(prepared.plan.label)
     run = LocalRun(plan=prepared.plan, reporter=reporter, secure=secure, home=_home(prepared))
     if prepared.benched is not None:
-        run.complete = BenchSource(run=StoredRun(plan=prepared.benched)).complete
+        run.complete = BenchSource(run=StoredRun(plan=prepared.benched)).complete_plan
     elif prepared.sources is not None:
         run.complete = with_source_runs
         if not any(stage.needs_rollout for stage in prepared.plan.stages):
@@ -217,7 +217,7 @@ def execute(prepared: PreparedRun, again: str, *, secure: bool = False) -> None:
 def _home(prepared: PreparedRun) -> Path:
     """The directory of the stack: the plan's own, or that of the run whose database is used."""
     if prepared.benched is not None:
-        return home_of(prepared.benched.job_path)
+        return stack_directory_of(prepared.benched.job_path)
     if prepared.sources is not None:
         return prepared.sources.home
     return prepared.plan.job_path
@@ -227,7 +227,7 @@ def follow(run: LocalRun, again: str) -> None:
     """Follows a run to its end and prints the results; `again` is the command that resumes it."""
     reporter = run.reporter
     try:
-        summary = asyncio.run(run.execute())
+        summary = asyncio.run(run.run_to_end())
     except RunInterrupted:
         reporter.close()
         print("stopped gracefully; resume with:")

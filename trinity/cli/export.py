@@ -11,7 +11,7 @@ from trinity.api.v1 import query_pb2
 from trinity.cli.runs import ConfigOption, JobDirOption, find_job
 from trinity.errors import UserError
 from trinity.inspect.conditions import HELP, parse_conditions
-from trinity.inspect.open import StoredExperiment, opened
+from trinity.inspect.open import StoredExperiment, open_stored_experiment
 from trinity.inspect.parquet import WRITERS, load_pyarrow
 from trinity.inspect.samples import sample_row, samples
 from trinity.types import JsonObject
@@ -52,7 +52,7 @@ def export(
 async def _write(
     directory: Path, stage: str | None, wanted: query_pb2.ExperienceFilter, out: Path, form: str
 ) -> int:
-    async with opened(directory) as stored:
+    async with open_stored_experiment(directory) as stored:
         count: int = await WRITERS[form](out, _rows(stored, stage, wanted))
         return count
 

@@ -13,7 +13,7 @@ from trinity.api.v1 import query_pb2
 from trinity.cli.runs import ConfigOption, JobDirOption, find_job
 from trinity.cli.view import StageOption
 from trinity.errors import RunFailed, UserError
-from trinity.inspect.open import opened
+from trinity.inspect.open import open_stored_experiment
 
 AT_ONCE = 1000
 SECONDS = 120.0
@@ -63,7 +63,7 @@ def _read(file: str) -> Iterator[query_pb2.Feedback]:
 async def _give(directory: Path, stage: str | None, rewards: list[query_pb2.Feedback]) -> None:
     num_set = num_known = 0
     refused: list[query_pb2.RefusedFeedback] = []
-    async with opened(directory) as stored:
+    async with open_stored_experiment(directory) as stored:
         for first in range(0, len(rewards), AT_ONCE):
             request = query_pb2.GiveFeedbackRequest(
                 key=stored.key(stage), feedback=rewards[first : first + AT_ONCE]

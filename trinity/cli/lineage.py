@@ -10,9 +10,9 @@ import typer
 from trinity.api.v1 import query_pb2
 from trinity.cli.runs import ConfigOption, JobDirOption, find_job
 from trinity.cli.view import JsonOption, StageOption
-from trinity.inspect.open import opened
+from trinity.inspect.open import open_stored_experiment
 from trinity.inspect.samples import sample_row, step_rows
-from trinity.inspect.tables import console, step_head, step_table
+from trinity.inspect.tables import console, step_header, step_table
 from trinity.types import JsonObject
 
 
@@ -29,7 +29,7 @@ def lineage(
 
 
 async def _show(directory: Path, stage: str | None, step: int, as_json: bool) -> None:
-    async with opened(directory) as stored:
+    async with open_stored_experiment(directory) as stored:
         key = stored.key(stage)
         head, rows = await step_rows(stored.queries, key, step)
     if as_json:
@@ -37,7 +37,7 @@ async def _show(directory: Path, stage: str | None, step: int, as_json: bool) ->
             print(json.dumps(_row(row, head.rows_from_run), ensure_ascii=False))
         return
     out = console()
-    out.print(step_head(key.stage, head))
+    out.print(step_header(key.stage, head))
     out.print(step_table(rows))
 
 

@@ -22,7 +22,7 @@ from trinity.inspect.logs import (
     read_logs,
     since_of,
 )
-from trinity.local.addresses import home_of
+from trinity.local.addresses import stack_directory_of
 from trinity.runtime.logs import ESCAPED
 
 COLORS = {"WARNING": "33", "ERROR": "31", "CRITICAL": "31;1", "DEBUG": "2"}
@@ -68,7 +68,7 @@ def log(
     """Show the logs of a run's processes together, also of a run that has stopped."""
     if level.upper() not in LEVELS:
         raise UserError(f"--level {level} is not a level: give one of {', '.join(LEVELS)}")
-    directory, services = home_of(find_job(config, job_dir)), service or []
+    directory, services = stack_directory_of(find_job(config, job_dir)), service or []
     wanted = LogFilter(
         level=level.upper(),
         since=since_of(since, datetime.now(UTC)) if since else None,

@@ -11,10 +11,10 @@ from trinity.config.loading.load import load_config
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
 from trinity.launch.gpus import check_gpus
-from trinity.launch.resume import holds_run
+from trinity.launch.resume import has_run
 from trinity.launch.retrain import RetrainSource, RetrainSteps, retraining_plan, without_explorer
 from trinity.launch.run import LocalRun
-from trinity.local.addresses import home_of
+from trinity.local.addresses import stack_directory_of
 from trinity.progress.reporter import make_reporter
 from trinity.progress.summary import read_finished
 
@@ -40,7 +40,7 @@ def retrain(
     plan = plan_experiment(load_config(config))
     check_inputs(plan)
     made = retraining_plan(plan, stage=stage, steps=parse_steps(steps), name=name)
-    if (finished := read_finished(made.job_path)) is not None and holds_run(made.job_path):
+    if (finished := read_finished(made.job_path)) is not None and has_run(made.job_path):
         print(f"{made.label} is finished; another --name trains again")
         conclude(finished, made)
         return
@@ -49,9 +49,9 @@ def retrain(
     run = LocalRun(
         plan=made,
         reporter=make_reporter(made.label),
-        home=home_of(plan.job_path),
+        home=stack_directory_of(plan.job_path),
         services=without_explorer,
-        complete=RetrainSource(plan=plan).complete,
+        complete=RetrainSource(plan=plan).complete_plan,
     )
     again = f"trinity retrain --config {config} --steps {steps}"
     follow(

@@ -14,9 +14,9 @@ from trinity.config.planning import plan_experiment
 from trinity.config.schema.experiment import Config
 from trinity.errors import UserError
 from trinity.launch.modes import SUFFIX, is_serve, serve_plan
-from trinity.launch.resume import PLAN_FILE, holds_run
-from trinity.local.addresses import home_of
-from trinity.local.reaper import LOCK_FILE, holder
+from trinity.launch.resume import PLAN_FILE, has_run
+from trinity.local.addresses import stack_directory_of
+from trinity.local.reaper import LOCK_FILE, lock_owner_pid
 from trinity.local.run_file import RunningStack, read_running
 from trinity.progress.summary import (
     FINISHED,
@@ -147,7 +147,7 @@ def running_in(directory: Path) -> RunningStack | None:
     Raises: UserError if no run was started, or if one is being started or stopped.
     """
     running = _running(directory)
-    if running is None and (holder(directory) is not None or not holds_run(directory)):
+    if running is None and (lock_owner_pid(directory) is not None or not has_run(directory)):
         raise UserError(f"no run is going on in {directory}{_why_not(directory)}")
     return running
 
@@ -159,9 +159,9 @@ def find_job(config: Path | None, job_dir: Path | None) -> Path:
 
 def _why_not(directory: Path) -> str:
     """Explains why no run is going on, as the end of a sentence."""
-    if (process := holder(directory)) is not None:
+    if (process := lock_owner_pid(directory)) is not None:
         return f" yet, or any more: process {process} starts or stops one; ask again in a moment"
-    if not holds_run(directory):
+    if not has_run(directory):
         return ": none was started there; give its --config or its --job-dir"
     summary = last_summary(directory)
     if summary is None:
@@ -198,7 +198,7 @@ def _only_run(root: Path) -> Path:
     """The directory of the only running run below `root`, or else of the only run."""
     if found := [path for path in _having(root, RUN_FILE) if _running(path) is not None]:
         return _single(found)
-    if found := [path for path in _having(root, LOCK_FILE) if holder(path) is not None]:
+    if found := [path for path in _having(root, LOCK_FILE) if lock_owner_pid(path) is not None]:
         return found[0]  # being started or stopped; the caller reports that
     stopped = sorted(_having(root, PLAN_FILE), key=_began, reverse=True)
     if not stopped:
@@ -232,6 +232,6 @@ def _single(found: list[Path]) -> Path:
 def _running(directory: Path) -> RunningStack | None:
     """The stack that runs there; None also for a stale file of a killed launcher."""
     try:
-        return read_running(home_of(directory))
+        return read_running(stack_directory_of(directory))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"cannot read {directory / RUN_FILE}: {error}") from error

@@ -10,7 +10,7 @@ from trinity.api.v1 import query_pb2
 from trinity.cli.runs import ConfigOption, JobDirOption, find_job
 from trinity.cli.view import StageOption
 from trinity.inspect.conditions import HELP, parse_conditions
-from trinity.inspect.open import opened
+from trinity.inspect.open import open_stored_experiment
 
 SECONDS = 3600.0
 ConditionsArgument = Annotated[list[str], typer.Argument(help=HELP, show_default=False)]
@@ -40,7 +40,7 @@ async def _exclude(
     reason: str,
     yes: bool,
 ) -> None:
-    async with opened(directory) as stored:
+    async with open_stored_experiment(directory) as stored:
         request = query_pb2.ExcludeExperiencesRequest(
             key=stored.key(stage), filter=wanted, reason=reason, dry_run=not yes
         )
@@ -69,7 +69,7 @@ def include(
 async def _include(
     directory: Path, stage: str | None, wanted: query_pb2.ExperienceFilter, yes: bool
 ) -> None:
-    async with opened(directory) as stored:
+    async with open_stored_experiment(directory) as stored:
         request = query_pb2.IncludeExperiencesRequest(
             key=stored.key(stage), filter=wanted, dry_run=not yes
         )
@@ -105,7 +105,7 @@ async def _delete(
     reason: str,
     yes: bool,
 ) -> None:
-    async with opened(directory) as stored:
+    async with open_stored_experiment(directory) as stored:
         request = query_pb2.DeleteExperiencesRequest(
             key=stored.key(stage), filter=wanted, reason=reason, dry_run=not yes
         )

@@ -120,7 +120,7 @@ def _show(
 
 def _monitor_waits(job_dir: Path) -> list[synchronizer_pb2.Wait]:
     """Waits of the launcher, which is not a member."""
-    absence = MonitorOutage.read(job_dir / MONITOR_FOLDER)
+    absence = MonitorOutage.load_outage(job_dir / MONITOR_FOLDER)
     if absence is None:
         return []
     return [

@@ -17,8 +17,8 @@ from trinity.cli.output import counted
 from trinity.cli.runs import ConfigOption, JobDirOption, find_job, running_in
 from trinity.client import AsyncTasksets, SubmitResult, TasksetInfo
 from trinity.errors import UserError
-from trinity.inspect.open import answering, patiently
-from trinity.rows import row_texts
+from trinity.inspect.open import retry_until_ready, running_services
+from trinity.rows import rows_to_json
 
 T = TypeVar("T")
 Question = Callable[[AsyncTasksets], Awaitable[T]]
@@ -54,7 +54,7 @@ class RowFile:
 
     def __iter__(self) -> Iterator[str]:
         with self.path.open("rb") as stream:
-            yield from row_texts(stream, str(self.path))
+            yield from rows_to_json(stream, str(self.path))
 
 
 @app.command()
@@ -185,10 +185,10 @@ async def _tasksets(
     directory = find_job(config, job_dir)
     running_in(directory)  # raises if there is no run, or if one is being started or stopped
     async with (
-        answering(directory) as found,
+        running_services(directory) as found,
         AsyncTasksets(found.buffer, tenant=tenant, security=found.security) as tasksets,
     ):
-        await patiently(tasksets.list)
+        await retry_until_ready(tasksets.list)
         yield tasksets
 
 

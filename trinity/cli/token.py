@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from trinity.cli.output import writing
-from trinity.local.files import write_private
 from trinity.security.authorization import Scope
+from trinity.security.secret_files import write_private
 from trinity.security.tokens import issue_token
 
 KeyOption = Annotated[

@@ -12,14 +12,14 @@ from trinity.api.v1 import query_pb2
 from trinity.cli.runs import ConfigOption, JobDirOption, find_job
 from trinity.errors import UserError
 from trinity.inspect.conditions import HELP, parse_conditions
-from trinity.inspect.open import StoredExperiment, opened
-from trinity.inspect.samples import name_of_state, sample_row, samples
+from trinity.inspect.open import StoredExperiment, open_stored_experiment
+from trinity.inspect.samples import sample_row, samples, state_name
 from trinity.inspect.tables import (
     console,
     population_lines,
     population_table,
+    sample_details,
     sample_table,
-    whole_sample,
 )
 from trinity.rpc.limits import CALL_SECONDS
 
@@ -81,7 +81,7 @@ def refuse_no_id(word: str) -> None:
 
 
 async def _show_population(directory: Path, stage: str | None) -> None:
-    async with opened(directory) as stored:
+    async with open_stored_experiment(directory) as stored:
         key = stored.key(stage)
         found: query_pb2.GetPopulationResponse = await stored.queries.GetPopulation(
             query_pb2.GetPopulationRequest(key=key), timeout=CALL_SECONDS
@@ -95,7 +95,7 @@ async def _show_population(directory: Path, stage: str | None) -> None:
 
 
 async def _show_one(directory: Path, stage: str | None, sample: str, as_json: bool) -> None:
-    async with opened(directory) as stored:
+    async with open_stored_experiment(directory) as stored:
         answer: query_pb2.GetExperienceResponse = await stored.queries.GetExperience(
             query_pb2.GetExperienceRequest(key=stored.key(stage), experience_id=sample),
             timeout=CALL_SECONDS,
@@ -103,7 +103,7 @@ async def _show_one(directory: Path, stage: str | None, sample: str, as_json: bo
     if as_json:
         print(json.dumps(sample_row(answer.experience), ensure_ascii=False))
     else:
-        console().print(whole_sample(answer))
+        console().print(sample_details(answer))
 
 
 async def _show_many(
@@ -114,7 +114,7 @@ async def _show_many(
     latest_first: bool,
     as_json: bool,
 ) -> None:
-    async with opened(directory) as stored:
+    async with open_stored_experiment(directory) as stored:
         found = samples(
             stored.queries,
             stored.key(stage),
@@ -152,7 +152,7 @@ def _print(
 def _holdings(stage: query_pb2.StoredStage) -> str:
     numbers: dict[str, int] = {}
     for count in stage.counts:
-        name = name_of_state(count.state)
+        name = state_name(count.state)
         numbers[name] = numbers.get(name, 0) + count.count
     held = ", ".join(f"{number:,} {name}" for name, number in numbers.items() if name != "derived")
     return f"stage {stage.key.stage} ({stage.state}): {held or 'no samples'}"

@@ -7,7 +7,7 @@ import typer
 from trinity.cli.runs import ConfigOption, JobDirOption, find_run
 from trinity.diagnosis.diagnose import diagnose
 from trinity.diagnosis.gather import gather
-from trinity.local.addresses import home_of
+from trinity.local.addresses import stack_directory_of
 
 HELD_UP = 3
 
@@ -19,7 +19,7 @@ def why(config: ConfigOption = None, job_dir: JobDirOption = None) -> None:
     2: no run is going on there.
     """
     directory, running = find_run(config, job_dir)
-    verdict = diagnose(asyncio.run(gather(running, home_of(directory))))
+    verdict = diagnose(asyncio.run(gather(running, stack_directory_of(directory))))
     for line in (verdict.text, *verdict.notes):
         print(line)
     if not verdict.is_healthy:

@@ -1,12 +1,10 @@
-"""Retry pauses and deadline of an upload."""
+"""Asynchronous client for tasksets; it resends rows when a connection breaks."""
 
 import asyncio
 import json
 import logging
-import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Iterable
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self, TypeVar
@@ -19,47 +17,15 @@ from trinity.client.results import PipelineInfo, SubmitResult, TasksetInfo, Task
 from trinity.errors import Unauthenticated, Unavailable
 from trinity.rpc.channel import open_channel
 from trinity.rpc.errors import error_of
+from trinity.runtime.retry import Retry
 from trinity.security.credentials import Credentials
-
-logger = logging.getLogger(__name__)
-
-
-FIRST_PAUSE_SECONDS = 0.2
-LONGEST_PAUSE_SECONDS = 5.0
-
-
-@dataclass(slots=True)
-class Resending:
-    """Limits retries by time since a failure; an upload that got further restarts the limit.
-
-    resending = Resending(patience_seconds=60.0)
-    pause = resending.pause(num_sent=1_000)
-    """
-
-    patience_seconds: float
-    clock: Callable[[], float] = time.monotonic
-    _deadline: float = 0.0
-    _furthest: int = -1
-    _pause: float = FIRST_PAUSE_SECONDS
-
-    def pause(self, num_sent: int) -> float | None:
-        """Returns the seconds until the next attempt after a failure, or None to give up."""
-        now = self.clock()
-        if num_sent > self._furthest:
-            self._furthest = num_sent
-            self._deadline, self._pause = now + self.patience_seconds, FIRST_PAUSE_SECONDS
-        if now + self._pause > self._deadline:
-            return None
-        pause, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE_SECONDS)
-        return pause
-
 
 T = TypeVar("T")
 CALL_SECONDS = 60.0
 STALL_SECONDS = 600.0
 """Longest time without progress of an upload; a whole upload may take any time."""
 PAGE_SIZE = 1_000
-
+MAX_PAUSE_SECONDS = 5.0
 STATES = {
     taskset_pb2.Taskset.STATE_INCOMPLETE: TasksetState.INCOMPLETE,
     taskset_pb2.Taskset.STATE_COMPLETE: TasksetState.COMPLETE,
@@ -87,7 +53,7 @@ class AsyncTasksets:
         self._buffer = buffer_pb2_grpc.BufferServiceStub(self._channel)
         self._tasksets = taskset_pb2_grpc.TasksetServiceStub(self._channel)
         self._tenant = tenant
-        self._patience_seconds = patience_seconds
+        self._retry_seconds = patience_seconds
 
     async def __aenter__(self) -> Self:
         return self
@@ -126,7 +92,14 @@ class AsyncTasksets:
             tenant=self._tenant, name=name, request_id=own_id, is_queue=is_queue
         )
         is_one_way = iter(rows) is rows
-        resending = Resending(0.0 if is_one_way else self._patience_seconds)
+        retry = Retry(
+            seconds=0.0 if is_one_way else self._retry_seconds,
+            timeout_error=lambda reason: Unavailable(f"{reason} (request id {own_id})"),
+            prefix=f"to submit rows to {name}: ",
+            max_pause_seconds=MAX_PAUSE_SECONDS,
+            log_level=logging.INFO,
+        )
+        max_sent = -1
         while True:
             packer = RowPacker()
             try:
@@ -134,11 +107,11 @@ class AsyncTasksets:
             except Unauthenticated:
                 raise
             except Unavailable as error:
-                pause = resending.pause(packer.num_sent)
-                if pause is None:
-                    raise Unavailable(f"{error} (request id {own_id})") from error
-                logger.info("rows are sent again", extra={"taskset": name, "why": str(error)})
-            await asyncio.sleep(pause)
+                if packer.num_sent > max_sent:
+                    max_sent = packer.num_sent
+                    retry.end()
+                retry.record_failure(error)
+            await asyncio.sleep(retry.next_pause())
 
     async def _submit(
         self, header: buffer_pb2.TasksetHeader, rows: Iterable[Row], packer: RowPacker

@@ -152,7 +152,7 @@ class ExperimentDeployment:
         """The collector's port; OTLP's default if the address has none."""
         return urllib.parse.urlsplit(self.otlp_endpoint).port or OTLP_PORT
 
-    def check(self) -> None:
+    def check_images_and_secrets(self) -> None:
         """Checks that the images can run the experiment and that its plan holds no secret.
 
         Raises: UserError.

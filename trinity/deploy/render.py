@@ -1,4 +1,4 @@
-"""Checks that the machines have the GPUs that a deployment needs."""
+"""Renders the manifests of a deployment for compose, Kubernetes or Nomad, with notes."""
 
 import shutil
 from collections.abc import Iterator
@@ -17,8 +17,17 @@ from trinity.deploy.kubernetes import Overlay, kubernetes_files
 from trinity.deploy.nomad import nomad_variables
 from trinity.errors import UserError
 
+Target = Literal["compose", "k8s", "nomad"]
+COPIED: dict[Target, tuple[str, ...]] = {
+    "compose": ("compose.yaml", "nats", "observability"),
+    "k8s": ("k8s", "nats"),
+    "nomad": ("nomad", "nats"),
+}
+PLAN = "plan.json"
+VARIABLES = "experiment.vars.json"
 
-def check_room(deployment: ExperimentDeployment, *, on_one_node: bool) -> None:
+
+def check_gpu_capacity(deployment: ExperimentDeployment, *, on_one_node: bool) -> None:
     """Compares the GPUs of each process, and of the one node, with what is needed.
 
     Raises: UserError when there are too few.
@@ -41,16 +50,6 @@ def check_room(deployment: ExperimentDeployment, *, on_one_node: bool) -> None:
         )
 
 
-Target = Literal["compose", "k8s", "nomad"]
-COPIED: dict[Target, tuple[str, ...]] = {
-    "compose": ("compose.yaml", "nats", "observability"),
-    "k8s": ("k8s", "nats"),
-    "nomad": ("nomad", "nats"),
-}
-PLAN = "plan.json"
-VARIABLES = "experiment.vars.json"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManifestRenderer:
     """A rendering of a deployment for a target."""
@@ -60,14 +59,14 @@ class ManifestRenderer:
     overlay: Overlay
     output: Path
 
-    def write(self) -> str:
+    def write_manifests(self) -> str:
         """Writes everything; returns the command that applies it.
 
         Raises: UserError when the folder holds something else, or there are no manifests.
         """
-        self.deployment.check()
+        self.deployment.check_images_and_secrets()
         on_one_node = self.target == "compose" or self.overlay == "one-node"
-        check_room(self.deployment, on_one_node=on_one_node)
+        check_gpu_capacity(self.deployment, on_one_node=on_one_node)
         files = self._files()
         self._prepare()
         for name in COPIED[self.target]:
@@ -128,7 +127,9 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def notes(deployment: ExperimentDeployment, target: Target, overlay: Overlay) -> tuple[str, ...]:
+def render_notes(
+    deployment: ExperimentDeployment, target: Target, overlay: Overlay
+) -> tuple[str, ...]:
     """Returns the notes as sentences; there may be none."""
     return tuple(_notes(deployment, target, overlay))
 

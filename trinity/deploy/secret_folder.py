@@ -19,9 +19,9 @@ from pathlib import Path
 import yaml
 
 from trinity.errors import UserError
-from trinity.local.files import SecretFiles
 from trinity.local.postgres import DATABASE, SUPERUSER
-from trinity.security.broker import buffer_user, explorer_user, listed
+from trinity.security.broker import buffer_user, explorer_user, users_block
+from trinity.security.secret_files import SecretFiles
 
 NAMES = {
     "admin": ("dsn", "password"),
@@ -83,7 +83,7 @@ def write_secrets(folder: Path, places: ServerAddresses) -> None:
         "synchronizer/postgres-dsn": _dsn(made, "synchronizer", places.postgres, DATABASE),
         "explorer/nats-url": _nats_url(made, "explorer", places.nats),
         "grafana/password": made.password("grafana"),
-        "nats/users.conf": listed(
+        "nats/users.conf": users_block(
             [
                 buffer_user(made.password("nats-buffer")),
                 explorer_user(made.password("nats-explorer")),
@@ -92,8 +92,8 @@ def write_secrets(folder: Path, places: ServerAddresses) -> None:
     }
     for name, content in contents.items():
         part, _, file = name.partition("/")
-        SecretFiles(folder / part).write(file, content)
-    SecretFiles(folder).write("kustomization.yaml", yaml.safe_dump(_kustomization()))
+        SecretFiles(folder / part).write_secret(file, content)
+    SecretFiles(folder).write_secret("kustomization.yaml", yaml.safe_dump(_kustomization()))
     for job, tasks in NOMAD.items():
         for task, names in tasks.items():
             specification = {
@@ -101,7 +101,7 @@ def write_secrets(folder: Path, places: ServerAddresses) -> None:
                 "Items": {nomad_name(name): contents[name] for name in names},
             }
             file = f"{task.replace('/', '-')}.json"
-            SecretFiles(folder / "nomad" / job).write(file, json.dumps(specification))
+            SecretFiles(folder / "nomad" / job).write_secret(file, json.dumps(specification))
 
 
 def nomad_name(file: str) -> str:

@@ -21,6 +21,11 @@ from trinity.rpc.limits import CALL_SECONDS
 
 START_SECONDS = 120.0
 """Time that the services may take to answer."""
+ENDED = {
+    pb.EXPERIMENT_STATE_FINISHED: "has finished",
+    pb.EXPERIMENT_STATE_FAILED: "has failed",
+    pb.EXPERIMENT_STATE_CANCELLED: "was cancelled before",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +38,7 @@ class ExperimentSubmission:
     monitor: Path | None = None
     """Folder of the monitor that is fed from here; without it no monitor is fed."""
 
-    async def run(self) -> None:
+    async def submit_and_follow(self) -> None:
         """Starts or resumes the experiment of the plan's label, or joins a running one; follows it.
 
         Raises: RunFailed when it ends otherwise than finished; ServiceNotReady when no service
@@ -60,7 +65,7 @@ class ExperimentSubmission:
                 experiment=await self._create(synchronizer, reporter),
                 buffer=buffer,
                 synchronizer=synchronizer,
-                view=RunView.of(self.plan),
+                view=RunView.from_plan(self.plan),
                 reporter=reporter,
                 on_stage=lambda _: None,
             )
@@ -75,7 +80,9 @@ class ExperimentSubmission:
     async def _create(
         self, synchronizer: synchronizer_pb2_grpc.SynchronizerServiceStub, reporter: Reporter
     ) -> synchronizer_pb2.Experiment:
-        reporter.say(f"asking the synchronizer at {self.synchronizer} to take {self.plan.label}")
+        reporter.print_line(
+            f"asking the synchronizer at {self.synchronizer} to take {self.plan.label}"
+        )
         try:
             plan = await with_source_runs(synchronizer, self.plan, START_SECONDS)
             request = synchronizer_pb2.CreateExperimentRequest(
@@ -88,13 +95,13 @@ class ExperimentSubmission:
                 request, timeout=START_SECONDS, wait_for_ready=True
             )
         except grpc.aio.AioRpcError as error:
-            raise not_taken(self.synchronizer, error, START_SECONDS) from error
+            raise service_not_ready(self.synchronizer, error, START_SECONDS) from error
         verb = "goes on" if answer.resumed else "started"
-        reporter.say(f"{self.plan.label} {verb} as {answer.experiment.id}")
+        reporter.print_line(f"{self.plan.label} {verb} as {answer.experiment.id}")
         return answer.experiment
 
 
-def not_taken(address: str, error: grpc.aio.AioRpcError, seconds: float) -> TrinityError:
+def service_not_ready(address: str, error: grpc.aio.AioRpcError, seconds: float) -> TrinityError:
     """Converts a failed request to the synchronizer, after so many seconds, into an error."""
     if error.code() in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE):
         return ServiceNotReady(
@@ -120,13 +127,6 @@ def read_plan(path: Path) -> ExperimentPlan:
         ) from error
 
 
-ENDED = {
-    pb.EXPERIMENT_STATE_FINISHED: "has finished",
-    pb.EXPERIMENT_STATE_FAILED: "has failed",
-    pb.EXPERIMENT_STATE_CANCELLED: "was cancelled before",
-}
-
-
 async def cancel_experiment(plan: ExperimentPlan, synchronizer: str, reason: str) -> str:
     """Cancels the experiment of a plan's label; returns its id.
 
@@ -144,5 +144,5 @@ async def cancel_experiment(plan: ExperimentPlan, synchronizer: str, reason: str
             request = pb.CancelExperimentRequest(experiment_id=found.id, reason=reason)
             await stub.CancelExperiment(request, timeout=CALL_SECONDS)
         except grpc.aio.AioRpcError as error:
-            raise not_taken(synchronizer, error, CALL_SECONDS) from error
+            raise service_not_ready(synchronizer, error, CALL_SECONDS) from error
     return str(found.id)

@@ -8,19 +8,19 @@ from trinity.diagnosis.rules import (
     Diagnosis,
     DiagnosisState,
     WaitChain,
+    as_sentence,
     busy_notes,
-    duration,
+    display_name,
     find_broken,
     find_busy,
-    find_unheard,
-    follow,
+    find_unreachable,
+    format_duration,
     link_hint,
     live_members,
     log_of,
-    restarts,
-    sentence,
-    title,
-    unheard_notes,
+    restart_notes,
+    unreachable_notes,
+    wait_chain_of,
 )
 from trinity.diagnosis.snapshot import (
     ExperimentSnapshot,
@@ -29,12 +29,12 @@ from trinity.diagnosis.snapshot import (
     WaitSnapshot,
 )
 
-SLOW = ("workflow", "ranks", "engine", "external model", "reader", "advantage function")
+SLOW_TARGETS = ("workflow", "ranks", "engine", "external model", "reader", "advantage function")
 """Targets of waits for work that may simply be slow."""
-OWNED = (*SLOW, "files")
+OWN_TARGETS = (*SLOW_TARGETS, "files")
 """Targets that belong to the waiting part itself."""
-AT_WORK = ("trainer", "explorer")
-AWAY_SECONDS = 2.0
+WORKER_ROLES = ("trainer", "explorer")
+OUTAGE_SECONDS = 2.0
 SLOW_SECONDS = 3.0
 SLOW_FACTOR = 3.0
 """Limit for slow work, in multiples of a whole step's usual duration."""
@@ -71,7 +71,7 @@ def diagnose(snapshot: SystemSnapshot) -> Diagnosis:
     verdict = _first_found(snapshot)
     if not snapshot.full_disk or verdict.state in (DiagnosisState.OVER, DiagnosisState.IDLE):
         return verdict
-    text = sentence(f"the disk of {snapshot.full_disk} is full: make room there")
+    text = as_sentence(f"the disk of {snapshot.full_disk} is full: make room there")
     if verdict.is_healthy:
         return replace(verdict, notes=(*verdict.notes, text))
     again = "A run that has ended by then continues with the command that started it."
@@ -89,7 +89,7 @@ def _first_found(snapshot: SystemSnapshot) -> Diagnosis:
     return (
         find_broken(snapshot)
         or _unknown(snapshot)
-        or find_unheard(snapshot)
+        or find_unreachable(snapshot)
         or _missing(snapshot)
         or _waits(snapshot)
     )
@@ -115,13 +115,13 @@ def _unknown(snapshot: SystemSnapshot) -> Diagnosis | None:
     part = "synchronizer" if snapshot.members is None else "buffer"
     if (busy := find_busy(snapshot, "postgres", part)) is not None:
         return busy
-    text = f"the run waits for {title(part)}, which is alive but cannot report the state"
+    text = f"the run waits for {display_name(part)}, which is alive but cannot report the state"
     complaint = f" ({snapshot.complaint})" if snapshot.complaint else ""
     own = _own_wait(snapshot, part)
     return Diagnosis(
         state=DiagnosisState.BROKEN,
         cause=f"{part} unknown",
-        text=sentence(f"{text}{complaint}{own}{log_of(snapshot.part(part))}"),
+        text=as_sentence(f"{text}{complaint}{own}{log_of(snapshot.part(part))}"),
     )
 
 
@@ -142,40 +142,42 @@ def _missing(snapshot: SystemSnapshot) -> Diagnosis | None:
             heard = [
                 member.silent_seconds for member in snapshot.members or () if member.role == role
             ]
-            last = f" (the last one {duration(min(heard))} ago)" if heard else ""
-            text = f"the run waits for {title(role)}: none has been heard of{last}"
+            last = f" (the last one {format_duration(min(heard))} ago)" if heard else ""
+            text = f"the run waits for {display_name(role)}: none has been heard of{last}"
             return Diagnosis(
                 state=DiagnosisState.BROKEN,
                 cause=f"{role} missing",
-                text=sentence(text + log_of(snapshot.part(role))),
+                text=as_sentence(text + log_of(snapshot.part(role))),
             )
     return None
 
 
 def _waits(snapshot: SystemSnapshot) -> Diagnosis:
-    chain, work = follow(snapshot), snapshot.stage_work
+    chain, work = wait_chain_of(snapshot), snapshot.stage_progress
     root = chain.root
     notes = (
         *_notes(work),
-        *restarts(snapshot),
-        *unheard_notes(snapshot),
+        *restart_notes(snapshot),
+        *unreachable_notes(snapshot),
         *busy_notes(snapshot),
     )
-    if root is not None and chain.end not in AT_WORK:
-        if root.waited_seconds >= _patience(chain, root, work):
+    if root is not None and chain.end not in WORKER_ROLES:
+        if root.waited_seconds >= _normal_wait_seconds(chain, root, work):
             return Diagnosis(
                 state=DiagnosisState.HELD,
                 cause=f"{root.owner} waits for {root.waits_for}",
                 text=_held(snapshot, chain, root),
-                owner=root.owner if root.waits_for in OWNED else "",
+                owner=root.owner if root.waits_for in OWN_TARGETS else "",
                 notes=notes,
             )
     elif _is_unexplained(work):
-        text = f"{_progress(work)}, and {title(chain.end)}, which has to act, reports no wait"
+        text = (
+            f"{_progress(work)}, and {display_name(chain.end)}, which has to act, reports no wait"
+        )
         return Diagnosis(
             state=DiagnosisState.HELD,
             cause=f"{chain.end} silent",
-            text=sentence(text + log_of(snapshot.part(chain.end))),
+            text=as_sentence(text + log_of(snapshot.part(chain.end))),
             notes=notes,
         )
     return Diagnosis(
@@ -190,55 +192,56 @@ def _is_unexplained(work: StageProgress | None) -> bool:
     return work.step_age_seconds > limit
 
 
-def _patience(chain: WaitChain, root: WaitSnapshot, work: StageProgress | None) -> float:
+def _normal_wait_seconds(chain: WaitChain, root: WaitSnapshot, work: StageProgress | None) -> float:
     """Returns the duration for which a wait of this kind is normal."""
-    if root.waits_for not in SLOW and chain.end not in OUTSIDE.values():
-        return AWAY_SECONDS
+    if root.waits_for not in SLOW_TARGETS and chain.end not in OUTSIDE.values():
+        return OUTAGE_SECONDS
     if work is None or not work.step_seconds:
         return FIRST_STEP_SECONDS
     return max(SLOW_SECONDS, SLOW_FACTOR * work.step_seconds)
 
 
 def _held(snapshot: SystemSnapshot, chain: WaitChain, root: WaitSnapshot) -> str:
-    if root.waits_for in OWNED:
-        since = duration(root.waited_seconds)
-        whose = f"{title(root.waits_for)} of {title(root.owner)}"
+    if root.waits_for in OWN_TARGETS:
+        since = format_duration(root.waited_seconds)
+        whose = f"{display_name(root.waits_for)} of {display_name(root.owner)}"
         text = f"the run has waited {since} for {whose}: {root.reason}"
     else:
-        text = f"the run waits for {title(chain.end)}: {_describe(root)}{link_hint(snapshot, root)}"
+        hint = link_hint(snapshot, root)
+        text = f"the run waits for {display_name(chain.end)}: {_describe(root)}{hint}"
     if root.deadline_seconds:
-        text += f"; that ends in {duration(root.deadline_seconds)} at the latest"
+        text += f"; that ends in {format_duration(root.deadline_seconds)} at the latest"
     before = [_describe(wait) for wait in reversed(chain.links[:-1])]
     if before:
         text += f" (therefore {'; '.join(before)})"
-    whose_log = root.owner if root.waits_for in OWNED else chain.end
+    whose_log = root.owner if root.waits_for in OWN_TARGETS else chain.end
     log = log_of(snapshot.part(PART_OF.get(whose_log, whose_log)))
     if advice := ADVICE.get(root.waits_for) or ADVICE.get(chain.end):
-        return f"{sentence(text)} {sentence(advice + log)}"
-    return sentence(text + log)
+        return f"{as_sentence(text)} {as_sentence(advice + log)}"
+    return as_sentence(text + log)
 
 
 def _describe(wait: WaitSnapshot) -> str:
-    since = duration(wait.waited_seconds)
-    return f"{title(wait.owner)} has waited {since} for {title(wait.waits_for)}: {wait.reason}"
+    owner, target = display_name(wait.owner), display_name(wait.waits_for)
+    return f"{owner} has waited {format_duration(wait.waited_seconds)} for {target}: {wait.reason}"
 
 
 def _working(snapshot: SystemSnapshot, chain: WaitChain, work: StageProgress | None) -> str:
     now = chain.root
-    if now is not None and chain.end not in AT_WORK:
+    if now is not None and chain.end not in WORKER_ROLES:
         doing = _describe(now)
     else:
         members = live_members(snapshot, chain.end)
-        doing = f"{title(chain.end)} is {members[0].activity}" if members else ""
-    text = sentence(f"the run makes progress: {_progress(work)}")
-    return f"{text} {sentence(f'now {doing}')}" if doing else text
+        doing = f"{display_name(chain.end)} is {members[0].activity}" if members else ""
+    text = as_sentence(f"the run makes progress: {_progress(work)}")
+    return f"{text} {as_sentence(f'now {doing}')}" if doing else text
 
 
 def _progress(work: StageProgress | None) -> str:
     if work is None or work.step_age_seconds < 0:
         return "no step is trained yet"
     total = f" of {work.total_steps}" if work.total_steps else ""
-    age = duration(work.step_age_seconds)
+    age = format_duration(work.step_age_seconds)
     return f"step {work.trained_step}{total} was trained {age} ago"
 
 

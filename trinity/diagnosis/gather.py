@@ -1,4 +1,4 @@
-"""Liveness probes of the parts, which need no account or password."""
+"""Gathers a snapshot: probes, process states, and the answers of synchronizer and buffer."""
 
 import asyncio
 import contextlib
@@ -46,6 +46,23 @@ PROTOCOL = 3 << 16
 CANNOT_SERVE = ("57P03", "53300")
 """Postgres' codes: it is starting or ending; it has too many connections."""
 MAX_ANSWER_BYTES = 4096
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+TAIL_BYTES = 8192
+MAX_WORDS = 300
+STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+GONE = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+T = TypeVar("T")
+NO_PROXY = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
+SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
+FOREIGN = ProcessState.FOREIGN
+WORKERS = ("trainer", "explorer")
+REMEMBERED_SECONDS = 60.0
+LEAST_FREE_BYTES = 16 * 1024 * 1024
+"""The database's log alone grows by this much at a time."""
+SHORT_SECONDS = 0.5
+"""When a process is stopped or gone the cause is clear: other answers are details."""
+PATIENT_SECONDS = 10.0
+"""For a second attempt, when a busy part has not answered the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +74,15 @@ class ProbeResult:
 
 
 ALIVE = ProbeResult(ProbeState.ANSWERS)
-Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-def place(url: str, default_port: int) -> tuple[str, int]:
+def host_and_port(url: str, default_port: int) -> tuple[str, int]:
     """Returns host and port of an address; the host is empty where there is nothing to probe."""
     parts = urllib.parse.urlsplit(url if "//" in url else f"//{url}")
     return parts.hostname or "", parts.port or default_port
 
 
-async def ask_service(channel: grpc.aio.Channel, seconds: float = ANSWER_SECONDS) -> ProbeResult:
+async def probe_service(channel: grpc.aio.Channel, seconds: float = ANSWER_SECONDS) -> ProbeResult:
     """Checks that a service answers at all."""
     stub = health_pb2_grpc.HealthStub(channel)
     try:
@@ -78,14 +94,14 @@ async def ask_service(channel: grpc.aio.Channel, seconds: float = ANSWER_SECONDS
     return ALIVE
 
 
-async def ask_nats(url: str, seconds: float = ANSWER_SECONDS) -> ProbeResult:
+async def probe_nats(url: str, seconds: float = ANSWER_SECONDS) -> ProbeResult:
     """Checks the greeting that a broker sends to every client."""
-    return await _ask(place(url, NATS_PORT), _introduction, seconds)
+    return await _ask(host_and_port(url, NATS_PORT), _introduction, seconds)
 
 
-async def ask_postgres(url: str, seconds: float = ANSWER_SECONDS) -> ProbeResult:
+async def probe_postgres(url: str, seconds: float = ANSWER_SECONDS) -> ProbeResult:
     """Checks that a database asks for a password, or returns its reason not to."""
-    return await _ask(place(url, POSTGRES_PORT), _first_answer, seconds)
+    return await _ask(host_and_port(url, POSTGRES_PORT), _first_answer, seconds)
 
 
 async def _ask(
@@ -144,12 +160,6 @@ async def _first_answer(connection: Connection) -> ProbeResult:
     return ALIVE
 
 
-TAIL_BYTES = 8192
-MAX_WORDS = 300
-STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
-GONE = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-
-
 class Processes:
     """A snapshot of all processes, which serves every query."""
 
@@ -190,7 +200,7 @@ def _what(pid: int) -> str:
     return Path(line[0]).name if line else "a process"
 
 
-def last_words(log_file: Path) -> str:
+def last_log_line(log_file: Path) -> str:
     """Returns the last line of a log."""
     try:
         with log_file.open("rb") as file:
@@ -203,7 +213,7 @@ def last_words(log_file: Path) -> str:
     return nonempty_lines[-1][:MAX_WORDS] if nonempty_lines else ""
 
 
-def snapshot(
+def build_snapshot(
     parts: tuple[ComponentSnapshot, ...],
     status: synchronizer_pb2.GetStatusResponse | str,
     work: buffer_pb2.GetBufferStatusResponse | str,
@@ -284,22 +294,6 @@ def _word(constant: str) -> str:
     return constant.rpartition("_")[2].lower()
 
 
-T = TypeVar("T")
-NO_PROXY = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
-SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
-FOREIGN = ProcessState.FOREIGN
-WORKERS = ("trainer", "explorer")
-REMEMBERED_SECONDS = 60.0
-LEAST_FREE_BYTES = 16 * 1024 * 1024
-"""The database's log alone grows by this much at a time."""
-SHORT_SECONDS = 0.5
-"""When a process is stopped or gone the cause is clear: other answers are details."""
-
-
-PATIENT_SECONDS = 10.0
-"""For a second attempt, when a busy part has not answered the first."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ProbeAnswers:
     seconds: float
@@ -350,18 +344,18 @@ async def gather(running: RunningStack, job_dir: Path) -> SystemSnapshot:
                 reply=sign.reply,
                 detail=sign.detail,
                 log_file=str(log_file) if pid else "",
-                last_words=last_words(log_file) if is_gone else "",
+                last_words=last_log_line(log_file) if is_gone else "",
                 died=_died(running.deaths.get(name)),
                 stopped=processes.stopped_below(pid) if pid else {},
                 asked_seconds=answers.seconds,
                 demand=answers.demands.get(name, CpuDemand()),
             )
         )
-    told = snapshot(tuple(parts), answers.status, answers.work)
-    return replace(told, full_disk=str(job_dir) if has_no_room(job_dir) else "")
+    told = build_snapshot(tuple(parts), answers.status, answers.work)
+    return replace(told, full_disk=str(job_dir) if is_disk_full(job_dir) else "")
 
 
-def has_no_room(folder: Path) -> bool:
+def is_disk_full(folder: Path) -> bool:
     """Returns true if almost nothing can be written there; false if that is unknown."""
     try:
         return shutil.disk_usage(folder).free < LEAST_FREE_BYTES
@@ -376,7 +370,9 @@ def _died(death: ProcessExit | None) -> RecentExit | None:
     seconds_ago = (datetime.now(UTC) - death.at).total_seconds()
     if seconds_ago > REMEMBERED_SECONDS:
         return None
-    return RecentExit(pid=death.pid, last_words=death.last_words, seconds_ago=max(seconds_ago, 0.0))
+    return RecentExit(
+        pid=death.pid, last_log_line=death.last_words, seconds_ago=max(seconds_ago, 0.0)
+    )
 
 
 def _addresses(running: RunningStack) -> dict[str, str]:
@@ -403,10 +399,10 @@ async def _ask_services(
             status = tasks.create_task(_told(_ask_synchronizer(channels["synchronizer"], seconds)))
             work = tasks.create_task(_told(_ask_buffer(channels["buffer"], seconds)))
             signs = {
-                "postgres": tasks.create_task(ask_postgres(addresses["postgres"], seconds)),
-                "nats": tasks.create_task(ask_nats(addresses["nats"], seconds)),
+                "postgres": tasks.create_task(probe_postgres(addresses["postgres"], seconds)),
+                "nats": tasks.create_task(probe_nats(addresses["nats"], seconds)),
                 **{
-                    name: tasks.create_task(ask_service(channels[name], seconds))
+                    name: tasks.create_task(probe_service(channels[name], seconds))
                     for name in SERVICES
                 },
             }

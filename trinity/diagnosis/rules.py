@@ -1,4 +1,4 @@
-"""The result of a diagnosis."""
+"""Rules of a diagnosis: broken, busy and unreachable components, and chains of waits."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,6 +12,44 @@ from trinity.diagnosis.snapshot import (
     SystemSnapshot,
     WaitSnapshot,
 )
+
+TITLES = {
+    "postgres": "Postgres",
+    "nats": "the broker (NATS)",
+    "ranks": "the ranks",
+    "workflow": "a workflow",
+    "engine": "the engine",
+    "files": "weights files",
+    "reader": "the reader of a taskset",
+    "advantage function": "the advantage function",
+    "another trainer": "another trainer",
+    "rewards": "rewards from outside",
+    "tasks": "tasks from outside",
+}
+PART_OF = {"database": "postgres", "broker": "nats"}
+"""Parts by the names that waits use."""
+RESTARTS = "the supervisor starts it again by itself, a few times before it ends the run"
+WHAT_HELPS = {
+    "postgres": "the run goes on by itself when the database is back",
+    "nats": "the run goes on by itself when the broker is back",
+    "synchronizer": "the run goes on by itself when it is back",
+    "buffer": "the run goes on by itself when it is back",
+    "trainer": "a new one goes on from the newest checkpoint",
+    "explorer": "what it held goes to the next one when its leases run out",
+}
+RANK_RESTART = "after `synchronizer.sync_timeout` the trainer restarts its ranks"
+SILENT = ("does not answer", "has not answered", "it says nothing", "cannot be followed")
+"""Wording of waits for a part that gives no answer at all."""
+CALLED = "{}: "
+"""Prefix of call errors: the called part's name."""
+UNREACHABLE_SECONDS = 6.0
+"""Three missed heartbeats."""
+ADVICE = "look at the network between the two"
+LIVE_SECONDS = 10.0
+"""A member silent for longer says nothing about the current state."""
+ROLES = ("trainer", "buffer", "explorer")
+OUTSIDE = {"wait for rewards that come later": "rewards", "waits until the queue": "tasks"}
+"""Causes outside of the run (people or programs), by the buffer's wording."""
 
 
 class DiagnosisState(StrEnum):
@@ -50,29 +88,12 @@ class Diagnosis:
         return self.state in HEALTHY
 
 
-TITLES = {
-    "postgres": "Postgres",
-    "nats": "the broker (NATS)",
-    "ranks": "the ranks",
-    "workflow": "a workflow",
-    "engine": "the engine",
-    "files": "weights files",
-    "reader": "the reader of a taskset",
-    "advantage function": "the advantage function",
-    "another trainer": "another trainer",
-    "rewards": "rewards from outside",
-    "tasks": "tasks from outside",
-}
-PART_OF = {"database": "postgres", "broker": "nats"}
-"""Parts by the names that waits use."""
-
-
-def title(name: str) -> str:
+def display_name(name: str) -> str:
     """Returns `the buffer`, `Postgres`."""
     return TITLES.get(PART_OF.get(name, name), f"the {name}")
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Returns `12 s`, `3 min 20 s`."""
     if seconds < 120:
         return f"{seconds:.0f} s"
@@ -86,21 +107,9 @@ def log_of(part: ComponentSnapshot | None) -> str:
     return f"; its log is {part.log_file}" if part is not None and part.log_file else ""
 
 
-def sentence(text: str) -> str:
+def as_sentence(text: str) -> str:
     """Capitalizes the text and ends it with a full stop."""
     return text[:1].upper() + text[1:].rstrip(".") + "."
-
-
-RESTARTS = "the supervisor starts it again by itself, a few times before it ends the run"
-WHAT_HELPS = {
-    "postgres": "the run goes on by itself when the database is back",
-    "nats": "the run goes on by itself when the broker is back",
-    "synchronizer": "the run goes on by itself when it is back",
-    "buffer": "the run goes on by itself when it is back",
-    "trainer": "a new one goes on from the newest checkpoint",
-    "explorer": "what it held goes to the next one when its leases run out",
-}
-RANK_RESTART = "after `synchronizer.sync_timeout` the trainer restarts its ranks"
 
 
 def find_broken(snapshot: SystemSnapshot) -> Diagnosis | None:
@@ -111,9 +120,9 @@ def find_broken(snapshot: SystemSnapshot) -> Diagnosis | None:
             return Diagnosis(
                 state=DiagnosisState.BROKEN,
                 cause=f"{part.name} {part.condition} {part.reply}",
-                text=sentence(
-                    f"the run waits for {title(part.name)}: {fault}{_sufferer(part, snapshot)}. "
-                    f"{_advice_for_broken(part)}{log_of(part)}"
+                text=as_sentence(
+                    f"the run waits for {display_name(part.name)}: {fault}"
+                    f"{_sufferer(part, snapshot)}. {_advice_for_broken(part)}{log_of(part)}"
                 ),
             )
     return next(filter(None, map(_stopped_child, snapshot.parts)), None)
@@ -137,7 +146,7 @@ def fault_of(part: ComponentSnapshot) -> str:
     if part.condition is ProcessState.STOPPED:
         return f"its process {part.pid} is stopped"
     if part.died is not None and part.reply is not ProbeState.ANSWERS:
-        return f"{_gone(part.died.pid, part.died.last_words)}; process {part.pid} starts"
+        return f"{_gone(part.died.pid, part.died.last_log_line)}; process {part.pid} starts"
     if part.reply is ProbeState.REFUSES:
         return part.detail or f"{part.address} refuses connections"
     if part.reply is ProbeState.SILENT and not part.is_busy:
@@ -145,12 +154,13 @@ def fault_of(part: ComponentSnapshot) -> str:
     return ""
 
 
-def restarts(snapshot: SystemSnapshot) -> tuple[str, ...]:
+def restart_notes(snapshot: SystemSnapshot) -> tuple[str, ...]:
     """Describes the parts that were restarted recently, and why; they answer."""
     return tuple(
-        sentence(
-            f"{title(part.name)} was started again {duration(part.died.seconds_ago)} ago: "
-            f"{_gone(part.died.pid, part.died.last_words)}"
+        as_sentence(
+            f"{display_name(part.name)} was started again "
+            f"{format_duration(part.died.seconds_ago)} ago: "
+            f"{_gone(part.died.pid, part.died.last_log_line)}"
         )
         for part in snapshot.parts
         if part.died is not None
@@ -173,7 +183,8 @@ def _sufferer(part: ComponentSnapshot, snapshot: SystemSnapshot) -> str:
     longest: WaitSnapshot | None = max(waits, key=lambda wait: wait.waited_seconds, default=None)
     if longest is None:
         return ""
-    return f", {title(longest.owner)} has waited {duration(longest.waited_seconds)} for it"
+    waited = format_duration(longest.waited_seconds)
+    return f", {display_name(longest.owner)} has waited {waited} for it"
 
 
 def _advice_for_broken(part: ComponentSnapshot) -> str:
@@ -194,9 +205,9 @@ def _stopped_child(part: ComponentSnapshot) -> Diagnosis | None:
         return Diagnosis(
             state=DiagnosisState.BROKEN,
             cause=f"{part.name} child stopped",
-            text=sentence(
-                f"the run waits for {title(part.name)}: its process {pid} ({name}) is stopped. "
-                f"`kill -CONT {pid}` lets it go on{alone}{log_of(part)}"
+            text=as_sentence(
+                f"the run waits for {display_name(part.name)}: its process {pid} ({name}) is "
+                f"stopped. `kill -CONT {pid}` lets it go on{alone}{log_of(part)}"
             ),
         )
     return None
@@ -209,7 +220,7 @@ def find_busy(snapshot: SystemSnapshot, *names: str) -> Diagnosis | None:
             return Diagnosis(
                 state=DiagnosisState.HELD,
                 cause=f"{part.name} busy",
-                text=f"{_describe(part)} {sentence(_advice_for_busy(part) + log_of(part))}",
+                text=f"{_describe(part)} {as_sentence(_advice_for_busy(part) + log_of(part))}",
             )
     return None
 
@@ -221,10 +232,10 @@ def busy_notes(snapshot: SystemSnapshot) -> tuple[str, ...]:
 
 def _describe(part: ComponentSnapshot) -> str:
     demand = part.demand
-    return sentence(
-        f"{title(part.name)} lives and is slow to answer: in the {part.asked_seconds:.0f} s that "
-        f"it was given, its process {part.pid} worked for {demand.worked_seconds:.1f} s and waited "
-        f"for a processor for {demand.queued_seconds:.1f} s"
+    return as_sentence(
+        f"{display_name(part.name)} lives and is slow to answer: in the {part.asked_seconds:.0f} s "
+        f"that it was given, its process {part.pid} worked for {demand.worked_seconds:.1f} s and "
+        f"waited for a processor for {demand.queued_seconds:.1f} s"
     )
 
 
@@ -232,15 +243,6 @@ def _advice_for_busy(part: ComponentSnapshot) -> str:
     if part.demand.is_starved:
         return "there is more work than processors here: ask again in a moment, or end other work"
     return f"ask again in a moment; if this lasts, `kill -KILL {part.pid}` has it restarted"
-
-
-SILENT = ("does not answer", "has not answered", "it says nothing", "cannot be followed")
-"""Wording of waits for a part that gives no answer at all."""
-CALLED = "{}: "
-"""Prefix of call errors: the called part's name."""
-UNHEARD_SECONDS = 6.0
-"""Three missed heartbeats."""
-ADVICE = "look at the network between the two"
 
 
 def is_for_an_answer(wait: WaitSnapshot) -> bool:
@@ -254,41 +256,41 @@ def link_hint(snapshot: SystemSnapshot, wait: WaitSnapshot) -> str:
     part = snapshot.part(PART_OF.get(wait.waits_for, wait.waits_for))
     if part is None or part.reply is not ProbeState.ANSWERS or not is_for_an_answer(wait):
         return ""
-    return f"; {title(part.name)} answers here: {ADVICE}"
+    return f"; {display_name(part.name)} answers here: {ADVICE}"
 
 
-def find_unheard(snapshot: SystemSnapshot) -> Diagnosis | None:
+def find_unreachable(snapshot: SystemSnapshot) -> Diagnosis | None:
     """Finds a part that the stage needs and the synchronizer does not hear, though both are up."""
     running = snapshot.running
-    for part in _unheard(snapshot):
+    for part in _unreachable(snapshot):
         if running is not None and part.name in running.roles:
             return Diagnosis(
                 state=DiagnosisState.BROKEN,
                 cause=f"{part.name} unheard",
-                text=sentence(
-                    f"the run waits for {title(part.name)}: {_describe_cut(part, snapshot)}"
+                text=as_sentence(
+                    f"the run waits for {display_name(part.name)}: {_describe_cut(part, snapshot)}"
                 ),
             )
     return None
 
 
-def unheard_notes(snapshot: SystemSnapshot) -> tuple[str, ...]:
+def unreachable_notes(snapshot: SystemSnapshot) -> tuple[str, ...]:
     """Describes unheard parts, whose waits are not visible now."""
-    return tuple(sentence(_describe_cut(part, snapshot)) for part in _unheard(snapshot))
+    return tuple(as_sentence(_describe_cut(part, snapshot)) for part in _unreachable(snapshot))
 
 
-def _unheard(snapshot: SystemSnapshot) -> list[ComponentSnapshot]:
+def _unreachable(snapshot: SystemSnapshot) -> list[ComponentSnapshot]:
     """Returns the unheard parts; if no member is heard at all, the synchronizer was away."""
     heard = [member.silent_seconds for member in snapshot.members or ()]
-    if not heard or min(heard) > UNHEARD_SECONDS:
+    if not heard or min(heard) > UNREACHABLE_SECONDS:
         return []
-    return [part for part in snapshot.parts if _silence(part, snapshot) > UNHEARD_SECONDS]
+    return [part for part in snapshot.parts if _silence(part, snapshot) > UNREACHABLE_SECONDS]
 
 
 def _describe_cut(part: ComponentSnapshot, snapshot: SystemSnapshot) -> str:
-    silence = duration(_silence(part, snapshot))
+    silence = format_duration(_silence(part, snapshot))
     return (
-        f"the synchronizer has not heard of {title(part.name)} for {silence}, "
+        f"the synchronizer has not heard of {display_name(part.name)} for {silence}, "
         f"and both answer here: {ADVICE}"
     )
 
@@ -305,13 +307,6 @@ def _is_at(member: MemberSnapshot, part: ComponentSnapshot) -> bool:
     return member.role == part.name and member.address == part.address
 
 
-LIVE_SECONDS = 10.0
-"""A member silent for longer says nothing about the current state."""
-ROLES = ("trainer", "buffer", "explorer")
-OUTSIDE = {"wait for rewards that come later": "rewards", "waits until the queue": "tasks"}
-"""Causes outside of the run (people or programs), by the buffer's wording."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitChain:
     """Waits, each for the owner of the next; the target of the last one does not wait."""
@@ -326,7 +321,7 @@ class WaitChain:
         return self.links[-1] if self.links else None
 
 
-def follow(snapshot: SystemSnapshot) -> WaitChain:
+def wait_chain_of(snapshot: SystemSnapshot) -> WaitChain:
     """Follows the waits from the trainer, or from the explorer if no trainer is at work."""
     links: list[WaitSnapshot] = []
     seen: set[str] = set()

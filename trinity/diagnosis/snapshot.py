@@ -1,4 +1,4 @@
-"""CPU time that a process uses and waits for."""
+"""The snapshot that a diagnosis is made from: components, members, waits, CPU time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,6 +9,7 @@ from typing import Self
 NANO = 1e-9
 BUSY_SHARE = 0.2
 """A process that uses or wants a smaller share of the time is not slowed by the processors."""
+NEVER = -1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +47,6 @@ def demand_of(pid: int) -> CpuDemand:
         worked += int(on_processor)
         queued += int(in_queue)
     return CpuDemand(worked * NANO, queued * NANO)
-
-
-NEVER = -1.0
 
 
 class ProcessState(StrEnum):
@@ -109,7 +107,7 @@ class RecentExit:
     """A process that was replaced by a new one."""
 
     pid: int
-    last_words: str
+    last_log_line: str
     seconds_ago: float
 
 
@@ -198,7 +196,7 @@ class SystemSnapshot:
         return running[-1] if running else None
 
     @property
-    def stage_work(self) -> StageProgress | None:
+    def stage_progress(self) -> StageProgress | None:
         """The open work of the running stage."""
         running = self.running
         if running is None:

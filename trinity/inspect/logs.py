@@ -1,4 +1,4 @@
-"""Parses log lines of the services (text or JSON), the broker and the database."""
+"""Reads, follows and filters the log files of the services, the broker and the database."""
 
 import heapq
 import json
@@ -34,6 +34,12 @@ _POSTGRES = re.compile(
 _NATS = re.compile(r"\[\d+\] (?P<time>\d{4}/\d\d/\d\d [\d:.]+) (?P<text>\[(?P<level>[A-Z]{3})\].*)")
 _VALUE = re.compile(r" (?P<name>[a-z_]+)=(?P<value>\S+)")
 _SHOWN_APART = ("time", "level", "service", "logger", "message", "traceback")
+FOLDER = "log"
+ENDING = ".log"
+LOOK_SECONDS = 0.3
+by_time = attrgetter("time")
+_AGO = re.compile(r"(?P<number>\d+)(?P<unit>[smhd])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,12 +119,6 @@ def _of_json(service: str, line: str) -> LogLine | None:
     )
 
 
-FOLDER = "log"
-ENDING = ".log"
-LOOK_SECONDS = 0.3
-by_time = attrgetter("time")
-
-
 def log_files(job_dir: Path, services: Sequence[str]) -> dict[str, Path]:
     """Returns the logs by service: all, or the named ones.
 
@@ -162,7 +162,7 @@ def _messages(service: str, path: Path) -> Iterator[LogLine]:
     builder = _Builder(service)
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
-            if done := builder.take(line.rstrip("\n")):
+            if done := builder.add_line(line.rstrip("\n")):
                 yield done
     if last := builder.end():
         yield last
@@ -175,7 +175,7 @@ class _Builder:
         self._service = service
         self._open: LogLine | None = None
 
-    def take(self, line: str) -> LogLine | None:
+    def add_line(self, line: str) -> LogLine | None:
         """Adds a line; returns the previous message if this line begins another one."""
         begun = parsed(self._service, line)
         if begun is not None:
@@ -213,7 +213,7 @@ class _Tail:
             return
         *lines, self._rest = (self._rest + content).split(b"\n")
         for line in lines:
-            if done := self._builder.take(line.decode(errors="replace")):
+            if done := self._builder.add_line(line.decode(errors="replace")):
                 yield done
 
     def _grown(self) -> bytes:
@@ -227,10 +227,6 @@ class _Tail:
             return b""
         self._offset += len(content)
         return content
-
-
-_AGO = re.compile(r"(?P<number>\d+)(?P<unit>[smhd])")
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

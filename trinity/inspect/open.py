@@ -19,10 +19,10 @@ from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.error_collector import did_you_mean
 from trinity.errors import RunFailed, Unauthenticated, Unavailable, UserError
 from trinity.launch.resume import PLAN_FILE
-from trinity.local.addresses import ServiceAddresses, home_of
+from trinity.local.addresses import ServiceAddresses, stack_directory_of
 from trinity.local.infrastructure import ProcessWithProbe
 from trinity.local.run_file import read_running
-from trinity.local.services import StackContext, four_services
+from trinity.local.services import StackContext, service_processes
 from trinity.local.stack import LocalStack
 from trinity.rpc.channel import open_channel
 from trinity.rpc.errors import error_of
@@ -64,13 +64,13 @@ class StoredExperiment:
 
 
 @contextlib.asynccontextmanager
-async def opened(job_dir: Path) -> AsyncIterator[StoredExperiment]:
+async def open_stored_experiment(job_dir: Path) -> AsyncIterator[StoredExperiment]:
     """Opens the job's stored experiment within the block.
 
     Raises: UserError when there is no job; RpcError, in the block too, when a query fails.
     """
     tenant, label = _experiment_of(job_dir)
-    async with answering(job_dir) as addresses:
+    async with running_services(job_dir) as addresses:
         try:
             experiment_id = await _find(addresses, tenant, label)
             async with open_channel(addresses.buffer, addresses.security) as channel:
@@ -92,9 +92,9 @@ def _experiment_of(job_dir: Path) -> tuple[str, str]:
 
 
 @contextlib.asynccontextmanager
-async def answering(job_dir: Path) -> AsyncIterator[ServiceAddresses]:
+async def running_services(job_dir: Path) -> AsyncIterator[ServiceAddresses]:
     """Yields the addresses of the job's services, which are started for the block if necessary."""
-    home = home_of(job_dir)
+    home = stack_directory_of(job_dir)
     if (running := read_running(home)) is not None:
         yield running.addresses
         return
@@ -104,7 +104,7 @@ async def answering(job_dir: Path) -> AsyncIterator[ServiceAddresses]:
 
 
 def _only_needed(around: StackContext) -> list[ProcessWithProbe]:
-    return [service for service in four_services(around) if service.spec.name in NEEDED]
+    return [service for service in service_processes(around) if service.spec.name in NEEDED]
 
 
 async def _find(addresses: ServiceAddresses, tenant: str, label: str) -> str:
@@ -119,7 +119,7 @@ async def _find(addresses: ServiceAddresses, tenant: str, label: str) -> str:
 
 
 async def _stored(queries: QueryServiceStub, label: str, experiment_id: str) -> StoredExperiment:
-    answer = await patiently(partial(_list_stages, queries, experiment_id))
+    answer = await retry_until_ready(partial(_list_stages, queries, experiment_id))
     if not answer.stages:
         raise RunFailed(f"{label} has stored nothing yet")
     return StoredExperiment(queries=queries, label=label, stages=tuple(answer.stages))
@@ -138,7 +138,7 @@ async def _list_stages(
     return answer
 
 
-async def patiently(call: Callable[[], Awaitable[T]]) -> T:
+async def retry_until_ready(call: Callable[[], Awaitable[T]]) -> T:
     """Retries until a buffer that was just started has its database and schema."""
     deadline = time.monotonic() + START_SECONDS
     while True:

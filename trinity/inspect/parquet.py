@@ -14,6 +14,7 @@ BYTES_A_GROUP = 32 * 1024 * 1024
 """Uncompressed bytes in memory at once."""
 AS_JSON = ("metrics", "reward_parts", "info", "arrays")
 """Columns with a workflow's own structure: each a JSON object."""
+Writer = Callable[[Path, AsyncIterator[JsonObject]], Any]
 
 
 def load_pyarrow() -> Any:
@@ -156,5 +157,4 @@ def _load_datasets() -> Any:
     return datasets.Dataset
 
 
-Writer = Callable[[Path, AsyncIterator[JsonObject]], Any]
 WRITERS: dict[str, Writer] = {"parquet": write_parquet, "datasets": write_dataset}

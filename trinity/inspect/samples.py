@@ -1,4 +1,4 @@
-"""A stored sample as one flat row, the same for JSON lines, Parquet and tables."""
+"""Stored samples as flat rows, the same for JSON lines, Parquet and tables."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -8,14 +8,17 @@ from trinity.api.v1.query_pb2_grpc import QueryServiceStub
 from trinity.codec import experience_from_proto
 from trinity.types import Array, Experience, JsonObject, Pair, Sequence
 
+STREAM_SECONDS = 24 * 3600.0
+"""A whole run may be read slowly."""
 
-def name_of_state(code: query_pb2.ExperienceState) -> str:
+
+def state_name(code: query_pb2.ExperienceState) -> str:
     """Converts `EXPERIENCE_STATE_RAW` to `raw`."""
     name = query_pb2.ExperienceState.Name(code)
     return name.removeprefix("EXPERIENCE_STATE_").lower()
 
 
-def name_of_finish(code: experience_pb2.FinishReason) -> str:
+def finish_reason_name(code: experience_pb2.FinishReason) -> str:
     """Converts `FINISH_REASON_STOP` to `stop`."""
     return experience_pb2.FinishReason.Name(code).removeprefix("FINISH_REASON_").lower()
 
@@ -40,7 +43,7 @@ def sample_row(record: query_pb2.ExperienceRecord) -> JsonObject:
         "assignment_id": record.assignment_id,
         "taskset": record.taskset,
         "task_index": record.task_index,
-        "state": name_of_state(record.state),
+        "state": state_name(record.state),
         "reason": record.reason or None,
         "reward": _optional(record, "reward"),
         "advantage": _optional(record, "advantage"),
@@ -48,7 +51,7 @@ def sample_row(record: query_pb2.ExperienceRecord) -> JsonObject:
         "version_max": _optional(record, "version_max"),
         "num_tokens": record.num_tokens,
         "response_length": record.response_length,
-        "finish_reason": name_of_finish(record.finish_reason),
+        "finish_reason": finish_reason_name(record.finish_reason),
         "created_at": datetime.fromtimestamp(record.unix_millis / 1000, UTC).isoformat(),
         "metrics": dict(record.metrics),
         **_use(record),
@@ -138,10 +141,6 @@ def _array(array: Array) -> JsonObject:
         "alignment": array.alignment.value,
         "values": array.data.tolist(),
     }
-
-
-STREAM_SECONDS = 24 * 3600.0
-"""A whole run may be read slowly."""
 
 
 async def samples(

@@ -1,4 +1,4 @@
-"""Makes untrusted text safe to print."""
+"""Tables of samples, steps and populations for a terminal; untrusted text is made safe."""
 
 import json
 import math
@@ -11,25 +11,26 @@ from rich.text import Text
 
 from trinity.api.v1 import buffer_pb2, query_pb2
 from trinity.codec import experience_from_proto
-from trinity.inspect.samples import name_of_finish, name_of_state
+from trinity.inspect.samples import finish_reason_name, state_name
 from trinity.runtime.logs import ESCAPED
 from trinity.types import Experience, Pair
 from trinity.types import Sequence as TokenSequence
 
 _STEERING = {code: text for code, text in ESCAPED.items() if chr(code) not in "\n\t"}
-
-
-def harmless(text: str) -> str:
-    """Escapes terminal control characters, except newlines and tabs."""
-    return text.translate(_STEERING)
-
-
 ID_DIGITS = 8
 HASH_DIGITS = 12
 NONE = "-"
 UNPUBLISHED = "not published"
 LINE_WIDTH = 200
 """Maximum width when the output is not a terminal and lines must not be broken."""
+SHIFT_REMARK = "differs from what was left out by more than chance"
+TASK_SHIFT_REMARK = "some tasks lost more of their runs than by chance"
+NO_MEAN = ""
+
+
+def sanitize_terminal(text: str) -> str:
+    """Escapes terminal control characters, except newlines and tabs."""
+    return text.translate(_STEERING)
 
 
 def console() -> Console:
@@ -47,7 +48,7 @@ def sample_table(records: Iterable[query_pb2.ExperienceRecord]) -> Table:
     for record in records:
         table.add_row(
             *_begin(record),
-            name_of_state(record.state),
+            state_name(record.state),
             *_values(record),
             ", ".join(f"step {use.step}" for use in record.uses) or NONE,
             _one_line(record),
@@ -86,7 +87,7 @@ def _begin(record: query_pb2.ExperienceRecord) -> tuple[str, str, str]:
     eid = record.eid
     place = f"{eid.explore_step}/{eid.position}/{eid.run}"
     turn = f".{eid.step}" if eid.step else ""
-    task = harmless(f"{record.taskset}:{record.task_index}")
+    task = sanitize_terminal(f"{record.taskset}:{record.task_index}")
     return record.id[:ID_DIGITS], place + turn, escape(task)
 
 
@@ -96,7 +97,7 @@ def _values(record: query_pb2.ExperienceRecord) -> tuple[str, ...]:
         _number(record.advantage) if record.HasField("advantage") else NONE,
         versions(record),
         str(record.response_length),
-        name_of_finish(record.finish_reason),
+        finish_reason_name(record.finish_reason),
     )
 
 
@@ -120,14 +121,14 @@ def _one_line(record: query_pb2.ExperienceRecord) -> Text:
 
 def _text(text: str, style: str = "") -> Text:
     """Formats untrusted text."""
-    return Text(harmless(text), style=style)
+    return Text(sanitize_terminal(text), style=style)
 
 
 def _number(value: float) -> str:
     return f"{value:.4g}"
 
 
-def step_head(stage: str, head: query_pb2.StepHead) -> str:
+def step_header(stage: str, head: query_pb2.StepHead) -> str:
     """Describes the weights before and after a step, and its trainer."""
     again = f", trained {len(head.trained)} times" if len(head.trained) > 1 else ""
     lives = f"trainer {head.trained[-1].incarnation}" if head.trained else "not trained yet"
@@ -150,7 +151,7 @@ def _weights(version: buffer_pb2.PublishedVersion) -> str:
     return f"version {version.version} ({version.weights_sha256.hex()[:HASH_DIGITS]})"
 
 
-def whole_sample(answer: query_pb2.GetExperienceResponse) -> RenderableType:
+def sample_details(answer: query_pb2.GetExperienceResponse) -> RenderableType:
     """Shows everything about one sample."""
     record = answer.experience
     parts: list[RenderableType] = [_facts(answer)]
@@ -188,13 +189,13 @@ def _facts(answer: query_pb2.GetExperienceResponse) -> Table:
             f"{eid.run}, attempt {eid.attempt}, step {eid.step}; {answer.run_seconds:.2f} s",
         ),
         ("task", f"{record.taskset}:{record.task_index}"),
-        ("state", f"{name_of_state(record.state)}{reason}"),
+        ("state", f"{state_name(record.state)}{reason}"),
         ("reward", _number(record.reward) if record.HasField("reward") else NONE),
         ("shaped reward", _shaped_reward(record)),
         ("metrics", _named(dict(record.metrics) | dict(answer.run_metrics))),
         ("advantage", _number(record.advantage) if record.HasField("advantage") else NONE),
         ("weights", versions(record)),
-        ("end", name_of_finish(record.finish_reason)),
+        ("end", finish_reason_name(record.finish_reason)),
         *(("trained", _use(use)) for use in record.uses),
     )
     for name, value in shown:
@@ -250,11 +251,6 @@ def _tokens(sample: Experience, sequence: TokenSequence) -> Table:
     return table
 
 
-BENT = "differs from what was left out by more than chance"
-BENT_TASKS = "some tasks lost more of their runs than by chance"
-NO_MEAN = ""
-
-
 def population_lines(stage: str, population: query_pb2.GetPopulationResponse) -> list[str]:
     """Describes how much of what was generated was trained on, and why the rest was not."""
     first, last = population.first_explore_step, population.last_explore_step
@@ -264,7 +260,7 @@ def population_lines(stage: str, population: query_pb2.GetPopulationResponse) ->
         f"samples, {population.num_trained:,} of them were trained on"
     ]
     for group in population.left_out:
-        why = escape(harmless(group.reason)) or name_of_state(group.state)
+        why = escape(sanitize_terminal(group.reason)) or state_name(group.state)
         lines.append(f"  {group.count:,} were left out: {why}")
     return lines
 
@@ -274,7 +270,7 @@ def population_table(population: query_pb2.GetPopulationResponse) -> Table:
     table = Table("of all samples", "generated: mean", "trained: mean", "shift (0 to 1)", "")
     for comparison in population.comparisons:
         table.add_row(
-            escape(harmless(comparison.name.replace("_", " "))),
+            escape(sanitize_terminal(comparison.name.replace("_", " "))),
             _mean(comparison.generated_mean),
             _mean(comparison.trained_mean),
             f"{comparison.shift:.3f}",
@@ -286,7 +282,7 @@ def population_table(population: query_pb2.GetPopulationResponse) -> Table:
 def _remark(comparison: query_pb2.Comparison) -> str:
     if not comparison.is_significant:
         return ""
-    return BENT_TASKS if comparison.name == "task" else BENT
+    return TASK_SHIFT_REMARK if comparison.name == "task" else SHIFT_REMARK
 
 
 def _mean(value: float) -> str:

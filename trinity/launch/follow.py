@@ -1,4 +1,4 @@
-"""Decides if a broken stream is opened again."""
+"""Follows an experiment to its end: progress events, stage changes, and a monitor's feed."""
 
 import asyncio
 import contextlib
@@ -15,8 +15,9 @@ from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc, synchronizer_pb2, synchr
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.schema.base import is_secret
 from trinity.monitors.factory import make_monitor
-from trinity.monitors.feed import LineSink, MonitorFeed, MonitorOutage
+from trinity.monitors.feed import MonitorFeed, MonitorOutage
 from trinity.monitors.points import PointBuilder, runs_of_task
+from trinity.progress.lines import LineSink
 from trinity.progress.reporter import Reporter
 from trinity.progress.view import RunView
 
@@ -27,6 +28,11 @@ logger = logging.getLogger(__name__)
 PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 REFUSED_SECONDS = 60.0
 """Time that a file may hold a refused token before a new one is there."""
+RETRY_SECONDS = 0.5
+SETTLE_SECONDS = 30.0
+"""Time that the events of an ended experiment may take to arrive."""
+RUNNING = synchronizer_pb2.EXPERIMENT_STATE_RUNNING
+FINISHED = synchronizer_pb2.EXPERIMENT_STATE_FINISHED
 
 
 @dataclass(slots=True)
@@ -56,7 +62,7 @@ class StreamRetry:
         """Records an answer: the token was accepted."""
         self._was_heard, self._refused_since = True, None
 
-    def check(self, error: grpc.aio.AioRpcError) -> None:
+    def raise_if_permanent(self, error: grpc.aio.AioRpcError) -> None:
         """Returns when the stream should be opened again.
 
         Raises: the error, if opening it again would not help.
@@ -74,14 +80,6 @@ class StreamRetry:
             self._refused_since = now
         if now - self._refused_since > REFUSED_SECONDS:
             raise error
-
-
-RETRY_SECONDS = 0.5
-SETTLE_SECONDS = 30.0
-"""Time that the events of an ended experiment may take to arrive."""
-
-RUNNING = synchronizer_pb2.EXPERIMENT_STATE_RUNNING
-FINISHED = synchronizer_pb2.EXPERIMENT_STATE_FINISHED
 
 
 @dataclass(slots=True, kw_only=True)
@@ -132,7 +130,7 @@ class ExperimentFollower:
                     if self.experiment.state != RUNNING:
                         return self.experiment
             except grpc.aio.AioRpcError as error:
-                reopening.check(error)
+                reopening.raise_if_permanent(error)
             await asyncio.sleep(RETRY_SECONDS)
 
     def _report_stages(self, now: synchronizer_pb2.Experiment) -> None:
@@ -144,9 +142,9 @@ class ExperimentFollower:
             self._told.add((stage.name, stage.state))
             if stage.state == synchronizer_pb2.STAGE_STATE_RUNNING:
                 self.on_stage(stage.name)
-                self.reporter.say(f"[{stage.name}] started")
+                self.reporter.print_line(f"[{stage.name}] started")
             if stage.state == finished:
-                self.reporter.say(f"[{stage.name}] finished")
+                self.reporter.print_line(f"[{stage.name}] finished")
         self.experiment = now
 
     async def _read_events_again(self) -> None:
@@ -157,7 +155,7 @@ class ExperimentFollower:
             try:
                 await self._read_events(reopening)
             except grpc.aio.AioRpcError as error:
-                reopening.check(error)
+                reopening.raise_if_permanent(error)
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _read_events(self, reopening: StreamRetry) -> None:
@@ -188,7 +186,7 @@ class ExperimentFollower:
         stage = self.view.stages.get(stage_name)
         if stage is not None and stage.last_step:
             steps = f"step {stage.last_step}/{stage.total_steps or '?'}"
-            self.reporter.say(f"[{stage_name}] goes on; it had come to {steps}")
+            self.reporter.print_line(f"[{stage_name}] goes on; it had come to {steps}")
 
     async def _settle(self) -> None:
         """Waits until finished stages are shown and no events arrive: these may lag the end."""
@@ -240,7 +238,7 @@ async def watched(
     """Feeds the plan's monitor while the block runs, then shuts it down gracefully."""
     monitor = make_monitor(plan, experiment_id, directory)
     if monitor is None:
-        MonitorOutage.end(directory)
+        MonitorOutage.clear_outage(directory)
         yield NullWatcher()
         return
     config = plan.stages[0].config.monitor
@@ -257,10 +255,10 @@ async def watched(
             str(value) for name, value in config.monitor_args.items() if is_secret(name) and value
         ),
     )
-    feeding = asyncio.create_task(feed.run())
+    feeding = asyncio.create_task(feed.feed_forever())
     try:
         yield feed
     finally:
         feeding.cancel()
         await asyncio.gather(feeding, return_exceptions=True)
-        await feed.close()
+        await feed.close_monitor()

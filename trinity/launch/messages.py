@@ -1,20 +1,21 @@
-"""Progress of the services while there are no steps to show yet: models take long to load."""
+"""Messages to the user while no step ends: how services start, and what stalls the run."""
 
 import asyncio
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 import grpc
 
 from trinity.api.v1 import synchronizer_pb2, synchronizer_pb2_grpc
 from trinity.diagnosis.diagnose import diagnose
 from trinity.diagnosis.gather import gather
-from trinity.diagnosis.rules import Diagnosis, DiagnosisState, duration
+from trinity.diagnosis.rules import Diagnosis, DiagnosisState, format_duration
 from trinity.diagnosis.snapshot import SystemSnapshot
 from trinity.errors import RunFailed
 from trinity.local.run_file import read_running
+from trinity.progress.lines import LineSink
 from trinity.progress.view import RunView
 from trinity.rpc.limits import CALL_SECONDS
 
@@ -25,13 +26,11 @@ SERVING = "serving at "
 ROLES = {synchronizer_pb2.ROLE_EXPLORER: "explorer", synchronizer_pb2.ROLE_TRAINER: "trainer"}
 SAID_AGAIN_SECONDS = 5.0
 """Time until the first repeated report; each later one takes twice as long."""
-
-
-class LineSink(Protocol):
-    """A receiver of lines for the user."""
-
-    def say(self, text: str) -> None:
-        """Shows one line."""
+LOOK_SECONDS = 2.0
+SAID_AFTER_SECONDS = 10.0
+GRACE_SECONDS = 30.0
+"""Services whose waits time out end the run themselves, as far as they can."""
+WORKING = Diagnosis(state=DiagnosisState.WORKING, cause="", text="")
 
 
 @dataclass(slots=True)
@@ -51,14 +50,14 @@ class StartupReporter:
     _by_member: dict[str, MemberStartup] = field(default_factory=dict)
     _served: dict[str, str] = field(default_factory=dict)
 
-    def take(self, member: synchronizer_pb2.Member, now: float) -> None:
+    def observe_member(self, member: synchronizer_pb2.Member, now: float) -> None:
         """Reports that a member starts something, still does it, or is ready."""
         role = ROLES.get(member.role)
         if role is None:
             return
         if member.activity not in PREPARING:
             if (over := self._by_member.pop(member.id, None)) is not None:
-                self.reporter.say(f"{role}: ready after {duration(now - over.since)}")
+                self.reporter.print_line(f"{role}: ready after {format_duration(now - over.since)}")
             self._say_served(role, member)
             return
         preparation = self._by_member.setdefault(
@@ -66,11 +65,13 @@ class StartupReporter:
         )
         if preparation.activity != member.activity:
             preparation.activity = member.activity
-            self.reporter.say(f"{role}: {member.activity}")
+            self.reporter.print_line(f"{role}: {member.activity}")
         elif now >= preparation.next_said:
             lasted = now - preparation.since
             preparation.next_said = now + lasted
-            self.reporter.say(f"{role}: still {member.activity}, after {duration(lasted)}")
+            self.reporter.print_line(
+                f"{role}: still {member.activity}, after {format_duration(lasted)}"
+            )
 
     def _say_served(self, role: str, member: synchronizer_pb2.Member) -> None:
         """Reports the address of a served model whenever it changes."""
@@ -78,10 +79,10 @@ class StartupReporter:
             return
         if self._served.get(member.id) != member.activity:
             self._served[member.id] = member.activity
-            self.reporter.say(f"{role}: {member.activity}")
+            self.reporter.print_line(f"{role}: {member.activity}")
 
 
-async def say_preparations(
+async def report_startup(
     synchronizer: synchronizer_pb2_grpc.SynchronizerServiceStub, reporter: LineSink
 ) -> NoReturn:
     """Reports what members prepare while they do; never returns."""
@@ -95,15 +96,8 @@ async def say_preparations(
             pass  # a restart of the synchronizer, which others report
         else:
             for member in answer.members:
-                preparations.take(member, time.monotonic())
+                preparations.observe_member(member, time.monotonic())
         await asyncio.sleep(POLL_SECONDS)
-
-
-LOOK_SECONDS = 2.0
-SAID_AFTER_SECONDS = 10.0
-GRACE_SECONDS = 30.0
-"""Services whose waits time out end the run themselves, as far as they can."""
-WORKING = Diagnosis(state=DiagnosisState.WORKING, cause="", text="")
 
 
 @dataclass(slots=True)
@@ -111,13 +105,13 @@ class StallNotifier:
     """The current cause of a stall, its start, and whether it was reported."""
 
     reporter: LineSink
-    patience_seconds: float
+    max_broken_seconds: float
     """Time that a part may stay broken before the run fails: the services may not notice."""
     _cause: str = ""
     _since: float = 0.0
     _is_said: bool = False
 
-    def take(self, verdict: Diagnosis, now: float) -> None:
+    def observe_diagnosis(self, verdict: Diagnosis, now: float) -> None:
         """Reports a stall that begins or ends.
 
         Raises: RunFailed when a part is broken for longer than the limit.
@@ -130,25 +124,27 @@ class StallNotifier:
         lasted = now - self._since
         if lasted >= SAID_AFTER_SECONDS and not self._is_said:
             self._is_said = True
-            self.reporter.say(f"held up: {verdict.text}")
-        if verdict.state is DiagnosisState.BROKEN and lasted >= self.patience_seconds:
-            raise RunFailed(f"no progress for {duration(lasted)}: {verdict.text}")
+            self.reporter.print_line(f"held up: {verdict.text}")
+        if verdict.state is DiagnosisState.BROKEN and lasted >= self.max_broken_seconds:
+            raise RunFailed(f"no progress for {format_duration(lasted)}: {verdict.text}")
 
     def _over(self, now: float) -> None:
         if self._is_said:
-            self.reporter.say(f"no longer held up: that lasted {duration(now - self._since)}")
+            self.reporter.print_line(
+                f"no longer held up: that lasted {format_duration(now - self._since)}"
+            )
         self._is_said = False
 
 
-def untold(verdict: Diagnosis, snapshot: SystemSnapshot) -> Diagnosis:
-    """Leaves out what `say_preparations` reports itself: a model that takes long to load."""
+def without_startup(verdict: Diagnosis, snapshot: SystemSnapshot) -> Diagnosis:
+    """Leaves out what `report_startup` reports itself: a model that takes long to load."""
     preparing = (member.role for member in snapshot.members or () if member.activity in PREPARING)
     if verdict.state is DiagnosisState.HELD and verdict.owner in preparing:
         return WORKING
     return verdict
 
 
-async def say_holdups(
+async def report_stalls(
     job_dir: Path, view: RunView, reporter: LineSink, sync_timeout: float
 ) -> NoReturn:
     """Checks the run whenever it reports nothing new; never returns.
@@ -162,6 +158,6 @@ async def say_holdups(
             seen, verdict = view.last_event, WORKING
         elif (running := read_running(job_dir)) is not None:
             snapshot = await gather(running, job_dir)
-            verdict = untold(diagnose(snapshot), snapshot)
-        holdups.take(verdict, time.monotonic())
+            verdict = without_startup(diagnose(snapshot), snapshot)
+        holdups.observe_diagnosis(verdict, time.monotonic())
         await asyncio.sleep(LOOK_SECONDS)

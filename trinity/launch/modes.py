@@ -1,4 +1,4 @@
-"""Evaluates the checkpoints of a run, as an experiment of its own in the run's database."""
+"""Plans of the modes `bench` and `serve`, which use the checkpoints of an earlier run."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.stored_rollouts import UNKNOWN
 from trinity.config.schema.base import hidden
 from trinity.errors import UserError
-from trinity.launch.resume import PLAN_FILE, digest_of_fixed, holds_run
+from trinity.launch.resume import PLAN_FILE, has_run, resume_digest
 from trinity.launch.stored_runs import StoredRun
 from trinity.progress.summary import read_finished
 from trinity.security.credentials import VARIABLE, Credentials
@@ -27,6 +27,7 @@ EVALUATED_BY = (
     "min_response_tokens",
 )
 CHECKPOINT = re.compile(r"step-(\d+)-\d+")
+SUFFIX = "-serve"
 
 
 def is_bench(plan: ExperimentPlan) -> bool:
@@ -42,7 +43,7 @@ def bench_plan(plan: ExperimentPlan) -> ExperimentPlan:
 
     Raises: UserError when there is nothing to evaluate or with.
     """
-    if not holds_run(plan.job_path):
+    if not has_run(plan.job_path):
         raise UserError(
             f"{plan.job_dir} holds no run whose checkpoints could be evaluated: train it first, "
             "then start it with `mode=bench`"
@@ -50,7 +51,7 @@ def bench_plan(plan: ExperimentPlan) -> ExperimentPlan:
     stages = [stage for stage in plan.stages if stage.mode == "bench" and stage.needs_training]
     newest = "-".join(str(_newest_checkpoint(plan, stage)) for stage in stages)
     which = "newest" if stages[0].config.explorer.bench_on_latest_checkpoint else "step"
-    settings = digest_of_fixed(plan.model_copy(update={"stages": tuple(stages)}))
+    settings = resume_digest(plan.model_copy(update={"stages": tuple(stages)}))
     name = f"{which}-{newest}-{settings}"
     known = list(_known_versions(plan, name))
     made = [
@@ -124,7 +125,7 @@ class BenchSource:
 
     run: StoredRun
 
-    async def complete(
+    async def complete_plan(
         self, synchronizer: SynchronizerServiceStub, made: ExperimentPlan
     ) -> ExperimentPlan:
         """Returns the plan with the run's id and the weights that its stages started from."""
@@ -134,12 +135,9 @@ class BenchSource:
         for stage in made.stages:
             assert stage.benched is not None, "it is a plan of this module"
             benched = stage.benched.model_copy(update={"experiment_id": experiment.id})
-            began = self.run.as_it_began(experiment, stage)
+            began = self.run.with_initial_weights(experiment, stage)
             stages.append(began.model_copy(update={"benched": benched}))
         return made.model_copy(update={"stages": tuple(stages)})
-
-
-SUFFIX = "-serve"
 
 
 def is_serve(plan: ExperimentPlan) -> bool:

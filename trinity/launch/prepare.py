@@ -1,4 +1,4 @@
-"""Checks that every workflow and reward of a plan can be found, before anything starts."""
+"""Prepares a run: loads and checks its plan, its names and its files on the hub."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,13 +18,15 @@ from trinity.config.plan.parts import ResolvedTaskset
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.errors import UserError
 from trinity.launch.modes import bench_plan, is_bench, is_serve, serve_plan
-from trinity.launch.resume import check_resumable, holds_run
+from trinity.launch.resume import check_resumable, has_run
 from trinity.launch.stored_runs import SourceRuns
 from trinity.plugins import REWARDS, WORKFLOWS, load_plugins, plugin_dirs_from_environment
 from trinity.rewards.reward import check_reward
 from trinity.workflows.math_rm_workflow import MathRMWorkflow
 from trinity.workflows.simple_workflow import SimpleWorkflow
 from trinity.workflows.workflow import Workflow
+
+ANSWER_SECONDS = 15.0
 
 
 def check_names(plan: ExperimentPlan) -> None:
@@ -72,7 +74,7 @@ class PreparedRun:
     """The runs whose experiences are trained on, if any."""
 
 
-def prepare(
+def prepare_run(
     path: Path, max_steps: int | None, overrides: Mapping[str, JsonValue] | None = None
 ) -> PreparedRun:
     """Loads, plans and checks a configuration.
@@ -112,11 +114,11 @@ def prepare(
     notes = (*notes, *advice(plan))
     return PreparedRun(
         plan=plan,
-        resumes=not serves and holds_run(plan.job_path),
+        resumes=not serves and has_run(plan.job_path),
         notes=notes,
         notices=reading.notices,
         benched=source,
-        sources=SourceRuns.of(plan),
+        sources=SourceRuns.from_plan(plan),
     )
 
 
@@ -129,9 +131,6 @@ def capped(plan: ExperimentPlan, max_steps: int) -> ExperimentPlan:
         for stage in plan.stages
     )
     return plan.model_copy(update={"stages": stages})
-
-
-ANSWER_SECONDS = 15.0
 
 
 def check_hub(plan: ExperimentPlan, *, must_answer: bool) -> None:

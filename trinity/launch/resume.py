@@ -1,4 +1,4 @@
-"""Checks that a configuration may resume the earlier run in the same directory."""
+"""Resuming: which settings may differ from the earlier run, and what that run left behind."""
 
 import hashlib
 import json
@@ -39,6 +39,7 @@ CHANGEABLE = (
     "trainer.resume_mode",
     "trainer.save_interval",
 )
+REASON = "its launcher ended without a word"
 
 
 def check_resumable(plan: ExperimentPlan) -> None:
@@ -79,7 +80,7 @@ def _check_ranks(plan: ExperimentPlan, before: dict[str, Any]) -> None:
             )
 
 
-def digest_of_fixed(plan: ExperimentPlan) -> str:
+def resume_digest(plan: ExperimentPlan) -> str:
     """Returns the same digest for two plans of the same stages if one may resume the other."""
     values = _without_secrets(plan)
     fixed = [values["seed"], *(_fixed(stage["config"]) for stage in values["stages"])]
@@ -94,7 +95,7 @@ def _fixed(value: JsonValue, at: str = "") -> JsonValue:
     return {name: _fixed(value[name], key) for name, key in keys.items() if not _may_change(key)}
 
 
-def remember(plan: ExperimentPlan) -> None:
+def store_plan(plan: ExperimentPlan) -> None:
     """Stores the plan for the next start, without its API keys and passwords."""
     path = plan.job_path / PLAN_FILE
     temporary = path.with_suffix(".tmp")
@@ -102,7 +103,7 @@ def remember(plan: ExperimentPlan) -> None:
     temporary.replace(path)
 
 
-def holds_run(job_dir: Path) -> bool:
+def has_run(job_dir: Path) -> bool:
     """Returns true when a run was started in this directory before."""
     return (job_dir / PLAN_FILE).exists()
 
@@ -140,10 +141,7 @@ def _differences(old: JsonValue, new: JsonValue, at: str = "") -> set[str]:
     return set() if old == new else {at}
 
 
-REASON = "its launcher ended without a word"
-
-
-async def cancel_left_running(
+async def cancel_stale_experiments(
     synchronizer: SynchronizerServiceStub, plan: ExperimentPlan
 ) -> list[str]:
     """Cancels all experiments but the plan's own, and returns their labels.

@@ -7,11 +7,11 @@ from trinity.config.plan.parts import StoredBatches
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.stored_rollouts import UNKNOWN
 from trinity.errors import UserError
-from trinity.launch.resume import check_resumable, holds_run
+from trinity.launch.resume import check_resumable, has_run
 from trinity.launch.run import SynchronizerStub
 from trinity.launch.stored_runs import StoredRun, with_source_runs
 from trinity.local.infrastructure import ProcessWithProbe
-from trinity.local.services import StackContext, four_services
+from trinity.local.services import StackContext, service_processes
 
 FOLDER = "retrained"
 
@@ -31,7 +31,7 @@ def retraining_plan(
 
     Raises: UserError when the run is not there or has no such stage, or the name is taken.
     """
-    if not holds_run(plan.job_path):
+    if not has_run(plan.job_path):
         raise UserError(f"{plan.job_dir} holds no run whose batches could be trained again")
     source = _stage(plan, stage)
     own = name or f"{source.name}-{steps.first}-{steps.last}"
@@ -71,7 +71,7 @@ class RetrainSource:
 
     plan: ExperimentPlan
 
-    async def complete(
+    async def complete_plan(
         self, synchronizer: SynchronizerStub, made: ExperimentPlan
     ) -> ExperimentPlan:
         """Returns the plan with the run's id and the weights that its stage started from.
@@ -88,10 +88,10 @@ class RetrainSource:
             changes["stored_rollouts"] = rollouts.model_copy(
                 update={"experiment_id": experiment.id}
             )
-        changed = run.as_it_began(experiment, stage).model_copy(update=changes)
+        changed = run.with_initial_weights(experiment, stage).model_copy(update=changes)
         return await with_source_runs(synchronizer, made.model_copy(update={"stages": (changed,)}))
 
 
 def without_explorer(around: StackContext) -> list[ProcessWithProbe]:
     """Returns the services without the explorer."""
-    return [service for service in four_services(around) if service.spec.name != "explorer"]
+    return [service for service in service_processes(around) if service.spec.name != "explorer"]

@@ -1,4 +1,4 @@
-"""Time accounting of a run: consecutive phases without a gap."""
+"""Runs one experiment on a local stack: its phases, its interruption and its results."""
 
 import asyncio
 import contextlib
@@ -18,15 +18,16 @@ from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import RunFailed
 from trinity.launch.follow import FINISHED, ExperimentFollower, watched
 from trinity.launch.gpus import share_gpus
-from trinity.launch.messages import LineSink, say_holdups, say_preparations
-from trinity.launch.resume import cancel_left_running, remember
-from trinity.local.addresses import write_home
+from trinity.launch.messages import report_stalls, report_startup
+from trinity.launch.resume import cancel_stale_experiments, store_plan
+from trinity.local.addresses import write_stack_directory
 from trinity.local.infrastructure import ProcessWithProbe
 from trinity.local.process_spec import EventKind
-from trinity.local.services import StackContext, four_services
+from trinity.local.services import StackContext, service_processes
 from trinity.local.stack import LocalStack
 from trinity.monitors.factory import MONITOR_FOLDER
 from trinity.progress.curves import draw_curves
+from trinity.progress.lines import LineSink
 from trinity.progress.reporter import Reporter
 from trinity.progress.summary import SUMMARY_FILE, RunSummary, summarize, write_summary
 from trinity.progress.view import RunView
@@ -40,6 +41,10 @@ TOTAL = "total"
 SECONDS_FILE = "seconds.json"
 KEEP_SECONDS = 10.0
 """The most that a killed launcher forgets."""
+T = TypeVar("T")
+NUMBERS = (signal.SIGINT, signal.SIGTERM)
+SynchronizerStub: TypeAlias = synchronizer_pb2_grpc.SynchronizerServiceStub
+CANCEL_SECONDS = 3.0
 
 
 class PhaseTimer:
@@ -75,7 +80,7 @@ class CumulativePhases:
         self._phases = phases
         self._before: dict[str, float] | None = None
 
-    def read(self, job_dir: Path) -> None:
+    def load_earlier(self, job_dir: Path) -> None:
         """Reads the earlier starts; call it when no other launcher works in the directory."""
         try:
             kept = json.loads((job_dir / SECONDS_FILE).read_bytes())
@@ -83,7 +88,7 @@ class CumulativePhases:
         except (OSError, ValueError, TypeError, AttributeError):
             self._before = {}  # a first start, or a damaged file: figures must not stop a run
 
-    def keep(self, job_dir: Path) -> None:
+    def save(self, job_dir: Path) -> None:
         """Writes the phases for the next start; does nothing until `read` was called."""
         if self._before is None:
             return
@@ -94,10 +99,10 @@ class CumulativePhases:
             temporary.write_text(json.dumps(added(self._before, self._phases.seconds())))
             temporary.replace(path)
 
-    async def keep_on(self, job_dir: Path) -> NoReturn:
+    async def save_periodically(self, job_dir: Path) -> NoReturn:
         """Writes the phases periodically; never returns."""
         while True:
-            self.keep(job_dir)
+            self.save(job_dir)
             await asyncio.sleep(KEEP_SECONDS)
 
     def seconds(self) -> dict[str, float]:
@@ -110,10 +115,6 @@ class CumulativePhases:
 def added(before: Mapping[str, float], now: Mapping[str, float]) -> dict[str, float]:
     """Adds phase by phase, in the order in which they first came."""
     return {name: before.get(name, 0.0) + now.get(name, 0.0) for name in {**before, **now}}
-
-
-T = TypeVar("T")
-NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
 class RunInterrupted(Exception):
@@ -134,7 +135,7 @@ class GracefulShutdown:
         self._reporter = reporter
         self._is_stopping = False
 
-    def begins(self) -> None:
+    def mark_stopping(self) -> None:
         """Marks that the work is stopping by itself: it has finished, or failed."""
         self._is_stopping = True
 
@@ -145,7 +146,7 @@ class GracefulShutdown:
         """
         task = asyncio.ensure_future(work)
         loop = asyncio.get_running_loop()
-        numbers = _heeded()
+        numbers = _handled_signals()
         for number in numbers:
             loop.add_signal_handler(number, self._signalled, task)
         try:
@@ -158,22 +159,20 @@ class GracefulShutdown:
 
     def _signalled(self, task: "asyncio.Future[T]") -> None:
         if self._is_stopping:
-            self._reporter.say("already stopping: what runs is ended in order, wait a moment")
+            self._reporter.print_line(
+                "already stopping: what runs is ended in order, wait a moment"
+            )
             return
         self._is_stopping = True
         task.cancel()
-        self._reporter.say("stopping in order")  # fails if the terminal is closed
+        self._reporter.print_line("stopping in order")  # fails if the terminal is closed
 
 
-def _heeded() -> tuple[signal.Signals, ...]:
+def _handled_signals() -> tuple[signal.Signals, ...]:
     """Returns the handled signals; SIGHUP is included unless `nohup` has ignored it."""
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         return NUMBERS
     return (*NUMBERS, signal.SIGHUP)
-
-
-SynchronizerStub: TypeAlias = synchronizer_pb2_grpc.SynchronizerServiceStub
-CANCEL_SECONDS = 3.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -184,7 +183,7 @@ class LocalRun:
     reporter: Reporter
     home: Path | None = None
     """The directory of the stack, if it is not the plan's own."""
-    services: Callable[[StackContext], list[ProcessWithProbe]] = four_services
+    services: Callable[[StackContext], list[ProcessWithProbe]] = service_processes
     complete: Callable[[SynchronizerStub, ExperimentPlan], Awaitable[ExperimentPlan]] | None = None
     """Adds to the plan what only the running stack knows."""
     secure: bool = False
@@ -198,13 +197,13 @@ class LocalRun:
         self._starts = CumulativePhases(self._phases)
         self._stop = GracefulShutdown(self.reporter)
 
-    async def execute(self) -> RunSummary:
+    async def run_to_end(self) -> RunSummary:
         """Runs to the end.
 
         Raises: RunFailed with the reason and the log to read; Interrupted after a graceful
         shutdown.
         """
-        view = RunView.of(self.plan)
+        view = RunView.from_plan(self.plan)
         ended = await self._stop.guard(self._follow(view))
         self._phases.begin("results")
         return self._leave_results(view, ended)
@@ -214,11 +213,11 @@ class LocalRun:
             async with self._stack() as stack:
                 return await self._on(stack, view)
         finally:
-            self._starts.keep(self.plan.job_path)
+            self._starts.save(self.plan.job_path)
 
     @contextlib.asynccontextmanager
     async def _stack(self) -> AsyncIterator[LocalStack]:
-        self.reporter.say("starting the broker, the database and the services")
+        self.reporter.print_line("starting the broker, the database and the services")
         level = self.plan.stages[0].config.log.level
         async with LocalStack(
             job_dir=self._home,
@@ -227,14 +226,16 @@ class LocalRun:
             services=self.services,
             secure=self.secure,
         ) as stack:
-            self._starts.read(self.plan.job_path)
-            self.reporter.say(f"all services answer after {self._phases.seconds()['start']:.1f} s")
+            self._starts.load_earlier(self.plan.job_path)
+            self.reporter.print_line(
+                f"all services answer after {self._phases.seconds()['start']:.1f} s"
+            )
             try:
                 yield stack
             finally:
-                self._stop.begins()
+                self._stop.mark_stopping()
                 self._phases.begin("stop")
-                self.reporter.say("stopping the services")
+                self.reporter.print_line("stopping the services")
 
     async def _on(self, stack: LocalStack, view: RunView) -> synchronizer_pb2.Experiment:
         addresses = stack.addresses
@@ -267,9 +268,9 @@ class LocalRun:
                 ended = await self._first(
                     follower.until_ended(),
                     self._until_stack_fails(stack),
-                    say_preparations(synchronizer, self.reporter),
-                    say_holdups(self._home, view, self.reporter, self._sync_timeout()),
-                    self._starts.keep_on(self.plan.job_path),
+                    report_startup(synchronizer, self.reporter),
+                    report_stalls(self._home, view, self.reporter, self._sync_timeout()),
+                    self._starts.save_periodically(self.plan.job_path),
                 )
                 await monitor.catch_up(view.last_event)
                 return ended
@@ -284,11 +285,13 @@ class LocalRun:
         if self.complete is not None:
             self.plan.job_path.mkdir(parents=True, exist_ok=True)
             self.plan = await self.complete(synchronizer, self.plan)
-        remember(self.plan)
-        write_home(self.plan.job_path, self._home)
+        store_plan(self.plan)
+        write_stack_directory(self.plan.job_path, self._home)
         if is_alone:
-            for label in await cancel_left_running(synchronizer, self.plan):
-                self.reporter.say(f"{label} was left running: cancelled until it is started again")
+            for label in await cancel_stale_experiments(synchronizer, self.plan):
+                self.reporter.print_line(
+                    f"{label} was left running: cancelled until it is started again"
+                )
         answer: synchronizer_pb2.CreateExperimentResponse = await synchronizer.CreateExperiment(
             synchronizer_pb2.CreateExperimentRequest(
                 tenant=self.plan.tenant,
@@ -300,7 +303,7 @@ class LocalRun:
         )
         for stage in answer.experiment.stages:
             if stage.state == synchronizer_pb2.STAGE_STATE_FINISHED:
-                self.reporter.say(f"[{stage.name}] finished before, skipped")
+                self.reporter.print_line(f"[{stage.name}] finished before, skipped")
         return answer.experiment
 
     @contextlib.asynccontextmanager
@@ -323,7 +326,7 @@ class LocalRun:
     async def _until_stack_fails(self, stack: LocalStack) -> synchronizer_pb2.Experiment:
         async for event in stack.events():
             if event.kind is EventKind.RESTARTED:
-                self.reporter.say(f"restarted {event.process}: {event.reason}")
+                self.reporter.print_line(f"restarted {event.process}: {event.reason}")
             if event.kind is EventKind.FAILED:
                 raise RunFailed(f"{event.process}: {event.reason}; see {event.log_file}")
         raise RunFailed(f"the supervisor ended; see {self._home / 'log'}")
@@ -353,7 +356,7 @@ class LocalRun:
             starts=ended.start_count,
             seconds=self._starts.seconds(),
         )
-        self._starts.keep(self.plan.job_path)
+        self._starts.save(self.plan.job_path)
         write_summary(summary, self.plan.job_path / SUMMARY_FILE)
         if not finished:
             raise RunFailed(f"{ended.reason}; the logs are in {self._home / 'log'}")

@@ -1,4 +1,4 @@
-"""A run whose database another experiment uses: its id there, and its stages' initial weights."""
+"""Earlier runs that an experiment reads: their databases, ids and initial weights."""
 
 import json
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.stored_rollouts import check_rows
 from trinity.config.schema.choices import EXPLORING
 from trinity.errors import RunFailed, UserError
-from trinity.launch.resume import PLAN_FILE, holds_run
-from trinity.local.addresses import home_of
+from trinity.launch.resume import PLAN_FILE, has_run
+from trinity.local.addresses import stack_directory_of
 from trinity.rpc.limits import CALL_SECONDS
 
 
@@ -38,7 +38,9 @@ class StoredRun:
             raise RunFailed(f"{self.plan.label} was never started: nothing of it is stored")
         return found
 
-    def as_it_began(self, experiment: synchronizer_pb2.Experiment, stage: StagePlan) -> StagePlan:
+    def with_initial_weights(
+        self, experiment: synchronizer_pb2.Experiment, stage: StagePlan
+    ) -> StagePlan:
         """Returns the stage with the final weights of the stage before, if there are any.
 
         These include that stage's adapter, so the stage's own adapter starts at zero. Raises:
@@ -77,7 +79,7 @@ class SourceRuns:
     home: Path
 
     @staticmethod
-    def of(plan: ExperimentPlan) -> "SourceRuns | None":
+    def from_plan(plan: ExperimentPlan) -> "SourceRuns | None":
         """Returns the plan's source runs, or None if it has none.
 
         Raises: UserError when a run is not there, or its experiences cannot be used.
@@ -98,14 +100,14 @@ def _checked(plan: ExperimentPlan, stage: StagePlan, stored: StoredRollouts) -> 
     """Checks one source run and returns the directory of its stack."""
     directory = Path(stage.config.checkpoint_root_dir).expanduser().absolute() / stored.run
     what = f"stage `{stage.name}`: `experience_buffer.source_run: {stored.run}`"
-    if not holds_run(directory):
+    if not has_run(directory):
         raise UserError(f"{what}: {directory} holds no run: explore first, or correct the name")
     source = _read(directory)
     if source.tenant != plan.tenant:
         raise UserError(f"{what} is not a run of tenant {plan.tenant}: no run takes from another's")
     taken = _stage_of(source, stored, what)
     check_rows(stage, taken, stored.model_copy(update={"stage": taken.name}))
-    return home_of(directory)
+    return stack_directory_of(directory)
 
 
 def _read(directory: Path) -> ExperimentPlan:

@@ -1,4 +1,4 @@
-"""Free loopback ports, each handed out once per process."""
+"""Addresses and directory of a local stack: free loopback ports, service addresses, secrets."""
 
 import random
 import socket
@@ -13,6 +13,8 @@ _LOWEST_PORT = 10_240
 _RANDOM = random.SystemRandom()
 """Not the shared generator: programs with the same seed would pick the same ports at once."""
 _handed_out: set[int] = set()
+SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
+_NAME = "home.txt"
 
 
 def free_port() -> int:
@@ -47,9 +49,6 @@ def _is_free(port: int) -> bool:
     return True
 
 
-SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceAddresses:
     """The services as host:port; the broker and the database without their passwords."""
@@ -64,7 +63,7 @@ class ServiceAddresses:
     """The operator's credentials for these services; empty for plaintext connections."""
 
     @classmethod
-    def on_free_ports(cls, *, nats_url: str, postgres_dsn: str, security_dir: str = "") -> Self:
+    def with_free_ports(cls, *, nats_url: str, postgres_dsn: str, security_dir: str = "") -> Self:
         """Chooses loopback ports for the services."""
         ports = {name: f"127.0.0.1:{free_port()}" for name in SERVICES}
         return cls(**ports, nats_url=nats_url, postgres_dsn=postgres_dsn, security_dir=security_dir)
@@ -72,7 +71,7 @@ class ServiceAddresses:
     @property
     def security(self) -> Credentials:
         """The credentials for talking to the services."""
-        return Credentials.of(self.security_dir)
+        return Credentials.from_folder(self.security_dir)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,16 +84,13 @@ class InfrastructureFiles:
     synchronizer_postgres_dsn: Path
 
 
-_NAME = "home.txt"
-
-
-def write_home(job_dir: Path, home: Path) -> None:
+def write_stack_directory(job_dir: Path, home: Path) -> None:
     """Records the directory of the stack."""
     if home != job_dir:
         (job_dir / _NAME).write_text(f"{home}\n")
 
 
-def home_of(job_dir: Path) -> Path:
+def stack_directory_of(job_dir: Path) -> Path:
     """Returns the stack's directory: the job's own, unless it was started in another job's."""
     try:
         return Path((job_dir / _NAME).read_text().strip())

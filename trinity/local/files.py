@@ -1,8 +1,7 @@
-"""Generated passwords and the addresses that contain them, in files that only their owner reads."""
+"""Files of a local stack: the folder of its engines' sockets, and its parts' credentials."""
 
 import hashlib
 import os
-import secrets
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -13,46 +12,13 @@ from pathlib import Path
 from trinity.errors import UserError
 from trinity.security.credentials import PLAINTEXT, Credentials
 
-
-@dataclass(frozen=True, slots=True)
-class SecretFiles:
-    """A folder of secrets; a password is generated once and reused at later starts."""
-
-    folder: Path
-
-    def password(self, name: str) -> str:
-        path = self.folder / f"{name}-password"
-        if not path.exists() or not path.stat().st_size:
-            self.write(path.name, secrets.token_hex(24))
-        return path.read_text().strip()
-
-    def write(self, name: str, content: str) -> Path:
-        """Replaces a secret file atomically: readers see the old or the new content."""
-        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path = self.folder / name
-        write_private(path, content)
-        return path
-
-
-def write_private(path: Path, content: str) -> None:
-    """Writes a file of mode 0600 atomically."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.unlink(missing_ok=True)
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(descriptor)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
 VARIABLE = "VLLM_RPC_BASE_PATH"
 """vLLM's variable: it creates sockets named by UUIDs there, by default in the temporary folder."""
 MAX_FOLDER_BYTES = 107 - len("/00000000-0000-0000-0000-000000000000")
 """The system's limit for a socket's path, minus a name."""
+OPERATOR = "operator"
+LIFETIME = timedelta(days=365)
+"""Longer than a stack runs without a restart."""
 
 
 def socket_folder(job_dir: Path) -> Path:
@@ -88,18 +54,13 @@ def remove_socket_folder(job_dir: Path) -> None:
     shutil.rmtree(socket_folder(job_dir), ignore_errors=True)
 
 
-OPERATOR = "operator"
-LIFETIME = timedelta(days=365)
-"""Longer than a stack runs without a restart."""
-
-
 @dataclass(frozen=True, slots=True)
 class StackCredentials:
     """The folder of all parts' folders, or None for a stack in plaintext on loopback."""
 
     root: Path | None = None
 
-    def prepare(self) -> None:
+    def issue_credentials(self) -> None:
         """Issues credentials to every part; the authority is kept: earlier clients stay valid."""
         if self.root is None:
             return
@@ -112,6 +73,6 @@ class StackCredentials:
         for part in parts_of({}):
             issuer.issue(part, LIFETIME)
 
-    def of(self, part: str) -> Credentials:
+    def credentials_for(self, part: str) -> Credentials:
         """Returns the credentials of a part."""
         return Credentials(self.root / part) if self.root else PLAINTEXT

@@ -1,4 +1,4 @@
-"""A broker and a database that already run, named by the user instead of started by us."""
+"""Broker and database of a local stack: embedded ones, or servers that the user names."""
 
 import asyncio
 import os
@@ -13,12 +13,13 @@ import nats.js.errors
 
 from trinity.errors import UserError
 from trinity.local.addresses import InfrastructureFiles, free_port
-from trinity.local.files import SecretFiles, StackCredentials
+from trinity.local.files import StackCredentials
 from trinity.local.nats import NatsServer
 from trinity.local.postgres import PostgresServer, embedded_postgres
 from trinity.local.process_spec import ProcessSpec
 from trinity.security.broker import ADMIN, client_options
 from trinity.security.credentials import VARIABLE as SECURITY_DIR
+from trinity.security.secret_files import SecretFiles
 
 _NATS_URL = "TRINITY_NATS_URL"
 _POSTGRES_DSN = "TRINITY_POSTGRES_DSN"
@@ -26,6 +27,8 @@ SECRET_VARIABLES = frozenset(
     name + suffix for name in (_NATS_URL, _POSTGRES_DSN) for suffix in ("", "_FILE")
 ) | {SECURITY_DIR}
 _ANSWER_SECONDS = 3
+ReadinessProbe = Callable[[], Awaitable[None]]
+"""Returns when a process is ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +42,7 @@ class ExternalServers:
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "ExternalServers":
         return cls(_given(_NATS_URL, environment), _given(_POSTGRES_DSN, environment))
 
-    async def check(self) -> None:
+    async def check_reachable(self) -> None:
         """Checks that the named servers answer.
 
         Raises: UserError naming the address, without its password.
@@ -50,7 +53,8 @@ class ExternalServers:
             await _check_postgres(self.postgres_dsn)
 
 
-def without_password(address: str) -> str:
+def without_user_and_password(address: str) -> str:
+    """Returns the address without user and password."""
     parts = urllib.parse.urlsplit(address)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
@@ -84,8 +88,8 @@ async def _check_nats(url: str) -> None:
         await client.close()
     except (nats.errors.Error, nats.js.errors.Error, OSError, TimeoutError) as error:
         raise UserError(
-            f"The broker at {without_password(url)} does not answer with JetStream: start it, or "
-            f"correct or unset {_NATS_URL} ({error or type(error).__name__})"
+            f"The broker at {without_user_and_password(url)} does not answer with JetStream: start "
+            f"it, or correct or unset {_NATS_URL} ({error or type(error).__name__})"
         ) from error
 
 
@@ -98,10 +102,6 @@ async def _check_postgres(dsn: str) -> None:
         await wait_until_up(dsn, _ANSWER_SECONDS)
     except UserError as error:
         raise UserError(f"{_POSTGRES_DSN}: {error}") from error
-
-
-ReadinessProbe = Callable[[], Awaitable[None]]
-"""Returns when a process is ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,12 +130,12 @@ class Infrastructure:
                 secrets=self._secrets,
                 port=free_port(),
                 monitor_port=free_port(),
-                security=self.security.of("nats"),
+                security=self.security.credentials_for("nats"),
             )
         if self.externals.postgres_dsn is None:
             self.postgres = embedded_postgres(folder / "postgres", self._secrets, free_port())
 
-    async def prepare(self, start: Callable[[ProcessWithProbe], Awaitable[None]]) -> None:
+    async def start_embedded(self, start: Callable[[ProcessWithProbe], Awaitable[None]]) -> None:
         """Prepares the embedded servers, handing each over as soon as it can start."""
         async with asyncio.TaskGroup() as tasks:
             if self.postgres is not None:
@@ -145,25 +145,27 @@ class Infrastructure:
 
     def write_files(self) -> InfrastructureFiles:
         if self.nats is not None:  # for use with the broker's own tools
-            self._secrets.write(f"{ADMIN}-nats-url", self.nats.url(ADMIN))
+            self._secrets.write_secret(f"{ADMIN}-nats-url", self.nats.url(ADMIN))
         return InfrastructureFiles(
-            buffer_nats_url=self._secrets.write("buffer-nats-url", self._nats_url("buffer")),
-            explorer_nats_url=self._secrets.write("explorer-nats-url", self._nats_url("explorer")),
-            buffer_postgres_dsn=self._secrets.write(
+            buffer_nats_url=self._secrets.write_secret("buffer-nats-url", self._nats_url("buffer")),
+            explorer_nats_url=self._secrets.write_secret(
+                "explorer-nats-url", self._nats_url("explorer")
+            ),
+            buffer_postgres_dsn=self._secrets.write_secret(
                 "buffer-postgres-dsn", self._postgres_dsn("buffer")
             ),
-            synchronizer_postgres_dsn=self._secrets.write(
+            synchronizer_postgres_dsn=self._secrets.write_secret(
                 "synchronizer-postgres-dsn", self._postgres_dsn("synchronizer")
             ),
         )
 
     @property
     def public_nats_url(self) -> str:
-        return without_password(self._nats_url("buffer"))
+        return without_user_and_password(self._nats_url("buffer"))
 
     @property
     def public_postgres_dsn(self) -> str:
-        return without_password(self._postgres_dsn("buffer"))
+        return without_user_and_password(self._postgres_dsn("buffer"))
 
     @property
     def _secrets(self) -> SecretFiles:
@@ -178,11 +180,13 @@ class Infrastructure:
     async def _prepare_postgres(
         self, server: PostgresServer, start: Callable[[ProcessWithProbe], Awaitable[None]]
     ) -> None:
-        spec = await asyncio.to_thread(server.prepare, self.job_dir / "log" / "postgres.log")
+        spec = await asyncio.to_thread(
+            server.prepare_process, self.job_dir / "log" / "postgres.log"
+        )
         await start(ProcessWithProbe(spec, server.wait_ready))
 
     async def _prepare_nats(
         self, server: NatsServer, start: Callable[[ProcessWithProbe], Awaitable[None]]
     ) -> None:
-        spec = await asyncio.to_thread(server.prepare, self.job_dir / "log" / "nats.log")
+        spec = await asyncio.to_thread(server.prepare_process, self.job_dir / "log" / "nats.log")
         await start(ProcessWithProbe(spec, server.wait_ready))

@@ -11,18 +11,18 @@ from pathlib import Path
 
 from trinity.errors import RunFailed, UserError
 from trinity.local import binaries
-from trinity.local.files import SecretFiles, write_private
 from trinity.local.identity import OWN_IDENTITY
 from trinity.local.process_spec import ProcessSpec
 from trinity.security.broker import (
     ADMIN,
     BrokerUser,
-    authorization,
+    authorization_block,
     buffer_user,
     explorer_user,
-    tls,
+    tls_block,
 )
 from trinity.security.credentials import PLAINTEXT, Credentials
+from trinity.security.secret_files import SecretFiles, write_private
 
 NATS_USERS = (ADMIN, "buffer", "explorer")
 _SYNC_INTERVAL = "100ms"
@@ -57,7 +57,7 @@ class NatsServer:
     monitor_port: int
     security: Credentials = PLAINTEXT
 
-    def prepare(self, log_file: Path) -> ProcessSpec:
+    def prepare_process(self, log_file: Path) -> ProcessSpec:
         """Writes the configuration and returns the process to start."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         config = self.folder / "nats.conf"
@@ -93,7 +93,7 @@ class NatsServer:
             sync_interval=_SYNC_INTERVAL,
             max_file_store=_store_bytes(self.folder),
         )
-        return settings + authorization(self._users()) + tls(self.security)
+        return settings + authorization_block(self._users()) + tls_block(self.security)
 
     def _users(self) -> list[BrokerUser]:
         admin, buffer, explorer = (self.secrets.password(f"nats-{name}") for name in NATS_USERS)

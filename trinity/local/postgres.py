@@ -1,4 +1,4 @@
-"""The database's roles: each service that stores rows owns one schema with its own name."""
+"""The embedded database: its settings, its process, and the services' roles and schemas."""
 
 import asyncio
 import contextlib
@@ -16,9 +16,9 @@ from psycopg import sql
 
 from trinity.errors import RunFailed, UserError
 from trinity.local import binaries
-from trinity.local.files import SecretFiles, write_private
 from trinity.local.identity import Identity, database_identity
 from trinity.local.process_spec import ProcessSpec
+from trinity.security.secret_files import SecretFiles, write_private
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +27,36 @@ DATABASE = "trinity"
 SCHEMA_OWNERS = ("buffer", "synchronizer")
 _ALGORITHM = b"scram-sha-256"
 """Passwords are sent hashed: a failed statement is written to the database's log."""
+SUPERUSER = "admin"
+_MAJOR_VERSION = "18"
+_INITDB_SECONDS = 120.0
+_STALE_SERVER_MILLISECONDS = 10_000
+_WRONG_PASSWORD = "password authentication failed"  # the client has no error class for it
+_IS_NOT_UP_YET = "FATAL:  the database system is"  # nor for starting and recovering
+_PAUSE_SECONDS = 0.02
+_LONG_PAUSE_SECONDS = 0.5
+"""Limits log growth: each answer is a line in the database's log."""
+_SAID_EVERY_SECONDS = 10.0
+_ENVIRONMENT = {"LC_ALL": "C"}
+_SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",  # TCP only: no path to keep short, none to clean up
+    "max_connections": "100",
+    "shared_buffers": "256MB",
+    "work_mem": "16MB",
+    "maintenance_work_mem": "128MB",
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    "max_wal_size": "2GB",
+    "checkpoint_timeout": "15min",
+    "synchronous_commit": "on",
+    "autovacuum_naptime": "10s",
+    "max_parallel_workers_per_gather": "0",
+    "io_method": "sync",  # its default starts three more processes
+    "jit": "off",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+}
 
 
 async def set_up_roles(connection: psycopg.AsyncConnection, passwords: dict[str, str]) -> None:
@@ -72,38 +102,6 @@ async def _ensure_role(connection: psycopg.AsyncConnection, role: str, password:
     await connection.execute(sql.SQL("ALTER ROLE {} SET search_path = {}").format(name, name))
 
 
-SUPERUSER = "admin"
-_MAJOR_VERSION = "18"
-_INITDB_SECONDS = 120.0
-_STALE_SERVER_MILLISECONDS = 10_000
-_WRONG_PASSWORD = "password authentication failed"  # the client has no error class for it
-_IS_NOT_UP_YET = "FATAL:  the database system is"  # nor for starting and recovering
-_PAUSE_SECONDS = 0.02
-_LONG_PAUSE_SECONDS = 0.5
-"""Limits log growth: each answer is a line in the database's log."""
-_SAID_EVERY_SECONDS = 10.0
-_ENVIRONMENT = {"LC_ALL": "C"}
-_SETTINGS = {
-    "listen_addresses": "127.0.0.1",
-    "unix_socket_directories": "",  # TCP only: no path to keep short, none to clean up
-    "max_connections": "100",
-    "shared_buffers": "256MB",
-    "work_mem": "16MB",
-    "maintenance_work_mem": "128MB",
-    "wal_level": "minimal",
-    "max_wal_senders": "0",
-    "max_wal_size": "2GB",
-    "checkpoint_timeout": "15min",
-    "synchronous_commit": "on",
-    "autovacuum_naptime": "10s",
-    "max_parallel_workers_per_gather": "0",
-    "io_method": "sync",  # its default starts three more processes
-    "jit": "off",
-    "timezone": "UTC",
-    "log_timezone": "UTC",
-}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresServer:
     """A Postgres server whose cluster is in `<folder>/data`."""
@@ -114,7 +112,7 @@ class PostgresServer:
     programs: Path
     fsync: bool = True
 
-    def prepare(self, log_file: Path) -> ProcessSpec:
+    def prepare_process(self, log_file: Path) -> ProcessSpec:
         """Makes sure that a complete cluster exists and returns the process to start."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         identity = database_identity(self.programs, self.folder)

@@ -1,4 +1,4 @@
-"""The supervisor's description of one process: how to start, restart and stop it."""
+"""Messages between launcher and supervisor: processes to run, commands and events."""
 
 import json
 import signal
@@ -6,6 +6,9 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import TypedDict
+
+USER_MISTAKE_EXIT_CODE = 2
+"""Exit code of a process that says that restarting it would change nothing."""
 
 
 class ProcessFields(TypedDict):
@@ -56,10 +59,6 @@ class ProcessSpec:
             stop_grace_seconds=fields["stop_grace_seconds"],
             max_restarts=fields["max_restarts"],
         )
-
-
-USER_MISTAKE_EXIT_CODE = 2
-"""Exit code of a process that says that restarting it would change nothing."""
 
 
 class EventKind(StrEnum):

@@ -1,4 +1,4 @@
-"""Finds and kills the descendants of this process, including those whose parents died."""
+"""Finds and kills orphaned processes, and locks a job directory for one launcher."""
 
 import ctypes
 import fcntl
@@ -13,6 +13,13 @@ from pathlib import Path
 from trinity.errors import UserError
 
 _PR_SET_CHILD_SUBREAPER = 36
+_MARK = "TRINITY_LOCAL_JOB"
+LOCK_FILE = "run.lock"
+_CLEAN_UP_SECONDS = 30.0
+_NOBODY = b"-"
+"""Written in place of a process number when there is none."""
+_MOST_BYTES = 64
+"""Enough for a process number and its start time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +104,7 @@ def _read_entry(pid: int) -> ProcessEntry | None:
     return ProcessEntry(pid, int(parent), int(session), is_zombie=state in "ZX")
 
 
-_MARK = "TRINITY_LOCAL_JOB"
-
-
-def marked_environment(job_dir: Path) -> dict[str, str]:
+def job_environment(job_dir: Path) -> dict[str, str]:
     """Returns the environment of every process of a stack, which its descendants inherit.
 
     SPT_NOENV keeps programs that rename themselves (vLLM's engine) from overwriting the mark.
@@ -108,7 +112,7 @@ def marked_environment(job_dir: Path) -> dict[str, str]:
     return {_MARK: str(job_dir), "SPT_NOENV": "1"}
 
 
-def kill_leftovers(job_dir: Path) -> int:
+def kill_orphans_of_job(job_dir: Path) -> int:
     """Kills every process with this directory's mark; call it with the directory locked."""
     mark = f"{_MARK}={job_dir}".encode()
     numbers = [int(name) for name in os.listdir("/proc") if name.isdigit()]
@@ -125,14 +129,6 @@ def _kill_if_marked(pid: int, mark: bytes) -> bool:
         finally:
             os.close(descriptor)
     return False
-
-
-LOCK_FILE = "run.lock"
-_CLEAN_UP_SECONDS = 30.0
-_NOBODY = b"-"
-"""Written in place of a process number when there is none."""
-_MOST_BYTES = 64
-"""Enough for a process number and its start time."""
 
 
 class JobLock:
@@ -168,7 +164,7 @@ class JobLock:
         os.close(self.descriptor)
 
 
-def holder(job_dir: Path) -> int | None:
+def lock_owner_pid(job_dir: Path) -> int | None:
     """Returns the live process that has written itself into the lock, or None."""
     try:
         return _living((job_dir / LOCK_FILE).read_bytes())
@@ -196,12 +192,12 @@ def _start_of(process: int) -> str:
     return "" if state in "ZX" else fields[18]
 
 
-def refuse_second(job_dir: Path) -> None:
+def refuse_if_locked(job_dir: Path) -> None:
     """Raises early what `acquire` would raise.
 
     Raises: UserError naming the process that runs there.
     """
-    process = holder(job_dir)
+    process = lock_owner_pid(job_dir)
     if process is None:
         return
     descriptor = os.open(job_dir / LOCK_FILE, os.O_RDWR)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from trinity.local.addresses import ServiceAddresses
-from trinity.local.files import write_private
-from trinity.local.reaper import holder
+from trinity.local.reaper import lock_owner_pid
+from trinity.security.secret_files import write_private
 
 _NAME = "run.json"
 
@@ -34,7 +34,7 @@ class RunningStack:
     deaths: dict[str, ProcessExit] = field(default_factory=dict)
     """The last death of each process that was restarted."""
 
-    def write(self, job_dir: Path) -> None:
+    def write_run_file(self, job_dir: Path) -> None:
         text = json.dumps(asdict(self), indent=2, default=datetime.isoformat)
         write_private(job_dir / _NAME, text + "\n")
 
@@ -48,7 +48,7 @@ def read_running(job_dir: Path) -> RunningStack | None:
         fields = json.loads((job_dir / _NAME).read_text())
     except (FileNotFoundError, json.JSONDecodeError):
         return None
-    if fields["launcher_pid"] != holder(job_dir):
+    if fields["launcher_pid"] != lock_owner_pid(job_dir):
         return None
     return RunningStack(
         addresses=ServiceAddresses(**fields["addresses"]),

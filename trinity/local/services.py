@@ -1,4 +1,4 @@
-"""Waits until a service reports that it is live."""
+"""The four services as processes of a local stack, and the check that one serves."""
 
 import asyncio
 import os
@@ -29,6 +29,8 @@ _OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 200),
     ("grpc.enable_http_proxy", 0),
 ]
+_READY_SECONDS = 120.0
+_GPU_DEVICES = Path("/proc/driver/nvidia/gpus")
 
 
 async def wait_serving(
@@ -58,10 +60,6 @@ async def _watch_until_serving(stub: health_pb2_grpc.HealthStub) -> bool:
     return False
 
 
-_READY_SECONDS = 120.0
-_GPU_DEVICES = Path("/proc/driver/nvidia/gpus")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackContext:
     """Settings of the stack that its services receive."""
@@ -75,7 +73,7 @@ class StackContext:
     security: StackCredentials = field(default_factory=StackCredentials)
 
 
-def four_services(around: StackContext) -> list[ProcessWithProbe]:
+def service_processes(around: StackContext) -> list[ProcessWithProbe]:
     """Returns the services in start order; they are stopped in reverse order."""
     at, files = around.addresses, around.files
     peers = {"SYNCHRONIZER": at.synchronizer, "BUFFER": at.buffer}
@@ -126,10 +124,10 @@ def _service(
             **others,
             **around.environment.get(name, {}),
             **{f"{prefix}{key}": value for key, value in settings.items()},
-            **_security_folder(around.security.of(name)),
+            **_security_folder(around.security.credentials_for(name)),
         },
     )
-    security = around.security.of(OPERATOR)
+    security = around.security.credentials_for(OPERATOR)
     return ProcessWithProbe(spec, partial(wait_serving, name, address, _READY_SECONDS, security))
 
 

@@ -1,4 +1,4 @@
-"""Turns what went wrong while the stack started into the one error to show."""
+"""A local stack: broker, database and services, started in order, watched and stopped."""
 
 import asyncio
 import logging
@@ -15,9 +15,9 @@ from trinity.local.addresses import ServiceAddresses
 from trinity.local.files import OPERATOR, StackCredentials, make_socket_folder, remove_socket_folder
 from trinity.local.infrastructure import ExternalServers, Infrastructure, ProcessWithProbe
 from trinity.local.process_spec import USER_MISTAKE_EXIT_CODE, EventKind, StackEvent
-from trinity.local.reaper import JobLock, kill_leftovers
+from trinity.local.reaper import JobLock, kill_orphans_of_job
 from trinity.local.run_file import ProcessExit, RunningStack, remove_run_file
-from trinity.local.services import StackContext, four_services
+from trinity.local.services import StackContext, service_processes
 from trinity.local.supervisor_client import SupervisorClient
 
 logger = logging.getLogger(__name__)
@@ -27,6 +27,7 @@ _DATA_FOLDERS = {"postgres": "the database", "nats": "the broker"}
 """Processes whose data is in `infra/<name>` of the run's directory."""
 _CAUSES = (" PANIC: ", " FATAL: ")
 """A database logs these first and then at length how it ends."""
+_MAX_WORDS = 300
 
 
 def start_error(event: StackEvent) -> TrinityError:
@@ -58,9 +59,6 @@ def first_error(group: ExceptionGroup[Exception]) -> Exception:
     return first_error(error) if isinstance(error, ExceptionGroup) else error
 
 
-_MAX_WORDS = 300
-
-
 class LocalStack:
     """Broker, database and services as processes that live exactly as long as this context."""
 
@@ -71,7 +69,7 @@ class LocalStack:
         log_level: str = "INFO",
         externals: ExternalServers | None = None,
         environment: Mapping[str, Mapping[str, str]] | None = None,
-        services: Callable[[StackContext], list[ProcessWithProbe]] = four_services,
+        services: Callable[[StackContext], list[ProcessWithProbe]] = service_processes,
         max_restarts: int | None = None,
         secure: bool = False,
     ) -> None:
@@ -148,21 +146,21 @@ class LocalStack:
     async def _start(self) -> None:
         (self._job_dir / "log").mkdir(parents=True, exist_ok=True)
         self._lock = await asyncio.to_thread(JobLock.acquire, self._job_dir)
-        await asyncio.to_thread(kill_leftovers, self._job_dir)
+        await asyncio.to_thread(kill_orphans_of_job, self._job_dir)
         await asyncio.to_thread(make_socket_folder, self._job_dir)
-        await asyncio.to_thread(self._security.prepare)
+        await asyncio.to_thread(self._security.issue_credentials)
         infrastructure = Infrastructure(
             job_dir=self._job_dir, externals=self._externals, security=self._security
         )
-        await self._externals.check()
+        await self._externals.check_reachable()
         self._supervisor = await SupervisorClient.start(
             self._job_dir, self._lock.descriptor, self._on_event
         )
-        await self._unless_failed(infrastructure.prepare(self._launch))
-        self._addresses = ServiceAddresses.on_free_ports(
+        await self._unless_failed(infrastructure.start_embedded(self._launch))
+        self._addresses = ServiceAddresses.with_free_ports(
             nats_url=infrastructure.public_nats_url,
             postgres_dsn=infrastructure.public_postgres_dsn,
-            security_dir=str(self._security.of(OPERATOR).folder or ""),
+            security_dir=str(self._security.credentials_for(OPERATOR).folder or ""),
         )
         surroundings = StackContext(
             job_dir=self._job_dir,
@@ -260,7 +258,7 @@ class LocalStack:
             pids=self.pids,
             started_at=self._started_at,
             deaths=self._deaths,
-        ).write(self._job_dir)
+        ).write_run_file(self._job_dir)
 
 
 def _death(event: StackEvent) -> ProcessExit:

@@ -1,4 +1,4 @@
-"""One process under the supervisor: starting it, stopping it and what is known when it ended."""
+"""The supervisor: starts and restarts child processes, and stops them all in order."""
 
 import asyncio
 import os
@@ -28,6 +28,9 @@ _SHORT_LIFE_SECONDS = 5.0
 """A process that ends sooner is restarted with a longer delay each time."""
 _REMEMBERED_SECONDS = 600.0
 """Restarts longer ago than this do not count against a process."""
+_ORPHANED_GRACE_SECONDS = 2.0
+_SWEEP_SECONDS = 5.0
+_LONGEST_COMMAND_BYTES = 2**24
 
 
 class ChildProcess:
@@ -90,7 +93,7 @@ class ChildProcess:
         self._started_at = time.monotonic()
         self.ended.clear()
 
-    def ask_to_stop(self) -> None:
+    def send_stop_signal(self) -> None:
         """Sends the stop signal, once: a second one often means to drop everything."""
         if not self._was_asked:
             self._was_asked = True
@@ -117,11 +120,6 @@ def _tail(path: Path) -> str:
     return "\n".join(content.decode(errors="replace").splitlines()[-_TAIL_LINES:])
 
 
-_ORPHANED_GRACE_SECONDS = 2.0
-_SWEEP_SECONDS = 5.0
-_LONGEST_COMMAND_BYTES = 2**24
-
-
 class ProcessSupervisor:
     """Owns the child processes; one that ends without being asked to is restarted."""
 
@@ -141,7 +139,7 @@ class ProcessSupervisor:
             if pid in by_pid:
                 self._ended(by_pid[pid], exit_code)
 
-    def hurry(self) -> None:
+    def shorten_grace_periods(self) -> None:
         """Shortens every grace period: the launcher is gone and nothing may outlive it for long."""
         self._longest_grace_seconds = _ORPHANED_GRACE_SECONDS
         if self._current_grace is not None:
@@ -194,7 +192,7 @@ class ProcessSupervisor:
         child.forbid_restart()
         if not child.is_running:
             return
-        child.ask_to_stop()
+        child.send_stop_signal()
         grace_seconds = min(child.spec.stop_grace_seconds, self._longest_grace_seconds)
         try:
             async with asyncio.timeout(grace_seconds) as self._current_grace:
@@ -230,7 +228,7 @@ def _emit(
         os.write(sys.stdout.fileno(), event.to_line())
 
 
-async def _obey(supervisor: ProcessSupervisor, commands: asyncio.StreamReader) -> None:
+async def _serve_commands(supervisor: ProcessSupervisor, commands: asyncio.StreamReader) -> None:
     """Carries out commands until everything is stopped or the launcher is gone."""
 
     async def stop_all() -> None:
@@ -245,7 +243,7 @@ async def _obey(supervisor: ProcessSupervisor, commands: asyncio.StreamReader) -
                         supervisor.start(spec)
                 case StopAllProcesses():
                     tasks.create_task(stop_all())
-        supervisor.hurry()
+        supervisor.shorten_grace_periods()
         await supervisor.stop_all()
 
 
@@ -265,7 +263,7 @@ async def supervise() -> None:
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(commands), sys.stdin)
     # SIGTERM is handled like losing the launcher.
     loop.add_signal_handler(signal.SIGTERM, commands.feed_eof)
-    await _obey(supervisor, commands)
+    await _serve_commands(supervisor, commands)
 
 
 if __name__ == "__main__":

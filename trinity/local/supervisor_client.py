@@ -18,7 +18,7 @@ from trinity.local.process_spec import (
     StopAllProcesses,
     command_to_line,
 )
-from trinity.local.reaper import kill_leftovers, marked_environment
+from trinity.local.reaper import job_environment, kill_orphans_of_job
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class SupervisorClient:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
-                env=_without_secrets(os.environ) | marked_environment(job_dir),
+                env=_without_secrets(os.environ) | job_environment(job_dir),
                 start_new_session=True,  # Ctrl-C is the launcher's to handle
                 pass_fds=(lock_descriptor,),
                 limit=_LONGEST_EVENT_BYTES,
@@ -99,7 +99,7 @@ class SupervisorClient:
             self._on_event(StackEvent.from_line(line))
         exit_code = await self._process.wait()
         if exit_code != 0 or not self._is_stopping:
-            await asyncio.to_thread(kill_leftovers, self._job_dir)
+            await asyncio.to_thread(kill_orphans_of_job, self._job_dir)
             self._on_event(self._own_failure(exit_code))
 
     def _own_failure(self, exit_code: int) -> StackEvent:

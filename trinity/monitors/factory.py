@@ -29,7 +29,7 @@ def make_monitor(plan: ExperimentPlan, experiment_id: str, directory: Path) -> M
         return None
     setting = MonitorContext(
         directory=directory,
-        names=MonitorRunNames.of(plan, experiment_id),
+        names=MonitorRunNames.from_plan(plan, experiment_id),
         arguments=config.monitor_args,
         configuration={stage.name: stage.config.model_dump(mode="json") for stage in plan.stages},
     )

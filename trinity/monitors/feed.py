@@ -1,4 +1,4 @@
-"""A file that tells other processes that a monitor is unavailable."""
+"""Feeds progress events to a monitor, and tells other processes while it is unavailable."""
 
 import asyncio
 import contextlib
@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import NoReturn, Protocol, Self
+from typing import NoReturn, Self
 
 import grpc
 
@@ -16,46 +16,13 @@ from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc
 from trinity.config.schema.base import hidden
 from trinity.monitors.monitor import Monitor
 from trinity.monitors.points import EventPoints, PointBuilder
+from trinity.progress.lines import LineSink
 from trinity.runtime.threads import DaemonThreads
 
 logger = logging.getLogger(__name__)
 
 
 FILE = "away.json"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MonitorOutage:
-    """A monitor that does not accept data; the run continues without it."""
-
-    monitor: str
-    reason: str
-    since: float
-    """Seconds since 1970."""
-
-    def write(self, directory: Path) -> None:
-        """Writes the file, best effort: a full disk may be why the monitor is unavailable."""
-        temporary = directory / f"{FILE}.tmp"
-        with contextlib.suppress(OSError):
-            directory.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(json.dumps(asdict(self)) + "\n")
-            temporary.replace(directory / FILE)
-
-    @classmethod
-    def read(cls, directory: Path) -> Self | None:
-        """Returns None if the monitor accepts data, or if there is none."""
-        try:
-            return cls(**json.loads((directory / FILE).read_text()))
-        except (OSError, ValueError, TypeError):
-            return None
-
-    @staticmethod
-    def end(directory: Path) -> None:
-        """Removes the file: the monitor is back, or no longer used."""
-        with contextlib.suppress(OSError):
-            (directory / FILE).unlink(missing_ok=True)
-
-
 RETRY_SECONDS = 0.5
 LONGEST_RETRY_SECONDS = 30.0
 SLOW_SECONDS = 15.0
@@ -68,11 +35,36 @@ CLOSE_SECONDS = 20.0
 LONGEST_REASON = 300
 
 
-class LineSink(Protocol):
-    """A receiver of lines for the user."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonitorOutage:
+    """A monitor that does not accept data; the run continues without it."""
 
-    def say(self, text: str) -> None:
-        """Shows one line."""
+    monitor: str
+    reason: str
+    since: float
+    """Seconds since 1970."""
+
+    def save_outage(self, directory: Path) -> None:
+        """Writes the file, best effort: a full disk may be why the monitor is unavailable."""
+        temporary = directory / f"{FILE}.tmp"
+        with contextlib.suppress(OSError):
+            directory.mkdir(parents=True, exist_ok=True)
+            temporary.write_text(json.dumps(asdict(self)) + "\n")
+            temporary.replace(directory / FILE)
+
+    @classmethod
+    def load_outage(cls, directory: Path) -> Self | None:
+        """Returns None if the monitor accepts data, or if there is none."""
+        try:
+            return cls(**json.loads((directory / FILE).read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    @staticmethod
+    def clear_outage(directory: Path) -> None:
+        """Removes the file: the monitor is back, or no longer used."""
+        with contextlib.suppress(OSError):
+            (directory / FILE).unlink(missing_ok=True)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -115,9 +107,9 @@ class MonitorFeed:
         default_factory=lambda: DaemonThreads(name="monitor", max_threads=1)
     )
 
-    async def run(self) -> NoReturn:
+    async def feed_forever(self) -> NoReturn:
         """Runs until it is cancelled, and never fails."""
-        MonitorOutage.end(self.directory)
+        MonitorOutage.clear_outage(self.directory)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._read_again_and_again())
             group.create_task(self._write_again_and_again())
@@ -129,25 +121,25 @@ class MonitorFeed:
             async with asyncio.timeout(self.catch_up_seconds), self._changed:
                 await self._changed.wait_for(lambda: self._written >= last_event)
         except TimeoutError:
-            self.reporter.say(
+            self.reporter.print_line(
                 f"the monitor {self.name} did not take the last figures: it has "
                 f"{self._written} of {last_event} events"
             )
 
-    async def close(self) -> None:
+    async def close_monitor(self) -> None:
         """Lets the monitor write what is pending; abandons a call that hangs."""
         try:
             async with asyncio.timeout(self.close_seconds):
                 if self._call is not None:
                     await asyncio.gather(self._call, return_exceptions=True)
-                await self._threads.run(self.monitor.close)
+                await self._threads.run_in_thread(self.monitor.close)
         except TimeoutError:
-            self.reporter.say(
+            self.reporter.print_line(
                 f"the monitor {self.name} did not end within {self.close_seconds:.0f} s"
             )
         except Exception as error:
             logger.warning("monitor not closed", extra={"error": self._reason(error)})
-        MonitorOutage.end(self.directory)
+        MonitorOutage.clear_outage(self.directory)
 
     async def _read_again_and_again(self) -> None:
         while True:
@@ -163,7 +155,7 @@ class MonitorFeed:
         )
         async for answer in self.buffer.WatchProgress(request):
             async with self._changed:
-                self._pending += [self.points.of(event) for event in answer.events]
+                self._pending += [self.points.points_of_event(event) for event in answer.events]
                 self._read = answer.events[-1].number
                 self._changed.notify_all()
                 await self._changed.wait_for(lambda: len(self._pending) < MOST_PENDING)
@@ -184,7 +176,7 @@ class MonitorFeed:
         pause = self.retry_seconds
         while points:
             try:
-                await self._called(lambda: self.monitor.write(points))
+                await self._called(lambda: self.monitor.write_points(points))
             except Exception as error:
                 logger.debug("monitor did not take figures", exc_info=error)
                 self._is_away(self._reason(error))
@@ -196,7 +188,7 @@ class MonitorFeed:
 
     async def _called(self, function: Callable[[], None]) -> None:
         """Makes a call that continues when its awaiter is cancelled: `close` waits for it."""
-        self._call = asyncio.ensure_future(self._threads.run(function))
+        self._call = asyncio.ensure_future(self._threads.run_in_thread(function))
         done, _ = await asyncio.wait((self._call,), timeout=self.slow_seconds)
         if not done:
             self._is_away(f"no answer for {self.slow_seconds:.0f} s")
@@ -206,19 +198,19 @@ class MonitorFeed:
 
     def _is_away(self, reason: str) -> None:
         if self._absence is None:
-            self.reporter.say(
+            self.reporter.print_line(
                 f"the monitor {self.name} is away ({reason}): training goes on, and it gets its "
                 "figures when it is back"
             )
             self._absence = MonitorOutage(monitor=self.name, reason=reason, since=time.time())
-            self._absence.write(self.directory)
+            self._absence.save_outage(self.directory)
 
     def _is_back(self) -> None:
         if self._absence is not None:
             lasted = time.time() - self._absence.since
             self._absence = None
-            MonitorOutage.end(self.directory)
-            self.reporter.say(f"the monitor {self.name} is back after {lasted:.0f} s")
+            MonitorOutage.clear_outage(self.directory)
+            self.reporter.print_line(f"the monitor {self.name} is back after {lasted:.0f} s")
 
     def _reason(self, error: Exception) -> str:
         text = " ".join(str(error).split()) or type(error).__name__

@@ -56,7 +56,7 @@ class MlflowMonitor:
         self._experiment_id = ""
         self._runs: dict[MonitorRun, _Run] = {}
 
-    def write(self, points: Sequence[MetricPoint]) -> None:
+    def write_points(self, points: Sequence[MetricPoint]) -> None:
         """Sends what the runs lack, in as few calls per run as MLflow's limit allows."""
         for series, found in by_series(points):
             run = self._run(series)

@@ -1,4 +1,4 @@
-"""Names and ids of an experiment's runs in a monitor."""
+"""The interface of a monitor, and the names of an experiment's runs in it."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ class MonitorRunNames:
     has_stages: bool
 
     @classmethod
-    def of(cls, plan: ExperimentPlan, experiment_id: str) -> Self:
+    def from_plan(cls, plan: ExperimentPlan, experiment_id: str) -> Self:
         """Takes project, group and name from the plan; a trial or fresh start has its own name."""
         config, name = plan.stages[0].config, plan.job_path.name
         return cls(
@@ -59,7 +59,7 @@ class Monitor(Protocol):
     skips points that it already has, from this process or an earlier one.
     """
 
-    def write(self, points: Sequence[MetricPoint]) -> None:
+    def write_points(self, points: Sequence[MetricPoint]) -> None:
         """Writes points, in the order of their events."""
 
     def close(self) -> None:

@@ -70,7 +70,7 @@ class PointBuilder:
         self._is_detailed = is_detailed
         self._seen: set[tuple[str, str, int]] = set()
 
-    def of(self, event: buffer_pb2.ProgressEvent) -> EventPoints:
+    def points_of_event(self, event: buffer_pb2.ProgressEvent) -> EventPoints:
         """Returns the metrics of an event, none if it has none or they were reported before."""
         match event.WhichOneof("event"):
             case "batch":

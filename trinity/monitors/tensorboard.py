@@ -1,4 +1,4 @@
-"""A TensorBoard event file that survives failed writes."""
+"""Exports runs to TensorBoard, in event files that survive failed writes."""
 
 import os
 import socket
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 PREFIX = "events.out.tfevents."
 """The prefix by which TensorBoard recognizes its files."""
 FORMAT = "brain.Event:2"
+FOLDER = "tensorboard"
 
 
 class EventFile:
@@ -32,7 +33,7 @@ class EventFile:
         self._size = 0
         self._last_event = 0
 
-    def write(self, points: Sequence[MetricPoint]) -> None:
+    def append_points(self, points: Sequence[MetricPoint]) -> None:
         """Adds points of one series, in the order of their events: all of them, or an error."""
         from tensorboard.summary.writer.record_writer import RecordWriter
 
@@ -68,9 +69,6 @@ def _event(point: MetricPoint) -> "Event":
     return Event(wall_time=point.unix_millis / 1000, step=point.step, summary=Summary(value=values))
 
 
-FOLDER = "tensorboard"
-
-
 class TensorBoardMonitor:
     """Writes event files; old files of its runs are replaced, never continued.
 
@@ -82,10 +80,10 @@ class TensorBoardMonitor:
         self._names = setting.names
         self._files: dict[MonitorRun, EventFile] = {}
 
-    def write(self, points: Sequence[MetricPoint]) -> None:
+    def write_points(self, points: Sequence[MetricPoint]) -> None:
         """Adds the points and flushes them."""
         for series, found in by_series(points):
-            self._file(series).write(found)
+            self._file(series).append_points(found)
 
     def close(self) -> None:
         """Does nothing: each call writes what it is given."""

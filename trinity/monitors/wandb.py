@@ -27,7 +27,7 @@ class WandbMonitor:
         self._setting = setting
         self._runs: dict[MonitorRun, wandb.Run] = {}
 
-    def write(self, points: Sequence[MetricPoint]) -> None:
+    def write_points(self, points: Sequence[MetricPoint]) -> None:
         """Hands the points to W&B's own process, which sends them."""
         for point in points:
             run = self._run(point.series)

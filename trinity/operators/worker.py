@@ -15,7 +15,7 @@ from functools import partial
 from trinity.algorithm.advantage.json_codec import Message
 from trinity.algorithm.advantage.needs import needs_of
 from trinity.operators.kinds import USER_FUNCTION_KINDS
-from trinity.runtime.worker_process import answer_requests
+from trinity.runtime.worker_process import serve_requests
 from trinity.types import JsonObject
 
 
@@ -39,4 +39,4 @@ def _compute(request: Message, part: Message) -> JsonObject:
 
 
 if __name__ == "__main__":
-    sys.exit(answer_requests(_handle_request, int(sys.argv[1])))
+    sys.exit(serve_requests(_handle_request, int(sys.argv[1])))

@@ -69,7 +69,7 @@ def time_shares(stage: StageProgressView) -> list[tuple[str, float]]:
     return sorted(shares, key=lambda part: -part[1])
 
 
-def clock(seconds: float) -> str:
+def format_clock(seconds: float) -> str:
     """Formats seconds as m:ss or h:mm:ss."""
     whole = round(seconds)
     hours, minutes = divmod(whole // 60, 60)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from trinity.api.v1 import buffer_pb2
 from trinity.progress import figures
@@ -17,6 +18,13 @@ WARNINGS = {
 }
 
 
+class LineSink(Protocol):
+    """A receiver of lines for the user."""
+
+    def print_line(self, text: str) -> None:
+        """Shows one line."""
+
+
 class LineReporter:
     """Writes one line for each notable event; step lines are rate-limited."""
 
@@ -24,7 +32,7 @@ class LineReporter:
         self._write = write
         self._next_step_line = 0.0
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Writes a line of the launcher's own."""
         self._write(text)
 
@@ -76,7 +84,7 @@ def step_line(stage: StageProgressView, replayed: bool) -> str:
     if shares := figures.time_shares(stage):
         parts.append(" ".join(f"{name} {share:.0%}" for name, share in shares[:3]))
     if left := figures.seconds_left(stage):
-        parts.append(f"{figures.clock(left)} left")
+        parts.append(f"{figures.format_clock(left)} left")
     return "  ".join(parts)
 
 

@@ -8,18 +8,15 @@ from typing import Protocol
 from rich.console import Console
 
 from trinity.api.v1 import buffer_pb2
-from trinity.progress.lines import LineReporter
+from trinity.progress.lines import LineReporter, LineSink
 from trinity.progress.screen import ScreenReporter
 from trinity.progress.view import RunView
 
-READ_BY_NOBODY = (errno.EPIPE, errno.EIO)
+CLOSED_OUTPUT_ERRORS = (errno.EPIPE, errno.EIO)
 
 
-class Reporter(Protocol):
+class Reporter(LineSink, Protocol):
     """Shows a run to the user."""
-
-    def say(self, text: str) -> None:
-        """Shows a line of the launcher's own."""
 
     def event(self, view: RunView, event: buffer_pb2.ProgressEvent) -> None:
         """Shows an event that `view` has already applied."""
@@ -48,5 +45,5 @@ def write_line(text: str) -> None:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
     except OSError as error:
-        if error.errno in READ_BY_NOBODY:
+        if error.errno in CLOSED_OUTPUT_ERRORS:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -31,7 +31,7 @@ class ScreenReporter:
         self._live = Live(console=console, refresh_per_second=4, transient=False)
         self._live.start()
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Shows one line above the panel."""
         with contextlib.suppress(OSError):
             self._console.print(Text(text))
@@ -44,14 +44,14 @@ class ScreenReporter:
         match event.WhichOneof("event"):
             case "samples":
                 for line in sample_lines(stage):
-                    self.say(line)
+                    self.print_line(line)
             case "step":
                 for line in warning_lines(stage):
-                    self.say(line)
+                    self.print_line(line)
             case "evaluation":
-                self.say(evaluation_line(stage.evaluations[-1]))
+                self.print_line(evaluation_line(stage.evaluations[-1]))
             case "notice":
-                self.say(f"[{stage.name}] {event.notice.text}")
+                self.print_line(f"[{stage.name}] {event.notice.text}")
 
     def refresh(self, view: RunView) -> None:
         """Redraws the panel."""
@@ -68,7 +68,7 @@ def render(view: RunView, title: str) -> RenderableType:
     stages = list(view.stages.values())
     table = Table.grid(padding=(0, 2))
     for stage in stages:
-        table.add_row(stage.name, _bar(stage), _steps(stage), figures.clock(stage.seconds))
+        table.add_row(stage.name, _bar(stage), _steps(stage), figures.format_clock(stage.seconds))
     started = [stage for stage in stages if stage.opened_millis]
     details = _details(started[-1]) if started else Text("starting")
     return Panel(Group(table, Text(), details), title=title, title_align="left")
@@ -97,7 +97,7 @@ def _details(stage: StageProgressView) -> RenderableType:
     if shares := figures.time_shares(stage):
         grid.add_row("time", "  ".join(f"{name} {share:.0%}" for name, share in shares))
     if (left := figures.seconds_left(stage)) is not None:
-        grid.add_row("left", figures.clock(left))
+        grid.add_row("left", figures.format_clock(left))
     return grid
 
 

@@ -1,4 +1,4 @@
-"""Filters the metrics that a launcher keeps: it holds those of all steps and batches, for days."""
+"""The state of a run as its progress events tell it: stages, steps, evaluations."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,20 +16,21 @@ TIME_PARTS = {
     "time/save_checkpoint": "checkpoint",
 }
 WARNING_PREFIX = "warning/"
-OF_STEPS = ("actor/loss", "perf/total_num_tokens", *TIME_PARTS)
-OF_BATCHES = ("reward/mean",)
+STEP_METRICS = ("actor/loss", "perf/total_num_tokens", *TIME_PARTS)
+BATCH_METRICS = ("reward/mean",)
 """Shown in lines, screen, curves and summary; monitors show all others."""
+RECENT_STEPS = 20
 
 
-def kept_of_step(metrics: Mapping[str, float]) -> Metrics:
+def shown_step_metrics(metrics: Mapping[str, float]) -> Metrics:
     """Returns a step's metrics that are shown, and its warnings."""
     warnings = {name: value for name, value in metrics.items() if name.startswith(WARNING_PREFIX)}
-    return _kept(metrics, OF_STEPS) | warnings
+    return _kept(metrics, STEP_METRICS) | warnings
 
 
-def kept_of_batch(metrics: Mapping[str, float]) -> Metrics:
+def shown_batch_metrics(metrics: Mapping[str, float]) -> Metrics:
     """Returns a batch's metrics that are shown."""
-    return _kept(metrics, OF_BATCHES)
+    return _kept(metrics, BATCH_METRICS)
 
 
 def _kept(metrics: Mapping[str, float], names: tuple[str, ...]) -> Metrics:
@@ -124,9 +125,6 @@ class StageProgressView:
         return sum(self.batch_rows.get(step, 0) for step in self.steps)
 
 
-RECENT_STEPS = 20
-
-
 def _warnings(steps: dict[int, Metrics], step: int) -> set[str]:
     found = steps.get(step, {})
     return {name.removeprefix(WARNING_PREFIX) for name in found if name.startswith(WARNING_PREFIX)}
@@ -140,7 +138,7 @@ class RunView:
     last_event: int = 0
 
     @classmethod
-    def of(cls, plan: ExperimentPlan) -> "RunView":
+    def from_plan(cls, plan: ExperimentPlan) -> "RunView":
         """Returns an empty view of the plan's stages, in order."""
         return cls({stage.name: _empty(stage) for stage in plan.stages})
 
@@ -158,10 +156,10 @@ class RunView:
                 stage.opened_millis = stage.opened_millis or event.unix_millis
             case "batch":
                 stage.first_batch_millis = stage.first_batch_millis or event.unix_millis
-                stage.batches[event.batch.step] = kept_of_batch(event.batch.metrics)
+                stage.batches[event.batch.step] = shown_batch_metrics(event.batch.metrics)
                 stage.batch_rows[event.batch.step] = event.batch.num_rows
             case "step":
-                stage.steps[event.step.step] = kept_of_step(event.step.metrics)
+                stage.steps[event.step.step] = shown_step_metrics(event.step.metrics)
                 stage.step_millis = [*stage.step_millis[-RECENT_STEPS:], event.unix_millis]
             case "evaluation":
                 stage.evaluations.append(_evaluation(event.stage, event.evaluation))

@@ -16,7 +16,9 @@ logger = logging.getLogger(LOGGER_NAME)
 _limited = RateLimitedLog(logger)
 
 
-def refused(why: str, *, method: str, peer: str, caller: Caller | None, asked: str = "") -> None:
+def log_refusal(
+    why: str, *, method: str, peer: str, caller: Caller | None, asked: str = ""
+) -> None:
     """Logs a refused call; `why` is one of a few constant texts.
 
     Repeated refusals of one caller do not hide those of others: each caller's are counted apart.
@@ -25,24 +27,24 @@ def refused(why: str, *, method: str, peer: str, caller: Caller | None, asked: s
     about = {
         "method": method,
         "peer": host,
-        "subject": shown(caller.subject) if caller else "",
+        "subject": truncated(caller.subject) if caller else "",
         "tenant": caller.tenant if caller else "",
     }
     _limited.warning(
         f"refused: {why}",
         about,
         **({"port": port} if port else {}),
-        **({"asked": shown(asked)} if asked else {}),
+        **({"asked": truncated(asked)} if asked else {}),
     )
 
 
-def steered(*, method: str, peer: str, caller: Caller, request: Message) -> None:
+def log_steering(*, method: str, peer: str, caller: Caller, request: Message) -> None:
     """Logs a call that changes what others rely on, one line each."""
-    extra = {"method": method, "peer": peer, "subject": shown(caller.subject)}
+    extra = {"method": method, "peer": peer, "subject": truncated(caller.subject)}
     logger.info("steered", extra={**extra, "tenant": caller.tenant, **_what(request)})
 
 
-def shown(text: str) -> str:
+def truncated(text: str) -> str:
     """Truncates a text for a log line."""
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
 
@@ -62,5 +64,5 @@ def _what(request: Message) -> dict[str, object]:
         if field.name == "key":
             what |= _what(value)
         elif field.name in STEERED_FIELDS:
-            what[field.name] = shown(value) if isinstance(value, str) else value
+            what[field.name] = truncated(value) if isinstance(value, str) else value
     return what

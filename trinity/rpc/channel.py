@@ -13,10 +13,10 @@ from trinity.api.v1 import (
     taskset_pb2,
     trainer_pb2,
 )
-from trinity.rpc.limits import CHANNEL_SIZES, KEEPALIVE, LARGE_ANSWERS
+from trinity.rpc.limits import CHANNEL_SIZES, KEEPALIVE, LARGE_RESPONSE_OPTIONS
 from trinity.security.credentials import Credentials
 from trinity.security.plaintext_policy import refuse_plain_service
-from trinity.telemetry.grpc import observed_channel
+from trinity.telemetry.grpc import traced_channel
 
 _CONTRACTS = (buffer_pb2, explorer_pb2, query_pb2, synchronizer_pb2, taskset_pb2, trainer_pb2)
 
@@ -56,7 +56,7 @@ def _options() -> Sequence[tuple[str, str | int]]:
     return [
         *KEEPALIVE,
         *CHANNEL_SIZES,
-        *LARGE_ANSWERS,
+        *LARGE_RESPONSE_OPTIONS,
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 200),
         # Limits one connection attempt; despite its name it is no pause between attempts.
@@ -79,8 +79,8 @@ def open_channel(
     credentials = _credentials(address, security)
     chosen = options or [*_options(), ("grpc.service_config", RETRY_CONFIG)]
     if credentials is None:
-        return observed_channel(grpc.aio.insecure_channel(address, options=chosen))
-    return observed_channel(grpc.aio.secure_channel(address, credentials, options=chosen))
+        return traced_channel(grpc.aio.insecure_channel(address, options=chosen))
+    return traced_channel(grpc.aio.secure_channel(address, credentials, options=chosen))
 
 
 def open_sync_channel(
@@ -103,8 +103,8 @@ def open_sync_channel(
     if server_name:
         options.append(("grpc.ssl_target_name_override", server_name))
     if credentials is None:
-        return observed_channel(grpc.insecure_channel(address, options=options))
-    return observed_channel(grpc.secure_channel(address, credentials, options=options))
+        return traced_channel(grpc.insecure_channel(address, options=options))
+    return traced_channel(grpc.secure_channel(address, credentials, options=options))
 
 
 def _credentials(

@@ -1,4 +1,4 @@
-"""Authorizes the calls of a server before anything is looked up."""
+"""Guards the handlers of a server: authorization, validation, and errors as status codes."""
 
 import inspect
 import logging
@@ -15,7 +15,7 @@ from trinity.rpc import audit
 from trinity.rpc.errors import status_code
 from trinity.runtime.logs import RateLimitedLog
 from trinity.security.authorization import (
-    ANYBODY,
+    LOCAL_CALLER,
     OPEN_METHODS,
     SCOPES_OF_METHODS,
     WHOLE_PROCESS_METHODS,
@@ -26,10 +26,10 @@ from trinity.security.authorization import (
     set_caller,
     tenants_of,
 )
-from trinity.telemetry.grpc import observed_handler
+from trinity.telemetry.grpc import traced_handler
 
 logger = logging.getLogger(__name__)
-limited_log = RateLimitedLog(logger)
+rate_limited_log = RateLimitedLog(logger)
 
 
 Context: TypeAlias = grpc.aio.ServicerContext
@@ -41,6 +41,10 @@ TenantOf: TypeAlias = Callable[[str], Awaitable[str | None]]
 BEARER = "bearer "
 WRONG_TENANT = "the token is for another tenant"
 """The same text whether the requested object exists or not."""
+MAX_DETAILS_LENGTH = 1_000
+"""Limit of an error's text: it may repeat the request, and is sent in a header of limited size."""
+UnaryHandler = Callable[[Any, Context], Awaitable[Message]]
+StreamHandler = Callable[[Any, Context], AsyncIterator[Message] | Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +59,12 @@ class Admission:
     caller_of: CallerOf | None = None
     tenant_of: TenantOf | None = None
 
-    def enter(self, method: str, context: Context) -> Caller:
+    def authenticate(self, method: str, context: Context) -> Caller:
         """Returns the caller, if the scope allows the call.
 
         Raises: Unauthenticated, Forbidden.
         """
-        caller = ANYBODY
+        caller = LOCAL_CALLER
         if self.caller_of is not None and method not in OPEN_METHODS:
             caller = _known(self.caller_of, method, context)
             if not caller.scopes & SCOPES_OF_METHODS.get(method, frozenset()):
@@ -69,7 +73,9 @@ class Admission:
         set_caller(caller)
         return caller
 
-    async def check(self, request: Message, method: str, context: Context, caller: Caller) -> None:
+    async def authorize_request(
+        self, request: Message, method: str, context: Context, caller: Caller
+    ) -> None:
         """Returns if the caller may act in the request's role and on its tenant.
 
         Raises: Forbidden, with the same text whether the requested object exists or not.
@@ -82,16 +88,16 @@ class Admission:
             asked = ",".join(tenants_of(request) or experiments_of(request))
             _refuse(Forbidden(WRONG_TENANT), "tenant", method, context, caller, asked)
         if Scope.STEER in SCOPES_OF_METHODS.get(method, ()):
-            audit.steered(method=method, peer=context.peer(), caller=caller, request=request)
+            audit.log_steering(method=method, peer=context.peer(), caller=caller, request=request)
 
-    async def checked(
+    async def authorize_stream(
         self, requests: AsyncIterator[Message], method: str, context: Context, caller: Caller
     ) -> AsyncIterator[Message]:
         """Checks a stream whose first message names the tenant; others must not name another."""
         is_first = True
         async for request in requests:
             if is_first or any(tenants_of(request) or ()):
-                await self.check(request, method, context, caller)
+                await self.authorize_request(request, method, context, caller)
             is_first = False
             yield request
 
@@ -114,7 +120,7 @@ def _known(caller_of: CallerOf, method: str, context: Context) -> Caller:
         _refuse(error, str(error), method, context, None)
 
 
-def ends_stream(caller: Caller) -> bool:
+def is_token_expired(caller: Caller) -> bool:
     """Returns true if an open stream has outlived the token that opened it."""
     return time.time() >= caller.expires_at
 
@@ -134,17 +140,11 @@ def _refuse(
     caller: Caller | None,
     asked: str = "",
 ) -> NoReturn:
-    audit.refused(why, method=method, peer=context.peer(), caller=caller, asked=asked)
+    audit.log_refusal(why, method=method, peer=context.peer(), caller=caller, asked=asked)
     raise error
 
 
-OPEN = Admission()
-
-
-MAX_DETAILS_LENGTH = 1_000
-"""Limit of an error's text: it may repeat the request, and is sent in a header of limited size."""
-UnaryHandler = Callable[[Any, Context], Awaitable[Message]]
-StreamHandler = Callable[[Any, Context], AsyncIterator[Message] | Awaitable[None]]
+ALLOW_ALL = Admission()
 
 
 class UnparsableRequest:
@@ -170,9 +170,9 @@ async def _abort(context: Context, error: Exception, method: str) -> None:
     if isinstance(error, RpcError):
         details = str(error)[:MAX_DETAILS_LENGTH]
         if isinstance(error, InvalidRequest):
-            limited_log.warning("refused a request", method=method, reason=details)
+            rate_limited_log.warning("refused a request", method=method, reason=details)
         await context.abort(status_code(error), details)
-    limited_log.error(f"a call of {method} failed", error)
+    rate_limited_log.error(f"a call of {method} failed", error)
     await context.abort(grpc.StatusCode.INTERNAL, "internal error; the service's log has more")
 
 
@@ -195,17 +195,17 @@ class MethodGuard:
     request_streaming: bool
     admission: Admission
 
-    async def admit(self, request: Any, context: Context) -> tuple[Any, Caller]:
+    async def authorize(self, request: Any, context: Context) -> tuple[Any, Caller]:
         """Returns the checked request and its caller.
 
         Raises: Unauthenticated, Forbidden, InvalidRequest.
         """
-        caller = self.admission.enter(self.method, context)
+        caller = self.admission.authenticate(self.method, context)
         if self.request_streaming:
             sound = _checked(request)
-            return self.admission.checked(sound, self.method, context, caller), caller
+            return self.admission.authorize_stream(sound, self.method, context, caller), caller
         _check(request)
-        await self.admission.check(request, self.method, context, caller)
+        await self.admission.authorize_request(request, self.method, context, caller)
         return request, caller
 
 
@@ -214,7 +214,7 @@ def guard_unary(handler: UnaryHandler, door: MethodGuard) -> UnaryHandler:
 
     async def guarded(request: Any, context: Context) -> Message:
         try:
-            allowed, _ = await door.admit(request, context)
+            allowed, _ = await door.authorize(request, context)
             return await handler(allowed, context)
         except grpc.aio.AbortError:
             raise
@@ -230,13 +230,13 @@ def guard_stream(handler: StreamHandler, door: MethodGuard) -> StreamHandler:
 
     async def guarded(request: Any, context: Context) -> AsyncIterator[Message]:
         try:
-            allowed, caller = await door.admit(request, context)
+            allowed, caller = await door.authorize(request, context)
             answers = handler(allowed, context)
             if inspect.isawaitable(answers):  # it writes its answers to the context itself
                 await answers
                 return
             async for response in answers:
-                if ends_stream(caller):
+                if is_token_expired(caller):
                     raise Unauthenticated("the token that opened this stream has expired")
                 yield response
         except grpc.aio.AbortError:
@@ -248,7 +248,7 @@ def guard_stream(handler: StreamHandler, door: MethodGuard) -> StreamHandler:
 
 
 def guard_handler(
-    handler: grpc.RpcMethodHandler, method: str, admission: Admission = OPEN
+    handler: grpc.RpcMethodHandler, method: str, admission: Admission = ALLOW_ALL
 ) -> grpc.RpcMethodHandler:
     """Returns the handler with admission, parsing and errors guarded."""
     parse = parse_with(handler.request_deserializer)
@@ -271,7 +271,7 @@ def guard_handler(
 class GuardedServer:
     """Registers handlers from generated `add_..._to_server` functions, guarded."""
 
-    def __init__(self, server: grpc.aio.Server, admission: Admission = OPEN) -> None:
+    def __init__(self, server: grpc.aio.Server, admission: Admission = ALLOW_ALL) -> None:
         self._server = server
         self._admission = admission
 
@@ -283,7 +283,7 @@ class GuardedServer:
     ) -> None:
         """Registers a service's methods, guarded."""
         guarded = {
-            name: observed_handler(
+            name: traced_handler(
                 guard_handler(handler, f"{service}/{name}", self._admission), f"{service}/{name}"
             )
             for name, handler in handlers.items()

@@ -10,7 +10,7 @@ logger = logging.getLogger(__name__)
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
-LAST_WORD_SECONDS = 0.1
+FINAL_STATUS_SECONDS = 0.1
 """Time for a watch to report that the service is going away."""
 
 
@@ -33,7 +33,7 @@ class _ClosableHealthServicer(health.aio.HealthServicer):  # type: ignore[misc] 
         closing = asyncio.ensure_future(self._closing.wait())
         try:
             await asyncio.wait((watching, closing), return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.wait((watching,), timeout=LAST_WORD_SECONDS)
+            await asyncio.wait((watching,), timeout=FINAL_STATUS_SECONDS)
         finally:
             watching.cancel()
             closing.cancel()
@@ -73,7 +73,7 @@ class Health:
         for name in self._names:
             await self.servicer.set(name, SERVING if ready else NOT_SERVING)
 
-    async def stop(self) -> None:
+    async def shut_down(self) -> None:
         """Reports that the service is going away; later changes have no effect."""
         await self.servicer.enter_graceful_shutdown()
         self.servicer.close()

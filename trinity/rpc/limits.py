@@ -15,22 +15,22 @@ CALL_SECONDS = 10.0
 MAX_WAIT_SECONDS = 60.0
 """Longest time that a long poll may wait."""
 
-SILENCE_SECONDS = 2.0
+KEEPALIVE_SECONDS = 2.0
 """Idle time of a connection before a keepalive ping."""
-SIGN_OF_LIFE_SECONDS = 4.0
+KEEPALIVE_TIMEOUT_SECONDS = 4.0
 """Timeout of that ping. gRPC's own threads answer, however busy Python is."""
 
 KEEPALIVE: Sequence[tuple[str, int]] = (
-    ("grpc.keepalive_time_ms", int(SILENCE_SECONDS * 1000)),
+    ("grpc.keepalive_time_ms", int(KEEPALIVE_SECONDS * 1000)),
     # This one limits unacknowledged TCP data; for the ping's answer grpcio 1.85 uses only the next.
-    ("grpc.keepalive_timeout_ms", int(SIGN_OF_LIFE_SECONDS * 1000)),
-    ("grpc.http2.ping_timeout_ms", int(SIGN_OF_LIFE_SECONDS * 1000)),
+    ("grpc.keepalive_timeout_ms", int(KEEPALIVE_TIMEOUT_SECONDS * 1000)),
+    ("grpc.http2.ping_timeout_ms", int(KEEPALIVE_TIMEOUT_SECONDS * 1000)),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.keepalive_permit_without_calls", 1),
 )
-LEAST_PING_MILLISECONDS = int(SILENCE_SECONDS * 1000) // 2
+MIN_PING_INTERVAL_MILLISECONDS = int(KEEPALIVE_SECONDS * 1000) // 2
 """A client that pings more often is not ours."""
-LARGE_ANSWERS: Sequence[tuple[str, int]] = (
+LARGE_RESPONSE_OPTIONS: Sequence[tuple[str, int]] = (
     ("grpc.http2.lookahead_bytes", 8 * 1024 * 1024),
     ("grpc.tcp_read_chunk_size", 1024 * 1024),
     ("grpc.experimental.tcp_min_read_chunk_size", 256 * 1024),

@@ -12,9 +12,9 @@ import grpc
 from grpc_health.v1 import health_pb2_grpc
 
 from trinity.errors import UserError
-from trinity.rpc.guard import OPEN, Admission, GuardedServer, TenantOf
+from trinity.rpc.guard import ALLOW_ALL, Admission, GuardedServer, TenantOf
 from trinity.rpc.health import Health
-from trinity.rpc.limits import KEEPALIVE, LEAST_PING_MILLISECONDS, SERVER_SIZES
+from trinity.rpc.limits import KEEPALIVE, MIN_PING_INTERVAL_MILLISECONDS, SERVER_SIZES
 from trinity.runtime.settings import ServiceSettings
 from trinity.security.credentials import VARIABLE, Credentials
 from trinity.security.loopback import is_loopback
@@ -36,7 +36,7 @@ SERVER_OPTIONS: Sequence[tuple[str, int]] = (
     # Calls that wait for the event loop: from 1,000 on, the default drops some of any client.
     ("grpc.server.max_pending_requests", 16_384),
     ("grpc.server.max_pending_requests_hard_limit", 32_768),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", LEAST_PING_MILLISECONDS),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", MIN_PING_INTERVAL_MILLISECONDS),
     # Our clients' keepalive pings are far apart; a flood of them ends the connection.
     ("grpc.http2.max_ping_strikes", 100),
     ("grpc.so_reuseport", 0),
@@ -96,7 +96,7 @@ async def serve(
     try:
         yield RunningServer(address=f"{host}:{bound}", health=health)
     finally:
-        await health.stop()
+        await health.shut_down()
         await server.stop(settings.drain_seconds)
 
 
@@ -120,7 +120,7 @@ def split_address(address: str) -> tuple[str, int]:
 
 def _admission(security: Credentials, tenant_of: TenantOf | None) -> Admission:
     if not security.is_on:
-        return OPEN
+        return ALLOW_ALL
     return Admission(caller_of=security.token_keys().caller_of, tenant_of=tenant_of)
 
 

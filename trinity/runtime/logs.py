@@ -1,4 +1,4 @@
-"""Redacts passwords in addresses."""
+"""Log output of a process: text or JSON lines without passwords, and logs limited in rate."""
 
 import asyncio
 import json
@@ -11,13 +11,17 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from trinity.redact import without_passwords
+from trinity.redact import redact_passwords
 from trinity.telemetry import tracing
 
 STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 # Text from other parties may appear in a line; it must not start another line or send terminal
 # control codes.
 ESCAPED = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
+INTERVAL_SECONDS = 10.0
+MAX_BURSTS = 1_000
+NO_SUBJECT: Mapping[str, str] = MappingProxyType({})
+_Key: TypeAlias = tuple[str, ...]
 
 
 def _extras(record: logging.LogRecord) -> dict[str, object]:
@@ -46,7 +50,7 @@ class TextFormatter(logging.Formatter):
         extras = "".join(f" {key}={value}" for key, value in _extras(record).items())
         line = f"{_timestamp(record)} {record.levelname} {record.name}: {record.getMessage()}"
         trace = "\n" + self.formatException(record.exc_info) if record.exc_info else ""
-        return without_passwords((line + extras).translate(ESCAPED) + trace)
+        return redact_passwords((line + extras).translate(ESCAPED) + trace)
 
 
 class JsonFormatter(logging.Formatter):
@@ -67,7 +71,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             entry["traceback"] = self.formatException(record.exc_info)
-        return without_passwords(json.dumps(entry, default=str))
+        return redact_passwords(json.dumps(entry, default=str))
 
 
 def configure_logging(service: str, level: str, style: Literal["text", "json"]) -> None:
@@ -80,12 +84,6 @@ def configure_logging(service: str, level: str, style: Literal["text", "json"]) 
     for name in ("trinity", "services", "__main__"):
         logging.getLogger(name).setLevel(level)
     logging.getLogger("audit").setLevel(logging.INFO)
-
-
-INTERVAL_SECONDS = 10.0
-MAX_BURSTS = 1_000
-NOBODY: Mapping[str, str] = MappingProxyType({})
-_Key: TypeAlias = tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -127,21 +125,21 @@ class RateLimitedLog:
         self._max_bursts = max_bursts
         self._bursts: dict[_Key, _Burst] = {}
 
-    def warning(self, kind: str, about: Mapping[str, str] = NOBODY, /, **extra: object) -> None:
+    def warning(self, kind: str, about: Mapping[str, str] = NO_SUBJECT, /, **extra: object) -> None:
         """Logs something that a caller did wrong."""
         if self._begins(kind, about, logging.WARNING):
             self._logger.warning(kind, extra={**about, **extra})
 
     def error(self, kind: str, error: BaseException, **extra: object) -> None:
         """Logs something that went wrong in this process, with its traceback."""
-        if self._begins(kind, NOBODY, logging.ERROR):
+        if self._begins(kind, NO_SUBJECT, logging.ERROR):
             self._logger.error(kind, extra=extra, exc_info=error)
 
     def _begins(self, kind: str, about: Mapping[str, str], level: int) -> bool:
         """Returns true when no event of this kind was logged lately; otherwise counts it."""
         new = _Burst(kind, about, level, time.monotonic() + self._interval_seconds)
         if new.key not in self._bursts and len(self._bursts) >= self._max_bursts:
-            new.about = NOBODY
+            new.about = NO_SUBJECT
         burst = self._bursts.get(new.key)
         if burst is not None and time.monotonic() < burst.until + self._interval_seconds:
             burst.count += 1

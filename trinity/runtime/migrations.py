@@ -43,13 +43,13 @@ class Migrations:
         """Reverts revisions."""
         self._revisions.downgrade(dsn, revision)
 
-    def check(self, dsn: str) -> None:
+    def check_newest(self, dsn: str) -> None:
         """Returns when the schema is at the newest revision.
 
         Raises: UserError when it is older, newer or missing.
         """
         if not self.is_newest(dsn):
-            self._revisions.check(dsn)
+            self._revisions.check_newest(dsn)
 
     @contextlib.contextmanager
     def connected(self, dsn: str) -> Iterator[tuple["Config", set[str]]]:

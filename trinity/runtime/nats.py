@@ -43,7 +43,7 @@ class FastReconnectClient(Client):  # type: ignore[misc]  # the library has no t
 
 
 @contextlib.contextmanager
-def heeding_cancellation() -> Iterator[None]:
+def preserve_cancellation() -> Iterator[None]:
     """Raises a cancellation that the client's calls within the block may have swallowed.
 
     The client waits with `asyncio.wait_for`, which in Python 3.11 may return the result in place of
@@ -89,18 +89,19 @@ async def connect(
     return attempt.client
 
 
-def place(url: str) -> str:
+def address_without_password(url: str) -> str:
     """Returns the address without user and password."""
     return url.rpartition("@")[2].removeprefix("nats://")
 
 
 def _no_connection(url: str, setting: str, attempt: "_ConnectAttempt") -> Exception:
+    address = address_without_password(url)
     if attempt.refusal.done():
         return UserError(
-            f"the broker at {place(url)} refuses the user or the password: correct {setting}"
+            f"the broker at {address} refuses the user or the password: correct {setting}"
         )
     reason = f": {attempt.last_error}" if attempt.last_error else ""
-    return Unavailable(f"the broker at {place(url)} does not answer{reason}")
+    return Unavailable(f"the broker at {address} does not answer{reason}")
 
 
 class _ConnectAttempt:

@@ -25,7 +25,7 @@ class Subscription:
         self.topic = topic
         self._changed = asyncio.Event()
 
-    def notice(self) -> None:
+    def notify(self) -> None:
         """Wakes the waiter, or its next `wait`."""
         self._changed.set()
 
@@ -116,4 +116,4 @@ class Listener:
     def _wake(self, payload: str) -> None:
         for subscription in self._subscriptions:
             if not payload or subscription.topic in ("", payload):
-                subscription.notice()
+                subscription.notify()

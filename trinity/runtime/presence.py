@@ -1,4 +1,4 @@
-"""Registry of what a process waits for, reported to other processes."""
+"""Waits and heartbeats: what a process does and waits for, reported to the synchronizer."""
 
 import asyncio
 import contextlib
@@ -20,6 +20,17 @@ logger = logging.getLogger(__name__)
 
 
 _SHORTEST_DEADLINE_SECONDS = 0.001
+Role = Literal["explorer", "trainer", "buffer"]
+_ROLES = {"explorer": pb.ROLE_EXPLORER, "trainer": pb.ROLE_TRAINER, "buffer": pb.ROLE_BUFFER}
+_GONE = "gone"
+_NONE = -1
+"""The version of a member that has none."""
+_CALL_SECONDS = 5.0
+_GOODBYE_SECONDS = 1.0
+_FIRST_INTERVAL_SECONDS = 2.0
+_SHORTEST_INTERVAL_SECONDS = 0.5
+"""Lower bound, however fast steps are: most of a synchronizer's load is heartbeats."""
+_RETRY_SECONDS = 0.5
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -34,7 +45,7 @@ class ActiveWait:
     deadline_seconds: float
     """Counted from `since`; 0 when it never times out."""
 
-    def says_the_same(self, other: "ActiveWait") -> bool:
+    def has_same_text(self, other: "ActiveWait") -> bool:
         """Returns true when the two read the same, apart from the time."""
         return (self.waits_for, self.reason, self.deadline_seconds) == (
             other.waits_for,
@@ -109,7 +120,7 @@ class WaitRegistry:
             self.end(wait)
 
     @contextlib.contextmanager
-    def if_longer(
+    def waiting_if_longer(
         self, seconds: float, *, for_: str, reason: str, deadline_seconds: float = 0.0
     ) -> Iterator[None]:
         """Shows a wait, from its start, once the block exceeds `seconds`; on an event loop."""
@@ -149,7 +160,7 @@ class WaitRegistry:
                 since=before.since if before else time.monotonic() - waited_seconds,
                 deadline_seconds=deadline_seconds,
             )
-            if before is not None and before.says_the_same(wait):
+            if before is not None and before.has_same_text(wait):
                 return
             self._named[name] = wait
         self._on_change()
@@ -172,19 +183,6 @@ class WaitRegistry:
         with self._lock:
             self._open.append(wait)
         self._on_change()
-
-
-Role = Literal["explorer", "trainer", "buffer"]
-_ROLES = {"explorer": pb.ROLE_EXPLORER, "trainer": pb.ROLE_TRAINER, "buffer": pb.ROLE_BUFFER}
-_GONE = "gone"
-_NONE = -1
-"""The version of a member that has none."""
-_CALL_SECONDS = 5.0
-_GOODBYE_SECONDS = 1.0
-_FIRST_INTERVAL_SECONDS = 2.0
-_SHORTEST_INTERVAL_SECONDS = 0.5
-"""Lower bound, however fast steps are: most of a synchronizer's load is heartbeats."""
-_RETRY_SECONDS = 0.5
 
 
 class Heartbeats:
@@ -238,7 +236,7 @@ class Heartbeats:
         """Sets the version that is loaded or trained from."""
         self._change(version=version)
 
-    def pin(self, versions: Iterable[int]) -> None:
+    def set_pinned_versions(self, versions: Iterable[int]) -> None:
         """Sets the versions whose files are needed from now on; replaces those set before."""
         pinned = sorted(set(versions))
         with self._lock:

@@ -40,7 +40,7 @@ class SchemaRevisions:
         with self.connected(dsn) as (config, _):
             command.downgrade(config, revision)
 
-    def check(self, dsn: str) -> None:
+    def check_newest(self, dsn: str) -> None:
         """Returns when the schema is at the newest revision.
 
         Raises: UserError when it is older, newer or missing.

@@ -26,7 +26,7 @@ class DaemonThreads:
     than `max_lost` threads; once all of them are lost ones, calls are refused.
 
         threads = DaemonThreads(name="reward", max_threads=32)
-        score = await threads.run(lambda: judge(response))
+        score = await threads.run_in_thread(lambda: judge(response))
     """
 
     def __init__(self, *, name: str, max_threads: int, max_lost: int = MAX_ABANDONED) -> None:
@@ -44,7 +44,9 @@ class DaemonThreads:
         with self._lock:
             return len(self._lost)
 
-    async def run(self, function: Callable[[], T], on_begin: Callable[[], None] | None = None) -> T:
+    async def run_in_thread(
+        self, function: Callable[[], T], on_begin: Callable[[], None] | None = None
+    ) -> T:
         """Returns the result of `function`; `on_begin` is called on the event loop when it starts.
 
         Raises: TooManyAbandonedThreads.
@@ -97,7 +99,7 @@ class DaemonThreads:
         """Runs calls one after the other, until there is none or the last one was abandoned."""
         call: _Call[Any] | None = first
         while call is not None:
-            call.run()
+            call.run_call()
             with self._lock:
                 if call in self._lost:
                     self._lost.remove(call)
@@ -125,7 +127,7 @@ class _Call(Generic[T]):
         self._loop = asyncio.get_running_loop()
         self.result: asyncio.Future[T] = self._loop.create_future()
 
-    def run(self) -> None:
+    def run_call(self) -> None:
         """Runs the call in the thread; its result or error goes to the awaiting task."""
         self._tell(self._begin)
         try:
@@ -161,4 +163,4 @@ class _Call(Generic[T]):
 
 async def in_daemon_thread(function: Callable[[], T]) -> T:
     """Runs `function`, such as an import of many seconds, in its own thread."""
-    return await DaemonThreads(name="call", max_threads=1).run(function)
+    return await DaemonThreads(name="call", max_threads=1).run_in_thread(function)

@@ -15,7 +15,7 @@ AnswerFactories = Callable[[dict[str, Any]], Iterable[Callable[[], JsonObject]]]
 """Returns one function per answer to a request; each is called when it is its turn."""
 
 
-def answer_requests(answering: AnswerFactories, memory_bytes: int) -> int:
+def serve_requests(answering: AnswerFactories, memory_bytes: int) -> int:
     """Answers each line, a request as JSON, until there are no more or memory runs out.
 
     An answer is a line on standard output; what a function prints goes to standard error. If users'
@@ -23,12 +23,12 @@ def answer_requests(answering: AnswerFactories, memory_bytes: int) -> int:
     so and exits: its state can no longer be trusted.
     """
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
-    answers = _own_output()
+    answers = _reserve_stdout()
     load_error = _load_plugins()
     for line in sys.stdin:
         try:
             for make in answering(json.loads(line)):
-                _write(answers, {"error": load_error} if load_error else _made(make))
+                _write(answers, {"error": load_error} if load_error else _answer_or_error(make))
         except MemoryError:
             text = f"it needs more than the {memory_bytes / 1024**2:,.0f} MiB of memory it may take"
             _write(answers, {"error": text, "is_last": True})
@@ -36,7 +36,7 @@ def answer_requests(answering: AnswerFactories, memory_bytes: int) -> int:
     return 0
 
 
-def _made(make: Callable[[], JsonObject]) -> JsonObject:
+def _answer_or_error(make: Callable[[], JsonObject]) -> JsonObject:
     try:
         return make()
     except UserError as error:
@@ -52,7 +52,7 @@ def _write(answers: TextIO, answer: JsonObject) -> None:
     answers.flush()
 
 
-def _own_output() -> TextIO:
+def _reserve_stdout() -> TextIO:
     """Reserves the original standard output for answers."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())

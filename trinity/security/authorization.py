@@ -10,6 +10,21 @@ from typing import Any, TypeAlias
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
+_API = "trinity.api.v1"
+OPEN_METHODS = frozenset({"grpc.health.v1.Health/Check", "grpc.health.v1.Health/Watch"})
+"""Health checks, which need a certificate but no token."""
+WHOLE_PROCESS_METHODS = frozenset(
+    {f"{_API}.ExplorerService/GetExplorerStatus", f"{_API}.TrainerService/GetTrainerStatus"}
+)
+"""Calls that report a whole process, of all tenants: a token for one tenant does not suffice."""
+TENANT = "tenant"
+EXPERIMENT = "experiment_id"
+Path: TypeAlias = tuple[str, ...]
+ROLE = "role"
+_PREFIX = "ROLE_"
+EVERY_TENANT = "*"
+"""The tenant of a token that is valid for all tenants."""
+
 
 class Scope(StrEnum):
     """A right that a token carries; a call accepts any one of the scopes in its line."""
@@ -32,7 +47,6 @@ _EXPLORER, _TRAINER, _BUFFER = Scope.EXPLORER, Scope.TRAINER, Scope.BUFFER
 _SUBMIT, _READ, _STEER = Scope.SUBMIT, Scope.READ, Scope.STEER
 _WORKERS = (_EXPLORER, _TRAINER)
 
-_API = "trinity.api.v1"
 _TABLE: Mapping[str, Mapping[str, tuple[Scope, ...]]] = {
     "SynchronizerService": {
         "CreateExperiment": (_SUBMIT,),
@@ -93,13 +107,6 @@ SCOPES_OF_METHODS: Mapping[str, frozenset[Scope]] = {
 }
 """Every call of the contracts by its full name. Calls that are missing here are refused."""
 
-OPEN_METHODS = frozenset({"grpc.health.v1.Health/Check", "grpc.health.v1.Health/Watch"})
-"""Health checks, which need a certificate but no token."""
-
-WHOLE_PROCESS_METHODS = frozenset(
-    {f"{_API}.ExplorerService/GetExplorerStatus", f"{_API}.TrainerService/GetTrainerStatus"}
-)
-"""Calls that report a whole process, of all tenants: a token for one tenant does not suffice."""
 
 ROLE_SCOPES: Mapping[str, tuple[Scope, ...]] = {
     "synchronizer": (),
@@ -111,26 +118,20 @@ ROLE_SCOPES: Mapping[str, tuple[Scope, ...]] = {
 """The scopes in the token of each part of a system; the synchronizer makes no calls."""
 
 
-TENANT = "tenant"
-EXPERIMENT = "experiment_id"
-
-Path: TypeAlias = tuple[str, ...]
-
-
 def tenants_of(request: Message) -> list[str] | None:
     """Returns every tenant in the request, empty names too; None if its type has no such field."""
-    paths = paths_to(request.DESCRIPTOR, TENANT)
-    return [value for path in paths for value in values_at(request, path)] if paths else None
+    paths = field_paths(request.DESCRIPTOR, TENANT)
+    return [value for path in paths for value in field_values(request, path)] if paths else None
 
 
 def experiments_of(request: Message) -> list[str]:
     """Returns every experiment in the request."""
-    paths = paths_to(request.DESCRIPTOR, EXPERIMENT)
-    return [value for path in paths for value in values_at(request, path) if value]
+    paths = field_paths(request.DESCRIPTOR, EXPERIMENT)
+    return [value for path in paths for value in field_values(request, path) if value]
 
 
 @cache
-def paths_to(message: Descriptor, name: str) -> tuple[Path, ...]:
+def field_paths(message: Descriptor, name: str) -> tuple[Path, ...]:
     """Returns the paths to fields of this name in a message and its parts."""
     return tuple(_paths(message, name, ()))
 
@@ -146,18 +147,14 @@ def _paths(message: Descriptor, name: str, above: tuple[Descriptor, ...]) -> Ite
                 yield (field.name, *path)
 
 
-def values_at(message: Message, path: Path) -> Iterator[Any]:
+def field_values(message: Message, path: Path) -> Iterator[Any]:
     """Yields the values at the path; unset parts count as empty text or zero."""
     value = getattr(message, path[0])
     if len(path) == 1:
         yield value
         return
     for part in [value] if isinstance(value, Message) else value:
-        yield from values_at(part, path[1:])
-
-
-ROLE = "role"
-_PREFIX = "ROLE_"
+        yield from field_values(part, path[1:])
 
 
 def roles_of(request: Message) -> set[Scope]:
@@ -166,9 +163,9 @@ def roles_of(request: Message) -> set[Scope]:
     An unknown number counts as no role: the service refuses the request.
     """
     found: set[Scope] = set()
-    for path in paths_to(request.DESCRIPTOR, ROLE):
+    for path in field_paths(request.DESCRIPTOR, ROLE):
         known = _roles_at(request.DESCRIPTOR, path)
-        found |= {known[number] for number in values_at(request, path) if number in known}
+        found |= {known[number] for number in field_values(request, path) if number in known}
     return found
 
 
@@ -187,10 +184,6 @@ def _roles_at(message: Descriptor, path: Path) -> dict[int, Scope]:
         for value in known
         if value.number
     }
-
-
-EVERY_TENANT = "*"
-"""The tenant of a token that is valid for all tenants."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,12 +207,12 @@ class Caller:
         return self.tenant if self.is_bound else ""
 
 
-ANYBODY = Caller(
+LOCAL_CALLER = Caller(
     subject="local", tenant=EVERY_TENANT, scopes=frozenset(Scope), expires_at=float("inf")
 )
 """The caller where tokens are not required, which is on loopback only."""
 
-_current: ContextVar[Caller] = ContextVar("caller", default=ANYBODY)
+_current: ContextVar[Caller] = ContextVar("caller", default=LOCAL_CALLER)
 
 
 def current_caller() -> Caller:

@@ -53,18 +53,18 @@ def buffer_user(password: str) -> BrokerUser:
     )
 
 
-def authorization(users: Sequence[BrokerUser]) -> str:
+def authorization_block(users: Sequence[BrokerUser]) -> str:
     """Returns the block of the broker's configuration that admits only these users."""
-    return f"authorization {{\n{listed(users)}}}\n"
+    return f"authorization {{\n{users_block(users)}}}\n"
 
 
-def listed(users: Sequence[BrokerUser]) -> str:
+def users_block(users: Sequence[BrokerUser]) -> str:
     """Returns the content of that block."""
     lines = "\n".join(f"    {user.config}" for user in users)
     return f"  users: [\n{lines}\n  ]\n"
 
 
-def tls(security: Credentials) -> str:
+def tls_block(security: Credentials) -> str:
     """Returns the block that requires client certificates; empty for a plaintext broker."""
     if not security.is_on:
         return ""

@@ -1,4 +1,4 @@
-"""A development authority and the certificates it signs, for servers and clients alike."""
+"""Issues credentials: a development authority, certificates, and tokens for every role."""
 
 import ipaddress
 from collections.abc import Mapping, Sequence
@@ -13,13 +13,21 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from trinity.errors import UserError
-from trinity.local.files import SecretFiles
 from trinity.security.authorization import EVERY_TENANT, ROLE_SCOPES, Scope
 from trinity.security.credentials import AUTHORITY, CERTIFICATE, KEY, TOKEN, TOKEN_KEYS
+from trinity.security.secret_files import SecretFiles
 from trinity.security.tokens import issue_token
 
 _CLOCK_SKEW = timedelta(minutes=5)
 _AUTHORITY_NAME = "trinity development authority"
+AUTHORITY_FOLDER = "authority"
+AUTHORITY_KEY = "ca.key"
+SIGNING_KEY = "token-signing.key"
+LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
+STORES = ("nats", "postgres")
+"""Parts that serve with a certificate and do not use our tokens."""
+PARTS = (*ROLE_SCOPES, *STORES)
+AUTHORITY_LIFETIME = timedelta(days=3_650)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,16 +123,6 @@ def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
     )
 
 
-AUTHORITY_FOLDER = "authority"
-AUTHORITY_KEY = "ca.key"
-SIGNING_KEY = "token-signing.key"
-LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
-STORES = ("nats", "postgres")
-"""Parts that serve with a certificate and do not use our tokens."""
-PARTS = (*ROLE_SCOPES, *STORES)
-AUTHORITY_LIFETIME = timedelta(days=3_650)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CredentialRole:
     """The part of the system that a folder is for; a store has no scopes and gets no token."""
@@ -174,12 +172,12 @@ class CredentialIssuer:
         files = SecretFiles(self._root / part.name)
         hosts = (part.name, *LOCAL_HOSTS, *part.hosts)
         pair = make_certificate(self._authority, part.name, hosts, lifetime)
-        files.write(AUTHORITY, self._authority.certificate_pem)
-        files.write(KEY, pair.key_pem)
-        files.write(CERTIFICATE, pair.certificate_pem)
+        files.write_secret(AUTHORITY, self._authority.certificate_pem)
+        files.write_secret(KEY, pair.key_pem)
+        files.write_secret(CERTIFICATE, pair.certificate_pem)
         if part.scopes is not None:
-            files.write(TOKEN, self._token(part, lifetime))
-            files.write(TOKEN_KEYS, (self._files.folder / TOKEN_KEYS).read_text())
+            files.write_secret(TOKEN, self._token(part, lifetime))
+            files.write_secret(TOKEN_KEYS, (self._files.folder / TOKEN_KEYS).read_text())
         return files.folder
 
     def _token(self, part: CredentialRole, lifetime: timedelta) -> str:
@@ -211,8 +209,8 @@ class CredentialIssuer:
 
     def _new_authority(self) -> CertificateKeyPair:
         pair = make_authority(AUTHORITY_LIFETIME)
-        self._files.write(AUTHORITY, pair.certificate_pem)
-        self._files.write(AUTHORITY_KEY, pair.key_pem)
+        self._files.write_secret(AUTHORITY, pair.certificate_pem)
+        self._files.write_secret(AUTHORITY_KEY, pair.key_pem)
         return pair
 
     def _make_signing_key(self) -> None:
@@ -225,5 +223,5 @@ class CredentialIssuer:
         public = key.public_key().public_bytes(
             serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
         )
-        self._files.write(TOKEN_KEYS, public.decode())
-        self._files.write(SIGNING_KEY, private.decode())
+        self._files.write_secret(TOKEN_KEYS, public.decode())
+        self._files.write_secret(SIGNING_KEY, private.decode())

@@ -1,4 +1,4 @@
-"""The token that a process sends with each call, read again when its file has changed."""
+"""Credentials of a process: its folder of certificates and its token, read again on change."""
 
 import os
 import ssl
@@ -13,6 +13,14 @@ from trinity.errors import UserError
 
 if TYPE_CHECKING:
     from trinity.security.tokens import TokenKeys
+VARIABLE = "TRINITY_SECURITY_DIR"
+# The first three have the names of cert-manager and of Kubernetes' secrets of type TLS.
+CERTIFICATE = "tls.crt"
+KEY = "tls.key"
+AUTHORITY = "ca.crt"
+TOKEN = "token"
+TOKEN_KEYS = "token-keys.pem"
+_HINT = f"`trinity certs` makes such folders, and {VARIABLE} names one"
 
 
 class TokenFile(grpc.AuthMetadataPlugin):  # type: ignore[misc]  # the library has no types
@@ -43,16 +51,6 @@ class TokenFile(grpc.AuthMetadataPlugin):  # type: ignore[misc]  # the library h
         return self._token
 
 
-VARIABLE = "TRINITY_SECURITY_DIR"
-# The first three have the names of cert-manager and of Kubernetes' secrets of type TLS.
-CERTIFICATE = "tls.crt"
-KEY = "tls.key"
-AUTHORITY = "ca.crt"
-TOKEN = "token"
-TOKEN_KEYS = "token-keys.pem"
-_HINT = f"`trinity certs` makes such folders, and {VARIABLE} names one"
-
-
 @dataclass(frozen=True, slots=True)
 class Credentials:
     """The folder, or None for a process that uses plaintext, which is for loopback only."""
@@ -62,10 +60,10 @@ class Credentials:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "Credentials":
         """Returns the folder that `TRINITY_SECURITY_DIR` names."""
-        return cls.of(environment.get(VARIABLE, ""))
+        return cls.from_folder(environment.get(VARIABLE, ""))
 
     @classmethod
-    def of(cls, folder: str) -> "Credentials":
+    def from_folder(cls, folder: str) -> "Credentials":
         """Returns the folder of this name; an empty name means plaintext."""
         return cls(Path(folder)) if folder else PLAINTEXT
 

@@ -16,7 +16,7 @@ from trinity.security.authorization import (
     TENANT,
     WHOLE_PROCESS_METHODS,
     Scope,
-    paths_to,
+    field_paths,
 )
 
 _FILES = ("synchronizer", "buffer", "query", "taskset", "explorer", "trainer")
@@ -54,13 +54,13 @@ def _compared(method: str, request: Descriptor) -> str:
     """Returns the part of a request that must match the token."""
     if method in WHOLE_PROCESS_METHODS:
         return "all tenants: `*`"
-    if paths_to(request, TENANT):
+    if field_paths(request, TENANT):
         what = "the request"
-    elif paths_to(request, EXPERIMENT):
+    elif field_paths(request, EXPERIMENT):
         what = "the experiment"
     else:
         what = "none: a producer's id, known only to itself"
-    return f"{what}; the role is a scope of it" if paths_to(request, ROLE) else what
+    return f"{what}; the role is a scope of it" if field_paths(request, ROLE) else what
 
 
 if __name__ == "__main__":

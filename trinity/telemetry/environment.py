@@ -33,7 +33,7 @@ class TelemetryConfig:
         return bool(self.traces.exporters or self.metrics.exporters)
 
 
-def wanted(environment: Mapping[str, str]) -> TelemetryConfig:
+def telemetry_config(environment: Mapping[str, str]) -> TelemetryConfig:
     """Returns the requested telemetry: none unless an exporter or an endpoint is named.
 
     Raises: UserError naming the variable whose value is not known here.

@@ -1,4 +1,4 @@
-"""Metrics while they are on: the only module that uses OpenTelemetry's instruments."""
+"""Sets up OpenTelemetry: exporters of spans and metrics, and instruments while they are on."""
 
 import logging
 import os
@@ -32,6 +32,19 @@ from trinity.telemetry.sdk_spans import (
 )
 
 logger = logging.getLogger(__name__)
+NAMESPACE = "trinity"
+BATCH_OPTIONS = {
+    "schedule_delay_millis": 1_000,
+    "max_export_batch_size": 2_048,
+    "max_queue_size": 16_384,
+}
+BATCH_VARIABLES = (
+    "OTEL_BSP_SCHEDULE_DELAY",
+    "OTEL_BSP_MAX_EXPORT_BATCH_SIZE",
+    "OTEL_BSP_MAX_QUEUE_SIZE",
+)
+STOP_MILLIS = 2_000
+"""Time limit for each signal to flush."""
 
 
 class OpenTelemetryMetrics:
@@ -71,21 +84,6 @@ class OpenTelemetryMetrics:
         )
 
 
-NAMESPACE = "trinity"
-PACE = {
-    "schedule_delay_millis": 1_000,
-    "max_export_batch_size": 2_048,
-    "max_queue_size": 16_384,
-}
-PACE_VARIABLES = (
-    "OTEL_BSP_SCHEDULE_DELAY",
-    "OTEL_BSP_MAX_EXPORT_BATCH_SIZE",
-    "OTEL_BSP_MAX_QUEUE_SIZE",
-)
-STOP_MILLIS = 2_000
-"""Time limit for each signal to flush."""
-
-
 @dataclass(slots=True)
 class TelemetryHandle:
     """The telemetry that was set up, and its shutdown."""
@@ -118,29 +116,29 @@ def set_up(wanted: TelemetryConfig, service: str, attributes: Mapping[str, str])
             BatchSpanProcessor(
                 _span_exporter(exporter, wanted.traces, resource),
                 meter_provider=meters,
-                **_pace(os.environ),
+                **_batch_options(os.environ),
             )
             for exporter in wanted.traces.exporters
         ]
         running.stops += [partial(_stop_spans, processor) for processor in processors]
         sampler = TracerProvider(shutdown_on_exit=False).sampler  # as the variables say
-        tracing.use(OpenTelemetryBackend(sampler, recorder(processors)))
+        tracing.set_backend(OpenTelemetryBackend(sampler, span_recorder(processors)))
     if wanted.metrics.exporters:
-        metrics.use(OpenTelemetryMetrics(meters.get_meter("trinity")))
+        metrics.set_backend(OpenTelemetryMetrics(meters.get_meter("trinity")))
         running.stops.append(lambda: meters.shutdown(timeout_millis=STOP_MILLIS))
     return running
 
 
-def _pace(environment: Mapping[str, str]) -> dict[str, int]:
+def _batch_options(environment: Mapping[str, str]) -> dict[str, int]:
     """Returns the batch settings: every second, unless the variables set any of them.
 
     The SDK's default, whenever 512 spans are queued, coincides with the end of a step's runs, when
     everything else is busy.
     """
-    return {} if any(name in environment for name in PACE_VARIABLES) else dict(PACE)
+    return {} if any(name in environment for name in BATCH_VARIABLES) else dict(BATCH_OPTIONS)
 
 
-def recorder(processors: Sequence[SpanProcessor]) -> Record:
+def span_recorder(processors: Sequence[SpanProcessor]) -> Record:
     """Returns a function that passes a span to each processor, unconverted until its export."""
 
     def record(span: OpenTelemetrySpan) -> None:

@@ -25,17 +25,17 @@ ChannelT = TypeVar("ChannelT", grpc.Channel, grpc.aio.Channel)
 Method = Callable[..., Any]
 
 
-def observed_channel(channel: ChannelT) -> ChannelT:
+def traced_channel(channel: ChannelT) -> ChannelT:
     """Returns the channel, whose calls from now on carry the context."""
     if not (tracing.is_on() or metrics.is_on()):
         return channel
     is_async = isinstance(channel, grpc.aio.Channel)
     for kind in KINDS:
-        setattr(channel, kind, _observed_methods(getattr(channel, kind), kind, is_async))
+        setattr(channel, kind, _traced_methods(getattr(channel, kind), kind, is_async))
     return channel
 
 
-def _observed_methods(make: Callable[..., Method], kind: str, is_async: bool) -> Any:
+def _traced_methods(make: Callable[..., Method], kind: str, is_async: bool) -> Any:
     def made(path: str, *arguments: Any, **more: Any) -> Method:
         method = make(path, *arguments, **more)
         return method if QUIET in path else _TracedMethod(method, path.lstrip("/"), kind, is_async)
@@ -95,7 +95,7 @@ def _code_of(call: Any) -> str:
     return str(code.name) if isinstance(code, grpc.StatusCode) else UNKNOWN
 
 
-def observed_handler(handler: grpc.RpcMethodHandler, name: str) -> grpc.RpcMethodHandler:
+def traced_handler(handler: grpc.RpcMethodHandler, name: str) -> grpc.RpcMethodHandler:
     """Wraps the handler of a method to take the context that comes with a call."""
     if not (tracing.is_on() or metrics.is_on()) or name.startswith(QUIET):
         return handler
@@ -107,17 +107,17 @@ def observed_handler(handler: grpc.RpcMethodHandler, name: str) -> grpc.RpcMetho
             if handler.request_streaming
             else grpc.unary_stream_rpc_method_handler
         )
-        return make(_observed_stream(inner, name), parse, serialize)
+        return make(_traced_stream(inner, name), parse, serialize)
     inner = handler.stream_unary if handler.request_streaming else handler.unary_unary
     make = (
         grpc.stream_unary_rpc_method_handler
         if handler.request_streaming
         else grpc.unary_unary_rpc_method_handler
     )
-    return make(_observed_unary(inner, name), parse, serialize)
+    return make(_traced_unary(inner, name), parse, serialize)
 
 
-def _observed_unary(handler: Callable[..., Awaitable[Any]], name: str) -> Method:
+def _traced_unary(handler: Callable[..., Awaitable[Any]], name: str) -> Method:
     async def observed(request: Any, context: grpc.aio.ServicerContext) -> Any:
         with _ServerSpan(name, context):
             return await handler(request, context)
@@ -125,7 +125,7 @@ def _observed_unary(handler: Callable[..., Awaitable[Any]], name: str) -> Method
     return observed
 
 
-def _observed_stream(handler: Callable[..., Any], name: str) -> Method:
+def _traced_stream(handler: Callable[..., Any], name: str) -> Method:
     async def observed(request: Any, context: grpc.aio.ServicerContext) -> AsyncIterator[Any]:
         with _ServerSpan(name, context):
             answers = handler(request, context)
@@ -153,7 +153,7 @@ class _ServerSpan:
             self._span = tracing.begin(
                 self._name, parent=parent, kind="server", attributes=_about(self._name)
             )
-            tracing.enter(self._span)
+            tracing.set_current_span(self._span)
 
     def __exit__(self, kind: type[BaseException] | None, error: object, _: object) -> None:
         number = self._context.code()
@@ -180,7 +180,7 @@ def _sent_with(context: grpc.aio.ServicerContext) -> tracing.SpanContextRef | No
         return None
     for name, value in _metadata(context):
         if name == HEADER and isinstance(value, str):
-            return tracing.parse(value)
+            return tracing.parse_traceparent(value)
     return None
 
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from trinity.errors import UserError
 from trinity.telemetry import metrics, tracing
-from trinity.telemetry.environment import wanted
+from trinity.telemetry.environment import telemetry_config
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ def start(service: str, attributes: Mapping[str, str] | None = None) -> None:
     Raises: UserError when they request something that is not known or not installed.
     """
     global _running
-    asked = wanted(os.environ)
+    asked = telemetry_config(os.environ)
     if not asked.anything or _running is not None:
         return
     try:
@@ -57,5 +57,5 @@ def stop() -> None:
     except Exception:  # a failing flush must not fail the process
         logger.exception("telemetry was not sent completely")
     finally:
-        tracing.use(None)
-        metrics.use(None)
+        tracing.set_backend(None)
+        metrics.set_backend(None)

@@ -16,6 +16,15 @@ from trinity.telemetry.tracing import NONE, Attributes
 Observation = tuple[float, Attributes]
 Observe = Callable[[], Iterable[Observation]]
 InstrumentKind = Literal["counter", "histogram", "gauge", "observed"]
+SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+LONG = (0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0)
+TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576)
+AGES = (0, 1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
+MAX_REASON_CHARACTERS = 60
+MAX_REASONS = 200
+OTHER = "other"
+_PARTICULAR = re.compile(r"[0-9a-fA-F]{8}[0-9a-fA-F-]*|\S*[/\\]\S*|'[^']*'|\d+(?:\.\d+)?")
+_known: set[str] = set()
 
 
 class Sink(Protocol):
@@ -98,7 +107,7 @@ class ObservableGauge(Instrument):
         super().__init__(name, unit, description)
         self._observers: list[Observe] = []
 
-    def by(self, observe: Observe) -> None:
+    def register_callback(self, observe: Observe) -> None:
         """Registers `observe`, called in a thread at each export; ignored while metrics are off.
 
         The registering object must live as long as the process.
@@ -116,7 +125,7 @@ class ObservableGauge(Instrument):
 _meters: MetricsBackend | None = None
 
 
-def use(meters: MetricsBackend | None) -> None:
+def set_backend(meters: MetricsBackend | None) -> None:
     """Switches metrics on, or off."""
     global _meters
     _meters = meters
@@ -128,11 +137,6 @@ def is_on() -> bool:
     """Returns true while metrics are kept."""
     return _meters is not None
 
-
-SHORT = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-LONG = (0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0)
-TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576)
-AGES = (0, 1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
 
 SAMPLE_SECONDS = Histogram("rl.sample.duration", "s", "A run, from start to end", bounds=LONG)
 REWARD = Histogram(
@@ -154,11 +158,11 @@ GENERATE_TOKENS = Histogram(
 SERVER_SECONDS = Histogram("rpc.server.call.duration", "s", "A call answered", bounds=SHORT)
 CLIENT_SECONDS = Histogram("rpc.client.call.duration", "s", "A call made", bounds=SHORT)
 
-RUNS_GOING_ON = ObservableGauge("trinity.explorer.runs", "{run}", "Runs leased and not over")
-UNCONFIRMED = ObservableGauge(
+ACTIVE_RUNS = ObservableGauge("trinity.explorer.runs", "{run}", "Runs leased and not over")
+OUTBOX_RESULTS = ObservableGauge(
     "trinity.explorer.unconfirmed", "{result}", "Results whose commit is not reported yet"
 )
-UNCONFIRMED_SECONDS = ObservableGauge(
+OUTBOX_SECONDS = ObservableGauge(
     "trinity.explorer.unconfirmed.age", "s", "For how long the oldest of them has waited"
 )
 CONFIRM_SECONDS = Histogram(
@@ -172,7 +176,7 @@ TRANSFERS = Counter(
 )
 LOADED_VERSION = Gauge("trinity.weights.loaded", "{version}", "Version in the engine")
 
-LEASED = Counter("trinity.lease.assignments", "{assignment}", "Assignments handed out")
+ASSIGNMENTS_LEASED = Counter("trinity.lease.assignments", "{assignment}", "Assignments handed out")
 CREDIT = ObservableGauge(
     "trinity.credit.rows", "{row}", "Rows that may still be outstanding or ready"
 )
@@ -185,7 +189,7 @@ STORED = Counter("trinity.store.results", "{result}", "Results stored, by what b
 STORE_SECONDS = Histogram(
     "trinity.store.duration", "s", "A transaction that stores results", bounds=SHORT
 )
-SHAPED = Counter("trinity.pipeline.groups", "{group}", "Groups shaped")
+GROUPS_SHAPED = Counter("trinity.pipeline.groups", "{group}", "Groups shaped")
 SHAPE_SECONDS = Histogram(
     "trinity.pipeline.duration", "s", "Groups shaped together, to their commit", bounds=SHORT
 )
@@ -205,19 +209,12 @@ WAIT_SECONDS = ObservableGauge(
 )
 
 
-MAX_REASON_CHARACTERS = 60
-MAX_REASONS = 200
-OTHER = "other"
-_PARTICULAR = re.compile(r"[0-9a-fA-F]{8}[0-9a-fA-F-]*|\S*[/\\]\S*|'[^']*'|\d+(?:\.\d+)?")
-_known: set[str] = set()
-
-
 def observe_waits(waits: Callable[[], Iterable[pb.Wait]]) -> None:
     """Measures the waits at each export."""
-    WAIT_SECONDS.by(lambda: longest_of(waits()))
+    WAIT_SECONDS.register_callback(lambda: longest_waits(waits()))
 
 
-def longest_of(waits: Iterable[pb.Wait]) -> list[Observation]:
+def longest_waits(waits: Iterable[pb.Wait]) -> list[Observation]:
     """Returns the seconds of the longest wait of each owner, target and reason."""
     longest: dict[tuple[str, str, str], float] = {}
     for wait in waits:

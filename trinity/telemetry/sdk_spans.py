@@ -25,10 +25,29 @@ from opentelemetry.sdk.trace.sampling import ParentBased, Sampler
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from trinity.telemetry.tracing import KEPT, Attributes, Kind, Span, SpanContextRef, Value
+from trinity.telemetry.tracing import CACHE_SIZE, Attributes, Kind, Span, SpanContextRef, Value
 
 Record = Callable[["OpenTelemetrySpan"], None]
 _current: ContextVar["OpenTelemetrySpan | None"] = ContextVar("current", default=None)
+KINDS: dict[Kind, SpanKind] = {
+    "internal": SpanKind.INTERNAL,
+    "producer": SpanKind.PRODUCER,
+    "consumer": SpanKind.CONSUMER,
+    "client": SpanKind.CLIENT,
+    "server": SpanKind.SERVER,
+}
+SCOPE = InstrumentationScope("trinity")
+UNSET = Status(StatusCode.UNSET)
+IS_KNOWN = pb.SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK
+IS_REMOTE = IS_KNOWN | pb.SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK
+PROTO_KINDS: dict[Kind, pb.Span.SpanKind.ValueType] = {
+    "internal": pb.Span.SPAN_KIND_INTERNAL,
+    "producer": pb.Span.SPAN_KIND_PRODUCER,
+    "consumer": pb.Span.SPAN_KIND_CONSUMER,
+    "client": pb.Span.SPAN_KIND_CLIENT,
+    "server": pb.Span.SPAN_KIND_SERVER,
+}
+PROTO_UNSET = pb.Status()
 
 
 class OpenTelemetrySpan:
@@ -103,7 +122,7 @@ class OpenTelemetryBackend:
     def __init__(self, sampler: Sampler, record: Record) -> None:
         self._follows_parents = isinstance(sampler, ParentBased)
         self._sampler = sampler
-        self._is_wanted = lru_cache(maxsize=KEPT)(self._ask_sampler)
+        self._is_wanted = lru_cache(maxsize=CACHE_SIZE)(self._ask_sampler)
         self._record = record
 
     def begin(
@@ -131,12 +150,12 @@ class OpenTelemetryBackend:
             name, place, parent, kind, attributes, links, begun_ns, self._record
         )
 
-    def enter(self, span: Span) -> Token[OpenTelemetrySpan | None]:
+    def attach(self, span: Span) -> Token[OpenTelemetrySpan | None]:
         """Makes a span of this backend the current one."""
         assert isinstance(span, OpenTelemetrySpan)
         return _current.set(span)
 
-    def leave(self, token: object) -> None:
+    def detach(self, token: object) -> None:
         """Restores the previous current span."""
         assert isinstance(token, Token)
         _current.reset(token)
@@ -161,17 +180,6 @@ def context_of(place: SpanContextRef, *, is_remote: bool = False) -> SpanContext
     """Converts a place to OpenTelemetry's form."""
     flags = TraceFlags(TraceFlags.SAMPLED if place.is_sampled else TraceFlags.DEFAULT)
     return SpanContext(place.trace_id, place.span_id, is_remote=is_remote, trace_flags=flags)
-
-
-KINDS: dict[Kind, SpanKind] = {
-    "internal": SpanKind.INTERNAL,
-    "producer": SpanKind.PRODUCER,
-    "consumer": SpanKind.CONSUMER,
-    "client": SpanKind.CLIENT,
-    "server": SpanKind.SERVER,
-}
-SCOPE = InstrumentationScope("trinity")
-UNSET = Status(StatusCode.UNSET)
 
 
 class SpanConverter:
@@ -233,18 +241,6 @@ class ReadableExporter(SpanExporter):
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Flushes the inner exporter."""
         return self._exporter.force_flush(timeout_millis)
-
-
-IS_KNOWN = pb.SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK
-IS_REMOTE = IS_KNOWN | pb.SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK
-PROTO_KINDS: dict[Kind, pb.Span.SpanKind.ValueType] = {
-    "internal": pb.Span.SPAN_KIND_INTERNAL,
-    "producer": pb.Span.SPAN_KIND_PRODUCER,
-    "consumer": pb.Span.SPAN_KIND_CONSUMER,
-    "client": pb.Span.SPAN_KIND_CLIENT,
-    "server": pb.Span.SPAN_KIND_SERVER,
-}
-PROTO_UNSET = pb.Status()
 
 
 class GrpcSpanExporter(OTLPSpanExporter):

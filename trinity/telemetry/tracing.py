@@ -1,4 +1,4 @@
-"""Span contexts whose ids are derived from the work itself, so that no process must store them.
+"""Spans of the services; ids of span contexts derive from the work, so no process stores them.
 
 The trace of a task and its first span have the same ids in every process and after every restart:
 both are hashes of the assignment's id. A train step's ids follow from its place in the experiment.
@@ -17,8 +17,13 @@ from typing import Literal, Protocol
 
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _SAMPLED = 1
-KEPT = 4096
+CACHE_SIZE = 4096
 """Size of the cache: the same places are requested repeatedly."""
+Value = str | int | float | bool
+Attributes = Mapping[str, Value]
+Kind = Literal["internal", "producer", "consumer", "client", "server"]
+MAX_LINKS = 128
+NONE: Attributes = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,27 +51,27 @@ class SpanContextRef:
         return f"00-{self.trace_hex}-{self.span_hex}-{int(bool(self.is_sampled)):02x}"
 
 
-def of_task(assignment_id: str) -> SpanContextRef:
+def task_span(assignment_id: str) -> SpanContextRef:
     """Returns the span that begins the trace of a task."""
     return _derived(f"task/{assignment_id}")
 
 
-def in_task(assignment_id: str, traceparent: str) -> SpanContextRef:
+def span_in_task(assignment_id: str, traceparent: str) -> SpanContextRef:
     """Returns the place in a header if it is in the task's trace, else the trace's first.
 
     A header that came with a message is untrusted.
     """
-    task = of_task(assignment_id)
-    named = parse(traceparent)
+    task = task_span(assignment_id)
+    named = parse_traceparent(traceparent)
     return named if named is not None and named.trace_id == task.trace_id else task
 
 
-def of_step(experiment_id: str, stage: str, incarnation: int, step: int) -> SpanContextRef:
+def step_span(experiment_id: str, stage: str, incarnation: int, step: int) -> SpanContextRef:
     """Returns the span of a train step, and of the weights version with its number."""
     return _derived(f"step/{experiment_id}/{stage}/{incarnation}/{step}")
 
 
-def parse(traceparent: str) -> SpanContextRef | None:
+def parse_traceparent(traceparent: str) -> SpanContextRef | None:
     """Returns the place that a header names, or None."""
     found = _TRACEPARENT.fullmatch(traceparent)
     if found is None or found[0].startswith("ff"):
@@ -77,15 +82,10 @@ def parse(traceparent: str) -> SpanContextRef | None:
     return SpanContextRef(trace_id, span_id, bool(int(found[3], 16) & _SAMPLED))
 
 
-@lru_cache(maxsize=KEPT)
+@lru_cache(maxsize=CACHE_SIZE)
 def _derived(name: str) -> SpanContextRef:
     digest = hashlib.blake2b(name.encode(), digest_size=24, person=b"trinity-trace").digest()
     return SpanContextRef(int.from_bytes(digest[:16]) or 1, int.from_bytes(digest[16:]) or 1)
-
-
-Value = str | int | float | bool
-Attributes = Mapping[str, Value]
-Kind = Literal["internal", "producer", "consumer", "client", "server"]
 
 
 class Span(Protocol):
@@ -129,17 +129,14 @@ class Backend(Protocol):
         begun_ns: int,
     ) -> Span: ...
 
-    def enter(self, span: Span) -> object: ...
+    def attach(self, span: Span) -> object: ...
 
-    def leave(self, token: object) -> None: ...
+    def detach(self, token: object) -> None: ...
 
     def current(self) -> SpanContextRef | None: ...
 
 
 __all__ = ["Attributes", "Kind", "Span", "Value"]
-
-MAX_LINKS = 128
-NONE: Attributes = {}
 
 
 class _NoSpan:
@@ -169,7 +166,7 @@ NO_SPAN = _NoSpan()
 _backend: Backend | None = None
 
 
-def use(backend: Backend | None) -> None:
+def set_backend(backend: Backend | None) -> None:
     """Switches tracing on, or off."""
     global _backend
     _backend = backend
@@ -224,7 +221,7 @@ def span(
     return _SpanBlock(_backend, begun)
 
 
-def record(
+def record_span(
     name: str,
     begun_ns: int,
     *,
@@ -251,22 +248,22 @@ def record(
 
 
 @contextmanager
-def within(span: Span) -> Iterator[None]:
+def use_span(span: Span) -> Iterator[None]:
     """Makes an active span the current one within the block."""
     if _backend is None:
         yield
         return
-    token = _backend.enter(span)
+    token = _backend.attach(span)
     try:
         yield
     finally:
-        _backend.leave(token)
+        _backend.detach(token)
 
 
-def enter(span: Span) -> None:
+def set_current_span(span: Span) -> None:
     """Makes a span the current one until the running task ends."""
     if _backend is not None:
-        _backend.enter(span)
+        _backend.attach(span)
 
 
 def current() -> SpanContextRef | None:
@@ -295,11 +292,11 @@ class _SpanBlock:
         self._span = span
 
     def __enter__(self) -> Span:
-        self._token = self._backend.enter(self._span)
+        self._token = self._backend.attach(self._span)
         return self._span
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        self._backend.leave(self._token)
+        self._backend.detach(self._token)
         if error is not None:
             self._span.fail(type(error).__name__)
         self._span.end()

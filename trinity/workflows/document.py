@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Iterator
 
-from trinity.compat import ABSENT_WORKFLOWS, NAMES, REWARD_PATHS, WORKFLOW_PATHS
+from trinity.compat import RENAMED, REWARD_PATHS, UNSUPPORTED_WORKFLOWS, WORKFLOW_PATHS
 from trinity.doc_tables import fill_tables, write_page
 from trinity.plugins import REWARDS, WORKFLOWS
 
@@ -65,7 +65,7 @@ def _rewards() -> Iterator[str]:
 def _absent() -> Iterator[str]:
     yield "| Name | Why, and what to do instead |"
     yield "| --- | --- |"
-    for name, why in ABSENT_WORKFLOWS.items():
+    for name, why in UNSUPPORTED_WORKFLOWS.items():
         if name not in WORKFLOW_PATHS:
             yield f"| `{name}` | {why} |"
 
@@ -73,7 +73,7 @@ def _absent() -> Iterator[str]:
 def _imports() -> Iterator[str]:
     yield "| Name | What is given |"
     yield "| --- | --- |"
-    for name, path in NAMES.items():
+    for name, path in RENAMED.items():
         yield f"| `{name}` | `{path}` |"
 
 

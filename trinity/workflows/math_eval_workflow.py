@@ -33,7 +33,7 @@ class MathEvalWorkflow(Workflow):
         ]
         experiences = await self.model.chat_async(messages, temperature=TEMPERATURE, top_p=TOP_P)
         for experience in experiences:
-            accuracy = await REWARD_POOL.run(partial(self._accuracy, experience))
+            accuracy = await REWARD_POOL.run_in_thread(partial(self._accuracy, experience))
             experience.reward = accuracy
             experience.reward_parts = experience.metrics = {"accuracy": accuracy}
         return experiences

@@ -41,7 +41,7 @@ from trinity.workflows.sampling import (
     likeliest_arrays,
     truncate_at_stop,
 )
-from trinity.workflows.telemetry import generating
+from trinity.workflows.telemetry import trace_generation
 
 T = TypeVar("T")
 OnIndexedDelta = Callable[[int, GenerationDelta], None]
@@ -311,7 +311,7 @@ class ModelWrapper(HttpModelAccess):
     async def _generate(
         self, prompt: Prompt, sampling: SamplingParams, min_tokens: int, on_delta: OnDelta | None
     ) -> Generation:
-        with self._call(), generating(self._place, len(prompt.token_ids), sampling) as made:
+        with self._call(), trace_generation(self._place, len(prompt.token_ids), sampling) as made:
             generation = await self._generator.generate(
                 prompt.token_ids, sampling, min_tokens=min_tokens, on_delta=on_delta
             )

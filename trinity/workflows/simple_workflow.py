@@ -82,7 +82,7 @@ class SimpleWorkflow(Workflow):
             "finish_reason": experience.finish_reason,
         }
         if reward.in_thread:
-            return await REWARD_POOL.run(partial(reward, **known))
+            return await REWARD_POOL.run_in_thread(partial(reward, **known))
         return reward(**known)
 
     def _reward(self) -> BoundReward:

@@ -18,7 +18,7 @@ def _ignore(_: Generation) -> None:
 
 
 @contextmanager
-def generating(
+def trace_generation(
     parent: SpanContextRef | None, num_prompt_tokens: int, sampling: SamplingParams
 ) -> Iterator[Callable[[Generation], None]]:
     """Traces a call; the block passes the outcome to the yielded function.

@@ -39,7 +39,7 @@ from services.buffer.store.stages import UnreadablePlan
 from services.buffer.telemetry import stored
 from trinity.errors import Unavailable
 from trinity.runtime.logs import RateLimitedLog
-from trinity.runtime.nats import heeding_cancellation
+from trinity.runtime.nats import preserve_cancellation
 from trinity.runtime.presence import WaitRegistry
 from trinity.telemetry import tracing
 from trinity.types import StageKey
@@ -220,7 +220,7 @@ class Ingest:
         self.held_back.look()
         try:
             async with fetching:
-                with heeding_cancellation():
+                with preserve_cancellation():
                     messages = await subscription.fetch(self.fetch_messages, timeout=FETCH_SECONDS)
         except TimeoutError:
             # Silence may mean that the broker has lost the consumer with its data.

@@ -279,15 +279,15 @@ class Pipeline:
             is_unexpected = not isinstance(error, Unavailable)
             about = {"stage": key.stage, "why": str(error)}
             logger.warning("groups of a stage wait", extra=about, exc_info=is_unexpected)
-            changes.notice()
+            changes.notify()
             await asyncio.sleep(RETRY_SECONDS)
             pause_seconds = 0.0
         del self._turns[key]
         if pause_seconds == 0 or key in self._wanted:
             self._wanted.discard(key)
-            changes.notice()
+            changes.notify()
         elif pause_seconds is not None:
-            asyncio.get_running_loop().call_later(pause_seconds, changes.notice)
+            asyncio.get_running_loop().call_later(pause_seconds, changes.notify)
 
     async def _shape_some(self, key: StageKey) -> float | None:
         """Returns the delay until the next look, None if nothing could be done."""

@@ -223,7 +223,7 @@ class Shaper:
     def _shown(self, operator: Operator, claims: Sequence[Claim]) -> AbstractContextManager[None]:
         what = f"{len(claims)} groups, the first of assignment {claims[0].assignment_id}"
         kind = "experience operator" if operator.kind == "operator" else "advantage function"
-        return self.waits.if_longer(
+        return self.waits.waiting_if_longer(
             SHOWN_AFTER_SECONDS,
             for_=kind,
             reason=f"{operator.name} to shape {what}",

@@ -71,7 +71,7 @@ class BackgroundJobs:
     ) -> None:
         """Runs the work and wakes waiters at its end; an error is stored with the job."""
         try:
-            with self._waits.if_longer(SHOWN_AFTER_SECONDS, for_="reader", reason=reason):
+            with self._waits.waiting_if_longer(SHOWN_AFTER_SECONDS, for_="reader", reason=reason):
                 async with self._turns:
                     await work(job)
             del self._jobs[key]

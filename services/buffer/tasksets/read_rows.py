@@ -14,7 +14,7 @@ from typing import BinaryIO
 from services.buffer.tasksets.row_sources import RowSource, check_place, open_allowed
 from trinity.config.data_files import find_data_files
 from trinity.errors import UserError
-from trinity.rows import read_rows, row_text
+from trinity.rows import read_rows, row_to_json
 from trinity.rpc.limits import MAX_MESSAGE_BYTES
 
 USER_MISTAKE = 2
@@ -38,7 +38,7 @@ def main() -> int:
 
 
 def _line(row: object, where: str) -> str:
-    text = row_text(row, where)
+    text = row_to_json(row, where)
     if len(text) > MAX_ROW_BYTES:
         raise UserError(f"{where}: it has {len(text):,} bytes, a row may have {MAX_ROW_BYTES:,}")
     return f"{text}\n"

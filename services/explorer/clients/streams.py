@@ -40,7 +40,7 @@ class WatchFeed(Generic[T]):
         self._waits_for = waits_for
         self._purpose = purpose
         self._retry_policy = retry_policy
-        self._outage = retry_policy.start_outage(waits_for=waits_for, purpose=purpose)
+        self._retry = retry_policy.new_retry(waits_for=waits_for, purpose=purpose)
         self._changed = asyncio.Condition()
         self._listeners: list[Callable[[], None]] = []
         self.current: T | None = None
@@ -58,9 +58,9 @@ class WatchFeed(Generic[T]):
         try:
             while True:
                 await self._follow()
-                await asyncio.sleep(min(PAUSE_SECONDS, self._outage.next_pause()))
+                await asyncio.sleep(min(PAUSE_SECONDS, self._retry.next_pause()))
         finally:
-            self._outage.end()
+            self._retry.end()
 
     async def wait_for(self, condition: Callable[[T], bool]) -> T:
         """Returns the state as soon as it meets the condition."""
@@ -82,14 +82,14 @@ class WatchFeed(Generic[T]):
                 await self._receive(state)
         except Unavailable as error:
             self.is_open = False
-            self._outage.record_failure(str(error))
+            self._retry.record_failure(error)
 
     async def _first(self, stream: AsyncIterator[T]) -> T | None:
         """Returns the current state, which a stream sends as soon as it is opened.
 
         Raises: Unavailable when it does not.
         """
-        waiting = self._retry_policy.waits.if_longer(
+        waiting = self._retry_policy.waits.waiting_if_longer(
             SHOWN_AFTER_SECONDS,
             for_=self._waits_for,
             reason=f"to {self._purpose}: {NO_RESPONSE}",
@@ -103,7 +103,7 @@ class WatchFeed(Generic[T]):
             raise Unavailable(NO_RESPONSE) from error
 
     async def _receive(self, state: T) -> None:
-        self._outage.end()
+        self._retry.end()
         await self._set(state)
 
     async def _set(self, state: T) -> None:

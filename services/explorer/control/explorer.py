@@ -264,7 +264,7 @@ class Explorer:
             ]
             scheduling = tasks.create_task(self._scheduler.schedule_experiments())
             await stop.wait()
-            await server.health.stop()
+            await server.health.shut_down()
             if self._scheduler.stop_taking_work():
                 await asyncio.wait([scheduling], timeout=self._settings.drain_seconds)
             scheduling.cancel()

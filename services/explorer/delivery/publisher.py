@@ -15,9 +15,9 @@ from services.explorer.delivery.outbox import Outbox, PendingResult
 from services.explorer.telemetry import send_span
 from services.explorer.types import CommitOutcome, CommitReport
 from trinity.api.v1.experience_pb2 import RunResultBatch
-from trinity.codec_checks import with_parts
+from trinity.codec_checks import encode_repeated_field
 from trinity.errors import InvalidRequest, RpcError, Unavailable
-from trinity.runtime.nats import connect, heeding_cancellation
+from trinity.runtime.nats import connect, preserve_cancellation
 from trinity.subjects import runs_subject
 from trinity.telemetry import tracing
 
@@ -128,7 +128,7 @@ class ResultPublisher:
     async def _serialize_or_upload(self, results: list[PendingResult]) -> bytes:
         """Serializes the results as a message that fits the broker's limit."""
         own = RunResultBatch(producer=self._producer).SerializeToString()
-        batch = own + with_parts(RESULTS_FIELD, (pending.body for pending in results))
+        batch = own + encode_repeated_field(RESULTS_FIELD, (pending.body for pending in results))
         if len(batch) <= ROOM_BYTES:
             return batch
         digest = await self._blobs.upload_blob(results[0].key.tenant, batch)
@@ -200,7 +200,7 @@ class NatsBroker:
             raise Unavailable("there is no connection to it")
         try:
             async with asyncio.timeout(PUBLISH_SECONDS):
-                with heeding_cancellation():
+                with preserve_cancellation():
                     await self._client.jetstream().publish(
                         subject,
                         payload,

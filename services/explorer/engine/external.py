@@ -147,7 +147,7 @@ class ExternalEngine:
     def __init__(self, *, access: ExternalModelAccess, retry_policy: RetryPolicy) -> None:
         self._access = access
         self._retry_policy = retry_policy
-        self._outage = retry_policy.start_outage(
+        self._retry = retry_policy.new_retry(
             waits_for="external model", purpose=f"answer as `{access.name}`"
         )
         self._failed: RolloutStageFailed | None = None
@@ -174,7 +174,7 @@ class ExternalEngine:
                 await self._wait(error, pause)
                 pause = min(2 * pause, MAX_PAUSE_SECONDS)
             else:
-                self._outage.end()
+                self._retry.end()
                 if on_delta is not None:
                     on_delta(GenerationDelta(token_ids=answer.token_ids, logprobs=answer.logprobs))
                 return answer
@@ -215,13 +215,13 @@ class ExternalEngine:
 
     async def close(self) -> None:
         """Closes the HTTP session."""
-        self._outage.end()
+        self._retry.end()
         if self._session is not None:
             await self._session.close()
 
     async def _wait(self, error: _RetryableError, pause: float) -> None:
         try:
-            self._outage.record_failure(str(error))
+            self._retry.record_failure(error)
         except RolloutStageFailed as given_up:
             self._failed = given_up
             raise

@@ -155,7 +155,7 @@ class EngineWeightReceiver:
     async def _try_receive(self, weights: WeightsVersion, offer: OfferAddress) -> str:
         version = weights.id.version
         limits = self._limits
-        waits = self._waits.if_longer(
+        waits = self._waits.waiting_if_longer(
             SHOWN_AFTER_SECONDS,
             for_="trainer",
             reason=f"to give version {version} from its memory; after that files are used",

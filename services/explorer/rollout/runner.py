@@ -13,7 +13,7 @@ from services.explorer.rollout.workflow_factory import WorkflowFactory, Workflow
 from services.explorer.types import Assignment, Attempt, AttemptResult, RolloutKind, WeightsId
 from trinity.codec import check_experience
 from trinity.config.schema.explorer import ExplorerConfig
-from trinity.redact import without_passwords
+from trinity.redact import redact_passwords
 from trinity.runtime.threads import MAX_ABANDONED, DaemonThreads
 from trinity.telemetry import tracing
 from trinity.types import EID, Experience
@@ -240,7 +240,7 @@ class AttemptRunner:
         try:
             async with limit:
                 loop = asyncio.get_running_loop()
-                return await self._threads.run(
+                return await self._threads.run_in_thread(
                     lambda: spec.create_workflow().run(),
                     lambda: limit.reschedule(loop.time() + seconds),
                 )
@@ -252,7 +252,7 @@ class AttemptRunner:
     async def _run_on_loop(self, spec: WorkflowSpec) -> list[Experience]:
         workflow = await spec.create_on_loop()
         if not workflow.is_async:  # a property may decide this per instance
-            return await self._threads.run(workflow.run)
+            return await self._threads.run_in_thread(workflow.run)
         return await workflow.run_async()
 
 
@@ -306,4 +306,4 @@ def _reason(error: BaseException) -> str:
     last = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    return without_passwords(last + where)[:MAX_REASON_CHARACTERS]
+    return redact_passwords(last + where)[:MAX_REASON_CHARACTERS]

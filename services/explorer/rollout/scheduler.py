@@ -130,7 +130,7 @@ class IdleTimeout:
         """Shows that work is being requested, until the buffer has given a reason."""
         if self._reason is not None:
             return nullcontext()
-        return self._retry_policy.waits.if_longer(
+        return self._retry_policy.waits.waiting_if_longer(
             SHOWN_AFTER_SECONDS,
             for_="buffer",
             reason="to lease work",

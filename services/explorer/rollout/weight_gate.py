@@ -180,7 +180,7 @@ class WeightGate:
         used = (self.loaded, next_.id if next_ is not None else None)
         needed |= {weights_id.version for weights_id in used if weights_id is not None}
         self._heartbeats.set_version(self.loaded.version if self.loaded else NO_VERSION)
-        self._heartbeats.pin(needed)
+        self._heartbeats.set_pinned_versions(needed)
         missing = [r for r in self._waiting.values() if self._find(r, self._failed) is None]
         self._missing.update({required: self._missing_reason(required) for required in missing})
 
@@ -224,7 +224,7 @@ class WeightGate:
     async def _load_in_time(self, weights: WeightsVersion) -> None:
         seconds = self._retry_policy.seconds
         limit = asyncio.timeout(seconds if math.isfinite(seconds) else None)
-        waits = self._retry_policy.waits.if_longer(
+        waits = self._retry_policy.waits.waiting_if_longer(
             SHOWN_AFTER_SECONDS,
             for_="engine",
             reason=f"to load weights version {weights.id.version}",

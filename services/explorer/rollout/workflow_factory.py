@@ -70,7 +70,7 @@ class WorkflowSpec:
         """Constructs the workflow here, and a reward that may take long in a reward thread."""
         if self.reward is None or not self.reward.may_block:
             return self.create_workflow()
-        return self._workflow(await REWARD_POOL.run(self.reward.create_reward))
+        return self._workflow(await REWARD_POOL.run_in_thread(self.reward.create_reward))
 
     def _workflow(self, reward: BoundReward | None) -> Workflow:
         task = replace(self.task, reward=reward)

@@ -90,7 +90,7 @@ class ServingAccessPolicy:
                 return None
             status, kind = 403, "permission_error"
             why = f"it takes a token of this tenant with the scope `{Scope.SUBMIT}`"
-        audit.refused("asking the model", method=METHOD, peer=peer, caller=caller)
+        audit.log_refusal("asking the model", method=METHOD, peer=peer, caller=caller)
         return error_response(status, kind, why, code="invalid_api_key")
 
     @cached_property

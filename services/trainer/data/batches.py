@@ -8,8 +8,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from services.trainer.batch_rows import RowReader
 from services.trainer.clients import BatchResult, NoBatchReason, TrainerBufferClient
 from services.trainer.collectives import Ranks
-from services.trainer.retry import StopRequested, WaitReporter
+from services.trainer.retry import StopRequested
 from trinity.errors import RunFailed
+from trinity.runtime.retry import WaitReporter
 
 WAIT_NAME = "batch"
 READY, STOP = 0, 1

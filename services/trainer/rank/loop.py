@@ -182,7 +182,7 @@ class TrainingLoop:
         while self._deps.total_steps is None or self._step < self._deps.total_steps:
             asked = time.perf_counter()
             span = self._deps.telemetry.begin_step_span(self._step + 1)
-            with tracing.within(span):
+            with tracing.use_span(span):
                 answer = self._deps.source.next_batch(
                     self._step + 1,
                     is_last=self._is_last(self._step + 1),
@@ -196,7 +196,7 @@ class TrainingLoop:
                 return RankStageEnded(outcome="cancelled", reason=answer.reason)
             if answer.batch is None:
                 break
-            with tracing.within(span):
+            with tracing.use_span(span):
                 self._train(answer.batch, time.perf_counter() - asked, span)
         self._finish()
         return RankStageEnded(outcome="finished")
@@ -273,7 +273,7 @@ class TrainingLoop:
             self._save()
 
     def _finish_step(self, done: PendingStep) -> None:
-        with tracing.within(done.span):
+        with tracing.use_span(done.span):
             self._publish_and_report(done)
         done.span.end()
 

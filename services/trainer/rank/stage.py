@@ -21,7 +21,7 @@ from services.trainer.rank.incarnation import Incarnation, begin_incarnation
 from services.trainer.rank.link import RankLink
 from services.trainer.rank.loop import LoopDependencies, TrainingLoop
 from services.trainer.rank.model_parts import ModelParts
-from services.trainer.retry import RpcRetry, WaitReporter
+from services.trainer.retry import RpcRetry
 from services.trainer.telemetry import StepTelemetry
 from services.trainer.types import StageLearner, WeightsOnDisk
 from trinity.api.v1 import buffer_pb2
@@ -36,6 +36,7 @@ from trinity.config.plan.start_checkpoint import (
 from trinity.errors import ManifestError, RunFailed, Superseded, UserError
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
 from trinity.rpc.channel import open_sync_channel
+from trinity.runtime.retry import WaitReporter
 from trinity.types import StageKey
 from trinity.weights.manifest import verify
 from trinity.weights.offer import TransferTimeouts

@@ -24,12 +24,13 @@ from tests.support.model_free.learner import STEP_SECONDS_VARIABLE
 from tests.support.model_free.stack import model_free_services
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.local.addresses import SERVICES, InfrastructureFiles, ServiceAddresses
-from trinity.local.files import OPERATOR, SecretFiles, StackCredentials
+from trinity.local.files import OPERATOR, StackCredentials
 from trinity.local.nats import NatsServer
 from trinity.local.process_spec import ProcessSpec
 from trinity.local.run_file import RunningStack
 from trinity.local.services import StackContext
 from trinity.security.certificates import STORES, CredentialIssuer, parts_of
+from trinity.security.secret_files import SecretFiles
 
 PORT = 50_050
 STOP_SECONDS = 20.0
@@ -86,8 +87,12 @@ async def deployed(
             "trainer": {STEP_SECONDS_VARIABLE: str(step_seconds)},
         }
         async with AsyncExitStack() as stack:
-            _run(stack, deployment, deployment.postgres.prepare(deployment.log_file("postgres")))
-            _run(stack, deployment, deployment.nats.prepare(deployment.log_file("nats")))
+            _run(
+                stack,
+                deployment,
+                deployment.postgres.prepare_process(deployment.log_file("postgres")),
+            )
+            _run(stack, deployment, deployment.nats.prepare_process(deployment.log_file("nats")))
             await deployment.postgres.wait_ready()
             services = model_free_services(
                 {name: f"tests.chaos.processes.{name}" for name in SERVICES}
@@ -128,7 +133,7 @@ def _lay_out(root: Path, network: Network) -> Deployment:
                 secrets=secrets,
                 port=NATS_PORT,
                 monitor_port=MONITOR_PORT,
-                security=security.of("nats"),
+                security=security.credentials_for("nats"),
             ),
             address=network.address("nats"),
         ),
@@ -136,7 +141,7 @@ def _lay_out(root: Path, network: Network) -> Deployment:
             **at,
             nats_url=f"tls://{network.address('nats')}:{NATS_PORT}",
             postgres_dsn=f"postgresql://{network.address('postgres')}/trinity",
-            security_dir=str(security.of(OPERATOR).folder),
+            security_dir=str(security.credentials_for(OPERATOR).folder),
         ),
     )
 
@@ -150,10 +155,14 @@ def _surroundings(
         log_level="INFO",
         addresses=deployment.addresses,
         files=InfrastructureFiles(
-            buffer_nats_url=secrets.write("buffer-nats", deployment.nats.url("buffer")),
-            explorer_nats_url=secrets.write("explorer-nats", deployment.nats.url("explorer")),
-            buffer_postgres_dsn=secrets.write("buffer-db", deployment.postgres.dsn("buffer")),
-            synchronizer_postgres_dsn=secrets.write(
+            buffer_nats_url=secrets.write_secret("buffer-nats", deployment.nats.url("buffer")),
+            explorer_nats_url=secrets.write_secret(
+                "explorer-nats", deployment.nats.url("explorer")
+            ),
+            buffer_postgres_dsn=secrets.write_secret(
+                "buffer-db", deployment.postgres.dsn("buffer")
+            ),
+            synchronizer_postgres_dsn=secrets.write_secret(
                 "synchronizer-db", deployment.postgres.dsn("synchronizer")
             ),
         ),

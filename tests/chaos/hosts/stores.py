@@ -12,12 +12,13 @@ from urllib.parse import urlencode
 import psycopg
 
 from trinity.local.addresses import SERVICES
-from trinity.local.files import OPERATOR, SecretFiles, StackCredentials, write_private
+from trinity.local.files import OPERATOR, StackCredentials
 from trinity.local.identity import Identity, database_identity
 from trinity.local.nats import NatsServer
 from trinity.local.postgres import DATABASE, SCHEMA_OWNERS, SUPERUSER, set_up_roles, set_up_schemas
 from trinity.local.process_spec import ProcessSpec
 from trinity.security.credentials import AUTHORITY, CERTIFICATE, KEY
+from trinity.security.secret_files import SecretFiles, write_private
 
 POSTGRES_PORT = 5432
 NATS_PORT, MONITOR_PORT = 4222, 8222
@@ -47,13 +48,13 @@ class TlsPostgres:
     secrets: SecretFiles
     security: StackCredentials
 
-    def prepare(self, log_file: Path) -> ProcessSpec:
+    def prepare_process(self, log_file: Path) -> ProcessSpec:
         """Make the cluster and return the process to start."""
         self.folder.mkdir(parents=True)
         identity = database_identity(self.programs, self.folder)
         self._initialise(identity)
         for name in (AUTHORITY, CERTIFICATE, KEY):
-            shutil.copy(self.security.of("postgres").file(name), self._data / name)
+            shutil.copy(self.security.credentials_for("postgres").file(name), self._data / name)
             (self._data / name).chmod(0o600)
             os.chown(self._data / name, *identity.owner)
         rule = "hostssl all all 0.0.0.0/0 scram-sha-256 clientcert=verify-ca\n"
@@ -69,7 +70,7 @@ class TlsPostgres:
     def dsn(self, role: str, database: str = DATABASE) -> str:
         """For one of its users: a service shows its own certificate, others the operator's."""
         password = self.secrets.password(f"postgres-{role}")
-        shown = self.security.of(role if role in SERVICES else OPERATOR)
+        shown = self.security.credentials_for(role if role in SERVICES else OPERATOR)
         options = {
             "sslmode": "verify-full",
             "sslrootcert": shown.file(AUTHORITY),
@@ -135,9 +136,9 @@ class TlsNats:
     server: NatsServer
     address: str
 
-    def prepare(self, log_file: Path) -> ProcessSpec:
+    def prepare_process(self, log_file: Path) -> ProcessSpec:
         """Write its configuration and return the process to start."""
-        spec = self.server.prepare(log_file)
+        spec = self.server.prepare_process(log_file)
         file = self.server.folder / "nats.conf"
         written = file.read_text()
         write_private(file, written.replace("host: 127.0.0.1", f"host: {self.address}"))

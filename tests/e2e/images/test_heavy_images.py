@@ -103,7 +103,9 @@ def short_plan(folder: Path, monkeypatch: pytest.MonkeyPatch) -> ExperimentPlan:
 def rendered(plan: ExperimentPlan, output: Path) -> dict[str, dict[str, Any]]:
     """The services of compose.override.yaml."""
     of = ExperimentDeployment(plan=plan, explorers=1, plugin_dir=None, images=ContainerImages())
-    ManifestRenderer(deployment=of, target="compose", overlay="one-node", output=output).write()
+    ManifestRenderer(
+        deployment=of, target="compose", overlay="one-node", output=output
+    ).write_manifests()
     override = yaml.safe_load((output / "compose.override.yaml").read_text())
     services: dict[str, dict[str, Any]] = override["services"]
     return services

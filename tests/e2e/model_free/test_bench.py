@@ -45,10 +45,10 @@ async def benched(root: Path, *, only_newest: bool = False) -> RunSummary:
         plan=made,
         reporter=make_reporter(made.label),
         home=source.job_path,
-        complete=BenchSource(run=StoredRun(plan=source)).complete,
+        complete=BenchSource(run=StoredRun(plan=source)).complete_plan,
         services=model_free_services(),
     )
-    return await run.execute()
+    return await run.run_to_end()
 
 
 def evaluated(summary: RunSummary) -> list[int]:
@@ -64,7 +64,7 @@ async def test_all_checkpoints_are_evaluated_and_none_of_them_twice(tmp_path: Pa
     run = LocalRun(
         plan=trained, reporter=make_reporter(trained.label), services=model_free_services()
     )
-    await run.execute()
+    await run.run_to_end()
     newest = await benched(tmp_path, only_newest=True)
     assert evaluated(newest) == [8]
     others = await benched(tmp_path)

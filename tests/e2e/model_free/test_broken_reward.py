@@ -34,7 +34,7 @@ async def test_a_run_that_cannot_go_on_says_why_and_resumes_when_mended(tmp_path
         return LocalRun(plan=plan, reporter=reporter, services=model_free_services())
 
     with pytest.raises(RunFailed, match=r"the grader is broken.*; the logs are in "):
-        await run().execute()
+        await run().run_to_end()
     flag.unlink()
-    summary = await run().execute()
+    summary = await run().run_to_end()
     assert (summary.state, summary.steps) == ("finished", 2)

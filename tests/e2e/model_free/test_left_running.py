@@ -45,7 +45,7 @@ async def test_what_is_started_beside_it_gets_the_services_and_it_can_go_on(
         services=model_free_services(),
     )
     async with asyncio.timeout(PATIENCE_SECONDS):
-        assert (await run.execute()).state == "finished"
+        assert (await run.run_to_end()).state == "finished"
     async with model_free_stack(left.job_path) as stack:
         cancelled = await stored(stack, left)
         assert cancelled.state == pb.EXPERIMENT_STATE_CANCELLED

@@ -90,7 +90,7 @@ def elsewhere(root: Path, mode: str) -> ExperimentPlan:
 async def executed(plan: ExperimentPlan) -> RunSummary:
     """What `trinity run` does."""
     run = LocalRun(plan=plan, reporter=make_reporter(plan.label), services=model_free_services())
-    return await run.execute()
+    return await run.run_to_end()
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def run_of(plan: ExperimentPlan) -> LocalRun:
 @contextlib.asynccontextmanager
 async def serving(plan: ExperimentPlan, port: int) -> AsyncIterator[openai.AsyncOpenAI]:
     """A client, once somebody answers."""
-    running = asyncio.ensure_future(run_of(plan).execute())
+    running = asyncio.ensure_future(run_of(plan).run_to_end())
     address = f"http://127.0.0.1:{port}/v1"
     async with openai.AsyncOpenAI(base_url=address, api_key=KEY, max_retries=0) as client:
         try:
@@ -96,7 +96,7 @@ async def test_what_is_trained_is_served_with_the_newest_weights(tmp_path: Path)
     async with serving(served(tmp_path, port), port) as client:
         before = await said(client)
         assert await said(client) == before
-        await run_of(trained(tmp_path)).execute()
+        await run_of(trained(tmp_path)).run_to_end()
         async with asyncio.timeout(SECONDS):
             while (after := await said(client))[1] != "v8-1":  # a question is pause enough
                 pass

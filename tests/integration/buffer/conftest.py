@@ -14,11 +14,11 @@ from tests.integration.buffer.process import BufferProcess
 from tests.support.infra_fixtures import running
 from trinity.client import AsyncTasksets
 from trinity.local.addresses import free_port
-from trinity.local.files import SecretFiles
 from trinity.local.nats import NatsServer
 from trinity.local.postgres import DATABASE, SUPERUSER, PostgresServer
 from trinity.rpc.channel import open_channel
 from trinity.security.broker import ADMIN
+from trinity.security.secret_files import SecretFiles
 
 SHARED = "shared_by_buffer_tests"
 
@@ -33,7 +33,7 @@ def shared_nats_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         port=free_port(),
         monitor_port=free_port(),
     )
-    with running(server.prepare(root / "nats.log")):
+    with running(server.prepare_process(root / "nats.log")):
         asyncio.run(server.wait_ready())
         yield server.url(ADMIN)
 

@@ -93,7 +93,7 @@ async def test_a_submitted_experiment_is_followed_to_its_end(
     submission = ExperimentSubmission(
         plan=plan, synchronizer=node.address("synchronizer"), buffer=node.address("buffer")
     )
-    following = asyncio.create_task(submission.run())
+    following = asyncio.create_task(submission.submit_and_follow())
     async with open_channel(node.address("synchronizer")) as channel:
         synchronizer = synchronizer_pb2_grpc.SynchronizerServiceStub(channel)
         watched = synchronizer.WatchExperiments(synchronizer_pb2.WatchExperimentsRequest())
@@ -105,7 +105,7 @@ async def test_a_submitted_experiment_is_followed_to_its_end(
         assert experiment.label == plan.label
         noting = Noting()
         monkeypatch.setattr("trinity.deploy.submission.make_reporter", noting)
-        following_too = asyncio.create_task(submission.run())
+        following_too = asyncio.create_task(submission.submit_and_follow())
         await noting.until(f"{plan.label} goes on as {experiment.id}")
         found = await find_experiment(synchronizer, plan.tenant, plan.label)
         assert found is not None

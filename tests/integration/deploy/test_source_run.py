@@ -61,7 +61,7 @@ def submit_as_rendered(node: ByHand, plan: ExperimentPlan) -> subprocess.Complet
     folder = node.folder / "rendered"
     ManifestRenderer(
         deployment=deployment(plan), target="compose", overlay="one-node", output=folder
-    ).write()
+    ).write_manifests()
     override = yaml.safe_load((folder / "compose.override.yaml").read_text())
     (trinity, *words), options = (
         override["services"]["experiment"][key] for key in ("entrypoint", "command")
@@ -89,7 +89,7 @@ async def test_it_finds_the_run_in_the_deployments_database(node: ByHand, tmp_pa
     )
     with node.service("explorer"):
         try:
-            await source.run()
+            await source.submit_and_follow()
         except RunFailed as error:
             pytest.fail(str(error))
     done = submit_as_rendered(node, taker)

@@ -9,7 +9,7 @@ from tests.support.model_free.experiment import experiment_plan, run_to_end
 from tests.support.model_free.stack import model_free_stack
 from trinity.cli.main import make_app
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.launch.resume import remember
+from trinity.launch.resume import store_plan
 
 WIDTH = {"COLUMNS": "200"}
 
@@ -25,7 +25,7 @@ async def ended_run(root: Path) -> ExperimentPlan:
     """A run of eight steps, with checkpoints of steps 3, 6 and 8."""
     plan = experiment_plan(root)
     async with model_free_stack(plan.job_path) as stack:
-        remember(plan)
+        store_plan(plan)
         ended = await run_to_end(stack.addresses.synchronizer, plan)
     assert ended.reason == ""
     return plan

@@ -14,7 +14,7 @@ from tests.support.model_free.experiment import experiment_plan, start_experimen
 from tests.support.model_free.stack import model_free_stack
 from trinity.api.v1 import synchronizer_pb2
 from trinity.errors import RunFailed
-from trinity.launch.resume import remember
+from trinity.launch.resume import store_plan
 from trinity.types import JsonObject
 
 pytestmark = pytest.mark.timeout(300)
@@ -83,7 +83,7 @@ class Live:
 async def live_run(root: Path, data_processor: JsonObject | None = None) -> AsyncIterator[Live]:
     plan = experiment_plan(root, buffer=WAITING, data_processor=data_processor or {})
     async with model_free_stack(plan.job_path) as stack:
-        remember(plan)
+        store_plan(plan)
         synchronizer = stack.addresses.synchronizer
         experiment = await start_experiment(synchronizer, plan)
         yield Live(job_dir=plan.job_path, synchronizer=synchronizer, experiment_id=experiment.id)

@@ -35,9 +35,9 @@ class Again:
             reporter=LineReporter(self.lines.append),
             home=self.plan.job_path,
             services=model_free_services(among=without_explorer),
-            complete=RetrainSource(plan=self.plan).complete,
+            complete=RetrainSource(plan=self.plan).complete_plan,
         )
-        await run.execute()
+        await run.run_to_end()
 
 
 @pytest.mark.thorough

@@ -12,7 +12,7 @@ from tests.support.model_free.experiment import Sections, experiment_plan
 from tests.support.model_free.stack import model_free_services
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import UserError
-from trinity.launch.resume import remember
+from trinity.launch.resume import store_plan
 from trinity.launch.retrain import without_explorer
 from trinity.launch.run import LocalRun
 from trinity.launch.stored_runs import SourceRuns, with_source_runs
@@ -48,7 +48,7 @@ async def test_it_runs_in_the_others_directory_and_tells_whose_samples_it_had(
 ) -> None:
     source = await ended_run(tmp_path)
     plan = taking(tmp_path)
-    found = SourceRuns.of(plan)
+    found = SourceRuns.from_plan(plan)
     assert found is not None and found.home == source.job_path
     lines: list[str] = []
     run = LocalRun(
@@ -58,7 +58,7 @@ async def test_it_runs_in_the_others_directory_and_tells_whose_samples_it_had(
         services=model_free_services(among=without_explorer),
         complete=with_source_runs,
     )
-    summary = await run.execute()
+    summary = await run.run_to_end()
     assert summary.steps == 8
     assert "[learn] trains on 64 experiences of stage rft of run model-free/run" in lines
     said, _, error = await trinity("lineage", "8", job_dir=plan.job_path)
@@ -71,14 +71,14 @@ async def test_it_runs_in_the_others_directory_and_tells_whose_samples_it_had(
 def test_what_cannot_be_taken_is_said_before_anything_starts(tmp_path: Path) -> None:
     def refused(plan: ExperimentPlan) -> str:
         with pytest.raises(UserError) as error:
-            SourceRuns.of(plan)
+            SourceRuns.from_plan(plan)
         return str(error.value)
 
     source = experiment_plan(tmp_path)
     assert "checkpoints/model-free/run holds no run: explore first" in refused(taking(tmp_path))
     source.job_path.mkdir(parents=True)
-    remember(source)
-    assert SourceRuns.of(taking(tmp_path)) is not None
+    store_plan(source)
+    assert SourceRuns.from_plan(taking(tmp_path)) is not None
     assert "the name in `source_stage: rtf`: did you mean `rft`?" in refused(
         taking(tmp_path, source_stage="rtf")
     )

@@ -11,9 +11,9 @@ from tests.support.infra_fixtures import running
 from trinity.local import postgres as postgres_module
 from trinity.local.addresses import free_port
 from trinity.local.binaries import postgres_programs
-from trinity.local.files import SecretFiles
 from trinity.local.identity import Identity
 from trinity.local.postgres import PostgresServer
+from trinity.security.secret_files import SecretFiles
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0, reason="gives folders to other users, as root alone may"
@@ -46,7 +46,7 @@ def _server_inside(closed: Path) -> PostgresServer:
 
 async def _write_and_read(server: PostgresServer, log_file: Path) -> None:
     for _ in range(2):
-        with running(server.prepare(log_file)):
+        with running(server.prepare_process(log_file)):
             await server.wait_ready()
             with psycopg.connect(server.dsn("buffer")) as buffer:
                 buffer.execute("CREATE TABLE IF NOT EXISTS rows (id int)")
@@ -72,7 +72,7 @@ async def test_a_user_namespace_does_where_root_may_not_change_its_user(
 
 async def test_data_of_a_normal_user_stays_that_users(tmp_path: Path) -> None:
     server = _server_inside(_closed_folder(tmp_path, owner=_STRANGER))
-    server.prepare(tmp_path / "log")
+    server.prepare_process(tmp_path / "log")
     for path in [server.folder, *server.folder.rglob("*")]:
         os.chown(path, _STRANGER, _STRANGER)
     await _write_and_read(server, tmp_path / "log")

@@ -220,7 +220,7 @@ async def test_a_full_disk_at_a_restart_keeps_nobody_from_hearing_of_the_next(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     async with LocalStack(job_dir=tmp_path, externals=externals, services=one_service()) as stack:
-        monkeypatch.setattr(RunningStack, "write", fail)
+        monkeypatch.setattr(RunningStack, "write_run_file", fail)
         for _ in range(2):
             os.kill(stack.pids["buffer"], signal.SIGKILL)
             await next_event(stack, EventKind.RESTARTED, "buffer")

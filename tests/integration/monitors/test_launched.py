@@ -66,7 +66,7 @@ async def run(root: Path, said: list[str], **arguments: JsonValue) -> RunSummary
     async with asyncio.timeout(RUN_SECONDS):
         return await LocalRun(
             plan=plan, reporter=reporter, services=model_free_services()
-        ).execute()
+        ).run_to_end()
 
 
 async def test_a_run_leaves_an_explorers_and_a_trainers_run(

@@ -37,12 +37,12 @@ def runs_of(client: "MlflowClient") -> "dict[str, Run]":
 
 def write_some(uri: str, directory: Path, count: int) -> None:
     """As a process that was killed after it had written so many points."""
-    MlflowMonitor(setting(directory, uri=uri)).write(whole_points()[:count])
+    MlflowMonitor(setting(directory, uri=uri)).write_points(whole_points()[:count])
 
 
 def write_all(uri: str, directory: Path) -> None:
     monitor = MlflowMonitor(setting(directory, uri=uri))
-    monitor.write(whole_points())
+    monitor.write_points(whole_points())
     monitor.close()
 
 
@@ -95,7 +95,7 @@ def test_another_experiment_of_the_same_name_has_runs_of_its_own(
 ) -> None:
     write_all(mlflow_uri, tmp_path)
     other = MlflowMonitor(setting(tmp_path, "another", uri=mlflow_uri))
-    other.write(whole_points())
+    other.write_points(whole_points())
     client = client_of(mlflow_uri)
     experiment = client.get_experiment_by_name("sums").experiment_id
     names = [run.info.run_name for run in client.search_runs([experiment])]
@@ -111,7 +111,7 @@ def large_point(num_figures: int) -> MetricPoint:
 def test_any_name_of_a_figure_is_taken(mlflow_uri: str, tmp_path: Path) -> None:
     point = large_point(1)
     figures = point.figures | dict.fromkeys(ODD_NAMES, 0.5)
-    MlflowMonitor(setting(tmp_path, uri=mlflow_uri)).write([replace(point, figures=figures)])
+    MlflowMonitor(setting(tmp_path, uri=mlflow_uri)).write_points([replace(point, figures=figures)])
     run = runs_of(client_of(mlflow_uri))["first/rft_trainer"]
     assert "rollout/format/mean" in run.data.metrics
     assert "rollout/0/mean" in run.data.metrics
@@ -133,7 +133,7 @@ def test_a_run_has_no_event_before_all_of_its_figures(
         to_store(store, run_id=run_id, metrics=metrics, **more)
 
     monkeypatch.setattr(SqlAlchemyStore, "log_batch", log_batch)
-    monitor.write([large_point(num_figures)])
+    monitor.write_points([large_point(num_figures)])
     of_metrics = [(count, tags) for count, tags in sent if count]
     assert sum(count for count, _ in of_metrics) == num_figures
     assert [tags for _, tags in of_metrics] == [0] * (len(of_metrics) - 1) + [1]

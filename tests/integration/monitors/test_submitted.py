@@ -25,7 +25,7 @@ async def submit(stack: LocalStack, plan: ExperimentPlan, monitor: Path | None) 
         monitor=monitor,
     )
     async with asyncio.timeout(RUN_SECONDS):
-        await submission.run()
+        await submission.submit_and_follow()
 
 
 def shown(folder: Path, scalar: str) -> list[int]:

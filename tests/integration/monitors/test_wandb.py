@@ -25,8 +25,8 @@ def shown(directory: Path, **arguments: str) -> dict[str, Path]:
     """A whole run written, as files by the name of the run."""
     monitor = WandbMonitor(setting(directory, **arguments))
     points = whole_points()
-    monitor.write(points[:4])
-    monitor.write(points[4:])
+    monitor.write_points(points[:4])
+    monitor.write_points(points[4:])
     monitor.close()
     return {run_of(file).display_name: file for file in directory.glob(FILES)}
 

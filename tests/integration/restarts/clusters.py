@@ -11,11 +11,11 @@ import psycopg
 from tests.integration.local.stacks import no_services
 from tests.integration.together.seen import PATIENCE_SECONDS, until
 from trinity.local.addresses import free_port
-from trinity.local.files import SecretFiles
 from trinity.local.infrastructure import ProcessWithProbe
 from trinity.local.postgres import SUPERUSER, PostgresServer, embedded_postgres
-from trinity.local.services import StackContext, four_services
+from trinity.local.services import StackContext, service_processes
 from trinity.local.stack import LocalStack
+from trinity.security.secret_files import SecretFiles
 
 PAUSE_SECONDS = 0.002
 ROLES = ("buffer", "synchronizer")
@@ -50,7 +50,7 @@ class StoresAfter:
             connection.execute(self._statement)
         self.dsn = dsn
         self.are_called.set()
-        return [one for one in four_services(around) if one.spec.name in ROLES]
+        return [one for one in service_processes(around) if one.spec.name in ROLES]
 
 
 async def check_it_comes_up(job_dir: Path) -> None:

@@ -43,7 +43,7 @@ def kill_while_the_cluster_is_made(job_dir: Path, folder: Path) -> None:
 async def test_a_start_killed_before_the_database_is_made_is_made_good(tmp_path: Path) -> None:
     """A session on the template keeps `CREATE DATABASE` waiting; the roles are there by then."""
     server = cluster_in(tmp_path)
-    with running(server.prepare(tmp_path / "postgres.log")) as process:
+    with running(server.prepare_process(tmp_path / "postgres.log")) as process:
         session = await connect_when_up(server, "template1")
         making = asyncio.create_task(server.wait_ready())
         creating = "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'CREATE DATABASE%'"
@@ -58,7 +58,7 @@ async def test_a_start_killed_before_the_database_is_made_is_made_good(tmp_path:
 
 async def test_a_start_killed_before_the_schemas_are_made_is_made_good(tmp_path: Path) -> None:
     server = cluster_in(tmp_path)
-    with running(server.prepare(tmp_path / "postgres.log")):
+    with running(server.prepare_process(tmp_path / "postgres.log")):
         session = await connect_when_up(server, "postgres")
         await session.execute("CREATE DATABASE trinity")
         await session.execute("CREATE ROLE buffer")  # without its password
@@ -71,7 +71,7 @@ async def test_a_start_killed_before_the_schemas_are_made_is_made_good(tmp_path:
 
 async def test_a_damaged_cluster_is_named_with_what_to_do(tmp_path: Path) -> None:
     server = cluster_in(tmp_path)
-    server.prepare(tmp_path / "postgres.log")
+    server.prepare_process(tmp_path / "postgres.log")
     data = server.folder / "data"
     control = data / "global" / "pg_control"
     whole = control.read_bytes()

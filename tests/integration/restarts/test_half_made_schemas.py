@@ -55,7 +55,7 @@ async def until_migrated(migrations: Migrations, dsn: str) -> None:
         return migrations.is_newest(dsn)
 
     await until(are_made)
-    migrations.check(dsn)
+    migrations.check_newest(dsn)
 
 
 async def kill_while_held(stack: LocalStack, services: StoresAfter) -> None:

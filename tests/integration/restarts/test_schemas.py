@@ -76,7 +76,7 @@ async def test_a_schema_of_a_newer_program_is_refused_and_left_as_it_is(
     assert [store.revisions() for store in stores] == [[NEWER], [NEWER]]
     for store, (revision,) in zip(stores, known, strict=True):
         store.set_revision(revision)
-        store.migrations.check(store.dsn)
+        store.migrations.check_newest(store.dsn)
 
 
 async def test_a_schema_that_is_missing_is_refused_by_a_service_that_may_not_make_it(

@@ -13,7 +13,7 @@ from pydantic import JsonValue
 from tests.support.model_free.experiment import experiment_plan, run_to_end
 from tests.support.model_free.stack import model_free_stack
 from trinity.api.v1 import synchronizer_pb2 as pb
-from trinity.launch.resume import remember
+from trinity.launch.resume import store_plan
 from trinity.local.addresses import SERVICES
 from trinity.local.stack import LocalStack
 from trinity.security.authorization import Scope
@@ -151,7 +151,7 @@ async def secured_stack(root: Path) -> AsyncIterator[Secured]:
     }
     plan = experiment_plan(root, buffer={"total_steps": STEPS, "explorer_input": {**tasks}})
     plan.job_path.mkdir(parents=True)
-    remember(plan)
+    store_plan(plan)
     async with model_free_stack(plan.job_path, secure=True, max_restarts=0) as stack:
         at = stack.addresses
         async with asyncio.timeout(RUN_SECONDS):

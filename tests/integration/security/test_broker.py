@@ -24,7 +24,7 @@ from trinity.runtime.nats import connect
 from trinity.security.broker import (
     ADMIN,
     BrokerUser,
-    authorization,
+    authorization_block,
     client_options,
     explorer_user,
 )
@@ -155,7 +155,7 @@ async def test_the_answer_to_a_result_cannot_be_sent_where_its_sender_may_not_wr
 async def test_a_tenants_explorer_publishes_for_its_tenant_only(tmp_path: Path) -> None:
     users = [BrokerUser(name=ADMIN, password="x"), explorer_user("x", "a"), explorer_user("x", "b")]
     port, config = free_port(), tmp_path / "nats.conf"
-    config.write_text(f"host: 127.0.0.1\nport: {port}\n{authorization(users)}")
+    config.write_text(f"host: 127.0.0.1\nport: {port}\n{authorization_block(users)}")
     argv = [str(nats_server_program()), "-c", str(config)]
     heard: dict[str, bytes] = {}
 

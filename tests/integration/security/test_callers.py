@@ -14,7 +14,7 @@ from trinity.client.async_tasksets import AsyncTasksets
 from trinity.diagnosis.gather import gather
 from trinity.diagnosis.snapshot import ProbeState
 from trinity.errors import Forbidden, Unauthenticated
-from trinity.inspect.open import opened
+from trinity.inspect.open import open_stored_experiment
 from trinity.local.addresses import SERVICES
 from trinity.local.run_file import read_running
 from trinity.security.authorization import SCOPES_OF_METHODS, WHOLE_PROCESS_METHODS, Scope
@@ -221,7 +221,7 @@ async def test_a_person_on_the_machine_looks_at_it_without_being_told_how(secure
     assert {part.name: part.reply for part in snapshot.parts} == dict.fromkeys(
         ("postgres", "nats", *SERVICES), ProbeState.ANSWERS
     )
-    async with opened(secured.job_dir) as stored:
+    async with open_stored_experiment(secured.job_dir) as stored:
         assert [stage.key.experiment_id for stage in stored.stages] == [secured.ended.id]
 
 

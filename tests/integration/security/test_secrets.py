@@ -191,7 +191,7 @@ async def test_no_secret_is_in_a_log_a_trace_a_result_or_the_list_of_processes(
         watching = asyncio.create_task(watch_processes(seen, psutil.Process()))
         looking = asyncio.create_task(what_commands_show(tmp_path, plan.job_path))
         async with asyncio.timeout(RUN_SECONDS):
-            summary = await run.execute()
+            summary = await run.run_to_end()
             commands = await looking
         watching.cancel()
     assert summary.state == "finished"

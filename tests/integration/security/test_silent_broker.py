@@ -9,11 +9,11 @@ import pytest
 
 from tests.support.infra_fixtures import NatsUnderTest
 from trinity.local.addresses import free_port
-from trinity.local.files import SecretFiles
 from trinity.local.nats import NatsServer
 from trinity.runtime.nats import connect
 from trinity.security.certificates import CredentialIssuer, CredentialRole
 from trinity.security.credentials import VARIABLE, Credentials
+from trinity.security.secret_files import SecretFiles
 
 LEFT_SECONDS = 20.0
 """Three signs of life that do not come take six; to close TLS in order would add thirty."""

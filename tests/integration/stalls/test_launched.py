@@ -28,7 +28,7 @@ class Lines:
 
     said: list[str] = field(default_factory=list)
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         self.said.append(text)
 
     def event(self, view: RunView, event: buffer_pb2.ProgressEvent) -> None:
@@ -72,7 +72,7 @@ async def test_the_launcher_says_what_holds_the_run_and_fails_when_it_is_gone_fo
         tmp_path, buffer={"total_steps": 100_000}, monitor={"monitor_type": "none"}
     )
     lines = Lines()
-    launched = asyncio.create_task(LocalRun(plan=plan, reporter=lines).execute())
+    launched = asyncio.create_task(LocalRun(plan=plan, reporter=lines).run_to_end())
     await lines.until("told of a step")
     running = read_running(plan.job_path)
     assert running is not None

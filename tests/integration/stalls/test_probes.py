@@ -5,7 +5,7 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from trinity.diagnosis.gather import ask_nats, ask_postgres, place
+from trinity.diagnosis.gather import host_and_port, probe_nats, probe_postgres
 from trinity.diagnosis.snapshot import ProbeState
 from trinity.local.addresses import free_port
 
@@ -44,28 +44,28 @@ async def silence(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 async def test_a_real_database_and_a_real_broker_answer(postgres_dsn: str, nats_url: str) -> None:
-    assert (await ask_postgres(postgres_dsn)).reply is ProbeState.ANSWERS
-    assert (await ask_nats(nats_url)).reply is ProbeState.ANSWERS
+    assert (await probe_postgres(postgres_dsn)).reply is ProbeState.ANSWERS
+    assert (await probe_nats(nats_url)).reply is ProbeState.ANSWERS
 
 
 async def test_a_database_that_starts_says_so_and_is_not_taken_for_one_that_serves() -> None:
     async with serving(refusing("57P03", "the database system is starting up")) as address:
-        sign = await ask_postgres(address)
+        sign = await probe_postgres(address)
     assert sign.reply is ProbeState.REFUSES and "is starting up" in sign.detail
     async with serving(refusing("28000", "no entry for this host")) as address:
-        assert (await ask_postgres(address)).reply is ProbeState.ANSWERS
+        assert (await probe_postgres(address)).reply is ProbeState.ANSWERS
 
 
 async def test_who_says_nothing_is_silent_and_who_is_not_there_refuses() -> None:
     async with serving(silence) as address:
-        assert (await ask_nats(address, 0.2)).reply is ProbeState.SILENT
-        assert (await ask_postgres(address, 0.2)).reply is ProbeState.SILENT
+        assert (await probe_nats(address, 0.2)).reply is ProbeState.SILENT
+        assert (await probe_postgres(address, 0.2)).reply is ProbeState.SILENT
     nobody = f"nats://127.0.0.1:{free_port()}"
-    assert (await ask_nats(nobody)).reply is ProbeState.REFUSES
+    assert (await probe_nats(nobody)).reply is ProbeState.REFUSES
 
 
 def test_addresses_are_understood_with_and_without_a_scheme() -> None:
-    assert place("nats://u:p@host:77", 4222) == ("host", 77)
-    assert place("host:77", 4222) == ("host", 77)
-    assert place("postgresql://host/db", 5432) == ("host", 5432)
-    assert place("postgresql:///db", 5432) == ("", 5432)
+    assert host_and_port("nats://u:p@host:77", 4222) == ("host", 77)
+    assert host_and_port("host:77", 4222) == ("host", 77)
+    assert host_and_port("postgresql://host/db", 5432) == ("host", 5432)
+    assert host_and_port("postgresql:///db", 5432) == ("", 5432)

@@ -43,7 +43,7 @@ async def test_a_process_shows_what_it_does_and_uses(
     heartbeats.set_work(experiment_id, "rft")
     heartbeats.set_activity("training step 5")
     heartbeats.set_version(4)
-    heartbeats.pin({4, 2})
+    heartbeats.set_pinned_versions({4, 2})
     member = await seen(synchronizer, lambda m: len(m.pinned_versions) == 2)
     assert (member.role, member.address) == (pb.ROLE_TRAINER, ADDRESS)
     assert (member.experiment_id, member.stage) == (experiment_id, "rft")

@@ -41,7 +41,7 @@ def test_two_migrations_at_once_do_not_race(synchronizer_dsn: str) -> None:
     with ThreadPoolExecutor(2) as pool:
         for outcome in [pool.submit(MIGRATIONS.upgrade, synchronizer_dsn) for _ in range(2)]:
             outcome.result()
-    MIGRATIONS.check(synchronizer_dsn)
+    MIGRATIONS.check_newest(synchronizer_dsn)
 
 
 def test_a_plain_database_gets_the_schema(postgres_dsn: str) -> None:
@@ -54,11 +54,11 @@ def test_a_plain_database_gets_the_schema(postgres_dsn: str) -> None:
 def test_an_unknown_revision_is_refused(synchronizer_dsn: str) -> None:
     MIGRATIONS.upgrade(synchronizer_dsn)
     set_revision(synchronizer_dsn, "f00d")
-    for call in (MIGRATIONS.upgrade, MIGRATIONS.check, MIGRATIONS.downgrade):
+    for call in (MIGRATIONS.upgrade, MIGRATIONS.check_newest, MIGRATIONS.downgrade):
         with pytest.raises(UserError, match="is at revision f00d, which this program does not"):
             call(synchronizer_dsn)
 
 
 def test_a_schema_that_was_never_migrated_is_refused(synchronizer_dsn: str) -> None:
     with pytest.raises(UserError, match=r"run `python -m services\.synchronizer migrate`"):
-        MIGRATIONS.check(synchronizer_dsn)
+        MIGRATIONS.check_newest(synchronizer_dsn)

@@ -23,7 +23,7 @@ from tests.integration.synchronizer.conftest import (
 )
 from tests.support.infra_fixtures import RestartablePostgres
 from trinity.api.v1 import synchronizer_pb2 as pb
-from trinity.security.authorization import ANYBODY, Scope
+from trinity.security.authorization import LOCAL_CALLER, Scope
 
 
 def watch(synchronizer: Running, experiment_id: str) -> AsyncIterator[pb.WatchExperimentResponse]:
@@ -134,7 +134,7 @@ async def test_where_weights_are_given_from_memory_is_told_to_who_takes_them(
     offered = weights("warmup", 2)
     offered.offer.CopyFrom(pb.TransferOffer(address="127.0.0.1:4000", group="weights-1f"))
     await synchronizer.stub.PublishVersion(publication(experiment_id, offered), timeout=TIMEOUT)
-    caller = replace(ANYBODY, scopes=frozenset({scope}))
+    caller = replace(LOCAL_CALLER, scopes=frozenset({scope}))
     monkeypatch.setattr(servicer, "current_caller", lambda: caller)
     (version,) = (await anext(watch(synchronizer, experiment_id))).versions
     assert version.version == 2

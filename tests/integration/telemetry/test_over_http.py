@@ -18,8 +18,8 @@ from trinity.telemetry import metrics, names, tracing
 
 telemetry.start("trinity-test")
 about = {"text": "a", "count": 3, "share": 0.5, "is": True}
-with tracing.span("around", own=tracing.of_task("a")):
-    span = tracing.begin("inside", attributes=about, links=[tracing.of_task("b")])
+with tracing.span("around", own=tracing.task_span("a")):
+    span = tracing.begin("inside", attributes=about, links=[tracing.task_span("b")])
     span.fail("a reason")
     span.end()
 metrics.STORED.add(2, {names.FATE: "committed"})
@@ -92,7 +92,7 @@ def test_a_receiver_that_never_answers_keeps_no_process_from_its_end() -> None:
 
 def check_spans(seen: Receiver) -> None:
     """What was said of them, and nothing else."""
-    task, other = tracing.of_task("a"), tracing.of_task("b")
+    task, other = tracing.task_span("a"), tracing.task_span("b")
     inside, around = sorted(seen.spans, key=lambda span: span.name, reverse=True)
     assert ids(around) == (task.trace_hex, task.span_hex, "")
     assert ids(inside) == (task.trace_hex, inside.span_id, task.span_hex)

@@ -26,12 +26,12 @@ STEPS, GROUPS, RUNS = 3, 4, 2
 METRICS = {
     "explorer": (
         *(i.SAMPLE_SECONDS, i.REWARD, i.GENERATE_SECONDS, i.GENERATE_TOKENS, i.SYNC_SECONDS),
-        *(i.RUNS_GOING_ON, i.UNCONFIRMED, i.UNCONFIRMED_SECONDS, i.CONFIRM_SECONDS),
+        *(i.ACTIVE_RUNS, i.OUTBOX_RESULTS, i.OUTBOX_SECONDS, i.CONFIRM_SECONDS),
         *(i.GATE_SECONDS, i.LOADED_VERSION, i.CLIENT_SECONDS),
     ),
     "buffer": (
-        *(i.LEASED, i.STREAM_PENDING, i.STORED),
-        *(i.STORE_SECONDS, i.SHAPED, i.SHAPE_SECONDS, i.BATCH_ROWS, i.SERVER_SECONDS),
+        *(i.ASSIGNMENTS_LEASED, i.STREAM_PENDING, i.STORED),
+        *(i.STORE_SECONDS, i.GROUPS_SHAPED, i.SHAPE_SECONDS, i.BATCH_ROWS, i.SERVER_SECONDS),
     ),
     "trainer": (
         *(i.LOOP_SECONDS, i.TRAIN_SECONDS, i.SYNC_SECONDS, i.BATCH_WAIT_SECONDS, i.STALENESS),
@@ -100,7 +100,7 @@ async def test_the_whole_way_of_tasks_and_steps(tmp_path: Path, seen: Receiver) 
     assert len(tasks) == STEPS * GROUPS
     assert {span.service for span in seen.spans} == {f"trinity-{name}" for name in SERVICES}
     for assignment, spans in tasks.items():
-        assert {span.trace_id for span in spans} == {tracing.of_task(assignment).trace_hex}
+        assert {span.trace_id for span in spans} == {tracing.task_span(assignment).trace_hex}
         chain = parents([span for span in spans if span.name not in (names.SEND, names.PROCESS)])
         assert chain == {
             (names.TASK, "-"): 1,
@@ -148,9 +148,16 @@ def check_metrics(seen: Receiver) -> None:
     for service, told in METRICS.items():
         of_service = f"trinity-{service}"
         assert not [one.name for one in told if of_service not in seen.metrics.get(one.name, ())]
-    counted = {one: seen.newest(one.name, {}) for one in (i.LEASED, i.SHAPED, i.BATCH_ROWS)}
+    counted = {
+        one: seen.newest(one.name, {})
+        for one in (i.ASSIGNMENTS_LEASED, i.GROUPS_SHAPED, i.BATCH_ROWS)
+    }
     rows = STEPS * GROUPS * RUNS
-    assert counted == {i.LEASED: STEPS * GROUPS, i.SHAPED: STEPS * GROUPS, i.BATCH_ROWS: rows}
+    assert counted == {
+        i.ASSIGNMENTS_LEASED: STEPS * GROUPS,
+        i.GROUPS_SHAPED: STEPS * GROUPS,
+        i.BATCH_ROWS: rows,
+    }
     assert seen.newest(i.STORED.name, {names.FATE: "committed"}) == rows
     assert seen.newest(i.TRAINED_STEP.name, {names.STAGE: "rft"}) == STEPS
 

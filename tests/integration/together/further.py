@@ -11,7 +11,7 @@ from tests.support.infra_fixtures import running
 from tests.support.model_free.stack import MODULES
 from trinity.local.addresses import InfrastructureFiles, ServiceAddresses, free_port
 from trinity.local.process_spec import ProcessSpec
-from trinity.local.services import StackContext, four_services
+from trinity.local.services import StackContext, service_processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def further(
 
 
 def _spec(around: StackContext, service: str) -> ProcessSpec:
-    (spec,) = (one.spec for one in four_services(around) if one.spec.name == service)
+    (spec,) = (one.spec for one in service_processes(around) if one.spec.name == service)
     argv = [*spec.argv[: spec.argv.index("-m")], "-m", MODULES[service]]
     assert sys.executable in argv
     port = getattr(around.addresses, service).rpartition(":")[2]

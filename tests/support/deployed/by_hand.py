@@ -18,9 +18,9 @@ from trinity.deploy.render import manifests
 from trinity.deploy.secret_folder import ServerAddresses, write_secrets
 from trinity.local import binaries
 from trinity.local.addresses import free_port
-from trinity.local.files import SecretFiles
 from trinity.local.postgres import PostgresServer
 from trinity.local.process_spec import ProcessSpec
+from trinity.security.secret_files import SecretFiles
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 JOB_SECONDS = 600.0
@@ -169,7 +169,7 @@ def _postgres(folder: Path, port: int) -> ProcessSpec:
         programs=binaries.postgres_programs(),
         fsync=False,
     )
-    return server.prepare(folder / "postgres.log")
+    return server.prepare_process(folder / "postgres.log")
 
 
 def _nats(folder: Path, port: int) -> ProcessSpec:

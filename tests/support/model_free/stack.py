@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trinity.local.infrastructure import ProcessWithProbe
-from trinity.local.services import StackContext, four_services
+from trinity.local.services import StackContext, service_processes
 from trinity.local.stack import LocalStack
 
 MODULES = {
@@ -35,7 +35,7 @@ def model_free_stack(
 
 def model_free_services(
     modules: Mapping[str, str] = MODULES,
-    among: Callable[[StackContext], list[ProcessWithProbe]] = four_services,
+    among: Callable[[StackContext], list[ProcessWithProbe]] = service_processes,
 ) -> Callable[[StackContext], list[ProcessWithProbe]]:
     """Services of which some are started from other modules."""
 

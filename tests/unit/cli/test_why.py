@@ -9,7 +9,7 @@ import pytest
 from tests.unit.diagnosis.builders import snapshot
 from trinity.cli.why import why
 from trinity.diagnosis.snapshot import SystemSnapshot
-from trinity.local.addresses import ServiceAddresses, write_home
+from trinity.local.addresses import ServiceAddresses, write_stack_directory
 from trinity.local.reaper import JobLock
 from trinity.local.run_file import RunningStack
 
@@ -20,15 +20,15 @@ def test_the_logs_of_a_run_in_anothers_stack_are_looked_for_there(
     home, beside = tmp_path / "home", tmp_path / "beside"
     home.mkdir()
     beside.mkdir()
-    write_home(beside, home)
+    write_stack_directory(beside, home)
     lock = JobLock.acquire(home)
     RunningStack(
-        addresses=ServiceAddresses.on_free_ports(nats_url="", postgres_dsn="", security_dir=""),
+        addresses=ServiceAddresses.with_free_ports(nats_url="", postgres_dsn="", security_dir=""),
         launcher_pid=os.getpid(),
         supervisor_pid=1,
         pids={},
         started_at=datetime.now(UTC),
-    ).write(home)
+    ).write_run_file(home)
     looked_in = []
 
     async def gather(_: RunningStack, job_dir: Path) -> SystemSnapshot:

@@ -1,4 +1,4 @@
-"""What is uploaded is sent again from when it breaks, for as long as somebody is patient."""
+"""An upload that breaks is sent again, until a deadline."""
 
 import asyncio
 import contextlib
@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 import grpc
 import pytest
 
-from tests.unit.clock import Clock
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1 import buffer_pb2_grpc
 from trinity.client import AsyncTasksets, async_tasksets
-from trinity.client.async_tasksets import Resending
 from trinity.errors import Unavailable
 
 PATIENCE_SECONDS = 0.3
@@ -66,7 +64,7 @@ async def test_an_upload_that_always_breaks_is_given_up() -> None:
     async with client_of(servicer) as tasksets:
         with pytest.raises(Unavailable, match=r"the buffer is stopping \(request id"):
             await tasksets.submit("sums", ROWS)
-    assert servicer.num_asked == 2
+    assert servicer.num_asked == 3
 
 
 async def test_an_upload_that_nobody_takes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,22 +72,3 @@ async def test_an_upload_that_nobody_takes_is_given_up(monkeypatch: pytest.Monke
     async with client_of(Breaking(num_breaks=-1)) as tasksets:
         with pytest.raises(Unavailable, match=r"accepted nothing for 0.2 s .*request id"):
             await tasksets.submit("sums", iter(ROWS))
-
-
-def test_patience_begins_when_an_upload_breaks_and_anew_where_it_got_further() -> None:
-    clock = Clock()
-    resending = Resending(patience_seconds=10.0, clock=clock)
-    clock.now += 1_000
-    pauses = []
-    while (pause := resending.pause(num_sent=50)) is not None:
-        pauses.append(pause)
-        clock.now += pause
-    assert pauses == [0.2, 0.4, 0.8, 1.6, 3.2]
-    assert resending.pause(num_sent=49) is None
-    assert resending.pause(num_sent=51) == 0.2
-    clock.now += 9.7
-    assert resending.pause(num_sent=51) is None
-
-
-def test_who_has_no_patience_sends_nothing_again() -> None:
-    assert Resending(patience_seconds=0.0).pause(num_sent=7) is None

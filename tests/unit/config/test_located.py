@@ -7,7 +7,7 @@ import pytest
 from trinity.config.loading.source import Source, located
 from trinity.config.loading.yaml import lines_of
 from trinity.errors import UserError
-from trinity.launch.prepare import prepare
+from trinity.launch.prepare import prepare_run
 
 TEXT = """\
 model: {model_path: /models/tiny}
@@ -62,7 +62,7 @@ buffer:
 """
     )
     with pytest.raises(UserError) as refused:
-        prepare(file, None)
+        prepare_run(file, None)
     assert str(refused.value) == (
         f"{file}:5: stage `main`: `algorithm.rollout_correction.rollout_rs_threshold`: "
         "seq_mean_k3 takes one number, not '0.999_1.001'"

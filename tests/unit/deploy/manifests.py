@@ -30,7 +30,9 @@ def rendered(
     deployment: ExperimentDeployment, target: Target, output: Path, overlay: Overlay = "one-node"
 ) -> Path:
     """The folder of a rendering."""
-    ManifestRenderer(deployment=deployment, target=target, overlay=overlay, output=output).write()
+    ManifestRenderer(
+        deployment=deployment, target=target, overlay=overlay, output=output
+    ).write_manifests()
     return output
 
 

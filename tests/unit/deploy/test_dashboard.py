@@ -71,9 +71,9 @@ def labels_of(expression: str) -> set[str]:
 @pytest.mark.parametrize(
     ("instrument", "series"),
     [
-        (metrics.LEASED, {"trinity_lease_assignments_total"}),
+        (metrics.ASSIGNMENTS_LEASED, {"trinity_lease_assignments_total"}),
         (metrics.READY, {"trinity_rows_ready"}),
-        (metrics.UNCONFIRMED_SECONDS, {"trinity_explorer_unconfirmed_age_seconds"}),
+        (metrics.OUTBOX_SECONDS, {"trinity_explorer_unconfirmed_age_seconds"}),
         (
             metrics.REWARD,
             {"rl_reward_value_bucket", "rl_reward_value_sum", "rl_reward_value_count"},

@@ -15,7 +15,7 @@ from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.schema.explorer import AuxiliaryModelConfig
 from trinity.deploy.deployment import ContainerImages, ExperimentDeployment
 from trinity.deploy.kubernetes import Overlay
-from trinity.deploy.render import Target, notes
+from trinity.deploy.render import Target, render_notes
 from trinity.errors import UserError
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline, TaskOperator
 
@@ -116,7 +116,7 @@ def test_who_renders_is_told_what_a_model_elsewhere_needs() -> None:
     deployment = with_stage(**auxiliary("m", ELSEWHERE))
     targets: tuple[Target, ...] = ("compose", "k8s", "nomad")
     for target in targets:
-        (note,) = notes(deployment, target, "one-node")
+        (note,) = render_notes(deployment, target, "one-node")
         assert "JUDGE_URL" in note and "JUDGE_KEY" in note
 
 
@@ -124,14 +124,14 @@ def test_who_renders_is_told_where_weights_cannot_go_from_memory() -> None:
     stage = deployment_of("addition").plan.stages[-1]
     sync = stage.config.synchronizer.model_copy(update={"sync_method": "nccl"})
     deployment = with_stage(config=stage.config.model_copy(update={"synchronizer": sync}))
-    assert not notes(deployment, "compose", "one-node")
+    assert not render_notes(deployment, "compose", "one-node")
     places: tuple[tuple[Target, Overlay], ...] = (
         ("k8s", "one-node"),
         ("k8s", "cluster"),
         ("nomad", "cluster"),
     )
     for target, overlay in places:
-        (note,) = notes(deployment, target, overlay)
+        (note,) = render_notes(deployment, target, overlay)
         assert "TRINITY_TRAINER_TRANSFER_HOST" in note
 
 
@@ -165,13 +165,13 @@ def test_a_bench_of_a_run_is_started_where_the_run_is(tmp_path: Path) -> None:
 
 def test_who_renders_is_told_who_feeds_a_monitor() -> None:
     deployment = deployment_of("gsm8k", **{"monitor.monitor_type": "mlflow"})
-    (note,) = notes(deployment, "k8s", "cluster")
+    (note,) = render_notes(deployment, "k8s", "cluster")
     assert "mlflow" in note and "--monitor FOLDER" in note
 
 
 def test_who_renders_is_told_which_parts_cannot_be_found_here() -> None:
     config = {"buffer.explorer_input.default_workflow_type": "agents_of_the_image.Agent"}
     deployment = deployment_of("gsm8k", **config)
-    (note,) = notes(deployment, "compose", "one-node")
+    (note,) = render_notes(deployment, "compose", "one-node")
     assert "there is no module 'agents_of_the_image'" in note
     assert "the explorer fails the run unless it finds it" in note

@@ -135,7 +135,7 @@ def test_the_first_broken_part_is_named_and_not_those_that_suffer_from_it(
 
 
 def test_a_part_that_is_started_again_is_named_with_the_end_of_the_one_before() -> None:
-    died = RecentExit(pid=99, last_words="crashed reason=EngineDied", seconds_ago=1.0)
+    died = RecentExit(pid=99, last_log_line="crashed reason=EngineDied", seconds_ago=1.0)
     starting = part("explorer", pid=123, reply=ProbeState.REFUSES, died=died)
     verdict = diagnose(with_parts(snapshot(), starting))
     assert verdict.state is DiagnosisState.BROKEN

@@ -42,8 +42,8 @@ def test_a_disk_is_full_when_next_to_nothing_fits(
 ) -> None:
     usage = type(shutil.disk_usage(tmp_path))(2**40, 2**40 - free, free)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    assert gather.has_no_room(tmp_path) is full
+    assert gather.is_disk_full(tmp_path) is full
 
 
 def test_a_directory_that_is_gone_is_no_full_disk(tmp_path: Path) -> None:
-    assert not gather.has_no_room(tmp_path / "gone")
+    assert not gather.is_disk_full(tmp_path / "gone")

@@ -226,7 +226,7 @@ async def test_a_reward_that_never_returns_costs_its_run_alone(tmp_path: Path) -
 async def test_a_run_waits_for_a_thread_without_losing_time(tmp_path: Path) -> None:
     threads, release = DaemonThreads(name="test", max_threads=1), threading.Event()
     begun = asyncio.Event()
-    other = asyncio.create_task(threads.run(release.wait, begun.set))
+    other = asyncio.create_task(threads.run_in_thread(release.wait, begun.set))
     await begun.wait()
     asyncio.get_running_loop().call_later(1.3, release.set)
     outcome = await outcome_of(

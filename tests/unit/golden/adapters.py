@@ -219,9 +219,9 @@ CLASSES: Mapping[str, plugins.Registry[Any]] = {
     "rewards": plugins.REWARDS,
     "workflows": plugins.WORKFLOWS,
 }
-ABSENT_WORKFLOWS = sorted(compat.ABSENT_WORKFLOWS)
-RFT_NAMES = sorted(compat.NAMES)
-RFT_NAMES_WITH_ADVICE = sorted(compat.INSTEAD)
+ABSENT_WORKFLOWS = sorted(compat.UNSUPPORTED_WORKFLOWS)
+RFT_NAMES = sorted(compat.RENAMED)
+RFT_NAMES_WITH_ADVICE = sorted(compat.REPLACEMENT_ADVICE)
 
 
 def arguments_of(path: str) -> dict[str, JsonValue]:

@@ -11,10 +11,10 @@ from trinity.api.v1 import buffer_pb2, query_pb2
 from trinity.inspect.tables import (
     population_lines,
     population_table,
+    sample_details,
     sample_table,
-    step_head,
+    step_header,
     step_table,
-    whole_sample,
 )
 
 
@@ -34,7 +34,7 @@ def test_a_list_shows_what_became_of_each_sample() -> None:
 
 
 def test_one_sample_is_shown_with_every_token() -> None:
-    text = shown(whole_sample(query_pb2.GetExperienceResponse(experience=record())))
+    text = shown(sample_details(query_pb2.GetExperienceResponse(experience=record())))
     lines = [line.split() for line in text.splitlines()]
     assert ["0", "7", "yes", "-0.5000", "4", "of", "trainer", "1"] in lines
     assert ["1", "8", "no", "-", "5", "of", "trainer", "2"] in lines
@@ -63,9 +63,9 @@ def test_nothing_that_is_shown_steers_the_terminal() -> None:
         comparisons=[query_pb2.Comparison(name=STEERING)],
     )
     told = [
-        whole_sample(query_pb2.GetExperienceResponse(experience=one)),
-        whole_sample(query_pb2.GetExperienceResponse(experience=odd)),
-        whole_sample(query_pb2.GetExperienceResponse(experience=removed)),
+        sample_details(query_pb2.GetExperienceResponse(experience=one)),
+        sample_details(query_pb2.GetExperienceResponse(experience=odd)),
+        sample_details(query_pb2.GetExperienceResponse(experience=removed)),
         sample_table([one, odd, removed]),
         step_table([row, query_pb2.StepRow(experience=one, use=one.uses[0])]),
         "\n".join(population_lines("rft", population)),
@@ -80,23 +80,23 @@ def test_nothing_that_is_shown_steers_the_terminal() -> None:
 def test_a_reward_that_an_operator_changed_stands_beside_the_one_that_came() -> None:
     one = record()
     assert "shaped reward" not in shown(
-        whole_sample(query_pb2.GetExperienceResponse(experience=one))
+        sample_details(query_pb2.GetExperienceResponse(experience=one))
     )
     one.revision, one.content.reward = 1, 0.25
-    lines = shown(whole_sample(query_pb2.GetExperienceResponse(experience=one))).splitlines()
+    lines = shown(sample_details(query_pb2.GetExperienceResponse(experience=one))).splitlines()
     assert ["shaped", "reward", "0.25"] in [line.split() for line in lines]
 
 
 def test_a_deleted_sample_says_that_its_content_is_gone() -> None:
     answer = query_pb2.GetExperienceResponse(experience=record(with_content=False))
-    assert "its content is deleted" in shown(whole_sample(answer))
+    assert "its content is deleted" in shown(sample_details(answer))
 
 
 def test_a_sample_whose_content_was_removed_says_by_what() -> None:
     one = record(with_content=False)
     one.content_removed = "removed as older than all that is kept (`buffer.keep_steps: 5`)"
     answer = query_pb2.GetExperienceResponse(experience=one)
-    assert f"its content is {one.content_removed}" in shown(whole_sample(answer))
+    assert f"its content is {one.content_removed}" in shown(sample_details(answer))
     assert "(content removed)" in shown(sample_table([one]))
 
 
@@ -122,7 +122,7 @@ def test_a_step_names_the_weights_before_and_after() -> None:
         trained=[buffer_pb2.StepTrained(incarnation=1), buffer_pb2.StepTrained(incarnation=3)],
         weights_before=buffer_pb2.PublishedVersion(version=6, weights_sha256=b"\xab" * 32),
     )
-    assert step_head("rft", head) == (
+    assert step_header("rft", head) == (
         "step 7 of stage rft: 2 rows, trainer 3, trained 2 times\n"
         "weights version 6 (abababababab) -> not published"
     )

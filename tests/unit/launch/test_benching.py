@@ -6,7 +6,7 @@ from tests.unit.config.builders import config
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
 from trinity.launch.modes import bench_plan
-from trinity.launch.resume import check_resumable, remember
+from trinity.launch.resume import check_resumable, store_plan
 
 CHECKPOINT = "stages/rft/checkpoints/step-8-1"
 
@@ -27,14 +27,14 @@ def started(plan: ExperimentPlan) -> ExperimentPlan:
     made = bench_plan(plan)
     made.job_path.mkdir(parents=True, exist_ok=True)
     check_resumable(made)
-    remember(made)
+    store_plan(made)
     return made
 
 
 def test_other_tasks_make_another_evaluation_of_the_same_checkpoint(tmp_path: Path) -> None:
     run = bench_on(tmp_path, "sums")
     (run.job_path / CHECKPOINT).mkdir(parents=True)
-    remember(run)
+    store_plan(run)
     first, second = started(run), started(bench_on(tmp_path, "sums", "products"))
     assert first.job_dir != second.job_dir
     assert first.label != second.label
@@ -43,5 +43,5 @@ def test_other_tasks_make_another_evaluation_of_the_same_checkpoint(tmp_path: Pa
 def test_what_changes_no_answer_goes_on_with_the_evaluation(tmp_path: Path) -> None:
     run = bench_on(tmp_path, "sums")
     (run.job_path / CHECKPOINT).mkdir(parents=True)
-    remember(run)
+    store_plan(run)
     assert started(run).job_dir == started(bench_on(tmp_path, "sums", max_retry_times=5)).job_dir

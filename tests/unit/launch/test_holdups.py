@@ -7,7 +7,7 @@ from trinity.diagnosis.diagnose import diagnose
 from trinity.diagnosis.rules import Diagnosis, DiagnosisState
 from trinity.errors import RunFailed
 from trinity.launch.messages import WORKING as WORKING_ALL_ALONG
-from trinity.launch.messages import StallNotifier, untold
+from trinity.launch.messages import StallNotifier, without_startup
 
 HELD = Diagnosis(state=DiagnosisState.HELD, cause="workflow", text="The run waits for a workflow.")
 BROKEN = Diagnosis(
@@ -19,7 +19,7 @@ WORKING = Diagnosis(state=DiagnosisState.WORKING, cause="", text="")
 class Lines(list[str]):
     """What was said."""
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         self.append(text)
 
 
@@ -30,18 +30,18 @@ def lines() -> Lines:
 
 @pytest.fixture
 def holdups(lines: Lines) -> StallNotifier:
-    return StallNotifier(lines, patience_seconds=60)
+    return StallNotifier(lines, max_broken_seconds=60)
 
 
 def test_a_cause_is_said_once_when_it_has_lasted_and_once_when_it_is_over(
     holdups: StallNotifier, lines: Lines
 ) -> None:
     for now in range(0, 30, 2):
-        holdups.take(HELD, now)
+        holdups.observe_diagnosis(HELD, now)
     assert lines == ["held up: The run waits for a workflow."]
-    holdups.take(WORKING, 31)
+    holdups.observe_diagnosis(WORKING, 31)
     assert lines[1:] == ["no longer held up: that lasted 31 s"]
-    holdups.take(WORKING, 33)
+    holdups.observe_diagnosis(WORKING, 33)
     assert len(lines) == 2
 
 
@@ -49,16 +49,16 @@ def test_a_model_that_is_loaded_is_told_of_elsewhere() -> None:
     loads = wait("trainer", "ranks", 90, "a sign of life; the last one: starting the ranks")
     loading = snapshot(member("trainer", loads, activity="starting the ranks"))
     assert diagnose(loading).state is DiagnosisState.HELD
-    assert untold(diagnose(loading), loading) is WORKING_ALL_ALONG
+    assert without_startup(diagnose(loading), loading) is WORKING_ALL_ALONG
     silent = snapshot(member("trainer", loads, activity="training"))
-    assert untold(diagnose(silent), silent).state is DiagnosisState.HELD
+    assert without_startup(diagnose(silent), silent).state is DiagnosisState.HELD
 
 
 def test_short_causes_and_causes_that_take_turns_are_not_said(
     holdups: StallNotifier, lines: Lines
 ) -> None:
     for now in range(0, 40, 2):
-        holdups.take(HELD if now % 8 else BROKEN, now)
+        holdups.observe_diagnosis(HELD if now % 8 else BROKEN, now)
     assert lines == []
 
 
@@ -66,8 +66,8 @@ def test_a_part_that_stays_broken_ends_the_run_and_slow_work_does_not(
     holdups: StallNotifier,
 ) -> None:
     for now in range(0, 600, 2):
-        holdups.take(HELD, now)
-    holdups.take(BROKEN, 600)
-    holdups.take(BROKEN, 659)
+        holdups.observe_diagnosis(HELD, now)
+    holdups.observe_diagnosis(BROKEN, 600)
+    holdups.observe_diagnosis(BROKEN, 659)
     with pytest.raises(RunFailed, match="no progress for 60 s: The run waits for Postgres"):
-        holdups.take(BROKEN, 660)
+        holdups.observe_diagnosis(BROKEN, 660)

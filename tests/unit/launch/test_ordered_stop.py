@@ -12,7 +12,7 @@ from trinity.launch.run import GracefulShutdown, RunInterrupted
 class Gone:
     """Whoever read it has gone, as `tee` has after Ctrl-C."""
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         raise BrokenPipeError(text)
 
 
@@ -21,7 +21,7 @@ class Lines:
         self.said: list[str] = []
         self.news = asyncio.Event()
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         self.said.append(text)
         self.news.set()
 
@@ -75,7 +75,7 @@ async def test_pressed_while_a_finished_run_stops_it_keeps_its_results() -> None
     stop = GracefulShutdown(lines)
 
     async def work() -> str:
-        stop.begins()
+        stop.mark_stopping()
         press()
         await lines.until_said(1)
         return "results"

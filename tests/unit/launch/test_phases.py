@@ -37,9 +37,9 @@ def test_a_resumed_run_counts_the_seconds_of_all_its_starts(tmp_path: Path) -> N
     for _ in range(2):
         clock = Clock()
         starts = CumulativePhases(phases := PhaseTimer("start", clock))
-        starts.read(tmp_path)
+        starts.load_earlier(tmp_path)
         spend(phases, clock, start=4.001, rft=10.004, stop=1.0)
-        starts.keep(tmp_path)
+        starts.save(tmp_path)
     seconds = starts.seconds()
     total = seconds.pop("total")
     assert seconds == {"start": 8.0, "rft": 20.01, "stop": 2.0}
@@ -49,16 +49,16 @@ def test_a_resumed_run_counts_the_seconds_of_all_its_starts(tmp_path: Path) -> N
 def test_kept_again_and_again_a_start_counts_once(tmp_path: Path) -> None:
     clock = Clock()
     starts = CumulativePhases(phases := PhaseTimer("start", clock))
-    starts.read(tmp_path)
+    starts.load_earlier(tmp_path)
     for _ in range(3):
         spend(phases, clock, rft=1.0)
-        starts.keep(tmp_path)
+        starts.save(tmp_path)
     assert starts.seconds() == {"start": 0.0, "rft": 3.0, "total": 3.0}
 
 
 def test_a_start_that_never_had_the_directory_leaves_its_seconds_alone(tmp_path: Path) -> None:
     (tmp_path / SECONDS_FILE).write_text('{"rft": 9.0}')
-    CumulativePhases(PhaseTimer("start", Clock())).keep(tmp_path)
+    CumulativePhases(PhaseTimer("start", Clock())).save(tmp_path)
     assert (tmp_path / SECONDS_FILE).read_text() == '{"rft": 9.0}'
 
 
@@ -66,5 +66,5 @@ def test_a_start_that_never_had_the_directory_leaves_its_seconds_alone(tmp_path:
 def test_a_damaged_file_of_seconds_keeps_no_run_from_starting(tmp_path: Path, damaged: str) -> None:
     (tmp_path / SECONDS_FILE).write_text(damaged)
     starts = CumulativePhases(PhaseTimer("start", Clock()))
-    starts.read(tmp_path)
+    starts.load_earlier(tmp_path)
     assert starts.seconds()["total"] == 0.0

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from trinity.errors import UserError
-from trinity.launch.prepare import prepare
+from trinity.launch.prepare import prepare_run
 
 TEXT = """\
 project: p
@@ -26,7 +26,7 @@ def refusal(directory: Path, *, algorithm: str = "grpo", batch_size: str = "4") 
     file = directory / "x.yaml"
     file.write_text(TEXT.format(root=directory, algorithm=algorithm, batch_size=batch_size))
     with pytest.raises(UserError) as refused:
-        prepare(file, None)
+        prepare_run(file, None)
     return str(refused.value)
 
 

@@ -15,7 +15,7 @@ class Lines:
     def __init__(self) -> None:
         self.said: list[str] = []
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         self.said.append(text)
 
 
@@ -40,9 +40,7 @@ async def test_loading_is_said_once_with_its_end(monkeypatch: pytest.MonkeyPatch
     lines = Lines()
     loading = "loading the model"
     stub = Synchronizer("waiting for a stage", loading, loading, "training")
-    watch = asyncio.create_task(
-        messages.say_preparations(cast(SynchronizerServiceStub, stub), lines)
-    )
+    watch = asyncio.create_task(messages.report_startup(cast(SynchronizerServiceStub, stub), lines))
     async with asyncio.timeout(5):
         await stub.told_all.wait()
     watch.cancel()
@@ -54,8 +52,8 @@ def test_what_takes_long_is_said_again_ever_more_rarely() -> None:
     preparations = messages.StartupReporter(lines)
     engine = pb.Member(id="e", role=pb.ROLE_EXPLORER, activity="starting the engine")
     for second in range(41):
-        preparations.take(engine, second)
-    preparations.take(pb.Member(id="e", role=pb.ROLE_EXPLORER, activity="exploring"), 45)
+        preparations.observe_member(engine, second)
+    preparations.observe_member(pb.Member(id="e", role=pb.ROLE_EXPLORER, activity="exploring"), 45)
     assert lines.said == [
         "explorer: starting the engine",
         "explorer: still starting the engine, after 5 s",
@@ -72,7 +70,9 @@ def test_a_trainer_is_ready_when_all_of_its_preparations_are_over() -> None:
     for second, activity in enumerate(
         ("waiting for a stage", "starting the ranks", "loading the model", "training")
     ):
-        preparations.take(pb.Member(id="t", role=pb.ROLE_TRAINER, activity=activity), second)
+        preparations.observe_member(
+            pb.Member(id="t", role=pb.ROLE_TRAINER, activity=activity), second
+        )
     assert lines.said == [
         "trainer: starting the ranks",
         "trainer: loading the model",

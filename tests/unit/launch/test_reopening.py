@@ -30,11 +30,11 @@ def test_who_is_refused_for_a_minute_is_told_so(clock: Clock) -> None:
     reopening = StreamRetry(clock)
     for clock.now in (0.0, REFUSED_SECONDS / 2, REFUSED_SECONDS):
         reopening.opened()
-        reopening.check(REFUSED)
+        reopening.raise_if_permanent(REFUSED)
     clock.now += 1.0
     reopening.opened()
     with pytest.raises(grpc.aio.AioRpcError):
-        reopening.check(REFUSED)
+        reopening.raise_if_permanent(REFUSED)
 
 
 @pytest.mark.parametrize("seconds", [1.0, 10 * REFUSED_SECONDS])
@@ -45,14 +45,14 @@ def test_a_silent_stream_that_lasted_ended_with_its_token(clock: Clock, seconds:
         if seconds < REFUSED_SECONDS:
             reopening.heard()
         clock.now += seconds
-        reopening.check(REFUSED)
+        reopening.raise_if_permanent(REFUSED)
 
 
 def test_an_outage_between_two_refusals_starts_the_minute_anew(clock: Clock) -> None:
     reopening = StreamRetry(clock)
     for error in (REFUSED, AWAY, REFUSED):
         reopening.opened()
-        reopening.check(error)
+        reopening.raise_if_permanent(error)
         clock.now += REFUSED_SECONDS
 
 
@@ -60,4 +60,4 @@ def test_other_errors_are_not_waited_out(clock: Clock) -> None:
     reopening = StreamRetry(clock)
     reopening.opened()
     with pytest.raises(grpc.aio.AioRpcError):
-        reopening.check(broken(grpc.StatusCode.PERMISSION_DENIED))
+        reopening.raise_if_permanent(broken(grpc.StatusCode.PERMISSION_DENIED))

@@ -10,7 +10,7 @@ from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
 from trinity.launch.prepare import capped
-from trinity.launch.resume import PLAN_FILE, check_resumable, holds_run, remember
+from trinity.launch.resume import PLAN_FILE, check_resumable, has_run, store_plan
 
 
 def plan_in(directory: Path, **changes: object) -> ExperimentPlan:
@@ -21,28 +21,28 @@ def plan_in(directory: Path, **changes: object) -> ExperimentPlan:
 
 def test_the_same_settings_go_on(tmp_path: Path) -> None:
     plan = plan_in(tmp_path)
-    assert not holds_run(plan.job_path)
+    assert not has_run(plan.job_path)
     check_resumable(plan)
-    remember(plan)
-    assert holds_run(plan.job_path)
+    store_plan(plan)
+    assert has_run(plan.job_path)
     check_resumable(plan_in(tmp_path))
 
 
 def test_a_changed_algorithm_is_refused_by_its_key(tmp_path: Path) -> None:
-    remember(plan_in(tmp_path))
+    store_plan(plan_in(tmp_path))
     changed = plan_in(tmp_path, algorithm={"optimizer": {"lr": 0.5}})
     with pytest.raises(UserError, match=r"algorithm\.optimizer\.lr"):
         check_resumable(changed)
 
 
 def test_how_often_to_save_may_change(tmp_path: Path) -> None:
-    remember(plan_in(tmp_path))
+    store_plan(plan_in(tmp_path))
     check_resumable(plan_in(tmp_path, trainer={"save_interval": 7}, log={"level": "DEBUG"}))
 
 
 def test_a_run_of_before_a_key_was_known_goes_on(tmp_path: Path) -> None:
     plan = plan_in(tmp_path)
-    remember(plan)
+    store_plan(plan)
     file = plan.job_path / PLAN_FILE
     values = json.loads(file.read_text())
     for stage in values["stages"]:
@@ -54,7 +54,7 @@ def test_a_run_of_before_a_key_was_known_goes_on(tmp_path: Path) -> None:
 
 
 def test_another_seed_is_refused(tmp_path: Path) -> None:
-    remember(plan_in(tmp_path))
+    store_plan(plan_in(tmp_path))
     with pytest.raises(UserError, match="seed"):
         check_resumable(plan_in(tmp_path, seed=1))
 
@@ -71,7 +71,7 @@ def test_a_key_is_not_kept_and_may_be_replaced(tmp_path: Path) -> None:
         taskset = {"taskset": {"reward_fn_args": arguments}}
         return plan_in(tmp_path, buffer={"explorer_input": taskset})
 
-    remember(with_key("hunter2"))
+    store_plan(with_key("hunter2"))
     assert "hunter2" not in (with_key("").job_path / PLAN_FILE).read_text()
     check_resumable(with_key("hunter3"))
     with pytest.raises(UserError, match=r"reward_fn_args\.scale"):
@@ -81,14 +81,14 @@ def test_a_key_is_not_kept_and_may_be_replaced(tmp_path: Path) -> None:
 def test_a_run_that_kept_its_keys_goes_on(tmp_path: Path) -> None:
     taskset = {"taskset": {"reward_fn_args": {"api_key": "hunter2"}}}
     plan = plan_in(tmp_path, buffer={"explorer_input": taskset})
-    remember(plan)
+    store_plan(plan)
     (plan.job_path / PLAN_FILE).write_text(plan.model_dump_json())
     check_resumable(plan)
 
 
 def test_keys_that_the_release_before_did_not_have_are_no_change(tmp_path: Path) -> None:
     plan = plan_in(tmp_path)
-    remember(plan)
+    store_plan(plan)
     file = plan.job_path / "config.json"
     written = json.loads(file.read_text())
     for stage in written["stages"]:
@@ -100,13 +100,13 @@ def test_keys_that_the_release_before_did_not_have_are_no_change(tmp_path: Path)
 
 
 def test_how_a_run_is_resumed_may_change(tmp_path: Path) -> None:
-    remember(plan_in(tmp_path))
+    store_plan(plan_in(tmp_path))
     check_resumable(plan_in(tmp_path, continue_from_checkpoint=True))
     check_resumable(plan_in(tmp_path, trainer={"resume_mode": "auto"}))
 
 
 def test_a_run_keeps_the_checkpoint_that_it_began_with(tmp_path: Path) -> None:
-    remember(plan_in(tmp_path))
+    store_plan(plan_in(tmp_path))
     start = {"resume_mode": "resume_path", "resume_from_path": str(tmp_path / "step-3-1")}
     with pytest.raises(UserError, match=r"trainer\.resume_from_path"):
         check_resumable(plan_in(tmp_path, trainer=start))
@@ -122,26 +122,26 @@ def on_gpus(directory: Path, engines: int, **changes: object) -> ExperimentPlan:
 
 
 def test_other_engines_that_leave_other_ranks_are_refused(tmp_path: Path) -> None:
-    remember(on_gpus(tmp_path, 2))
+    store_plan(on_gpus(tmp_path, 2))
     with pytest.raises(UserError, match=r"stage `main` on 6 ranks.*5.*`trainer\.rank_num: 6`"):
         check_resumable(on_gpus(tmp_path, 3))
 
 
 def test_ranks_may_be_written_down_where_engines_change(tmp_path: Path) -> None:
-    remember(on_gpus(tmp_path, 2))
+    store_plan(on_gpus(tmp_path, 2))
     given = on_gpus(tmp_path, 1, trainer={"rank_num": 6})
     check_resumable(given)
-    remember(given)
+    store_plan(given)
     check_resumable(on_gpus(tmp_path, 2))
 
 
 def test_another_number_of_ranks_is_refused(tmp_path: Path) -> None:
-    remember(plan_in(tmp_path))
+    store_plan(plan_in(tmp_path))
     with pytest.raises(UserError, match=r"stage `main` on 1 rank.*`trainer\.rank_num: 1`"):
         check_resumable(plan_in(tmp_path, trainer={"rank_num": 2}))
 
 
 def test_what_only_explores_has_no_ranks_to_keep(tmp_path: Path) -> None:
     explores = {"cluster": {"gpu_per_node": 8}, "mode": "explore"}
-    remember(plan_in(tmp_path, **explores))
+    store_plan(plan_in(tmp_path, **explores))
     check_resumable(plan_in(tmp_path, **explores, explorer={"rollout_model": {"engine_num": 4}}))

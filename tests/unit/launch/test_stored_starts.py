@@ -12,7 +12,7 @@ from trinity.config.plan.stored_rollouts import UNKNOWN
 from trinity.config.planning import plan_experiment
 from trinity.errors import RunFailed
 from trinity.launch.modes import BenchSource
-from trinity.launch.resume import remember
+from trinity.launch.resume import store_plan
 from trinity.launch.retrain import RetrainSource, RetrainSteps, retraining_plan
 from trinity.launch.stored_runs import StoredRun
 
@@ -32,7 +32,7 @@ def adapted(tmp_path: Path) -> ExperimentPlan:
     )
     assert [stage.adapter_path for stage in plan.stages] == [str(adapter)] * 2
     plan.job_path.mkdir(parents=True, exist_ok=True)
-    remember(plan)
+    store_plan(plan)
     return plan
 
 
@@ -54,7 +54,7 @@ async def retrained(tmp_path: Path, stage: str) -> StagePlan:
     steps = RetrainSteps(first=1, last=8)
     made = retraining_plan(plan, stage=stage, steps=steps, name=None)
     known = Synchronizer(plan, tmp_path / "merged")
-    completed = await RetrainSource(plan=plan).complete(known, made)  # type: ignore[arg-type]
+    completed = await RetrainSource(plan=plan).complete_plan(known, made)  # type: ignore[arg-type]
     return completed.stages[0]
 
 
@@ -77,7 +77,7 @@ async def test_so_does_what_is_benched(tmp_path: Path) -> None:
     ]
     made = plan.model_copy(update={"stages": tuple(benched)})
     known = Synchronizer(plan, tmp_path / "merged")
-    completed = await BenchSource(run=StoredRun(plan=plan)).complete(known, made)  # type: ignore[arg-type]
+    completed = await BenchSource(run=StoredRun(plan=plan)).complete_plan(known, made)  # type: ignore[arg-type]
     assert [one.adapter_path for one in completed.stages] == [str(tmp_path / "adapter"), None]
     assert {one.benched.experiment_id for one in completed.stages if one.benched} == {"one"}
 

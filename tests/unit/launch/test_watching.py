@@ -13,9 +13,9 @@ from trinity.progress.lines import LineReporter
 
 async def test_a_monitor_that_nobody_feeds_any_more_is_not_away(tmp_path: Path) -> None:
     """As a launcher left it that was killed, before its run went on without a monitor."""
-    MonitorOutage(monitor="wandb", reason="no answer", since=1.0).write(tmp_path)
+    MonitorOutage(monitor="wandb", reason="no answer", since=1.0).save_outage(tmp_path)
     plan = plan_experiment(config(monitor={"monitor_type": "none"}))
     said: list[str] = []
     reporter = LineReporter(said.append)
     async with watched(plan, "e", cast(BufferServiceStub, None), reporter, tmp_path):
-        assert MonitorOutage.read(tmp_path) is None
+        assert MonitorOutage.load_outage(tmp_path) is None

@@ -8,8 +8,8 @@ import pytest
 
 from trinity.errors import RunFailed, UserError
 from trinity.local.addresses import free_port
-from trinity.local.files import SecretFiles
 from trinity.local.postgres import PostgresServer
+from trinity.security.secret_files import SecretFiles
 
 STARTS = "57P03", "the database system is starting up"
 REFUSES = "28P01", 'password authentication failed for user "admin"'

@@ -11,7 +11,7 @@ import pytest
 from trinity.errors import UserError
 from trinity.local import reaper
 from trinity.local.addresses import ServiceAddresses
-from trinity.local.reaper import LOCK_FILE, JobLock, holder
+from trinity.local.reaper import LOCK_FILE, JobLock, lock_owner_pid
 from trinity.local.run_file import RunningStack, read_running
 
 HELD_BY_ANOTHER = """
@@ -25,12 +25,12 @@ sys.stdin.read()
 
 def write_run_file(job_dir: Path) -> None:
     RunningStack(
-        addresses=ServiceAddresses.on_free_ports(nats_url="", postgres_dsn="", security_dir=""),
+        addresses=ServiceAddresses.with_free_ports(nats_url="", postgres_dsn="", security_dir=""),
         launcher_pid=os.getpid(),
         supervisor_pid=1,
         pids={},
         started_at=datetime.now(UTC),
-    ).write(job_dir)
+    ).write_run_file(job_dir)
 
 
 def leave_lock_of_my_number(job_dir: Path) -> None:
@@ -54,7 +54,7 @@ def test_a_run_file_is_believed_while_its_launcher_holds_the_lock(tmp_path: Path
 def test_a_number_that_is_anothers_by_now_is_no_run(tmp_path: Path) -> None:
     leave_lock_of_my_number(tmp_path)
     write_run_file(tmp_path)
-    assert holder(tmp_path) is None
+    assert lock_owner_pid(tmp_path) is None
     assert read_running(tmp_path) is None
 
 

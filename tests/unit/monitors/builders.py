@@ -39,7 +39,7 @@ def points_of(
     events: list[buffer_pb2.ProgressEvent], *, is_detailed: bool = False
 ) -> list[MetricPoint]:
     points = PointBuilder(RUNS_OF_TASK, is_detailed=is_detailed)
-    return [point for event in events for point in points.of(event).points]
+    return [point for event in events for point in points.points_of_event(event).points]
 
 
 def whole_points() -> list[MetricPoint]:

@@ -45,7 +45,7 @@ class Lines:
 
     said: list[str] = field(default_factory=list)
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         self.said.append(text)
 
 
@@ -59,7 +59,7 @@ class Recording:
     is_closed: bool = False
     was_asked: bool = False
 
-    def write(self, points: Sequence[MetricPoint]) -> None:
+    def write_points(self, points: Sequence[MetricPoint]) -> None:
         self.was_asked = True
         if self.gate is not None:
             self.gate.wait(PATIENCE_SECONDS)
@@ -102,14 +102,14 @@ async def fed(
             catch_up_seconds=catch_up_seconds,
             close_seconds=close_seconds,
         )
-        task = asyncio.create_task(feed.run())
+        task = asyncio.create_task(feed.feed_forever())
         try:
             yield feed
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             try:
-                await feed.close()
+                await feed.close_monitor()
             finally:
                 await server.stop(None)
 
@@ -147,13 +147,13 @@ async def test_status_can_say_that_a_monitor_does_not_answer(tmp_path: Path) -> 
     gate = threading.Event()
     monitor, lines = Recording(gate=gate), Lines()
     async with fed(tmp_path, monitor, lines, slow_seconds=0.05) as feed:
-        await until(lambda: MonitorOutage.read(tmp_path) is not None)
-        absence = MonitorOutage.read(tmp_path)
+        await until(lambda: MonitorOutage.load_outage(tmp_path) is not None)
+        absence = MonitorOutage.load_outage(tmp_path)
         assert absence is not None
         assert "no answer" in absence.reason
         gate.set()
         await feed.catch_up(LAST_EVENT)
-        assert MonitorOutage.read(tmp_path) is None
+        assert MonitorOutage.load_outage(tmp_path) is None
     assert monitor.points == whole_points()
 
 
@@ -187,4 +187,4 @@ async def test_a_disk_that_takes_no_note_of_it_keeps_no_figures_back(tmp_path: P
 @pytest.mark.parametrize("text", ["", "no json", '{"monitor": 1, "what": 2}'])
 def test_a_broken_file_means_that_nobody_is_away(tmp_path: Path, text: str) -> None:
     (tmp_path / "away.json").write_text(text)
-    assert MonitorOutage.read(tmp_path) is None
+    assert MonitorOutage.load_outage(tmp_path) is None

@@ -67,7 +67,11 @@ def test_each_of_several_evaluations_of_a_version_tells_its_own_time() -> None:
     other = evaluated(2, 2, 0.8)
     other.evaluation.taskset = "hard"
     points = PointBuilder({**RUNS_OF_TASK, ("rft", "hard"): 1})
-    found = [point for event in (evaluated(1, 2, 0.9), other) for point in points.of(event).points]
+    found = [
+        point
+        for event in (evaluated(1, 2, 0.9), other)
+        for point in points.points_of_event(event).points
+    ]
     names = [[name for name in point.figures if name.startswith("time/")] for point in found]
     assert names == [["time/eval/held_out"], ["time/eval/hard"]]
 

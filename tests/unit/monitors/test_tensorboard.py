@@ -42,7 +42,7 @@ def full_at(num_bytes: int) -> Iterator[None]:
 def test_a_resumed_run_shows_each_step_once_in_tensorboard(tmp_path: Path) -> None:
     for _ in range(2):
         monitor = TensorBoardMonitor(setting(tmp_path))
-        monitor.write(whole_points())
+        monitor.write_points(whole_points())
         monitor.close()
     assert shown(tmp_path, "first/rft_trainer", LOSS) == [1, 2, 3]
     assert shown(tmp_path, "first/rft_explorer", ACCURACY) == [0, 2, 3]
@@ -55,7 +55,7 @@ def test_files_of_others_stay_in_the_directory(tmp_path: Path) -> None:
         foreign.write_text("somebody's")
     for name in ("first", "second"):
         shown_as = replace(setting(tmp_path), names=replace(names(), name=name))
-        TensorBoardMonitor(shown_as).write(whole_points())
+        TensorBoardMonitor(shown_as).write_points(whole_points())
     for name in ("first", "second"):
         assert shown(tmp_path, f"{name}/rft_trainer", LOSS) == [1, 2, 3]
     assert own.read_text() == "somebody's"
@@ -72,14 +72,14 @@ def test_each_step_is_shown_once_though_the_disk_was_full(tmp_path: Path, room: 
     """Wherever it cuts off what is written."""
     monitor = TensorBoardMonitor(setting(tmp_path))
     before, after = halves()
-    monitor.write(before)
+    monitor.write_points(before)
     sizes = [file.stat().st_size for file in event_files(tmp_path)]
     with full_at(min(sizes) + room):
         for _ in range(2):
             with pytest.raises(OSError):
-                monitor.write(after)
-    monitor.write(after)
-    monitor.write(after)
+                monitor.write_points(after)
+    monitor.write_points(after)
+    monitor.write_points(after)
     monitor.close()
     assert shown(tmp_path, "first/rft_trainer", LOSS) == [1, 2, 3]
     assert shown(tmp_path, "first/rft_explorer", ACCURACY) == [0, 2, 3]
@@ -91,17 +91,17 @@ def test_a_disk_that_is_full_at_the_beginning_is_no_end(tmp_path: Path, room: in
     with full_at(room):
         for _ in range(2):
             with pytest.raises(OSError):
-                monitor.write(whole_points())
-    monitor.write(whole_points())
+                monitor.write_points(whole_points())
+    monitor.write_points(whole_points())
     assert shown(tmp_path, "first/rft_trainer", LOSS) == [1, 2, 3]
 
 
 def test_what_comes_is_shown_though_somebody_deleted_the_files(tmp_path: Path) -> None:
     monitor = TensorBoardMonitor(setting(tmp_path))
     before, after = halves()
-    monitor.write(before)
+    monitor.write_points(before)
     for file in event_files(tmp_path):
         file.unlink()
         file.parent.rmdir()
-    monitor.write(after)
+    monitor.write_points(after)
     assert shown(tmp_path, "first/rft_trainer", LOSS)[-1] == 3

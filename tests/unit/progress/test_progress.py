@@ -79,7 +79,7 @@ def test_batches_that_are_trained_again_end_with_the_last_of_them() -> None:
     stored = StoredBatches(experiment_id="e", stage="rft", first_step=1, last_step=2)
     plan = plan_experiment(config())
     changed = plan.stages[0].model_copy(update={"stored_batches": stored})
-    view = RunView.of(plan.model_copy(update={"stages": (changed,)}))
+    view = RunView.from_plan(plan.model_copy(update={"stages": (changed,)}))
     [again] = view.stages.values()
     view.apply(opened(1, again.name, 12))
     assert again.total_steps == 2
@@ -103,7 +103,7 @@ def test_a_finished_run_is_found_again_and_no_other(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("seconds", "text"), [(5, "0:05"), (65.4, "1:05"), (3_725, "1:02:05")])
 def test_durations_read_like_a_clock(seconds: float, text: str) -> None:
-    assert figures.clock(seconds) == text
+    assert figures.format_clock(seconds) == text
 
 
 def test_plain_lines_show_samples_and_evaluations() -> None:

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from trinity.redact import without_passwords
+from trinity.redact import redact_passwords
 from trinity.runtime.logs import JsonFormatter, TextFormatter
 
 PASSWORD = "hunter2"
@@ -24,7 +24,7 @@ ADDRESS = f"postgresql://me:{PASSWORD}@db.example:5432/facts"
     ],
 )
 def test_what_stands_between_user_and_host_is_not_shown(text: str, shown: str) -> None:
-    assert without_passwords(text) == shown
+    assert redact_passwords(text) == shown
 
 
 @pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter("buffer")])

@@ -27,9 +27,9 @@ async def test_a_call_gives_its_result_or_its_error() -> None:
     def fail() -> None:
         raise LookupError("no such thing")
 
-    assert await threads().run(lambda: 6 * 7) == 42
+    assert await threads().run_in_thread(lambda: 6 * 7) == 42
     with pytest.raises(LookupError, match="no such thing"):
-        await threads().run(fail)
+        await threads().run_in_thread(fail)
 
 
 async def test_a_call_that_wants_to_end_the_process_only_fails() -> None:
@@ -37,7 +37,7 @@ async def test_a_call_that_wants_to_end_the_process_only_fails() -> None:
         raise SystemExit(3)
 
     with pytest.raises(RuntimeError, match="SystemExit: 3"):
-        await threads().run(leave)
+        await threads().run_in_thread(leave)
 
 
 async def test_no_more_calls_run_at_a_time_than_may() -> None:
@@ -54,19 +54,19 @@ async def test_no_more_calls_run_at_a_time_than_may() -> None:
         with lock:
             running -= 1
 
-    await asyncio.gather(*(pool.run(count) for _ in range(8)))
+    await asyncio.gather(*(pool.run_in_thread(count) for _ in range(8)))
     assert most == 2
 
 
 async def test_a_call_that_nobody_awaits_is_lost_until_it_ends_and_holds_up_no_other() -> None:
     pool, release, begun = threads(1), threading.Event(), asyncio.Event()
-    stuck = asyncio.create_task(pool.run(release.wait, begun.set))
+    stuck = asyncio.create_task(pool.run_in_thread(release.wait, begun.set))
     await begun.wait()
     stuck.cancel()
     await asyncio.wait([stuck])
     assert pool.num_lost == 1
     async with asyncio.timeout(PATIENCE_SECONDS):
-        assert await pool.run(lambda: "next") == "next"
+        assert await pool.run_in_thread(lambda: "next") == "next"
     release.set()
     await asyncio.to_thread(join_all)
     assert pool.num_lost == 0
@@ -75,14 +75,14 @@ async def test_a_call_that_nobody_awaits_is_lost_until_it_ends_and_holds_up_no_o
 async def test_a_call_that_is_cancelled_before_its_turn_never_runs() -> None:
     pool, release, begun = threads(1), threading.Event(), asyncio.Event()
     ran: list[str] = []
-    first = asyncio.create_task(pool.run(release.wait, begun.set))
-    second = asyncio.create_task(pool.run(lambda: ran.append("second")))
+    first = asyncio.create_task(pool.run_in_thread(release.wait, begun.set))
+    second = asyncio.create_task(pool.run_in_thread(lambda: ran.append("second")))
     await begun.wait()
     second.cancel()
     await asyncio.wait([second])
     release.set()
     await first
-    await pool.run(lambda: ran.append("third"))
+    await pool.run_in_thread(lambda: ran.append("third"))
     assert ran == ["third"]
     assert pool.num_lost == 0
 
@@ -100,7 +100,7 @@ async def test_calls_that_are_cancelled_together_are_not_begun_in_each_others_pl
 ) -> None:
     pool = threads(2)
     begun = Begun(2)
-    calls = [asyncio.create_task(pool.run(release.wait, begun.one)) for _ in range(20)]
+    calls = [asyncio.create_task(pool.run_in_thread(release.wait, begun.one)) for _ in range(20)]
     await begun.enough.wait()
     for call in calls:
         call.cancel()
@@ -113,7 +113,7 @@ async def test_calls_that_are_cancelled_one_by_one_are_lost_up_to_a_bound(
 ) -> None:
     pool = DaemonThreads(name="test", max_threads=2, max_lost=5)
     begun = Begun(2)
-    calls = [asyncio.create_task(pool.run(release.wait, begun.one)) for _ in range(20)]
+    calls = [asyncio.create_task(pool.run_in_thread(release.wait, begun.one)) for _ in range(20)]
     await begun.enough.wait()
     for call in calls:
         call.cancel()
@@ -121,24 +121,24 @@ async def test_calls_that_are_cancelled_one_by_one_are_lost_up_to_a_bound(
     assert pool.num_lost == 5
     refused = [call for call in calls if not call.cancelled()]
     assert len(refused) == 15
-    for refusal in (*refused, asyncio.create_task(pool.run(release.wait))):
+    for refusal in (*refused, asyncio.create_task(pool.run_in_thread(release.wait))):
         with pytest.raises(RuntimeError, match="5 threads still run a test whose caller"):
             await refusal
     release.set()
     await asyncio.to_thread(join_all)
     assert pool.num_lost == 0
-    assert await pool.run(lambda: "next") == "next"
+    assert await pool.run_in_thread(lambda: "next") == "next"
 
 
 async def test_a_call_that_waits_begins_when_a_lost_one_has_ended() -> None:
     pool, first, second = DaemonThreads(name="test", max_threads=2, max_lost=2), *events()
     begun = Begun(2)
-    lost = asyncio.create_task(pool.run(first.wait, begun.one))
-    running = asyncio.create_task(pool.run(second.wait, begun.one))
+    lost = asyncio.create_task(pool.run_in_thread(first.wait, begun.one))
+    running = asyncio.create_task(pool.run_in_thread(second.wait, begun.one))
     await begun.enough.wait()
     lost.cancel()
     await asyncio.wait([lost])
-    waiting = asyncio.create_task(pool.run(lambda: "next"))
+    waiting = asyncio.create_task(pool.run_in_thread(lambda: "next"))
     await asyncio.sleep(0)
     assert not waiting.done(), "as many go on as may"
     first.set()
@@ -174,7 +174,7 @@ from trinity.runtime.threads import DaemonThreads
 async def main():
     begun = asyncio.Event()
     pool = DaemonThreads(name="stuck", max_threads=1)
-    stuck = asyncio.create_task(pool.run(threading.Event().wait, begun.set))
+    stuck = asyncio.create_task(pool.run_in_thread(threading.Event().wait, begun.set))
     await begun.wait()
     stuck.cancel()
 

@@ -70,10 +70,10 @@ def test_a_wait_that_is_noticed_late_is_as_old_as_it_is_said_to_be(
 async def test_only_what_takes_longer_is_shown_and_then_from_its_beginning() -> None:
     told = asyncio.Event()
     waits = WaitRegistry(owner="explorer", on_change=told.set)
-    with waits.if_longer(60.0, for_="buffer", reason="to lease work"):
+    with waits.waiting_if_longer(60.0, for_="buffer", reason="to lease work"):
         await asyncio.sleep(0)
     assert not told.is_set()
-    with waits.if_longer(0.02, for_="buffer", reason="to lease work", deadline_seconds=9):
+    with waits.waiting_if_longer(0.02, for_="buffer", reason="to lease work", deadline_seconds=9):
         await told.wait()
         (shown,) = waits.to_proto()
         assert 0.02 <= shown.waited_seconds < 9 and shown.deadline_seconds > 0

@@ -25,7 +25,7 @@ def caller(subject: str, tenant: str) -> Caller:
 def refuse(
     subject: str = "explorer-a", tenant: str = "a", method: str = METHOD, peer: str = PEER
 ) -> None:
-    audit.refused("tenant", method=method, peer=peer, caller=caller(subject, tenant))
+    audit.log_refusal("tenant", method=method, peer=peer, caller=caller(subject, tenant))
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[dict[str, object]]:
@@ -57,7 +57,7 @@ async def test_another_name_method_or_host_is_a_line(
 
 async def test_who_has_no_token_is_told_by_host(caplog: pytest.LogCaptureFixture) -> None:
     for peer in (PEER, "ipv4:10.0.0.2:1", "ipv4:10.0.0.1:2"):
-        audit.refused("no token", method=METHOD, peer=peer, caller=None)
+        audit.log_refusal("no token", method=METHOD, peer=peer, caller=None)
     assert [one["peer"] for one in told(caplog)] == ["ipv4:10.0.0.1", "ipv4:10.0.0.2"]
 
 

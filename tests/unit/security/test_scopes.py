@@ -16,7 +16,7 @@ from trinity.security.authorization import (
     TENANT,
     WHOLE_PROCESS_METHODS,
     Scope,
-    paths_to,
+    field_paths,
 )
 from trinity.security.document import documented, requests
 
@@ -54,7 +54,7 @@ def test_every_request_names_a_tenant_or_an_experiment_or_is_a_known_exception()
     nameless = {
         method.rpartition("v1.")[2]
         for method, request in contract_methods().items()
-        if not paths_to(request, TENANT) and not paths_to(request, EXPERIMENT)
+        if not field_paths(request, TENANT) and not field_paths(request, EXPERIMENT)
     }
     whole = {method.rpartition("v1.")[2] for method in WHOLE_PROCESS_METHODS}
     assert nameless - whole <= NAME_NO_TENANT

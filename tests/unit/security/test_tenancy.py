@@ -1,7 +1,13 @@
 """The tenant of a request is found wherever its type keeps it."""
 
 from trinity.api.v1 import buffer_pb2, synchronizer_pb2
-from trinity.security.authorization import EXPERIMENT, TENANT, experiments_of, paths_to, tenants_of
+from trinity.security.authorization import (
+    EXPERIMENT,
+    TENANT,
+    experiments_of,
+    field_paths,
+    tenants_of,
+)
 
 
 def test_a_tenant_is_found_at_the_top_in_a_key_and_in_a_header() -> None:
@@ -27,5 +33,5 @@ def test_every_element_of_a_list_counts() -> None:
         experiments=[synchronizer_pb2.Experiment(tenant=tenant) for tenant in "ab"]
     )
     assert tenants_of(response) == ["a", "b"]
-    assert paths_to(response.DESCRIPTOR, EXPERIMENT) == ()
-    assert paths_to(response.DESCRIPTOR, TENANT) == (("experiments", "tenant"),)
+    assert field_paths(response.DESCRIPTOR, EXPERIMENT) == ()
+    assert field_paths(response.DESCRIPTOR, TENANT) == (("experiments", "tenant"),)

@@ -9,14 +9,14 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased, Sampler, TraceIdRatioBased
 
 from trinity.telemetry import tracing
-from trinity.telemetry.exporting import recorder
+from trinity.telemetry.exporting import span_recorder
 from trinity.telemetry.sdk_spans import OpenTelemetryBackend, ReadableExporter
 
 
 def _switched_on(root: Sampler) -> InMemorySpanExporter:
     exporter = InMemorySpanExporter()
     processor = SimpleSpanProcessor(ReadableExporter(exporter, Resource({})))
-    tracing.use(OpenTelemetryBackend(ParentBased(root), recorder([processor])))
+    tracing.set_backend(OpenTelemetryBackend(ParentBased(root), span_recorder([processor])))
     return exporter
 
 
@@ -24,11 +24,11 @@ def _switched_on(root: Sampler) -> InMemorySpanExporter:
 def spans() -> Iterator[InMemorySpanExporter]:
     """Tracing on for the length of a test, every trace written."""
     yield _switched_on(ALWAYS_ON)
-    tracing.use(None)
+    tracing.set_backend(None)
 
 
 @pytest.fixture
 def half_of_spans() -> Iterator[InMemorySpanExporter]:
     """Tracing on, every second trace written."""
     yield _switched_on(TraceIdRatioBased(0.5))
-    tracing.use(None)
+    tracing.set_backend(None)

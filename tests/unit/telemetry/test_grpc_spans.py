@@ -21,8 +21,8 @@ RESOURCE = Resource({"service.name": "own", "several": ("a", "b")})
 def some_spans() -> list[OpenTelemetrySpan]:
     """All that a span can have."""
     ended: list[OpenTelemetrySpan] = []
-    tracing.use(OpenTelemetryBackend(ALWAYS_ON, ended.append))
-    links = [tracing.of_task("b"), tracing.of_task("c")]
+    tracing.set_backend(OpenTelemetryBackend(ALWAYS_ON, ended.append))
+    links = [tracing.task_span("b"), tracing.task_span("c")]
     values: dict[str, Value] = {
         "text": "a \u00fc",
         "empty": "",
@@ -30,13 +30,13 @@ def some_spans() -> list[OpenTelemetrySpan]:
         "number": -(2**40),
         "share": 0.25,
     }
-    with tracing.span("around", own=tracing.of_task("a")):
+    with tracing.span("around", own=tracing.task_span("a")):
         for kind in KINDS:
             tracing.begin(kind, kind=kind, attributes=values, links=links).end()
         failed = tracing.begin("failed")
         failed.fail("a reason")
         failed.end()
-    tracing.use(None)
+    tracing.set_backend(None)
     return ended
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from trinity.errors import UserError
 from trinity.telemetry import metrics, tracing
-from trinity.telemetry.environment import ExportConfig, wanted
-from trinity.telemetry.grpc import observed_channel
+from trinity.telemetry.environment import ExportConfig, telemetry_config
+from trinity.telemetry.grpc import traced_channel
 
 PROGRAM = """
 import sys
@@ -49,31 +49,35 @@ def test_spans_that_are_off_are_one_and_the_same() -> None:
         span.set("y", 2)
         assert tracing.current() is None
     assert tracing.begin("b") is span is tracing.NO_SPAN
-    assert (span.traceparent, tracing.record("c", 0), tracing.headers()) == ("", "", {})
+    assert (span.traceparent, tracing.record_span("c", 0), tracing.headers()) == ("", "", {})
 
 
 def test_observers_of_figures_that_are_off_are_not_kept() -> None:
-    metrics.UNCONFIRMED.by(lambda: [(1.0, {})])
-    assert not metrics.UNCONFIRMED._observers
+    metrics.OUTBOX_RESULTS.register_callback(lambda: [(1.0, {})])
+    assert not metrics.OUTBOX_RESULTS._observers
 
 
 def test_a_channel_is_left_as_it_is() -> None:
     channel = object()
-    assert observed_channel(channel) is channel
+    assert traced_channel(channel) is channel
 
 
 def test_an_endpoint_or_an_exporter_switches_signals_on() -> None:
-    both = wanted({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x:4317"})
+    both = telemetry_config({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x:4317"})
     assert both.traces == both.metrics == ExportConfig(exporters=("otlp",), protocol="grpc")
-    one = wanted({"OTEL_TRACES_EXPORTER": "otlp,console", "OTEL_METRICS_EXPORTER": "none"})
+    one = telemetry_config(
+        {"OTEL_TRACES_EXPORTER": "otlp,console", "OTEL_METRICS_EXPORTER": "none"}
+    )
     assert one.traces.exporters == ("otlp", "console")
     assert not one.metrics.exporters
     own = {
         "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://x:4318/v1/traces",
         "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
     }
-    assert wanted(own).traces == ExportConfig(exporters=("otlp",), protocol="http/protobuf")
-    assert not wanted(own).metrics.exporters
+    assert telemetry_config(own).traces == ExportConfig(
+        exporters=("otlp",), protocol="http/protobuf"
+    )
+    assert not telemetry_config(own).metrics.exporters
 
 
 @pytest.mark.parametrize(
@@ -88,4 +92,4 @@ def test_an_endpoint_or_an_exporter_switches_signals_on() -> None:
 )
 def test_what_is_not_known_is_said(variables: dict[str, str], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        wanted(variables)
+        telemetry_config(variables)

@@ -11,18 +11,20 @@ from trinity.telemetry.tracing import SpanContextRef
 
 
 def test_a_task_has_one_trace_wherever_one_asks() -> None:
-    place = tracing.of_task("5f2b1b4e-0c9e-5d7c-9a53-5a3d0d8b6b11")
-    assert place == tracing.of_task("5f2b1b4e-0c9e-5d7c-9a53-5a3d0d8b6b11")
+    place = tracing.task_span("5f2b1b4e-0c9e-5d7c-9a53-5a3d0d8b6b11")
+    assert place == tracing.task_span("5f2b1b4e-0c9e-5d7c-9a53-5a3d0d8b6b11")
     # Fixed for ever: processes of different versions must agree.
     assert place.traceparent == "00-f09d54707f45ea07a9162d035b1887e8-99cc58ddc68280e5-00"
-    assert place.trace_id != tracing.of_task(str(uuid.uuid4())).trace_id
-    assert tracing.of_step("e", "s", 1, 2) != tracing.of_step("e", "s", 2, 1)
+    assert place.trace_id != tracing.task_span(str(uuid.uuid4())).trace_id
+    assert tracing.step_span("e", "s", 1, 2) != tracing.step_span("e", "s", 2, 1)
 
 
 def test_a_header_names_a_place_and_back() -> None:
     place = SpanContextRef(0xABC, 0xDEF, True)
-    assert tracing.parse(place.traceparent) == place
-    assert tracing.parse(SpanContextRef(1, 2, False).traceparent) == SpanContextRef(1, 2, False)
+    assert tracing.parse_traceparent(place.traceparent) == place
+    assert tracing.parse_traceparent(SpanContextRef(1, 2, False).traceparent) == SpanContextRef(
+        1, 2, False
+    )
 
 
 @pytest.mark.parametrize(
@@ -38,24 +40,24 @@ def test_a_header_names_a_place_and_back() -> None:
     ],
 )
 def test_what_is_no_header_names_none(header: str) -> None:
-    assert tracing.parse(header) is None
+    assert tracing.parse_traceparent(header) is None
 
 
 def test_a_header_of_another_trace_is_not_followed() -> None:
-    task = tracing.of_task("task")
+    task = tracing.task_span("task")
     lease = SpanContextRef(task.trace_id, 7, True)
-    assert tracing.in_task("task", lease.traceparent) == lease
-    assert tracing.in_task("task", tracing.of_task("another").traceparent) == task
-    assert tracing.in_task("task", "") == task
+    assert tracing.span_in_task("task", lease.traceparent) == lease
+    assert tracing.span_in_task("task", tracing.task_span("another").traceparent) == task
+    assert tracing.span_in_task("task", "") == task
 
 
 def test_spans_of_a_task_from_different_processes_are_one_trace(
     spans: InMemorySpanExporter,
 ) -> None:
-    place = tracing.of_task("task")
-    tracing.record("root", 1, own=place)
-    lease = tracing.record("lease", 2, parent=place)
-    with tracing.span("run", parent=tracing.parse(lease)):
+    place = tracing.task_span("task")
+    tracing.record_span("root", 1, own=place)
+    lease = tracing.record_span("lease", 2, parent=place)
+    with tracing.span("run", parent=tracing.parse_traceparent(lease)):
         tracing.begin("call").end()
     root, leased, call, run = spans.get_finished_spans()
     assert {one.context.trace_id for one in (root, leased, call, run)} == {place.trace_id}
@@ -72,7 +74,7 @@ def parent_of(span: ReadableSpan) -> int:
 
 
 def test_a_span_that_was_chosen_chooses_no_other(spans: InMemorySpanExporter) -> None:
-    tracing.record("root", 1, own=tracing.of_task("task"))
+    tracing.record_span("root", 1, own=tracing.task_span("task"))
     tracing.begin("another").end()
     first, second = spans.get_finished_spans()
     assert first.context.trace_id != second.context.trace_id
@@ -84,12 +86,12 @@ def test_every_process_decides_alike_which_traces_are_written(
 ) -> None:
     tasks = [f"task {i}" for i in range(400)]
     for task in tasks:
-        tracing.record("root", 1, own=tracing.of_task(task))
+        tracing.record_span("root", 1, own=tracing.task_span(task))
     written = {span.context.trace_id for span in half_of_spans.get_finished_spans()}
     assert 120 < len(written) < 280
     half_of_spans.clear()
     for task in tasks:
-        tracing.record("elsewhere", 1, parent=tracing.of_task(task))
+        tracing.record_span("elsewhere", 1, parent=tracing.task_span(task))
     assert {s.context.trace_id for s in half_of_spans.get_finished_spans()} == written
 
 
@@ -102,6 +104,6 @@ def test_an_error_in_a_block_fails_its_span_and_goes_on(spans: InMemorySpanExpor
 
 
 def test_links_are_bounded(spans: InMemorySpanExporter) -> None:
-    tracing.record("step", 1, links=[tracing.of_task(str(i)) for i in range(1_000)])
+    tracing.record_span("step", 1, links=[tracing.task_span(str(i)) for i in range(1_000)])
     (span,) = spans.get_finished_spans()
     assert len(span.links) == tracing.MAX_LINKS

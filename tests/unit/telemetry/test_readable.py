@@ -8,17 +8,17 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 from opentelemetry.trace import SpanKind, StatusCode
 
 from trinity.telemetry import tracing
-from trinity.telemetry.exporting import recorder
+from trinity.telemetry.exporting import span_recorder
 from trinity.telemetry.sdk_spans import OpenTelemetryBackend, ReadableExporter
 
 
 def switch_on(exporter: InMemorySpanExporter) -> None:
     processor = SimpleSpanProcessor(ReadableExporter(exporter, Resource({"service.name": "own"})))
-    tracing.use(OpenTelemetryBackend(ALWAYS_ON, recorder([processor])))
+    tracing.set_backend(OpenTelemetryBackend(ALWAYS_ON, span_recorder([processor])))
 
 
 def test_all_of_it_arrives(spans: InMemorySpanExporter) -> None:
-    task, other = tracing.of_task("a"), tracing.of_task("b")
+    task, other = tracing.task_span("a"), tracing.task_span("b")
     with tracing.span("around", own=task):
         span = tracing.begin("inside", kind="producer", attributes={"first": 1}, links=[other])
         span.set("second", 2.5)
@@ -49,9 +49,9 @@ def test_limits_are_those_of_the_standard_variables(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("OTEL_SPAN_LINK_COUNT_LIMIT", "1")
     exporter = InMemorySpanExporter()
     switch_on(exporter)
-    links = [tracing.of_task("a"), tracing.of_task("b")]
+    links = [tracing.task_span("a"), tracing.task_span("b")]
     tracing.begin("long", attributes={"a": "12", "b": "34", "c": "56789"}, links=links).end()
-    tracing.use(None)
+    tracing.set_backend(None)
     (span,) = exporter.get_finished_spans()
     assert dict(span.attributes or {}) == {"b": "34", "c": "5678"}
     assert span.dropped_attributes == 1 and len(span.links) == 1
@@ -60,10 +60,10 @@ def test_limits_are_those_of_the_standard_variables(monkeypatch: pytest.MonkeyPa
 
 def test_a_trace_that_nobody_wants_is_not_sent() -> None:
     exporter = InMemorySpanExporter()
-    recorded = recorder([SimpleSpanProcessor(ReadableExporter(exporter, Resource({})))])
-    tracing.use(OpenTelemetryBackend(ALWAYS_OFF, recorded))
+    recorded = span_recorder([SimpleSpanProcessor(ReadableExporter(exporter, Resource({})))])
+    tracing.set_backend(OpenTelemetryBackend(ALWAYS_OFF, recorded))
     with tracing.span("around"):
         assert tracing.headers() == {}
         tracing.begin("inside").end()
-    tracing.use(None)
+    tracing.set_backend(None)
     assert exporter.get_finished_spans() == ()

@@ -23,12 +23,12 @@ async def test_calls_from_a_thread_are_in_the_trace_of_the_task(
         outcome = await outcome_of(tmp_path, default_workflow_type="test_blocking")
         record_run(span, outcome)
     *calls, run = spans.get_finished_spans()
-    task = tracing.of_task(assignment.id)
+    task = tracing.task_span(assignment.id)
     assert [call.name for call in calls] == ["text_completion"] * 2
     assert {call.parent.span_id for call in calls if call.parent} == {run.context.span_id}
     assert run.context.trace_id == task.trace_id
     assert [link.context.span_id for link in run.links] == [
-        tracing.of_step(KEY.experiment_id, KEY.stage, 2, 4).span_id
+        tracing.step_span(KEY.experiment_id, KEY.stage, 2, 4).span_id
     ]
     assert [one.trace_id for one in outcome.experiences] == [task.trace_hex] * 2
     message = attempt_result_to_proto(outcome)
@@ -37,7 +37,7 @@ async def test_calls_from_a_thread_are_in_the_trace_of_the_task(
     sent = spans.get_finished_spans()[-1]
     assert sent.name == names.PUBLISH and sent.parent is not None
     assert sent.parent.span_id == run.context.span_id
-    assert tracing.parse(message.traceparent) == tracing.SpanContextRef(
+    assert tracing.parse_traceparent(message.traceparent) == tracing.SpanContextRef(
         task.trace_id, sent.context.span_id, True
     )
 

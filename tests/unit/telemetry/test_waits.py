@@ -2,7 +2,7 @@
 
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.telemetry import metrics
-from trinity.telemetry.metrics import MAX_REASONS, OTHER, longest_of
+from trinity.telemetry.metrics import MAX_REASONS, OTHER, longest_waits
 
 
 def wait(reason: str, seconds: float) -> pb.Wait:
@@ -10,7 +10,7 @@ def wait(reason: str, seconds: float) -> pb.Wait:
 
 
 def test_waits_of_a_kind_are_one_figure() -> None:
-    told = longest_of(
+    told = longest_waits(
         [
             wait("to shape 12 groups, the first of assignment 5f2b1b4e-0c9e-5d7c-9a53-5a3d0d8b", 1),
             wait("to shape 3 groups, the first of assignment 77777777-0c9e-5d7c-9a53-5a3d0d8b", 5),
@@ -28,6 +28,6 @@ def test_waits_of_a_kind_are_one_figure() -> None:
 def test_there_is_a_limit_to_kinds() -> None:
     metrics._known.clear()
     words = ["".join(chr(97 + int(digit)) for digit in str(i)) for i in range(3 * MAX_REASONS)]
-    told = {about["trinity.reason"] for _, about in longest_of(wait(word, 1) for word in words)}
+    told = {about["trinity.reason"] for _, about in longest_waits(wait(word, 1) for word in words)}
     assert len(told) == MAX_REASONS + 1 and OTHER in told
     metrics._known.clear()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trinity.compat import ABSENT_WORKFLOWS, NAMES, REWARD_PATHS, WORKFLOW_PATHS
+from trinity.compat import RENAMED, REWARD_PATHS, UNSUPPORTED_WORKFLOWS, WORKFLOW_PATHS
 from trinity.errors import UserError
 from trinity.plugins import REWARDS, WORKFLOWS, Registry, load_plugins
 
@@ -22,7 +22,7 @@ def test_every_workflow_of_trinity_rft_runs_or_says_what_to_do(name: str) -> Non
     if name in WORKFLOW_PATHS:
         assert WORKFLOWS.get(name).__name__
         return
-    fresh: Registry[object] = Registry("workflow", {}, ABSENT_WORKFLOWS)
+    fresh: Registry[object] = Registry("workflow", {}, UNSUPPORTED_WORKFLOWS)
     with pytest.raises(UserError, match=rf"{name}' does not come with Trinity: it .*: ") as caught:
         fresh.get(name)
     assert "write it as a plugin" in str(caught.value) or "text alone" in str(caught.value)
@@ -46,14 +46,14 @@ def test_the_asynchronous_name_is_the_same_class() -> None:
 
 
 def test_a_plugin_may_take_the_name_of_a_workflow_that_is_not_here() -> None:
-    registry: Registry[str] = Registry("workflow", {}, ABSENT_WORKFLOWS)
+    registry: Registry[str] = Registry("workflow", {}, UNSUPPORTED_WORKFLOWS)
     registry.register("alfworld_workflow", "mine")
     assert registry.get("alfworld_workflow") == "mine"
     with pytest.raises(UserError, match="close to it: webshop_workflow"):
         registry.get("webshop_workflw")
 
 
-@pytest.mark.parametrize("name", sorted(NAMES))
+@pytest.mark.parametrize("name", sorted(RENAMED))
 def test_what_a_plugin_of_trinity_rft_imports_is_ours(name: str, tmp_path: Path) -> None:
     source = f"from trinity.common.workflows.workflow import {name}\n"
     if name == "Workflow":

@@ -14,7 +14,7 @@ from typing import Any
 from trinity.algorithm.priority import PRIORITIES
 from trinity.algorithm.priority.candidate import Candidate
 from trinity.algorithm.priority.evaluation import compute_priorities
-from trinity.runtime.worker_process import answer_requests
+from trinity.runtime.worker_process import serve_requests
 from trinity.types import JsonObject
 
 
@@ -29,4 +29,4 @@ def _priorities(request: dict[str, Any]) -> JsonObject:
 
 
 if __name__ == "__main__":
-    sys.exit(answer_requests(_answers, int(sys.argv[1])))
+    sys.exit(serve_requests(_answers, int(sys.argv[1])))

@@ -7,7 +7,7 @@ from trinity.algorithm.kl.controller import kl_controller
 from trinity.algorithm.policy_loss import POLICY_LOSSES
 from trinity.algorithm.token_advantage import needs_of
 from trinity.algorithm.token_advantage.need import NEED_HINTS, Need
-from trinity.compat import TEACHING_WORKFLOWS
+from trinity.compat import DISTILLATION_WORKFLOWS
 from trinity.config.error_collector import did_you_mean
 from trinity.config.plan.algorithm import find_part
 from trinity.config.plan.parts import ResolvedAlgorithm
@@ -71,7 +71,7 @@ LOSSES_WITHOUT_RATIO = SUPERVISED_LOSSES | {"dro", "gpg", "opmd"}
 BLIND_TO_REWARDS: frozenset[Need] = frozenset({"teacher", "reward_parts"})
 """Advantages that need these are computed from them alone."""
 BROUGHT_BY_WORKFLOW: tuple[Need, ...] = ("teacher", "baselines")
-BRINGING: Mapping[Need, frozenset[str]] = {"teacher": TEACHING_WORKFLOWS}
+BRINGING: Mapping[Need, frozenset[str]] = {"teacher": DISTILLATION_WORKFLOWS}
 """Workflows that come with the system and bring more than rewards."""
 
 
@@ -198,7 +198,9 @@ def _workflow_brings(plan: StagePlan) -> Iterator[str]:
 
 
 def _teacher_is_there(plan: StagePlan) -> Iterator[str]:
-    for workflow in sorted({taskset.workflow for taskset in plan.tasksets} & TEACHING_WORKFLOWS):
+    for workflow in sorted(
+        {taskset.workflow for taskset in plan.tasksets} & DISTILLATION_WORKFLOWS
+    ):
         if not plan.auxiliary_models:
             yield (
                 f"`{workflow}` asks a teacher with the policy's tokenizer: give one in "

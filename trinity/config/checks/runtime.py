@@ -224,7 +224,7 @@ def _line(stage: str, mistake: str, tasksets: Sequence[str]) -> str:
 
 
 def _check_workflow(taskset: ResolvedTaskset) -> None:
-    WORKFLOWS.check(taskset.workflow)
+    WORKFLOWS.check_name(taskset.workflow)
     if taskset.workflow not in WORKFLOWS.builtins:
         from trinity.workflows.workflow import Workflow  # the user's file has imported it
 
@@ -234,7 +234,7 @@ def _check_workflow(taskset: ResolvedTaskset) -> None:
 def _check_reward(taskset: ResolvedTaskset) -> None:
     if taskset.reward is None:
         return
-    REWARDS.check(taskset.reward)
+    REWARDS.check_name(taskset.reward)
     if taskset.reward not in REWARDS.builtins:
         from trinity.rewards.reward import check_reward  # imports numpy, as the user's file may
 

@@ -19,7 +19,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from trinity.redact import HIDDEN, without_passwords
+from trinity.redact import HIDDEN, redact_passwords
 
 
 class Status(StrEnum):
@@ -221,7 +221,7 @@ def hidden(key: str, value: Any) -> Any:
         return [hidden(key, item) for item in value]
     if is_secret(key) and value not in NO_SECRETS:
         return HIDDEN
-    return without_passwords(value) if isinstance(value, str) else value
+    return redact_passwords(value) if isinstance(value, str) else value
 
 
 def shown(key: str, value: Any, most: int = 80) -> str:

@@ -5,7 +5,7 @@ import threading
 import grpc
 import pytest
 
-from services.trainer import retry as patience_module
+from services.trainer import retry as retry_module
 from services.trainer.retry import RpcRetry, StopRequested
 from trinity.errors import (
     InvalidRequest,
@@ -58,7 +58,7 @@ class Shown:
         self.seen.append([f"{wait.waits_for}: {wait.reason}" for wait in waits])
 
 
-def patience_of(
+def retry_of(
     seconds: float, shown: Shown | None = None, stop: threading.Event | None = None
 ) -> RpcRetry:
     return RpcRetry(
@@ -72,13 +72,13 @@ def patience_of(
 def test_a_call_outlasts_a_restart_and_says_for_whom_it_waits() -> None:
     shown = Shown()
     peer = Peer(1, grpc.StatusCode.UNAVAILABLE)
-    assert patience_of(60, shown).call(peer) == "answer"
+    assert retry_of(60, shown).call(peer) == "answer"
     assert shown.seen == [["buffer: the buffer does not answer: nobody there"], []]
 
 
 def test_a_peer_that_stays_away_is_named() -> None:
     with pytest.raises(RunFailed, match=r"the buffer did not answer .*sync_timeout"):
-        patience_of(0).call(Peer(9, grpc.StatusCode.UNAVAILABLE))
+        retry_of(0).call(Peer(9, grpc.StatusCode.UNAVAILABLE))
 
 
 @pytest.mark.parametrize(
@@ -93,18 +93,18 @@ def test_a_refusal_is_not_repeated_and_says_who_refused(
     code: grpc.StatusCode, error: type[RpcError]
 ) -> None:
     with pytest.raises(error, match="the buffer refused: nobody there"):
-        patience_of(60).call(Peer(1, code))
+        retry_of(60).call(Peer(1, code))
 
 
 def test_only_aborted_means_that_a_newer_incarnation_exists() -> None:
     with pytest.raises(Superseded):
-        patience_of(60).call(Peer(1, grpc.StatusCode.ABORTED))
+        retry_of(60).call(Peer(1, grpc.StatusCode.ABORTED))
 
 
 def test_an_answer_is_asked_for_until_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience_module, "ASK_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(retry_module, "ASK_AGAIN_SECONDS", 0.0)
     shown, answers = Shown(), iter(["reading a", "reading b", "open"])
-    given = patience_of(60, shown).call_until_ready(
+    given = retry_of(60, shown).call_until_ready(
         lambda: next(answers), lambda answer: None if answer == "open" else answer
     )
     assert given == "open"
@@ -113,11 +113,11 @@ def test_an_answer_is_asked_for_until_it_is_there(monkeypatch: pytest.MonkeyPatc
 
 def test_an_answer_that_never_comes_is_given_up_with_its_reason() -> None:
     with pytest.raises(RunFailed, match=r"the buffer was not ready .*sync_timeout.*: reading a"):
-        patience_of(0).call_until_ready(lambda: "reading a", lambda answer: answer)
+        retry_of(0).call_until_ready(lambda: "reading a", lambda answer: answer)
 
 
 def test_a_stop_ends_the_wait() -> None:
     stop = threading.Event()
     stop.set()
     with pytest.raises(StopRequested):
-        patience_of(60, stop=stop).call(Peer(9, grpc.StatusCode.UNAVAILABLE))
+        retry_of(60, stop=stop).call(Peer(9, grpc.StatusCode.UNAVAILABLE))
