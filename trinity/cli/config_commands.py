@@ -12,13 +12,15 @@ from pydantic import JsonValue
 from trinity.cli.output import WORDS, writing
 from trinity.cli.overrides import parse_overrides
 from trinity.config.check import CheckReport, check_file
-from trinity.config.checks.runtime import check_known, check_package
+from trinity.config.checks.runtime import check_package
 from trinity.config.docs.explain import MANY, find_keys, json_schema, lines_about
 from trinity.config.docs.resolved import ResolvedConfig, resolve
 from trinity.config.docs.template import Wishes, draft
 from trinity.config.loading.yaml import yaml_text
 from trinity.config.schema.base import Status, hidden, shown
 from trinity.errors import UserError
+from trinity.launch.part_checks import check_known
+from trinity.verl.names import verl_names
 
 USER_MISTAKE = 2
 LABEL_WIDTH = 11
@@ -143,7 +145,7 @@ def explain_key(asked: str) -> None:
         if position:
             print()
         print(key.path)
-        for word, text in lines_about(key):
+        for word, text in lines_about(key, verl_names(key.plain_path)):
             print(f"  {word:{TERM_WIDTH}}{text}" if word else f"  {text}")
 
 

@@ -12,12 +12,12 @@ from trinity.config.data_files import find_data_files
 from trinity.config.data_rows import count_rows
 from trinity.config.plan.model import local_model_directory
 from trinity.config.plan.parts import AuxiliaryModel
+from trinity.config.plan.placement import GpuAssignment, demand_of, machines_of, place
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.schema.base import Status
 from trinity.errors import UserError
 from trinity.sizing.memory import GIB, Term
 from trinity.sizing.model_shape import ModelShape, count_adapter, count_parameters, read_shape
-from trinity.sizing.placement import GpuAssignment, demand_of, machines_of, place, runs_at_a_time
 from trinity.sizing.stage_sizes import (
     USABLE,
     auxiliary_memory,
@@ -29,7 +29,7 @@ from trinity.sizing.stage_sizes import (
     validator_limit,
     validator_settings,
 )
-from trinity.sizing.volume import Volume, volume_of
+from trinity.sizing.volume import Volume, runs_at_a_time, volume_of
 
 
 def memory_lines(

@@ -9,13 +9,13 @@ from typing import Literal
 import yaml
 
 import trinity
-from trinity.config.checks.runtime import check_known
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.deploy.compose import compose_override
 from trinity.deploy.deployment import MODELS, ExperimentDeployment
 from trinity.deploy.kubernetes import Overlay, kubernetes_files
 from trinity.deploy.nomad import nomad_variables
 from trinity.errors import UserError
+from trinity.launch.part_checks import check_known
 
 
 def check_room(deployment: ExperimentDeployment, *, on_one_node: bool) -> None:

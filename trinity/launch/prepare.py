@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from trinity.config.check import plan_of, refuse_mistakes
 from trinity.config.checks.advice import advice
-from trinity.config.checks.runtime import check_inputs, check_tasksets, check_workflow
+from trinity.config.checks.runtime import check_inputs
 from trinity.config.error_collector import Gathered
 from trinity.config.loading.load import read_config, runnable
 from trinity.config.loading.migrate import ConfigNotice
@@ -18,6 +18,7 @@ from trinity.config.plan.parts import ResolvedTaskset
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.errors import UserError
 from trinity.launch.modes import bench_plan, is_bench, is_serve, serve_plan
+from trinity.launch.part_checks import check_tasksets, check_workflow
 from trinity.launch.resume import check_resumable, holds_run
 from trinity.launch.stored_runs import SourceRuns
 from trinity.plugins import REWARDS, WORKFLOWS, load_plugins, plugin_dirs_from_environment

@@ -2,6 +2,7 @@
 
 from functools import cache
 
+from trinity.config.loading.keys import general, parsed
 from trinity.verl.row import Row
 from trinity.verl.table import actor, algorithm, critic, data, rollout, supervised, trainer
 
@@ -23,6 +24,21 @@ def row_of(key: str, *, supervised: bool = False) -> Row | None:
     if key in exact:
         return exact[key]
     return next((row for row in patterns if _matches(key, row.verl)), None)
+
+
+def verl_names(key: str) -> list[str]:
+    """veRL's names of one of our keys, or of the keys it is made from."""
+    return _verl_names_by_key().get(key, [])
+
+
+@cache
+def _verl_names_by_key() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for row in ROWS:
+        for ours in row.ours.split(", "):
+            names = found.setdefault(general(parsed(ours)), [])
+            names += [row.verl] if row.verl not in names else []
+    return found
 
 
 @cache

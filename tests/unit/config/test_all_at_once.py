@@ -7,10 +7,9 @@ from typer.testing import CliRunner
 
 from trinity.cli.main import make_app
 from trinity.config.check import check_file
-from trinity.config.docs.explain import verl_names
 from trinity.config.loading.verl_keys import PREFIX, USED
 from trinity.errors import UserError
-from trinity.verl.names import row_of
+from trinity.verl.names import row_of, verl_names
 from trinity.verl.row import KeyConversion
 
 GUIDE = Path(__file__).parent / "guide"

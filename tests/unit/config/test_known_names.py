@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.config.builders import config
-from trinity.config.checks.runtime import check_known
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
+from trinity.launch.part_checks import check_known
 from trinity.plugins import PLUGIN_DIRS_VARIABLE
 
 

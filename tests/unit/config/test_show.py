@@ -11,13 +11,14 @@ from omegaconf import OmegaConf
 
 from tests.unit.config.builders import GRPO
 from trinity.cli.config_commands import show_difference, show_file
+from trinity.cli.config_document import documented
 from trinity.config.check import check_file
 from trinity.config.docs.catalog import all_keys
 from trinity.config.docs.explain import find_keys, json_schema, lines_about
 from trinity.config.docs.template import Wishes, draft
-from trinity.config.document import documented
 from trinity.config.schema.experiment import deep_merge
 from trinity.errors import UserError
+from trinity.verl.names import verl_names
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted((ROOT / "examples").rglob("*.yaml"))
@@ -103,7 +104,7 @@ def test_a_difference_is_one_of_what_acts(
 
 def test_a_key_is_explained_by_its_end_and_by_older_names() -> None:
     (key,) = find_keys("optimizer.lr_warmup_steps_ratio")[:1]
-    words = dict(lines_about(key))
+    words = dict(lines_about(key, verl_names(key.plain_path)))
     assert words["type"] == "number from 0 on, up to 1"
     assert words["default"] == "0.0"
     assert "`actor_rollout_ref.actor.optim.lr_warmup_steps_ratio`" in words["in verl"]

@@ -1,15 +1,11 @@
 """Checks that engines and ranks fit the machines, if the cluster has GPUs."""
 
-import contextlib
 import importlib.util
-import inspect
 import netrc
 import os
-from abc import ABCMeta
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from trinity.config.checks.data import (
@@ -20,22 +16,19 @@ from trinity.config.checks.data import (
 )
 from trinity.config.checks.model import check_auxiliary_model, check_critic, check_model
 from trinity.config.error_collector import did_you_mean
-from trinity.config.plan.parts import ResolvedTaskset
+from trinity.config.plan.placement import check_gpus, demand_of, machines_of
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.start_checkpoint import check_start
 from trinity.config.schema.experiment import MonitorConfig
 from trinity.errors import UserError
-from trinity.plugins import REWARDS, WORKFLOWS, load_plugins, plugin_dirs_from_environment
 
 
 def check_placement(plan: StagePlan) -> None:
     """Checks a stage's placement; raises UserError naming the setting."""
     if not plan.config.cluster.gpu_per_node:
         return
-    from trinity.sizing.placement import check, demand_of, machines_of
-
     try:
-        check(machines_of(plan), demand_of(plan))
+        check_gpus(machines_of(plan), demand_of(plan))
     except UserError as error:
         raise UserError(f"stage `{plan.name}`: {error}") from error
 
@@ -141,104 +134,6 @@ def _stands_in_netrc(address: str) -> bool:
         return netrc.netrc(file).authenticators(urlsplit(address).hostname or "") is not None
     except (OSError, netrc.NetrcParseError):
         return False
-
-
-def check_workflow(part: object, base: type, name: str) -> None:
-    """Raises UserError if a part is not a workflow, or one that cannot be made and run."""
-    if not (isinstance(part, type) and issubclass(part, base)):
-        raise UserError(f"{name} is not a subclass of trinity.workflows.Workflow")
-    if isinstance(part, ABCMeta) and (abstract := sorted(part.__abstractmethods__)):
-        raise UserError(f"{name} leaves {', '.join(abstract)} abstract: define it")
-    _check_run(part, base, name)
-    try:
-        inspect.signature(part).bind(task=None, model=None)
-    except TypeError as error:
-        raise UserError(f"{name} cannot be made with task=... and model=...: {error}") from error
-    except ValueError:  # the signature of a class written in C is unknown
-        return
-
-
-def _check_run(part: type, base: type, name: str) -> None:
-    is_async = inspect.getattr_static(part, "is_async")
-    if not isinstance(is_async, bool):  # a property: each instance has its own value
-        return
-    wanted = "run_async" if is_async else "run"
-    if inspect.getattr_static(part, wanted) is inspect.getattr_static(base, wanted):
-        why = ", which `is_async` asks for" if is_async else ""
-        raise UserError(f"{name} defines no {wanted}{why}")
-
-
-TasksetCheck: TypeAlias = Callable[[ResolvedTaskset], None]
-
-
-def check_known(plan: ExperimentPlan) -> None:
-    """Looks up every name; `trinity.launch.prepare` also checks the parts themselves.
-
-    Raises: UserError with a line for each name that is not known.
-    """
-    load_plugins(plugin_dirs_from_environment())
-    check_tasksets(plan.stages, (_check_workflow, _check_reward))
-
-
-def check_tasksets(stages: Sequence[StagePlan], checks: Sequence[TasksetCheck]) -> None:
-    """Calls each check with each taskset; a wrong default is reported once per stage.
-
-    Users' files may read the variables of their stage when they are imported.
-    Raises: UserError with a line for each error.
-    """
-    found: dict[tuple[str, str], list[str]] = {}
-    for stage in stages:
-        with _variables(stage):
-            for name, mistake in _mistakes(stage, checks):
-                found.setdefault((stage.name, mistake), []).append(f"`{name}`")
-    if found:
-        raise UserError("\n".join(_line(*at, names) for at, names in found.items()))
-
-
-def _mistakes(stage: StagePlan, checks: Sequence[TasksetCheck]) -> Iterator[tuple[str, str]]:
-    for taskset in (*stage.tasksets, *stage.eval_tasksets):
-        for check in checks:
-            try:
-                check(taskset)
-            except UserError as error:
-                yield taskset.name, str(error)
-
-
-@contextlib.contextmanager
-def _variables(stage: StagePlan) -> Iterator[None]:
-    """Sets the variables of `explorer.env_vars` for the block."""
-    before = dict(os.environ)
-    os.environ.update({name: str(value) for name, value in stage.config.explorer.env_vars.items()})
-    try:
-        yield
-    finally:
-        for name in stage.config.explorer.env_vars:
-            os.environ.pop(name, None)
-            if name in before:
-                os.environ[name] = before[name]
-
-
-def _line(stage: str, mistake: str, tasksets: Sequence[str]) -> str:
-    noun = "taskset" if len(tasksets) == 1 else "tasksets"
-    return f"stage `{stage}`, {noun} {', '.join(tasksets)}: {mistake}"
-
-
-def _check_workflow(taskset: ResolvedTaskset) -> None:
-    WORKFLOWS.check(taskset.workflow)
-    if taskset.workflow not in WORKFLOWS.builtins:
-        from trinity.workflows.workflow import Workflow  # the user's file has imported it
-
-        check_workflow(WORKFLOWS.get(taskset.workflow), Workflow, taskset.workflow)
-
-
-def _check_reward(taskset: ResolvedTaskset) -> None:
-    if taskset.reward is None:
-        return
-    REWARDS.check(taskset.reward)
-    if taskset.reward not in REWARDS.builtins:
-        from trinity.rewards.reward import check_reward  # imports numpy, as the user's file may
-
-        check_reward(REWARDS.get(taskset.reward), taskset.reward_args, taskset.reward)
 
 
 def check_inputs(plan: ExperimentPlan) -> None:

@@ -133,6 +133,11 @@ class Key:
     """None for an older name."""
 
     @property
+    def plain_path(self) -> str:
+        """Path without placeholders for positions and names."""
+        return self.path.replace("[]", "").replace(".<name>", "")
+
+    @property
     def meaning(self) -> str:
         """Description of the key."""
         return meaning_of(self.section, self.name)

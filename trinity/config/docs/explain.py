@@ -1,7 +1,7 @@
 """Explains a single key: description, type, default, status and readers."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ def find_keys(asked: str) -> tuple[Key, ...]:
     Raises: UserError naming the nearest one if there is none.
     """
     wanted = general(parsed(asked)) or asked
-    keys = {_plain(key.path): key for key in all_keys()}
+    keys = {key.plain_path: key for key in all_keys()}
     if wanted in keys:
         return (keys[wanted],)
     ending = tuple(key for path, key in keys.items() if path.endswith(f".{wanted}"))
@@ -48,8 +48,8 @@ def find_keys(asked: str) -> tuple[Key, ...]:
     raise UserError(f"there is no key `{asked}`{advice}")
 
 
-def lines_about(key: Key) -> Iterator[Line]:
-    """Yields a label and its text for each fact about the key."""
+def lines_about(key: Key, in_verl: Sequence[str] = ()) -> Iterator[Line]:
+    """Yields a label and its text for each fact about the key; `in_verl` has veRL's names."""
     if key.status is Status.RENAMED:
         yield "renamed", f"it is called `{key.reason}` here, where its value is used"
         return
@@ -64,8 +64,8 @@ def lines_about(key: Key) -> Iterator[Line]:
     yield "status", f"{key.status}: {key.reason}" if key.reason else str(key.status)
     if readers := read_by(key):
         yield "read by", ", ".join(readers)
-    if verl := verl_names(key.path):
-        yield "in verl", ", ".join(f"`{name}`" for name in verl)
+    if in_verl:
+        yield "in verl", ", ".join(f"`{name}`" for name in in_verl)
 
 
 def default_of(key: Key) -> str:
@@ -81,34 +81,12 @@ def read_by(key: Key) -> list[str]:
     return []
 
 
-def verl_names(path: str) -> list[str]:
-    """veRL's names of the key, or of the keys it is made from, as `from-verl` converts them."""
-    return _verl_names().get(_plain(path), [])
-
-
-@cache
-def _verl_names() -> dict[str, list[str]]:
-    from trinity.verl.names import ROWS
-
-    found: dict[str, list[str]] = {}
-    for row in ROWS:
-        for ours in row.ours.split(", "):
-            names = found.setdefault(general(parsed(ours)), [])
-            names += [row.verl] if row.verl not in names else []
-    return found
-
-
 @cache
 def _readers() -> dict[str, list[str]]:
     if not READERS.exists():
         return {}
     read: dict[str, list[str]] = json.loads(READERS.read_text(encoding="utf-8"))
     return read
-
-
-def _plain(path: str) -> str:
-    """The path without its placeholders for positions and names."""
-    return path.replace("[]", "").replace(".<name>", "")
 
 
 INTERPOLATION = {"type": "string", "pattern": r"\$\{.+\}"}

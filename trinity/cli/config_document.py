@@ -1,6 +1,6 @@
 """Writes the tables of docs/configuration.md from the sections.
 
-python -m trinity.config.document docs/configuration.md [--check]
+python -m trinity.cli.config_document docs/configuration.md [--check]
 """
 
 from collections import Counter
@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 
 from trinity.config.docs.catalog import Key, all_keys
-from trinity.config.docs.explain import read_by, verl_names
+from trinity.config.docs.explain import read_by
 from trinity.config.loading.verl_keys import INSTEAD, USED, USUAL, WITHOUT_EFFECT
 from trinity.config.schema.base import Section, Status, shown
 from trinity.doc_tables import fill_tables, write_page
+from trinity.verl.names import verl_names
 
 Row = tuple[str, ...]
 
@@ -90,7 +91,7 @@ def _acting(keys: list[Key]) -> Iterator[Row]:
             key.type,
             "" if key.is_required else f"`{shown(key.path, key.default)}`",
             ", ".join(read_by(key)),
-            ", ".join(f"`{name}`" for name in verl_names(key.path)),
+            ", ".join(f"`{name}`" for name in verl_names(key.plain_path)),
         )
 
 

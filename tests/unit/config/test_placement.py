@@ -2,8 +2,8 @@
 
 import pytest
 
+from trinity.config.plan.placement import ClusterGpus, Demand, Engines, place
 from trinity.errors import UserError
-from trinity.sizing.placement import ClusterGpus, Demand, Engines, place
 
 
 def engines(

@@ -71,7 +71,7 @@ def place(machines: ClusterGpus, demand: Demand) -> list[GpuAssignment]:
     """
     if machines.total == 0:
         return [*_names(demand)]
-    check(machines, demand)
+    check_gpus(machines, demand)
     free = iter(
         f"{node}:{gpu}" for node in range(machines.nodes) for gpu in range(machines.gpus_per_node)
     )
@@ -86,7 +86,7 @@ def place(machines: ClusterGpus, demand: Demand) -> list[GpuAssignment]:
     return seats + [GpuAssignment(f"rank {i}", tuple(islice(free, 1))) for i in range(demand.ranks)]
 
 
-def check(machines: ClusterGpus, demand: Demand) -> None:
+def check_gpus(machines: ClusterGpus, demand: Demand) -> None:
     """Raises: UserError if the demand cannot be met."""
     for engines in demand.engines:
         _check_engine(machines, engines)
@@ -216,12 +216,3 @@ def sequence_parallel_of(stage: StagePlan) -> int:
 def _number(keys: Mapping[str, object], key: str, default: int) -> int:
     value = keys.get(key)
     return value if isinstance(value, int) else default
-
-
-RUNS_PER_RUNNER = 64
-"""The default; TRINITY_EXPLORER_RUNS_PER_RUNNER overrides it where the explorer runs."""
-
-
-def runs_at_a_time(stage: StagePlan) -> int:
-    """Returns the number per engine, if there is enough to do."""
-    return stage.config.explorer.runner_per_model * RUNS_PER_RUNNER
