@@ -15,9 +15,9 @@ from trinity.config.check import CheckReport, check_file
 from trinity.config.checks.runtime import check_package
 from trinity.config.docs.explain import MANY, find_keys, json_schema, lines_about
 from trinity.config.docs.resolved import ResolvedConfig, resolve
-from trinity.config.docs.template import Wishes, draft
+from trinity.config.docs.template import DraftOptions, draft
 from trinity.config.loading.yaml import yaml_text
-from trinity.config.schema.base import Status, hidden, shown
+from trinity.config.schema.base import KeyStatus, hidden, shown
 from trinity.errors import UserError
 from trinity.launch.part_checks import check_known
 from trinity.verl.names import verl_names
@@ -64,7 +64,7 @@ def _check(path: Path, report: CheckReport, strict: bool) -> bool:
 def _lines(report: CheckReport) -> Iterator[tuple[str, str]]:
     for error in report.mistakes:
         yield "error", error
-    for status in (Status.PLANNED, Status.NO_EFFECT, Status.RENAMED):
+    for status in (KeyStatus.PLANNED, KeyStatus.NO_EFFECT, KeyStatus.RENAMED):
         for notice in (notice for notice in report.notices if notice.status is status):
             place = f"line {notice.line}" if notice.line else "command line"
             yield WORDS[status], f"{place}: {notice}"
@@ -93,7 +93,7 @@ def show_file(file: Path, overrides: Sequence[str], *, with_origin: bool) -> Non
     report = _report(file, overrides)
     resolved = _resolved(report)
     for notice in report.notices:
-        if notice.status is Status.PLANNED:
+        if notice.status is KeyStatus.PLANNED:
             print(f"# without what is planned: {notice} {notice.place}")
     tree = hidden("", resolved.tree)
     print(yaml_text(tree, resolved.origins.get if with_origin else lambda _: None))
@@ -154,7 +154,7 @@ def print_schema() -> None:
     print(json.dumps(json_schema(), indent=1))
 
 
-def write_draft(output: Path, wishes: Wishes) -> None:
+def write_draft(output: Path, wishes: DraftOptions) -> None:
     """Writes the file, unless it exists, and prints what is still to be fixed."""
     if output.exists():
         raise UserError(f"{output} exists: give another FILE")

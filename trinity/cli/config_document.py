@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 
-from trinity.config.docs.catalog import Key, all_keys
+from trinity.config.docs.catalog import ConfigKey, all_keys
 from trinity.config.docs.explain import read_by
 from trinity.config.loading.verl_keys import INSTEAD, USED, USUAL, WITHOUT_EFFECT
-from trinity.config.schema.base import Section, Status, shown
+from trinity.config.schema.base import KeyStatus, Section, shown
 from trinity.doc_tables import fill_tables, write_page
 from trinity.verl.names import verl_names
 
@@ -28,17 +28,17 @@ def documented(text: str) -> str:
 
 
 @cache
-def _known() -> tuple[Key, ...]:
+def _known() -> tuple[ConfigKey, ...]:
     return tuple(key for key in all_keys() if not key.is_section)
 
 
 @cache
-def _distinct() -> tuple[Key, ...]:
+def _distinct() -> tuple[ConfigKey, ...]:
     """Each key of a section once, at its first place; a key that acts anywhere counts as acting."""
-    found: dict[tuple[type[Section], str], Key] = {}
+    found: dict[tuple[type[Section], str], ConfigKey] = {}
     for key in _known():
         known = found.setdefault((key.section, key.name), key)
-        if key.status is Status.ACTS and known.status is not Status.ACTS:
+        if key.status is KeyStatus.ACTS and known.status is not KeyStatus.ACTS:
             found[key.section, key.name] = key
     return tuple(found.values())
 
@@ -56,7 +56,7 @@ def _counts() -> Iterator[Row]:
     """Counts keys by status; a key shared by several sections counts once."""
     yield ("Keys", "Number")
     counted = Counter(key.status for key in _distinct())
-    for status in Status:
+    for status in KeyStatus:
         yield (str(status), str(counted[status]))
     yield ("verl's, below `trainer.trainer_config`: used under the name here", str(len(USED)))
     yield ("verl's: accepted, without effect here", str(len(WITHOUT_EFFECT)))
@@ -67,7 +67,7 @@ def _sections() -> Iterator[str]:
     """A heading and a table for each kind of section that has keys which act."""
     places: dict[type[Section], list[str]] = {}
     for key in _known():
-        if key.status is Status.ACTS:
+        if key.status is KeyStatus.ACTS:
             path = key.path.rpartition(".")[0]
             known = places.setdefault(key.section, [])
             known += [path] if path not in known else []
@@ -75,14 +75,14 @@ def _sections() -> Iterator[str]:
         yield f"\n### {_heading(paths)}\n"
         first = [key for key in _known() if key.section is section]
         at = [key for key in first if key.path.rpartition(".")[0] == paths[0]]
-        yield from _table(_acting([key for key in at if key.status is Status.ACTS]))
+        yield from _table(_acting([key for key in at if key.status is KeyStatus.ACTS]))
 
 
 def _heading(paths: list[str]) -> str:
     return ", ".join(f"`{path}`" if path else "At the top" for path in paths)
 
 
-def _acting(keys: list[Key]) -> Iterator[Row]:
+def _acting(keys: list[ConfigKey]) -> Iterator[Row]:
     yield ("Key", "What it is", "Type", "Default", "Read by", "In verl")
     for key in keys:
         yield (
@@ -95,20 +95,20 @@ def _acting(keys: list[Key]) -> Iterator[Row]:
         )
 
 
-def _with_values(key: Key) -> str:
+def _with_values(key: ConfigKey) -> str:
     also = [f"`{value}` is `{name}`" for value, name in key.other_values.items()]
     planned = [f"`{value}` ({what})" for value, what in key.planned_values.items()]
     text = f"{key.meaning} Also: {', '.join(also)}." if also else key.meaning
     return f"{text} Planned: {', '.join(planned)}." if planned else text
 
 
-def _others(status: Status) -> Iterator[str]:
+def _others(status: KeyStatus) -> Iterator[str]:
     """Table of the keys with a status, each under the first section that holds it."""
     yield from _table(_other_rows(status))
 
 
-def _other_rows(status: Status) -> Iterator[Row]:
-    is_renamed = status is Status.RENAMED
+def _other_rows(status: KeyStatus) -> Iterator[Row]:
+    is_renamed = status is KeyStatus.RENAMED
     yield ("Older name", "Name here") if is_renamed else ("Key", "What it is", "Default", "Reason")
     for key in _distinct():
         if key.status is not status:
@@ -134,9 +134,9 @@ def _verl() -> Iterator[Row]:
 TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "counts": lambda: _table(_counts()),
     "sections": _sections,
-    "no effect": lambda: _others(Status.NO_EFFECT),
-    "renamed": lambda: _others(Status.RENAMED),
-    "planned": lambda: _others(Status.PLANNED),
+    "no effect": lambda: _others(KeyStatus.NO_EFFECT),
+    "renamed": lambda: _others(KeyStatus.RENAMED),
+    "planned": lambda: _others(KeyStatus.PLANNED),
     "verl": lambda: _table(_verl()),
 }
 

@@ -14,7 +14,7 @@ from trinity.config.plan.model import local_model_directory
 from trinity.config.plan.parts import AuxiliaryModel
 from trinity.config.plan.placement import GpuAssignment, demand_of, machines_of, place
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
-from trinity.config.schema.base import Status
+from trinity.config.schema.base import KeyStatus
 from trinity.errors import UserError
 from trinity.sizing.memory import GIB, Term
 from trinity.sizing.model_shape import ModelShape, count_adapter, count_parameters, read_shape
@@ -218,7 +218,7 @@ def _planned(file: Path) -> ExperimentPlan:
         reason = f"{file} cannot be planned yet: see `trinity config check {file}`"
         raise UserError("\n".join(report.mistakes) or reason)
     for notice in report.notices:
-        if notice.status is Status.PLANNED:
+        if notice.status is KeyStatus.PLANNED:
             print(f"without what is planned: {notice} {notice.place}")
     for text in report.advice:
         print(f"advice: {text}")

@@ -153,7 +153,7 @@ PROGRAM = "trinity"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class RunOptions:
     """Options of `trinity run`."""
 
     config: Path
@@ -178,7 +178,7 @@ class Wish:
         return shlex.join([*parts, *self.overrides])
 
 
-def run_experiment(wish: Wish) -> None:
+def run_experiment(wish: RunOptions) -> None:
     """Runs the experiment, or describes it; the results of a finished one are shown again."""
     prepared = prepare(wish.config, wish.max_steps, parse_overrides(wish.overrides))
     for notice in prepared.notices:

@@ -5,7 +5,7 @@ import errno
 from collections.abc import Iterator
 from pathlib import Path
 
-from trinity.config.schema.base import Status
+from trinity.config.schema.base import KeyStatus
 from trinity.errors import UserError
 
 
@@ -15,9 +15,9 @@ def counted(number: int, noun: str) -> str:
 
 
 WORDS = {
-    Status.NO_EFFECT: "no effect",
-    Status.RENAMED: "renamed",
-    Status.PLANNED: "planned",
+    KeyStatus.NO_EFFECT: "no effect",
+    KeyStatus.RENAMED: "renamed",
+    KeyStatus.PLANNED: "planned",
 }
 """First word of a notice's line."""
 

@@ -48,10 +48,10 @@ def run(
     secure: SecureOption = False,
 ) -> None:
     """Run an experiment; started again on the same directory, it resumes where it stopped."""
-    from trinity.cli.experiment import Wish, run_experiment
+    from trinity.cli.experiment import RunOptions, run_experiment
 
     use_plugins(plugin_dir)
-    wish = Wish(
+    wish = RunOptions(
         config=config,
         overrides=tuple(overrides or ()),
         dry_run=dry_run,

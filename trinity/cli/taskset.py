@@ -21,7 +21,7 @@ from trinity.inspect.open import answering, patiently
 from trinity.rows import row_texts
 
 T = TypeVar("T")
-Question = Callable[[AsyncTasksets], Awaitable[T]]
+BufferCall = Callable[[AsyncTasksets], Awaitable[T]]
 
 SHOWN_REFUSALS = 20
 MAX_SHOWN_BYTES = 1024 * 1024
@@ -163,7 +163,7 @@ def close(
 
 
 def _ask(
-    question: Question[T], buffer: str, tenant: str, config: Path | None, job_dir: Path | None
+    question: BufferCall[T], buffer: str, tenant: str, config: Path | None, job_dir: Path | None
 ) -> T:
     """Asks the buffer at the address, or else the run's."""
 

@@ -9,9 +9,9 @@ from pydantic import JsonValue
 
 from trinity.config.checks.advice import advice
 from trinity.config.loading.keys import general, parsed
-from trinity.config.loading.load import Reading, read_config
+from trinity.config.loading.load import ParsedConfig, read_config
 from trinity.config.loading.migrate import ConfigNotice
-from trinity.config.loading.source import Source, located
+from trinity.config.loading.source import ConfigSource, located
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
 from trinity.config.schema.experiment import Config
@@ -24,7 +24,7 @@ _KEY = re.compile(r"`([a-z_]+(?:\.\w+(?:\[\d+\])?)+)")
 class CheckReport:
     """Result of checking a configuration file."""
 
-    reading: Reading | None
+    reading: ParsedConfig | None
     """None if the file is not a configuration at all."""
     plan: ExperimentPlan | None
     """The plan made from it; None if there are errors."""
@@ -51,7 +51,7 @@ def check_file(path: Path, overrides: Mapping[str, JsonValue] | None = None) -> 
     )
 
 
-def plan_of(config: Config, source: Source) -> ExperimentPlan:
+def plan_of(config: Config, source: ConfigSource) -> ExperimentPlan:
     """The plan of a configuration.
 
     Raises: UserError whose lines say where in the file the errors are.
@@ -63,13 +63,13 @@ def plan_of(config: Config, source: Source) -> ExperimentPlan:
         raise UserError(located(str(error), source, names)) from error
 
 
-def refuse_mistakes(reading: Reading) -> None:
+def refuse_mistakes(reading: ParsedConfig) -> None:
     """Raises UserError with everything `check_file` reports, if the file has errors."""
     if reading.mistakes:
         raise UserError("\n".join((*reading.mistakes, *_planned(reading)[1])))
 
 
-def _planned(reading: Reading) -> tuple[ExperimentPlan | None, tuple[str, ...]]:
+def _planned(reading: ParsedConfig) -> tuple[ExperimentPlan | None, tuple[str, ...]]:
     if reading.config is None:
         return None, ()
     try:
@@ -79,7 +79,7 @@ def _planned(reading: Reading) -> tuple[ExperimentPlan | None, tuple[str, ...]]:
     return (plan, ()) if not reading.mistakes else (None, ())
 
 
-def _news(mistakes: str, reading: Reading) -> list[str]:
+def _news(mistakes: str, reading: ParsedConfig) -> list[str]:
     """Drops errors that only follow from keys left out as wrong or as planned."""
     if any(general(parsed(notice.key)) == "mode" for notice in reading.planned):
         return []

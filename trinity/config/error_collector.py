@@ -31,7 +31,7 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
 T = TypeVar("T")
 
 
-class Gathered:
+class ErrorCollector:
     """Runs calls one after the other and collects the UserErrors they raise.
 
     gathered = Gathered()
@@ -61,7 +61,7 @@ def all_of(calls: Sequence[Callable[[], T]]) -> tuple[T, ...]:
 
     Raises: UserError with a line for each error of any of them.
     """
-    gathered = Gathered()
+    gathered = ErrorCollector()
     results = [gathered.of(call) for call in calls]
     gathered.raise_all()
     return tuple(result for result in results if result is not None)

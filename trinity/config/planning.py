@@ -14,7 +14,7 @@ from trinity.config.checks.runtime import (
     check_serving,
     check_tools,
 )
-from trinity.config.error_collector import Gathered, all_of
+from trinity.config.error_collector import ErrorCollector, all_of
 from trinity.config.plan.algorithm import resolve_algorithm
 from trinity.config.plan.data import (
     absolute,
@@ -24,7 +24,7 @@ from trinity.config.plan.data import (
     resolve_experience_buffer,
     resolve_train_tasksets,
 )
-from trinity.config.plan.lengths import Lengths, resolve_lengths, total_steps
+from trinity.config.plan.lengths import SequenceLengths, resolve_lengths, total_steps
 from trinity.config.plan.model import (
     chat_template_of,
     is_external,
@@ -44,7 +44,7 @@ from trinity.config.plan.parts import (
 )
 from trinity.config.plan.pipelines import resolve_operators
 from trinity.config.plan.replay import check_capacity
-from trinity.config.plan.sizes import Rollout, Sizes, largest_rollout, resolve_sizes
+from trinity.config.plan.sizes import BatchSizes, RolloutGpus, largest_rollout, resolve_sizes
 from trinity.config.plan.stage_plan import ExperimentPlan, Role, StagePlan
 from trinity.config.plan.stored_rollouts import with_stored_rollouts
 from trinity.config.schema.algorithm import OptimizerConfig
@@ -61,7 +61,7 @@ ROLES: dict[Mode, tuple[Role, ...]] = {
     "serve": ("explorer",),
 }
 """In bench the trainer reads the checkpoints and gives out their weights."""
-SHORTEST = Lengths(model=2, prompt=1, response=1, min_response=0)
+SHORTEST = SequenceLengths(model=2, prompt=1, response=1, min_response=0)
 """Stands in for wrong lengths, so that tasksets can still be checked."""
 
 
@@ -79,13 +79,13 @@ class _Data(NamedTuple):
     auxiliary_buffers: tuple[ResolvedExperienceBuffer, ...]
 
 
-def plan_stage(stage: MergedStage, rollout: Rollout) -> StagePlan:
+def plan_stage(stage: MergedStage, rollout: RolloutGpus) -> StagePlan:
     """Returns a stage's plan; `rollout` has the GPUs that rollout takes in all stages.
 
     Raises: UserError with a line for each error, except those that only follow from others.
     """
     config, name = stage.config, stage.name
-    errors = Gathered()
+    errors = ErrorCollector()
     algorithm = errors.of(lambda: resolve_algorithm(config.algorithm, config.mode, name))
     lengths = errors.of(lambda: resolve_lengths(config.model, name))
     model = errors.of(lambda: _model(config, algorithm, name))
@@ -113,9 +113,9 @@ def plan_stage(stage: MergedStage, rollout: Rollout) -> StagePlan:
 def _plan(
     stage: MergedStage,
     algorithm: ResolvedAlgorithm,
-    lengths: Lengths,
+    lengths: SequenceLengths,
     model: _Model,
-    sizes: Sizes,
+    sizes: BatchSizes,
     data: _Data,
     operators: tuple[ResolvedOperator, ...],
 ) -> StagePlan:
@@ -163,7 +163,7 @@ def _plan(
 
 
 def _model(config: Config, algorithm: ResolvedAlgorithm | None, stage: str) -> _Model:
-    errors = Gathered()
+    errors = ErrorCollector()
     path = errors.of(
         lambda: (
             located_if_given(config.model)
@@ -181,9 +181,9 @@ def _model(config: Config, algorithm: ResolvedAlgorithm | None, stage: str) -> _
 
 
 def _data(
-    config: Config, lengths: Lengths, algorithm: ResolvedAlgorithm | None, stage: str
+    config: Config, lengths: SequenceLengths, algorithm: ResolvedAlgorithm | None, stage: str
 ) -> _Data:
-    errors = Gathered()
+    errors = ErrorCollector()
     repeat_times = algorithm.repeat_times if algorithm else 1
     tasksets = errors.of(lambda: _tasksets(config, lengths, repeat_times, stage))
     schema = algorithm.row_schema if algorithm else "sft"
@@ -207,17 +207,19 @@ def _operators(config: Config, stage: str) -> tuple[ResolvedOperator, ...]:
     return resolve_operators(operators, config.service, stage)
 
 
-def _auxiliary_models(config: Config, lengths: Lengths, stage: str) -> tuple[AuxiliaryModel, ...]:
+def _auxiliary_models(
+    config: Config, lengths: SequenceLengths, stage: str
+) -> tuple[AuxiliaryModel, ...]:
     """The auxiliary models; data that is not rolled out needs none."""
     return () if config.mode == "train" else resolve_auxiliary_models(config, lengths, stage)
 
 
 def _tasksets(
-    config: Config, lengths: Lengths, repeat_times: int, stage: str
+    config: Config, lengths: SequenceLengths, repeat_times: int, stage: str
 ) -> tuple[tuple[ResolvedTaskset, ...], tuple[ResolvedTaskset, ...]]:
     if config.mode in WITHOUT_TASKS:
         return (), ()
-    errors = Gathered()
+    errors = ErrorCollector()
     tasksets: tuple[ResolvedTaskset, ...] | None = ()
     if config.mode in EXPLORING:
         tasksets = errors.of(lambda: resolve_train_tasksets(config, lengths, repeat_times, stage))
@@ -272,7 +274,7 @@ def plan_experiment(config: Config, *, now: datetime | None = None) -> Experimen
     )
 
 
-def _planned(stage: MergedStage, above: TrainerConfig, rollout: Rollout) -> StagePlan:
+def _planned(stage: MergedStage, above: TrainerConfig, rollout: RolloutGpus) -> StagePlan:
     """Plans a stage, with the checkpoint that the first one begins with."""
     start = _start_of(stage, above)
     return plan_stage(stage, rollout).model_copy(update={"start_checkpoint": start})

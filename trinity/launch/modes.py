@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.config.plan.parts import BenchedRun, ServedRun
+from trinity.config.plan.parts import EvaluatedRun, ServedRun
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.stored_rollouts import UNKNOWN
 from trinity.config.schema.base import hidden
@@ -109,11 +109,11 @@ def _how(stage: StagePlan) -> str:
     return json.dumps(hidden("", values))
 
 
-def _benched(stage: StagePlan, known: list[_EvaluatedVersion]) -> BenchedRun:
+def _benched(stage: StagePlan, known: list[_EvaluatedVersion]) -> EvaluatedRun:
     versions = {
         entry.version for entry in known if (entry.stage, entry.how) == (stage.name, _how(stage))
     }
-    return BenchedRun(
+    return EvaluatedRun(
         experiment_id=UNKNOWN, stage=stage.name, known_versions=tuple(sorted(versions))
     )
 

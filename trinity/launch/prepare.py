@@ -10,10 +10,10 @@ from pydantic import JsonValue
 from trinity.config.check import plan_of, refuse_mistakes
 from trinity.config.checks.advice import advice
 from trinity.config.checks.runtime import check_inputs
-from trinity.config.error_collector import Gathered
+from trinity.config.error_collector import ErrorCollector
 from trinity.config.loading.load import read_config, runnable
 from trinity.config.loading.migrate import ConfigNotice
-from trinity.config.plan.model import HubName, to_fetch
+from trinity.config.plan.model import HubReference, to_fetch
 from trinity.config.plan.parts import ResolvedTaskset
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.errors import UserError
@@ -104,7 +104,7 @@ def prepare(
     serves = is_serve(plan)
     if serves:
         plan = serve_plan(plan)
-    gathered = Gathered()
+    gathered = ErrorCollector()
     gathered.of(partial(check_inputs, plan))
     gathered.of(partial(check_names, plan))
     if not serves:  # nothing is computed that other settings would change
@@ -141,13 +141,13 @@ def check_hub(plan: ExperimentPlan, *, must_answer: bool) -> None:
     Raises: UserError with a line for each that is not there. If the hub must answer and does not,
     also one for each model: the buffer may already have stored the rows of a dataset.
     """
-    gathered = Gathered()
+    gathered = ErrorCollector()
     for hub_name in to_fetch(plan):
         gathered.of(partial(_check, hub_name, must_answer and hub_name.kind == "model"))
     gathered.raise_all()
 
 
-def _check(hub_name: HubName, must_answer: bool) -> None:
+def _check(hub_name: HubReference, must_answer: bool) -> None:
     try:
         _ask(hub_name)
     except (OSError, ImportError) as error:  # includes HTTP errors
@@ -159,7 +159,7 @@ def _check(hub_name: HubName, must_answer: bool) -> None:
             ) from error
 
 
-def _ask(hub_name: HubName) -> None:
+def _ask(hub_name: HubReference) -> None:
     # Imported here: needed only if something has to be fetched.
     from httpx import HTTPError
     from huggingface_hub import HfApi

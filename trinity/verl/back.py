@@ -32,7 +32,7 @@ _ON_THEIR_OWN = (
 
 
 @dataclass(slots=True)
-class _Way:
+class _BackConversion:
     """Our keys that are still to be converted, and veRL's that were written."""
 
     left: dict[str, JsonValue]
@@ -50,7 +50,7 @@ class _Way:
 
 def verl_command(text: str) -> str:
     """Returns veRL's command for the YAML `text`, with unconvertible keys as comments."""
-    way = _Way(dict(_flat(yaml.load(text, Loader=FloatLoader), "")))  # a SafeLoader
+    way = _BackConversion(dict(_flat(yaml.load(text, Loader=FloatLoader), "")))  # a SafeLoader
     is_supervised = way.left.get("mode") == "train"
     if not is_supervised:
         _tell_data(way)
@@ -86,7 +86,7 @@ def _flat(node: object, key: str) -> list[tuple[str, JsonValue]]:
     return [(key, node)]  # type: ignore[list-item]  # a YAML value
 
 
-def _tell_data(way: _Way) -> None:
+def _tell_data(way: _BackConversion) -> None:
     single = f"{_INPUT}.taskset"
     trained = [single] if f"{single}.path" in way.left else _listed(way, f"{_INPUT}.tasksets")
     _tell_files(way, "data.train_files", trained)
@@ -115,12 +115,12 @@ def _tell_data(way: _Way) -> None:
                 way.verl[f"{val}.{name}"] = value
 
 
-def _listed(way: _Way, key: str) -> list[str]:
+def _listed(way: _BackConversion, key: str) -> list[str]:
     found = (re.match(rf"{re.escape(key)}\[\d+\]", name) for name in way.left)
     return list(dict.fromkeys(match[0] for match in found if match))
 
 
-def _tell_files(way: _Way, verl: str, tasksets: list[str]) -> None:
+def _tell_files(way: _BackConversion, verl: str, tasksets: list[str]) -> None:
     files: list[JsonValue] = []
     for key in tasksets:
         path, split = str(way.pop(f"{key}.path")), way.pop(f"{key}.split", "train")
@@ -132,7 +132,7 @@ def _tell_files(way: _Way, verl: str, tasksets: list[str]) -> None:
         way.verl[verl] = files if len(files) > 1 else files[0]
 
 
-def _tell_algorithm(way: _Way) -> None:
+def _tell_algorithm(way: _BackConversion) -> None:
     kind, advantage = way.pop("algorithm.algorithm_type", "grpo"), way.pop("algorithm.advantage_fn")
     advantage = advantage or {"reinforceplusplus": "reinforce_plus_plus"}.get(str(kind), kind)
     if advantage in ("dr_grpo", "grpo_verl"):
@@ -160,7 +160,7 @@ def _tell_algorithm(way: _Way) -> None:
     _tell_loss(way)
 
 
-def _tell_loss(way: _Way) -> None:
+def _tell_loss(way: _BackConversion) -> None:
     """Converts the loss; in bypass mode veRL has two losses under another key."""
     loss = str(way.left.get("algorithm.policy_loss_fn", "ppo"))
     kinds = {ours: verl for verl, ours in BYPASS_LOSSES.items()}
@@ -176,7 +176,7 @@ def _tell_loss(way: _Way) -> None:
         way.verl[f"{ACTOR}.policy_loss.loss_mode"] = names.get(loss, loss)
 
 
-def _tell_kl(way: _Way, ours: str, switch: str, kind: str) -> None:
+def _tell_kl(way: _BackConversion, ours: str, switch: str, kind: str) -> None:
     name = way.pop(f"algorithm.{ours}")
     if name is None:
         return
@@ -186,7 +186,7 @@ def _tell_kl(way: _Way, ours: str, switch: str, kind: str) -> None:
         way.verl[kind] = names.get(str(name), name)
 
 
-def _tell_batches(way: _Way) -> None:
+def _tell_batches(way: _BackConversion) -> None:
     batch = way.number("buffer.batch_size", 1)
     interval = way.number("synchronizer.sync_interval", 1)
     way.verl[f"{ACTOR}.ppo_mini_batch_size"] = batch
@@ -203,7 +203,7 @@ def _tell_batches(way: _Way) -> None:
         way.verl["trainer.test_freq"] = -1 if every >= NEVER else every
 
 
-def _tell_token_limit(way: _Way) -> None:
+def _tell_token_limit(way: _BackConversion) -> None:
     """Converts the token limit, which in veRL counts a GPU's part of the sequences."""
     limit = way.left.get("trainer.max_token_len_per_gpu")
     shared = way.left.get("trainer.ulysses_sequence_parallel_size")
@@ -212,7 +212,7 @@ def _tell_token_limit(way: _Way) -> None:
         way.pop("trainer.max_token_len_per_gpu")
 
 
-def _tell_places(way: _Way) -> None:
+def _tell_places(way: _BackConversion) -> None:
     for ours, verl in (
         ("cluster.node_num", "trainer.nnodes"),
         ("cluster.gpu_per_node", "trainer.n_gpus_per_node"),

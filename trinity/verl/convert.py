@@ -5,11 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from trinity.config.loading.source import section_at
-from trinity.config.schema.base import NoEffect, mark_of
+from trinity.config.schema.base import IgnoredKey, mark_of
 from trinity.config.schema.experiment import Config
 from trinity.errors import UserError
 from trinity.verl.names import row_of
-from trinity.verl.row import TRAINER_CONFIG, KeyConversion, Row
+from trinity.verl.row import TRAINER_CONFIG, KeyConversion, KeyRow
 from trinity.verl.rules.algorithm import convert_algorithm
 from trinity.verl.rules.batches import (
     convert_batches,
@@ -25,7 +25,7 @@ from trinity.verl.rules.running import (
     convert_token_limit,
 )
 from trinity.verl.rules.supervised import convert_supervised
-from trinity.verl.settings import Setting, VerlSettings
+from trinity.verl.settings import VerlSetting, VerlSettings
 from trinity.verl.shell.variables import UNKNOWN
 from trinity.verl.values import JsonValue
 from trinity.verl.work import Conversion, ConversionOptions
@@ -43,7 +43,7 @@ def happens_instead(ours: str, value: JsonValue) -> str | None:
     assert section is not None
     field = section.model_fields[last]
     mark = mark_of(field)
-    return mark.reason if isinstance(mark, NoEffect) and field.default != value else None
+    return mark.reason if isinstance(mark, IgnoredKey) and field.default != value else None
 
 
 Rules = tuple[Callable[[Conversion], None], ...]
@@ -128,7 +128,7 @@ def _unmentioned(settings: VerlSettings, text: str) -> list[str]:
     return ["Read together with others:", *lines] if lines else []
 
 
-def _end(work: Conversion, setting: Setting) -> None:
+def _end(work: Conversion, setting: VerlSetting) -> None:
     """Writes or reports a setting that no rule has taken."""
     row = row_of(setting.key, supervised=work.settings.is_supervised)
     if setting.value == UNKNOWN:
@@ -143,7 +143,7 @@ def _end(work: Conversion, setting: Setting) -> None:
         _end_by_row(work, setting, row)
 
 
-def _end_by_row(work: Conversion, setting: Setting, row: Row) -> None:
+def _end_by_row(work: Conversion, setting: VerlSetting, row: KeyRow) -> None:
     match row.fate:
         case KeyConversion.MOVED:
             value = row.convert(setting.value) if row.convert else setting.value
@@ -156,7 +156,7 @@ def _end_by_row(work: Conversion, setting: Setting, row: Row) -> None:
             work.report.missing.append((setting, row.note))
 
 
-def _move(work: Conversion, setting: Setting, ours: str, value: JsonValue) -> None:
+def _move(work: Conversion, setting: VerlSetting, ours: str, value: JsonValue) -> None:
     """Writes a line, unless another key of veRL's has written it."""
     there = work.draft.get(ours)
     if (reason := happens_instead(ours, value)) is not None:
@@ -170,7 +170,7 @@ def _move(work: Conversion, setting: Setting, ours: str, value: JsonValue) -> No
         work.report.missing.append((setting, answer))
 
 
-def _ours(row: Row, key: str) -> str:
+def _ours(row: KeyRow, key: str) -> str:
     """Our key for a veRL key; if the pattern ends with a star, so does our key."""
     if not row.verl.endswith("*"):
         return row.ours

@@ -6,10 +6,10 @@ python -m trinity.verl.document docs/align-with-verl.md [--check]
 from collections.abc import Iterator, Mapping
 
 from trinity.doc_tables import fill_tables, write_page
-from trinity.verl.row import KeyConversion, Row
+from trinity.verl.row import KeyConversion, KeyRow
 from trinity.verl.table import actor, algorithm, critic, data, rollout, supervised, trainer
 
-TABLES: Mapping[str, tuple[Row, ...]] = {
+TABLES: Mapping[str, tuple[KeyRow, ...]] = {
     "algorithm": algorithm.ROWS,
     "data": data.ROWS,
     "actor": actor.ROWS,
@@ -38,17 +38,17 @@ def verl_table(name: str = "") -> str:
     return "\n".join([*lines, *(_line(row) for row in _sorted(TABLES[name]))])
 
 
-def _sorted(rows: tuple[Row, ...]) -> Iterator[Row]:
+def _sorted(rows: tuple[KeyRow, ...]) -> Iterator[KeyRow]:
     """Sorts rows with a counterpart first."""
     order = list(KeyConversion)
     yield from sorted(rows, key=lambda row: order.index(row.fate))
 
 
-def _line(row: Row) -> str:
+def _line(row: KeyRow) -> str:
     return f"| `{row.verl}` | {_ours(row)} | {row.note} |"
 
 
-def _ours(row: Row) -> str:
+def _ours(row: KeyRow) -> str:
     match row.fate:
         case KeyConversion.NEEDLESS:
             return "nothing to do"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import yaml
 
-from trinity.verl.settings import Setting
+from trinity.verl.settings import VerlSetting
 from trinity.verl.values import JsonValue
 
 SECTIONS = (
@@ -147,7 +147,7 @@ def _scalar(value: JsonValue) -> str:
 class ReportEntry:
     """Settings that share one answer."""
 
-    settings: tuple[Setting, ...]
+    settings: tuple[VerlSetting, ...]
     answer: str
 
 
@@ -155,9 +155,9 @@ class ReportEntry:
 class ConversionReport:
     """Collects every setting that did not become a line of its own."""
 
-    missing: list[tuple[Setting, str]] = field(default_factory=list)
+    missing: list[tuple[VerlSetting, str]] = field(default_factory=list)
     """Settings without counterpart, with what to do."""
-    needless: list[tuple[Setting, str]] = field(default_factory=list)
+    needless: list[tuple[VerlSetting, str]] = field(default_factory=list)
     """Settings that need nothing, with the reason."""
     advice: list[str] = field(default_factory=list)
     """What else to look at before the first run."""
@@ -179,8 +179,8 @@ def _titled(title: str, lines: list[str]) -> list[str]:
     return [f"{title}:", *(f"  {line}" for line in lines)] if lines else []
 
 
-def _grouped(found: list[tuple[Setting, str]]) -> list[ReportEntry]:
-    groups: dict[str, list[Setting]] = {}
+def _grouped(found: list[tuple[VerlSetting, str]]) -> list[ReportEntry]:
+    groups: dict[str, list[VerlSetting]] = {}
     for setting, answer in found:
         groups.setdefault(answer, []).append(setting)
     return [ReportEntry(tuple(settings), answer) for answer, settings in groups.items()]
@@ -193,6 +193,6 @@ def _entry_lines(entry: ReportEntry) -> list[str]:
     return [f"- {entry.answer}:", *(f"    {line}" for line in shown)]
 
 
-def _shown(setting: Setting) -> str:
+def _shown(setting: VerlSetting) -> str:
     text = str(setting.value)
     return text if len(text) <= 60 else f"{text[:57]}..."

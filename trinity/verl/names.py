@@ -3,10 +3,10 @@
 from functools import cache
 
 from trinity.config.loading.keys import general, parsed
-from trinity.verl.row import Row
+from trinity.verl.row import KeyRow
 from trinity.verl.table import actor, algorithm, critic, data, rollout, supervised, trainer
 
-ROWS: tuple[Row, ...] = (
+ROWS: tuple[KeyRow, ...] = (
     *algorithm.ROWS,
     *data.ROWS,
     *actor.ROWS,
@@ -15,10 +15,10 @@ ROWS: tuple[Row, ...] = (
     *trainer.ROWS,
 )
 
-SUPERVISED_ROWS: tuple[Row, ...] = (*supervised.ROWS, *trainer.ROWS)
+SUPERVISED_ROWS: tuple[KeyRow, ...] = (*supervised.ROWS, *trainer.ROWS)
 
 
-def row_of(key: str, *, supervised: bool = False) -> Row | None:
+def row_of(key: str, *, supervised: bool = False) -> KeyRow | None:
     """The row of a key: its own, else the longest pattern; None if there is no such key."""
     exact, patterns = _index(SUPERVISED_ROWS if supervised else ROWS)
     if key in exact:
@@ -42,7 +42,7 @@ def _verl_names_by_key() -> dict[str, list[str]]:
 
 
 @cache
-def _index(rows: tuple[Row, ...]) -> tuple[dict[str, Row], list[Row]]:
+def _index(rows: tuple[KeyRow, ...]) -> tuple[dict[str, KeyRow], list[KeyRow]]:
     exact = {row.verl: row for row in reversed(rows) if "*" not in row.verl}
     patterns = [row for row in rows if "*" in row.verl]
     return exact, sorted(patterns, key=lambda row: -len(row.verl))

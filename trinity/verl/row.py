@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from trinity.config.loading.verl_keys import PREFIX, USED, WITHOUT_EFFECT, fate_of
-from trinity.config.schema.base import NoEffect, Renamed
+from trinity.config.schema.base import IgnoredKey, RenamedKey
 from trinity.verl.values import JsonValue
 
 Convert = Callable[[JsonValue], JsonValue]
@@ -28,7 +28,7 @@ class KeyConversion(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class KeyRow:
     """A key of veRL's; one that ends with `*` stands for all keys with that prefix."""
 
     verl: str
@@ -56,38 +56,38 @@ def moved(
     *,
     convert: Convert | None = None,
     back: Convert | None = None,
-) -> Row:
+) -> KeyRow:
     """Row of a key whose value goes to `ours`."""
-    return Row(
+    return KeyRow(
         verl=verl, fate=KeyConversion.MOVED, ours=ours, note=note, convert=convert, back=back
     )
 
 
-def combined(verl: str, ours: str, note: str) -> Row:
+def combined(verl: str, ours: str, note: str) -> KeyRow:
     """Row of a key that a rule reads."""
-    return Row(verl=verl, fate=KeyConversion.COMBINED, ours=ours, note=note)
+    return KeyRow(verl=verl, fate=KeyConversion.COMBINED, ours=ours, note=note)
 
 
-def needless(note: str, *keys: str) -> tuple[Row, ...]:
+def needless(note: str, *keys: str) -> tuple[KeyRow, ...]:
     """Rows of keys that need nothing."""
-    return tuple(Row(verl=key, fate=KeyConversion.NEEDLESS, note=note) for key in keys)
+    return tuple(KeyRow(verl=key, fate=KeyConversion.NEEDLESS, note=note) for key in keys)
 
 
-def missing(note: str, *keys: str) -> tuple[Row, ...]:
+def missing(note: str, *keys: str) -> tuple[KeyRow, ...]:
     """Rows of keys without counterpart."""
-    return tuple(Row(verl=key, fate=KeyConversion.MISSING, note=note) for key in keys)
+    return tuple(KeyRow(verl=key, fate=KeyConversion.MISSING, note=note) for key in keys)
 
 
 NOT_GIVEN = "not passed on to the back end, which keeps its own way"
 _ANY = "any value"
 
 
-def back_end(*keys: str) -> tuple[Row, ...]:
+def back_end(*keys: str) -> tuple[KeyRow, ...]:
     """The rows of keys; a key ending with `*` includes keys below it with rows of their own."""
     return tuple(row for key in keys for row in _rows(key))
 
 
-def _rows(key: str) -> Iterator[Row]:
+def _rows(key: str) -> Iterator[KeyRow]:
     if key.endswith(".*"):
         yield from (_row(name) for name in _known_below(key.removesuffix("*")))
     yield _row(key)
@@ -104,16 +104,16 @@ def _known_below(beginning: str) -> list[str]:
 
 
 def _moves(key: str) -> bool:
-    return isinstance(fate_of(key, _ANY), Renamed)
+    return isinstance(fate_of(key, _ANY), RenamedKey)
 
 
-def _row(key: str) -> Row:
+def _row(key: str) -> KeyRow:
     match fate_of(key, _ANY):
-        case Renamed(to=ours):
+        case RenamedKey(to=ours):
             return moved(key, ours.removeprefix("/"))
-        case NoEffect(reason=why):
+        case IgnoredKey(reason=why):
             note = f"no effect: {why}"
-            return Row(
+            return KeyRow(
                 verl=key, fate=KeyConversion.PASSED, ours=f"{TRAINER_CONFIG}.{key}", note=note
             )
     return missing(NOT_GIVEN, key)[0]

@@ -10,7 +10,7 @@ import yaml
 from trinity.config.loading.yaml import lines_of
 from trinity.errors import UserError
 from trinity.verl.shell.reader import Command, Script, read_script
-from trinity.verl.shell.variables import Field, Note
+from trinity.verl.shell.variables import ExpandedField, ScriptNote
 from trinity.verl.values import JsonValue, read_override, read_value
 
 _REFERENCE = re.compile(
@@ -20,7 +20,7 @@ _REFERENCE = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class VerlSetting:
     """A key of veRL's."""
 
     key: str
@@ -40,7 +40,7 @@ class VerlSettings:
     """The module that was started, such as `verl.trainer.main_ppo`; empty for keys alone."""
     remarks: list[str] = field(default_factory=list)
     """Remarks for the user on how the sources were read."""
-    _held: dict[str, Setting] = field(default_factory=dict)
+    _held: dict[str, VerlSetting] = field(default_factory=dict)
     _taken: set[str] = field(default_factory=set)
 
     @property
@@ -51,7 +51,7 @@ class VerlSettings:
         tops = {key.partition(".")[0] for key in self._held}
         return bool(tops & {"model", "optim"}) and "actor_rollout_ref" not in tops
 
-    def put(self, setting: Setting) -> None:
+    def put(self, setting: VerlSetting) -> None:
         """Sets a key; adds a remark if it replaces another value."""
         before = self._held.get(setting.key)
         if before is not None and before.value != setting.value:
@@ -70,7 +70,7 @@ class VerlSettings:
         """True if the key is set."""
         return key in self._held
 
-    def take(self, key: str) -> Setting | None:
+    def take(self, key: str) -> VerlSetting | None:
         """Takes the setting of a key, which then counts as handled."""
         self._taken.add(key)
         return self._held.get(key)
@@ -85,11 +85,11 @@ class VerlSettings:
         setting = self._held.get(key)
         return None if setting is None else setting.value
 
-    def all(self) -> list[Setting]:
+    def all(self) -> list[VerlSetting]:
         """Every setting."""
         return list(self._held.values())
 
-    def left(self) -> Iterator[Setting]:
+    def left(self) -> Iterator[VerlSetting]:
         """Yields settings that were not taken, in order of first appearance."""
         yield from [setting for key, setting in self._held.items() if key not in self._taken]
 
@@ -100,7 +100,7 @@ class VerlSettings:
             if value is None and setting.value is not None:
                 del self._held[key]  # a reference to an unset key counts as not set
             else:
-                self._held[key] = Setting(key=key, value=value, where=setting.where)
+                self._held[key] = VerlSetting(key=key, value=value, where=setting.where)
 
     def _filled(self, value: JsonValue, key: str, seen: frozenset[str]) -> JsonValue:
         if isinstance(value, list):
@@ -137,7 +137,7 @@ def is_verls_own(name: str) -> bool:
     return _VERLS_OWN.fullmatch(name) is not None
 
 
-def config_options(words: Sequence[Field]) -> Iterator[tuple[str, str, int]]:
+def config_options(words: Sequence[ExpandedField]) -> Iterator[tuple[str, str, int]]:
     """Yields name, value and line of the options with which Hydra finds its files."""
     for word, following in zip(words, [*words[1:], None], strict=True):
         option = OPTION.fullmatch(word.text)
@@ -148,7 +148,7 @@ def config_options(words: Sequence[Field]) -> Iterator[tuple[str, str, int]]:
             yield name, value, word.line
 
 
-def own_file(words: Sequence[Field], script: Path) -> Path | None:
+def own_file(words: Sequence[ExpandedField], script: Path) -> Path | None:
     """Its path, relative to the current directory or to one above the script; None if not found."""
     options = {name: value for name, value, _ in config_options(words)}
     name = options.get("config_name")
@@ -209,7 +209,7 @@ def _put_value(settings: VerlSettings, key: str, value: JsonValue, where: str) -
         for name, inner in value.items():
             _put_value(settings, f"{key}.{name}", inner, where)
     else:
-        settings.put(Setting(key=key, value=value, where=where))
+        settings.put(VerlSetting(key=key, value=value, where=where))
 
 
 def _text(path: str) -> str:
@@ -247,7 +247,7 @@ def _read_yaml(settings: VerlSettings, path: str) -> None:
                 f"{where}: `{key}` is Hydra's: what it includes is not read, give those files too"
             )
         elif not key.endswith("_target_"):
-            settings.put(Setting(key=key, value=value, where=where))
+            settings.put(VerlSetting(key=key, value=value, where=where))
 
 
 def _flat(tree: Mapping[str, JsonValue], prefix: str) -> Iterator[tuple[str, JsonValue]]:
@@ -277,10 +277,10 @@ def _read_script(
         _read_yaml(settings, str(own))
     path = Path(path).name
     for name, value, at in config_options(command.words):
-        settings.put(Setting(key=f"hydra.{name}", value=value, where=f"{path}:{at}"))
+        settings.put(VerlSetting(key=f"hydra.{name}", value=value, where=f"{path}:{at}"))
     if own is not None:
         where = f"{path}:{command.line}"
-        settings.put(Setting(key=CONFIG_FILE, value=str(own), where=where))
+        settings.put(VerlSetting(key=CONFIG_FILE, value=str(own), where=where))
     for note in script.notes:
         settings.remarks.append(f"{path}:{note.line}: {_line(note)}")
     if script.defaulted:
@@ -307,7 +307,9 @@ def _unset(command: Command, path: str) -> list[str]:
     return [f"{path}: takes {names} from its environment: {how}"] if names else []
 
 
-def _read_word(settings: VerlSettings, word: Field, words: Iterator[Field], path: str) -> None:
+def _read_word(
+    settings: VerlSettings, word: ExpandedField, words: Iterator[ExpandedField], path: str
+) -> None:
     where = f"{path}:{word.line}"
     if (module := _MODULE.fullmatch(word.text)) and not settings.module:
         settings.module = module["name"].replace("/", ".")
@@ -317,7 +319,7 @@ def _read_word(settings: VerlSettings, word: Field, words: Iterator[Field], path
             next(words, word)
         if name in _LAUNCHER and value:
             settings.put(
-                Setting(key=f"torchrun.{name.replace('-', '_')}", value=value, where=where)
+                VerlSetting(key=f"torchrun.{name.replace('-', '_')}", value=value, where=where)
             )
     elif not _put(settings, word.text, where) and settings.module and word.text.strip():
         settings.remarks.append(f"{where}: `{word.text}` is not key=value and is left out")
@@ -342,7 +344,7 @@ def _launch(script: Script, path: str, line: int | None) -> Command:
     return found[0]
 
 
-def _line(note: Note) -> str:
+def _line(note: ScriptNote) -> str:
     """The note's text on one line, though it may show a command of several lines."""
     return " ".join(note.text.split())
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from trinity.errors import UserError
 from trinity.verl.draft import ConversionReport, Draft
-from trinity.verl.settings import Setting, VerlSettings
+from trinity.verl.settings import VerlSetting, VerlSettings
 from trinity.verl.values import JsonValue
 
 _VARIABLE = re.compile(r"\$\{oc\.env:(\w+)")
@@ -35,7 +35,7 @@ class Conversion:
         """True if the converted algorithm has a critic."""
         return self.draft.get("algorithm.advantage_fn") in ("ppo", "gae", "ppo_unmasked")
 
-    def put(self, ours: str, value: JsonValue, source: Setting | str, note: str = "") -> None:
+    def put(self, ours: str, value: JsonValue, source: VerlSetting | str, note: str = "") -> None:
         """Writes a line of the draft, with its origin."""
         origin = source if isinstance(source, str) else f"{source.where} {source.key}"
         self.draft.put(ours, value, f"{origin}; {note}" if note else origin)

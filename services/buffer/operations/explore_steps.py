@@ -54,7 +54,7 @@ from services.buffer.store.stragglers import (
 from services.buffer.store.tasksets import Taskset, get_taskset
 from services.buffer.store.training import RecordedVersion, insert_version, open_versions
 from trinity.config.plan.lengths import train_steps_from
-from trinity.config.plan.parts import ResolvedTaskset, Selector
+from trinity.config.plan.parts import ResolvedSelector, ResolvedTaskset
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.types import StageKey
 
@@ -295,7 +295,7 @@ async def cursor_after(connection: AsyncConnection, stage: Stage, count: int) ->
 async def _draw_share(
     connection: AsyncConnection,
     stage: Stage,
-    selector: Selector,
+    selector: ResolvedSelector,
     taskset: StageTaskset,
     share: Share,
 ) -> Sequence[int]:
@@ -325,7 +325,7 @@ async def draw_rows(
     connection: AsyncConnection,
     key: StageKey,
     taskset: StageTaskset,
-    selector: Selector,
+    selector: ResolvedSelector,
     seed: int,
     *,
     first: int,
@@ -345,7 +345,7 @@ async def draw_rows(
 
 
 async def prepare_selector(
-    connection: AsyncConnection, key: StageKey, taskset: StageTaskset, selector: Selector
+    connection: AsyncConnection, key: StageKey, taskset: StageTaskset, selector: ResolvedSelector
 ) -> None:
     """Prepares a selector once per stage and taskset; learned state is never overwritten."""
     names = selector.feature_keys

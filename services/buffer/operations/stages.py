@@ -45,8 +45,8 @@ from services.buffer.store.tasksets import hold_tasksets
 from services.buffer.types import NeededTaskset
 from trinity.config.plan.parts import (
     ResolvedExperienceBuffer,
+    ResolvedSelector,
     ResolvedTaskset,
-    Selector,
     StoredRollouts,
 )
 from trinity.config.plan.sizes import too_few_rows
@@ -307,7 +307,7 @@ async def _hold(connection: AsyncConnection, tenant: str, tasksets: Sequence[Sta
 
 def _selected(
     plan: StagePlan, tasksets: Sequence[StageTaskset]
-) -> Iterator[tuple[StageTaskset, Selector]]:
+) -> Iterator[tuple[StageTaskset, ResolvedSelector]]:
     """Yields tasksets that rows are drawn from, with their selectors."""
     selectors = {taskset.name: taskset.selector for taskset in plan.tasksets}
     for buffer in (plan.experience_buffer, *plan.auxiliary_buffers):

@@ -6,9 +6,9 @@ import pytest
 
 from tests.unit.config.builders import load
 from trinity.config.check import check_file
-from trinity.config.docs.catalog import Key, all_keys
+from trinity.config.docs.catalog import ConfigKey, all_keys
 from trinity.config.loading.keys import parsed, put
-from trinity.config.loading.load import Reading, read_config
+from trinity.config.loading.load import ParsedConfig, read_config
 from trinity.config.loading.yaml import yaml_text
 from trinity.config.schema.base import mark_of
 from trinity.errors import UserError
@@ -21,13 +21,13 @@ MARKED = [
 ]
 
 
-def read(directory: Path, text: str) -> Reading:
+def read(directory: Path, text: str) -> ParsedConfig:
     file = directory / "x.yaml"
     file.write_text(text)
     return read_config(file)
 
 
-def with_value(key: Key, value: object) -> str:
+def with_value(key: ConfigKey, value: object) -> str:
     tree: dict[str, object] = {}
     put(tree, parsed(key.path), value)
     return yaml_text(tree)
@@ -35,7 +35,7 @@ def with_value(key: Key, value: object) -> str:
 
 @pytest.mark.parametrize("key", MARKED, ids=lambda key: key.path)
 def test_a_key_that_does_not_act_is_silent_where_it_says_what_happens_anyway(
-    tmp_path: Path, key: Key
+    tmp_path: Path, key: ConfigKey
 ) -> None:
     default = key.default.model_dump() if hasattr(key.default, "model_dump") else key.default
     default = list(default) if isinstance(default, tuple) else default
@@ -48,7 +48,7 @@ def test_a_key_that_does_not_act_is_silent_where_it_says_what_happens_anyway(
     "key", [k for k in MARKED if "true or false" in k.type], ids=lambda key: key.path
 )
 def test_a_switch_that_does_not_act_is_named_where_it_asks_for_something(
-    tmp_path: Path, key: Key
+    tmp_path: Path, key: ConfigKey
 ) -> None:
     reading = read(tmp_path, with_value(key, not key.default))
     assert [(one.status, one.key) for one in reading.notices if one.key == key.path] == [

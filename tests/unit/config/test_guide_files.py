@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from trinity.config.check import check_file
-from trinity.config.schema.base import Status
+from trinity.config.schema.base import KeyStatus
 
 GUIDE = sorted((Path(__file__).parent / "guide").glob("*.yaml"))
 ROOT = Path(__file__).parents[3]
@@ -49,4 +49,4 @@ def test_verls_own_section_is_spoken_of_key_by_key() -> None:
     assert config.trainer.max_checkpoints_to_keep == 5
     assert config.trainer.enable_gradient_checkpointing
     assert report.reading.planned == ()
-    assert all(one.status is not Status.ACTS for one in report.notices)
+    assert all(one.status is not KeyStatus.ACTS for one in report.notices)

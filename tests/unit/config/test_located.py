@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trinity.config.loading.source import Source, located
+from trinity.config.loading.source import ConfigSource, located
 from trinity.config.loading.yaml import lines_of
 from trinity.errors import UserError
 from trinity.launch.prepare import prepare
@@ -21,7 +21,7 @@ stages:
     algorithm:
       advantage_fn: nothing
 """
-SOURCE = Source(Path("x.yaml"), TEXT, lines_of(TEXT))
+SOURCE = ConfigSource(Path("x.yaml"), TEXT, lines_of(TEXT))
 
 
 @pytest.mark.parametrize(

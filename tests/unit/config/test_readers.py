@@ -12,9 +12,9 @@ from functools import cache
 from pathlib import Path
 
 from tests.support.config_reads.recorded import recorded
-from trinity.config.docs.catalog import Key, all_keys
+from trinity.config.docs.catalog import ConfigKey, all_keys
 from trinity.config.docs.explain import read_by
-from trinity.config.schema.base import Args, Status, literals
+from trinity.config.schema.base import Args, KeyStatus, literals
 
 ROOT = Path(__file__).parents[3]
 ADDITION = "examples/addition/addition.yaml"
@@ -24,17 +24,17 @@ HANDED_ON_WHOLE = ("RolloutCorrectionConfig", "StageConfig")
 KEYS = list(
     {(key.section, key.name): key for key in reversed(list(all_keys())) if key.field}.values()
 )
-ACTING = [key for key in KEYS if key.status is Status.ACTS and not key.is_section]
-OTHERS = [key for key in KEYS if key.status is not Status.ACTS]
+ACTING = [key for key in KEYS if key.status is KeyStatus.ACTS and not key.is_section]
+OTHERS = [key for key in KEYS if key.status is not KeyStatus.ACTS]
 
 
-def has_one_value(key: Key) -> bool:
+def has_one_value(key: ConfigKey) -> bool:
     """What can only be one thing need not be asked for."""
     assert key.field
     return len(set(literals(key.field.annotation))) == 1
 
 
-def is_taken_apart(key: Key) -> bool:
+def is_taken_apart(key: ConfigKey) -> bool:
     """verl's keys are moved to where they are called here, before there is a section to read."""
     assert key.field
     if key.name == "trainer_config_path":
@@ -42,7 +42,7 @@ def is_taken_apart(key: Key) -> bool:
     return key.name == "trainer_config" and key.field.annotation == Args
 
 
-def has_to_be_read(key: Key) -> bool:
+def has_to_be_read(key: ConfigKey) -> bool:
     return not (
         key.section.__name__ in HANDED_ON_WHOLE or has_one_value(key) or is_taken_apart(key)
     )
@@ -53,7 +53,7 @@ def test_what_acts_is_read() -> None:
     assert unread == [], "they act by declaration, and no run has read them"
 
 
-def acts_elsewhere(key: Key) -> bool:
+def acts_elsewhere(key: ConfigKey) -> bool:
     """Of a section that is planned as a whole."""
     return any(one.name == key.name and one.section in key.section.__mro__ for one in ACTING)
 

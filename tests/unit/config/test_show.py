@@ -15,7 +15,7 @@ from trinity.cli.config_document import documented
 from trinity.config.check import check_file
 from trinity.config.docs.catalog import all_keys
 from trinity.config.docs.explain import find_keys, json_schema, lines_about
-from trinity.config.docs.template import Wishes, draft
+from trinity.config.docs.template import DraftOptions, draft
 from trinity.config.schema.experiment import deep_merge
 from trinity.errors import UserError
 from trinity.verl.names import verl_names
@@ -144,7 +144,9 @@ def test_a_draft_has_no_mistake_and_a_meaning_behind_each_key(
     tmp_path: Path, eval_split: str | None
 ) -> None:
     file = tmp_path / "x.yaml"
-    text = draft(Wishes(name="x", model="/model", taskset="/data", eval_split=eval_split, gpus=2))
+    text = draft(
+        DraftOptions(name="x", model="/model", taskset="/data", eval_split=eval_split, gpus=2)
+    )
     file.write_text(text)
     report = check_file(file)
     assert (report.mistakes, report.notices, report.advice) == ((), (), ())

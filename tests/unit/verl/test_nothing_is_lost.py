@@ -17,7 +17,7 @@ from trinity.verl.convert import convert
 from trinity.verl.names import ROWS, SUPERVISED_ROWS, row_of
 from trinity.verl.row import KeyConversion
 from trinity.verl.rules.algorithm import ARGUMENTS, ESTIMATORS, OF_THE_LOSS
-from trinity.verl.settings import Setting, VerlSettings
+from trinity.verl.settings import VerlSetting, VerlSettings
 
 ROW_KEYS = [row.verl.replace("*", "some.thing") for row in ROWS]
 VALUES = st.one_of(
@@ -44,7 +44,7 @@ def test_any_set_of_keys_is_mentioned(keys: dict[str, object]) -> None:
     told = VerlSettings(module="verl.trainer.main_ppo")
     for key, value in keys.items():
         number = value if isinstance(value, int) and not isinstance(value, bool) else 1
-        told.put(Setting(key=key, value=number if NUMBERS.search(key) else value, where="x"))  # type: ignore[arg-type]
+        told.put(VerlSetting(key=key, value=number if NUMBERS.search(key) else value, where="x"))  # type: ignore[arg-type]
     result = convert(told)
     assert flat(yaml.safe_load(result.body)) == flat(result.values)
     for key in keys:

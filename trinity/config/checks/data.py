@@ -8,7 +8,7 @@ from trinity.algorithm.algorithm_type import RowSchema
 from trinity.config.checks.model import check_template
 from trinity.config.data_files import find_data_files
 from trinity.config.data_rows import Row, count_rows, first_row
-from trinity.config.plan.model import HubName, Rows, dataset_of, refuse_offline
+from trinity.config.plan.model import HubReference, Rows, dataset_of, refuse_offline
 from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedTaskset
 from trinity.config.plan.sizes import too_few_rows
 from trinity.config.plan.stage_plan import StagePlan
@@ -52,7 +52,7 @@ def check_number_of_tasks(stage: StagePlan) -> None:
 
 def _check_fetchable(rows: Rows) -> None:
     if name := dataset_of(rows):
-        refuse_offline(HubName("dataset", name, f"`path: {name}`"))
+        refuse_offline(HubReference("dataset", name, f"`path: {name}`"))
 
 
 def _files_here(rows: Rows) -> tuple[Path, ...]:

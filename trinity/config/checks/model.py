@@ -56,7 +56,7 @@ class _NamedTemplate(BaseModel):
 _NAMED_TEMPLATES = TypeAdapter(list[_NamedTemplate])
 
 
-class _Architecture(BaseModel):
+class _ModelConfigJson(BaseModel):
     """The fields of a model's `config.json` that are checked."""
 
     model_config = ConfigDict(protected_namespaces=())
@@ -132,10 +132,10 @@ def check_critic(stage: StagePlan) -> None:
         )
 
 
-def _read_architecture(directory: Path) -> _Architecture:
+def _read_architecture(directory: Path) -> _ModelConfigJson:
     file = directory / "config.json"
     try:
-        return _Architecture.model_validate_json(file.read_bytes())
+        return _ModelConfigJson.model_validate_json(file.read_bytes())
     except OSError as error:
         raise UserError(
             f"the model {directory} has no readable config.json ({error.strerror}): "
@@ -230,7 +230,7 @@ def _own_template(directory: Path) -> object:
     return None
 
 
-def _check_length(architecture: _Architecture, length: int, at: str, path: str) -> None:
+def _check_length(architecture: _ModelConfigJson, length: int, at: str, path: str) -> None:
     longest = architecture.max_position_embeddings
     if longest and not architecture.rope_scaling and length > longest:
         raise UserError(
@@ -240,7 +240,7 @@ def _check_length(architecture: _Architecture, length: int, at: str, path: str) 
 
 
 def _check_engine(
-    architecture: _Architecture, engine: EngineConfig, at: str, path: str, stage: StagePlan
+    architecture: _ModelConfigJson, engine: EngineConfig, at: str, path: str, stage: StagePlan
 ) -> None:
     heads = architecture.num_attention_heads
     tensor_parallel = engine.tensor_parallel_size

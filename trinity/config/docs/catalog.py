@@ -14,7 +14,14 @@ from pydantic import StringConstraints
 from pydantic.fields import FieldInfo
 
 from trinity.config.loading.source import is_by_name, section_of
-from trinity.config.schema.base import Renamed, Section, Status, choices_of, mark_of, status_of
+from trinity.config.schema.base import (
+    KeyStatus,
+    RenamedKey,
+    Section,
+    choices_of,
+    mark_of,
+    status_of,
+)
 from trinity.config.schema.experiment import Config, StageConfig
 
 
@@ -119,14 +126,14 @@ def _section(annotation: Any) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Key:
+class ConfigKey:
     """One key, or an older name of one."""
 
     path: str
     """`buffer.explorer_input.eval_tasksets[].name`, `...auxiliary_buffers.<name>.path`."""
     section: type[Section]
     name: str
-    status: Status
+    status: KeyStatus
     reason: str = ""
     """Why it does not act; for an older name, the current key."""
     field: FieldInfo | None = None
@@ -174,7 +181,7 @@ class Key:
         return dict(choices_of(self.field).aliases) if self.field else {}
 
 
-def all_keys() -> Iterator[Key]:
+def all_keys() -> Iterator[ConfigKey]:
     """Yields all keys, a section before its keys; a stage has the sections of the top level."""
     for key in _keys(Config, "", None):
         yield key
@@ -183,7 +190,7 @@ def all_keys() -> Iterator[Key]:
             yield from (_key(StageConfig, "stages[].", name, None) for name in names)
 
 
-def _keys(section: type[Section], prefix: str, above: Key | None) -> Iterator[Key]:
+def _keys(section: type[Section], prefix: str, above: ConfigKey | None) -> Iterator[ConfigKey]:
     for name, field in section.model_fields.items():
         key = _key(section, prefix, name, above)
         yield key
@@ -193,14 +200,14 @@ def _keys(section: type[Section], prefix: str, above: Key | None) -> Iterator[Ke
     yield from _older(section, prefix)
 
 
-def _key(section: type[Section], prefix: str, name: str, above: Key | None) -> Key:
+def _key(section: type[Section], prefix: str, name: str, above: ConfigKey | None) -> ConfigKey:
     """Describes a key; keys below one that does not act do not act either."""
     field = section.model_fields[name]
     mark, status = mark_of(field), status_of(field)
     reason = mark.reason if mark else ""
-    if above is not None and above.status is not Status.ACTS:
+    if above is not None and above.status is not KeyStatus.ACTS:
         status, reason = above.status, above.reason
-    return Key(
+    return ConfigKey(
         path=f"{prefix}{name}",
         section=section,
         name=name,
@@ -210,18 +217,18 @@ def _key(section: type[Section], prefix: str, name: str, above: Key | None) -> K
     )
 
 
-def _older(section: type[Section], prefix: str) -> Iterator[Key]:
+def _older(section: type[Section], prefix: str) -> Iterator[ConfigKey]:
     for name, renamed in section.old_names.items():
-        yield Key(
+        yield ConfigKey(
             path=f"{prefix}{name}",
             section=section,
             name=name,
-            status=Status.RENAMED,
+            status=KeyStatus.RENAMED,
             reason=_new_name(prefix, renamed),
         )
 
 
-def _new_name(prefix: str, renamed: Renamed) -> str:
+def _new_name(prefix: str, renamed: RenamedKey) -> str:
     return renamed.to[1:] if renamed.to.startswith("/") else f"{prefix}{renamed.to}"
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from trinity.config.docs.catalog import Key, all_keys, meaning_of
+from trinity.config.docs.catalog import ConfigKey, all_keys, meaning_of
 from trinity.config.error_collector import nearest
 from trinity.config.loading.keys import general, parsed
 from trinity.config.loading.source import sections_below
 from trinity.config.schema.base import (
+    KeyStatus,
     Section,
-    Status,
     choices_of,
     is_container,
     literals,
@@ -31,7 +31,7 @@ MANY = 12
 Line = tuple[str, str]
 
 
-def find_keys(asked: str) -> tuple[Key, ...]:
+def find_keys(asked: str) -> tuple[ConfigKey, ...]:
     """The key of this path, or all that end with it.
 
     Raises: UserError naming the nearest one if there is none.
@@ -42,15 +42,15 @@ def find_keys(asked: str) -> tuple[Key, ...]:
         return (keys[wanted],)
     ending = tuple(key for path, key in keys.items() if path.endswith(f".{wanted}"))
     if ending:
-        return tuple(sorted(ending, key=lambda key: key.status is not Status.ACTS))
+        return tuple(sorted(ending, key=lambda key: key.status is not KeyStatus.ACTS))
     near = nearest(wanted, keys) or nearest(wanted, {path.split(".")[-1] for path in keys})
     advice = f": did you mean `{near}`?" if near else ": `trinity config schema` has all of them"
     raise UserError(f"there is no key `{asked}`{advice}")
 
 
-def lines_about(key: Key, in_verl: Sequence[str] = ()) -> Iterator[Line]:
+def lines_about(key: ConfigKey, in_verl: Sequence[str] = ()) -> Iterator[Line]:
     """Yields a label and its text for each fact about the key; `in_verl` has veRL's names."""
-    if key.status is Status.RENAMED:
+    if key.status is KeyStatus.RENAMED:
         yield "renamed", f"it is called `{key.reason}` here, where its value is used"
         return
     yield "", key.meaning
@@ -68,12 +68,12 @@ def lines_about(key: Key, in_verl: Sequence[str] = ()) -> Iterator[Line]:
         yield "in verl", ", ".join(f"`{name}`" for name in in_verl)
 
 
-def default_of(key: Key) -> str:
+def default_of(key: ConfigKey) -> str:
     """The default on one line, with secrets hidden."""
     return "none: it must be given" if key.is_required else shown(key.path, key.default)
 
 
-def read_by(key: Key) -> list[str]:
+def read_by(key: ConfigKey) -> list[str]:
     """Parts of a run that read the key, as recorded: see tests/support/config_reads."""
     for section in key.section.__mro__:
         if found := _readers().get(f"{section.__name__}.{key.name}"):
@@ -131,7 +131,7 @@ def _property(
     described: dict[str, Any] = {"description": text}
     if mark is not None:
         described["description"] = f"{text} {status.capitalize()}: {mark.reason}."
-    if status is Status.NO_EFFECT:
+    if status is KeyStatus.NO_EFFECT:
         described["deprecated"] = True
     if default is not None:
         described["default"] = default

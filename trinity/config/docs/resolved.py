@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from pydantic import JsonValue
 
 from trinity.config.loading import keys
-from trinity.config.loading.source import Source
+from trinity.config.loading.source import ConfigSource
 from trinity.config.plan.algorithm import PARTS
 from trinity.config.plan.parts import ResolvedTaskset
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
@@ -152,7 +152,7 @@ class ResolvedConfig:
         yield from _leaves(self.tree, "")
 
 
-def resolve(plan: ExperimentPlan, source: Source) -> ResolvedConfig:
+def resolve(plan: ExperimentPlan, source: ConfigSource) -> ResolvedConfig:
     """Resolves an experiment; a single stage is at the top level, several are in `stages`."""
     first = plan.stages[0]
     whole = ResolvedConfig({}, {})
@@ -175,7 +175,9 @@ def _written(stage: StagePlan) -> dict[str, Any]:
     return dumped
 
 
-def _put_stage(whole: ResolvedConfig, stage: StagePlan, source: Source, at: keys.Location) -> None:
+def _put_stage(
+    whole: ResolvedConfig, stage: StagePlan, source: ConfigSource, at: keys.Location
+) -> None:
     place = keys.get(whole.tree, at)
     own = {key: value for key, value in _written(stage).items() if key not in OF_EXPERIMENT}
     place.update(_without_empty(own))
@@ -191,14 +193,14 @@ def _put_stage(whole: ResolvedConfig, stage: StagePlan, source: Source, at: keys
         keys.put(whole.tree, location, value)
 
 
-def _trace(whole: ResolvedConfig, source: Source) -> None:
+def _trace(whole: ResolvedConfig, source: ConfigSource) -> None:
     """Fills in the origin of the remaining keys."""
     for key, _ in whole.leaves():
         if key not in whole.origins:
             whole.origins[key] = _origin(keys.parsed(key), source) or DEFAULT
 
 
-def _origin(location: keys.Location, source: Source) -> str | None:
+def _origin(location: keys.Location, source: ConfigSource) -> str | None:
     """The origin of the stage's own key, else of the global one."""
     own = source.origin(keys.dotted(location))
     return own or source.origin(keys.dotted(location[len(keys.top_of(location)) :]))

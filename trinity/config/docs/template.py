@@ -16,7 +16,7 @@ IS_MATHS = "math_workflow"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class DraftOptions:
     """Options of a first configuration."""
 
     name: str
@@ -31,7 +31,7 @@ class Wishes:
     gpus: int = 0
 
 
-def draft(wishes: Wishes) -> str:
+def draft(wishes: DraftOptions) -> str:
     """The file's text; it loads unchanged if the model and the tasks exist at the given paths."""
     head = [
         SCHEMA_LINE,
@@ -41,7 +41,7 @@ def draft(wishes: Wishes) -> str:
     return "\n".join([*head, *_lines(_tree(wishes), "", "")]) + "\n"
 
 
-def _tree(wishes: Wishes) -> dict[str, Any]:
+def _tree(wishes: DraftOptions) -> dict[str, Any]:
     columns = {"prompt_key": wishes.prompt_key, "response_key": wishes.response_key}
     tasks: dict[str, Any] = {"default_workflow_type": wishes.workflow}
     if wishes.reward:

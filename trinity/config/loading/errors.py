@@ -10,8 +10,8 @@ from pydantic_core import ErrorDetails
 
 from trinity.config.error_collector import nearest
 from trinity.config.loading.keys import Location, dotted, existing
-from trinity.config.loading.source import Source, section_at, sections_below
-from trinity.config.schema.base import Section, Status, hidden, status_of
+from trinity.config.loading.source import ConfigSource, section_at, sections_below
+from trinity.config.schema.base import KeyStatus, Section, hidden, status_of
 from trinity.config.schema.experiment import Config
 
 
@@ -28,7 +28,7 @@ def similar_key(section: type[Section], prefix: str, name: str) -> str | None:
 
 def _acting(section: type[Section]) -> list[str]:
     fields = section.model_fields.items()
-    return [name for name, field in fields if status_of(field) is Status.ACTS]
+    return [name for name, field in fields if status_of(field) is KeyStatus.ACTS]
 
 
 def _keys(section: type[Section], prefix: str) -> Iterator[str]:
@@ -41,7 +41,7 @@ def _keys(section: type[Section], prefix: str) -> Iterator[str]:
             yield from _keys(below[name], f"{prefix}{name}.")
 
 
-def complaints(error: ValidationError, tree: Any, source: Source) -> Iterator[str]:
+def complaints(error: ValidationError, tree: Any, source: ConfigSource) -> Iterator[str]:
     """Yields a sentence for each error; a key of several types gets only one."""
     found: dict[Location, list[ErrorDetails]] = {}
     for details in error.errors(include_url=False):
@@ -52,7 +52,7 @@ def complaints(error: ValidationError, tree: Any, source: Source) -> Iterator[st
         yield _complaint(location, errors, source)
 
 
-def _complaint(location: Location, errors: Sequence[ErrorDetails], source: Source) -> str:
+def _complaint(location: Location, errors: Sequence[ErrorDetails], source: ConfigSource) -> str:
     key, details = dotted(location), errors[0]
     where = source.at(key)
     match details["type"]:

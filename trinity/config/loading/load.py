@@ -10,20 +10,25 @@ from pydantic import JsonValue, ValidationError
 
 from trinity.config.loading import keys
 from trinity.config.loading.errors import complaints
-from trinity.config.loading.migrate import ConfigNotice, Renaming, take_planned_values, take_unread
-from trinity.config.loading.source import Source
+from trinity.config.loading.migrate import (
+    ConfigNotice,
+    KeyMigration,
+    take_planned_values,
+    take_unread,
+)
+from trinity.config.loading.source import ConfigSource
 from trinity.config.loading.tree import misread_bounds, read_tree
 from trinity.config.loading.verl_files import lay_in_verls_files
-from trinity.config.schema.base import Status
+from trinity.config.schema.base import KeyStatus
 from trinity.config.schema.experiment import Config
 from trinity.errors import UserError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class ParsedConfig:
     """A file that was read, with its errors and notices."""
 
-    source: Source
+    source: ConfigSource
     written: Mapping[str, JsonValue]
     """The user's values, interpolated, under the current names."""
     config: Config | None
@@ -34,15 +39,15 @@ class Reading:
     @property
     def planned(self) -> tuple[ConfigNotice, ...]:
         """Notices because of which a run is refused."""
-        return tuple(notice for notice in self.notices if notice.status is Status.PLANNED)
+        return tuple(notice for notice in self.notices if notice.status is KeyStatus.PLANNED)
 
 
-def read_config(path: Path, overrides: Mapping[str, JsonValue] | None = None) -> Reading:
+def read_config(path: Path, overrides: Mapping[str, JsonValue] | None = None) -> ParsedConfig:
     """Reads a file; raises UserError only if it is not a configuration at all."""
-    source = Source.read(path).with_overridden(frozenset(overrides or {}))
+    source = ConfigSource.read(path).with_overridden(frozenset(overrides or {}))
     tree, unfilled = read_tree(source, overrides or {})
     source, unread = lay_in_verls_files(tree, source)
-    renaming = Renaming(tree, source)
+    renaming = KeyMigration(tree, source)
     renaming.apply()
     source = source.with_moved(renaming.moved)
     notices = [*renaming.notices, *take_planned_values(tree, source)]
@@ -52,7 +57,7 @@ def read_config(path: Path, overrides: Mapping[str, JsonValue] | None = None) ->
     if config is not None:
         notices += take_unread(tree, config, source)
         config = Config.model_validate(tree)
-    return Reading(
+    return ParsedConfig(
         source=source,
         written=written,
         config=config,
@@ -61,7 +66,7 @@ def read_config(path: Path, overrides: Mapping[str, JsonValue] | None = None) ->
     )
 
 
-def _validated(tree: dict[str, Any], source: Source) -> tuple[Config | None, Sequence[str]]:
+def _validated(tree: dict[str, Any], source: ConfigSource) -> tuple[Config | None, Sequence[str]]:
     """Validates the tree, drops wrong keys from it, and returns the rest with the errors."""
     try:
         return Config.model_validate(tree), ()
@@ -85,7 +90,7 @@ def load_config(path: str | Path, overrides: Mapping[str, JsonValue] | None = No
     return runnable(read_config(Path(path), overrides))
 
 
-def runnable(reading: Reading) -> Config:
+def runnable(reading: ParsedConfig) -> Config:
     """Returns the configuration if it has no errors and asks for nothing that is only planned."""
     if reading.mistakes:
         raise UserError("\n".join(reading.mistakes))

@@ -6,14 +6,14 @@ from typing import Any
 
 from trinity.config.loading import keys
 from trinity.config.loading.keys import Location, dotted
-from trinity.config.loading.source import Source, section_at, written_sections
-from trinity.config.loading.verl_keys import Happens, fate_of
+from trinity.config.loading.source import ConfigSource, section_at, written_sections
+from trinity.config.loading.verl_keys import DefaultBehavior, fate_of
 from trinity.config.schema.base import (
-    NoEffect,
+    IgnoredKey,
+    KeyStatus,
     PlannedKey,
-    Renamed,
+    RenamedKey,
     Section,
-    Status,
     choices_of,
     known_value,
     mark_of,
@@ -27,7 +27,7 @@ from trinity.config.schema.trainer import TrainerConfig
 class ConfigNotice:
     """A key that does not act as written."""
 
-    status: Status
+    status: KeyStatus
     key: str
     """The key as the user wrote it."""
     value: Any
@@ -46,7 +46,7 @@ class ConfigNotice:
         return f"`{self.key}: {value}`" if is_short else f"`{self.key}`"
 
     def __str__(self) -> str:
-        if self.status is Status.RENAMED:
+        if self.status is KeyStatus.RENAMED:
             return f"`{self.key}` is used as `{self.text}`"
         return f"{self.what}: {self.text}"
 
@@ -55,11 +55,11 @@ VERL = "trainer_config"
 
 
 @dataclass(slots=True)
-class Renaming:
+class KeyMigration:
     """Moves the keys of a tree in place, and collects notices and errors about them."""
 
     tree: dict[str, Any]
-    source: Source
+    source: ConfigSource
     moved: dict[str, str] = field(default_factory=dict)
     """New key to the written key."""
     notices: list[ConfigNotice] = field(default_factory=list)
@@ -78,17 +78,17 @@ class Renaming:
         for place, value in list(keys.leaves(verl)):
             location = (*at, VERL, *place)
             match fate_of(".".join(map(str, place)), value):
-                case Renamed() as renamed:
+                case RenamedKey() as renamed:
                     self._move(location, renamed)
-                case NoEffect(reason):
-                    self._say(Status.NO_EFFECT, location, value, reason)
+                case IgnoredKey(reason):
+                    self._say(KeyStatus.NO_EFFECT, location, value, reason)
                 case PlannedKey(reason):
-                    self._say(Status.PLANNED, location, value, reason)
-                case Happens():
+                    self._say(KeyStatus.PLANNED, location, value, reason)
+                case DefaultBehavior():
                     pass
         trainer[VERL] = {}
 
-    def _move(self, old: Location, renamed: Renamed) -> None:
+    def _move(self, old: Location, renamed: RenamedKey) -> None:
         value = keys.get(self.tree, old)
         keys.drop(self.tree, old)
         if value is None:
@@ -102,7 +102,7 @@ class Renaming:
         except (KeyError, IndexError, TypeError):
             return  # a value that is not a section is in the way; that is reported elsewhere
         if not _happens_anyway(new, value, is_verls=VERL in old):
-            self._say(Status.RENAMED, old, value, dotted(new))
+            self._say(KeyStatus.RENAMED, old, value, dotted(new))
         self.moved[dotted(new)] = self._written(old)
 
     def _twice(self, old: Location, new: Location, value: Any) -> None:
@@ -118,7 +118,7 @@ class Renaming:
         key = dotted(location)
         return self.moved.get(key, key)
 
-    def _say(self, status: Status, location: Location, value: Any, text: str) -> None:
+    def _say(self, status: KeyStatus, location: Location, value: Any, text: str) -> None:
         key = self._written(location)
         place = self.source.at(key)
         line = self.source.line(key)
@@ -146,13 +146,13 @@ def _trainers(tree: dict[str, Any]) -> Iterator[tuple[Location, dict[str, Any]]]
             yield at, written
 
 
-def _target(old: Location, renamed: Renamed) -> Location:
+def _target(old: Location, renamed: RenamedKey) -> Location:
     if renamed.to.startswith("/"):
         return (*keys.top_of(old), *keys.parsed(renamed.to[1:]))
     return (*old[:-1], *keys.parsed(renamed.to))
 
 
-def take_planned_values(tree: dict[str, Any], source: Source) -> Iterator[ConfigNotice]:
+def take_planned_values(tree: dict[str, Any], source: ConfigSource) -> Iterator[ConfigNotice]:
     """Takes out values that no type allows yet; their keys fall back to the default."""
     for at, section, written in list(written_sections(tree, Config)):
         for name in list(written.keys() & section.model_fields.keys()):
@@ -161,16 +161,18 @@ def take_planned_values(tree: dict[str, Any], source: Source) -> Iterator[Config
             if isinstance(value, str) and value in planned:
                 key = dotted((*at, name))
                 del written[name]
-                yield _notice(Status.PLANNED, key, value, planned[value], source)
+                yield _notice(KeyStatus.PLANNED, key, value, planned[value], source)
 
 
-def take_unread(tree: dict[str, Any], config: Config, source: Source) -> Iterator[ConfigNotice]:
+def take_unread(
+    tree: dict[str, Any], config: Config, source: ConfigSource
+) -> Iterator[ConfigNotice]:
     """Takes out keys with a mark; yields a notice if their value is not the default."""
     for location, section, name in list(_marked(tree, config)):
         field = type(section).model_fields[name]
         mark = mark_of(field)
         assert mark is not None
-        status = Status.PLANNED if isinstance(mark, PlannedKey) else Status.NO_EFFECT
+        status = KeyStatus.PLANNED if isinstance(mark, PlannedKey) else KeyStatus.NO_EFFECT
         value = getattr(section, name)
         if value != field.get_default(call_default_factory=True):
             written = keys.get(tree, location)
@@ -199,7 +201,9 @@ def _value(config: Config, location: Location) -> Any:
     return value
 
 
-def _notice(status: Status, key: str, value: Any, text: str, source: Source) -> ConfigNotice:
+def _notice(
+    status: KeyStatus, key: str, value: Any, text: str, source: ConfigSource
+) -> ConfigNotice:
     written = source.as_written(key)
     return ConfigNotice(
         status=status,

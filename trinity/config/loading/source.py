@@ -18,7 +18,7 @@ COMMAND_LINE = "the command line"
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ConfigSource:
     """The file that a configuration came from, used to locate its keys."""
 
     path: Path
@@ -31,7 +31,7 @@ class Source:
     """Dotted key to the older name that it was given under."""
 
     @classmethod
-    def read(cls, path: Path) -> "Source":
+    def read(cls, path: Path) -> "ConfigSource":
         """Reads the file; raises UserError if it cannot be read."""
         try:
             text = path.read_text(encoding="utf-8")
@@ -42,15 +42,15 @@ class Source:
             raise UserError(f"{path} is not UTF-8 text: give a YAML file") from error
         return cls(path, text, lines_of(text))
 
-    def with_moved(self, moved: Mapping[str, str]) -> "Source":
+    def with_moved(self, moved: Mapping[str, str]) -> "ConfigSource":
         """The same source, with keys that were given under older names."""
         return replace(self, moved=moved)
 
-    def with_overridden(self, overridden: frozenset[str]) -> "Source":
+    def with_overridden(self, overridden: frozenset[str]) -> "ConfigSource":
         """The same source, with keys that the command line gives."""
         return replace(self, overridden=overridden)
 
-    def with_verls(self, lines: Mapping[str, int], overridden: frozenset[str]) -> "Source":
+    def with_verls(self, lines: Mapping[str, int], overridden: frozenset[str]) -> "ConfigSource":
         """The same source, with keys of a verl file located at the line that names the file."""
         return replace(self, lines=lines, overridden=overridden)
 
@@ -85,12 +85,12 @@ _STAGE = re.compile(r"^stage `(?P<name>[^`]+)`")
 _KEY = re.compile(r"`(?P<key>[a-z_]+(\.\w+(\[\d+\])?)+)")
 
 
-def located(mistakes: str, source: Source, stage_names: Sequence[str]) -> str:
+def located(mistakes: str, source: ConfigSource, stage_names: Sequence[str]) -> str:
     """Prefixes each line with `file:line: ` of the key it names, or of the section around it."""
     return "\n".join(_located(line, source, stage_names) for line in mistakes.splitlines())
 
 
-def _located(sentence: str, source: Source, stage_names: Sequence[str]) -> str:
+def _located(sentence: str, source: ConfigSource, stage_names: Sequence[str]) -> str:
     named = _KEY.search(sentence)
     origin = named and _origin(named["key"], _prefix(sentence, stage_names), source)
     return f"{origin or source.path}: {sentence}"
@@ -104,7 +104,7 @@ def _prefix(sentence: str, stage_names: Sequence[str]) -> str:
     return f"stages[{stage_names.index(stage['name'])}]."
 
 
-def _origin(key: str, prefix: str, source: Source) -> str | None:
+def _origin(key: str, prefix: str, source: ConfigSource) -> str | None:
     """Looks up the stage's own key before the global one, and a key before its section."""
     while key:
         for place in (f"{prefix}{key}", key):

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from trinity.config.loading import keys
 from trinity.config.loading.keys import Location
-from trinity.config.loading.source import COMMAND_LINE, Source
+from trinity.config.loading.source import COMMAND_LINE, ConfigSource
 from trinity.config.loading.yaml import entries_of, load_yaml
 from trinity.config.schema.experiment import deep_merge
 from trinity.errors import UserError
@@ -23,7 +23,7 @@ _NO_KEY = re.compile(r"Interpolation key '([^']*)' not found")
 _UNSET_VARIABLE = re.compile(r"Environment variable '(\w+)' not found")
 
 
-def interpolated(tree: dict[str, Any], source: Source) -> tuple[dict[str, Any], list[str]]:
+def interpolated(tree: dict[str, Any], source: ConfigSource) -> tuple[dict[str, Any], list[str]]:
     """Fills in the tree as far as possible; returns it with an error for each key left out.
 
     Raises: UserError if a value that cannot be filled in cannot be left out, as in a list.
@@ -124,7 +124,7 @@ def _with_key(text: str, tree: Any) -> Any:
 
 
 def read_tree(
-    source: Source, overrides: Mapping[str, JsonValue]
+    source: ConfigSource, overrides: Mapping[str, JsonValue]
 ) -> tuple[dict[str, Any], list[str]]:
     """Returns all values, and an error for each one that cannot be filled in.
 
@@ -177,7 +177,7 @@ def _override_reason(error: Exception) -> str:
     return "no key of a section"
 
 
-def _complaint(error: yaml.YAMLError, source: Source) -> str:
+def _complaint(error: yaml.YAMLError, source: ConfigSource) -> str:
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return f"{source.path} is not valid YAML: {' '.join(str(error).split())}"
     what = ", ".join(part for part in (error.context, error.problem) if part)
@@ -187,7 +187,7 @@ def _complaint(error: yaml.YAMLError, source: Source) -> str:
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
-def misread_bounds(source: Source) -> Iterator[str]:
+def misread_bounds(source: ConfigSource) -> Iterator[str]:
     """Yields a sentence for each unquoted pair of bounds that YAML would misread."""
     for entry in entries_of(source.text):
         if "rollout_correction." not in entry.key or not isinstance(entry.value, yaml.ScalarNode):

@@ -6,7 +6,7 @@ from typing import Any
 
 from trinity.config.loading import keys
 from trinity.config.loading.keys import Location, dotted
-from trinity.config.loading.source import Source, written_sections
+from trinity.config.loading.source import ConfigSource, written_sections
 from trinity.config.loading.tree import read_tree
 from trinity.config.schema.experiment import Config
 from trinity.config.schema.trainer import TrainerConfig
@@ -16,7 +16,9 @@ PATH = "trainer_config_path"
 KEYS = "trainer_config"
 
 
-def lay_in_verls_files(tree: dict[str, Any], source: Source) -> tuple[Source, list[str]]:
+def lay_in_verls_files(
+    tree: dict[str, Any], source: ConfigSource
+) -> tuple[ConfigSource, list[str]]:
     """Puts the files' keys into the tree; each is located at the line that names its file."""
     mistakes: list[str] = []
     lines, overridden = dict(source.lines), set(source.overridden)
@@ -28,7 +30,7 @@ def lay_in_verls_files(tree: dict[str, Any], source: Source) -> tuple[Source, li
             mistakes.append(f"{said} is given beside `{dotted(place)}`: keep one of the two")
             continue
         try:
-            trainer[KEYS], unfilled = read_tree(Source.read(Path(path)), {})
+            trainer[KEYS], unfilled = read_tree(ConfigSource.read(Path(path)), {})
         except UserError as error:
             mistakes.append(f"{said}: {error}")
             continue

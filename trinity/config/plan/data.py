@@ -11,13 +11,13 @@ from pydantic import ValidationError
 
 from trinity.algorithm.algorithm_type import RowSchema
 from trinity.config.error_collector import all_of
-from trinity.config.plan.lengths import Lengths
+from trinity.config.plan.lengths import SequenceLengths
 from trinity.config.plan.parts import (
     ResolvedAlgorithm,
     ResolvedExperienceBuffer,
+    ResolvedSampling,
+    ResolvedSelector,
     ResolvedTaskset,
-    Sampling,
-    Selector,
 )
 from trinity.config.plan.pipelines import has_inputs, piped, with_inputs
 from trinity.config.plan.replay import resolve_replay
@@ -32,10 +32,10 @@ from trinity.errors import UserError
 ANCHORS = 2
 
 
-def resolve_selector(selector: DataSelectorConfig, seed: int, key: str) -> Selector:
+def resolve_selector(selector: DataSelectorConfig, seed: int, key: str) -> ResolvedSelector:
     """Returns the selector; raises UserError if its features or arguments do not fit it."""
     _check_features(selector, key)
-    return Selector(
+    return ResolvedSelector(
         selector_type=selector.selector_type,
         seed=seed if selector.seed is None else selector.seed,
         feature_keys=selector.feature_keys,
@@ -131,7 +131,7 @@ def absolute(path: str) -> str:
 
 
 def resolve_train_tasksets(
-    config: Config, lengths: Lengths, repeat_times: int, stage: str
+    config: Config, lengths: SequenceLengths, repeat_times: int, stage: str
 ) -> tuple[ResolvedTaskset, ...]:
     """The tasks to train on."""
     explorer_input = config.buffer.explorer_input
@@ -158,7 +158,7 @@ def resolve_train_tasksets(
 
 
 def resolve_eval_tasksets(
-    config: Config, lengths: Lengths, stage: str
+    config: Config, lengths: SequenceLengths, stage: str
 ) -> tuple[ResolvedTaskset, ...]:
     """The tasks to evaluate on."""
     resolve = partial(_resolve, config=config, lengths=lengths, is_eval=True)
@@ -297,7 +297,7 @@ def _resolve(
     taskset: TasksetConfig,
     *,
     config: Config,
-    lengths: Lengths,
+    lengths: SequenceLengths,
     key: str,
     default_name: str,
     repeat_times: int,
@@ -342,10 +342,12 @@ def _usual_workflow(taskset: TasksetConfig, reward: str | None) -> str:
     return "simple_workflow" if has_reward else "math_workflow"
 
 
-def _sampling(taskset: TasksetConfig, model: ModelConfig, lengths: Lengths) -> Sampling:
+def _sampling(
+    taskset: TasksetConfig, model: ModelConfig, lengths: SequenceLengths
+) -> ResolvedSampling:
     own = taskset.rollout_args
     max_tokens = lengths.response if own.max_tokens is None else own.max_tokens
-    return Sampling(
+    return ResolvedSampling(
         temperature=model.temperature if own.temperature is None else own.temperature,
         top_p=model.top_p if own.top_p is None else own.top_p,
         top_k=model.top_k if own.top_k is None else own.top_k,

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Literal
 
 from trinity.config.error_collector import all_of
-from trinity.config.plan.lengths import Lengths, resolve_auxiliary_lengths
+from trinity.config.plan.lengths import SequenceLengths, resolve_auxiliary_lengths
 from trinity.config.plan.parts import (
     AuxiliaryModel,
     ExternalAccess,
     ResolvedExperienceBuffer,
+    ResolvedSampling,
     ResolvedTaskset,
-    Sampling,
 )
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.task_storage import is_hub_name
@@ -31,7 +31,7 @@ _OFF = {"", "0", "no", "off", "false"}
 
 
 @dataclass(frozen=True, slots=True)
-class HubName:
+class HubReference:
     """A model or dataset, and where the configuration names it."""
 
     kind: Kind
@@ -40,7 +40,7 @@ class HubName:
     """Its name in messages."""
 
 
-def to_fetch(plan: ExperimentPlan) -> tuple[HubName, ...]:
+def to_fetch(plan: ExperimentPlan) -> tuple[HubReference, ...]:
     """The names that are neither a directory nor in the cache, each once."""
     named = {(name.kind, name.name): name for stage in plan.stages for name in _named(stage)}
     return tuple(name for name in named.values() if newest_snapshot(name.kind, name.name) is None)
@@ -57,7 +57,7 @@ def is_offline() -> bool:
     return os.environ.get("HF_HUB_OFFLINE", "").lower() not in _OFF
 
 
-def refuse_offline(hub_name: HubName) -> None:
+def refuse_offline(hub_name: HubReference) -> None:
     """Raises UserError if a name is not in the cache and may not be downloaded."""
     if is_offline() and newest_snapshot(hub_name.kind, hub_name.name) is None:
         raise UserError(
@@ -75,7 +75,7 @@ def newest_snapshot(kind: Kind, name: str) -> Path | None:
     return max(found, key=lambda entry: entry.stat().st_mtime, default=None)
 
 
-def _named(stage: StagePlan) -> Iterator[HubName]:
+def _named(stage: StagePlan) -> Iterator[HubReference]:
     """Yields the stage's names; of a name used twice the last counts, so the policy comes late."""
     for position, model in enumerate(stage.auxiliary_models):
         if model.external is None:
@@ -86,7 +86,7 @@ def _named(stage: StagePlan) -> Iterator[HubName]:
         yield from _model(stage.model_path, "model.model_path")
     for what, rows in _read_rows(stage):
         if name := dataset_of(rows):
-            yield HubName("dataset", name, f"{what} `{rows.name}`, `path: {name}`")
+            yield HubReference("dataset", name, f"{what} `{rows.name}`, `path: {name}`")
 
 
 def _read_rows(stage: StagePlan) -> Iterator[tuple[str, Rows]]:
@@ -97,9 +97,9 @@ def _read_rows(stage: StagePlan) -> Iterator[tuple[str, Rows]]:
         yield "auxiliary buffer", stage.expert_buffer
 
 
-def _model(path: str, key: str) -> Iterator[HubName]:
+def _model(path: str, key: str) -> Iterator[HubReference]:
     if path and not os.path.isabs(path):
-        yield HubName("model", path, f"`{key}: {path}`")
+        yield HubReference("model", path, f"`{key}: {path}`")
 
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -170,12 +170,12 @@ def local_model_directory(model_path: str, key: str = "model.model_path") -> Pat
                 f"there is no model directory {model_path}: create it or correct `{key}`"
             )
         return Path(model_path)
-    refuse_offline(HubName("model", model_path, f"`{key}: {model_path}`"))
+    refuse_offline(HubReference("model", model_path, f"`{key}: {model_path}`"))
     return newest_snapshot("model", model_path)
 
 
 def resolve_auxiliary_models(
-    config: Config, lengths: Lengths, stage: str
+    config: Config, lengths: SequenceLengths, stage: str
 ) -> tuple[AuxiliaryModel, ...]:
     """The auxiliary models in order, with every default filled in.
 
@@ -193,7 +193,7 @@ def resolve_auxiliary_models(
     return tuple(found)
 
 
-def _resolve(config: Config, position: int, lengths: Lengths, stage: str) -> AuxiliaryModel:
+def _resolve(config: Config, position: int, lengths: SequenceLengths, stage: str) -> AuxiliaryModel:
     auxiliary = config.explorer.auxiliary_models[position]
     at = f"explorer.auxiliary_models[{position}]"
     own = resolve_auxiliary_lengths(auxiliary, lengths, at, stage)
@@ -218,10 +218,12 @@ def _resolve(config: Config, position: int, lengths: Lengths, stage: str) -> Aux
     )
 
 
-def _sampling(config: Config, auxiliary: AuxiliaryModelConfig, lengths: Lengths) -> Sampling:
+def _sampling(
+    config: Config, auxiliary: AuxiliaryModelConfig, lengths: SequenceLengths
+) -> ResolvedSampling:
     model = config.model
     penalty = auxiliary.repetition_penalty
-    return Sampling(
+    return ResolvedSampling(
         temperature=model.temperature if auxiliary.temperature is None else auxiliary.temperature,
         top_p=model.top_p if auxiliary.top_p is None else auxiliary.top_p,
         top_k=model.top_k if auxiliary.top_k is None else auxiliary.top_k,

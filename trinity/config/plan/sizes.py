@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from trinity.config.error_collector import Gathered
+from trinity.config.error_collector import ErrorCollector
 from trinity.config.plan.data import count_expert_rows
-from trinity.config.plan.lengths import Lengths, needed_tasks
+from trinity.config.plan.lengths import SequenceLengths, needed_tasks
 from trinity.config.plan.model import is_external
 from trinity.config.plan.parts import ResolvedAlgorithm
 from trinity.config.plan.stage_plan import StagePlan
@@ -16,7 +16,7 @@ from trinity.errors import UserError
 
 
 @dataclass(frozen=True, slots=True)
-class Rollout:
+class RolloutGpus:
     """The explorer's GPUs, the same in all stages: services start once per run."""
 
     num_gpus: int
@@ -24,7 +24,7 @@ class Rollout:
     """The stage that rolls out on all of them."""
 
 
-def largest_rollout(stages: Sequence[MergedStage]) -> Rollout:
+def largest_rollout(stages: Sequence[MergedStage]) -> RolloutGpus:
     """Returns the GPUs of the stage that rolls out on most; all stages set them aside.
 
     Raises: UserError if a stage has a `cluster` of its own.
@@ -37,12 +37,14 @@ def largest_rollout(stages: Sequence[MergedStage]) -> Rollout:
                 "are shared out once for all stages: write it at the top of the file"
             )
     return max(
-        (Rollout(_rollout_gpus(stage.config), stage.name) for stage in stages),
+        (RolloutGpus(_rollout_gpus(stage.config), stage.name) for stage in stages),
         key=lambda rollout: rollout.num_gpus,
     )
 
 
-def resolve_rank_num(config: Config, train_batch_size: int, stage: str, rollout: Rollout) -> int:
+def resolve_rank_num(
+    config: Config, train_batch_size: int, stage: str, rollout: RolloutGpus
+) -> int:
     """One rank per GPU that rollout leaves, one without GPUs, or the user's number if it fits."""
     if config.mode in ("explore", "serve") or is_external(config):
         return 0
@@ -102,7 +104,7 @@ def _rollout_gpus(config: Config) -> int:
 LEAST_TOKENS_ON_CPU = 16384
 
 
-class Sizes(NamedTuple):
+class BatchSizes(NamedTuple):
     """Sizes of each train step, and of the explore steps before it."""
 
     train_batch: int
@@ -117,21 +119,21 @@ class Sizes(NamedTuple):
 def resolve_sizes(
     config: Config,
     algorithm: ResolvedAlgorithm,
-    lengths: Lengths | None,
+    lengths: SequenceLengths | None,
     stage: str,
-    rollout: Rollout,
-) -> Sizes:
+    rollout: RolloutGpus,
+) -> BatchSizes:
     """Derives the sizes; raises UserError with a line for each impossible one."""
     rows_of_tasks = needed_tasks(config) * algorithm.repeat_times
     explore_rows = rows_of_tasks if config.mode in EXPLORING else 0
     has_rollouts = algorithm.row_schema == "experience"
     batch = _train_batch_size(config, rows_of_tasks if has_rollouts else 0, stage)
-    errors = Gathered()
+    errors = ErrorCollector()
     expert_rows = errors.of(lambda: count_expert_rows(algorithm, batch, stage))
     ranks = errors.of(lambda: resolve_rank_num(config, batch, stage, rollout))
     tokens = errors.of(lambda: _max_token_len(config, lengths, algorithm, stage))
     errors.raise_all()
-    return Sizes(batch, expert_rows or 0, explore_rows, ranks or 1, tokens or 0)
+    return BatchSizes(batch, expert_rows or 0, explore_rows, ranks or 1, tokens or 0)
 
 
 def _train_batch_size(config: Config, rows_per_explore_step: int, stage: str) -> int:
@@ -145,7 +147,7 @@ def _train_batch_size(config: Config, rows_per_explore_step: int, stage: str) ->
 
 
 def _max_token_len(
-    config: Config, lengths: Lengths | None, algorithm: ResolvedAlgorithm, stage: str
+    config: Config, lengths: SequenceLengths | None, algorithm: ResolvedAlgorithm, stage: str
 ) -> int:
     configured = config.trainer.max_token_len_per_gpu
     if lengths is None:
@@ -163,7 +165,7 @@ def _max_token_len(
     return configured or _usual_token_len(config, lengths)
 
 
-def _usual_token_len(config: Config, lengths: Lengths) -> int:
+def _usual_token_len(config: Config, lengths: SequenceLengths) -> int:
     """Two of the longest sequences, for which a GPU's memory is planned.
 
     Without a GPU, small micro-batches are dominated by their fixed cost.

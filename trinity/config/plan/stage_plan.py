@@ -9,7 +9,7 @@ from pydantic import model_validator
 from trinity.config.plan.lengths import needed_tasks, train_steps_from
 from trinity.config.plan.parts import (
     AuxiliaryModel,
-    BenchedRun,
+    EvaluatedRun,
     ExternalAccess,
     PlanModel,
     ResolvedAlgorithm,
@@ -93,7 +93,7 @@ class StagePlan(PlanModel):
     """Recorded batches that are trained again, in place of new ones."""
     stored_rollouts: StoredRollouts | None = None
     """Experiences of an earlier stage or run that the stage trains on, if any."""
-    benched: BenchedRun | None = None
+    benched: EvaluatedRun | None = None
     """The run whose checkpoints are evaluated, in mode bench."""
     served: ServedRun | None = None
     """The run whose weights are served, in mode serve; None serves the model alone."""

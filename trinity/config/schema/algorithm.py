@@ -11,7 +11,7 @@ from trinity.config.schema.base import (
     Args,
     PlannedKey,
     Positive,
-    Renamed,
+    RenamedKey,
     Section,
     ValueAliases,
     usual,
@@ -25,9 +25,9 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 class OptimizerConfig(Section):
     """The optimizer and the learning rate's schedule over the steps."""
 
-    old_names: ClassVar[Mapping[str, Renamed]] = {
-        "warmup_style": Renamed("lr_scheduler_type"),
-        "clip_grad": Renamed("/trainer.grad_clip"),
+    old_names: ClassVar[Mapping[str, RenamedKey]] = {
+        "warmup_style": RenamedKey("lr_scheduler_type"),
+        "clip_grad": RenamedKey("/trainer.grad_clip"),
     }
 
     lr: float = Field(default=1e-6, gt=0)
@@ -59,8 +59,8 @@ class OptimizerConfig(Section):
 class RolloutCorrectionConfig(Section):
     """Factors and masks from the trainer's log-probabilities over the engine's; verl's names."""
 
-    old_names: ClassVar[Mapping[str, Renamed]] = {
-        "bypass_mode": Renamed("/algorithm.bypass_old_logprobs"),
+    old_names: ClassVar[Mapping[str, RenamedKey]] = {
+        "bypass_mode": RenamedKey("/algorithm.bypass_old_logprobs"),
     }
 
     preset: Literal["none", PresetName] = "none"

@@ -22,7 +22,7 @@ from pydantic.fields import FieldInfo
 from trinity.redact import HIDDEN, without_passwords
 
 
-class Status(StrEnum):
+class KeyStatus(StrEnum):
     """Status of a key; a key without a mark acts."""
 
     ACTS = "acts"
@@ -35,14 +35,14 @@ class Status(StrEnum):
 class PlannedKey:
     """Not supported yet; the default describes today's behaviour, so giving it is no error.
 
-    param_offload: Annotated[bool, Planned("weights stay on the device")] = False
+    param_offload: Annotated[bool, PlannedKey("weights stay on the device")] = False
     """
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class NoEffect:
+class IgnoredKey:
     """Accepted for files that have it; its purpose is served in another way here."""
 
     reason: str
@@ -59,19 +59,21 @@ class ValueAliases:
 
 
 @dataclass(frozen=True, slots=True)
-class Renamed:
+class RenamedKey:
     """An older name, whose value is used under the new one."""
 
     to: str
     """The key beside it, or with a `/` in front the key from the top of the file or stage."""
 
 
-Mark = PlannedKey | NoEffect
+Mark = PlannedKey | IgnoredKey
 
 
 def mark_of(field: FieldInfo) -> Mark | None:
     """The mark that says why a field does not act; None if it acts."""
-    return next((mark for mark in field.metadata if isinstance(mark, PlannedKey | NoEffect)), None)
+    return next(
+        (mark for mark in field.metadata if isinstance(mark, PlannedKey | IgnoredKey)), None
+    )
 
 
 def choices_of(field: FieldInfo) -> ValueAliases:
@@ -79,14 +81,14 @@ def choices_of(field: FieldInfo) -> ValueAliases:
     return next((mark for mark in field.metadata if isinstance(mark, ValueAliases)), ValueAliases())
 
 
-def status_of(field: FieldInfo) -> Status:
+def status_of(field: FieldInfo) -> KeyStatus:
     """The status of a field, by its mark."""
     match mark_of(field):
         case PlannedKey():
-            return Status.PLANNED
-        case NoEffect():
-            return Status.NO_EFFECT
-    return Status.ACTS
+            return KeyStatus.PLANNED
+        case IgnoredKey():
+            return KeyStatus.NO_EFFECT
+    return KeyStatus.ACTS
 
 
 Args = dict[str, JsonValue]
@@ -116,7 +118,7 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
-    old_names: ClassVar[Mapping[str, Renamed]] = {}
+    old_names: ClassVar[Mapping[str, RenamedKey]] = {}
     """Keys of files for Trinity-RFT, to their current names."""
 
     @model_validator(mode="before")
@@ -234,10 +236,10 @@ def shown(key: str, value: Any, most: int = 80) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
-DERIVED = NoEffect("it follows from other keys, whatever is written here")
-MERGED = NoEffect("engines load whole weights, with the adapter merged into them")
-NO_RAY = NoEffect("there is no Ray here: services find one another by their addresses")
-UNREAD_THERE = NoEffect("nothing reads it in Trinity-RFT either")
-IN_DATABASE = NoEffect("rows are in the buffer's database, which has retries of its own")
-TINKER_ONLY = NoEffect("it belongs to `model.tinker.enable`, which is planned")
-MEGATRON_ONLY = NoEffect("it belongs to `trainer_strategy: megatron`, which is planned")
+DERIVED = IgnoredKey("it follows from other keys, whatever is written here")
+MERGED = IgnoredKey("engines load whole weights, with the adapter merged into them")
+NO_RAY = IgnoredKey("there is no Ray here: services find one another by their addresses")
+UNREAD_THERE = IgnoredKey("nothing reads it in Trinity-RFT either")
+IN_DATABASE = IgnoredKey("rows are in the buffer's database, which has retries of its own")
+TINKER_ONLY = IgnoredKey("it belongs to `model.tinker.enable`, which is planned")
+MEGATRON_ONLY = IgnoredKey("it belongs to `trainer_strategy: megatron`, which is planned")

@@ -10,11 +10,11 @@ from trinity.config.schema.base import (
     IN_DATABASE,
     UNREAD_THERE,
     Args,
-    NoEffect,
+    IgnoredKey,
     NonNegative,
     PlannedKey,
     Positive,
-    Renamed,
+    RenamedKey,
     Section,
     usual,
 )
@@ -56,14 +56,14 @@ class TrainerInput(Section):
 class BufferConfig(Section):
     """Sizes, ends and data."""
 
-    old_names: ClassVar[Mapping[str, Renamed]] = {
-        "default_workflow_type": Renamed("explorer_input.default_workflow_type"),
-        "default_eval_workflow_type": Renamed("explorer_input.default_eval_workflow_type"),
-        "default_reward_fn_type": Renamed("explorer_input.default_reward_fn_type"),
-        "read_batch_size": Renamed("train_batch_size"),
-        "max_prompt_tokens": Renamed("/model.max_prompt_tokens"),
-        "max_response_tokens": Renamed("/model.max_response_tokens"),
-        "enable_prompt_truncation": Renamed("/model.enable_prompt_truncation"),
+    old_names: ClassVar[Mapping[str, RenamedKey]] = {
+        "default_workflow_type": RenamedKey("explorer_input.default_workflow_type"),
+        "default_eval_workflow_type": RenamedKey("explorer_input.default_eval_workflow_type"),
+        "default_reward_fn_type": RenamedKey("explorer_input.default_reward_fn_type"),
+        "read_batch_size": RenamedKey("train_batch_size"),
+        "max_prompt_tokens": RenamedKey("/model.max_prompt_tokens"),
+        "max_response_tokens": RenamedKey("/model.max_response_tokens"),
+        "enable_prompt_truncation": RenamedKey("/model.enable_prompt_truncation"),
     }
 
     batch_size: Positive = 1
@@ -99,7 +99,7 @@ class BufferConfig(Section):
     """Where the buffer keeps its files."""
     buffer_dir: Annotated[str | None, DERIVED] = None
     """The same, in old releases."""
-    pad_token_id: Annotated[int | None, NoEffect("padding is the model's own")] = None
+    pad_token_id: Annotated[int | None, IgnoredKey("padding is the model's own")] = None
     """Token that fills rows up, in old releases."""
     max_retry_times: Annotated[int, IN_DATABASE] = 3
     """Further attempts at reading a database, in old releases."""
@@ -121,10 +121,10 @@ class ExperiencePipelineConfig(Section):
 
     operators: tuple[OperatorConfig, ...] = ()
     """Experience operators in order, before the advantage function."""
-    save_input: Annotated[bool, NoEffect("the database keeps every experience as it came")] = True
+    save_input: Annotated[bool, IgnoredKey("the database keeps every experience as it came")] = True
     """Keep experiences as they came."""
     input_save_path: Annotated[
-        str | None, NoEffect("the database keeps every experience as it came")
+        str | None, IgnoredKey("the database keeps every experience as it came")
     ] = None
     """Where they are kept."""
     inputs: Annotated[dict[str, ExperienceBufferConfig], UNREAD_THERE] = Field(default_factory=dict)
@@ -146,7 +146,7 @@ class TaskPipelineConfig(Section):
     """Files to read, in place of the taskset's `path`."""
     output: Annotated[
         TasksetConfig | None,
-        NoEffect("the database keeps what is left, as the taskset that the stage draws from"),
+        IgnoredKey("the database keeps what is left, as the taskset that the stage draws from"),
     ] = None
     """Where the tasks go; else the training taskset."""
     target_fields: tuple[str, ...] = ()

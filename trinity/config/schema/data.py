@@ -10,12 +10,12 @@ from trinity.config.schema.base import (
     IN_DATABASE,
     NO_RAY,
     Args,
-    NoEffect,
+    IgnoredKey,
     NonNegative,
     NumLogprobs,
     PlannedKey,
     Positive,
-    Renamed,
+    RenamedKey,
     Section,
     usual,
 )
@@ -90,7 +90,7 @@ class GenerationConfig(Section):
     """Longest response, unless `model.max_response_tokens`."""
     logprobs: NumLogprobs | None = None
     """How many of the likeliest tokens an experience has at each position."""
-    n: Annotated[Positive, NoEffect("`repeat_times` says how often a task is rolled out")] = 1
+    n: Annotated[Positive, IgnoredKey("`repeat_times` says how often a task is rolled out")] = 1
     """Responses of one call."""
 
 
@@ -100,7 +100,7 @@ DataName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]*$")]
 class TasksetConfig(Section):
     """Tasks, and the workflow and reward that go with them."""
 
-    old_names: ClassVar[Mapping[str, Renamed]] = {"task_selector": Renamed("data_selector")}
+    old_names: ClassVar[Mapping[str, RenamedKey]] = {"task_selector": RenamedKey("data_selector")}
 
     name: DataName = ""
     """Unique in its stage; `taskset` or `eval_taskset_<i>` if left out."""
@@ -137,9 +137,9 @@ class TasksetConfig(Section):
     """Further attempts at reading a database."""
     max_retry_interval: Annotated[int, IN_DATABASE] = 1
     """Seconds between them."""
-    enable_progress_bar: Annotated[bool, NoEffect("a run shows its own progress")] = False
+    enable_progress_bar: Annotated[bool, IgnoredKey("a run shows its own progress")] = False
     """Show how much of a file was read."""
-    index: Annotated[int, NoEffect("the buffer remembers how far a run came")] = 0
+    index: Annotated[int, IgnoredKey("the buffer remembers how far a run came")] = 0
     """Tasks to leave out at the beginning."""
     is_eval: Annotated[bool, DERIVED] = False
     """Whether it is one of `eval_tasksets`."""
@@ -183,9 +183,9 @@ RunName = Annotated[str, StringConstraints(pattern=f"^{_PART}(/{_PART}){{0,2}}$"
 class ExperienceBufferConfig(Section):
     """The explorer's experiences, or rows of a file."""
 
-    old_names: ClassVar[Mapping[str, Renamed]] = {
-        "use_priority_queue": Renamed("replay_buffer.enable"),
-        "reuse_cooldown_time": Renamed("replay_buffer.reuse_cooldown_time"),
+    old_names: ClassVar[Mapping[str, RenamedKey]] = {
+        "use_priority_queue": RenamedKey("replay_buffer.enable"),
+        "reuse_cooldown_time": RenamedKey("replay_buffer.reuse_cooldown_time"),
     }
 
     name: DataName = "experience_buffer"
@@ -224,11 +224,11 @@ class ExperienceBufferConfig(Section):
     """Further attempts at reading a database."""
     max_retry_interval: Annotated[int, IN_DATABASE] = 1
     """Seconds between them."""
-    enable_progress_bar: Annotated[bool, NoEffect("a run shows its own progress")] = False
+    enable_progress_bar: Annotated[bool, IgnoredKey("a run shows its own progress")] = False
     """Show how much of a file was read."""
     schema_type: Annotated[str | None, DERIVED] = None
     """What the rows are."""
-    index: Annotated[int, NoEffect("the buffer remembers how far a run came")] = 0
+    index: Annotated[int, IgnoredKey("the buffer remembers how far a run came")] = 0
     """Rows to leave out at the beginning."""
     batch_size: Annotated[int, DERIVED] = 0
     """Rows of a step."""

@@ -12,7 +12,7 @@ from trinity.config.schema.base import (
     NO_RAY,
     UNREAD_THERE,
     Args,
-    NoEffect,
+    IgnoredKey,
     NonNegative,
     OptionalSegment,
     PathSegment,
@@ -185,7 +185,9 @@ class LogConfig(Section):
 
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     """Least level that is written."""
-    group_by_node: Annotated[bool, NoEffect("each service writes one file, on its machine")] = False
+    group_by_node: Annotated[bool, IgnoredKey("each service writes one file, on its machine")] = (
+        False
+    )
     """A directory of logs for each machine."""
     save_dir: Annotated[str, DERIVED] = ""
     """Where logs are kept."""
@@ -240,7 +242,7 @@ class Config(Section):
     ray_namespace: Annotated[str, NO_RAY] = ""
     """Ray's name for the run."""
     ignore_validator_suggestions: Annotated[
-        bool, NoEffect("an estimate of memory never refuses a run")
+        bool, IgnoredKey("an estimate of memory never refuses a run")
     ] = False
     """Do not look whether a GPU's memory suffices."""
     stages: tuple[StageConfig, ...] = ()

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from trinity.verl.settings import Setting
+from trinity.verl.settings import VerlSetting
 from trinity.verl.work import Conversion
 
 ACTOR = "actor_rollout_ref.actor"
@@ -186,7 +186,7 @@ def _chosen_loss(work: Conversion) -> str:
     return loss
 
 
-def _named_loss(work: Conversion, setting: Setting | None, names: Mapping[str, str]) -> str:
+def _named_loss(work: Conversion, setting: VerlSetting | None, names: Mapping[str, str]) -> str:
     if setting is None or setting.value is None:
         return "ppo"
     loss = names.get(str(setting.value), str(setting.value))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from trinity.verl.settings import Setting
+from trinity.verl.settings import VerlSetting
 from trinity.verl.values import JsonValue
 from trinity.verl.work import Conversion
 
@@ -19,7 +19,7 @@ DEFAULT_WORKFLOW = "math_workflow"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RowLocation:
     """Location of a taskset's rows."""
 
     path: str
@@ -45,7 +45,7 @@ def convert_data(work: Conversion) -> None:
     evaluations = _places(work, "data.val_files", "~/data/rlhf/gsm8k/test.parquet")
     for position, (place, source) in enumerate(evaluations):
         key = f"{INPUT}.eval_tasksets[{position}]"
-        named = Place(place.path, place.split, f"{place.name}_eval")
+        named = RowLocation(place.path, place.split, f"{place.name}_eval")
         _putplace_of(work, key, named, source)
         _put_format(work, key)
         _put_sampling(work, key)
@@ -62,41 +62,43 @@ def convert_lengths(work: Conversion) -> None:
     work.carry("data.max_response_length", "model.max_response_tokens", 512)
 
 
-def _keys(train: list[tuple[Place, Setting | str]], single: str) -> list[str]:
+def _keys(train: list[tuple[RowLocation, VerlSetting | str]], single: str) -> list[str]:
     if len(train) == 1:
         return [single]
     return [f"{single}s[{position}]" for position in range(len(train))]
 
 
-def _places(work: Conversion, key: str, default: str) -> list[tuple[Place, Setting | str]]:
+def _places(
+    work: Conversion, key: str, default: str
+) -> list[tuple[RowLocation, VerlSetting | str]]:
     setting = work.settings.take(key)
     value: JsonValue = default if setting is None else setting.value
-    source: Setting | str = setting or f"veRL's default of {key}"
+    source: VerlSetting | str = setting or f"veRL's default of {key}"
     paths = value if isinstance(value, list) else [value]
     places = [place_of(str(path)) for path in paths if path]
     return [(place, source) for place in _with_own_names(places)]
 
 
-def place_of(path: str) -> Place:
+def place_of(path: str) -> RowLocation:
     """`data/gsm8k/train.parquet` is the split `train` of `data/gsm8k`."""
     file = PurePosixPath(path)
     if file.suffix and file.stem in _SPLITS and str(file.parent) not in (".", "/"):
-        return Place(str(file.parent), file.stem, _clean(file.parent.name))
-    return Place(path, "train", _clean(file.stem if file.suffix else file.name))
+        return RowLocation(str(file.parent), file.stem, _clean(file.parent.name))
+    return RowLocation(path, "train", _clean(file.stem if file.suffix else file.name))
 
 
 def _clean(name: str) -> str:
     return _NAME.sub("-", name).strip("-._") or "tasks"
 
 
-def _with_own_names(places: list[Place]) -> Iterator[Place]:
+def _with_own_names(places: list[RowLocation]) -> Iterator[RowLocation]:
     for position, place in enumerate(places):
         is_taken = place.name in [other.name for other in places[:position]]
         name = f"{place.name}_{position}" if is_taken else place.name
-        yield Place(place.path, place.split, name)
+        yield RowLocation(place.path, place.split, name)
 
 
-def _putplace_of(work: Conversion, key: str, place: Place, source: Setting | str) -> None:
+def _putplace_of(work: Conversion, key: str, place: RowLocation, source: VerlSetting | str) -> None:
     work.draft.put(f"{key}.name", place.name)
     work.draft.put(f"{key}.storage_type", "file")
     work.put(f"{key}.path", place.path, source)

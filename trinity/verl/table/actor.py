@@ -1,6 +1,6 @@
 """Sections `actor_rollout_ref.model`, `.actor` and `.ref`."""
 
-from trinity.verl.row import Row, back_end, combined, missing, moved, needless
+from trinity.verl.row import KeyRow, back_end, combined, missing, moved, needless
 from trinity.verl.values import (
     as_list,
     as_optimizer,
@@ -25,7 +25,7 @@ _PARALLEL = (
 )
 _SAME_AS_ACTOR = "the reference is laid out as the actor is"
 
-_MODEL_ROWS: tuple[Row, ...] = (
+_MODEL_ROWS: tuple[KeyRow, ...] = (
     moved(f"{_MODEL}.path", "model.model_path"),
     moved(f"{_MODEL}.trust_remote_code", "model.trust_remote_code"),
     moved(f"{_MODEL}.custom_chat_template", "model.custom_chat_template"),
@@ -61,7 +61,7 @@ _MODEL_ROWS: tuple[Row, ...] = (
     *missing("there is no such option", f"{_MODEL}.tiled_mlp.*"),
 )
 
-_ACTOR_ROWS: tuple[Row, ...] = (
+_ACTOR_ROWS: tuple[KeyRow, ...] = (
     moved(f"{_ACTOR}.optim.lr", "algorithm.optimizer.lr"),
     moved(f"{_ACTOR}.optim.weight_decay", "algorithm.optimizer.weight_decay"),
     moved(f"{_ACTOR}.optim.betas", "algorithm.optimizer.betas", convert=as_list, back=same),
@@ -169,7 +169,7 @@ _ACTOR_ROWS: tuple[Row, ...] = (
     ),
 )
 
-_REF_ROWS: tuple[Row, ...] = (
+_REF_ROWS: tuple[KeyRow, ...] = (
     *back_end(
         f"{_REF}.fsdp_config.*",
         f"{_REF}.log_prob_micro_batch_size_per_gpu",
@@ -192,7 +192,7 @@ _REF_ROWS: tuple[Row, ...] = (
     *missing("the reference is the model that the stage starts from", f"{_REF}.model.*"),
 )
 
-ROWS: tuple[Row, ...] = (
+ROWS: tuple[KeyRow, ...] = (
     *_MODEL_ROWS,
     *_ACTOR_ROWS,
     *_REF_ROWS,

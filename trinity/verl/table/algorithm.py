@@ -1,10 +1,10 @@
 """Section `algorithm` of veRL's configuration, and the parts of the actor's that belong to it."""
 
-from trinity.verl.row import Row, combined, missing, moved, needless
+from trinity.verl.row import KeyRow, combined, missing, moved, needless
 
 _ACTOR = "actor_rollout_ref.actor"
 
-ROWS: tuple[Row, ...] = (
+ROWS: tuple[KeyRow, ...] = (
     combined(
         "algorithm.adv_estimator",
         "algorithm.algorithm_type, algorithm.advantage_fn",

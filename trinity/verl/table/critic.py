@@ -1,13 +1,13 @@
 """Sections `critic`, `reward_model`, `reward` and `custom_reward_function`."""
 
-from trinity.verl.row import Row, back_end, combined, missing, moved, needless
+from trinity.verl.row import KeyRow, back_end, combined, missing, moved, needless
 from trinity.verl.values import as_list, as_optimizer, as_torch_optimizer, same
 
 _OURS = "trainer.critic"
 _AUXILIARY = "explorer.auxiliary_models[0]"
 _REWARD = "write it as a reward and name it in `buffer.explorer_input.default_reward_fn_type`"
 
-ROWS: tuple[Row, ...] = (
+ROWS: tuple[KeyRow, ...] = (
     combined("critic.enable", "algorithm.algorithm_type", "the advantage decides it"),
     moved("critic.model.path", "model.critic_model_path", "else `model.model_path`"),
     *(

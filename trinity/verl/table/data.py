@@ -1,10 +1,10 @@
 """Section `data` of veRL's configuration."""
 
-from trinity.verl.row import Row, combined, missing, moved, needless
+from trinity.verl.row import KeyRow, combined, missing, moved, needless
 
 _INPUT = "buffer.explorer_input"
 
-ROWS: tuple[Row, ...] = (
+ROWS: tuple[KeyRow, ...] = (
     combined(
         "data.train_files",
         f"{_INPUT}.taskset.path, {_INPUT}.tasksets[i].path",

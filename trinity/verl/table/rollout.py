@@ -1,13 +1,13 @@
 """Section `actor_rollout_ref.rollout`."""
 
-from trinity.verl.row import Row, back_end, combined, missing, moved, needless
+from trinity.verl.row import KeyRow, back_end, combined, missing, moved, needless
 from trinity.verl.values import as_top_k, is_above_one, same
 
 _ROLLOUT = "actor_rollout_ref.rollout"
 _OURS = "explorer.rollout_model"
 _EVAL = "buffer.explorer_input.eval_tasksets[i]"
 
-ROWS: tuple[Row, ...] = (
+ROWS: tuple[KeyRow, ...] = (
     combined(f"{_ROLLOUT}.name", f"{_OURS}.engine_type", "vLLM rolls out, whatever the value is"),
     moved(f"{_ROLLOUT}.n", "algorithm.repeat_times"),
     moved(f"{_ROLLOUT}.temperature", "model.temperature"),

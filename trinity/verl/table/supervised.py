@@ -1,13 +1,13 @@
 """The configuration of veRL's trainer for supervised fine-tuning."""
 
-from trinity.verl.row import Row, combined, missing, moved, needless
+from trinity.verl.row import KeyRow, combined, missing, moved, needless
 from trinity.verl.values import as_list, as_scheduler, as_target_modules, same
 
 _BUFFER = "buffer.trainer_input.experience_buffer"
 _OPTIMIZER = "algorithm.optimizer"
 _MICRO = "trainer.trainer_config.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"
 
-ROWS: tuple[Row, ...] = (
+ROWS: tuple[KeyRow, ...] = (
     combined("data.train_files", f"{_BUFFER}.path", "`dir/train.parquet` is a directory's split"),
     combined("data.train_batch_size", "buffer.train_batch_size", "rows of one train step"),
     combined("data.messages_key", f"{_BUFFER}.format.messages_key", "with `prompt_type: messages`"),

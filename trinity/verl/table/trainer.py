@@ -1,6 +1,6 @@
 """Section `trainer` and those that veRL's launcher reads."""
 
-from trinity.verl.row import Row, combined, missing, moved, needless
+from trinity.verl.row import KeyRow, combined, missing, moved, needless
 from trinity.verl.values import (
     as_resume_mode,
     as_segment,
@@ -10,7 +10,7 @@ from trinity.verl.values import (
     zero_is_never,
 )
 
-ROWS: tuple[Row, ...] = (
+ROWS: tuple[KeyRow, ...] = (
     combined("trainer.logger", "monitor.monitor_type", "the one that is not `console`"),
     moved("trainer.project_name", "project", "as part of a path", convert=as_segment, back=same),
     moved("trainer.experiment_name", "name", "as part of a path", convert=as_segment, back=same),

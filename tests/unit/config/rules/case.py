@@ -6,10 +6,10 @@ from typing import Any
 
 from tests.unit.config.builders import GRPO
 from trinity.config.plan.stage_plan import StagePlan
-from trinity.config.schema.base import Status
+from trinity.config.schema.base import KeyStatus
 
 Tree = Mapping[str, Any]
-PLANNED, NO_EFFECT, RENAMED = Status.PLANNED, Status.NO_EFFECT, Status.RENAMED
+PLANNED, NO_EFFECT, RENAMED = KeyStatus.PLANNED, KeyStatus.NO_EFFECT, KeyStatus.RENAMED
 MISTAKE, ADVICE, SILENT = "mistake", "advice", "nothing"
 
 
@@ -35,7 +35,7 @@ def refused(name: str, changes: Tree, said: str, base: Tree = GRPO) -> Case:
     return Case(name=name, changes=changes, base=base, told=MISTAKE, said=said)
 
 
-def told(name: str, changes: Tree, status: Status | str, said: str, **more: Any) -> Case:
+def told(name: str, changes: Tree, status: KeyStatus | str, said: str, **more: Any) -> Case:
     """The file is told something, and is right."""
     return Case(name=name, changes=changes, told=status, said=said, **more)
 
