@@ -8,9 +8,14 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 
 from trinity.config.docs.catalog import ConfigKey, all_keys
-from trinity.config.docs.explain import read_by
-from trinity.config.loading.verl_keys import INSTEAD, USED, USUAL, WITHOUT_EFFECT
-from trinity.config.schema.base import KeyStatus, Section, shown
+from trinity.config.docs.explain import readers_of
+from trinity.config.loading.verl_keys import (
+    PLANNED_DEFAULTS,
+    PLANNED_REASONS,
+    RENAMED_KEYS,
+    WITHOUT_EFFECT,
+)
+from trinity.config.schema.base import KeyStatus, Section, format_value
 from trinity.doc_tables import fill_tables, write_page
 from trinity.verl.names import verl_names
 
@@ -19,10 +24,10 @@ Row = tuple[str, ...]
 
 def main() -> None:
     """Writes the tables, or reports that they differ from the code."""
-    write_page("All keys, as Markdown.", documented)
+    write_page("All keys, as Markdown.", render_page)
 
 
-def documented(text: str) -> str:
+def render_page(text: str) -> str:
     """Returns the page with its tables generated from the code."""
     return fill_tables(text, lambda name: TABLES[name]())
 
@@ -58,9 +63,12 @@ def _counts() -> Iterator[Row]:
     counted = Counter(key.status for key in _distinct())
     for status in KeyStatus:
         yield (str(status), str(counted[status]))
-    yield ("verl's, below `trainer.trainer_config`: used under the name here", str(len(USED)))
+    yield (
+        "verl's, below `trainer.trainer_config`: used under the name here",
+        str(len(RENAMED_KEYS)),
+    )
     yield ("verl's: accepted, without effect here", str(len(WITHOUT_EFFECT)))
-    yield ("verl's: planned, with a value that happens anyway", str(len(USUAL)))
+    yield ("verl's: planned, with a value that happens anyway", str(len(PLANNED_DEFAULTS)))
 
 
 def _sections() -> Iterator[str]:
@@ -89,8 +97,8 @@ def _acting(keys: list[ConfigKey]) -> Iterator[Row]:
             f"`{key.name}`",
             _with_values(key),
             key.type,
-            "" if key.is_required else f"`{shown(key.path, key.default)}`",
-            ", ".join(read_by(key)),
+            "" if key.is_required else f"`{format_value(key.path, key.default)}`",
+            ", ".join(readers_of(key)),
             ", ".join(f"`{name}`" for name in verl_names(key.plain_path)),
         )
 
@@ -116,19 +124,19 @@ def _other_rows(status: KeyStatus) -> Iterator[Row]:
         if is_renamed:
             yield (f"`{key.path}`", f"`{key.reason}`")
         else:
-            default = f"`{shown(key.path, key.default)}`"
+            default = f"`{format_value(key.path, key.default)}`"
             yield (f"`{key.path}`", key.meaning, default, key.reason)
 
 
 def _verl() -> Iterator[Row]:
     yield ("verl's key", "What becomes of it")
-    for name, renamed in USED.items():
+    for name, renamed in RENAMED_KEYS.items():
         yield (f"`{name}`", f"used as `{renamed.to[1:]}`")
     for name, mark in WITHOUT_EFFECT.items():
         yield (f"`{name}`", f"without effect here: {mark.reason}")
-    for name, value in USUAL.items():
-        why = f": {INSTEAD[name]}" if name in INSTEAD else ""
-        yield (f"`{name}`", f"planned; `{shown(name, value)}` is what happens{why}")
+    for name, value in PLANNED_DEFAULTS.items():
+        why = f": {PLANNED_REASONS[name]}" if name in PLANNED_REASONS else ""
+        yield (f"`{name}`", f"planned; `{format_value(name, value)}` is what happens{why}")
 
 
 TABLES: Mapping[str, Callable[[], Iterator[str]]] = {

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from trinity.cli.output import counted
+from trinity.cli.output import pluralize
 from trinity.config.check import check_file
 from trinity.config.data_files import find_data_files
 from trinity.config.data_rows import count_rows
@@ -40,12 +40,12 @@ def memory_lines(
     yield "  P parameters, L layers, H their width, V vocabulary, T tokens of a micro-batch"
     if stage.external_model is not None:
         yield f"  rollout model: none, `{stage.external_model.model_name}` is served elsewhere"
-        yield from _beside_lines(stage, gpu_bytes)
+        yield from _all_auxiliary_lines(stage, gpu_bytes)
         return
     shape = _shape(stage.model_path, model_config)
     if shape is None:
         yield f"  there is no config.json of {stage.model_path} here: give --model-config FILE"
-        yield from _beside_lines(stage, gpu_bytes)
+        yield from _all_auxiliary_lines(stage, gpu_bytes)
         return
     about = "" if shape.is_known else f", counted as a llama: `{shape.family}` is not known exactly"
     yield f"  model            {count_parameters(shape):,} parameters{about}"
@@ -54,7 +54,7 @@ def memory_lines(
     critic = None if stage.critic_model_path is None else _shape(stage.critic_model_path, None)
     if stage.needs_rollout:
         yield from _engine_lines(stage, shape, gpu_bytes)
-        yield from _beside_lines(stage, gpu_bytes)
+        yield from _all_auxiliary_lines(stage, gpu_bytes)
     if "trainer" in stage.roles:
         yield from _rank_lines(stage, shape, critic, gpu_bytes)
     if gpu_bytes is None and machines_of(stage).total:
@@ -91,7 +91,7 @@ def _engine_lines(stage: StagePlan, shape: ModelShape, gpu_bytes: int | None) ->
     )
 
 
-def _beside_lines(stage: StagePlan, gpu_bytes: int | None) -> Iterator[str]:
+def _all_auxiliary_lines(stage: StagePlan, gpu_bytes: int | None) -> Iterator[str]:
     for model in stage.auxiliary_models:
         yield from _auxiliary_lines(stage, model, gpu_bytes)
 
@@ -136,7 +136,7 @@ def _rank_lines(
 ) -> Iterator[str]:
     memory = rank_memory(stage, shape, critic)
     for role, terms in memory.terms:
-        yield f"  {role:16} on each of {counted(stage.trainer_rank_num, 'GPU')}"
+        yield f"  {role:16} on each of {pluralize(stage.trainer_rank_num, 'GPU')}"
         yield from _term_lines(terms)
     yield f"  {'together':18}   {_gib(memory.total):>10}  a pass and an optimizer step never meet"
     if gpu_bytes is None or not machines_of(stage).total:
@@ -270,8 +270,8 @@ def _volume_lines(stage: StagePlan, rows: int | None) -> Iterator[str]:
             f"{volume.trained_rows:,} rows, at most {volume.trained_tokens:,} tokens"
         )
     if volume.evaluations:
-        what = counted(len(stage.eval_tasksets), "taskset")
-        yield f"  {counted(volume.evaluations, 'evaluation')} of {what}"
+        what = pluralize(len(stage.eval_tasksets), "taskset")
+        yield f"  {pluralize(volume.evaluations, 'evaluation')} of {what}"
 
 
 def _rollout_lines(stage: StagePlan, volume: Volume) -> Iterator[str]:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import typer
 
-from trinity.cli.output import WORDS, counted
+from trinity.cli.output import STATUS_LABELS, pluralize
 from trinity.cli.overrides import parse_overrides
 from trinity.cli.runs import result_lines
-from trinity.config.plan.model import to_fetch
+from trinity.config.plan.model import missing_from_cache
 from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedTaskset
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.task_storage import without_password
@@ -40,7 +40,9 @@ def describe(prepared: PreparedRun) -> None:
     for stage in plan.stages:
         for line in stage_lines(stage):
             print(line)
-    unseen = "; what is to be fetched from the hub is not checked" if to_fetch(plan) else ""
+    unseen = (
+        "; what is to be fetched from the hub is not checked" if missing_from_cache(plan) else ""
+    )
     print(f"the configuration, the model and the data are in order{unseen}; nothing was started")
 
 
@@ -66,10 +68,10 @@ def stage_lines(stage: StagePlan) -> list[str]:
         *(line for task in stage.tasksets for line in _task_lines(task)),
         f"  a step         {stage.config.buffer.batch_size} tasks, "
         f"{algorithm.repeat_times} rollouts each",
-        f"  rollout        {counted(rollout.engine_num, 'engine')}, {rollout.engine_type}, "
+        f"  rollout        {pluralize(rollout.engine_num, 'engine')}, {rollout.engine_type}, "
         f"{rollout.dtype}",
         f"  synchronizing  {sync.sync_method}, {sync.sync_style}, every "
-        f"{counted(sync.sync_interval, 'step')}, offset {sync.sync_offset}",
+        f"{pluralize(sync.sync_interval, 'step')}, offset {sync.sync_offset}",
     ]
     if (experts := stage.expert_buffer) is not None:
         share = f"{stage.num_expert_rows} of the {stage.train_batch_size} rows of a step"
@@ -96,10 +98,11 @@ def _training_lines(stage: StagePlan) -> list[str]:
         which = "the newest" if stage.config.explorer.bench_on_latest_checkpoint else "every"
         return [f"  evaluates      {which} checkpoint of the run; nothing is trained"]
     steps = stage.total_train_steps or "as many as the data gives"
+    ranks = pluralize(stage.trainer_rank_num, "rank")
     return [
         f"  train steps    {steps}, {stage.train_batch_size} rows each",
         f"  learning rate  {stage.learning_rate(1, stage.total_train_steps or 1):g} at step 1",
-        f"  trainer        {counted(stage.trainer_rank_num, 'rank')}, {stage.config.trainer.dtype}",
+        f"  trainer        {ranks}, {stage.config.trainer.dtype}",
     ]
 
 
@@ -182,7 +185,7 @@ def run_experiment(wish: RunOptions) -> None:
     """Runs the experiment, or describes it; the results of a finished one are shown again."""
     prepared = prepare(wish.config, wish.max_steps, parse_overrides(wish.overrides))
     for notice in prepared.notices:
-        print(f"{WORDS[notice.status]} {notice.place}: {notice}")
+        print(f"{STATUS_LABELS[notice.status]} {notice.place}: {notice}")
     if wish.strict and prepared.notices:
         raise UserError("`--strict` rejects a configuration with keys that do not act as written")
     check_reach(prepared.plan, secure=wish.secure)
@@ -192,16 +195,16 @@ def run_experiment(wish: RunOptions) -> None:
         return
     if (finished := read_finished(prepared.plan.job_path)) is not None and prepared.resumes:
         print(f"{prepared.plan.label} is finished; another `name` starts another run")
-        conclude(finished, prepared.plan)
+        print_results(finished, prepared.plan)
         return
     check_gpus(prepared.plan)
     check_hub(prepared.plan, must_answer=True)
     refuse_second(_home(prepared))
-    _announce(prepared)
-    execute(prepared, wish.again, secure=wish.secure)
+    _print_start(prepared)
+    execute_run(prepared, wish.again, secure=wish.secure)
 
 
-def execute(prepared: PreparedRun, again: str, *, secure: bool = False) -> None:
+def execute_run(prepared: PreparedRun, again: str, *, secure: bool = False) -> None:
     """Runs with live progress and prints the results; `again` is the command that resumes it."""
     reporter = make_reporter(prepared.plan.label)
     run = LocalRun(plan=prepared.plan, reporter=reporter, secure=secure, home=_home(prepared))
@@ -211,7 +214,7 @@ def execute(prepared: PreparedRun, again: str, *, secure: bool = False) -> None:
         run.complete = with_source_runs
         if not any(stage.needs_rollout for stage in prepared.plan.stages):
             run.services = without_explorer
-    follow(run, again)
+    follow_run(run, again)
 
 
 def _home(prepared: PreparedRun) -> Path:
@@ -223,7 +226,7 @@ def _home(prepared: PreparedRun) -> Path:
     return prepared.plan.job_path
 
 
-def follow(run: LocalRun, again: str) -> None:
+def follow_run(run: LocalRun, again: str) -> None:
     """Follows a run to its end and prints the results; `again` is the command that resumes it."""
     reporter = run.reporter
     try:
@@ -235,17 +238,17 @@ def follow(run: LocalRun, again: str) -> None:
         raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
     finally:
         reporter.close()
-    conclude(summary, run.plan)
+    print_results(summary, run.plan)
 
 
-def _announce(prepared: PreparedRun) -> None:
+def _print_start(prepared: PreparedRun) -> None:
     for note in prepared.notes:
         print(note)
     verb = "resuming" if prepared.resumes else "starting"
     print(f"{verb} {prepared.plan.label} in {prepared.plan.job_dir}")
 
 
-def conclude(summary: RunSummary, plan: ExperimentPlan) -> None:
+def print_results(summary: RunSummary, plan: ExperimentPlan) -> None:
     """Prints the results and the paths of their files."""
     job = plan.job_path
     print()

@@ -9,12 +9,12 @@ from trinity.config.schema.base import KeyStatus
 from trinity.errors import UserError
 
 
-def counted(number: int, noun: str) -> str:
+def pluralize(number: int, noun: str) -> str:
     """`1 rank`, `2 ranks`, `1,000 ranks`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-WORDS = {
+STATUS_LABELS = {
     KeyStatus.NO_EFFECT: "no effect",
     KeyStatus.RENAMED: "renamed",
     KeyStatus.PLANNED: "planned",
@@ -23,7 +23,7 @@ WORDS = {
 
 
 @contextlib.contextmanager
-def writing(target: Path, advice: str) -> Iterator[None]:
+def write_errors(target: Path, advice: str) -> Iterator[None]:
     """Guards a block that writes `target` or below it; `advice` says what to give instead.
 
     Raises: UserError if something there cannot be written.

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from trinity.config.checks.advice import advice
-from trinity.config.loading.keys import general, parsed
+from trinity.config.checks.advice import advise
+from trinity.config.loading.keys import documented_key, parse_key
 from trinity.config.loading.load import ParsedConfig, read_config
 from trinity.config.loading.migrate import ConfigNotice
-from trinity.config.loading.source import ConfigSource, located
+from trinity.config.loading.source import ConfigSource, add_locations
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
 from trinity.config.schema.experiment import Config
@@ -45,13 +45,13 @@ def check_file(path: Path, overrides: Mapping[str, JsonValue] | None = None) -> 
     except UserError as error:
         return CheckReport(reading=None, plan=None, mistakes=tuple(str(error).splitlines()))
     plan, wrong = _planned(reading)
-    said = advice(plan) if plan else ()
+    said = advise(plan) if plan else ()
     return CheckReport(
         reading=reading, plan=plan, mistakes=(*reading.mistakes, *wrong), advice=said
     )
 
 
-def plan_of(config: Config, source: ConfigSource) -> ExperimentPlan:
+def plan_config(config: Config, source: ConfigSource) -> ExperimentPlan:
     """The plan of a configuration.
 
     Raises: UserError whose lines say where in the file the errors are.
@@ -60,10 +60,10 @@ def plan_of(config: Config, source: ConfigSource) -> ExperimentPlan:
         return plan_experiment(config)
     except UserError as error:
         names = [stage.stage_name for stage in config.stages]
-        raise UserError(located(str(error), source, names)) from error
+        raise UserError(add_locations(str(error), source, names)) from error
 
 
-def refuse_mistakes(reading: ParsedConfig) -> None:
+def raise_errors(reading: ParsedConfig) -> None:
     """Raises UserError with everything `check_file` reports, if the file has errors."""
     if reading.mistakes:
         raise UserError("\n".join((*reading.mistakes, *_planned(reading)[1])))
@@ -73,26 +73,26 @@ def _planned(reading: ParsedConfig) -> tuple[ExperimentPlan | None, tuple[str, .
     if reading.config is None:
         return None, ()
     try:
-        plan = plan_of(reading.config, reading.source)
+        plan = plan_config(reading.config, reading.source)
     except UserError as error:
-        return None, tuple(_news(str(error), reading))
+        return None, tuple(_without_consequences(str(error), reading))
     return (plan, ()) if not reading.mistakes else (None, ())
 
 
-def _news(mistakes: str, reading: ParsedConfig) -> list[str]:
+def _without_consequences(mistakes: str, reading: ParsedConfig) -> list[str]:
     """Drops errors that only follow from keys left out as wrong or as planned."""
-    if any(general(parsed(notice.key)) == "mode" for notice in reading.planned):
+    if any(documented_key(parse_key(notice.key)) == "mode" for notice in reading.planned):
         return []
     sources = [*reading.mistakes, *(notice.what for notice in reading.planned)]
     left_out = {key for text in sources for key in _keys(text)}
-    return [line for line in mistakes.splitlines() if not _speaks_of(line, left_out)]
+    return [line for line in mistakes.splitlines() if not _mentions(line, left_out)]
 
 
-def _speaks_of(mistake: str, left_out: Set[str]) -> bool:
+def _mentions(mistake: str, left_out: Set[str]) -> bool:
     """True if an error names one of the keys, or a prefix of one such as its section."""
     named = _keys(mistake)
     return any(key.startswith(name) for key in left_out for name in named)
 
 
 def _keys(text: str) -> set[str]:
-    return {general(parsed(key)) for key in _KEY.findall(text)}
+    return {documented_key(parse_key(key)) for key in _KEY.findall(text)}

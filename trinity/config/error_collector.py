@@ -9,7 +9,7 @@ from trinity.errors import UserError
 FEW = 4
 
 
-def nearest(name: str, valid: Iterable[str]) -> str | None:
+def closest_match(name: str, valid: Iterable[str]) -> str | None:
     """The valid name most similar to `name`, if any is similar."""
     return next(iter(difflib.get_close_matches(name, list(valid), n=1)), None)
 
@@ -17,7 +17,7 @@ def nearest(name: str, valid: Iterable[str]) -> str | None:
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
     """End of a sentence that offers the nearest valid name, or all of them."""
     names = list(valid)
-    near = nearest(name, names)
+    near = closest_match(name, names)
     if near is not None:
         return f": did you mean `{near}`?"
     if not names:

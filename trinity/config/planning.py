@@ -6,19 +6,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trinity.config.checks.algorithm import check_algorithm
-from trinity.config.checks.model import located_adapter
+from trinity.config.checks.model import resolve_adapter_path
 from trinity.config.checks.runtime import (
-    check_alone,
     check_monitor_args,
     check_placement,
+    check_serve_is_single_stage,
     check_serving,
-    check_tools,
+    check_tool_calls,
 )
 from trinity.config.error_collector import ErrorCollector, all_of
 from trinity.config.plan.algorithm import resolve_algorithm
 from trinity.config.plan.data import (
     absolute,
-    check_names,
+    check_unique_names,
     resolve_auxiliary_buffers,
     resolve_eval_tasksets,
     resolve_experience_buffer,
@@ -28,11 +28,11 @@ from trinity.config.plan.lengths import SequenceLengths, resolve_lengths, total_
 from trinity.config.plan.model import (
     chat_template_of,
     is_external,
-    located_critic,
-    located_if_given,
-    located_model,
     resolve_auxiliary_models,
+    resolve_critic_path,
     resolve_external_model,
+    resolve_model_path,
+    resolve_optional_model_path,
 )
 from trinity.config.plan.parts import (
     AuxiliaryModel,
@@ -46,7 +46,7 @@ from trinity.config.plan.pipelines import resolve_operators
 from trinity.config.plan.replay import check_capacity
 from trinity.config.plan.sizes import BatchSizes, RolloutGpus, largest_rollout, resolve_sizes
 from trinity.config.plan.stage_plan import ExperimentPlan, Role, StagePlan
-from trinity.config.plan.stored_rollouts import with_stored_rollouts
+from trinity.config.plan.stored_rollouts import resolve_stored_rollouts
 from trinity.config.schema.algorithm import OptimizerConfig
 from trinity.config.schema.choices import EXPLORING, WITHOUT_TASKS, LearningRateSchedule, Mode
 from trinity.config.schema.experiment import Config, MergedStage, stages_of
@@ -104,7 +104,7 @@ def plan_stage(stage: MergedStage, rollout: RolloutGpus) -> StagePlan:
     errors.of(lambda: check_capacity(plan.replay, plan.num_rollout_rows, name))
     errors.of(lambda: check_placement(plan))
     errors.of(lambda: check_serving(plan))
-    errors.of(lambda: check_tools(plan))
+    errors.of(lambda: check_tool_calls(plan))
     errors.of(lambda: check_monitor_args(config.monitor, name))
     errors.raise_all()
     return plan
@@ -166,17 +166,17 @@ def _model(config: Config, algorithm: ResolvedAlgorithm | None, stage: str) -> _
     errors = ErrorCollector()
     path = errors.of(
         lambda: (
-            located_if_given(config.model)
+            resolve_optional_model_path(config.model)
             if is_external(config)
-            else located_model(config.model, stage)
+            else resolve_model_path(config.model, stage)
         )
     )
-    adapter = errors.of(lambda: located_adapter(config.model, stage))
+    adapter = errors.of(lambda: resolve_adapter_path(config.model, stage))
     template = errors.of(lambda: chat_template_of(config.model, stage))
     errors.raise_all()
     assert path is not None
     has_critic = algorithm is not None and algorithm.needs_critic
-    critic = located_critic(config.model, stage) if has_critic else None
+    critic = resolve_critic_path(config.model, stage) if has_critic else None
     return _Model(path, critic, adapter, template)
 
 
@@ -227,7 +227,9 @@ def _tasksets(
     errors.raise_all()
     assert tasksets is not None and eval_tasksets is not None
     auxiliary = config.buffer.trainer_input.auxiliary_buffers
-    check_names([*(taskset.name for taskset in (*tasksets, *eval_tasksets)), *auxiliary], stage)
+    check_unique_names(
+        [*(taskset.name for taskset in (*tasksets, *eval_tasksets)), *auxiliary], stage
+    )
     return tasksets, eval_tasksets
 
 
@@ -254,8 +256,8 @@ def plan_experiment(config: Config, *, now: datetime | None = None) -> Experimen
     merged = stages_of(config)
     rollout = largest_rollout(merged)
     planned = all_of([partial(_planned, stage, config.trainer, rollout) for stage in merged])
-    check_alone(planned)
-    stages = with_stored_rollouts(planned)
+    check_serve_is_single_stage(planned)
+    stages = resolve_stored_rollouts(planned)
     parts = [part for part in (config.project, config.group) if part]
     parent = Path(absolute(config.checkpoint_root_dir)).joinpath(*parts)
     name = config.name
@@ -263,7 +265,7 @@ def plan_experiment(config: Config, *, now: datetime | None = None) -> Experimen
         stage.mode == "serve" or (stage.mode == "bench" and stage.needs_training)
         for stage in stages
     )
-    if _begins_anew(config) and not looks_back and _is_used(parent / name):
+    if _starts_new_run(config) and not looks_back and _is_used(parent / name):
         name = f"{name}_{now or datetime.now():%Y%m%d%H%M%S}"
     return ExperimentPlan(
         tenant=config.tenant,
@@ -276,11 +278,11 @@ def plan_experiment(config: Config, *, now: datetime | None = None) -> Experimen
 
 def _planned(stage: MergedStage, above: TrainerConfig, rollout: RolloutGpus) -> StagePlan:
     """Plans a stage, with the checkpoint that the first one begins with."""
-    start = _start_of(stage, above)
+    start = _start_checkpoint(stage, above)
     return plan_stage(stage, rollout).model_copy(update={"start_checkpoint": start})
 
 
-def _start_of(stage: MergedStage, above: TrainerConfig) -> str | None:
+def _start_checkpoint(stage: MergedStage, above: TrainerConfig) -> str | None:
     trainer = stage.config.trainer
     mode, path = trainer.resume_mode, trainer.resume_from_path
     if (mode, path) != (above.resume_mode, above.resume_from_path):
@@ -301,7 +303,7 @@ def _start_of(stage: MergedStage, above: TrainerConfig) -> str | None:
     return absolute(path) if path and stage.index == 0 else None
 
 
-def _begins_anew(config: Config) -> bool:
+def _starts_new_run(config: Config) -> bool:
     return not config.continue_from_checkpoint or config.trainer.resume_mode == "disable"
 
 

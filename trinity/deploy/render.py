@@ -15,7 +15,7 @@ from trinity.deploy.deployment import MODELS, ExperimentDeployment
 from trinity.deploy.kubernetes import Overlay, kubernetes_files
 from trinity.deploy.nomad import nomad_variables
 from trinity.errors import UserError
-from trinity.launch.part_checks import check_known
+from trinity.launch.part_checks import check_part_names
 
 
 def check_room(deployment: ExperimentDeployment, *, on_one_node: bool) -> None:
@@ -155,7 +155,7 @@ def _notes(deployment: ExperimentDeployment, target: Target, overlay: Overlay) -
 def _unseen(plan: ExperimentPlan) -> Iterator[str]:
     """Yields the user's own parts that fail here; the explorer's image may have them."""
     try:
-        check_known(plan)
+        check_part_names(plan)
     except UserError as error:
         for line in str(error).splitlines():
             yield f"{line} (as seen from here: the explorer fails the run unless it finds it)"

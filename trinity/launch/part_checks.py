@@ -43,7 +43,7 @@ def _check_run(part: type, base: type, name: str) -> None:
         raise UserError(f"{name} defines no {wanted}{why}")
 
 
-def check_known(plan: ExperimentPlan) -> None:
+def check_part_names(plan: ExperimentPlan) -> None:
     """Looks up every name; `trinity.launch.prepare` checks the built-in parts, too.
 
     Raises: UserError with a line for each name that is not known.
@@ -61,13 +61,13 @@ def check_tasksets(stages: Sequence[StagePlan], checks: Sequence[TasksetCheck]) 
     found: dict[tuple[str, str], list[str]] = {}
     for stage in stages:
         with _variables(stage):
-            for name, mistake in _mistakes(stage, checks):
+            for name, mistake in _taskset_errors(stage, checks):
                 found.setdefault((stage.name, mistake), []).append(f"`{name}`")
     if found:
         raise UserError("\n".join(_line(*at, names) for at, names in found.items()))
 
 
-def _mistakes(stage: StagePlan, checks: Sequence[TasksetCheck]) -> Iterator[tuple[str, str]]:
+def _taskset_errors(stage: StagePlan, checks: Sequence[TasksetCheck]) -> Iterator[tuple[str, str]]:
     for taskset in (*stage.tasksets, *stage.eval_tasksets):
         for check in checks:
             try:

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from trinity.config.check import plan_of, refuse_mistakes
-from trinity.config.checks.advice import advice
+from trinity.config.check import plan_config, raise_errors
+from trinity.config.checks.advice import advise
 from trinity.config.checks.runtime import check_inputs
 from trinity.config.error_collector import ErrorCollector
-from trinity.config.loading.load import read_config, runnable
+from trinity.config.loading.load import read_config, require_runnable
 from trinity.config.loading.migrate import ConfigNotice
-from trinity.config.plan.model import HubReference, to_fetch
+from trinity.config.plan.model import HubReference, missing_from_cache
 from trinity.config.plan.parts import ResolvedTaskset
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.errors import UserError
@@ -82,15 +82,15 @@ def prepare(
     mixes with the real run. Raises: UserError.
     """
     reading = read_config(path, overrides)
-    refuse_mistakes(reading)
-    config = runnable(reading)
+    raise_errors(reading)
+    config = require_runnable(reading)
     name = config.name
     notes: tuple[str, ...] = ()
     if max_steps is not None:
         name = f"{config.name}-max-steps-{max_steps}"
         notes = (f"a trial of at most {max_steps} train steps a stage, kept as {name}",)
         config = config.model_copy(update={"name": name})
-    plan = plan_of(config, reading.source)
+    plan = plan_config(config, reading.source)
     if plan.job_path.name != name:
         why = "trainer.resume_mode is disable"
         if not config.continue_from_checkpoint:
@@ -110,7 +110,7 @@ def prepare(
     if not serves:  # nothing is computed that other settings would change
         gathered.of(partial(check_resumable, plan))
     gathered.raise_all()
-    notes = (*notes, *advice(plan))
+    notes = (*notes, *advise(plan))
     return PreparedRun(
         plan=plan,
         resumes=not serves and holds_run(plan.job_path),
@@ -142,7 +142,7 @@ def check_hub(plan: ExperimentPlan, *, must_answer: bool) -> None:
     also one for each model: the buffer may already have stored the rows of a dataset.
     """
     gathered = ErrorCollector()
-    for hub_name in to_fetch(plan):
+    for hub_name in missing_from_cache(plan):
         gathered.of(partial(_check, hub_name, must_answer and hub_name.kind == "model"))
     gathered.raise_all()
 

@@ -12,10 +12,10 @@ from trinity.verl.rules.algorithm import (
     BYPASS_LOSSES,
     ESTIMATORS,
     KL_NAMES,
+    LOSS_ARGUMENTS,
     LOSS_NAMES,
-    OF_THE_LOSS,
 )
-from trinity.verl.rules.batches import COUNTED, NEVER
+from trinity.verl.rules.batches import NEVER, STEP_COUNTS
 from trinity.verl.settings import FloatLoader, shell_word
 from trinity.verl.values import JsonValue
 
@@ -53,11 +53,11 @@ def verl_command(text: str) -> str:
     way = _BackConversion(dict(_flat(yaml.load(text, Loader=FloatLoader), "")))  # a SafeLoader
     is_supervised = way.left.get("mode") == "train"
     if not is_supervised:
-        _tell_data(way)
-        _tell_algorithm(way)
-        _tell_batches(way)
-        _tell_token_limit(way)
-    _tell_places(way)
+        _convert_data(way)
+        _convert_algorithm(way)
+        _convert_batches(way)
+        _convert_token_limit(way)
+    _convert_places(way)
     for row in SUPERVISED_ROWS if is_supervised else ROWS:
         if row.has_way_back and row.ours in way.left and row.verl not in way.verl:
             value = way.pop(row.ours)
@@ -86,12 +86,12 @@ def _flat(node: object, key: str) -> list[tuple[str, JsonValue]]:
     return [(key, node)]  # type: ignore[list-item]  # a YAML value
 
 
-def _tell_data(way: _BackConversion) -> None:
+def _convert_data(way: _BackConversion) -> None:
     single = f"{_INPUT}.taskset"
     trained = [single] if f"{single}.path" in way.left else _listed(way, f"{_INPUT}.tasksets")
-    _tell_files(way, "data.train_files", trained)
+    _convert_files(way, "data.train_files", trained)
     evaluated = _listed(way, f"{_INPUT}.eval_tasksets")
-    _tell_files(way, "data.val_files", evaluated)
+    _convert_files(way, "data.val_files", evaluated)
     for name in ("prompt_key", "response_key", "image_key", "video_key"):
         for key in [*trained, *evaluated]:
             value = way.pop(f"{key}.format.{name}")
@@ -120,7 +120,7 @@ def _listed(way: _BackConversion, key: str) -> list[str]:
     return list(dict.fromkeys(match[0] for match in found if match))
 
 
-def _tell_files(way: _BackConversion, verl: str, tasksets: list[str]) -> None:
+def _convert_files(way: _BackConversion, verl: str, tasksets: list[str]) -> None:
     files: list[JsonValue] = []
     for key in tasksets:
         path, split = str(way.pop(f"{key}.path")), way.pop(f"{key}.split", "train")
@@ -132,7 +132,7 @@ def _tell_files(way: _BackConversion, verl: str, tasksets: list[str]) -> None:
         way.verl[verl] = files if len(files) > 1 else files[0]
 
 
-def _tell_algorithm(way: _BackConversion) -> None:
+def _convert_algorithm(way: _BackConversion) -> None:
     kind, advantage = way.pop("algorithm.algorithm_type", "grpo"), way.pop("algorithm.advantage_fn")
     advantage = advantage or {"reinforceplusplus": "reinforce_plus_plus"}.get(str(kind), kind)
     if advantage in ("dr_grpo", "grpo_verl"):
@@ -147,20 +147,23 @@ def _tell_algorithm(way: _BackConversion) -> None:
     for name in ("gamma", "lam"):
         if (value := way.pop(f"algorithm.advantage_fn_args.{name}")) is not None:
             way.verl[f"algorithm.{name}"] = value
-    _tell_kl(way, "kl_penalty_fn", "algorithm.use_kl_in_reward", "algorithm.kl_penalty")
-    _tell_kl(way, "kl_loss_fn", f"{ACTOR}.use_kl_loss", f"{ACTOR}.kl_loss_type")
+    _convert_kl(way, "kl_penalty_fn", "algorithm.use_kl_in_reward", "algorithm.kl_penalty")
+    _convert_kl(way, "kl_loss_fn", f"{ACTOR}.use_kl_loss", f"{ACTOR}.kl_loss_type")
     for ours, verl in (
         ("kl_penalty_fn_args.kl_coef", "algorithm.kl_ctrl.kl_coef"),
         ("kl_loss_fn_args.kl_coef", f"{ACTOR}.kl_loss_coef"),
         ("loss_agg_mode", f"{ACTOR}.loss_agg_mode"),
-        *((f"policy_loss_fn_args.{ours}", f"{ACTOR}.{verl}") for verl, ours in OF_THE_LOSS.items()),
+        *(
+            (f"policy_loss_fn_args.{ours}", f"{ACTOR}.{verl}")
+            for verl, ours in LOSS_ARGUMENTS.items()
+        ),
     ):
         if (value := way.pop(f"algorithm.{ours}")) is not None:
             way.verl[verl] = value
-    _tell_loss(way)
+    _convert_loss(way)
 
 
-def _tell_loss(way: _BackConversion) -> None:
+def _convert_loss(way: _BackConversion) -> None:
     """Converts the loss; in bypass mode veRL has two losses under another key."""
     loss = str(way.left.get("algorithm.policy_loss_fn", "ppo"))
     kinds = {ours: verl for verl, ours in BYPASS_LOSSES.items()}
@@ -176,7 +179,7 @@ def _tell_loss(way: _BackConversion) -> None:
         way.verl[f"{ACTOR}.policy_loss.loss_mode"] = names.get(loss, loss)
 
 
-def _tell_kl(way: _BackConversion, ours: str, switch: str, kind: str) -> None:
+def _convert_kl(way: _BackConversion, ours: str, switch: str, kind: str) -> None:
     name = way.pop(f"algorithm.{ours}")
     if name is None:
         return
@@ -186,7 +189,7 @@ def _tell_kl(way: _BackConversion, ours: str, switch: str, kind: str) -> None:
         way.verl[kind] = names.get(str(name), name)
 
 
-def _tell_batches(way: _BackConversion) -> None:
+def _convert_batches(way: _BackConversion) -> None:
     batch = way.number("buffer.batch_size", 1)
     interval = way.number("synchronizer.sync_interval", 1)
     way.verl[f"{ACTOR}.ppo_mini_batch_size"] = batch
@@ -194,7 +197,7 @@ def _tell_batches(way: _BackConversion) -> None:
     steps = way.number("buffer.total_steps", 0) or way.number("trainer.total_steps", 0)
     if steps:
         way.verl["trainer.total_training_steps"] = -(-steps // interval)
-    for verl, ours in COUNTED.items():
+    for verl, ours in STEP_COUNTS.items():
         if isinstance(count := way.left.get(ours), int) and count > 0:
             way.verl[verl] = -(-count // interval)
             way.pop(ours)
@@ -203,7 +206,7 @@ def _tell_batches(way: _BackConversion) -> None:
         way.verl["trainer.test_freq"] = -1 if every >= NEVER else every
 
 
-def _tell_token_limit(way: _BackConversion) -> None:
+def _convert_token_limit(way: _BackConversion) -> None:
     """Converts the token limit, which in veRL counts a GPU's part of the sequences."""
     limit = way.left.get("trainer.max_token_len_per_gpu")
     shared = way.left.get("trainer.ulysses_sequence_parallel_size")
@@ -212,7 +215,7 @@ def _tell_token_limit(way: _BackConversion) -> None:
         way.pop("trainer.max_token_len_per_gpu")
 
 
-def _tell_places(way: _BackConversion) -> None:
+def _convert_places(way: _BackConversion) -> None:
     for ours, verl in (
         ("cluster.node_num", "trainer.nnodes"),
         ("cluster.gpu_per_node", "trainer.n_gpus_per_node"),

@@ -8,7 +8,7 @@ from trinity.config.loading.source import section_at
 from trinity.config.schema.base import IgnoredKey, mark_of
 from trinity.config.schema.experiment import Config
 from trinity.errors import UserError
-from trinity.verl.names import row_of
+from trinity.verl.names import find_row
 from trinity.verl.row import TRAINER_CONFIG, KeyConversion, KeyRow
 from trinity.verl.rules.algorithm import convert_algorithm
 from trinity.verl.rules.batches import (
@@ -34,7 +34,7 @@ SAME_RESULT = ("trainer.use_dynamic_bsz", "trainer.balance_batch")
 """Keys that change only memory and time."""
 
 
-def happens_instead(ours: str, value: JsonValue) -> str | None:
+def equivalent_default(ours: str, value: JsonValue) -> str | None:
     """The reason why the result is the same without the value; None if it must be written."""
     if ours not in SAME_RESULT:
         return None
@@ -96,15 +96,15 @@ def convert(settings: VerlSettings, choices: ConversionOptions | None = None) ->
         rule(work)
     for setting in list(settings.left()):
         settings.take(setting.key)
-        _end(work, setting)
-    _ask_for_unknown(work)
+        _convert_setting(work, setting)
+    _advise_on_unknown(work)
     body = work.draft.yaml()
     report = work.report.lines(settings.remarks)
-    report += _unmentioned(settings, "\n".join([body, *report]))
+    report += _read_together(settings, "\n".join([body, *report]))
     return Converted(body, tuple(report), work.draft.values())
 
 
-def _ask_for_unknown(work: Conversion) -> None:
+def _advise_on_unknown(work: Conversion) -> None:
     """Advises the user to write values that are empty or known only by running the script."""
     leaves = list(work.draft.leaves())
     empty = [f"`{key}`" for key, value in leaves if value == ""]
@@ -118,7 +118,7 @@ def _ask_for_unknown(work: Conversion) -> None:
         )
 
 
-def _unmentioned(settings: VerlSettings, text: str) -> list[str]:
+def _read_together(settings: VerlSettings, text: str) -> list[str]:
     """Lists the settings that the rules read without a line of their own."""
     lines = [
         f"  - {setting.key}={setting.value} ({setting.where})"
@@ -128,9 +128,9 @@ def _unmentioned(settings: VerlSettings, text: str) -> list[str]:
     return ["Read together with others:", *lines] if lines else []
 
 
-def _end(work: Conversion, setting: VerlSetting) -> None:
+def _convert_setting(work: Conversion, setting: VerlSetting) -> None:
     """Writes or reports a setting that no rule has taken."""
-    row = row_of(setting.key, supervised=work.settings.is_supervised)
+    row = find_row(setting.key, supervised=work.settings.is_supervised)
     if setting.value == UNKNOWN:
         work.report.missing.append((setting, f"give {setting.key}=<value> behind the script"))
     elif row is None:
@@ -140,10 +140,10 @@ def _end(work: Conversion, setting: VerlSetting) -> None:
     elif setting.key.startswith("critic.") and not work.has_critic:
         work.report.needless.append((setting, "the algorithm has no critic"))
     else:
-        _end_by_row(work, setting, row)
+        _convert_by_row(work, setting, row)
 
 
-def _end_by_row(work: Conversion, setting: VerlSetting, row: KeyRow) -> None:
+def _convert_by_row(work: Conversion, setting: VerlSetting, row: KeyRow) -> None:
     match row.fate:
         case KeyConversion.MOVED:
             value = row.convert(setting.value) if row.convert else setting.value
@@ -159,7 +159,7 @@ def _end_by_row(work: Conversion, setting: VerlSetting, row: KeyRow) -> None:
 def _move(work: Conversion, setting: VerlSetting, ours: str, value: JsonValue) -> None:
     """Writes a line, unless another key of veRL's has written it."""
     there = work.draft.get(ours)
-    if (reason := happens_instead(ours, value)) is not None:
+    if (reason := equivalent_default(ours, value)) is not None:
         work.report.needless.append((setting, f"it changes memory and time alone: {reason}"))
     elif there is None:
         work.put(ours, value, setting)

@@ -22,10 +22,10 @@ TABLES: Mapping[str, tuple[KeyRow, ...]] = {
 
 def main() -> None:
     """Writes the tables, or reports that they differ from the code."""
-    write_page("veRL's keys and ours, as Markdown.", documented)
+    write_page("veRL's keys and ours, as Markdown.", render_page)
 
 
-def documented(text: str) -> str:
+def render_page(text: str) -> str:
     """Returns the page with its tables generated from the code."""
     return fill_tables(text, lambda name: [verl_table(name)])
 

@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from trinity.config.loading.keys import general, parsed
+from trinity.config.loading.keys import documented_key, parse_key
 from trinity.verl.row import KeyRow
 from trinity.verl.table import actor, algorithm, critic, data, rollout, supervised, trainer
 
@@ -18,7 +18,7 @@ ROWS: tuple[KeyRow, ...] = (
 SUPERVISED_ROWS: tuple[KeyRow, ...] = (*supervised.ROWS, *trainer.ROWS)
 
 
-def row_of(key: str, *, supervised: bool = False) -> KeyRow | None:
+def find_row(key: str, *, supervised: bool = False) -> KeyRow | None:
     """The row of a key: its own, else the longest pattern; None if there is no such key."""
     exact, patterns = _index(SUPERVISED_ROWS if supervised else ROWS)
     if key in exact:
@@ -36,7 +36,7 @@ def _verl_names_by_key() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for row in ROWS:
         for ours in row.ours.split(", "):
-            names = found.setdefault(general(parsed(ours)), [])
+            names = found.setdefault(documented_key(parse_key(ours)), [])
             names += [row.verl] if row.verl not in names else []
     return found
 

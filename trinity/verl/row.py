@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from trinity.config.loading.verl_keys import PREFIX, USED, WITHOUT_EFFECT, fate_of
+from trinity.config.loading.verl_keys import PREFIX, RENAMED_KEYS, WITHOUT_EFFECT, key_treatment
 from trinity.config.schema.base import IgnoredKey, RenamedKey
 from trinity.verl.values import JsonValue
 
@@ -49,7 +49,7 @@ class KeyRow:
         return self.fate is KeyConversion.MOVED and (self.convert is None) == (self.back is None)
 
 
-def moved(
+def renamed_row(
     verl: str,
     ours: str,
     note: str = "",
@@ -63,17 +63,17 @@ def moved(
     )
 
 
-def combined(verl: str, ours: str, note: str) -> KeyRow:
+def combined_row(verl: str, ours: str, note: str) -> KeyRow:
     """Row of a key that a rule reads."""
     return KeyRow(verl=verl, fate=KeyConversion.COMBINED, ours=ours, note=note)
 
 
-def needless(note: str, *keys: str) -> tuple[KeyRow, ...]:
+def not_needed_rows(note: str, *keys: str) -> tuple[KeyRow, ...]:
     """Rows of keys that need nothing."""
     return tuple(KeyRow(verl=key, fate=KeyConversion.NEEDLESS, note=note) for key in keys)
 
 
-def missing(note: str, *keys: str) -> tuple[KeyRow, ...]:
+def missing_rows(note: str, *keys: str) -> tuple[KeyRow, ...]:
     """Rows of keys without counterpart."""
     return tuple(KeyRow(verl=key, fate=KeyConversion.MISSING, note=note) for key in keys)
 
@@ -82,7 +82,7 @@ NOT_GIVEN = "not passed on to the back end, which keeps its own way"
 _ANY = "any value"
 
 
-def back_end(*keys: str) -> tuple[KeyRow, ...]:
+def trainer_config_rows(*keys: str) -> tuple[KeyRow, ...]:
     """The rows of keys; a key ending with `*` includes keys below it with rows of their own."""
     return tuple(row for key in keys for row in _rows(key))
 
@@ -96,7 +96,7 @@ def _rows(key: str) -> Iterator[KeyRow]:
 def _known_below(beginning: str) -> list[str]:
     """Keys of the tables with this prefix, and the section itself if it has a name here."""
     prefix = f"{PREFIX}." if beginning.startswith(f"{PREFIX}.") else ""
-    known = (f"{prefix}{name}" for name in sorted({*USED, *WITHOUT_EFFECT}))
+    known = (f"{prefix}{name}" for name in sorted({*RENAMED_KEYS, *WITHOUT_EFFECT}))
     section = beginning.removesuffix(".")
     return [
         name for name in known if name.startswith(beginning) or (name == section and _moves(name))
@@ -104,16 +104,16 @@ def _known_below(beginning: str) -> list[str]:
 
 
 def _moves(key: str) -> bool:
-    return isinstance(fate_of(key, _ANY), RenamedKey)
+    return isinstance(key_treatment(key, _ANY), RenamedKey)
 
 
 def _row(key: str) -> KeyRow:
-    match fate_of(key, _ANY):
+    match key_treatment(key, _ANY):
         case RenamedKey(to=ours):
-            return moved(key, ours.removeprefix("/"))
+            return renamed_row(key, ours.removeprefix("/"))
         case IgnoredKey(reason=why):
             note = f"no effect: {why}"
             return KeyRow(
                 verl=key, fate=KeyConversion.PASSED, ours=f"{TRAINER_CONFIG}.{key}", note=note
             )
-    return missing(NOT_GIVEN, key)[0]
+    return missing_rows(NOT_GIVEN, key)[0]

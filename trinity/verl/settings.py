@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from trinity.config.loading.yaml import lines_of
+from trinity.config.loading.yaml import key_lines
 from trinity.errors import UserError
 from trinity.verl.shell.reader import Command, Script, read_script
 from trinity.verl.shell.variables import ExpandedField, ScriptNote
@@ -129,12 +129,12 @@ OPTION = re.compile(r"--?(?P<name>[A-Za-z][\w-]*)(?:=(?P<value>.*))?")
 CONFIG_FILE = "hydra.config_file"
 """The setting that holds the path of the configuration."""
 _OPTIONS = ("config_name", "config_path", "config_dir")
-_VERLS_OWN = re.compile(r"(ppo|sft)(_[a-z]+)?_trainer(_engine)?(\.yaml)?")
+_VERL_DEFAULT = re.compile(r"(ppo|sft)(_[a-z]+)?_trainer(_engine)?(\.yaml)?")
 
 
-def is_verls_own(name: str) -> bool:
+def is_verl_default(name: str) -> bool:
     """True if a configuration comes with veRL, so that the conversion knows its defaults."""
-    return _VERLS_OWN.fullmatch(name) is not None
+    return _VERL_DEFAULT.fullmatch(name) is not None
 
 
 def config_options(words: Sequence[ExpandedField]) -> Iterator[tuple[str, str, int]]:
@@ -148,11 +148,11 @@ def config_options(words: Sequence[ExpandedField]) -> Iterator[tuple[str, str, i
             yield name, value, word.line
 
 
-def own_file(words: Sequence[ExpandedField], script: Path) -> Path | None:
+def user_config_file(words: Sequence[ExpandedField], script: Path) -> Path | None:
     """Its path, relative to the current directory or to one above the script; None if not found."""
     options = {name: value for name, value, _ in config_options(words)}
     name = options.get("config_name")
-    if name is None or is_verls_own(name):
+    if name is None or is_verl_default(name):
         return None
     folder = options.get("config_path") or options.get("config_dir") or "."
     file = Path(folder) / f"{name.removesuffix('.yaml')}.yaml"
@@ -238,7 +238,7 @@ def _read_yaml(settings: VerlSettings, path: str) -> None:
             f"{path} has the section `{min(ours)}` and is not a configuration of veRL's: to "
             f"convert it back, use --to-verl {path}"
         )
-    lines, name = lines_of(text), Path(path).name
+    lines, name = key_lines(text), Path(path).name
     for key, value in _flat(tree, ""):
         line = lines.get(key)
         where = f"{name}:{line}" if line else name
@@ -272,8 +272,8 @@ def _read_script(
     settings: VerlSettings, path: str, environment: Mapping[str, str], line: int | None
 ) -> None:
     script = read_script(_text(path), path, environment)
-    command = _launch(script, path, line)
-    if (own := own_file(command.words, Path(path))) is not None:
+    command = _launch_command(script, path, line)
+    if (own := user_config_file(command.words, Path(path))) is not None:
         _read_yaml(settings, str(own))
     path = Path(path).name
     for name, value, at in config_options(command.words):
@@ -288,8 +288,8 @@ def _read_script(
         settings.remarks.append(
             f"{path}: defaults are taken of {names} (--env NAME=VALUE gives another)"
         )
-    settings.remarks += _unset(command, path)
-    _strays(settings, script, command, path)
+    settings.remarks += _environment_remarks(command, path)
+    _stray_keys(settings, script, command, path)
     words = iter(command.words)
     for word in words:
         _read_word(settings, word, words, path)
@@ -299,7 +299,7 @@ def _read_script(
         )
 
 
-def _unset(command: Command, path: str) -> list[str]:
+def _environment_remarks(command: Command, path: str) -> list[str]:
     """Remarks on the variables that the script takes from its environment without setting them."""
     found = {name for word in command.words for name in _FROM_OUTSIDE.findall(word.text)}
     names = ", ".join(sorted(found - {"HOME"}))
@@ -325,7 +325,7 @@ def _read_word(
         settings.remarks.append(f"{where}: `{word.text}` is not key=value and is left out")
 
 
-def _launch(script: Script, path: str, line: int | None) -> Command:
+def _launch_command(script: Script, path: str, line: int | None) -> Command:
     """Returns the command that starts veRL."""
     found = [command for command in script.commands if _starts_verl(command)]
     if line is not None:
@@ -357,7 +357,7 @@ def _starts_verl(command: Command) -> bool:
     return num_keys >= (1 if is_module else _MANY) and read_override(texts[0]) is None
 
 
-def _strays(settings: VerlSettings, script: Script, launch: Command, path: str) -> None:
+def _stray_keys(settings: VerlSettings, script: Script, launch: Command, path: str) -> None:
     """Remarks on keys after a comment in a continued command, which the shell does not pass on."""
     for command in script.commands:
         texts = [word.text.lstrip("+~") for word in command.words]

@@ -137,13 +137,13 @@ def as_segment(value: JsonValue) -> JsonValue:
     return _SEGMENT.sub("-", text).strip("-._") or "unnamed"
 
 
-def never_is_zero(value: JsonValue) -> JsonValue:
+def negative_to_zero(value: JsonValue) -> JsonValue:
     """Converts veRL's -1 to 0."""
     return 0 if isinstance(value, int) and value < 0 else value
 
 
-def zero_is_never(value: JsonValue) -> JsonValue:
-    """Inverse of `never_is_zero`."""
+def zero_to_negative(value: JsonValue) -> JsonValue:
+    """Inverse of `negative_to_zero`."""
     return -1 if value == 0 else value
 
 
@@ -172,7 +172,7 @@ def as_list(value: JsonValue) -> JsonValue:
     return read_value(value) if isinstance(value, str) else value
 
 
-def same(value: JsonValue) -> JsonValue:
+def identity(value: JsonValue) -> JsonValue:
     """The value itself."""
     return value
 

@@ -49,9 +49,9 @@ from trinity.config.plan.parts import (
     ResolvedTaskset,
     StoredRollouts,
 )
-from trinity.config.plan.sizes import too_few_rows
+from trinity.config.plan.sizes import row_shortage_error
 from trinity.config.plan.stage_plan import StagePlan
-from trinity.config.plan.stored_rollouts import check_rows
+from trinity.config.plan.stored_rollouts import check_stored_advantages
 from trinity.errors import InvalidRequest, PreconditionFailed, UserError
 from trinity.types import StageKey
 
@@ -100,7 +100,7 @@ async def count_explored(connection: AsyncConnection, stage: Stage) -> int:
     _check_ended(stage, await find_stage(connection, stage.samples_key), stored)
     source = await lock_stage(connection, stage.samples_key)
     try:
-        check_rows(stage.plan, source.plan, stored)
+        check_stored_advantages(stage.plan, source.plan, stored)
     except UserError as error:
         raise PreconditionFailed(str(error)) from error
     num_rows, num_gone = await count_taken(connection, source.key)
@@ -218,7 +218,7 @@ async def open_stage(
     size = await _size_of(connection, key, plan, tasksets)
     if max(size.total_train_steps, size.total_explore_steps) > MAX_STEPS:
         raise InvalidRequest(f"plan_json: it gives more than {MAX_STEPS} steps with these data")
-    if tasksets and (reason := too_few_rows(plan, size.num_rows)):
+    if tasksets and (reason := row_shortage_error(plan, size.num_rows)):
         names = ", ".join(taskset.name for taskset in tasksets if taskset.kind in STEPPED)
         raise PreconditionFailed(f"stage {key.stage}, taskset {names}: its {reason}")
     await update_stage(connection, key, plan=plan_json, **asdict(size))

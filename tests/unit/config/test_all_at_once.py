@@ -7,9 +7,9 @@ from typer.testing import CliRunner
 
 from trinity.cli.main import make_app
 from trinity.config.check import check_file
-from trinity.config.loading.verl_keys import PREFIX, USED
+from trinity.config.loading.verl_keys import PREFIX, RENAMED_KEYS
 from trinity.errors import UserError
-from trinity.verl.names import row_of, verl_names
+from trinity.verl.names import find_row, verl_names
 from trinity.verl.row import KeyConversion
 
 GUIDE = Path(__file__).parent / "guide"
@@ -79,14 +79,14 @@ BEGINS = "trainer.resume_mode"
 """In a file it is a key of its own; `from-verl` writes the switch that says the same."""
 
 
-@pytest.mark.parametrize("key", [key for key in USED if key != BEGINS])
+@pytest.mark.parametrize("key", [key for key in RENAMED_KEYS if key != BEGINS])
 def test_verls_names_have_one_source(key: str) -> None:
     """What is passed to verl's trainer in a file lands where `from-verl` would write it."""
-    row = row_of(key) or row_of(f"{PREFIX}.{key}")
+    row = find_row(key) or find_row(f"{PREFIX}.{key}")
     assert row
     if row.fate in (KeyConversion.MOVED, KeyConversion.COMBINED):
-        assert USED[key].to[1:] in row.ours.split(", ")
-        assert row.verl in verl_names(USED[key].to[1:])
+        assert RENAMED_KEYS[key].to[1:] in row.ours.split(", ")
+        assert row.verl in verl_names(RENAMED_KEYS[key].to[1:])
     else:
         assert row.fate is KeyConversion.PASSED
 

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.config.builders import load
 from trinity.config.check import check_file
 from trinity.config.docs.catalog import ConfigKey, all_keys
-from trinity.config.loading.keys import parsed, put
+from trinity.config.loading.keys import parse_key, put
 from trinity.config.loading.load import ParsedConfig, read_config
 from trinity.config.loading.yaml import yaml_text
 from trinity.config.schema.base import mark_of
@@ -29,7 +29,7 @@ def read(directory: Path, text: str) -> ParsedConfig:
 
 def with_value(key: ConfigKey, value: object) -> str:
     tree: dict[str, object] = {}
-    put(tree, parsed(key.path), value)
+    put(tree, parse_key(key.path), value)
     return yaml_text(tree)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.support.config_reads.recorded import recorded
 from trinity.config.docs.catalog import ConfigKey, all_keys
-from trinity.config.docs.explain import read_by
+from trinity.config.docs.explain import readers_of
 from trinity.config.schema.base import Args, KeyStatus, literals
 
 ROOT = Path(__file__).parents[3]
@@ -49,7 +49,7 @@ def has_to_be_read(key: ConfigKey) -> bool:
 
 
 def test_what_acts_is_read() -> None:
-    unread = [key.path for key in ACTING if has_to_be_read(key) and not read_by(key)]
+    unread = [key.path for key in ACTING if has_to_be_read(key) and not readers_of(key)]
     assert unread == [], "they act by declaration, and no run has read them"
 
 
@@ -59,12 +59,12 @@ def acts_elsewhere(key: ConfigKey) -> bool:
 
 
 def test_what_does_not_act_is_read_by_nobody() -> None:
-    readers = {key.path: read_by(key) for key in OTHERS if not acts_elsewhere(key)}
+    readers = {key.path: readers_of(key) for key in OTHERS if not acts_elsewhere(key)}
     assert {path: by for path, by in readers.items() if by} == {}
 
 
 def test_a_service_that_is_said_to_read_a_key_names_it() -> None:
-    said = [(key, reader) for key in ACTING for reader in read_by(key)]
+    said = [(key, reader) for key in ACTING for reader in readers_of(key)]
     assert [(key.path, reader) for key, reader in said if not names_it(reader, key.name)] == []
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from trinity.config.docs.catalog import ConfigKey, all_keys
 from trinity.config.loading.source import section_at
-from trinity.config.loading.verl_keys import USED
+from trinity.config.loading.verl_keys import RENAMED_KEYS
 from trinity.config.schema.base import KeyStatus
 from trinity.config.schema.experiment import Config
 
@@ -44,7 +44,7 @@ def test_older_names_lead_to_newer_ones(old: str, new: str) -> None:
 
 def test_older_names_and_verls_lead_to_keys_that_exist() -> None:
     targets = [key.reason for key in KNOWN.values() if key.status is KeyStatus.RENAMED]
-    targets += [renamed.to.removeprefix("/") for renamed in USED.values()]
+    targets += [renamed.to.removeprefix("/") for renamed in RENAMED_KEYS.values()]
     assert [key for key in targets if not _exists(key)] == []
 
 

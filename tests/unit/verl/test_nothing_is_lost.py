@@ -14,9 +14,9 @@ from trinity.config.loading.source import section_at
 from trinity.config.schema.experiment import Config
 from trinity.errors import UserError
 from trinity.verl.convert import convert
-from trinity.verl.names import ROWS, SUPERVISED_ROWS, row_of
+from trinity.verl.names import ROWS, SUPERVISED_ROWS, find_row
 from trinity.verl.row import KeyConversion
-from trinity.verl.rules.algorithm import ARGUMENTS, ESTIMATORS, OF_THE_LOSS
+from trinity.verl.rules.algorithm import ARGUMENTS, ESTIMATORS, LOSS_ARGUMENTS
 from trinity.verl.settings import VerlSetting, VerlSettings
 
 ROW_KEYS = [row.verl.replace("*", "some.thing") for row in ROWS]
@@ -85,10 +85,10 @@ def test_a_number_that_is_none_is_asked_for() -> None:
 
 
 def test_patterns_give_way_to_keys_of_their_own() -> None:
-    row = row_of("actor_rollout_ref.actor.optim.lr")
+    row = find_row("actor_rollout_ref.actor.optim.lr")
     assert row is not None
     assert row.ours == "algorithm.optimizer.lr"
-    assert row_of("nobody.knows") is None
+    assert find_row("nobody.knows") is None
 
 
 def test_losses_and_advantages_are_those_that_exist() -> None:
@@ -103,7 +103,7 @@ def test_losses_and_advantages_are_those_that_exist() -> None:
         assert advantage in {*ADVANTAGES.builtins, *TOKEN_ADVANTAGES.builtins}
     for loss, arguments in ARGUMENTS.items():
         accepted = read_signature(POLICY_LOSSES.builtins[loss]).arguments
-        assert set(arguments) == {name for name in OF_THE_LOSS.values() if name in accepted}
+        assert set(arguments) == {name for name in LOSS_ARGUMENTS.values() if name in accepted}
 
 
 def test_keys_that_this_system_acts_on_are_fields_of_its_configuration() -> None:

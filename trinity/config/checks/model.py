@@ -262,7 +262,7 @@ _BEYOND = ("use_dora", "modules_to_save", "rank_pattern", "alpha_pattern", "targ
 _FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 
-def located_adapter(model: ModelConfig, stage: str) -> str | None:
+def resolve_adapter_path(model: ModelConfig, stage: str) -> str | None:
     """Returns the absolute directory of the adapter to start from; None if it starts at zero.
 
     Raises: UserError if there are several adapters, or one that cannot be trained.

@@ -18,7 +18,7 @@ from trinity.config.checks.model import check_auxiliary_model, check_critic, che
 from trinity.config.error_collector import did_you_mean
 from trinity.config.plan.placement import check_gpus, demand_of, machines_of
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
-from trinity.config.plan.start_checkpoint import check_start
+from trinity.config.plan.start_checkpoint import check_start_checkpoint
 from trinity.config.schema.experiment import MonitorConfig
 from trinity.errors import UserError
 
@@ -33,7 +33,7 @@ def check_placement(plan: StagePlan) -> None:
         raise UserError(f"stage `{plan.name}`: {error}") from error
 
 
-def check_alone(stages: Sequence[StagePlan]) -> None:
+def check_serve_is_single_stage(stages: Sequence[StagePlan]) -> None:
     """Raises UserError if a serving stage, which never ends, is not the only stage."""
     if len(stages) > 1 and any(stage.mode == "serve" for stage in stages):
         names = ", ".join(f"`{stage.name}`" for stage in stages)
@@ -43,7 +43,7 @@ def check_alone(stages: Sequence[StagePlan]) -> None:
         )
 
 
-def check_tools(stage: StagePlan) -> None:
+def check_tool_calls(stage: StagePlan) -> None:
     """Raises UserError if tool calls are enabled but cannot be parsed."""
     rollout = stage.config.explorer.rollout_model
     if rollout.enable_auto_tool_choice and rollout.tool_call_parser is None:
@@ -66,11 +66,11 @@ def check_serving(stage: StagePlan) -> None:
         )
 
 
-ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+MONITOR_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "wandb": ("base_url", "api_key"),
     "mlflow": ("uri", "username", "password"),
 }
-OF_ANY = tuple(name for names in ARGUMENTS.values() for name in names)
+OF_ANY = tuple(name for names in MONITOR_ARGUMENTS.values() for name in names)
 """Not read by `tensorboard` and `none`, which a trial may use in place of another monitor."""
 WANDB_ADDRESS = "https://api.wandb.ai"
 WITHOUT_A_KEY = frozenset({"offline", "disabled", "dryrun", "shared"})
@@ -79,17 +79,17 @@ WITHOUT_A_KEY = frozenset({"offline", "disabled", "dryrun", "shared"})
 
 def check_monitor_args(monitor: MonitorConfig, stage: str) -> None:
     """Checks a monitor's arguments; raises UserError with a line for each wrong one."""
-    known = ARGUMENTS.get(monitor.monitor_type, OF_ANY)
+    known = MONITOR_ARGUMENTS.get(monitor.monitor_type, OF_ANY)
     mistakes = [
         f"stage `{stage}`: {wrong}"
         for name, value in monitor.monitor_args.items()
-        if (wrong := _mistake(monitor.monitor_type, name, value, known))
+        if (wrong := _argument_error(monitor.monitor_type, name, value, known))
     ]
     if mistakes:
         raise UserError("\n".join(mistakes))
 
 
-def _mistake(monitor: str, name: str, value: object, known: tuple[str, ...]) -> str:
+def _argument_error(monitor: str, name: str, value: object, known: tuple[str, ...]) -> str:
     key = f"`monitor.monitor_args.{name}`"
     if name not in known:
         return f"`{monitor}` has no argument {key}{did_you_mean(name, known)}"
@@ -162,7 +162,7 @@ def _checks(plan: ExperimentPlan) -> Iterator[tuple[str, Callable[[], None]]]:
         for position in range(len(stage.auxiliary_models)):
             what = f"stage `{stage.name}`: "
             yield what, partial(check_auxiliary_model, stage, position)
-        yield "", partial(check_start, stage)
+        yield "", partial(check_start_checkpoint, stage)
         buffer = stage.experience_buffer
         what = f"stage `{stage.name}`, experience buffer `{buffer.name}`: "
         yield what, partial(check_experience_buffer, buffer, stage)

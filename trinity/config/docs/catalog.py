@@ -25,19 +25,19 @@ from trinity.config.schema.base import (
 from trinity.config.schema.experiment import Config, StageConfig
 
 
-def meaning_of(section: type[Section], name: str) -> str:
+def field_doc(section: type[Section], name: str) -> str:
     """The text under a field, taken from the most derived class that has one."""
     for declared in section.__mro__:
-        if issubclass(declared, Section) and (text := _texts(declared).get(name)):
+        if issubclass(declared, Section) and (text := _docs_of_section(declared).get(name)):
             return text
     return ""
 
 
 @cache
-def _texts(section: type[Section]) -> dict[str, str]:
+def _docs_of_section(section: type[Section]) -> dict[str, str]:
     for node in _classes(inspect.getfile(section)):
         if node.name == section.__name__:
-            return _texts_under_fields(node)
+            return _field_docs(node)
     return {}
 
 
@@ -47,7 +47,7 @@ def _classes(file: str) -> tuple[ast.ClassDef, ...]:
     return tuple(node for node in tree.body if isinstance(node, ast.ClassDef))
 
 
-def _texts_under_fields(node: ast.ClassDef) -> dict[str, str]:
+def _field_docs(node: ast.ClassDef) -> dict[str, str]:
     found = {}
     for field, after in zip(node.body, node.body[1:], strict=False):
         is_text = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
@@ -62,15 +62,15 @@ _PLAIN = {int: "whole number", float: "number", bool: "true or false", str: "tex
 _SEGMENT = "letters, digits, `.`, `_` and `-`"
 
 
-def type_in_words(field: FieldInfo) -> str:
+def type_description(field: FieldInfo) -> str:
     """Describes the values that a field accepts."""
-    return _words(field.annotation, field.metadata)
+    return _describe(field.annotation, field.metadata)
 
 
-def _words(annotation: Any, metadata: Iterable[object] = ()) -> str:
+def _describe(annotation: Any, metadata: Iterable[object] = ()) -> str:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return _words(arguments[0], (*_flat(arguments[1:]), *metadata))
+        return _describe(arguments[0], (*_flat(arguments[1:]), *metadata))
     if origin in (Union, UnionType):
         return " or ".join(_alternatives(arguments, metadata))
     if origin is Literal:
@@ -87,13 +87,15 @@ def _words(annotation: Any, metadata: Iterable[object] = ()) -> str:
 
 def _alternatives(arguments: tuple[Any, ...], metadata: Iterable[object]) -> Iterator[str]:
     for argument in arguments:
-        yield "null" if argument is NoneType else _words(argument, metadata)
+        yield "null" if argument is NoneType else _describe(argument, metadata)
 
 
 def _list(arguments: tuple[Any, ...]) -> str:
     if arguments[-1] is not ...:
-        return f"list of {len(arguments)}: {', '.join(_words(argument) for argument in arguments)}"
-    return "list of sections" if _section(arguments[0]) else f"list, each {_words(arguments[0])}"
+        return (
+            f"list of {len(arguments)}: {', '.join(_describe(argument) for argument in arguments)}"
+        )
+    return "list of sections" if _section(arguments[0]) else f"list, each {_describe(arguments[0])}"
 
 
 def _flat(metadata: Iterable[object]) -> Iterator[object]:
@@ -147,12 +149,12 @@ class ConfigKey:
     @property
     def meaning(self) -> str:
         """Description of the key."""
-        return meaning_of(self.section, self.name)
+        return field_doc(self.section, self.name)
 
     @property
     def type(self) -> str:
         """Type, in words."""
-        return type_in_words(self.field) if self.field else ""
+        return type_description(self.field) if self.field else ""
 
     @property
     def is_required(self) -> bool:

@@ -8,18 +8,18 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from trinity.config.docs.catalog import ConfigKey, all_keys, meaning_of
-from trinity.config.error_collector import nearest
-from trinity.config.loading.keys import general, parsed
+from trinity.config.docs.catalog import ConfigKey, all_keys, field_doc
+from trinity.config.error_collector import closest_match
+from trinity.config.loading.keys import documented_key, parse_key
 from trinity.config.loading.source import sections_below
 from trinity.config.schema.base import (
     KeyStatus,
     Section,
     choices_of,
+    format_value,
     is_container,
     literals,
     mark_of,
-    shown,
     status_of,
 )
 from trinity.config.schema.experiment import Config
@@ -36,19 +36,21 @@ def find_keys(asked: str) -> tuple[ConfigKey, ...]:
 
     Raises: UserError naming the nearest one if there is none.
     """
-    wanted = general(parsed(asked)) or asked
+    wanted = documented_key(parse_key(asked)) or asked
     keys = {key.plain_path: key for key in all_keys()}
     if wanted in keys:
         return (keys[wanted],)
     ending = tuple(key for path, key in keys.items() if path.endswith(f".{wanted}"))
     if ending:
         return tuple(sorted(ending, key=lambda key: key.status is not KeyStatus.ACTS))
-    near = nearest(wanted, keys) or nearest(wanted, {path.split(".")[-1] for path in keys})
+    near = closest_match(wanted, keys) or closest_match(
+        wanted, {path.split(".")[-1] for path in keys}
+    )
     advice = f": did you mean `{near}`?" if near else ": `trinity config schema` has all of them"
     raise UserError(f"there is no key `{asked}`{advice}")
 
 
-def lines_about(key: ConfigKey, in_verl: Sequence[str] = ()) -> Iterator[Line]:
+def explain_key_lines(key: ConfigKey, in_verl: Sequence[str] = ()) -> Iterator[Line]:
     """Yields a label and its text for each fact about the key; `in_verl` has veRL's names."""
     if key.status is KeyStatus.RENAMED:
         yield "renamed", f"it is called `{key.reason}` here, where its value is used"
@@ -62,7 +64,7 @@ def lines_about(key: ConfigKey, in_verl: Sequence[str] = ()) -> Iterator[Line]:
     for value, what in key.planned_values.items():
         yield "planned", f"`{value}`: {what}"
     yield "status", f"{key.status}: {key.reason}" if key.reason else str(key.status)
-    if readers := read_by(key):
+    if readers := readers_of(key):
         yield "read by", ", ".join(readers)
     if in_verl:
         yield "in verl", ", ".join(f"`{name}`" for name in in_verl)
@@ -70,10 +72,10 @@ def lines_about(key: ConfigKey, in_verl: Sequence[str] = ()) -> Iterator[Line]:
 
 def default_of(key: ConfigKey) -> str:
     """The default on one line, with secrets hidden."""
-    return "none: it must be given" if key.is_required else shown(key.path, key.default)
+    return "none: it must be given" if key.is_required else format_value(key.path, key.default)
 
 
-def read_by(key: ConfigKey) -> list[str]:
+def readers_of(key: ConfigKey) -> list[str]:
     """Parts of a run that read the key, as recorded: see tests/support/config_reads."""
     for section in key.section.__mro__:
         if found := _readers().get(f"{section.__name__}.{key.name}"):
@@ -125,7 +127,7 @@ def _property(
     schema: dict[str, Any], section: type[Section], name: str, field: FieldInfo
 ) -> dict[str, Any]:
     mark, status = mark_of(field), status_of(field)
-    text = meaning_of(section, name)
+    text = field_doc(section, name)
     default = schema.pop("default", None)
     schema.pop("title", None)
     described: dict[str, Any] = {"description": text}

@@ -23,7 +23,7 @@ class DerivedValue(NamedTuple):
     """Where it comes from if the user did not give it."""
 
 
-def derived(stage: StagePlan) -> Iterator[DerivedValue]:
+def derived_values(stage: StagePlan) -> Iterator[DerivedValue]:
     """Yields the keys whose value in a stage is not simply the written one."""
     if stage.mode == "serve":
         yield from _lengths(stage)
@@ -152,7 +152,7 @@ class ResolvedConfig:
         yield from _leaves(self.tree, "")
 
 
-def resolve(plan: ExperimentPlan, source: ConfigSource) -> ResolvedConfig:
+def resolve_config(plan: ExperimentPlan, source: ConfigSource) -> ResolvedConfig:
     """Resolves an experiment; a single stage is at the top level, several are in `stages`."""
     first = plan.stages[0]
     whole = ResolvedConfig({}, {})
@@ -161,12 +161,12 @@ def resolve(plan: ExperimentPlan, source: ConfigSource) -> ResolvedConfig:
         if name in OF_EXPERIMENT:
             whole.tree[name] = value
     if is_single:
-        _put_stage(whole, first, source, ())
+        _add_stage(whole, first, source, ())
     else:
         whole.tree["stages"] = [{"stage_name": stage.name} for stage in plan.stages]
         for stage in plan.stages:
-            _put_stage(whole, stage, source, ("stages", stage.index))
-    _trace(whole, source)
+            _add_stage(whole, stage, source, ("stages", stage.index))
+    _add_origins(whole, source)
     return whole
 
 
@@ -175,35 +175,35 @@ def _written(stage: StagePlan) -> dict[str, Any]:
     return dumped
 
 
-def _put_stage(
+def _add_stage(
     whole: ResolvedConfig, stage: StagePlan, source: ConfigSource, at: keys.Location
 ) -> None:
     place = keys.get(whole.tree, at)
     own = {key: value for key, value in _written(stage).items() if key not in OF_EXPERIMENT}
     place.update(_without_empty(own))
-    for key, value, rule in derived(stage):
-        location = (*at, *keys.parsed(key))
+    for key, value, rule in derived_values(stage):
+        location = (*at, *keys.parse_key(key))
         origin = _origin(location, source)
         written = keys.get(whole.tree, location) if keys.has(whole.tree, location) else None
         if written != value or origin is None:
             is_default = written == value and not isinstance(value, dict)
             is_path = rule == "absolute path"
             text = origin if origin and is_path else f"{rule}" + (f", {origin}" if origin else "")
-            whole.origins[keys.dotted(location)] = DEFAULT if is_default else text
+            whole.origins[keys.to_dotted(location)] = DEFAULT if is_default else text
         keys.put(whole.tree, location, value)
 
 
-def _trace(whole: ResolvedConfig, source: ConfigSource) -> None:
+def _add_origins(whole: ResolvedConfig, source: ConfigSource) -> None:
     """Fills in the origin of the remaining keys."""
     for key, _ in whole.leaves():
         if key not in whole.origins:
-            whole.origins[key] = _origin(keys.parsed(key), source) or DEFAULT
+            whole.origins[key] = _origin(keys.parse_key(key), source) or DEFAULT
 
 
 def _origin(location: keys.Location, source: ConfigSource) -> str | None:
     """The origin of the stage's own key, else of the global one."""
-    own = source.origin(keys.dotted(location))
-    return own or source.origin(keys.dotted(location[len(keys.top_of(location)) :]))
+    own = source.origin(keys.to_dotted(location))
+    return own or source.origin(keys.to_dotted(location[len(keys.stage_location(location)) :]))
 
 
 def _without_empty(tree: dict[str, Any]) -> dict[str, Any]:

@@ -9,16 +9,16 @@ from typing import Any
 from pydantic import JsonValue, ValidationError
 
 from trinity.config.loading import keys
-from trinity.config.loading.errors import complaints
+from trinity.config.loading.errors import validation_errors
 from trinity.config.loading.migrate import (
     ConfigNotice,
     KeyMigration,
-    take_planned_values,
-    take_unread,
+    strip_planned_values,
+    strip_unread_keys,
 )
 from trinity.config.loading.source import ConfigSource
-from trinity.config.loading.tree import misread_bounds, read_tree
-from trinity.config.loading.verl_files import lay_in_verls_files
+from trinity.config.loading.tree import read_tree, unquoted_bounds
+from trinity.config.loading.verl_files import load_verl_files
 from trinity.config.schema.base import KeyStatus
 from trinity.config.schema.experiment import Config
 from trinity.errors import UserError
@@ -46,16 +46,16 @@ def read_config(path: Path, overrides: Mapping[str, JsonValue] | None = None) ->
     """Reads a file; raises UserError only if it is not a configuration at all."""
     source = ConfigSource.read(path).with_overridden(frozenset(overrides or {}))
     tree, unfilled = read_tree(source, overrides or {})
-    source, unread = lay_in_verls_files(tree, source)
+    source, unread = load_verl_files(tree, source)
     renaming = KeyMigration(tree, source)
     renaming.apply()
     source = source.with_moved(renaming.moved)
-    notices = [*renaming.notices, *take_planned_values(tree, source)]
-    mistakes = [*unfilled, *unread, *renaming.mistakes, *misread_bounds(source)]
+    notices = [*renaming.notices, *strip_planned_values(tree, source)]
+    mistakes = [*unfilled, *unread, *renaming.mistakes, *unquoted_bounds(source)]
     written = copy.deepcopy(tree)
     config, wrong = _validated(tree, source)
     if config is not None:
-        notices += take_unread(tree, config, source)
+        notices += strip_unread_keys(tree, config, source)
         config = Config.model_validate(tree)
     return ParsedConfig(
         source=source,
@@ -71,9 +71,9 @@ def _validated(tree: dict[str, Any], source: ConfigSource) -> tuple[Config | Non
     try:
         return Config.model_validate(tree), ()
     except ValidationError as error:
-        mistakes = tuple(complaints(error, tree, source))
+        mistakes = tuple(validation_errors(error, tree, source))
         for details in error.errors(include_url=False):
-            keys.drop(tree, keys.existing(tree, details["loc"]))
+            keys.drop(tree, keys.existing_prefix(tree, details["loc"]))
     try:
         return Config.model_validate(tree), mistakes
     except ValidationError:
@@ -87,10 +87,10 @@ def load_config(path: str | Path, overrides: Mapping[str, JsonValue] | None = No
 
     Raises: UserError with a sentence for each error, or one for all planned keys.
     """
-    return runnable(read_config(Path(path), overrides))
+    return require_runnable(read_config(Path(path), overrides))
 
 
-def runnable(reading: ParsedConfig) -> Config:
+def require_runnable(reading: ParsedConfig) -> Config:
     """Returns the configuration if it has no errors and asks for nothing that is only planned."""
     if reading.mistakes:
         raise UserError("\n".join(reading.mistakes))

@@ -5,19 +5,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trinity.config.loading import keys
-from trinity.config.loading.keys import Location, dotted
+from trinity.config.loading.keys import Location, to_dotted
 from trinity.config.loading.source import ConfigSource, section_at, written_sections
-from trinity.config.loading.verl_keys import DefaultBehavior, fate_of
+from trinity.config.loading.verl_keys import DefaultBehavior, key_treatment
 from trinity.config.schema.base import (
     IgnoredKey,
     KeyStatus,
     PlannedKey,
     RenamedKey,
     Section,
+    canonical_value,
     choices_of,
-    known_value,
+    format_value,
     mark_of,
-    shown,
 )
 from trinity.config.schema.experiment import Config
 from trinity.config.schema.trainer import TrainerConfig
@@ -41,7 +41,7 @@ class ConfigNotice:
     @property
     def what(self) -> str:
         """The key, with its value if that is short."""
-        value = shown(self.key, self.value)
+        value = format_value(self.key, self.value)
         is_short = not isinstance(self.value, dict | list | tuple) and len(value) <= 40
         return f"`{self.key}: {value}`" if is_short else f"`{self.key}`"
 
@@ -77,7 +77,7 @@ class KeyMigration:
         verl = trainer[VERL]
         for place, value in list(keys.leaves(verl)):
             location = (*at, VERL, *place)
-            match fate_of(".".join(map(str, place)), value):
+            match key_treatment(".".join(map(str, place)), value):
                 case RenamedKey() as renamed:
                     self._move(location, renamed)
                 case IgnoredKey(reason):
@@ -101,9 +101,9 @@ class KeyMigration:
             keys.put(self.tree, new, value)
         except (KeyError, IndexError, TypeError):
             return  # a value that is not a section is in the way; that is reported elsewhere
-        if not _happens_anyway(new, value, is_verls=VERL in old):
-            self._say(KeyStatus.RENAMED, old, value, dotted(new))
-        self.moved[dotted(new)] = self._written(old)
+        if not _is_default(new, value, is_verls=VERL in old):
+            self._say(KeyStatus.RENAMED, old, value, to_dotted(new))
+        self.moved[to_dotted(new)] = self._written(old)
 
     def _twice(self, old: Location, new: Location, value: Any) -> None:
         other = keys.get(self.tree, new)
@@ -115,7 +115,7 @@ class KeyMigration:
         )
 
     def _written(self, location: Location) -> str:
-        key = dotted(location)
+        key = to_dotted(location)
         return self.moved.get(key, key)
 
     def _say(self, status: KeyStatus, location: Location, value: Any, text: str) -> None:
@@ -128,7 +128,7 @@ class KeyMigration:
         self.notices.append(notice)
 
 
-def _happens_anyway(location: Location, value: Any, *, is_verls: bool) -> bool:
+def _is_default(location: Location, value: Any, *, is_verls: bool) -> bool:
     """True if a verl key, or a key that does not act, has the value of its default.
 
     verl's configurations list all keys, so most values are defaults.
@@ -148,27 +148,27 @@ def _trainers(tree: dict[str, Any]) -> Iterator[tuple[Location, dict[str, Any]]]
 
 def _target(old: Location, renamed: RenamedKey) -> Location:
     if renamed.to.startswith("/"):
-        return (*keys.top_of(old), *keys.parsed(renamed.to[1:]))
-    return (*old[:-1], *keys.parsed(renamed.to))
+        return (*keys.stage_location(old), *keys.parse_key(renamed.to[1:]))
+    return (*old[:-1], *keys.parse_key(renamed.to))
 
 
-def take_planned_values(tree: dict[str, Any], source: ConfigSource) -> Iterator[ConfigNotice]:
+def strip_planned_values(tree: dict[str, Any], source: ConfigSource) -> Iterator[ConfigNotice]:
     """Takes out values that no type allows yet; their keys fall back to the default."""
     for at, section, written in list(written_sections(tree, Config)):
         for name in list(written.keys() & section.model_fields.keys()):
             planned = choices_of(section.model_fields[name]).planned
-            value = known_value(section, name, written[name])
+            value = canonical_value(section, name, written[name])
             if isinstance(value, str) and value in planned:
-                key = dotted((*at, name))
+                key = to_dotted((*at, name))
                 del written[name]
                 yield _notice(KeyStatus.PLANNED, key, value, planned[value], source)
 
 
-def take_unread(
+def strip_unread_keys(
     tree: dict[str, Any], config: Config, source: ConfigSource
 ) -> Iterator[ConfigNotice]:
     """Takes out keys with a mark; yields a notice if their value is not the default."""
-    for location, section, name in list(_marked(tree, config)):
+    for location, section, name in list(_unread_keys(tree, config)):
         field = type(section).model_fields[name]
         mark = mark_of(field)
         assert mark is not None
@@ -176,11 +176,11 @@ def take_unread(
         value = getattr(section, name)
         if value != field.get_default(call_default_factory=True):
             written = keys.get(tree, location)
-            yield _notice(status, dotted(location), written, mark.reason, source)
+            yield _notice(status, to_dotted(location), written, mark.reason, source)
         keys.drop(tree, location)
 
 
-def _marked(tree: dict[str, Any], config: Config) -> Iterator[tuple[Location, Section, str]]:
+def _unread_keys(tree: dict[str, Any], config: Config) -> Iterator[tuple[Location, Section, str]]:
     """Yields the outermost marked keys; keys below an unread key are not read either."""
     taken: list[Location] = []
     for at, _, written in written_sections(tree, Config):

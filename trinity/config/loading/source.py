@@ -10,7 +10,7 @@ from typing import Any, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from trinity.config.loading.keys import Location
-from trinity.config.loading.yaml import lines_of
+from trinity.config.loading.yaml import key_lines
 from trinity.config.schema.base import Section
 from trinity.errors import UserError
 
@@ -40,7 +40,7 @@ class ConfigSource:
             raise UserError(f"cannot read the configuration {path}: {reason}") from error
         except UnicodeDecodeError as error:
             raise UserError(f"{path} is not UTF-8 text: give a YAML file") from error
-        return cls(path, text, lines_of(text))
+        return cls(path, text, key_lines(text))
 
     def with_moved(self, moved: Mapping[str, str]) -> "ConfigSource":
         """The same source, with keys that were given under older names."""
@@ -85,7 +85,7 @@ _STAGE = re.compile(r"^stage `(?P<name>[^`]+)`")
 _KEY = re.compile(r"`(?P<key>[a-z_]+(\.\w+(\[\d+\])?)+)")
 
 
-def located(mistakes: str, source: ConfigSource, stage_names: Sequence[str]) -> str:
+def add_locations(mistakes: str, source: ConfigSource, stage_names: Sequence[str]) -> str:
     """Prefixes each line with `file:line: ` of the key it names, or of the section around it."""
     return "\n".join(_located(line, source, stage_names) for line in mistakes.splitlines())
 

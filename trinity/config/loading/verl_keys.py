@@ -32,7 +32,7 @@ _OTHER_NAMES = {
     "optimizer": "optimizer_type",
 }
 
-USED: Mapping[str, RenamedKey] = {
+RENAMED_KEYS: Mapping[str, RenamedKey] = {
     **{f"actor.optim.{key}": RenamedKey(f"/algorithm.optimizer.{key}") for key in _OPTIMIZER},
     **{f"critic.optim.{key}": RenamedKey(f"/trainer.critic.optimizer.{key}") for key in _OPTIMIZER},
     **{
@@ -150,13 +150,13 @@ WITHOUT_EFFECT: Mapping[str, IgnoredKey] = {
 }
 """Keys, or sections of them, whose purpose is served in another way here."""
 
-USUAL: Mapping[str, JsonValue] = {
+PLANNED_DEFAULTS: Mapping[str, JsonValue] = {
     "trainer.default_hdfs_dir": None,
 }
 """Planned keys with the value that describes today's behaviour; giving it is no error."""
 
 NOT_PASSED = "verl's engine is not given this key"
-INSTEAD: Mapping[str, str] = {
+PLANNED_REASONS: Mapping[str, str] = {
     "trainer.default_hdfs_dir": (
         "checkpoints are written below `checkpoint_root_dir` alone: have HDFS mounted there"
     ),
@@ -169,27 +169,29 @@ class DefaultBehavior:
     """A key whose value is what happens anyway, so that it needs no notice."""
 
 
-def fate_of(key: str, value: JsonValue) -> RenamedKey | IgnoredKey | PlannedKey | DefaultBehavior:
+def key_treatment(
+    key: str, value: JsonValue
+) -> RenamedKey | IgnoredKey | PlannedKey | DefaultBehavior:
     """The treatment of a key below `trainer_config`, with or without verl's older prefix."""
     key = key.removeprefix(f"{PREFIX}.")
-    if value == {} and key in USED:
+    if value == {} and key in RENAMED_KEYS:
         return DefaultBehavior()
-    if (renamed := _used(key)) is not None:
+    if (renamed := _renamed_key(key)) is not None:
         return renamed
     parts = key.split(".")
     for end in range(len(parts), 0, -1):
         if mark := WITHOUT_EFFECT.get(".".join(parts[:end])):
             return mark
-    if value is None or (key in USUAL and USUAL[key] == value):
+    if value is None or (key in PLANNED_DEFAULTS and PLANNED_DEFAULTS[key] == value):
         return DefaultBehavior()
-    return PlannedKey(INSTEAD.get(key, NOT_PASSED))
+    return PlannedKey(PLANNED_REASONS.get(key, NOT_PASSED))
 
 
-def _used(key: str) -> RenamedKey | None:
+def _renamed_key(key: str) -> RenamedKey | None:
     """The new name of a used key; a key below a used section keeps its name below ours."""
-    if key in USED:
-        return USED[key]
+    if key in RENAMED_KEYS:
+        return RENAMED_KEYS[key]
     for section in SECTIONS:
         if key.startswith(f"{section}."):
-            return RenamedKey(USED[section].to + key.removeprefix(section))
+            return RenamedKey(RENAMED_KEYS[section].to + key.removeprefix(section))
     return None

@@ -41,18 +41,18 @@ _Loader.add_implicit_resolver(
 
 def load_yaml(text: str) -> Any:
     """The text's value; raises yaml.YAMLError if it is not YAML, or if an alias is circular."""
-    return _own(yaml.load(text, Loader=_Loader), ())
+    return _without_aliases(yaml.load(text, Loader=_Loader), ())
 
 
-def _own(value: Any, around: tuple[int, ...]) -> Any:
+def _without_aliases(value: Any, around: tuple[int, ...]) -> Any:
     """A copy without shared parts: an alias is a value of its own, free to be changed."""
     if id(value) in around:
         raise yaml.YAMLError("an alias leads back to what it stands in")
     inner = (*around, id(value))
     if isinstance(value, dict):
-        return {key: _own(item, inner) for key, item in value.items()}
+        return {key: _without_aliases(item, inner) for key, item in value.items()}
     if isinstance(value, list):
-        return [_own(item, inner) for item in value]
+        return [_without_aliases(item, inner) for item in value]
     return value
 
 
@@ -119,12 +119,12 @@ class YamlEntry:
     value: yaml.Node
 
 
-def lines_of(text: str) -> dict[str, int]:
+def key_lines(text: str) -> dict[str, int]:
     """Key to line; empty for a text that is not YAML."""
-    return {entry.key: entry.line for entry in entries_of(text)}
+    return {entry.key: entry.line for entry in yaml_entries(text)}
 
 
-def entries_of(text: str) -> Iterator[YamlEntry]:
+def yaml_entries(text: str) -> Iterator[YamlEntry]:
     """Yields all entries of a text in order; none if the text is not YAML."""
     try:
         root = yaml.compose(text, Loader=_LOADER)

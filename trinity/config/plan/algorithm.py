@@ -24,7 +24,7 @@ from trinity.errors import UserError
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
 
 
-def complete_arguments(
+def merge_arguments(
     signature: Signature, given: Args, *, function: str, key: str, is_own: bool
 ) -> Args:
     """Merges the given arguments over the function's defaults (a user's function has its own).
@@ -87,7 +87,7 @@ class AlgorithmPart:
 
         Raises: UserError naming an argument that is unknown, wrong or missing.
         """
-        return complete_arguments(
+        return merge_arguments(
             self.signature,
             {**declared, **given},
             function=self.name,

@@ -19,9 +19,9 @@ from trinity.config.plan.parts import (
     ResolvedSelector,
     ResolvedTaskset,
 )
-from trinity.config.plan.pipelines import has_inputs, piped, with_inputs
+from trinity.config.plan.pipelines import attach_task_pipeline, has_inputs, use_pipeline_inputs
 from trinity.config.plan.replay import resolve_replay
-from trinity.config.plan.task_storage import database_address, located_file, resolve_path
+from trinity.config.plan.task_storage import database_address, resolve_data_path, resolve_path
 from trinity.config.schema.buffer import ExplorerInput
 from trinity.config.schema.choices import DifficultyConfig, Mode
 from trinity.config.schema.data import DataSelectorConfig, ExperienceBufferConfig, TasksetConfig
@@ -43,7 +43,7 @@ def resolve_selector(selector: DataSelectorConfig, seed: int, key: str) -> Resol
     )
 
 
-def check_feedback(selector: DataSelectorConfig, mode: Mode, key: str) -> None:
+def check_difficulty_feedback(selector: DataSelectorConfig, mode: Mode, key: str) -> None:
     """Requires a trainer for a selector that learns from its batches.
 
     Raises: UserError if the selector would learn nothing.
@@ -112,7 +112,7 @@ def check_queue(tasksets: Sequence[ResolvedTaskset], config: Config, key: str) -
             )
 
 
-def check_evaluated(taskset: TasksetConfig, key: str, *, is_eval: bool) -> None:
+def check_eval_storage(taskset: TasksetConfig, key: str, *, is_eval: bool) -> None:
     """Rejects a queue for evaluation, which needs the same tasks every time."""
     if is_eval and taskset.storage_type == "queue":
         raise UserError(
@@ -146,7 +146,7 @@ def resolve_train_tasksets(
     ]
     if explorer_input.taskset is not None:
         named = [(key, "taskset", explorer_input.taskset)]
-    named[0] = (*named[0][:2], with_inputs(config, named[0][2]))
+    named[0] = (*named[0][:2], use_pipeline_inputs(config, named[0][2]))
     resolve = partial(
         _resolve, config=config, lengths=lengths, repeat_times=repeat_times, is_eval=False
     )
@@ -154,7 +154,7 @@ def resolve_train_tasksets(
         [partial(resolve, taskset, key=at, default_name=name) for at, name, taskset in named]
     )
     check_queue(tasksets, config, f"{key}s")
-    return (piped(config, tasksets[0], stage), *tasksets[1:])
+    return (attach_task_pipeline(config, tasksets[0], stage), *tasksets[1:])
 
 
 def resolve_eval_tasksets(
@@ -176,7 +176,7 @@ def resolve_eval_tasksets(
     )
 
 
-def check_names(names: Sequence[str], stage: str) -> None:
+def check_unique_names(names: Sequence[str], stage: str) -> None:
     """Checks that names are unique: the name of tasks or rows is their key in the buffer."""
     for name in names:
         if names.count(name) > 1:
@@ -200,9 +200,9 @@ def resolve_experience_buffer(
             f"{key}.storage_type: queue` does not go with `mode: train`, where nothing fills it: "
             "give `storage_type: file` or `sql` and a `path`"
         )
-    buffer = with_inputs(config, buffer)
+    buffer = use_pipeline_inputs(config, buffer)
     rows = _resolve_buffer(buffer, buffer.name, _rows_storage(buffer, key), config.seed, key)
-    return piped(config, rows, stage)
+    return attach_task_pipeline(config, rows, stage)
 
 
 def _max_read_timeout(config: Config, buffer: ExperienceBufferConfig) -> float:
@@ -257,7 +257,9 @@ def _located(buffer: ExperienceBufferConfig, storage_type: str, key: str) -> str
     if not buffer.path or storage_type == "queue":
         return None
     return (
-        database_address(buffer.path, key) if storage_type == "sql" else located_file(buffer.path)
+        database_address(buffer.path, key)
+        if storage_type == "sql"
+        else resolve_data_path(buffer.path)
     )
 
 
@@ -303,9 +305,9 @@ def _resolve(
     repeat_times: int,
     is_eval: bool,
 ) -> ResolvedTaskset:
-    check_evaluated(taskset, key, is_eval=is_eval)
+    check_eval_storage(taskset, key, is_eval=is_eval)
     if not is_eval:
-        check_feedback(taskset.data_selector, config.mode, key)
+        check_difficulty_feedback(taskset.data_selector, config.mode, key)
     defaults = config.buffer.explorer_input
     reward = taskset.default_reward_fn_type or defaults.default_reward_fn_type
     return ResolvedTaskset(

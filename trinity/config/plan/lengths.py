@@ -122,7 +122,7 @@ def _least(*numbers: int | None) -> int | None:
     return min((number for number in numbers if number is not None), default=None)
 
 
-def needed_tasks(config: Config) -> int:
+def required_tasks(config: Config) -> int:
     """Tasks of an explore step that must end: all of them, unless `over_rollout` says less."""
     # Decimal as written: of 10 tasks 0.7 leaves 3; the binary fraction would make it 4.
     share = 1 - Decimal(str(config.explorer.over_rollout.ratio))

@@ -40,13 +40,13 @@ class HubReference:
     """Its name in messages."""
 
 
-def to_fetch(plan: ExperimentPlan) -> tuple[HubReference, ...]:
+def missing_from_cache(plan: ExperimentPlan) -> tuple[HubReference, ...]:
     """The names that are neither a directory nor in the cache, each once."""
     named = {(name.kind, name.name): name for stage in plan.stages for name in _named(stage)}
     return tuple(name for name in named.values() if newest_snapshot(name.kind, name.name) is None)
 
 
-def dataset_of(rows: Rows) -> str | None:
+def hub_dataset(rows: Rows) -> str | None:
     """The name on the hub that rows are read from; None if they are read from elsewhere."""
     is_dataset = rows.storage_type == "file" and rows.path and is_hub_name(rows.path)
     return rows.path if is_dataset else None
@@ -57,7 +57,7 @@ def is_offline() -> bool:
     return os.environ.get("HF_HUB_OFFLINE", "").lower() not in _OFF
 
 
-def refuse_offline(hub_name: HubReference) -> None:
+def require_online(hub_name: HubReference) -> None:
     """Raises UserError if a name is not in the cache and may not be downloaded."""
     if is_offline() and newest_snapshot(hub_name.kind, hub_name.name) is None:
         raise UserError(
@@ -85,7 +85,7 @@ def _named(stage: StagePlan) -> Iterator[HubReference]:
     if stage.external_model is None:
         yield from _model(stage.model_path, "model.model_path")
     for what, rows in _read_rows(stage):
-        if name := dataset_of(rows):
+        if name := hub_dataset(rows):
             yield HubReference("dataset", name, f"{what} `{rows.name}`, `path: {name}`")
 
 
@@ -105,7 +105,7 @@ def _model(path: str, key: str) -> Iterator[HubReference]:
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
-def located_model(model: ModelConfig, stage: str) -> str:
+def resolve_model_path(model: ModelConfig, stage: str) -> str:
     """Absolute directory of the model; a name such as `Qwen/Qwen2.5-0.5B` stays unchanged."""
     path = model.model_path
     if not path:
@@ -116,12 +116,12 @@ def located_model(model: ModelConfig, stage: str) -> str:
     return _located(path)
 
 
-def located_if_given(model: ModelConfig) -> str:
+def resolve_optional_model_path(model: ModelConfig) -> str:
     """The same, but empty if there is none: for a policy that another model replaces."""
     return _located(model.model_path) if model.model_path else ""
 
 
-def located_auxiliary(path: str, at: str, stage: str) -> str:
+def resolve_auxiliary_path(path: str, at: str, stage: str) -> str:
     """The same for a model beside the policy."""
     if not path:
         raise UserError(
@@ -131,10 +131,10 @@ def located_auxiliary(path: str, at: str, stage: str) -> str:
     return _located(path)
 
 
-def located_critic(model: ModelConfig, stage: str) -> str:
+def resolve_critic_path(model: ModelConfig, stage: str) -> str:
     """The same for the model that the critic starts from: the policy's unless it has its own."""
     path = model.critic_model_path
-    return _located(path) if path else located_model(model, stage)
+    return _located(path) if path else resolve_model_path(model, stage)
 
 
 def _located(path: str) -> str:
@@ -170,7 +170,7 @@ def local_model_directory(model_path: str, key: str = "model.model_path") -> Pat
                 f"there is no model directory {model_path}: create it or correct `{key}`"
             )
         return Path(model_path)
-    refuse_offline(HubReference("model", model_path, f"`{key}: {model_path}`"))
+    require_online(HubReference("model", model_path, f"`{key}: {model_path}`"))
     return newest_snapshot("model", model_path)
 
 
@@ -206,7 +206,7 @@ def _resolve(config: Config, position: int, lengths: SequenceLengths, stage: str
     truncates, thinks = auxiliary.enable_prompt_truncation, auxiliary.enable_thinking
     return AuxiliaryModel(
         name=auxiliary.name or f"auxiliary_models[{position}]",
-        model_path=path or located_auxiliary(auxiliary.model_path, at, stage),
+        model_path=path or resolve_auxiliary_path(auxiliary.model_path, at, stage),
         external=external,
         max_model_len=own.model,
         max_prompt_tokens=own.prompt,

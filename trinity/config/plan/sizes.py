@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from trinity.config.error_collector import ErrorCollector
 from trinity.config.plan.data import count_expert_rows
-from trinity.config.plan.lengths import SequenceLengths, needed_tasks
+from trinity.config.plan.lengths import SequenceLengths, required_tasks
 from trinity.config.plan.model import is_external
 from trinity.config.plan.parts import ResolvedAlgorithm
 from trinity.config.plan.stage_plan import StagePlan
@@ -124,7 +124,7 @@ def resolve_sizes(
     rollout: RolloutGpus,
 ) -> BatchSizes:
     """Derives the sizes; raises UserError with a line for each impossible one."""
-    rows_of_tasks = needed_tasks(config) * algorithm.repeat_times
+    rows_of_tasks = required_tasks(config) * algorithm.repeat_times
     explore_rows = rows_of_tasks if config.mode in EXPLORING else 0
     has_rollouts = algorithm.row_schema == "experience"
     batch = _train_batch_size(config, rows_of_tasks if has_rollouts else 0, stage)
@@ -174,7 +174,7 @@ def _usual_token_len(config: Config, lengths: SequenceLengths) -> int:
     return two if config.cluster.gpu_per_node else max(two, LEAST_TOKENS_ON_CPU)
 
 
-def too_few_rows(stage: StagePlan, num_rows: int) -> str:
+def row_shortage_error(stage: StagePlan, num_rows: int) -> str:
     """The error and its fix if `num_rows` make no step; empty if they make one."""
     kind, num_steps = "train", stage.num_train_steps(num_rows)
     if stage.mode == "explore":

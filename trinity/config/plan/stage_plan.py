@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
-from trinity.config.plan.lengths import needed_tasks, train_steps_from
+from trinity.config.plan.lengths import required_tasks, train_steps_from
 from trinity.config.plan.parts import (
     AuxiliaryModel,
     EvaluatedRun,
@@ -171,7 +171,7 @@ class StagePlan(PlanModel):
     @property
     def num_spare_tasks(self) -> int:
         """Tasks of an explore step that may be left behind."""
-        return self.config.buffer.batch_size - needed_tasks(self.config)
+        return self.config.buffer.batch_size - required_tasks(self.config)
 
     @property
     def replay(self) -> ResolvedReplay | None:

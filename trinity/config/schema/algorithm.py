@@ -14,7 +14,7 @@ from trinity.config.schema.base import (
     RenamedKey,
     Section,
     ValueAliases,
-    usual,
+    default_section,
 )
 from trinity.config.schema.choices import AnnealStyle, ScheduleKind
 
@@ -102,7 +102,7 @@ class AlgorithmConfig(Section):
     """`ppo`, `grpo`, `rloo`... (mode both), `sft`, `cpt`, `dpo` (train): docs/algorithms.md."""
     repeat_times: Positive | None = None
     """Rollouts of one task, the size of its group; else what the algorithm usually has."""
-    optimizer: OptimizerConfig = usual(OptimizerConfig)
+    optimizer: OptimizerConfig = default_section(OptimizerConfig)
     """AdamW and its schedule."""
     sample_strategy: str | None = None
     """Which rows a batch is made of: `default`, `staleness_control`, `mix`."""
@@ -133,7 +133,7 @@ class AlgorithmConfig(Section):
     """How the tokens' losses become one number; else as the algorithm has it."""
     bypass_old_logprobs: bool = True
     """Ratios to the policy that made the tokens; else to the trainer's own before the step."""
-    rollout_correction: RolloutCorrectionConfig = usual(RolloutCorrectionConfig)
+    rollout_correction: RolloutCorrectionConfig = default_section(RolloutCorrectionConfig)
     """What makes up for rollouts of other weights, or of an engine that computes differently."""
     enable_router_replay: Annotated[
         bool, PlannedKey("the trainer routes the tokens of a mixture of experts by itself")

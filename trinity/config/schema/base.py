@@ -126,16 +126,16 @@ class Section(BaseModel):
     def _as_meant(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
-        return {key: _meant(cls, key, value) for key, value in values.items()}
+        return {key: _normalized(cls, key, value) for key, value in values.items()}
 
     @model_serializer(mode="wrap")
     def _what_acts(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         written: dict[str, Any] = write(self)
-        unread = marked_names(type(self))
+        unread = unread_fields(type(self))
         return {key: value for key, value in written.items() if key not in unread}
 
 
-def _meant(section: type[Section], name: str, value: Any) -> Any:
+def _normalized(section: type[Section], name: str, value: Any) -> Any:
     field = section.model_fields.get(name)
     if field is None:
         return value
@@ -144,10 +144,10 @@ def _meant(section: type[Section], name: str, value: Any) -> Any:
         return str(value).lower()
     if value is None and is_container(field.annotation):
         return field.get_default(call_default_factory=True)
-    return known_value(section, name, value)
+    return canonical_value(section, name, value)
 
 
-def usual(section: type[S]) -> S:
+def default_section(section: type[S]) -> S:
     """Default of a field: an empty section, made when it is needed.
 
     Its schema is part of the outermost section's, and is not built separately.
@@ -157,13 +157,13 @@ def usual(section: type[S]) -> S:
 
 
 @cache
-def marked_names(section: type[Section]) -> frozenset[str]:
+def unread_fields(section: type[Section]) -> frozenset[str]:
     """Fields that nothing reads."""
     fields = section.model_fields.items()
     return frozenset(name for name, field in fields if mark_of(field) is not None)
 
 
-def known_value(section: type[Section], name: str, value: Any) -> Any:
+def canonical_value(section: type[Section], name: str, value: Any) -> Any:
     """The canonical name of a value, matched without case and through its aliases."""
     if not isinstance(value, str):
         return value
@@ -215,20 +215,20 @@ def is_secret(key: str) -> bool:
     return bool(_SECRET_NAME.search(name) or _SECRET_VARIABLE.match(name))
 
 
-def hidden(key: str, value: Any) -> Any:
+def redact_secrets(key: str, value: Any) -> Any:
     """The value with all secrets in it redacted, at any depth."""
     if isinstance(value, dict):
-        return {name: hidden(f"{key}.{name}", item) for name, item in value.items()}
+        return {name: redact_secrets(f"{key}.{name}", item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [hidden(key, item) for item in value]
+        return [redact_secrets(key, item) for item in value]
     if is_secret(key) and value not in NO_SECRETS:
         return HIDDEN
     return without_passwords(value) if isinstance(value, str) else value
 
 
-def shown(key: str, value: Any, most: int = 80) -> str:
+def format_value(key: str, value: Any, most: int = 80) -> str:
     """A value for use in a message, written as in YAML."""
-    value = hidden(key, value)
+    value = redact_secrets(key, value)
     if value is None:
         return "null"
     text = str(value).lower() if isinstance(value, bool) else str(value)

@@ -16,7 +16,7 @@ from trinity.config.schema.base import (
     Positive,
     RenamedKey,
     Section,
-    usual,
+    default_section,
 )
 from trinity.config.schema.data import ExperienceBufferConfig, TasksetConfig
 from trinity.task_operators.task_pipeline import OrderMethod
@@ -42,7 +42,7 @@ class ExplorerInput(Section):
 class TrainerInput(Section):
     """The trainer's rows."""
 
-    experience_buffer: ExperienceBufferConfig = usual(ExperienceBufferConfig)
+    experience_buffer: ExperienceBufferConfig = default_section(ExperienceBufferConfig)
     """Where they come from."""
     auxiliary_buffers: dict[str, ExperienceBufferConfig] = Field(default_factory=dict)
     """Rows of data beside them, by name, for `sample_strategy: mix`."""
@@ -75,9 +75,9 @@ class BufferConfig(Section):
     """Passes over the data, where neither `total_steps` nor `trainer.total_steps` is given."""
     total_steps: Positive | None = None
     """Explore steps (in mode train, train steps)."""
-    explorer_input: ExplorerInput = usual(ExplorerInput)
+    explorer_input: ExplorerInput = default_section(ExplorerInput)
     """The explorer's tasks."""
-    trainer_input: TrainerInput = usual(TrainerInput)
+    trainer_input: TrainerInput = default_section(TrainerInput)
     """The trainer's rows."""
     max_refill_rounds: NonNegative = 3
     """How often a step whose experiences were filtered away draws further tasks."""
@@ -166,7 +166,7 @@ class TaskPipelineConfig(Section):
 class DataProcessorConfig(Section):
     """Both pipelines."""
 
-    experience_pipeline: ExperiencePipelineConfig = usual(ExperiencePipelineConfig)
+    experience_pipeline: ExperiencePipelineConfig = default_section(ExperiencePipelineConfig)
     """Experiences on their way from rollout to batch."""
     task_pipeline: TaskPipelineConfig | None = None
     """What is done to tasks before any of them is explored."""

@@ -17,7 +17,7 @@ from trinity.config.schema.base import (
     Positive,
     RenamedKey,
     Section,
-    usual,
+    default_section,
 )
 
 SelectorType = Literal["sequential", "shuffle", "random", "offline_easy2hard", "difficulty_based"]
@@ -119,9 +119,9 @@ class TasksetConfig(Section):
     repeat_times: Positive = 1
     """Runs of each task in an evaluation; in training all tasksets have
     `algorithm.repeat_times`."""
-    format: FormatConfig = usual(FormatConfig)
+    format: FormatConfig = default_section(FormatConfig)
     """Columns of a row, by their meaning."""
-    rollout_args: GenerationConfig = usual(GenerationConfig)
+    rollout_args: GenerationConfig = default_section(GenerationConfig)
     """Sampling that differs from the model's."""
     workflow_args: Args = Field(default_factory=dict)
     """Arguments of the workflow."""
@@ -131,7 +131,7 @@ class TasksetConfig(Section):
     """Workflow by name or dotted path."""
     default_reward_fn_type: str | None = None
     """Reward by name or dotted path; without one the workflow has its own."""
-    data_selector: DataSelectorConfig = usual(DataSelectorConfig)
+    data_selector: DataSelectorConfig = default_section(DataSelectorConfig)
     """The order in which tasks are drawn."""
     max_retry_times: Annotated[int, IN_DATABASE] = 3
     """Further attempts at reading a database."""
@@ -207,14 +207,14 @@ class ExperienceBufferConfig(Section):
     """Which split of a directory."""
     subset_name: str | None = None
     """Which subset (a subdirectory) of a directory."""
-    format: FormatConfig = usual(FormatConfig)
+    format: FormatConfig = default_section(FormatConfig)
     """Columns of a row, by their meaning."""
-    data_selector: DataSelectorConfig = usual(DataSelectorConfig)
+    data_selector: DataSelectorConfig = default_section(DataSelectorConfig)
     """The order in which rows are drawn."""
     max_read_timeout: float = Field(default=1800.0, gt=0)
     """Seconds the trainer waits for a batch before it gives up. If `buffer.await_feedback` is set
     and this is not, `buffer.feedback_timeout`, or else 30 days, are added to the default."""
-    replay_buffer: ReplayBufferConfig = usual(ReplayBufferConfig)
+    replay_buffer: ReplayBufferConfig = default_section(ReplayBufferConfig)
     """Experiences that are trained more than once."""
     replay_buffer_kwargs: Args = Field(default_factory=dict)
     """Its `priority_fn` with that function's arguments beside it, as old releases have them."""

@@ -20,8 +20,8 @@ from trinity.config.schema.base import (
     Positive,
     Section,
     ValueAliases,
+    default_section,
     is_secret,
-    usual,
 )
 from trinity.config.schema.buffer import BufferConfig, DataProcessorConfig
 from trinity.config.schema.choices import MODES, Mode
@@ -149,15 +149,15 @@ class StageConfig(Section):
     """Unique in the experiment."""
     mode: Annotated[Mode | None, MODES] = None
     """Which services work in this stage."""
-    algorithm: AlgorithmConfig = usual(AlgorithmConfig)
-    model: ModelConfig = usual(ModelConfig)
-    cluster: ClusterConfig = usual(ClusterConfig)
-    buffer: BufferConfig = usual(BufferConfig)
-    explorer: ExplorerConfig = usual(ExplorerConfig)
-    trainer: TrainerConfig = usual(TrainerConfig)
-    synchronizer: SynchronizerConfig = usual(SynchronizerConfig)
-    monitor: MonitorConfig = usual(MonitorConfig)
-    data_processor: DataProcessorConfig = usual(DataProcessorConfig)
+    algorithm: AlgorithmConfig = default_section(AlgorithmConfig)
+    model: ModelConfig = default_section(ModelConfig)
+    cluster: ClusterConfig = default_section(ClusterConfig)
+    buffer: BufferConfig = default_section(BufferConfig)
+    explorer: ExplorerConfig = default_section(ExplorerConfig)
+    trainer: TrainerConfig = default_section(TrainerConfig)
+    synchronizer: SynchronizerConfig = default_section(SynchronizerConfig)
+    monitor: MonitorConfig = default_section(MonitorConfig)
+    data_processor: DataProcessorConfig = default_section(DataProcessorConfig)
 
 
 class DataJuicerServiceConfig(Section):
@@ -215,27 +215,27 @@ class Config(Section):
     """Directory in which runs keep everything they leave."""
     continue_from_checkpoint: bool = True
     """Go on in an existing directory; else begin a new one beside it, with the time in its name."""
-    algorithm: AlgorithmConfig = usual(AlgorithmConfig)
+    algorithm: AlgorithmConfig = default_section(AlgorithmConfig)
     """The algorithm, its parts and the optimizer."""
-    model: ModelConfig = usual(ModelConfig)
+    model: ModelConfig = default_section(ModelConfig)
     """The model that is trained, its lengths and its sampling."""
-    cluster: ClusterConfig = usual(ClusterConfig)
+    cluster: ClusterConfig = default_section(ClusterConfig)
     """Machines and their GPUs."""
-    buffer: BufferConfig = usual(BufferConfig)
+    buffer: BufferConfig = default_section(BufferConfig)
     """Sizes, ends and data."""
-    explorer: ExplorerConfig = usual(ExplorerConfig)
+    explorer: ExplorerConfig = default_section(ExplorerConfig)
     """Rollout and evaluation."""
-    trainer: TrainerConfig = usual(TrainerConfig)
+    trainer: TrainerConfig = default_section(TrainerConfig)
     """How the policy is trained."""
-    synchronizer: SynchronizerConfig = usual(SynchronizerConfig)
+    synchronizer: SynchronizerConfig = default_section(SynchronizerConfig)
     """Transfer of weights from trainer to explorer."""
-    monitor: MonitorConfig = usual(MonitorConfig)
+    monitor: MonitorConfig = default_section(MonitorConfig)
     """Where metrics go."""
-    log: LogConfig = usual(LogConfig)
+    log: LogConfig = default_section(LogConfig)
     """How much the services log."""
-    data_processor: DataProcessorConfig = usual(DataProcessorConfig)
+    data_processor: DataProcessorConfig = default_section(DataProcessorConfig)
     """What happens to tasks before, and to experiences after, the rollout."""
-    service: ServiceConfig = usual(ServiceConfig)
+    service: ServiceConfig = default_section(ServiceConfig)
     """External services that the run uses."""
     checkpoint_job_dir: Annotated[str, DERIVED] = ""
     """The run's directory."""

@@ -20,7 +20,7 @@ from trinity.config.schema.base import (
     RenamedKey,
     Section,
     ValueAliases,
-    usual,
+    default_section,
 )
 from trinity.config.schema.model import AuxiliaryExternalConfig, ExternalModelConfig
 
@@ -159,7 +159,9 @@ class RolloutModelConfig(EngineConfig):
 
     model_path: Annotated[str | None, IgnoredKey("the policy is `model.model_path`")] = None
     """Which model is rolled out."""
-    external_model_config: Annotated[ExternalModelConfig, DERIVED] = usual(ExternalModelConfig)
+    external_model_config: Annotated[ExternalModelConfig, DERIVED] = default_section(
+        ExternalModelConfig
+    )
     """A copy of `model.external_model`."""
     name: Annotated[str | None, IgnoredKey("there is one rollout model")] = None
     """How workflows call the model."""
@@ -176,7 +178,7 @@ class AuxiliaryModelConfig(EngineConfig):
     """Directory of the model in Hugging Face's layout, or its name on the hub."""
     name: str | None = None
     """Its name in messages and logs."""
-    external_model_config: AuxiliaryExternalConfig = usual(AuxiliaryExternalConfig)
+    external_model_config: AuxiliaryExternalConfig = default_section(AuxiliaryExternalConfig)
     """Access to it, for `engine_type: external`."""
     trust_remote_code: Annotated[bool, PlannedKey("code that comes with a model is not run")] = (
         False
@@ -255,7 +257,7 @@ class ExplorerConfig(Section):
     """Seconds for one attempt at a run."""
     max_retry_times: NonNegative = 2
     """Further attempts at a run that failed."""
-    rollout_model: RolloutModelConfig = usual(RolloutModelConfig)
+    rollout_model: RolloutModelConfig = default_section(RolloutModelConfig)
     """The engine."""
     eval_interval: Positive = 100
     """Explore steps between evaluations, a multiple of `synchronizer.sync_interval`."""
@@ -263,9 +265,9 @@ class ExplorerConfig(Section):
     """Evaluate the weights that the stage starts with."""
     auxiliary_models: tuple[AuxiliaryModelConfig, ...] = ()
     """Models beside it, whose weights stay as they are: judges, teachers, reward models."""
-    over_rollout: OverRolloutConfig = usual(OverRolloutConfig)
+    over_rollout: OverRolloutConfig = default_section(OverRolloutConfig)
     """Steps that do not wait for their slowest tasks."""
-    dynamic_timeout: DynamicTimeoutConfig = usual(DynamicTimeoutConfig)
+    dynamic_timeout: DynamicTimeoutConfig = default_section(DynamicTimeoutConfig)
     """A time limit that follows how long runs take."""
     env_vars: dict[str, str | bool | int | float] = Field(default_factory=dict)
     """Environment variables that workflows and rewards see, beside the explorer's own."""

@@ -16,7 +16,7 @@ from trinity.config.schema.base import (
     PlannedKey,
     Positive,
     Section,
-    usual,
+    default_section,
 )
 
 ALL_LINEAR = "all-linear"
@@ -164,9 +164,9 @@ class ModelConfig(Section):
         PlannedKey("position embeddings are those of the model's config.json: write it there"),
     ] = None
     """Base of the position embeddings."""
-    tinker: TinkerConfig = usual(TinkerConfig)
+    tinker: TinkerConfig = default_section(TinkerConfig)
     """An external service that rolls out and trains."""
-    external_model: ExternalModelConfig = usual(ExternalModelConfig)
+    external_model: ExternalModelConfig = default_section(ExternalModelConfig)
     """A model served elsewhere that is evaluated."""
 
     @property

@@ -18,7 +18,7 @@ from trinity.config.schema.base import (
     RenamedKey,
     Section,
     ValueAliases,
-    usual,
+    default_section,
 )
 
 
@@ -56,7 +56,7 @@ class CriticOptimizerConfig(OptimizerConfig):
 class CriticConfig(Section):
     """Training of the value model."""
 
-    optimizer: CriticOptimizerConfig = usual(CriticOptimizerConfig)
+    optimizer: CriticOptimizerConfig = default_section(CriticOptimizerConfig)
     """Optimizer and schedule."""
     ppo_epochs: Positive = 1
     """Passes over each batch, every one a step of its optimizer on the whole of it."""
@@ -139,7 +139,7 @@ class TrainerConfig(Section):
     """Training processes; 0 is one per GPU that no stage rolls out on, or one without GPUs."""
     critic_warmup: NonNegative = 0
     """First train steps of the stage in which the critic alone learns."""
-    critic: CriticConfig = usual(CriticConfig)
+    critic: CriticConfig = default_section(CriticConfig)
     """The value model, for algorithms that have one."""
     save_hf_checkpoint: Annotated[
         Literal["last", "always", "never"],
@@ -175,7 +175,7 @@ class TrainerConfig(Section):
         IgnoredKey("each rank writes its own files"),
     ] = "unrestricted"
     """Which processes may write a checkpoint at the same time."""
-    megatron: MegatronConfig = usual(MegatronConfig)
+    megatron: MegatronConfig = default_section(MegatronConfig)
     """Megatron's parallel sizes."""
     trust_remote_code: Annotated[bool, DERIVED] = False
     """Run the Python code that comes with a model."""

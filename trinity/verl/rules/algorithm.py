@@ -29,7 +29,7 @@ BYPASS_LOSSES = {"ppo_clip": "ppo", "reinforce": "gpg"}
 """Losses by `rollout_correction.loss_type`, which decides in bypass mode; `reinforce` has no ratio
 of its own and is weighed by the correction, as `gpg` is."""
 _WEIGHTS = ("rollout_is", "rollout_is_threshold", "rollout_is_batch_normalize")
-OF_THE_LOSS = {
+LOSS_ARGUMENTS = {
     "clip_ratio": "clip_range",
     "clip_ratio_low": "clip_range_low",
     "clip_ratio_high": "clip_range_high",
@@ -151,7 +151,7 @@ def _put_kl_loss(work: Conversion) -> None:
 def _put_loss(work: Conversion) -> None:
     loss = _chosen_loss(work)
     accepted = ARGUMENTS[loss]
-    for verl, ours in OF_THE_LOSS.items():
+    for verl, ours in LOSS_ARGUMENTS.items():
         setting = work.settings.take(f"{ACTOR}.{verl}")
         if setting is None or setting.value is None:
             continue

@@ -108,11 +108,15 @@ def _put_passes(work: Conversion, interval: int) -> None:
 OPTIMIZER = "algorithm.optimizer"
 CRITIC = "trainer.critic.optimizer"
 OLD_SFT = "fsdp_sft_trainer"
-_COUNTED = ("lr_warmup_steps", "lr_wsd_decay_steps")
+_STEP_COUNTS_OF_SCHEDULES = ("lr_warmup_steps", "lr_wsd_decay_steps")
 _PARTS = ((f"{ACTOR}.optim", OPTIMIZER), ("critic.optim", CRITIC))
-COUNTED = {
+STEP_COUNTS = {
     "trainer.critic_warmup": "trainer.critic_warmup",
-    **{f"{verl}.{name}": f"{ours}.{name}" for verl, ours in _PARTS for name in _COUNTED},
+    **{
+        f"{verl}.{name}": f"{ours}.{name}"
+        for verl, ours in _PARTS
+        for name in _STEP_COUNTS_OF_SCHEDULES
+    },
 }
 """veRL's keys that count its steps, each with ours."""
 _KINDS = ("lr_scheduler_type", "warmup_style", "lr_decay_style")
@@ -122,7 +126,7 @@ def convert_schedules(work: Conversion) -> None:
     """Converts both optimizers, once the number of our steps per veRL step is known."""
     interval = work.draft.get("synchronizer.sync_interval")
     factor = interval if isinstance(interval, int) else 1
-    for verl, ours in COUNTED.items():
+    for verl, ours in STEP_COUNTS.items():
         if work.has_critic or not verl.startswith("critic."):
             _put_steps(work, verl, ours, factor)
     for verl, ours in _PARTS[: 1 + work.has_critic]:

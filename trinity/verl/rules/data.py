@@ -39,14 +39,14 @@ def convert_data(work: Conversion) -> None:
         work.report.advice.append(f"`data.train_files` is empty: give `{INPUT}.taskset.path`")
     keys = _keys(train, f"{INPUT}.taskset")
     for key, (place, source) in zip(keys, train, strict=True):
-        _putplace_of(work, key, place, source)
+        _put_location(work, key, place, source)
         _put_format(work, key)
         _put_order(work, key)
     evaluations = _places(work, "data.val_files", "~/data/rlhf/gsm8k/test.parquet")
     for position, (place, source) in enumerate(evaluations):
         key = f"{INPUT}.eval_tasksets[{position}]"
         named = RowLocation(place.path, place.split, f"{place.name}_eval")
-        _putplace_of(work, key, named, source)
+        _put_location(work, key, named, source)
         _put_format(work, key)
         _put_sampling(work, key)
     if not evaluations:
@@ -75,11 +75,11 @@ def _places(
     value: JsonValue = default if setting is None else setting.value
     source: VerlSetting | str = setting or f"veRL's default of {key}"
     paths = value if isinstance(value, list) else [value]
-    places = [place_of(str(path)) for path in paths if path]
+    places = [parse_row_location(str(path)) for path in paths if path]
     return [(place, source) for place in _with_own_names(places)]
 
 
-def place_of(path: str) -> RowLocation:
+def parse_row_location(path: str) -> RowLocation:
     """`data/gsm8k/train.parquet` is the split `train` of `data/gsm8k`."""
     file = PurePosixPath(path)
     if file.suffix and file.stem in _SPLITS and str(file.parent) not in (".", "/"):
@@ -98,7 +98,9 @@ def _with_own_names(places: list[RowLocation]) -> Iterator[RowLocation]:
         yield RowLocation(place.path, place.split, name)
 
 
-def _putplace_of(work: Conversion, key: str, place: RowLocation, source: VerlSetting | str) -> None:
+def _put_location(
+    work: Conversion, key: str, place: RowLocation, source: VerlSetting | str
+) -> None:
     work.draft.put(f"{key}.name", place.name)
     work.draft.put(f"{key}.storage_type", "file")
     work.put(f"{key}.path", place.path, source)

@@ -1,7 +1,7 @@
 """Converts a run's directory, name and start, its monitor, back end and adapters."""
 
 from trinity.verl.rules.algorithm import ACTOR
-from trinity.verl.settings import CONFIG_FILE, is_verls_own
+from trinity.verl.settings import CONFIG_FILE, is_verl_default
 from trinity.verl.values import as_segment
 from trinity.verl.work import Conversion
 
@@ -97,7 +97,7 @@ def convert_own_configuration(work: Conversion) -> None:
         work.report.needless.append((file, "its keys are read, and the script's override them"))
     if name is None:
         return
-    if is_verls_own(str(name.value)):
+    if is_verl_default(str(name.value)):
         work.report.needless.append((name, "it holds veRL's own defaults"))
     elif file is not None:
         work.report.needless.append((name, "that is the file"))

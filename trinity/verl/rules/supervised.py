@@ -1,6 +1,6 @@
 """Converts veRL's supervised fine-tuning to `mode: train`."""
 
-from trinity.verl.rules.data import place_of
+from trinity.verl.rules.data import parse_row_location
 from trinity.verl.rules.placement import VerlMachines, idle_beside_ranks
 from trinity.verl.values import JsonValue
 from trinity.verl.work import Conversion
@@ -23,7 +23,7 @@ def _put_rows(work: Conversion) -> None:
     setting = work.settings.take("data.train_files")
     value: JsonValue = "~/data/gsm8k/train.parquet" if setting is None else setting.value
     paths = value if isinstance(value, list) else [value]
-    place = place_of(str(paths[0]) if paths else "")
+    place = parse_row_location(str(paths[0]) if paths else "")
     work.put(f"{BUFFER}.storage_type", "file", "rows of files")
     work.put(f"{BUFFER}.path", place.path, setting or "veRL's default of data.train_files")
     work.put(f"{BUFFER}.split", place.split, "of the file's name")

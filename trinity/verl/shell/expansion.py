@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from trinity.verl.shell.tokens import CONTINUATIONS, Token, end_of_piece
+from trinity.verl.shell.tokens import CONTINUATIONS, Token, scan_piece
 from trinity.verl.shell.variables import UNKNOWN, ExpandedField, Variables
 
 _PARAMETER = re.compile(
@@ -176,7 +176,7 @@ def _quotient(dividend: int, divisor: int) -> int:
     return whole if (dividend < 0) == (divisor < 0) else -whole
 
 
-def evaluate(text: str, value_of: Callable[[str], str]) -> int:
+def evaluate_arithmetic(text: str, value_of: Callable[[str], str]) -> int:
     """The value of an expression; `value_of` returns the value of a name.
 
     Raises: ValueError if the text is not integer arithmetic.
@@ -281,7 +281,7 @@ class Expander:
     ) -> None:
         position = 0
         while position < len(written):
-            end = end_of_piece(written, position)
+            end = scan_piece(written, position)
             if name := _NAME.match(written, position):
                 end = name.end()
             piece, position = written[position:end], end
@@ -306,7 +306,7 @@ class Expander:
         position = 0
         while position < len(written):
             sign = written[position]
-            end = position + 1 if sign in "'\"" else end_of_piece(written, position)
+            end = position + 1 if sign in "'\"" else scan_piece(written, position)
             if written.startswith("$'", position):
                 end = position + 1
             if name := _NAME.match(written, position):
@@ -369,7 +369,7 @@ class Expander:
     def _arithmetic(self, piece: str, line: int) -> str:
         inside = self.expand(piece[3:-2], line, unset_is_empty=True)
         try:
-            return str(evaluate(inside, lambda name: self.expand(f"${name}", line)))
+            return str(evaluate_arithmetic(inside, lambda name: self.expand(f"${name}", line)))
         except ValueError:
             self._variables.note(line, f"`{piece}` cannot be computed, {UNKNOWN} stands for it")
             return UNKNOWN

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from trinity.verl.shell.expansion import Expander, evaluate
+from trinity.verl.shell.expansion import Expander, evaluate_arithmetic
 from trinity.verl.shell.parser import (
     AndOrList,
     CaseCommand,
@@ -32,7 +32,7 @@ _NUMBERS: dict[str, Callable[[int, int], bool]] = {
 }
 
 
-def holds(words: Sequence[str]) -> bool | None:
+def evaluate_condition(words: Sequence[str]) -> bool | None:
     """True if a condition holds; None if the texts alone do not decide it."""
     return _Condition(list(words)).result()
 
@@ -275,7 +275,7 @@ class _Interpreter:
         texts = [
             self._expander.text(word, unset_is_empty=True) for word in inside if word.text != "\n"
         ]
-        result = holds(texts)
+        result = evaluate_condition(texts)
         if result is None:
             shown = " ".join(word.text for word in words)
             self.variables.note(words[0].line, f"`{shown}` cannot be decided and counts as false")
@@ -285,7 +285,7 @@ class _Interpreter:
         inside = self._expander.expand(word.text[2:-2], word.line, unset_is_empty=True)
         value_of = self._value_of(word.line)
         try:
-            return bool(evaluate(" ".join(inside.split()), value_of))
+            return bool(evaluate_arithmetic(" ".join(inside.split()), value_of))
         except ValueError:
             self.variables.note(word.line, f"`{word.text}` cannot be decided and counts as false")
             return False

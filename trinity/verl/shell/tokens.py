@@ -22,7 +22,7 @@ class Unterminated(UserError):
         self.position = position
 
 
-def end_of_piece(text: str, start: int) -> int:
+def scan_piece(text: str, start: int) -> int:
     """Index after the quote, expansion, escape or plain character that begins at `start`."""
     first = text[start]
     if text.startswith("\\\r\n", start):
@@ -54,7 +54,7 @@ def _end_of_double_quotes(text: str, start: int) -> int:
         if text[position] == '"':
             return position + 1
         # an apostrophe quotes nothing here
-        position = position + 1 if text[position] == "'" else end_of_piece(text, position)
+        position = position + 1 if text[position] == "'" else scan_piece(text, position)
     raise Unterminated(start, '"')
 
 
@@ -72,7 +72,7 @@ def _end_of_nested(text: str, start: int, opener: str) -> int:
             depth += 1
             position += 1
         else:
-            position = end_of_piece(text, position)
+            position = scan_piece(text, position)
     raise Unterminated(start, opener)
 
 
@@ -170,7 +170,7 @@ class Lexer:
     def _word(self, start: int) -> Token:
         text, position = self._text, start
         while position < len(text) and not self._ends_word(position, start):
-            position = end_of_piece(text, position)
+            position = scan_piece(text, position)
             if text[position : position + 1] == "(" and _ARRAY_OPENING.match(text[start:position]):
                 self._position = position + 1
                 elements = tuple(t for t in self._tokens(")") if t.kind == "word")
