@@ -20,7 +20,7 @@ from trinity.config.loading.yaml import yaml_text
 from trinity.config.schema.base import KeyStatus, format_value, redact_secrets
 from trinity.errors import UserError
 from trinity.launch.part_checks import check_part_names
-from trinity.verl.names import verl_names
+from trinity.verl.key_table import verl_names
 
 USER_ERROR = 2
 LABEL_WIDTH = 11
@@ -41,7 +41,7 @@ def _check_on_machine(path: Path, overrides: Mapping[str, JsonValue]) -> CheckRe
     report = check_file(path, overrides)
     if report.plan is None:
         return report
-    errors = list(report.mistakes)
+    errors = list(report.errors)
     for check in (
         partial(check_package, report.plan.stages[0].config.monitor),
         partial(check_part_names, report.plan),
@@ -50,7 +50,7 @@ def _check_on_machine(path: Path, overrides: Mapping[str, JsonValue]) -> CheckRe
             check()
         except UserError as error:
             errors.extend(str(error).splitlines())
-    return replace(report, mistakes=tuple(errors))
+    return replace(report, errors=tuple(errors))
 
 
 def _check(path: Path, report: CheckReport, strict: bool) -> bool:
@@ -58,11 +58,11 @@ def _check(path: Path, report: CheckReport, strict: bool) -> bool:
     print(f"{path}: {_summary_line(report)}")
     for word, text in lines:
         print(f"  {word:{LABEL_WIDTH}}{text}")
-    return not report.mistakes and not (strict and report.notices)
+    return not report.errors and not (strict and report.notices)
 
 
 def _lines(report: CheckReport) -> Iterator[tuple[str, str]]:
-    for error in report.mistakes:
+    for error in report.errors:
         yield "error", error
     for status in (KeyStatus.PLANNED, KeyStatus.NO_EFFECT, KeyStatus.RENAMED):
         for notice in (notice for notice in report.notices if notice.status is status):
@@ -74,7 +74,7 @@ def _lines(report: CheckReport) -> Iterator[tuple[str, str]]:
 
 def _summary_line(report: CheckReport) -> str:
     counted = [
-        _count(len(report.mistakes), "error"),
+        _count(len(report.errors), "error"),
         *(
             _count(sum(notice.status is status for notice in report.notices), word, word)
             for status, word in STATUS_LABELS.items()
@@ -118,8 +118,8 @@ def show_difference(before: Path, after: Path) -> bool:
 
 def _report(file: Path, overrides: Sequence[str]) -> CheckReport:
     report = check_file(file, parse_overrides(overrides))
-    if report.mistakes:
-        raise UserError("\n".join(report.mistakes))
+    if report.errors:
+        raise UserError("\n".join(report.errors))
     if report.plan is None:
         raise UserError(f"{file} cannot be resolved: see `trinity config check {file}`")
     return report
@@ -160,7 +160,7 @@ def write_draft(output: Path, wishes: DraftOptions) -> None:
         raise UserError(f"{output} exists: give another FILE")
     with write_errors(output, "give another FILE"), output.open("x", encoding="utf-8") as file:
         file.write(draft_config(wishes))
-    errors = check_file(output).mistakes
+    errors = check_file(output).errors
     for error in errors:
         print(f"fix: {error}")
     print(f"wrote {output}; next: trinity run --config {output} --dry-run")

@@ -17,7 +17,7 @@ from trinity.config.loading.verl_keys import (
 )
 from trinity.config.schema.base import KeyStatus, Section, format_value
 from trinity.doc_tables import fill_tables, write_page
-from trinity.verl.names import verl_names
+from trinity.verl.key_table import verl_names
 
 Row = tuple[str, ...]
 

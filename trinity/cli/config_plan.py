@@ -216,7 +216,7 @@ def _planned(file: Path) -> ExperimentPlan:
     report = check_file(file)
     if report.plan is None:
         reason = f"{file} cannot be planned yet: see `trinity config check {file}`"
-        raise UserError("\n".join(report.mistakes) or reason)
+        raise UserError("\n".join(report.errors) or reason)
     for notice in report.notices:
         if notice.status is KeyStatus.PLANNED:
             print(f"without what is planned: {notice} {notice.place}")

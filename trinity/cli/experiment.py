@@ -116,7 +116,7 @@ def _data(stage: StagePlan) -> str:
     if (stored := stage.stored_rollouts) is not None:
         if stored.run and not stored.stage:
             return f"the experiences that run {stored.run} has stored"
-        return f"the experiences that {stored.words} has stored"
+        return f"the experiences that {stored.description} has stored"
     return _place(stage.experience_buffer)
 
 
@@ -168,7 +168,7 @@ class RunOptions:
     secure: bool = False
 
     @property
-    def again(self) -> str:
+    def resume_command(self) -> str:
         """The command that resumes this run."""
         program = sys.argv[0] if Path(sys.argv[0]).name == PROGRAM else PROGRAM
         parts = [program, "run", "--config", str(self.config)]
@@ -181,15 +181,15 @@ class RunOptions:
         return shlex.join([*parts, *self.overrides])
 
 
-def run_experiment(wish: RunOptions) -> None:
+def run_experiment(options: RunOptions) -> None:
     """Runs the experiment, or describes it; the results of a finished one are shown again."""
-    prepared = prepare(wish.config, wish.max_steps, parse_overrides(wish.overrides))
+    prepared = prepare(options.config, options.max_steps, parse_overrides(options.overrides))
     for notice in prepared.notices:
         print(f"{STATUS_LABELS[notice.status]} {notice.place}: {notice}")
-    if wish.strict and prepared.notices:
+    if options.strict and prepared.notices:
         raise UserError("`--strict` rejects a configuration with keys that do not act as written")
-    check_reach(prepared.plan, secure=wish.secure)
-    if wish.dry_run:
+    check_reach(prepared.plan, secure=options.secure)
+    if options.dry_run:
         check_hub(prepared.plan, must_answer=False)
         describe(prepared)
         return
@@ -201,11 +201,11 @@ def run_experiment(wish: RunOptions) -> None:
     check_hub(prepared.plan, must_answer=True)
     refuse_second(_home(prepared))
     _print_start(prepared)
-    execute_run(prepared, wish.again, secure=wish.secure)
+    execute_run(prepared, options.resume_command, secure=options.secure)
 
 
-def execute_run(prepared: PreparedRun, again: str, *, secure: bool = False) -> None:
-    """Runs with live progress and prints the results; `again` is the command that resumes it."""
+def execute_run(prepared: PreparedRun, resume_command: str, *, secure: bool = False) -> None:
+    """Runs with live progress and prints the results; a stopped run shows `resume_command`."""
     reporter = make_reporter(prepared.plan.label)
     run = LocalRun(plan=prepared.plan, reporter=reporter, secure=secure, home=_home(prepared))
     if prepared.benched is not None:
@@ -214,7 +214,7 @@ def execute_run(prepared: PreparedRun, again: str, *, secure: bool = False) -> N
         run.complete = with_source_runs
         if not any(stage.needs_rollout for stage in prepared.plan.stages):
             run.services = without_explorer
-    follow_run(run, again)
+    follow_run(run, resume_command)
 
 
 def _home(prepared: PreparedRun) -> Path:
@@ -226,15 +226,15 @@ def _home(prepared: PreparedRun) -> Path:
     return prepared.plan.job_path
 
 
-def follow_run(run: LocalRun, again: str) -> None:
-    """Follows a run to its end and prints the results; `again` is the command that resumes it."""
+def follow_run(run: LocalRun, resume_command: str) -> None:
+    """Follows a run to its end and prints the results; a stopped run shows `resume_command`."""
     reporter = run.reporter
     try:
         summary = asyncio.run(run.execute())
     except RunInterrupted:
         reporter.close()
         print("stopped gracefully; resume with:")
-        print(f"  {again}")
+        print(f"  {resume_command}")
         raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
     finally:
         reporter.close()

@@ -51,7 +51,7 @@ def run(
     from trinity.cli.experiment import RunOptions, run_experiment
 
     use_plugins(plugin_dir)
-    wish = RunOptions(
+    options = RunOptions(
         config=config,
         overrides=tuple(overrides or ()),
         dry_run=dry_run,
@@ -60,7 +60,7 @@ def run(
         plugin_dir=plugin_dir,
         secure=secure,
     )
-    run_experiment(wish)
+    run_experiment(options)
 
 
 def use_plugins(directory: Path | None) -> None:

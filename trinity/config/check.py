@@ -28,7 +28,7 @@ class CheckReport:
     """None if the file is not a configuration at all."""
     plan: ExperimentPlan | None
     """The plan made from it; None if there are errors."""
-    mistakes: tuple[str, ...]
+    errors: tuple[str, ...]
     advice: tuple[str, ...] = ()
     """Settings that are allowed but rarely intended."""
 
@@ -43,12 +43,10 @@ def check_file(path: Path, overrides: Mapping[str, JsonValue] | None = None) -> 
     try:
         reading = read_config(path, overrides)
     except UserError as error:
-        return CheckReport(reading=None, plan=None, mistakes=tuple(str(error).splitlines()))
+        return CheckReport(reading=None, plan=None, errors=tuple(str(error).splitlines()))
     plan, wrong = _planned(reading)
     said = advise(plan) if plan else ()
-    return CheckReport(
-        reading=reading, plan=plan, mistakes=(*reading.mistakes, *wrong), advice=said
-    )
+    return CheckReport(reading=reading, plan=plan, errors=(*reading.errors, *wrong), advice=said)
 
 
 def plan_config(config: Config, source: ConfigSource) -> ExperimentPlan:
@@ -65,8 +63,8 @@ def plan_config(config: Config, source: ConfigSource) -> ExperimentPlan:
 
 def raise_errors(reading: ParsedConfig) -> None:
     """Raises UserError with everything `check_file` reports, if the file has errors."""
-    if reading.mistakes:
-        raise UserError("\n".join((*reading.mistakes, *_planned(reading)[1])))
+    if reading.errors:
+        raise UserError("\n".join((*reading.errors, *_planned(reading)[1])))
 
 
 def _planned(reading: ParsedConfig) -> tuple[ExperimentPlan | None, tuple[str, ...]]:
@@ -76,14 +74,14 @@ def _planned(reading: ParsedConfig) -> tuple[ExperimentPlan | None, tuple[str, .
         plan = plan_config(reading.config, reading.source)
     except UserError as error:
         return None, tuple(_without_consequences(str(error), reading))
-    return (plan, ()) if not reading.mistakes else (None, ())
+    return (plan, ()) if not reading.errors else (None, ())
 
 
 def _without_consequences(mistakes: str, reading: ParsedConfig) -> list[str]:
     """Drops errors that only follow from keys left out as wrong or as planned."""
     if any(documented_key(parse_key(notice.key)) == "mode" for notice in reading.planned):
         return []
-    sources = [*reading.mistakes, *(notice.what for notice in reading.planned)]
+    sources = [*reading.errors, *(notice.subject for notice in reading.planned)]
     left_out = {key for text in sources for key in _keys(text)}
     return [line for line in mistakes.splitlines() if not _mentions(line, left_out)]
 

@@ -34,26 +34,26 @@ T = TypeVar("T")
 class ErrorCollector:
     """Runs calls one after the other and collects the UserErrors they raise.
 
-    gathered = Gathered()
-    lengths = gathered.of(lambda: resolve_lengths(model, stage))    # None if it raised
-    gathered.raise_all()
+    errors = ErrorCollector()
+    lengths = errors.attempt(lambda: resolve_lengths(model, stage))    # None if it raised
+    errors.raise_all()
     """
 
     def __init__(self) -> None:
-        self._mistakes: list[str] = []
+        self._errors: list[str] = []
 
-    def of(self, call: Callable[[], T]) -> T | None:
+    def attempt(self, call: Callable[[], T]) -> T | None:
         """Returns the call's result; None if it raises UserError, which is collected."""
         try:
             return call()
         except UserError as error:
-            self._mistakes += str(error).splitlines()
+            self._errors += str(error).splitlines()
         return None
 
     def raise_all(self) -> None:
         """Raises UserError with a line for each collected error, if there is one."""
-        if self._mistakes:
-            raise UserError("\n".join(dict.fromkeys(self._mistakes)))
+        if self._errors:
+            raise UserError("\n".join(dict.fromkeys(self._errors)))
 
 
 def all_of(calls: Sequence[Callable[[], T]]) -> tuple[T, ...]:
@@ -61,7 +61,7 @@ def all_of(calls: Sequence[Callable[[], T]]) -> tuple[T, ...]:
 
     Raises: UserError with a line for each error of any of them.
     """
-    gathered = ErrorCollector()
-    results = [gathered.of(call) for call in calls]
-    gathered.raise_all()
+    errors = ErrorCollector()
+    results = [errors.attempt(call) for call in calls]
+    errors.raise_all()
     return tuple(result for result in results if result is not None)

@@ -86,26 +86,26 @@ def plan_stage(stage: MergedStage, rollout: RolloutGpus) -> StagePlan:
     """
     config, name = stage.config, stage.name
     errors = ErrorCollector()
-    algorithm = errors.of(lambda: resolve_algorithm(config.algorithm, config.mode, name))
-    lengths = errors.of(lambda: resolve_lengths(config.model, name))
-    model = errors.of(lambda: _model(config, algorithm, name))
+    algorithm = errors.attempt(lambda: resolve_algorithm(config.algorithm, config.mode, name))
+    lengths = errors.attempt(lambda: resolve_lengths(config.model, name))
+    model = errors.attempt(lambda: _model(config, algorithm, name))
     sizes = None
     if algorithm:
-        sizes = errors.of(lambda: resolve_sizes(config, algorithm, lengths, name, rollout))
-    data = errors.of(lambda: _data(config, lengths or SHORTEST, algorithm, name))
-    operators = errors.of(lambda: _operators(config, name))
-    auxiliary = errors.of(lambda: _auxiliary_models(config, lengths or SHORTEST, name))
-    external = errors.of(lambda: resolve_external_model(config, name))
+        sizes = errors.attempt(lambda: resolve_sizes(config, algorithm, lengths, name, rollout))
+    data = errors.attempt(lambda: _data(config, lengths or SHORTEST, algorithm, name))
+    operators = errors.attempt(lambda: _operators(config, name))
+    auxiliary = errors.attempt(lambda: _auxiliary_models(config, lengths or SHORTEST, name))
+    external = errors.attempt(lambda: resolve_external_model(config, name))
     errors.raise_all()
     assert algorithm and lengths and model and sizes and data and operators is not None
     plan = _plan(stage, algorithm, lengths, model, sizes, data, operators)
     plan = plan.model_copy(update={"auxiliary_models": auxiliary, "external_model": external})
-    errors.of(lambda: check_algorithm(plan))
-    errors.of(lambda: check_capacity(plan.replay, plan.num_rollout_rows, name))
-    errors.of(lambda: check_placement(plan))
-    errors.of(lambda: check_serving(plan))
-    errors.of(lambda: check_tool_calls(plan))
-    errors.of(lambda: check_monitor_args(config.monitor, name))
+    errors.attempt(lambda: check_algorithm(plan))
+    errors.attempt(lambda: check_capacity(plan.replay, plan.num_rollout_rows, name))
+    errors.attempt(lambda: check_placement(plan))
+    errors.attempt(lambda: check_serving(plan))
+    errors.attempt(lambda: check_tool_calls(plan))
+    errors.attempt(lambda: check_monitor_args(config.monitor, name))
     errors.raise_all()
     return plan
 
@@ -164,15 +164,15 @@ def _plan(
 
 def _model(config: Config, algorithm: ResolvedAlgorithm | None, stage: str) -> _Model:
     errors = ErrorCollector()
-    path = errors.of(
+    path = errors.attempt(
         lambda: (
             resolve_optional_model_path(config.model)
             if is_external(config)
             else resolve_model_path(config.model, stage)
         )
     )
-    adapter = errors.of(lambda: resolve_adapter_path(config.model, stage))
-    template = errors.of(lambda: chat_template_of(config.model, stage))
+    adapter = errors.attempt(lambda: resolve_adapter_path(config.model, stage))
+    template = errors.attempt(lambda: chat_template_of(config.model, stage))
     errors.raise_all()
     assert path is not None
     has_critic = algorithm is not None and algorithm.needs_critic
@@ -185,10 +185,10 @@ def _data(
 ) -> _Data:
     errors = ErrorCollector()
     repeat_times = algorithm.repeat_times if algorithm else 1
-    tasksets = errors.of(lambda: _tasksets(config, lengths, repeat_times, stage))
+    tasksets = errors.attempt(lambda: _tasksets(config, lengths, repeat_times, stage))
     schema = algorithm.row_schema if algorithm else "sft"
-    buffer = errors.of(lambda: resolve_experience_buffer(config, config.mode, schema, stage))
-    auxiliary = errors.of(lambda: resolve_auxiliary_buffers(config, stage))
+    buffer = errors.attempt(lambda: resolve_experience_buffer(config, config.mode, schema, stage))
+    auxiliary = errors.attempt(lambda: resolve_auxiliary_buffers(config, stage))
     errors.raise_all()
     assert tasksets is not None and buffer is not None and auxiliary is not None
     return _Data(*tasksets, buffer, auxiliary)
@@ -222,8 +222,10 @@ def _tasksets(
     errors = ErrorCollector()
     tasksets: tuple[ResolvedTaskset, ...] | None = ()
     if config.mode in EXPLORING:
-        tasksets = errors.of(lambda: resolve_train_tasksets(config, lengths, repeat_times, stage))
-    eval_tasksets = errors.of(lambda: resolve_eval_tasksets(config, lengths, stage))
+        tasksets = errors.attempt(
+            lambda: resolve_train_tasksets(config, lengths, repeat_times, stage)
+        )
+    eval_tasksets = errors.attempt(lambda: resolve_eval_tasksets(config, lengths, stage))
     errors.raise_all()
     assert tasksets is not None and eval_tasksets is not None
     auxiliary = config.buffer.trainer_input.auxiliary_buffers

@@ -144,7 +144,7 @@ def _notes(deployment: ExperimentDeployment, target: Target, overlay: Overlay) -
             "submit` with `--monitor FOLDER` as well, where the services can be reached"
         )
     apart = target == "k8s" or (target, overlay) == ("nomad", "cluster")
-    if apart and any(stage.sends_weights for stage in deployment.plan.stages):
+    if apart and any(stage.transfers_weights_in_memory for stage in deployment.plan.stages):
         yield (
             "`sync_method: nccl`: between hosts explorers take the files, unless you give the "
             "trainer the variable TRINITY_TRAINER_TRANSFER_HOST, its address in a private network, "

@@ -104,12 +104,12 @@ def prepare(
     serves = is_serve(plan)
     if serves:
         plan = serve_plan(plan)
-    gathered = ErrorCollector()
-    gathered.of(partial(check_inputs, plan))
-    gathered.of(partial(check_names, plan))
+    errors = ErrorCollector()
+    errors.attempt(partial(check_inputs, plan))
+    errors.attempt(partial(check_names, plan))
     if not serves:  # nothing is computed that other settings would change
-        gathered.of(partial(check_resumable, plan))
-    gathered.raise_all()
+        errors.attempt(partial(check_resumable, plan))
+    errors.raise_all()
     notes = (*notes, *advise(plan))
     return PreparedRun(
         plan=plan,
@@ -141,10 +141,10 @@ def check_hub(plan: ExperimentPlan, *, must_answer: bool) -> None:
     Raises: UserError with a line for each that is not there. If the hub must answer and does not,
     also one for each model: the buffer may already have stored the rows of a dataset.
     """
-    gathered = ErrorCollector()
+    errors = ErrorCollector()
     for hub_name in missing_from_cache(plan):
-        gathered.of(partial(_check, hub_name, must_answer and hub_name.kind == "model"))
-    gathered.raise_all()
+        errors.attempt(partial(_check, hub_name, must_answer and hub_name.kind == "model"))
+    errors.raise_all()
 
 
 def _check(hub_name: HubReference, must_answer: bool) -> None:

@@ -8,7 +8,7 @@ from trinity.config.loading.source import section_at
 from trinity.config.schema.base import IgnoredKey, mark_of
 from trinity.config.schema.experiment import Config
 from trinity.errors import UserError
-from trinity.verl.names import find_row
+from trinity.verl.key_table import find_row
 from trinity.verl.row import TRAINER_CONFIG, KeyConversion, KeyRow
 from trinity.verl.rules.algorithm import convert_algorithm
 from trinity.verl.rules.batches import (
@@ -94,7 +94,7 @@ def convert(settings: VerlSettings, choices: ConversionOptions | None = None) ->
     work = Conversion(settings=settings, choices=choices or ConversionOptions())
     for rule in SUPERVISED_RULES if settings.is_supervised else RULES:
         rule(work)
-    for setting in list(settings.left()):
+    for setting in list(settings.unhandled()):
         settings.take(setting.key)
         _convert_setting(work, setting)
     _advise_on_unknown(work)
@@ -136,22 +136,22 @@ def _convert_setting(work: Conversion, setting: VerlSetting) -> None:
     elif row is None:
         work.report.missing.append((setting, UNKNOWN_KEY))
     elif setting.value is None:
-        work.report.needless.append((setting, "null leaves it to the default"))
+        work.report.not_needed.append((setting, "null leaves it to the default"))
     elif setting.key.startswith("critic.") and not work.has_critic:
-        work.report.needless.append((setting, "the algorithm has no critic"))
+        work.report.not_needed.append((setting, "the algorithm has no critic"))
     else:
         _convert_by_row(work, setting, row)
 
 
 def _convert_by_row(work: Conversion, setting: VerlSetting, row: KeyRow) -> None:
-    match row.fate:
+    match row.conversion:
         case KeyConversion.MOVED:
             value = row.convert(setting.value) if row.convert else setting.value
             _move(work, setting, _ours(row, setting.key), value)
         case KeyConversion.PASSED:
             work.put(f"{TRAINER_CONFIG}.{setting.key}", setting.value, setting, row.note)
-        case KeyConversion.NEEDLESS:
-            work.report.needless.append((setting, row.note))
+        case KeyConversion.NOT_NEEDED:
+            work.report.not_needed.append((setting, row.note))
         case KeyConversion.MISSING | KeyConversion.COMBINED:
             work.report.missing.append((setting, row.note))
 
@@ -160,11 +160,11 @@ def _move(work: Conversion, setting: VerlSetting, ours: str, value: JsonValue) -
     """Writes a line, unless another key of veRL's has written it."""
     there = work.draft.get(ours)
     if (reason := equivalent_default(ours, value)) is not None:
-        work.report.needless.append((setting, f"it changes memory and time alone: {reason}"))
+        work.report.not_needed.append((setting, f"it changes memory and time alone: {reason}"))
     elif there is None:
         work.put(ours, value, setting)
     elif there == value:
-        work.report.needless.append((setting, f"`{ours}` is written already"))
+        work.report.not_needed.append((setting, f"`{ours}` is written already"))
     else:
         answer = f"`{ours}: {there}` is written already, from another key: choose between the two"
         work.report.missing.append((setting, answer))

@@ -41,7 +41,7 @@ def verl_table(name: str = "") -> str:
 def _sorted(rows: tuple[KeyRow, ...]) -> Iterator[KeyRow]:
     """Sorts rows with a counterpart first."""
     order = list(KeyConversion)
-    yield from sorted(rows, key=lambda row: order.index(row.fate))
+    yield from sorted(rows, key=lambda row: order.index(row.conversion))
 
 
 def _line(row: KeyRow) -> str:
@@ -49,8 +49,8 @@ def _line(row: KeyRow) -> str:
 
 
 def _ours(row: KeyRow) -> str:
-    match row.fate:
-        case KeyConversion.NEEDLESS:
+    match row.conversion:
+        case KeyConversion.NOT_NEEDED:
             return "nothing to do"
         case KeyConversion.MISSING:
             return "none"

@@ -157,7 +157,7 @@ class ConversionReport:
 
     missing: list[tuple[VerlSetting, str]] = field(default_factory=list)
     """Settings without counterpart, with what to do."""
-    needless: list[tuple[VerlSetting, str]] = field(default_factory=list)
+    not_needed: list[tuple[VerlSetting, str]] = field(default_factory=list)
     """Settings that need nothing, with the reason."""
     advice: list[str] = field(default_factory=list)
     """What else to look at before the first run."""
@@ -167,7 +167,7 @@ class ConversionReport:
         lines: list[str] = []
         for title, entries in (
             ("Without counterpart here", _grouped(self.missing)),
-            ("Needs nothing here", _grouped(self.needless)),
+            ("Needs nothing here", _grouped(self.not_needed)),
         ):
             lines += _titled(title, [line for entry in entries for line in _entry_lines(entry)])
         lines += _titled("Look at before the first run", [f"- {line}" for line in self.advice])

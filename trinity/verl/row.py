@@ -21,7 +21,7 @@ class KeyConversion(StrEnum):
     """It is read together with others by one of the rules."""
     PASSED = "passed"
     """It stays unchanged, below `trainer.trainer_config`, if nothing depends on it."""
-    NEEDLESS = "needless"
+    NOT_NEEDED = "needless"
     """Nothing needs to be done about it, for a reason that the note gives."""
     MISSING = "missing"
     """It has no counterpart; the note says what to do."""
@@ -32,21 +32,23 @@ class KeyRow:
     """A key of veRL's; one that ends with `*` stands for all keys with that prefix."""
 
     verl: str
-    fate: KeyConversion
+    conversion: KeyConversion
     ours: str = ""
     """Our key; several with commas."""
     note: str = ""
     convert: Convert | None = None
     """None leaves the value unchanged."""
-    back: Convert | None = None
+    inverse: Convert | None = None
     """The inverse of `convert`, if it has one."""
 
     @property
-    def has_way_back(self) -> bool:
+    def is_invertible(self) -> bool:
         """True if veRL's value can be computed from ours."""
-        if self.fate is KeyConversion.PASSED:
+        if self.conversion is KeyConversion.PASSED:
             return not self.verl.endswith("*")
-        return self.fate is KeyConversion.MOVED and (self.convert is None) == (self.back is None)
+        return self.conversion is KeyConversion.MOVED and (self.convert is None) == (
+            self.inverse is None
+        )
 
 
 def renamed_row(
@@ -55,27 +57,32 @@ def renamed_row(
     note: str = "",
     *,
     convert: Convert | None = None,
-    back: Convert | None = None,
+    inverse: Convert | None = None,
 ) -> KeyRow:
     """Row of a key whose value goes to `ours`."""
     return KeyRow(
-        verl=verl, fate=KeyConversion.MOVED, ours=ours, note=note, convert=convert, back=back
+        verl=verl,
+        conversion=KeyConversion.MOVED,
+        ours=ours,
+        note=note,
+        convert=convert,
+        inverse=inverse,
     )
 
 
 def combined_row(verl: str, ours: str, note: str) -> KeyRow:
     """Row of a key that a rule reads."""
-    return KeyRow(verl=verl, fate=KeyConversion.COMBINED, ours=ours, note=note)
+    return KeyRow(verl=verl, conversion=KeyConversion.COMBINED, ours=ours, note=note)
 
 
 def not_needed_rows(note: str, *keys: str) -> tuple[KeyRow, ...]:
     """Rows of keys that need nothing."""
-    return tuple(KeyRow(verl=key, fate=KeyConversion.NEEDLESS, note=note) for key in keys)
+    return tuple(KeyRow(verl=key, conversion=KeyConversion.NOT_NEEDED, note=note) for key in keys)
 
 
 def missing_rows(note: str, *keys: str) -> tuple[KeyRow, ...]:
     """Rows of keys without counterpart."""
-    return tuple(KeyRow(verl=key, fate=KeyConversion.MISSING, note=note) for key in keys)
+    return tuple(KeyRow(verl=key, conversion=KeyConversion.MISSING, note=note) for key in keys)
 
 
 NOT_GIVEN = "not passed on to the back end, which keeps its own way"
@@ -114,6 +121,6 @@ def _row(key: str) -> KeyRow:
         case IgnoredKey(reason=why):
             note = f"no effect: {why}"
             return KeyRow(
-                verl=key, fate=KeyConversion.PASSED, ours=f"{TRAINER_CONFIG}.{key}", note=note
+                verl=key, conversion=KeyConversion.PASSED, ours=f"{TRAINER_CONFIG}.{key}", note=note
             )
     return missing_rows(NOT_GIVEN, key)[0]

@@ -40,40 +40,40 @@ class VerlSettings:
     """The module that was started, such as `verl.trainer.main_ppo`; empty for keys alone."""
     remarks: list[str] = field(default_factory=list)
     """Remarks for the user on how the sources were read."""
-    _held: dict[str, VerlSetting] = field(default_factory=dict)
-    _taken: set[str] = field(default_factory=set)
+    _settings: dict[str, VerlSetting] = field(default_factory=dict)
+    _handled: set[str] = field(default_factory=set)
 
     @property
     def is_supervised(self) -> bool:
         """True if supervised fine-tuning was started."""
         if self.module:
             return "sft_trainer" in self.module
-        tops = {key.partition(".")[0] for key in self._held}
+        tops = {key.partition(".")[0] for key in self._settings}
         return bool(tops & {"model", "optim"}) and "actor_rollout_ref" not in tops
 
     def put(self, setting: VerlSetting) -> None:
         """Sets a key; adds a remark if it replaces another value."""
-        before = self._held.get(setting.key)
+        before = self._settings.get(setting.key)
         if before is not None and before.value != setting.value:
             self.remarks.append(
                 f"{setting.where}: {setting.key} replaces the {before.value!r} of {before.where}"
             )
-        self._held[setting.key] = setting
+        self._settings[setting.key] = setting
 
     def remove(self, key: str, where: str) -> None:
         """Removes a key and all keys below it, as `~key` does."""
-        for name in [held for held in self._held if held == key or held.startswith(f"{key}.")]:
-            del self._held[name]
+        for name in [held for held in self._settings if held == key or held.startswith(f"{key}.")]:
+            del self._settings[name]
         self.remarks.append(f"{where}: ~{key} removes the key")
 
     def has(self, key: str) -> bool:
         """True if the key is set."""
-        return key in self._held
+        return key in self._settings
 
     def take(self, key: str) -> VerlSetting | None:
         """Takes the setting of a key, which then counts as handled."""
-        self._taken.add(key)
-        return self._held.get(key)
+        self._handled.add(key)
+        return self._settings.get(key)
 
     def value(self, key: str, default: JsonValue) -> JsonValue:
         """Takes the value of a key, or veRL's default; the key then counts as handled."""
@@ -82,25 +82,25 @@ class VerlSettings:
 
     def peek(self, key: str) -> JsonValue:
         """The value of a key that is handled elsewhere; None if it is not set."""
-        setting = self._held.get(key)
+        setting = self._settings.get(key)
         return None if setting is None else setting.value
 
     def all(self) -> list[VerlSetting]:
         """Every setting."""
-        return list(self._held.values())
+        return list(self._settings.values())
 
-    def left(self) -> Iterator[VerlSetting]:
+    def unhandled(self) -> Iterator[VerlSetting]:
         """Yields settings that were not taken, in order of first appearance."""
-        yield from [setting for key, setting in self._held.items() if key not in self._taken]
+        yield from [setting for key, setting in self._settings.items() if key not in self._handled]
 
     def fill_in_references(self) -> None:
         """Replaces `${data.max_prompt_length}` by the value of that key."""
-        for key, setting in list(self._held.items()):
+        for key, setting in list(self._settings.items()):
             value = self._filled(setting.value, key, seen=frozenset({key}))
             if value is None and setting.value is not None:
-                del self._held[key]  # a reference to an unset key counts as not set
+                del self._settings[key]  # a reference to an unset key counts as not set
             else:
-                self._held[key] = VerlSetting(key=key, value=value, where=setting.where)
+                self._settings[key] = VerlSetting(key=key, value=value, where=setting.where)
 
     def _filled(self, value: JsonValue, key: str, seen: frozenset[str]) -> JsonValue:
         if isinstance(value, list):
@@ -117,8 +117,8 @@ class VerlSettings:
         name = found["key"].lstrip(".")
         if up := len(found["key"]) - len(name):
             name = ".".join([*key.split(".")[:-up], name])
-        if name in self._held and name not in seen:
-            return self._filled(self._held[name].value, name, seen | {name})
+        if name in self._settings and name not in seen:
+            return self._filled(self._settings[name].value, name, seen | {name})
         if found["select"] is None and not up:
             self.remarks.append(f"`{found[0]}` is not set by anything given: write its value")
             return name

@@ -115,7 +115,7 @@ def _stored(stage: Stage) -> StoredRollouts:
 
 def _check_ended(stage: Stage, source: Stage | None, stored: StoredRollouts) -> None:
     """Checks that the source is finished; a stage of another run may have been stopped instead."""
-    what = f"stage {stage.key.stage} trains on what {stored.words} has stored"
+    what = f"stage {stage.key.stage} trains on what {stored.description} has stored"
     if not stored.run:
         if source is None or source.state is not StageState.FINISHED:
             raise PreconditionFailed(f"{what}, which is not finished")
@@ -136,9 +136,9 @@ def _check_enough(stage: Stage, source: Stage, num_rows: int, num_gone: int) -> 
         return
     removed = f" with contents (those of {num_gone} more were removed, {_kept(source)})"
     raise PreconditionFailed(
-        f"{_stored(stage).words} has stored {num_rows} experiences{removed if num_gone else ''}, a "
-        f"batch of stage {stage.key.stage} takes {size}: explore more steps, or lower "
-        "`buffer.train_batch_size`"
+        f"{_stored(stage).description} has stored {num_rows} experiences"
+        f"{removed if num_gone else ''}, a batch of stage {stage.key.stage} takes {size}: "
+        "explore more steps, or lower `buffer.train_batch_size`"
     )
 
 
@@ -149,7 +149,7 @@ async def say_what_is_taken(connection: AsyncConnection, stage: Stage) -> None:
         return
     source = await get_stage(connection, stage.samples_key)
     num_rows, num_gone = await count_taken(connection, source.key)
-    text = f"trains on {num_rows:,} experiences of {stored.words}"
+    text = f"trains on {num_rows:,} experiences of {stored.description}"
     if num_gone:
         text += f"; the contents of {num_gone:,} further ones were removed there ({_kept(source)})"
     await log_event(connection, stage.key, NoticeEvent(text=text))

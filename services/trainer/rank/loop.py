@@ -161,7 +161,9 @@ class TrainingLoop:
         self._watch = AnomalyChecks()
         sync = parts.plan.config.synchronizer
         self._interval = sync.sync_interval
-        self._follow_up = AsyncPublish(beside=parts.plan.needs_rollout and parts.plan.runs_ahead)
+        self._follow_up = AsyncPublish(
+            beside=parts.plan.needs_rollout and parts.plan.is_asynchronous
+        )
         self._asked = sync.sync_style == "explorer_driven"
         self._step = self._reported = parts.life.step
         self._published = -1

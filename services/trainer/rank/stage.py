@@ -380,7 +380,7 @@ class RankStageSetup:
 
     def _offers(self) -> TransferServer | None:
         """Creates the transfer server of weights from memory, if the stage uses one."""
-        if not (self._plan.sends_weights and self._ranks.is_first):
+        if not (self._plan.transfers_weights_in_memory and self._ranks.is_first):
             return None
         sync = self._plan.config.synchronizer
         offers = TransferServer(

@@ -16,7 +16,7 @@ OURS = sorted((ROOT / "examples").rglob("*.yaml"))
 @pytest.mark.parametrize("file", GUIDE, ids=lambda file: file.name)
 def test_a_guides_file_has_no_mistake(file: Path) -> None:
     report = check_file(file)
-    assert report.mistakes == ()
+    assert report.errors == ()
     assert report.reading
     assert report.plan
 
@@ -34,7 +34,7 @@ def test_every_yaml_file_of_the_repository_is_looked_at() -> None:
 @pytest.mark.parametrize("file", OURS, ids=lambda file: str(file.relative_to(ROOT)))
 def test_our_own_files_act_as_they_are_written(file: Path) -> None:
     report = check_file(file)
-    assert report.mistakes == ()
+    assert report.errors == ()
     assert report.notices == ()
     assert report.plan
 

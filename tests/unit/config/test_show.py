@@ -18,7 +18,7 @@ from trinity.config.docs.explain import explain_key_lines, find_keys, json_schem
 from trinity.config.docs.template import DraftOptions, draft_config
 from trinity.config.schema.experiment import deep_merge
 from trinity.errors import UserError
-from trinity.verl.names import verl_names
+from trinity.verl.key_table import verl_names
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted((ROOT / "examples").rglob("*.yaml"))
@@ -85,8 +85,8 @@ def test_secrets_are_not_shown(capsys: pytest.CaptureFixture[str], tmp_path: Pat
 def test_a_secret_of_the_wrong_type_is_not_shown_either(tmp_path: Path) -> None:
     model: object = {"base_url": {"password": "hunter2"}}
     report = check_file(written(tmp_path / "x.yaml", model={"tinker": model}))
-    assert report.mistakes
-    assert "hunter2" not in "\n".join(report.mistakes)
+    assert report.errors
+    assert "hunter2" not in "\n".join(report.errors)
 
 
 def test_a_difference_is_one_of_what_acts(
@@ -149,7 +149,7 @@ def test_a_draft_has_no_mistake_and_a_meaning_behind_each_key(
     )
     file.write_text(text)
     report = check_file(file)
-    assert (report.mistakes, report.notices, report.advice) == ((), (), ())
+    assert (report.errors, report.notices, report.advice) == ((), (), ())
     keys = [line for line in text.splitlines() if ": " in line and not line.startswith("#")]
     assert all("  # " in line for line in keys)
 

@@ -155,7 +155,7 @@ def checked(file: Path) -> Checked:
     if report.plan and report.reading:
         resolved = resolve_config(report.plan, report.reading.source).tree
     return Checked(
-        mistakes=report.mistakes,
+        mistakes=report.errors,
         notices=tuple((notice.status.name, notice.key, notice.line) for notice in report.notices),
         advice=report.advice,
         plan=report.plan.model_dump(mode="json") if report.plan else None,

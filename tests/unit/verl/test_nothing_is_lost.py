@@ -14,7 +14,7 @@ from trinity.config.loading.source import section_at
 from trinity.config.schema.experiment import Config
 from trinity.errors import UserError
 from trinity.verl.convert import convert
-from trinity.verl.names import ROWS, SUPERVISED_ROWS, find_row
+from trinity.verl.key_table import ROWS, SUPERVISED_ROWS, find_row
 from trinity.verl.row import KeyConversion
 from trinity.verl.rules.algorithm import ARGUMENTS, ESTIMATORS, LOSS_ARGUMENTS
 from trinity.verl.settings import VerlSetting, VerlSettings
@@ -65,8 +65,10 @@ def test_a_key_is_listed_once() -> None:
 
 def test_each_row_says_what_becomes_of_its_key() -> None:
     rows = [*ROWS, *SUPERVISED_ROWS]
-    left_out = (KeyConversion.NEEDLESS, KeyConversion.MISSING)
-    silent = [row for row in rows if not (row.note or (row.ours and row.fate not in left_out))]
+    left_out = (KeyConversion.NOT_NEEDED, KeyConversion.MISSING)
+    silent = [
+        row for row in rows if not (row.note or (row.ours and row.conversion not in left_out))
+    ]
     assert [row.verl for row in silent] == []
 
 

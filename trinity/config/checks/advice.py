@@ -90,7 +90,7 @@ def _truncates(setting: str, off: str) -> str:
 
 def _over_rollout_too_small(stage: StagePlan) -> Iterator[str]:
     ratio, num_tasks = stage.config.explorer.over_rollout.ratio, stage.config.buffer.batch_size
-    if stage.needs_rollout and ratio and not stage.num_spare_tasks:
+    if stage.needs_rollout and ratio and not stage.num_droppable_tasks:
         yield (
             f"`explorer.over_rollout.ratio: {ratio:g}` of {num_tasks} tasks is less than one: "
             f"nothing is left behind below {1 / num_tasks:.2g}"
@@ -121,7 +121,7 @@ def _single_rollout_groups(stage: StagePlan) -> Iterator[str]:
 def _staleness_below_usual(stage: StagePlan) -> Iterator[str]:
     """A bound below the age that rollouts have by plan costs most of them."""
     most = stage.algorithm.sampling.max_staleness
-    if most is None or stage.is_driven or not stage.needs_training:
+    if most is None or stage.has_dynamic_sync or not stage.needs_training:
         return
     usual = _usual_staleness(stage)
     if most < usual:

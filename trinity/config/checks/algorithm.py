@@ -236,7 +236,7 @@ def staleness_cause(plan: StagePlan) -> str:
     sync, rows = plan.config.synchronizer, plan.rows_per_explore_step
     if plan.replay is not None and plan.replay.cooldown_steps is not None:
         return "`replay_buffer.reuse_cooldown_time`"
-    if plan.is_driven:
+    if plan.has_dynamic_sync:
         return f"`synchronizer.sync_style: {sync.sync_style}`"
     if sync.sync_interval > 1:
         return f"`synchronizer.sync_interval: {sync.sync_interval}`"

@@ -85,7 +85,7 @@ def _sizes(stage: StagePlan) -> Iterator[DerivedValue]:
     tokens = "2 x max_model_len, without GPUs 16384 at least"
     yield DerivedValue("trainer.max_token_len_per_gpu", stage.max_token_len_per_gpu, tokens)
     if stage.config.synchronizer.sync_method == "nccl":
-        method = "nccl" if stage.sends_weights else "checkpoint"
+        method = "nccl" if stage.transfers_weights_in_memory else "checkpoint"
         rule = "nccl only in mode both, between a trainer and an explorer"
         yield DerivedValue("synchronizer.sync_method", method, rule)
     if stage.eval_tasksets:

@@ -33,7 +33,7 @@ class ParsedConfig:
     """The user's values, interpolated, under the current names."""
     config: Config | None
     """Only keys that act, without wrong ones; None if the wrong ones cannot be separated."""
-    mistakes: tuple[str, ...]
+    errors: tuple[str, ...]
     notices: tuple[ConfigNotice, ...]
 
     @property
@@ -47,11 +47,11 @@ def read_config(path: Path, overrides: Mapping[str, JsonValue] | None = None) ->
     source = ConfigSource.read(path).with_overridden(frozenset(overrides or {}))
     tree, unfilled = read_tree(source, overrides or {})
     source, unread = load_verl_files(tree, source)
-    renaming = KeyMigration(tree, source)
-    renaming.apply()
-    source = source.with_moved(renaming.moved)
-    notices = [*renaming.notices, *strip_planned_values(tree, source)]
-    mistakes = [*unfilled, *unread, *renaming.mistakes, *unquoted_bounds(source)]
+    migration = KeyMigration(tree, source)
+    migration.apply()
+    source = source.with_moved(migration.moved)
+    notices = [*migration.notices, *strip_planned_values(tree, source)]
+    mistakes = [*unfilled, *unread, *migration.errors, *unquoted_bounds(source)]
     written = copy.deepcopy(tree)
     config, wrong = _validated(tree, source)
     if config is not None:
@@ -61,7 +61,7 @@ def read_config(path: Path, overrides: Mapping[str, JsonValue] | None = None) ->
         source=source,
         written=written,
         config=config,
-        mistakes=(*mistakes, *wrong),
+        errors=(*mistakes, *wrong),
         notices=tuple(sorted(notices, key=lambda notice: notice.line)),
     )
 
@@ -92,11 +92,11 @@ def load_config(path: str | Path, overrides: Mapping[str, JsonValue] | None = No
 
 def require_runnable(reading: ParsedConfig) -> Config:
     """Returns the configuration if it has no errors and asks for nothing that is only planned."""
-    if reading.mistakes:
-        raise UserError("\n".join(reading.mistakes))
+    if reading.errors:
+        raise UserError("\n".join(reading.errors))
     assert reading.config is not None
     if reading.planned:
-        asked = ", ".join(f"{notice.what} {notice.place}" for notice in reading.planned)
+        asked = ", ".join(f"{notice.subject} {notice.place}" for notice in reading.planned)
         raise UserError(
             f"{asked} {'is' if len(reading.planned) == 1 else 'are'} planned, not there yet: "
             f"remove, or see `trinity config check {reading.source.path}`"

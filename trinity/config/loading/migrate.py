@@ -39,7 +39,7 @@ class ConfigNotice:
     """The reason; for a renamed key, the new name."""
 
     @property
-    def what(self) -> str:
+    def subject(self) -> str:
         """The key, with its value if that is short."""
         value = format_value(self.key, self.value)
         is_short = not isinstance(self.value, dict | list | tuple) and len(value) <= 40
@@ -48,7 +48,7 @@ class ConfigNotice:
     def __str__(self) -> str:
         if self.status is KeyStatus.RENAMED:
             return f"`{self.key}` is used as `{self.text}`"
-        return f"{self.what}: {self.text}"
+        return f"{self.subject}: {self.text}"
 
 
 VERL = "trainer_config"
@@ -63,7 +63,7 @@ class KeyMigration:
     moved: dict[str, str] = field(default_factory=dict)
     """New key to the written key."""
     notices: list[ConfigNotice] = field(default_factory=list)
-    mistakes: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
 
     def apply(self) -> None:
         """Moves every value that has an older name."""
@@ -81,9 +81,9 @@ class KeyMigration:
                 case RenamedKey() as renamed:
                     self._move(location, renamed)
                 case IgnoredKey(reason):
-                    self._say(KeyStatus.NO_EFFECT, location, value, reason)
+                    self._notify(KeyStatus.NO_EFFECT, location, value, reason)
                 case PlannedKey(reason):
-                    self._say(KeyStatus.PLANNED, location, value, reason)
+                    self._notify(KeyStatus.PLANNED, location, value, reason)
                 case DefaultBehavior():
                     pass
         trainer[VERL] = {}
@@ -95,31 +95,32 @@ class KeyMigration:
             return
         new = _target(old, renamed)
         if keys.has(self.tree, new) and keys.get(self.tree, new) is not None:
-            self._twice(old, new, value)
+            self._report_conflict(old, new, value)
             return
         try:
             keys.put(self.tree, new, value)
         except (KeyError, IndexError, TypeError):
             return  # a value that is not a section is in the way; that is reported elsewhere
         if not _is_default(new, value, is_verls=VERL in old):
-            self._say(KeyStatus.RENAMED, old, value, to_dotted(new))
-        self.moved[to_dotted(new)] = self._written(old)
+            self._notify(KeyStatus.RENAMED, old, value, to_dotted(new))
+        self.moved[to_dotted(new)] = self._written_key(old)
 
-    def _twice(self, old: Location, new: Location, value: Any) -> None:
+    def _report_conflict(self, old: Location, new: Location, value: Any) -> None:
         other = keys.get(self.tree, new)
         if other == value:
             return
-        self.mistakes.append(
-            f"`{self._written(old)}: {value}` {self.source.at(self._written(old))} is another name "
-            f"of `{self._written(new)}: {other}` {self.source.at(self._written(new))}: remove one"
+        old_key, new_key = self._written_key(old), self._written_key(new)
+        self.errors.append(
+            f"`{old_key}: {value}` {self.source.at(old_key)} is another name "
+            f"of `{new_key}: {other}` {self.source.at(new_key)}: remove one"
         )
 
-    def _written(self, location: Location) -> str:
+    def _written_key(self, location: Location) -> str:
         key = to_dotted(location)
         return self.moved.get(key, key)
 
-    def _say(self, status: KeyStatus, location: Location, value: Any, text: str) -> None:
-        key = self._written(location)
+    def _notify(self, status: KeyStatus, location: Location, value: Any, text: str) -> None:
+        key = self._written_key(location)
         place = self.source.at(key)
         line = self.source.line(key)
         notice = ConfigNotice(

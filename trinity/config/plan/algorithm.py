@@ -196,10 +196,12 @@ def _type_of(name: str, mode: Mode) -> AlgorithmType:
 
 
 def _resolved(config: AlgorithmConfig, declared: AlgorithmType) -> ResolvedAlgorithm:
-    gathered = ErrorCollector()
-    parts = gathered.of(lambda: all_of([partial(_part, part, config, declared) for part in PARTS]))
-    repeat_times = gathered.of(lambda: _repeat_times(config, declared))
-    gathered.raise_all()
+    errors = ErrorCollector()
+    parts = errors.attempt(
+        lambda: all_of([partial(_part, part, config, declared) for part in PARTS])
+    )
+    repeat_times = errors.attempt(lambda: _repeat_times(config, declared))
+    errors.raise_all()
     assert parts and repeat_times
     values: dict[str, object] = {}
     for found, arguments in parts:

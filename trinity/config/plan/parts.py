@@ -227,7 +227,7 @@ class StoredRollouts(PlanModel):
     """Label of another run; empty for a stage of the same one."""
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Its name in messages."""
         return f"stage {self.stage} of run {self.run}" if self.run else f"stage {self.stage}"
 

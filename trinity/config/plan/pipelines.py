@@ -109,7 +109,7 @@ def _merge_data_juicer(
     operators: Sequence[OperatorConfig], num_processes: int, service: ServiceConfig
 ) -> list[tuple[str, OperatorConfig]]:
     """Merges consecutive operators of Data-Juicer into one call."""
-    gathered: list[tuple[str, OperatorConfig]] = []
+    merged: list[tuple[str, OperatorConfig]] = []
     data_juicer: list[JsonValue] = []
     for i, operator in enumerate(operators):
         key = f"{TASK_PIPELINE}.operators[{i}]"
@@ -117,14 +117,14 @@ def _merge_data_juicer(
             raise UserError(f"`{key}.name` is missing: give one of {_known()}")
         if "." in operator.name or operator.name in TASK_OPERATORS.names():
             data_juicer = []
-            gathered.append((key, operator))
+            merged.append((key, operator))
             continue
         _check_server(operator.name, key, service)
         if not data_juicer:
             args: Args = {"operators": data_juicer, "np": num_processes}
-            gathered.append((key, OperatorConfig.model_construct(name=DATA_JUICER, args=args)))
+            merged.append((key, OperatorConfig.model_construct(name=DATA_JUICER, args=args)))
         data_juicer.append({operator.name: dict(operator.args)})
-    return gathered
+    return merged
 
 
 def _known() -> str:

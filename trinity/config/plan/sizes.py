@@ -129,9 +129,9 @@ def resolve_sizes(
     has_rollouts = algorithm.row_schema == "experience"
     batch = _train_batch_size(config, rows_of_tasks if has_rollouts else 0, stage)
     errors = ErrorCollector()
-    expert_rows = errors.of(lambda: count_expert_rows(algorithm, batch, stage))
-    ranks = errors.of(lambda: resolve_rank_num(config, batch, stage, rollout))
-    tokens = errors.of(lambda: _max_token_len(config, lengths, algorithm, stage))
+    expert_rows = errors.attempt(lambda: count_expert_rows(algorithm, batch, stage))
+    ranks = errors.attempt(lambda: resolve_rank_num(config, batch, stage, rollout))
+    tokens = errors.attempt(lambda: _max_token_len(config, lengths, algorithm, stage))
     errors.raise_all()
     return BatchSizes(batch, expert_rows or 0, explore_rows, ranks or 1, tokens or 0)
 

@@ -104,6 +104,6 @@ def check_stored_advantages(stage: StagePlan, source: StagePlan, stored: StoredR
     if (own.advantage_fn, own.advantage_fn_args) != (made.advantage_fn, made.advantage_fn_args):
         raise UserError(
             f"stage `{stage.name}`: `algorithm.advantage_fn: {own.advantage_fn}` with its "
-            f"arguments is not that of {stored.words} (`{made.advantage_fn}`), whose "
+            f"arguments is not that of {stored.description} (`{made.advantage_fn}`), whose "
             "experiences have their advantages already: give both the same"
         )

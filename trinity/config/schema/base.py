@@ -123,13 +123,13 @@ class Section(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _as_meant(cls, values: Any) -> Any:
+    def _normalize(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
         return {key: _normalized(cls, key, value) for key, value in values.items()}
 
     @model_serializer(mode="wrap")
-    def _what_acts(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _drop_unread_keys(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         written: dict[str, Any] = write(self)
         unread = unread_fields(type(self))
         return {key: value for key, value in written.items() if key not in unread}

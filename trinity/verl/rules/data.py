@@ -51,15 +51,15 @@ def convert_data(work: Conversion) -> None:
         _put_sampling(work, key)
     if not evaluations:
         for name in ("do_sample", *_SAMPLING):
-            work.pass_over(f"{VAL}.{name}", "there is nothing to evaluate")
+            work.report_not_needed(f"{VAL}.{name}", "there is nothing to evaluate")
     _finish(work)
 
 
 def convert_lengths(work: Conversion) -> None:
     """Converts the model and the lengths of its sequences."""
-    work.carry("actor_rollout_ref.model.path", "model.model_path", "~/models/deepseek-llm-7b-chat")
-    work.carry("data.max_prompt_length", "model.max_prompt_tokens", 512)
-    work.carry("data.max_response_length", "model.max_response_tokens", 512)
+    work.copy("actor_rollout_ref.model.path", "model.model_path", "~/models/deepseek-llm-7b-chat")
+    work.copy("data.max_prompt_length", "model.max_prompt_tokens", 512)
+    work.copy("data.max_response_length", "model.max_response_tokens", 512)
 
 
 def _keys(train: list[tuple[RowLocation, VerlSetting | str]], single: str) -> list[str]:
@@ -152,7 +152,9 @@ def _put_sampling(work: Conversion, key: str) -> None:
         origin = work.origin(f"{VAL}.do_sample", False)
         work.put(f"{key}.rollout_args.temperature", 0.0, origin)
         for name in _SAMPLING[:-1]:
-            work.pass_over(f"{VAL}.{name}", "without `val_kwargs.do_sample` answers are greedy")
+            work.report_not_needed(
+                f"{VAL}.{name}", "without `val_kwargs.do_sample` answers are greedy"
+            )
         return
     for name, default in (("temperature", 0.0), ("top_p", None), ("top_k", None)):
         setting = settings.take(f"{VAL}.{name}")
@@ -170,13 +172,15 @@ def _finish(work: Conversion) -> None:
         "`reward_model.ground_truth`: give the columns of your rows in `format`, and the workflow "
         "and reward that read them"
     )
-    work.pass_over("data.reward_fn_key", "a column that names a reward is `format.reward_fn_key`")
+    work.report_not_needed(
+        "data.reward_fn_key", "a column that names a reward is `format.reward_fn_key`"
+    )
     if (cut := work.settings.take("data.truncation")) is not None:
         if not work.settings.has("data.filter_overlong_prompts"):
             work.put("model.enable_prompt_truncation", cut.value != "error", cut)
         else:
             why = "cut prompts are not trained on, so the side does not matter"
-            work.report.needless.append((cut, why))
+            work.report.not_needed.append((cut, why))
     thinking = work.settings.take("data.apply_chat_template_kwargs.enable_thinking")
     if thinking is not None:
         work.put("model.enable_thinking", thinking.value, thinking)

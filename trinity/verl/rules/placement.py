@@ -137,14 +137,14 @@ def _engine_num(
 
 def _put_engine(work: Conversion) -> None:
     _put_kind(work)
-    work.carry(f"{ROLLOUT}.tensor_model_parallel_size", f"{OURS}.tensor_parallel_size", 2)
+    work.copy(f"{ROLLOUT}.tensor_model_parallel_size", f"{OURS}.tensor_parallel_size", 2)
     for verl, ours in (
         ("data_parallel_size", "data_parallel_size"),
         ("pipeline_model_parallel_size", "pipeline_parallel_size"),
     ):
         if (setting := work.settings.take(f"{ROLLOUT}.{verl}")) is not None:
             work.put(f"{OURS}.{ours}", setting.value, setting)
-    work.carry(f"{ROLLOUT}.gpu_memory_utilization", f"{OURS}.gpu_memory_utilization", 0.5)
+    work.copy(f"{ROLLOUT}.gpu_memory_utilization", f"{OURS}.gpu_memory_utilization", 0.5)
     if (parser := work.settings.take(f"{ROLLOUT}.multi_turn.format")) is not None:
         work.put(f"{OURS}.tool_call_parser", parser.value, parser)
 
@@ -169,7 +169,7 @@ def _put_reward_model(work: Conversion, judges: int) -> None:
     else:
         work.put(f"{key}.model_path", path.value, path)
     work.put(f"{key}.engine_num", judges, "engines of the reward model")
-    work.carry(f"{prefix}.rollout.tensor_model_parallel_size", f"{key}.tensor_parallel_size", 1)
+    work.copy(f"{prefix}.rollout.tensor_model_parallel_size", f"{key}.tensor_parallel_size", 1)
     for verl, ours in (
         ("gpu_memory_utilization", "gpu_memory_utilization"),
         ("prompt_length", "max_prompt_tokens"),
@@ -187,6 +187,6 @@ def _put_reward_model(work: Conversion, judges: int) -> None:
 def _put_judge_kind(work: Conversion, key: str) -> None:
     kind = work.settings.peek(key)
     if kind == KIND:
-        work.pass_over(key, "vLLM is the engine of the reward model, too")
+        work.report_not_needed(key, "vLLM is the engine of the reward model, too")
     else:
-        work.miss(key, "there is no such engine yet: the reward model runs in vLLM")
+        work.report_missing(key, "there is no such engine yet: the reward model runs in vLLM")

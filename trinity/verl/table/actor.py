@@ -80,7 +80,7 @@ _ACTOR_ROWS: tuple[KeyRow, ...] = (
     renamed_row(f"{_ACTOR}.optim.lr", "algorithm.optimizer.lr"),
     renamed_row(f"{_ACTOR}.optim.weight_decay", "algorithm.optimizer.weight_decay"),
     renamed_row(
-        f"{_ACTOR}.optim.betas", "algorithm.optimizer.betas", convert=as_list, back=identity
+        f"{_ACTOR}.optim.betas", "algorithm.optimizer.betas", convert=as_list, inverse=identity
     ),
     renamed_row(
         f"{_ACTOR}.optim.lr_warmup_steps",
@@ -111,7 +111,7 @@ _ACTOR_ROWS: tuple[KeyRow, ...] = (
         "algorithm.optimizer.optimizer_type",
         "`AdamW` or `SGD`",
         convert=as_optimizer,
-        back=as_torch_optimizer,
+        inverse=as_torch_optimizer,
     ),
     renamed_row(
         f"{_ACTOR}.optim.lr_wsd_decay_steps",

@@ -37,12 +37,14 @@ ROWS: tuple[KeyRow, ...] = (
         "critic.optim.lr_decay_style", f"{_OURS}.optimizer.lr_scheduler_type", convert=identity
     ),
     renamed_row("critic.optim.clip_grad", f"{_OURS}.grad_clip", convert=identity),
-    renamed_row("critic.optim.betas", f"{_OURS}.optimizer.betas", convert=as_list, back=identity),
+    renamed_row(
+        "critic.optim.betas", f"{_OURS}.optimizer.betas", convert=as_list, inverse=identity
+    ),
     renamed_row(
         "critic.optim.optimizer",
         f"{_OURS}.optimizer.optimizer_type",
         convert=as_optimizer,
-        back=as_torch_optimizer,
+        inverse=as_torch_optimizer,
     ),
     renamed_row("critic.ppo_epochs", f"{_OURS}.ppo_epochs", "passes over a batch"),
     renamed_row("critic.grad_clip", f"{_OURS}.grad_clip"),

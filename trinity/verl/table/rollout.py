@@ -21,7 +21,7 @@ ROWS: tuple[KeyRow, ...] = (
     renamed_row(f"{_ROLLOUT}.n", "algorithm.repeat_times"),
     renamed_row(f"{_ROLLOUT}.temperature", "model.temperature"),
     renamed_row(f"{_ROLLOUT}.top_p", "model.top_p"),
-    renamed_row(f"{_ROLLOUT}.top_k", "model.top_k", convert=as_top_k, back=identity),
+    renamed_row(f"{_ROLLOUT}.top_k", "model.top_k", convert=as_top_k, inverse=identity),
     renamed_row(f"{_ROLLOUT}.repetition_penalty", "model.repetition_penalty"),
     renamed_row(f"{_ROLLOUT}.tensor_model_parallel_size", f"{_OURS}.tensor_parallel_size"),
     renamed_row(f"{_ROLLOUT}.data_parallel_size", f"{_OURS}.data_parallel_size"),

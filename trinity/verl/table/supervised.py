@@ -48,7 +48,7 @@ ROWS: tuple[KeyRow, ...] = (
             "lr_scheduler_type",
         )
     ),
-    renamed_row("optim.betas", f"{_OPTIMIZER}.betas", convert=as_list, back=identity),
+    renamed_row("optim.betas", f"{_OPTIMIZER}.betas", convert=as_list, inverse=identity),
     *(
         renamed_row(f"optim.{name}", f"{_OPTIMIZER}.lr_scheduler_type", convert=as_scheduler)
         for name in ("warmup_style", "lr_decay_style")

@@ -13,10 +13,10 @@ from trinity.verl.values import (
 ROWS: tuple[KeyRow, ...] = (
     combined_row("trainer.logger", "monitor.monitor_type", "the one that is not `console`"),
     renamed_row(
-        "trainer.project_name", "project", "as part of a path", convert=as_segment, back=identity
+        "trainer.project_name", "project", "as part of a path", convert=as_segment, inverse=identity
     ),
     renamed_row(
-        "trainer.experiment_name", "name", "as part of a path", convert=as_segment, back=identity
+        "trainer.experiment_name", "name", "as part of a path", convert=as_segment, inverse=identity
     ),
     combined_row(
         "trainer.default_local_dir",
@@ -32,7 +32,7 @@ ROWS: tuple[KeyRow, ...] = (
         "trainer.save_interval",
         "-1 is 0: the end is always saved",
         convert=negative_to_zero,
-        back=zero_to_negative,
+        inverse=zero_to_negative,
     ),
     combined_row("trainer.test_freq", "explorer.eval_interval", "-1 is never"),
     renamed_row("trainer.total_epochs", "buffer.total_epochs"),
@@ -48,7 +48,7 @@ ROWS: tuple[KeyRow, ...] = (
         "continue_from_checkpoint",
         "`disable` is false",
         convert=is_not_disabled,
-        back=as_resume_mode,
+        inverse=as_resume_mode,
     ),
     combined_row(
         "trainer.resume_from_path",

@@ -10,7 +10,7 @@ from trinity.config.schema.base import KeyStatus
 
 Tree = Mapping[str, Any]
 PLANNED, NO_EFFECT, RENAMED = KeyStatus.PLANNED, KeyStatus.NO_EFFECT, KeyStatus.RENAMED
-MISTAKE, ADVICE, SILENT = "mistake", "advice", "nothing"
+ERROR, ADVICE, SILENT = "mistake", "advice", "nothing"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ def follows(name: str, changes: Tree, holds: Callable[[StagePlan], bool], **more
 
 def refused(name: str, changes: Tree, said: str, base: Tree = GRPO) -> Case:
     """The file is mistaken."""
-    return Case(name=name, changes=changes, base=base, told=MISTAKE, said=said)
+    return Case(name=name, changes=changes, base=base, told=ERROR, said=said)
 
 
 def told(name: str, changes: Tree, status: KeyStatus | str, said: str, **more: Any) -> Case:
