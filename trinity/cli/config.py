@@ -25,6 +25,12 @@ StrictOption = Annotated[
 ]
 
 
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A YAML file.")]
+OriginOption = Annotated[
+    bool, typer.Option("--origin", help="Show the origin of each value behind it.")
+]
+
+
 @app.command()
 def check(
     files: FilesArgument, strict: StrictOption = False, plugin_dir: PluginDirOption = None
@@ -39,12 +45,6 @@ def check(
     overrides = [argument for argument in files if is_override(argument)]
     paths = [Path(argument) for argument in files if not is_override(argument)]
     check_files(paths, overrides, strict=strict)
-
-
-FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A YAML file.")]
-OriginOption = Annotated[
-    bool, typer.Option("--origin", help="Show the origin of each value behind it.")
-]
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""`trinity config check`: one paragraph per file."""
+"""Output of `trinity config`: check, show, diff, explain, schema and init."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +13,12 @@ from trinity.cli.output import STATUS_LABELS, write_errors
 from trinity.cli.overrides import parse_overrides
 from trinity.config.check import CheckReport, check_file
 from trinity.config.checks.runtime import check_package
-from trinity.config.docs.explain import MANY, explain_key_lines, find_keys, json_schema
+from trinity.config.docs.explain import (
+    MAX_EXPLAINED_KEYS,
+    explain_key_lines,
+    find_keys,
+    json_schema,
+)
 from trinity.config.docs.resolved import ResolvedConfig, resolve_config
 from trinity.config.docs.template import DraftOptions, draft_config
 from trinity.config.loading.yaml import yaml_text
@@ -24,6 +29,8 @@ from trinity.verl.key_table import verl_names
 
 USER_ERROR = 2
 LABEL_WIDTH = 11
+
+TERM_WIDTH = 9
 
 
 def check_files(paths: Sequence[Path], overrides: Sequence[str], *, strict: bool) -> None:
@@ -130,13 +137,10 @@ def _resolved(report: CheckReport) -> ResolvedConfig:
     return resolve_config(report.plan, report.reading.source)
 
 
-TERM_WIDTH = 9
-
-
 def explain_key(asked: str) -> None:
     """Prints the explanation of a key; if many keys end that way, only their names."""
     found = find_keys(asked)
-    if len(found) > MANY:
+    if len(found) > MAX_EXPLAINED_KEYS:
         print(f"{len(found)} keys end with `{asked}`:")
         for key in found:
             print(f"  {key.path}")

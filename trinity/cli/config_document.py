@@ -1,4 +1,4 @@
-"""Writes the tables of docs/configuration.md from the sections.
+"""Writes the tables of docs/configuration.md from the sections, with veRL's names of each key.
 
 python -m trinity.cli.config_document docs/configuration.md [--check]
 """

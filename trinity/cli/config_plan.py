@@ -1,4 +1,4 @@
-"""Report lines on the memory of a planned stage."""
+"""`trinity config plan`: where each stage would run, its volume, and its memory."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +30,27 @@ from trinity.sizing.stage_sizes import (
     validator_settings,
 )
 from trinity.sizing.volume import Volume, runs_at_a_time, volume_of
+
+MAX_LISTED_SEATS = 8
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The experiment's YAML file.")]
+GpuMemoryOption = Annotated[
+    float | None,
+    typer.Option("--gpu-memory", min=1, help="GiB of each GPU, such as 80.", show_default=False),
+]
+ModelConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--model-config",
+        help="The model's config.json, if not in its directory.",
+        show_default=False,
+    ),
+]
+RowsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--rows", min=1, help="Rows of the data, if it is not on this machine.", show_default=False
+    ),
+]
 
 
 def memory_lines(
@@ -165,28 +186,6 @@ def _gib(num_bytes: int) -> str:
     return f"{num_bytes / GIB:.1f} GiB"
 
 
-FEW = 8
-FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The experiment's YAML file.")]
-GpuMemoryOption = Annotated[
-    float | None,
-    typer.Option("--gpu-memory", min=1, help="GiB of each GPU, such as 80.", show_default=False),
-]
-ModelConfigOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--model-config",
-        help="The model's config.json, if not in its directory.",
-        show_default=False,
-    ),
-]
-RowsOption = Annotated[
-    int | None,
-    typer.Option(
-        "--rows", min=1, help="Rows of the data, if it is not on this machine.", show_default=False
-    ),
-]
-
-
 def plan(
     file: FileArgument,
     gpu_memory: GpuMemoryOption = None,
@@ -245,7 +244,7 @@ def _placement_lines(stage: StagePlan) -> Iterator[str]:
 
 def _seat_lines(seats: list[GpuAssignment]) -> Iterator[str]:
     """Yields a line per seat; of many, only the first and the last."""
-    shown = seats if len(seats) <= FEW else [seats[0], seats[-1]]
+    shown = seats if len(seats) <= MAX_LISTED_SEATS else [seats[0], seats[-1]]
     for position, seat in enumerate(shown):
         where = ", ".join(f"GPU {gpu}" for gpu in seat.gpus) or "the processor"
         yield f"    {seat.name:18} {where}"

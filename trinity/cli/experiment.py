@@ -1,4 +1,4 @@
-"""`trinity run --dry-run`: shows what would be done, after all checks."""
+"""Describes, starts and follows the run of `trinity run`."""
 
 import asyncio
 import shlex
@@ -27,6 +27,9 @@ from trinity.local.addresses import home_of
 from trinity.local.reaper import refuse_second
 from trinity.progress.reporter import make_reporter
 from trinity.progress.summary import RunSummary, read_finished
+
+INTERRUPTED_EXIT_CODE = 130
+PROGRAM = "trinity"
 
 
 def describe(prepared: PreparedRun) -> None:
@@ -149,10 +152,6 @@ def _parts(stage: StagePlan) -> str:
         if name != "none":
             parts.append(f"{word} {name}")
     return ", ".join(parts)
-
-
-INTERRUPTED_EXIT_CODE = 130
-PROGRAM = "trinity"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

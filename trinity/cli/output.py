@@ -1,4 +1,4 @@
-"""Numbers with their nouns."""
+"""Helpers for what commands print and write: plurals, labels of notices, errors of files."""
 
 import contextlib
 import errno
@@ -8,18 +8,17 @@ from pathlib import Path
 from trinity.config.schema.base import KeyStatus
 from trinity.errors import UserError
 
-
-def pluralize(number: int, noun: str) -> str:
-    """`1 rank`, `2 ranks`, `1,000 ranks`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 STATUS_LABELS = {
     KeyStatus.NO_EFFECT: "no effect",
     KeyStatus.RENAMED: "renamed",
     KeyStatus.PLANNED: "planned",
 }
 """First word of a notice's line."""
+
+
+def pluralize(number: int, noun: str) -> str:
+    """`1 rank`, `2 ranks`, `1,000 ranks`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Results of a run, in lines for a person."""
+"""Finds a run by its configuration or directory, and describes a finished or stopped one."""
 
 import os
 import re
@@ -26,6 +26,21 @@ from trinity.progress.summary import (
     read_summary,
 )
 
+_CHECKPOINT = re.compile(r"step-(\d+)-\d+")
+RUN_FILE = "run.json"
+RUN_DEPTHS = ("*/*", "*/*/*")
+"""A run's directory is `<root>/<project>/<name>` or `<root>/<project>/<group>/<name>`."""
+ROOT_VARIABLE = "TRINITY_CHECKPOINT_ROOT_DIR"
+DEFAULT_ROOT = "checkpoints"
+MAX_NAMED_RUNS = 5
+"""Most runs that a message lists."""
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", "-c", help="The run's YAML file.", show_default=False)
+]
+JobDirOption = Annotated[
+    Path | None, typer.Option("--job-dir", help="The run's directory.", show_default=False)
+]
+
 
 def result_lines(summary: RunSummary) -> Iterator[str]:
     """Yields the first, best and final evaluation, and the amount of training."""
@@ -48,9 +63,6 @@ def _evaluation(done: EvaluationSummary) -> str:
         for name, value in sorted(done.metrics.items())
     )
     return f"{done.stage} version {done.version} on {done.taskset}: {figures}"
-
-
-_CHECKPOINT = re.compile(r"step-(\d+)-\d+")
 
 
 class _Stage(BaseModel):
@@ -111,22 +123,6 @@ def _checkpoint(job_dir: Path, stage: _Stage) -> str:
         return "no checkpoint yet"
     of = f" of {stage.total_train_steps}" if stage.total_train_steps else ""
     return f"newest checkpoint: step {max(steps)}{of}"
-
-
-RUN_FILE = "run.json"
-RUN_DEPTHS = ("*/*", "*/*/*")
-"""A run's directory is `<root>/<project>/<name>` or `<root>/<project>/<group>/<name>`."""
-ROOT_VARIABLE = "TRINITY_CHECKPOINT_ROOT_DIR"
-DEFAULT_ROOT = "checkpoints"
-NAMED = 5
-"""Most runs that a message lists."""
-
-ConfigOption = Annotated[
-    Path | None, typer.Option("--config", "-c", help="The run's YAML file.", show_default=False)
-]
-JobDirOption = Annotated[
-    Path | None, typer.Option("--job-dir", help="The run's directory.", show_default=False)
-]
 
 
 def find_run(config: Path | None, job_dir: Path | None) -> tuple[Path, RunningStack]:
@@ -204,8 +200,8 @@ def _default_run(root: Path) -> Path:
     if not stopped:
         raise UserError(f"no run was started below {root}: give its --config or its --job-dir")
     if len(stopped) > 1:
-        named = ", ".join(str(path) for path in stopped[:NAMED])
-        more = f" and {len(stopped) - NAMED} more" if len(stopped) > NAMED else ""
+        named = ", ".join(str(path) for path in stopped[:MAX_NAMED_RUNS])
+        more = f" and {len(stopped) - MAX_NAMED_RUNS} more" if len(stopped) > MAX_NAMED_RUNS else ""
         raise UserError(
             f"no run is going on below {root}: give the --job-dir of one that has stopped, the "
             f"newest first: {named}{more}"

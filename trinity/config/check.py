@@ -1,4 +1,4 @@
-"""Check of a configuration file that looks at no models, data or GPUs."""
+"""Checks a configuration file without models, data or GPUs, and plans it."""
 
 import re
 from collections.abc import Mapping, Set
@@ -77,18 +77,18 @@ def _planned(reading: ParsedConfig) -> tuple[ExperimentPlan | None, tuple[str, .
     return (plan, ()) if not reading.errors else (None, ())
 
 
-def _without_consequences(mistakes: str, reading: ParsedConfig) -> list[str]:
+def _without_consequences(errors: str, reading: ParsedConfig) -> list[str]:
     """Drops errors that only follow from keys left out as wrong or as planned."""
     if any(documented_key(parse_key(notice.key)) == "mode" for notice in reading.planned):
         return []
     sources = [*reading.errors, *(notice.subject for notice in reading.planned)]
     left_out = {key for text in sources for key in _keys(text)}
-    return [line for line in mistakes.splitlines() if not _mentions(line, left_out)]
+    return [line for line in errors.splitlines() if not _mentions(line, left_out)]
 
 
-def _mentions(mistake: str, left_out: Set[str]) -> bool:
+def _mentions(error: str, left_out: Set[str]) -> bool:
     """True if an error names one of the keys, or a prefix of one such as its section."""
-    named = _keys(mistake)
+    named = _keys(error)
     return any(key.startswith(name) for key in left_out for name in named)
 
 

@@ -1,4 +1,4 @@
-"""Suggestions of the nearest valid name for an unknown one."""
+"""Collects errors of several calls, and suggests valid names for unknown ones."""
 
 import difflib
 from collections.abc import Callable, Iterable, Sequence
@@ -6,7 +6,9 @@ from typing import TypeVar
 
 from trinity.errors import UserError
 
-FEW = 4
+MAX_LISTED_NAMES = 4
+
+T = TypeVar("T")
 
 
 def closest_match(name: str, valid: Iterable[str]) -> str | None:
@@ -24,11 +26,10 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
         return ": remove it"
     shown = [f"`{valid_name}`" for valid_name in names]
     return (
-        ": give " + " or ".join(shown) if len(names) <= FEW else f": give one of {', '.join(shown)}"
+        ": give " + " or ".join(shown)
+        if len(names) <= MAX_LISTED_NAMES
+        else f": give one of {', '.join(shown)}"
     )
-
-
-T = TypeVar("T")
 
 
 class ErrorCollector:

@@ -1,4 +1,4 @@
-"""Derives the plan of one stage from its merged configuration."""
+"""Derives the plan of an experiment, stage by stage, from its configuration."""
 
 from datetime import datetime
 from functools import partial
@@ -17,7 +17,6 @@ from trinity.config.checks.runtime import (
 from trinity.config.error_collector import ErrorCollector, all_of
 from trinity.config.plan.algorithm import resolve_algorithm
 from trinity.config.plan.data import (
-    absolute,
     check_unique_names,
     resolve_auxiliary_buffers,
     resolve_eval_tasksets,
@@ -47,6 +46,7 @@ from trinity.config.plan.replay import check_capacity
 from trinity.config.plan.sizes import BatchSizes, RolloutGpus, largest_rollout, resolve_sizes
 from trinity.config.plan.stage_plan import ExperimentPlan, Role, StagePlan
 from trinity.config.plan.stored_rollouts import resolve_stored_rollouts
+from trinity.config.plan.task_storage import absolute
 from trinity.config.schema.algorithm import OptimizerConfig
 from trinity.config.schema.choices import EXPLORING, WITHOUT_TASKS, LearningRateSchedule, Mode
 from trinity.config.schema.experiment import Config, MergedStage, stages_of

@@ -61,8 +61,8 @@ def check_tasksets(stages: Sequence[StagePlan], checks: Sequence[TasksetCheck]) 
     found: dict[tuple[str, str], list[str]] = {}
     for stage in stages:
         with _variables(stage):
-            for name, mistake in _taskset_errors(stage, checks):
-                found.setdefault((stage.name, mistake), []).append(f"`{name}`")
+            for name, error in _taskset_errors(stage, checks):
+                found.setdefault((stage.name, error), []).append(f"`{name}`")
     if found:
         raise UserError("\n".join(_line(*at, names) for at, names in found.items()))
 
@@ -90,9 +90,9 @@ def _variables(stage: StagePlan) -> Iterator[None]:
                 os.environ[name] = before[name]
 
 
-def _line(stage: str, mistake: str, tasksets: Sequence[str]) -> str:
+def _line(stage: str, error: str, tasksets: Sequence[str]) -> str:
     noun = "taskset" if len(tasksets) == 1 else "tasksets"
-    return f"stage `{stage}`, {noun} {', '.join(tasksets)}: {mistake}"
+    return f"stage `{stage}`, {noun} {', '.join(tasksets)}: {error}"
 
 
 def _check_workflow(taskset: ResolvedTaskset) -> None:

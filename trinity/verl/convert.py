@@ -1,4 +1,4 @@
-"""Values that a check would warn about although the result is the same without them."""
+"""Converts veRL's settings to a configuration of this system and a report."""
 
 import re
 from collections.abc import Callable
@@ -33,19 +33,6 @@ from trinity.verl.work import Conversion, ConversionOptions
 SAME_RESULT = ("trainer.use_dynamic_bsz", "trainer.balance_batch")
 """Keys that change only memory and time."""
 
-
-def equivalent_default(ours: str, value: JsonValue) -> str | None:
-    """The reason why the result is the same without the value; None if it must be written."""
-    if ours not in SAME_RESULT:
-        return None
-    *parents, last = ours.split(".")
-    section = section_at(tuple(parents), Config)
-    assert section is not None
-    field = section.model_fields[last]
-    mark = mark_of(field)
-    return mark.reason if isinstance(mark, IgnoredKey) and field.default != value else None
-
-
 Rules = tuple[Callable[[Conversion], None], ...]
 RULES: Rules = (
     convert_running,
@@ -67,6 +54,18 @@ SUPERVISED_RULES: Rules = (
 )
 NOT_TRAINING = ("main_generation", "main_eval", "model_merger")
 UNKNOWN_KEY = "this key of veRL's is not known here: see whether the run needs it"
+
+
+def equivalent_default(ours: str, value: JsonValue) -> str | None:
+    """The reason why the result is the same without the value; None if it must be written."""
+    if ours not in SAME_RESULT:
+        return None
+    *parents, last = ours.split(".")
+    section = section_at(tuple(parents), Config)
+    assert section is not None
+    field = section.model_fields[last]
+    mark = mark_of(field)
+    return mark.reason if isinstance(mark, IgnoredKey) and field.default != value else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Draft of the converted configuration: values with a comment each, and their YAML."""
+"""Draft of the converted configuration with its comments, and the report of other settings."""
 
 import re
 from collections.abc import Iterator
@@ -29,6 +29,9 @@ SECTIONS = (
 )
 _PART = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
+Branch = dict[str, "Branch | Leaf"]
+"""Keys in order; the elements of a list have the keys `[0]`, `[1]`..."""
+
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
@@ -36,10 +39,6 @@ class Leaf:
 
     value: JsonValue
     comment: str
-
-
-Branch = dict[str, "Branch | Leaf"]
-"""Keys in order; the elements of a list have the keys `[0]`, `[1]`..."""
 
 
 class Draft:

@@ -1,4 +1,4 @@
-"""One row of the conversion table: the treatment of a key of veRL's."""
+"""Row of the conversion table: the treatment of a key of veRL's."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,6 +10,9 @@ from trinity.verl.values import JsonValue
 
 Convert = Callable[[JsonValue], JsonValue]
 TRAINER_CONFIG = "trainer.trainer_config"
+
+NOT_GIVEN = "not passed on to the back end, which keeps its own way"
+_ANY = "any value"
 
 
 class KeyConversion(StrEnum):
@@ -83,10 +86,6 @@ def not_needed_rows(note: str, *keys: str) -> tuple[KeyRow, ...]:
 def missing_rows(note: str, *keys: str) -> tuple[KeyRow, ...]:
     """Rows of keys without counterpart."""
     return tuple(KeyRow(verl=key, conversion=KeyConversion.MISSING, note=note) for key in keys)
-
-
-NOT_GIVEN = "not passed on to the back end, which keeps its own way"
-_ANY = "any value"
 
 
 def trainer_config_rows(*keys: str) -> tuple[KeyRow, ...]:

@@ -1,4 +1,4 @@
-"""veRL's settings: each key with its value and its origin."""
+"""veRL's settings, read from scripts, YAML files and `key=value` arguments."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +17,22 @@ _REFERENCE = re.compile(
     r"\$\{(?P<select>oc\.select:)?\s*(?P<key>\.*[A-Za-z_][\w.]*)\s*(?:,\s*(?P<default>[^${}]*))?\}"
 )
 """References without nested ones, which are resolved first."""
+
+OPTION = re.compile(r"--?(?P<name>[A-Za-z][\w-]*)(?:=(?P<value>.*))?")
+CONFIG_FILE = "hydra.config_file"
+"""The setting that holds the path of the configuration."""
+_OPTIONS = ("config_name", "config_path", "config_dir")
+_VERL_DEFAULT = re.compile(r"(ppo|sft)(_[a-z]+)?_trainer(_engine)?(\.yaml)?")
+COMMAND_LINE = "command line"
+_YAML = (".yaml", ".yml")
+_MODULE = re.compile(r"(?:.*/)?(?P<name>(?:verl|recipe)(?:[./]\w+)+?)(?:\.py)?")
+_SECTIONS = ("data.", "actor_rollout_ref.", "algorithm.", "trainer.", "model.", "optim.", "critic.")
+_FROM_OUTSIDE = re.compile(r"\$\{oc\.env:(\w+)\}")
+MISSING = "???"
+"""Hydra's placeholder of a value that must be given."""
+_MIN_KEYS_OF_OTHER_LAUNCHER = 4
+_LAUNCHER = {"nproc_per_node", "nproc-per-node", "nnodes"}
+_VARIABLE = re.compile(r"\$\{oc\.env:(\w+)(?:,([^}]*))?\}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,13 +141,6 @@ class VerlSettings:
         return read_value(found["default"]) if found["default"] else None
 
 
-OPTION = re.compile(r"--?(?P<name>[A-Za-z][\w-]*)(?:=(?P<value>.*))?")
-CONFIG_FILE = "hydra.config_file"
-"""The setting that holds the path of the configuration."""
-_OPTIONS = ("config_name", "config_path", "config_dir")
-_VERL_DEFAULT = re.compile(r"(ppo|sft)(_[a-z]+)?_trainer(_engine)?(\.yaml)?")
-
-
 def is_verl_default(name: str) -> bool:
     """True if a configuration comes with veRL, so that the conversion knows its defaults."""
     return _VERL_DEFAULT.fullmatch(name) is not None
@@ -158,17 +167,6 @@ def user_config_file(words: Sequence[ExpandedField], script: Path) -> Path | Non
     file = Path(folder) / f"{name.removesuffix('.yaml')}.yaml"
     places = (above / file for above in (Path(), *script.resolve().parents))
     return next((place for place in places if place.is_file()), None)
-
-
-COMMAND_LINE = "command line"
-_YAML = (".yaml", ".yml")
-_MODULE = re.compile(r"(?:.*/)?(?P<name>(?:verl|recipe)(?:[./]\w+)+?)(?:\.py)?")
-_SECTIONS = ("data.", "actor_rollout_ref.", "algorithm.", "trainer.", "model.", "optim.", "critic.")
-_FROM_OUTSIDE = re.compile(r"\$\{oc\.env:(\w+)\}")
-MISSING = "???"
-"""Hydra's placeholder of a value that must be given."""
-_MANY = 4
-_LAUNCHER = {"nproc_per_node", "nproc-per-node", "nnodes"}
 
 
 def read_sources(
@@ -354,7 +352,10 @@ def _starts_verl(command: Command) -> bool:
     texts = [word.text for word in command.words]
     num_keys = sum(text.lstrip("+~").startswith(_SECTIONS) and "=" in text for text in texts[1:])
     is_module = any(_MODULE.fullmatch(text) for text in texts)
-    return num_keys >= (1 if is_module else _MANY) and read_override(texts[0]) is None
+    return (
+        num_keys >= (1 if is_module else _MIN_KEYS_OF_OTHER_LAUNCHER)
+        and read_override(texts[0]) is None
+    )
 
 
 def _stray_keys(settings: VerlSettings, script: Script, launch: Command, path: str) -> None:
@@ -368,9 +369,6 @@ def _stray_keys(settings: VerlSettings, script: Script, launch: Command, path: s
                 f"{launch.line}, the shell passes none of them on: fix the continued lines if "
                 "they are intended"
             )
-
-
-_VARIABLE = re.compile(r"\$\{oc\.env:(\w+)(?:,([^}]*))?\}")
 
 
 def shell_word(key: str, value: JsonValue) -> str:

@@ -1,4 +1,4 @@
-"""Type of a YAML file's values; pydantic's type of this name takes 0.1 s to import."""
+"""Values of keys: Hydra's override grammar, and conversions between veRL's values and ours."""
 
 import re
 from dataclasses import dataclass
@@ -8,13 +8,14 @@ JsonValue: TypeAlias = Union[  # noqa: UP007  # a recursive alias must be quoted
     bool, int, float, str, list["JsonValue"], dict[str, "JsonValue"], None
 ]
 
-
 _OVERRIDE = re.compile(
     r"(?P<sign>\+\+|\+|~)?(?P<key>[A-Za-z_][\w./@-]*)(?P<equals>=(?P<value>.*))?", re.S
 )
 _INTEGER = re.compile(r"[+-]?\d(_?\d)*")
 _FLOAT = re.compile(r"[+-]?((\d(_?\d)*)?\.\d+|\d(_?\d)*\.?)([eE][+-]?\d+)?|[+-]?inf|nan")
 _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
+
+_SEGMENT = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +125,6 @@ def _typed(text: str) -> JsonValue:
     if _INTEGER.fullmatch(text):
         return int(text)
     return float(text) if _FLOAT.fullmatch(text) else text
-
-
-_SEGMENT = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def as_segment(value: JsonValue) -> JsonValue:

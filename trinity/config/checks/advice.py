@@ -1,4 +1,4 @@
-"""Advice on the training engine's settings: keys without effect, models that differ."""
+"""Advice on a plan: settings that are allowed but rarely intended."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -11,6 +11,16 @@ from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.schema.data import FormatConfig
 
 OFFLOADS = ("param_offload", "optimizer_offload", "offload_policy")
+
+OF_TRAINING_DATA = (
+    "tools_key",
+    "enable_concatenated_multi_turn",
+    "chat_template",
+    "enable_thinking",
+)
+"""Keys of `format` that make a row's tokens."""
+LOOKED_AT_STEPS = 100
+"""Explore steps after which nothing new is expected."""
 
 
 def offload_without_gpus(stage: StagePlan) -> Iterator[str]:
@@ -33,17 +43,6 @@ def override_config_differs_from_engine(stage: StagePlan) -> Iterator[str]:
             "what a model computes, tell the engine too "
             "(`explorer.rollout_model.extra_engine_args.hf_overrides`)"
         )
-
-
-OF_TRAINING_DATA = (
-    "tools_key",
-    "enable_concatenated_multi_turn",
-    "chat_template",
-    "enable_thinking",
-)
-"""Keys of `format` that make a row's tokens."""
-LOOKED_AT_STEPS = 100
-"""Explore steps after which nothing new is expected."""
 
 
 def advise(plan: ExperimentPlan) -> tuple[str, ...]:

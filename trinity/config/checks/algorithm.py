@@ -1,4 +1,4 @@
-"""Checks that the rows of a batch have a source, and that the loss trains on them."""
+"""Checks that the algorithm's parts, the rows and the workflows of a stage fit one another."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -16,6 +16,16 @@ from trinity.errors import UserError
 from trinity.plugins import WORKFLOWS
 
 MIXED_LOSSES = frozenset({"mix", "mix_chord"})
+
+SUPERVISED_LOSSES = frozenset({"sft", "sft_is", "sft_phi"})
+"""Losses that need neither rewards nor the log-probabilities of the rows' source."""
+LOSSES_WITHOUT_RATIO = SUPERVISED_LOSSES | {"dro", "gpg", "opmd"}
+"""Losses that do not weigh by the ratio to the old log-probabilities."""
+NEEDS_WITHOUT_REWARDS: frozenset[Need] = frozenset({"teacher", "reward_parts"})
+"""Advantages that need these are computed from them alone."""
+WORKFLOW_FIELDS: tuple[Need, ...] = ("teacher", "baselines")
+WORKFLOWS_WITH_FIELD: Mapping[Need, frozenset[str]] = {"teacher": TEACHING_WORKFLOWS}
+"""Workflows that come with the system and bring more than rewards."""
 
 
 def sampling_errors(plan: StagePlan) -> Iterator[str]:
@@ -64,22 +74,11 @@ def _check_max_staleness(plan: StagePlan, max_staleness: int) -> Iterator[str]:
         )
 
 
-SUPERVISED_LOSSES = frozenset({"sft", "sft_is", "sft_phi"})
-"""Losses that need neither rewards nor the log-probabilities of the rows' source."""
-LOSSES_WITHOUT_RATIO = SUPERVISED_LOSSES | {"dro", "gpg", "opmd"}
-"""Losses that do not weigh by the ratio to the old log-probabilities."""
-NEEDS_WITHOUT_REWARDS: frozenset[Need] = frozenset({"teacher", "reward_parts"})
-"""Advantages that need these are computed from them alone."""
-WORKFLOW_FIELDS: tuple[Need, ...] = ("teacher", "baselines")
-WORKFLOWS_WITH_FIELD: Mapping[Need, frozenset[str]] = {"teacher": TEACHING_WORKFLOWS}
-"""Workflows that come with the system and bring more than rewards."""
-
-
 def check_algorithm(plan: StagePlan) -> None:
     """Runs all checks of a stage; raises UserError with a sentence for each error."""
-    mistakes = [f"stage `{plan.name}`: {text}" for check in CHECKS for text in check(plan)]
-    if mistakes:
-        raise UserError("\n".join(mistakes))
+    errors = [f"stage `{plan.name}`: {text}" for check in CHECKS for text in check(plan)]
+    if errors:
+        raise UserError("\n".join(errors))
 
 
 def _check_kl_coefficients(plan: StagePlan) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Checks a chat template by compiling it the way transformers does."""
+"""Checks the files of a plan's models: configuration, tokenizer, chat template, adapter."""
 
 import json
 import re
@@ -9,12 +9,25 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from trinity.config.plan.data import absolute
 from trinity.config.plan.model import local_model_directory
 from trinity.config.plan.stage_plan import StagePlan
+from trinity.config.plan.task_storage import absolute
 from trinity.config.schema.explorer import EngineConfig
 from trinity.config.schema.model import LoRAConfig, ModelConfig, Names
 from trinity.errors import UserError
+
+CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+"""Head sizes that vLLM's attention takes without a GPU."""
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
+LORA_KEY = "model.lora_configs"
+_BEYOND_LORA = (
+    "use_dora",
+    "modules_to_save",
+    "rank_pattern",
+    "alpha_pattern",
+    "target_parameters",
+)
+_ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 
 class _Generation(Extension):
@@ -40,12 +53,6 @@ def check_template(template: str, whose: str) -> None:
             f"the chat template {whose} is not valid Jinja (line {error.lineno}: "
             f"{error.message}): correct it"
         ) from error
-
-
-CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
-"""Head sizes that vLLM's attention takes without a GPU."""
-
-_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
 
 
 class _NamedTemplate(BaseModel):
@@ -257,11 +264,6 @@ def _check_engine(
         )
 
 
-KEY = "model.lora_configs"
-_BEYOND = ("use_dora", "modules_to_save", "rank_pattern", "alpha_pattern", "target_parameters")
-_FILES = ("adapter_config.json", "adapter_model.safetensors")
-
-
 def resolve_adapter_path(model: ModelConfig, stage: str) -> str | None:
     """Returns the absolute directory of the adapter to start from; None if it starts at zero.
 
@@ -269,8 +271,8 @@ def resolve_adapter_path(model: ModelConfig, stage: str) -> str | None:
     """
     if len(model.lora_configs) > 1:
         raise UserError(
-            f"stage `{stage}`: `{KEY}` has {len(model.lora_configs)} adapters, and one is trained "
-            "at a time: leave one, or train each in a stage of its own"
+            f"stage `{stage}`: `{LORA_KEY}` has {len(model.lora_configs)} adapters, and one is "
+            "trained at a time: leave one, or train each in a stage of its own"
         )
     lora = model.lora
     if lora is None:
@@ -288,27 +290,33 @@ def _check_pattern(key: str, names: Names, stage: str) -> None:
     if not isinstance(names, str):
         return
     if not names.strip():
-        raise UserError(f"stage `{stage}`: `{KEY}`: `{key}` is empty: name layers, or remove it")
+        raise UserError(
+            f"stage `{stage}`: `{LORA_KEY}`: `{key}` is empty: name layers, or remove it"
+        )
     try:
         re.compile(names)
     except re.error as error:
         raise UserError(
-            f"stage `{stage}`: `{KEY}`: `{key}: {names}` is not a regular expression ({error}): "
-            "give names with commas in between, or fix it"
+            f"stage `{stage}`: `{LORA_KEY}`: `{key}: {names}` is not a regular expression "
+            f"({error}): give names with commas in between, or fix it"
         ) from error
 
 
 def _check_files(directory: Path, lora: LoRAConfig, stage: str) -> None:
-    where = f"stage `{stage}`: `{KEY}`: `path: {directory}`"
-    for name in _FILES:
+    where = f"stage `{stage}`: `{LORA_KEY}`: `path: {directory}`"
+    for name in _ADAPTER_FILES:
         if not (directory / name).is_file():
             raise UserError(f"{where} has no {name}: give an adapter's directory in peft's layout")
     try:
-        saved = json.loads((directory / _FILES[0]).read_bytes())
+        saved = json.loads((directory / _ADAPTER_FILES[0]).read_bytes())
         found = {"lora_rank": saved["r"], "lora_alpha": saved["lora_alpha"]}
-        is_plain = saved.get("peft_type") == "LORA" and not any(saved.get(key) for key in _BEYOND)
+        is_plain = saved.get("peft_type") == "LORA" and not any(
+            saved.get(key) for key in _BEYOND_LORA
+        )
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{where}: its {_FILES[0]} is damaged: save the adapter again") from error
+        raise UserError(
+            f"{where}: its {_ADAPTER_FILES[0]} is damaged: save the adapter again"
+        ) from error
     if not is_plain or saved.get("bias", "none") != "none":
         raise UserError(f"{where} is more than low-rank matrices: give a plain LoRA adapter")
     for key, configured in (("lora_rank", lora.lora_rank), ("lora_alpha", lora.lora_alpha)):

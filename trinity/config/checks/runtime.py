@@ -1,4 +1,4 @@
-"""Checks that engines and ranks fit the machines, if the cluster has GPUs."""
+"""Checks GPUs, serving, the monitor, and the files and directories that a plan needs here."""
 
 import importlib.util
 import netrc
@@ -21,6 +21,16 @@ from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.start_checkpoint import check_start_checkpoint
 from trinity.config.schema.experiment import MonitorConfig
 from trinity.errors import UserError
+
+MONITOR_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    "wandb": ("base_url", "api_key"),
+    "mlflow": ("uri", "username", "password"),
+}
+ALL_MONITOR_ARGUMENTS = tuple(name for names in MONITOR_ARGUMENTS.values() for name in names)
+"""Not read by `tensorboard` and `none`, which a trial may use in place of another monitor."""
+WANDB_ADDRESS = "https://api.wandb.ai"
+WITHOUT_A_KEY = frozenset({"offline", "disabled", "dryrun", "shared"})
+"""Values of WANDB_MODE."""
 
 
 def check_placement(plan: StagePlan) -> None:
@@ -66,27 +76,16 @@ def check_serving(stage: StagePlan) -> None:
         )
 
 
-MONITOR_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
-    "wandb": ("base_url", "api_key"),
-    "mlflow": ("uri", "username", "password"),
-}
-OF_ANY = tuple(name for names in MONITOR_ARGUMENTS.values() for name in names)
-"""Not read by `tensorboard` and `none`, which a trial may use in place of another monitor."""
-WANDB_ADDRESS = "https://api.wandb.ai"
-WITHOUT_A_KEY = frozenset({"offline", "disabled", "dryrun", "shared"})
-"""Values of WANDB_MODE."""
-
-
 def check_monitor_args(monitor: MonitorConfig, stage: str) -> None:
     """Checks a monitor's arguments; raises UserError with a line for each wrong one."""
-    known = MONITOR_ARGUMENTS.get(monitor.monitor_type, OF_ANY)
-    mistakes = [
+    known = MONITOR_ARGUMENTS.get(monitor.monitor_type, ALL_MONITOR_ARGUMENTS)
+    errors = [
         f"stage `{stage}`: {wrong}"
         for name, value in monitor.monitor_args.items()
         if (wrong := _argument_error(monitor.monitor_type, name, value, known))
     ]
-    if mistakes:
-        raise UserError("\n".join(mistakes))
+    if errors:
+        raise UserError("\n".join(errors))
 
 
 def _argument_error(monitor: str, name: str, value: object, known: tuple[str, ...]) -> str:
@@ -138,16 +137,16 @@ def _stands_in_netrc(address: str) -> bool:
 
 def check_inputs(plan: ExperimentPlan) -> None:
     """Checks the run's directory, models and data; raises UserError with a line for each error."""
-    mistakes: list[str] = []
+    errors: list[str] = []
     for what, check in _checks(plan):
         try:
             check()
         except UserError as error:
-            mistakes.append(f"{what}{error}")
+            errors.append(f"{what}{error}")
         except OSError as error:
-            mistakes.append(f"{what}{error.filename} cannot be read: {error.strerror or error}")
-    if mistakes:
-        raise UserError("\n".join(dict.fromkeys(mistakes)))
+            errors.append(f"{what}{error.filename} cannot be read: {error.strerror or error}")
+    if errors:
+        raise UserError("\n".join(dict.fromkeys(errors)))
 
 
 def _checks(plan: ExperimentPlan) -> Iterator[tuple[str, Callable[[], None]]]:

@@ -1,4 +1,4 @@
-"""Descriptions of keys: the texts under the fields, read from the source on first use."""
+"""Catalog of all keys: path, type in words, status, and the text under the field."""
 
 import ast
 import inspect
@@ -23,6 +23,9 @@ from trinity.config.schema.base import (
     status_of,
 )
 from trinity.config.schema.experiment import Config, StageConfig
+
+_PLAIN = {int: "whole number", float: "number", bool: "true or false", str: "text"}
+_SEGMENT = "letters, digits, `.`, `_` and `-`"
 
 
 def field_doc(section: type[Section], name: str) -> str:
@@ -56,10 +59,6 @@ def _field_docs(node: ast.ClassDef) -> dict[str, str]:
             assert isinstance(after.value, ast.Constant)
             found[field.target.id] = " ".join(str(after.value.value).split())
     return found
-
-
-_PLAIN = {int: "whole number", float: "number", bool: "true or false", str: "text"}
-_SEGMENT = "letters, digits, `.`, `_` and `-`"
 
 
 def type_description(field: FieldInfo) -> str:

@@ -1,4 +1,4 @@
-"""Explains a single key: description, type, default, status and readers."""
+"""Explains single keys, and makes the JSON Schema of a file."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -26,9 +26,12 @@ from trinity.config.schema.experiment import Config
 from trinity.errors import UserError
 
 READERS = Path(__file__).with_name("readers.json")
-MANY = 12
+MAX_EXPLAINED_KEYS = 12
 
 Line = tuple[str, str]
+
+INTERPOLATION = {"type": "string", "pattern": r"\$\{.+\}"}
+"""An expression that OmegaConf replaces by a value."""
 
 
 def find_keys(asked: str) -> tuple[ConfigKey, ...]:
@@ -89,10 +92,6 @@ def _readers() -> dict[str, list[str]]:
         return {}
     read: dict[str, list[str]] = json.loads(READERS.read_text(encoding="utf-8"))
     return read
-
-
-INTERPOLATION = {"type": "string", "pattern": r"\$\{.+\}"}
-"""An expression that OmegaConf replaces by a value."""
 
 
 def json_schema() -> dict[str, Any]:

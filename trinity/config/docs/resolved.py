@@ -1,4 +1,4 @@
-"""Values that a plan fills in for keys that the user left open, each with its rule."""
+"""The configuration that runs: every value that acts, with the origin of each."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +12,20 @@ from trinity.config.plan.algorithm import PARTS
 from trinity.config.plan.parts import ResolvedTaskset
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.schema.experiment import SINGLE_STAGE
+
+OF_EXPERIMENT = (
+    "project",
+    "group",
+    "name",
+    "tenant",
+    "seed",
+    "checkpoint_root_dir",
+    "continue_from_checkpoint",
+    "log",
+    "service",
+)
+"""Keys that a stage cannot override."""
+DEFAULT = "default"
 
 
 class DerivedValue(NamedTuple):
@@ -122,22 +136,6 @@ def _taskset(at: str, taskset: ResolvedTaskset) -> Iterator[DerivedValue]:
     longest = "model.max_response_tokens"
     yield DerivedValue(f"{at}.rollout_args.max_tokens", sampling.max_tokens, longest)
     yield DerivedValue(f"{at}.data_selector.seed", taskset.selector.seed, "the top `seed`")
-
-
-OF_EXPERIMENT = (
-    "project",
-    "group",
-    "name",
-    "tenant",
-    "seed",
-    "checkpoint_root_dir",
-    "continue_from_checkpoint",
-    "log",
-    "service",
-)
-"""Keys that a stage cannot override."""
-
-DEFAULT = "default"
 
 
 @dataclass(slots=True)

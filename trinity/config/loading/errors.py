@@ -1,4 +1,4 @@
-"""Finds the nearest existing key, to suggest it for an unknown one."""
+"""Turns pydantic's validation errors into sentences that name the key, its line and the fix."""
 
 import json
 import re

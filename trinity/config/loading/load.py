@@ -51,7 +51,7 @@ def read_config(path: Path, overrides: Mapping[str, JsonValue] | None = None) ->
     migration.apply()
     source = source.with_moved(migration.moved)
     notices = [*migration.notices, *strip_planned_values(tree, source)]
-    mistakes = [*unfilled, *unread, *migration.errors, *unquoted_bounds(source)]
+    errors = [*unfilled, *unread, *migration.errors, *unquoted_bounds(source)]
     written = copy.deepcopy(tree)
     config, wrong = _validated(tree, source)
     if config is not None:
@@ -61,7 +61,7 @@ def read_config(path: Path, overrides: Mapping[str, JsonValue] | None = None) ->
         source=source,
         written=written,
         config=config,
-        errors=(*mistakes, *wrong),
+        errors=(*errors, *wrong),
         notices=tuple(sorted(notices, key=lambda notice: notice.line)),
     )
 
@@ -71,13 +71,13 @@ def _validated(tree: dict[str, Any], source: ConfigSource) -> tuple[Config | Non
     try:
         return Config.model_validate(tree), ()
     except ValidationError as error:
-        mistakes = tuple(validation_errors(error, tree, source))
+        errors = tuple(validation_errors(error, tree, source))
         for details in error.errors(include_url=False):
             keys.drop(tree, keys.existing_prefix(tree, details["loc"]))
     try:
-        return Config.model_validate(tree), mistakes
+        return Config.model_validate(tree), errors
     except ValidationError:
-        return None, mistakes
+        return None, errors
 
 
 def load_config(path: str | Path, overrides: Mapping[str, JsonValue] | None = None) -> Config:

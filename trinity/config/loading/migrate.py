@@ -1,4 +1,4 @@
-"""Notices on a file besides errors: keys without effect, renamed keys and planned keys."""
+"""Moves renamed keys to their current names and strips unread ones, with a notice for each."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,6 +21,8 @@ from trinity.config.schema.base import (
 )
 from trinity.config.schema.experiment import Config
 from trinity.config.schema.trainer import TrainerConfig
+
+TRAINER_CONFIG_KEY = "trainer_config"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +53,6 @@ class ConfigNotice:
         return f"{self.subject}: {self.text}"
 
 
-VERL = "trainer_config"
-
-
 @dataclass(slots=True)
 class KeyMigration:
     """Moves the keys of a tree in place, and collects notices and errors about them."""
@@ -74,9 +73,9 @@ class KeyMigration:
                 self._move((*at, name), section.old_names[name])
 
     def _verl_keys(self, at: Location, trainer: dict[str, Any]) -> None:
-        verl = trainer[VERL]
+        verl = trainer[TRAINER_CONFIG_KEY]
         for place, value in list(keys.leaves(verl)):
-            location = (*at, VERL, *place)
+            location = (*at, TRAINER_CONFIG_KEY, *place)
             match key_treatment(".".join(map(str, place)), value):
                 case RenamedKey() as renamed:
                     self._move(location, renamed)
@@ -86,7 +85,7 @@ class KeyMigration:
                     self._notify(KeyStatus.PLANNED, location, value, reason)
                 case DefaultBehavior():
                     pass
-        trainer[VERL] = {}
+        trainer[TRAINER_CONFIG_KEY] = {}
 
     def _move(self, old: Location, renamed: RenamedKey) -> None:
         value = keys.get(self.tree, old)
@@ -101,7 +100,7 @@ class KeyMigration:
             keys.put(self.tree, new, value)
         except (KeyError, IndexError, TypeError):
             return  # a value that is not a section is in the way; that is reported elsewhere
-        if not _is_default(new, value, is_verls=VERL in old):
+        if not _is_default(new, value, is_verls=TRAINER_CONFIG_KEY in old):
             self._notify(KeyStatus.RENAMED, old, value, to_dotted(new))
         self.moved[to_dotted(new)] = self._written_key(old)
 
@@ -143,7 +142,7 @@ def _is_default(location: Location, value: Any, *, is_verls: bool) -> bool:
 
 def _trainers(tree: dict[str, Any]) -> Iterator[tuple[Location, dict[str, Any]]]:
     for at, section, written in written_sections(tree, Config):
-        if section is TrainerConfig and isinstance(written.get(VERL), dict):
+        if section is TrainerConfig and isinstance(written.get(TRAINER_CONFIG_KEY), dict):
             yield at, written
 
 

@@ -17,6 +17,12 @@ from trinity.errors import UserError
 COMMAND_LINE = "the command line"
 
 
+_STAGE = re.compile(r"^stage `(?P<name>[^`]+)`")
+_KEY = re.compile(r"`(?P<key>[a-z_]+(\.\w+(\[\d+\])?)+)")
+Written = tuple[Location, type[Section], dict[str, Any]]
+"""The location of a section, its type, and the written values."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConfigSource:
     """The file that a configuration came from, used to locate its keys."""
@@ -81,13 +87,9 @@ class ConfigSource:
         return f"on {origin}" if origin == COMMAND_LINE else f"in {origin or self.path}"
 
 
-_STAGE = re.compile(r"^stage `(?P<name>[^`]+)`")
-_KEY = re.compile(r"`(?P<key>[a-z_]+(\.\w+(\[\d+\])?)+)")
-
-
-def add_locations(mistakes: str, source: ConfigSource, stage_names: Sequence[str]) -> str:
+def add_locations(errors: str, source: ConfigSource, stage_names: Sequence[str]) -> str:
     """Prefixes each line with `file:line: ` of the key it names, or of the section around it."""
-    return "\n".join(_located(line, source, stage_names) for line in mistakes.splitlines())
+    return "\n".join(_located(line, source, stage_names) for line in errors.splitlines())
 
 
 def _located(sentence: str, source: ConfigSource, stage_names: Sequence[str]) -> str:
@@ -145,10 +147,6 @@ def section_at(location: Location, top: type[Section]) -> type[Section] | None:
             is_name = field is not None and is_by_name(field)
             section = sections_below(section).get(part)
     return section
-
-
-Written = tuple[Location, type[Section], dict[str, Any]]
-"""The location of a section, its type, and the written values."""
 
 
 def written_sections(tree: Any, section: type[Section], at: Location = ()) -> Iterator[Written]:

@@ -1,4 +1,4 @@
-"""`${...}` in a tree of values: other keys and environment variables."""
+"""Reads a file's values, applies overrides and fills in `${...}`."""
 
 import os
 import re
@@ -18,9 +18,15 @@ from trinity.errors import UserError
 if TYPE_CHECKING:
     from omegaconf.errors import OmegaConfBaseException
 
-
 _NO_KEY = re.compile(r"Interpolation key '([^']*)' not found")
 _UNSET_VARIABLE = re.compile(r"Environment variable '(\w+)' not found")
+
+_VARIABLE = re.compile(r"\$\{oc\.env:(\w+)(?:,((?:[A-Za-z_]|\.{0,2}/)[\w./-]*|0|[1-9][0-9]*))?\}")
+"""A variable, with an optional default that is a name, a path or a count."""
+_KEY = re.compile(r"\$\{([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}")
+_VALUES = frozenset({"null", "true", "false", "nan", "inf"})
+_MISSING = "???"
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 def interpolate(tree: dict[str, Any], source: ConfigSource) -> tuple[dict[str, Any], list[str]]:
@@ -31,21 +37,21 @@ def interpolate(tree: dict[str, Any], source: ConfigSource) -> tuple[dict[str, A
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    mistakes: list[str] = []
+    errors: list[str] = []
     while True:
         try:
             container = OmegaConf.create(tree)
             values = OmegaConf.to_container(container, resolve=True, throw_on_missing=True)
         except OmegaConfBaseException as error:
             key = error.full_key or "the file"
-            mistakes.append(f"`{key}` {source.at(key)}: {_interpolation_reason(error)}")
+            errors.append(f"`{key}` {source.at(key)}: {_interpolation_reason(error)}")
             location = keys.parse_key(key)
             if not (keys.has(tree, location) and isinstance(location[-1], str)):
-                raise UserError("\n".join(mistakes)) from error
+                raise UserError("\n".join(errors)) from error
             keys.drop(tree, location)
         else:
             assert isinstance(values, dict)
-            return {str(key): value for key, value in values.items()}, mistakes
+            return {str(key): value for key, value in values.items()}, errors
 
 
 def _interpolation_reason(error: "OmegaConfBaseException") -> str:
@@ -71,13 +77,6 @@ def _interpolation_reason(error: "OmegaConfBaseException") -> str:
             "${oc.env:NAME,default}, or \\${ for the characters themselves"
         )
     return text
-
-
-_VARIABLE = re.compile(r"\$\{oc\.env:(\w+)(?:,((?:[A-Za-z_]|\.{0,2}/)[\w./-]*|0|[1-9][0-9]*))?\}")
-"""A variable, with an optional default that is a name, a path or a count."""
-_KEY = re.compile(r"\$\{([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}")
-_VALUES = frozenset({"null", "true", "false", "nan", "inf"})
-_MISSING = "???"
 
 
 def has_interpolation(value: Any) -> bool:
@@ -182,9 +181,6 @@ def _yaml_error_message(error: yaml.YAMLError, source: ConfigSource) -> str:
         return f"{source.path} is not valid YAML: {' '.join(str(error).split())}"
     what = ", ".join(part for part in (error.context, error.problem) if part)
     return f"{source.path}:{error.problem_mark.line + 1} is not valid YAML: {what}"
-
-
-_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
 
 def unquoted_bounds(source: ConfigSource) -> Iterator[str]:

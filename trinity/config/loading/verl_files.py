@@ -18,26 +18,26 @@ KEYS = "trainer_config"
 
 def load_verl_files(tree: dict[str, Any], source: ConfigSource) -> tuple[ConfigSource, list[str]]:
     """Puts the files' keys into the tree; each is located at the line that names its file."""
-    mistakes: list[str] = []
+    errors: list[str] = []
     lines, overridden = dict(source.lines), set(source.overridden)
     for at, trainer in list(_with_files(tree)):
         key, place = to_dotted((*at, PATH)), (*at, KEYS)
         path = trainer.pop(PATH)
         said = f"`{key}: {path}` {source.at(key)}"
         if trainer.get(KEYS):
-            mistakes.append(f"{said} is given beside `{to_dotted(place)}`: keep one of the two")
+            errors.append(f"{said} is given beside `{to_dotted(place)}`: keep one of the two")
             continue
         try:
             trainer[KEYS], unfilled = read_tree(ConfigSource.read(Path(path)), {})
         except UserError as error:
-            mistakes.append(f"{said}: {error}")
+            errors.append(f"{said}: {error}")
             continue
-        mistakes += [f"{said}: {error}" for error in unfilled]
+        errors += [f"{said}: {error}" for error in unfilled]
         if line := source.line(key):
             lines |= {to_dotted((*place, *leaf)): line for leaf, _ in keys.leaves(trainer[KEYS])}
         else:
             overridden.add(to_dotted(place))
-    return source.with_verls(lines, frozenset(overridden)), mistakes
+    return source.with_verls(lines, frozenset(overridden)), errors
 
 
 def _with_files(tree: dict[str, Any]) -> Iterator[tuple[Location, dict[str, Any]]]:

@@ -1,4 +1,4 @@
-"""Reads YAML text as plain values: texts, numbers, lists and mappings, none shared."""
+"""Reads and writes YAML: plain values, the line of each key, text with comments."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -7,12 +7,17 @@ from typing import Any, ClassVar
 
 import yaml
 
-_Base: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+_BASE_LOADER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 _DATE = "tag:yaml.org,2002:timestamp"
 _FLOAT = "tag:yaml.org,2002:float"
 
+CommentOfKey = Callable[[str], str | None]
+MAX_ALIGNED_WIDTH = 60
+Line = tuple[str, str | None]
+_MERGE = "tag:yaml.org,2002:merge"
 
-class _Loader(_Base):  # type: ignore[misc]  # one of two classes, chosen at run time
+
+class _Loader(_BASE_LOADER):  # type: ignore[misc]  # one of two classes, chosen at run time
     """YAML of configurations: `1e-5` is a number, a date is a text, and keys are unique."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {
@@ -29,7 +34,7 @@ class _Loader(_Base):  # type: ignore[misc]  # one of two classes, chosen at run
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key `{key.value}` is given twice", key.start_mark
                 )
-            seen |= {name} if name and key.tag != "tag:yaml.org,2002:merge" else set()
+            seen |= {name} if name and key.tag != _MERGE else set()
         mapping: dict[Any, Any] = super().construct_mapping(node, deep)
         return mapping
 
@@ -56,28 +61,21 @@ def _without_aliases(value: Any, around: tuple[int, ...]) -> Any:
     return value
 
 
-Comment = Callable[[str], str | None]
-WIDEST = 60
-
-
-def yaml_text(tree: dict[str, Any], comment: Comment = lambda _: None) -> str:
+def yaml_text(tree: dict[str, Any], comment: CommentOfKey = lambda _: None) -> str:
     """The text; `comment` is asked for each dotted key."""
     lines = list(_mapping(tree, "", "", comment))
-    widths = [len(text) for text, said in lines if said and len(text) <= WIDEST]
+    widths = [len(text) for text, said in lines if said and len(text) <= MAX_ALIGNED_WIDTH]
     width = max(widths, default=0)
     return "\n".join(f"{text:{width}}  # {said}" if said else text for text, said in lines)
 
 
-Line = tuple[str, str | None]
-
-
-def _mapping(tree: dict[str, Any], key: str, indent: str, comment: Comment) -> Iterator[Line]:
+def _mapping(tree: dict[str, Any], key: str, indent: str, comment: CommentOfKey) -> Iterator[Line]:
     for name, value in tree.items():
         inner = f"{key}.{name}" if key else str(name)
         yield from _entry(f"{indent}{scalar(name)}:", value, inner, f"{indent}  ", comment)
 
 
-def _entry(head: str, value: Any, key: str, indent: str, comment: Comment) -> Iterator[Line]:
+def _entry(head: str, value: Any, key: str, indent: str, comment: CommentOfKey) -> Iterator[Line]:
     if isinstance(value, dict) and value:
         yield head, None
         yield from _mapping(value, key, indent, comment)
@@ -89,7 +87,7 @@ def _entry(head: str, value: Any, key: str, indent: str, comment: Comment) -> It
         yield f"{head} {scalar(value)}", comment(key)
 
 
-def _item(item: Any, key: str, indent: str, comment: Comment) -> Iterator[Line]:
+def _item(item: Any, key: str, indent: str, comment: CommentOfKey) -> Iterator[Line]:
     if not isinstance(item, dict) or not item:
         yield f"{indent}- {scalar(item)}", comment(key)
         return
@@ -103,10 +101,6 @@ def scalar(value: Any) -> str:
     """A value on one line."""
     text: str = yaml.safe_dump(value, default_flow_style=True, width=10**6, allow_unicode=True)
     return text.removesuffix("\n").removesuffix("\n...").strip()
-
-
-_LOADER = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
-_MERGE = "tag:yaml.org,2002:merge"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +121,7 @@ def key_lines(text: str) -> dict[str, int]:
 def yaml_entries(text: str) -> Iterator[YamlEntry]:
     """Yields all entries of a text in order; none if the text is not YAML."""
     try:
-        root = yaml.compose(text, Loader=_LOADER)
+        root = yaml.compose(text, Loader=_BASE_LOADER)
     except yaml.YAMLError:
         return
     if root is not None:

@@ -1,4 +1,4 @@
-"""Arguments of a function that the user chose by name, checked against its signature."""
+"""Resolves an algorithm: its parts, with their arguments checked and complete."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +23,20 @@ from trinity.config.schema.choices import Mode
 from trinity.errors import UserError
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
 
+KL_CONTROLLER = "trinity.algorithm.kl.controller.kl_controller"
+PARTS: tuple[Part, ...] = (
+    "sample_strategy",
+    "advantage_fn",
+    "policy_loss_fn",
+    "kl_penalty_fn",
+    "kl_loss_fn",
+    "entropy_loss_fn",
+)
+AGG_MODES_OF_LOSSES = {"gspo": "seq-mean-token-mean", "gspo_token": "seq-mean-token-mean"}
+"""Losses whose tokens share one ratio per row average over rows."""
+_OF_ROLLOUTS: tuple[Part, ...] = ("sample_strategy", "advantage_fn", "kl_penalty_fn")
+"""Parts that are not used if the rows are data."""
+
 
 def merge_arguments(
     signature: Signature, given: Args, *, function: str, key: str, is_own: bool
@@ -44,9 +58,6 @@ def merge_arguments(
         if argument.is_required and name not in complete:
             raise UserError(f"`{function}` needs the argument `{key}.{name}`: give it")
     return complete
-
-
-KL_CONTROLLER = "trinity.algorithm.kl.controller.kl_controller"
 
 
 class FunctionRegistry(Protocol):
@@ -145,20 +156,6 @@ def _function(part: Part, name: str) -> tuple[object, tuple[Form, ...]]:
         f"`algorithm.{part}: {name}` is not supported{did_you_mean(name, names)} "
         "(a dotted path names a function of your own)"
     )
-
-
-PARTS: tuple[Part, ...] = (
-    "sample_strategy",
-    "advantage_fn",
-    "policy_loss_fn",
-    "kl_penalty_fn",
-    "kl_loss_fn",
-    "entropy_loss_fn",
-)
-AGG_MODES_OF_LOSSES = {"gspo": "seq-mean-token-mean", "gspo_token": "seq-mean-token-mean"}
-"""Losses whose tokens share one ratio per row average over rows."""
-_OF_ROLLOUTS: tuple[Part, ...] = ("sample_strategy", "advantage_fn", "kl_penalty_fn")
-"""Parts that are not used if the rows are data."""
 
 
 def resolve_algorithm(config: AlgorithmConfig, mode: Mode, stage: str) -> ResolvedAlgorithm:

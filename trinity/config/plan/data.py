@@ -1,10 +1,9 @@
-"""The order in which rows are drawn, checked and with its defaults filled in."""
+"""Resolves tasksets and experience buffers: paths, selectors, sampling, defaults."""
 
 import math
 from collections.abc import Sequence
 from decimal import Decimal
 from functools import partial
-from pathlib import Path
 from typing import Literal
 
 from pydantic import ValidationError
@@ -30,6 +29,9 @@ from trinity.config.schema.model import ModelConfig
 from trinity.errors import UserError
 
 ANCHORS = 2
+
+FEEDBACK_SECONDS = 30 * 24 * 3600.0
+"""How much longer rewards that come from people may take, unless the user says how long."""
 
 
 def resolve_selector(selector: DataSelectorConfig, seed: int, key: str) -> ResolvedSelector:
@@ -119,15 +121,6 @@ def check_eval_storage(taskset: TasksetConfig, key: str, *, is_eval: bool) -> No
             f"{key}.storage_type`: an evaluation takes the same tasks each time, which a queue "
             "does not have: give client"
         )
-
-
-FEEDBACK_SECONDS = 30 * 24 * 3600.0
-"""How much longer rewards that come from people may take, unless the user says how long."""
-
-
-def absolute(path: str) -> str:
-    """The absolute path, `~` expanded; relative ones lie under the current directory."""
-    return str(Path(path).expanduser().absolute())
 
 
 def resolve_train_tasksets(

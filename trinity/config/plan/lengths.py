@@ -1,4 +1,4 @@
-"""The four lengths of a sequence, derived from those that the user gave."""
+"""Derives the lengths of sequences and the numbers of steps of a stage."""
 
 import math
 from decimal import Decimal

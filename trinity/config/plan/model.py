@@ -1,4 +1,4 @@
-"""Hugging Face hub names that a plan uses, and the local snapshots of those in the cache."""
+"""Resolves the models of a stage: directories, hub names, chat template, auxiliary models."""
 
 import os
 import re
@@ -28,6 +28,8 @@ Kind = Literal["model", "dataset"]
 Rows = ResolvedTaskset | ResolvedExperienceBuffer
 """Tasks, or rows to train on."""
 _OFF = {"", "0", "no", "off", "false"}
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +102,6 @@ def _read_rows(stage: StagePlan) -> Iterator[tuple[str, Rows]]:
 def _model(path: str, key: str) -> Iterator[HubReference]:
     if path and not os.path.isabs(path):
         yield HubReference("model", path, f"`{key}: {path}`")
-
-
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
 def resolve_model_path(model: ModelConfig, stage: str) -> str:

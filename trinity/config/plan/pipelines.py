@@ -1,4 +1,4 @@
-"""The task pipeline, with its operators checked before anything starts."""
+"""Resolves experience operators and task pipelines."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -30,9 +30,16 @@ TASK_OPERATOR = Form(
 DATA_JUICER = "data_juicer"
 TASK_PIPELINE = "data_processor.task_pipeline"
 
-
 Given = TypeVar("Given", TasksetConfig, ExperienceBufferConfig)
 Resolved = TypeVar("Resolved", ResolvedTaskset, ResolvedExperienceBuffer)
+
+OPERATOR = Form(
+    given="Rollouts",
+    gives="Changes",
+    module="trinity.operators.rollouts",
+    parameter="rollouts",
+)
+EXPERIENCE_PIPELINE = "data_processor.experience_pipeline.operators"
 
 
 def has_inputs(config: Config) -> bool:
@@ -178,15 +185,6 @@ def _user_task_operator_signature(name: str, key: str) -> Signature:
     except UserError as error:
         raise UserError(f"`{key}.name: {name}` {error}") from error
     return signature
-
-
-OPERATOR = Form(
-    given="Rollouts",
-    gives="Changes",
-    module="trinity.operators.rollouts",
-    parameter="rollouts",
-)
-EXPERIENCE_PIPELINE = "data_processor.experience_pipeline.operators"
 
 
 def resolve_operators(

@@ -1,4 +1,4 @@
-"""Number of training processes of a stage."""
+"""Derives batch sizes, ranks and the tokens of a micro-batch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +13,8 @@ from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.choices import EXPLORING
 from trinity.config.schema.experiment import Config, MergedStage
 from trinity.errors import UserError
+
+LEAST_TOKENS_ON_CPU = 16384
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +101,6 @@ def _rollout_gpus(config: Config) -> int:
     explorer = config.explorer
     own = 0 if is_external(config) else explorer.rollout_model.num_gpus
     return own + sum(model.num_gpus for model in explorer.auxiliary_models)
-
-
-LEAST_TOKENS_ON_CPU = 16384
 
 
 class BatchSizes(NamedTuple):

@@ -1,4 +1,4 @@
-"""Subsection `optimizer`, of `algorithm` and of `trainer.critic`."""
+"""Section `algorithm`, with its optimizer."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,6 +20,12 @@ from trinity.config.schema.choices import AnnealStyle, ScheduleKind
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
+
+LossAggMode = Literal[
+    "token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
+]
+KlFn = Literal["none", "k1", "k2", "k3", "low_var_kl", "abs", "corrected_k3", "k1+", "k3+"]
+EntropyLossFn = Literal["none", "default", "mix"]
 
 
 class OptimizerConfig(Section):
@@ -86,13 +92,6 @@ class RolloutCorrectionConfig(Section):
         below = CorrectionSettings() if self.preset == "none" else PRESETS[self.preset].settings
         own = self.model_dump(exclude={"preset"}, exclude_unset=True)
         return replace(below, **own)
-
-
-LossAggMode = Literal[
-    "token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
-]
-KlFn = Literal["none", "k1", "k2", "k3", "low_var_kl", "abs", "corrected_k3", "k1+", "k3+"]
-EntropyLossFn = Literal["none", "default", "mix"]
 
 
 class AlgorithmConfig(Section):

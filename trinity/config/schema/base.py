@@ -1,4 +1,4 @@
-"""Status of a key: it acts, has no effect here, is renamed, or is planned."""
+"""Base class of sections: marks and status of keys, shared types, secrets."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -20,6 +20,26 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from trinity.redact import HIDDEN, without_passwords
+
+Args = dict[str, JsonValue]
+"""Arguments passed on unread to a function that the user chose by name."""
+PathSegment = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+"""A name that becomes part of a path: letters, digits, `.`, `_`, `-`, first a letter or digit."""
+OptionalSegment = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$")]
+Positive = Annotated[int, Field(gt=0)]
+NonNegative = Annotated[int, Field(ge=0)]
+Port = Annotated[int, Field(gt=0, lt=1 << 16)]
+NumLogprobs = Annotated[int, Field(ge=0, le=20)]
+"""Bounded by the number that the engine can return."""
+S = TypeVar("S", bound="Section")
+NO_SECRETS = (None, "", "EMPTY")
+"""Values that are not secret; `EMPTY` is the placeholder for a key that is not needed."""
+_SECRET_NAME = re.compile(
+    r"(api_?key|secret|passw(or)?d|passphrase|credential|(access|auth|bearer|refresh|hf)_?token"
+    r"|private_?key|(^|_)token)$",
+    re.IGNORECASE,
+)
+_SECRET_VARIABLE = re.compile(r"^[A-Z0-9_]*(KEY|TOKEN|SECRET|PASSWORD|PASS|PWD)[A-Z0-9_]*$")
 
 
 class KeyStatus(StrEnum):
@@ -91,29 +111,12 @@ def status_of(field: FieldInfo) -> KeyStatus:
     return KeyStatus.ACTS
 
 
-Args = dict[str, JsonValue]
-"""Arguments passed on unread to a function that the user chose by name."""
-
-PathSegment = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-"""A name that becomes part of a path: letters, digits, `.`, `_`, `-`, first a letter or digit."""
-
-OptionalSegment = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$")]
-
-Positive = Annotated[int, Field(gt=0)]
-NonNegative = Annotated[int, Field(ge=0)]
-Port = Annotated[int, Field(gt=0, lt=1 << 16)]
-NumLogprobs = Annotated[int, Field(ge=0, le=20)]
-"""Bounded by the number that the engine can return."""
-
-S = TypeVar("S", bound="Section")
-
-
 class Section(BaseModel):
-    """A part of the configuration as the user wrote it; derived values are in `plan.py`.
+    """A part of the configuration as the user wrote it; derived values are in the plan.
 
     Fields are not required here, even if no default works (a model's path): a stage may give any
-    part of a section, so only the merged stage can tell what is missing. Fields with a mark of
-    `status.py` are never read, and are left out when a section is serialized.
+    part of a section, so only the merged stage can tell what is missing. Fields with a
+    mark are never read, and are left out when a section is serialized.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
@@ -197,16 +200,6 @@ def is_container(annotation: Any) -> bool:
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return True
     return get_origin(annotation) in (dict, tuple, list)
-
-
-NO_SECRETS = (None, "", "EMPTY")
-"""Values that are not secret; `EMPTY` is the placeholder for a key that is not needed."""
-_SECRET_NAME = re.compile(
-    r"(api_?key|secret|passw(or)?d|passphrase|credential|(access|auth|bearer|refresh|hf)_?token"
-    r"|private_?key|(^|_)token)$",
-    re.IGNORECASE,
-)
-_SECRET_VARIABLE = re.compile(r"^[A-Z0-9_]*(KEY|TOKEN|SECRET|PASSWORD|PASS|PWD)[A-Z0-9_]*$")
 
 
 def is_secret(key: str) -> bool:

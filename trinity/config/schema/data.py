@@ -1,4 +1,4 @@
-"""Subsections `format`, `data_selector` and `rollout_args`: rows read, drawn and sampled."""
+"""Sections of rows: tasksets, experience buffers, formats, selectors, sampling."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
@@ -21,6 +21,11 @@ from trinity.config.schema.base import (
 )
 
 SelectorType = Literal["sequential", "shuffle", "random", "offline_easy2hard", "difficulty_based"]
+
+DataName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]*$")]
+_PART = "[A-Za-z0-9][A-Za-z0-9._-]*"
+RunName = Annotated[str, StringConstraints(pattern=f"^{_PART}(/{_PART}){{0,2}}$")]
+"""Project, group and name of a run; a name alone is one of the same project and group."""
 
 
 class FormatConfig(Section):
@@ -92,9 +97,6 @@ class GenerationConfig(Section):
     """How many of the likeliest tokens an experience has at each position."""
     n: Annotated[Positive, IgnoredKey("`repeat_times` says how often a task is rolled out")] = 1
     """Responses of one call."""
-
-
-DataName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]*$")]
 
 
 class TasksetConfig(Section):
@@ -173,11 +175,6 @@ class ReplayBufferConfig(Section):
     when_full: Literal["train", "drop"] = "train"
     """What becomes of rows never trained when more of them wait than `capacity`: `train` takes them
     before any other, `drop` leaves the last in order out, and counts them."""
-
-
-_PART = "[A-Za-z0-9][A-Za-z0-9._-]*"
-RunName = Annotated[str, StringConstraints(pattern=f"^{_PART}(/{_PART}){{0,2}}$")]
-"""Project, group and name of a run; a name alone is one of the same project and group."""
 
 
 class ExperienceBufferConfig(Section):

@@ -1,4 +1,4 @@
-"""Section `cluster`: the machines the experiment may use."""
+"""The top level of a file with its stages, and sections `cluster`, `monitor`, `log` and others."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,6 +29,10 @@ from trinity.config.schema.explorer import ExplorerConfig
 from trinity.config.schema.model import ModelConfig
 from trinity.config.schema.trainer import TrainerConfig
 from trinity.errors import UserError
+
+StageName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]+$")]
+SINGLE_STAGE = "main"
+"""Name of the only stage of an experiment that lists none."""
 
 
 class ClusterConfig(Section):
@@ -133,9 +137,6 @@ class SynchronizerConfig(Section):
     """GPUs of the rollout engines."""
     ray_namespace: Annotated[str, NO_RAY] = ""
     """Ray's name for the run."""
-
-
-StageName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]+$")]
 
 
 class StageConfig(Section):
@@ -247,10 +248,6 @@ class Config(Section):
     """Do not look whether a GPU's memory suffices."""
     stages: tuple[StageConfig, ...] = ()
     """Stages in order, each starting from the weights of the last; none is one called `main`."""
-
-
-SINGLE_STAGE = "main"
-"""Name of the only stage of an experiment that lists none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

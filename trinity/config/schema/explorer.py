@@ -47,6 +47,9 @@ OWN_POSITIONS = PlannedKey(
 )
 
 
+ONE_BY_ONE = IgnoredKey("runs are asynchronous, each a unit of its own with its own retries")
+
+
 class EngineConfig(Section):
     """Keys that all engines share."""
 
@@ -216,9 +219,6 @@ class AuxiliaryModelConfig(EngineConfig):
     """Longer sequences than the model was made for, unless as `model`."""
     rope_theta: Annotated[float | None, OWN_POSITIONS] = None
     """Base of the position embeddings, unless as `model`."""
-
-
-ONE_BY_ONE = IgnoredKey("runs are asynchronous, each a unit of its own with its own retries")
 
 
 class OverRolloutConfig(Section):

@@ -1,4 +1,4 @@
-"""Converts batch sizes and counts of steps."""
+"""Converts batch sizes, counts of steps and learning-rate schedules."""
 
 from trinity.verl.rules.algorithm import ACTOR
 from trinity.verl.values import as_list, as_scheduler
@@ -8,6 +8,22 @@ MINI = "actor_rollout_ref.actor.ppo_mini_batch_size"
 TRAIN = "data.train_batch_size"
 NEVER = 1_000_000
 """A number of steps that no run reaches."""
+
+OPTIMIZER = "algorithm.optimizer"
+CRITIC = "trainer.critic.optimizer"
+OLD_SFT = "fsdp_sft_trainer"
+_STEP_COUNTS_OF_SCHEDULES = ("lr_warmup_steps", "lr_wsd_decay_steps")
+_PARTS = ((f"{ACTOR}.optim", OPTIMIZER), ("critic.optim", CRITIC))
+STEP_COUNTS = {
+    "trainer.critic_warmup": "trainer.critic_warmup",
+    **{
+        f"{verl}.{name}": f"{ours}.{name}"
+        for verl, ours in _PARTS
+        for name in _STEP_COUNTS_OF_SCHEDULES
+    },
+}
+"""veRL's keys that count its steps, each with ours."""
+_KINDS = ("lr_scheduler_type", "warmup_style", "lr_decay_style")
 
 
 def convert_batches(work: Conversion) -> None:
@@ -107,23 +123,6 @@ def _put_passes(work: Conversion, interval: int) -> None:
             f"{actor}={passes} passes over all {interval} mini-batches in turn in veRL, here over "
             "each mini-batch before the next: the same number of steps, in another order"
         )
-
-
-OPTIMIZER = "algorithm.optimizer"
-CRITIC = "trainer.critic.optimizer"
-OLD_SFT = "fsdp_sft_trainer"
-_STEP_COUNTS_OF_SCHEDULES = ("lr_warmup_steps", "lr_wsd_decay_steps")
-_PARTS = ((f"{ACTOR}.optim", OPTIMIZER), ("critic.optim", CRITIC))
-STEP_COUNTS = {
-    "trainer.critic_warmup": "trainer.critic_warmup",
-    **{
-        f"{verl}.{name}": f"{ours}.{name}"
-        for verl, ours in _PARTS
-        for name in _STEP_COUNTS_OF_SCHEDULES
-    },
-}
-"""veRL's keys that count its steps, each with ours."""
-_KINDS = ("lr_scheduler_type", "warmup_style", "lr_decay_style")
 
 
 def convert_schedules(work: Conversion) -> None:

@@ -1,4 +1,4 @@
-"""Converts data files to tasksets."""
+"""Converts data files to tasksets, with their lengths and sampling."""
 
 import re
 from collections.abc import Iterator

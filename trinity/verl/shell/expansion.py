@@ -1,4 +1,4 @@
-"""Expands `${NAME}` in all its forms."""
+"""Expands the words of a script: parameters, arithmetic, quotes."""
 
 import ast
 import operator
@@ -17,6 +17,20 @@ _PARAMETER = re.compile(
     r"(?P<operator>:[-=+?]|[-=+?]|##?|%%?|//?|,,?|\^\^?|:)?(?P<rest>.*)",
     re.DOTALL,
 )
+
+_COMPARISONS: dict[type[ast.AST], Callable[[int, int], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+_LARGEST_EXPONENT = 64
+_NAME = re.compile(r"\$([A-Za-z_]\w*|[0-9@*#?$!-])")
+_ESCAPABLE = '"\\$`'
+Substitute = Callable[[str, int], str | None]
+"""Returns the output of a command on a line; None if it would have to be run."""
 
 
 class Parameter(NamedTuple):
@@ -159,15 +173,6 @@ _OPERATORS: dict[type[ast.AST], Callable[[int, int], int]] = {
     ast.RShift: operator.rshift,
     ast.FloorDiv: lambda a, b: _quotient(a, b),
 }
-_COMPARISONS: dict[type[ast.AST], Callable[[int, int], bool]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}
-_LARGEST_EXPONENT = 64
 
 
 def _quotient(dividend: int, divisor: int) -> int:
@@ -210,13 +215,6 @@ def _value(node: ast.expr, value_of: Callable[[str], str]) -> int:
             results = (bool(_value(value, value_of)) for value in values)
             return int(all(results) if isinstance(sign, ast.And) else any(results))
     raise ValueError(f"{ast.unparse(node)} is not arithmetic")
-
-
-_NAME = re.compile(r"\$([A-Za-z_]\w*|[0-9@*#?$!-])")
-_ESCAPABLE = '"\\$`'
-
-Substitute = Callable[[str, int], str | None]
-"""Returns the output of a command on a line; None if it would have to be run."""
 
 
 @dataclass(slots=True)

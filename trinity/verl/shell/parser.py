@@ -6,6 +6,9 @@ from typing import Literal, NoReturn, cast
 from trinity.errors import UserError
 from trinity.verl.shell.tokens import REDIRECTIONS, Lexer, Token
 
+_SEPARATORS = (";", "&", "\n", ";;")
+_CLOSING = {"then", "else", "elif", "fi", "do", "done", "esac", "}"}
+
 
 @dataclass(frozen=True, slots=True)
 class SimpleCommand:
@@ -85,10 +88,6 @@ Node = (
     | LoopCommand
     | FunctionDefinition
 )
-
-
-_SEPARATORS = (";", "&", "\n", ";;")
-_CLOSING = {"then", "else", "elif", "fi", "do", "done", "esac", "}"}
 
 
 def parse(text: str, name: str, first_line: int = 1) -> CommandList:

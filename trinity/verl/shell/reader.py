@@ -1,4 +1,4 @@
-"""Evaluates `[ ... ]` and `[[ ... ]]`, as far as they test texts and numbers."""
+"""Walks a script's syntax tree and collects the commands that it would start."""
 
 import posixpath
 import re
@@ -30,6 +30,10 @@ _NUMBERS: dict[str, Callable[[int, int], bool]] = {
     "-gt": lambda a, b: a > b,
     "-ge": lambda a, b: a >= b,
 }
+
+_ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)(?P<sign>\+?=)(?P<value>.*)", re.DOTALL)
+_DECLARING = {"export", "declare", "local", "readonly", "typeset"}
+_QUIET = {"set", "shift", "exit", "return", "break", "continue", "wait", "trap", "shopt", ":"}
 
 
 def evaluate_condition(words: Sequence[str]) -> bool | None:
@@ -158,11 +162,6 @@ def _printed(words: list[str]) -> str | None:
         case ["cd", *_]:
             return ""
     return None
-
-
-_ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)(?P<sign>\+?=)(?P<value>.*)", re.DOTALL)
-_DECLARING = {"export", "declare", "local", "readonly", "typeset"}
-_QUIET = {"set", "shift", "exit", "return", "break", "continue", "wait", "trap", "shopt", ":"}
 
 
 @dataclass(frozen=True, slots=True)

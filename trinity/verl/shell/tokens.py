@@ -1,4 +1,4 @@
-"""Finds the ends of quotes and expansions in a shell text."""
+"""Splits shell text into tokens."""
 
 import re
 from bisect import bisect_right
@@ -12,6 +12,11 @@ CONTINUATIONS = ("\\\n", "\\\r\n")
 """Line continuations, unless they are in single quotes."""
 
 _CLOSERS = {"$(": ")", "${": "}", "((": ")"}
+
+REDIRECTIONS = ("&>>", "&>", "<<<", "<<-", "<<", ">>", ">&", "<&", ">|", "<", ">")
+_OPERATORS = (*REDIRECTIONS, ";;", "&&", "||", "|&", ";", "&", "|", "(", ")")
+_ARRAY_OPENING = re.compile(r"[A-Za-z_]\w*\+?=$")
+_BLANK = " \t\r"
 
 
 class Unterminated(UserError):
@@ -74,12 +79,6 @@ def _end_of_nested(text: str, start: int, opener: str) -> int:
         else:
             position = scan_piece(text, position)
     raise Unterminated(start, opener)
-
-
-REDIRECTIONS = ("&>>", "&>", "<<<", "<<-", "<<", ">>", ">&", "<&", ">|", "<", ">")
-_OPERATORS = (*REDIRECTIONS, ";;", "&&", "||", "|&", ";", "&", "|", "(", ")")
-_ARRAY_OPENING = re.compile(r"[A-Za-z_]\w*\+?=$")
-_BLANK = " \t\r"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
