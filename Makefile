@@ -130,14 +130,14 @@ proto-baseline:  ## Make the contracts as they are the ones that later ones must
 
 docs:  ## Write the tables of the documentation from the code
 	$(BIN)/python -m trinity.algorithm.document docs/algorithms.md
-	$(BIN)/python -m trinity.config.document docs/configuration.md
+	$(BIN)/python -m trinity.cli.config_document docs/configuration.md
 	$(BIN)/python -m trinity.verl.document docs/align-with-verl.md
 	$(BIN)/python -m trinity.security.document docs/security.md
 	$(BIN)/python -m trinity.workflows.document docs/workflows.md
 
 docs-drift:
 	$(BIN)/python -m trinity.algorithm.document docs/algorithms.md --check
-	$(BIN)/python -m trinity.config.document docs/configuration.md --check
+	$(BIN)/python -m trinity.cli.config_document docs/configuration.md --check
 	$(BIN)/python -m trinity.verl.document docs/align-with-verl.md --check
 	$(BIN)/python -m trinity.security.document docs/security.md --check
 	$(BIN)/python -m trinity.workflows.document docs/workflows.md --check

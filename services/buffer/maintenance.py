@@ -97,7 +97,7 @@ async def end_waits_for_stragglers(database: BufferDatabase) -> None:
     """Leaves behind stragglers that explore steps need not wait for, until cancelled."""
 
     def waits(stage: Stage) -> bool:
-        return stage.plan.needs_rollout and bool(stage.plan.num_spare_tasks)
+        return stage.plan.needs_rollout and bool(stage.plan.num_droppable_tasks)
 
     while True:
         await _in_each_stage(database, waits, cut_stragglers, "slow tasks are waited for")

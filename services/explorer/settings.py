@@ -7,7 +7,7 @@ from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from trinity.runtime.settings import ServiceSettings
-from trinity.sizing.placement import RUNS_PER_RUNNER
+from trinity.sizing.volume import RUNS_PER_RUNNER
 
 
 class ExplorerSettings(ServiceSettings):

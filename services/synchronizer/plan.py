@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from services.synchronizer.domain import PlannedStage, Role
 from services.synchronizer.validation import MAX_NAME_LENGTH, text
-from trinity.config.schema.base import hidden
+from trinity.config.schema.base import redact_secrets
 from trinity.errors import InvalidRequest, PreconditionFailed
 
 MAX_STAGES = 1_000
@@ -54,7 +54,7 @@ def is_same_plan(one: str, other: str) -> bool:
 
 def without_secrets(plan_json: str) -> str:
     """Returns the plan with `***` in place of its keys and passwords."""
-    return json.dumps(hidden("", json.loads(plan_json)))
+    return json.dumps(redact_secrets("", json.loads(plan_json)))
 
 
 def check_owner(directory: str, tenant: str, owner: tuple[str, str] | None) -> None:

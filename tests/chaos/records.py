@@ -100,7 +100,7 @@ def _stage(row: Row, tasksets: Sequence[Row]) -> s.StageRecord:
         trained_step=row["trained_step"],
         train_batch_size=plan.train_batch_size,
         num_expert_rows=plan.num_expert_rows,
-        is_ordered=not plan.runs_ahead,
+        is_ordered=not plan.is_asynchronous,
         replay=rules_of(plan, row["total_train_steps"]),
         eval_tasks={one["name"]: one["num_rows"] for one in tasksets if one["kind"] == "eval"},
         due_versions=due_versions(plan, row["total_train_steps"]),

@@ -36,10 +36,10 @@ Row = tuple[str, ...]
 
 def main() -> None:
     """Writes the tables, or reports that they differ from the code."""
-    write_page("The parts of algorithms, as Markdown.", documented)
+    write_page("The parts of algorithms, as Markdown.", render_page)
 
 
-def documented(text: str) -> str:
+def render_page(text: str) -> str:
     """Returns the page with its tables filled from the code."""
     return fill_tables(text, _lines)
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from trinity.cli.output import writing
+from trinity.cli.output import write_errors
 from trinity.errors import UserError
 from trinity.security.authorization import EVERY_TENANT, ROLE_SCOPES
 from trinity.security.certificates import PARTS, CredentialIssuer, CredentialRole, parts_of
@@ -49,7 +49,7 @@ def certs(
             raise UserError(f"--role: there is no {role!r}; there are {', '.join(ROLE_SCOPES)}")
         further = hosts.get(name, ())
         parts = (CredentialRole(name=name, hosts=further, tenant=tenant, scopes=ROLE_SCOPES[role]),)
-    with writing(folder, "give a folder of its own as FOLDER"):
+    with write_errors(folder, "give a folder of its own as FOLDER"):
         issuer = CredentialIssuer(folder)
         for part in parts:
             print(f"{part.name}: {VARIABLE}={issuer.issue(part, lifetime).resolve()}")

@@ -25,6 +25,12 @@ StrictOption = Annotated[
 ]
 
 
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A YAML file.")]
+OriginOption = Annotated[
+    bool, typer.Option("--origin", help="Show the origin of each value behind it.")
+]
+
+
 @app.command()
 def check(
     files: FilesArgument, strict: StrictOption = False, plugin_dir: PluginDirOption = None
@@ -39,12 +45,6 @@ def check(
     overrides = [argument for argument in files if is_override(argument)]
     paths = [Path(argument) for argument in files if not is_override(argument)]
     check_files(paths, overrides, strict=strict)
-
-
-FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A YAML file.")]
-OriginOption = Annotated[
-    bool, typer.Option("--origin", help="Show the origin of each value behind it.")
-]
 
 
 @app.command()
@@ -118,11 +118,11 @@ def init(
 ) -> None:
     """Write a configuration with a comment behind each key; asks for missing options."""
     from trinity.cli.config_commands import write_draft
-    from trinity.config.docs.template import Wishes
+    from trinity.config.docs.template import DraftOptions
 
     if file is not None and output is not None:
         raise UserError(f"{file} and --output {output} are both given: name one file to write")
-    wishes = Wishes(
+    wishes = DraftOptions(
         name=name or _asked("How is the run called", "--name", "first-run"),
         model=model or _asked("Directory or hub name of the model", "--model", None),
         taskset=taskset or _asked("File or directory of the tasks", "--taskset", None),

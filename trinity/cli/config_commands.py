@@ -1,4 +1,4 @@
-"""`trinity config check`: one paragraph per file."""
+"""Output of `trinity config`: check, show, diff, explain, schema and init."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,19 +9,28 @@ from pathlib import Path
 import typer
 from pydantic import JsonValue
 
-from trinity.cli.output import WORDS, writing
+from trinity.cli.output import STATUS_LABELS, write_errors
 from trinity.cli.overrides import parse_overrides
 from trinity.config.check import CheckReport, check_file
-from trinity.config.checks.runtime import check_known, check_package
-from trinity.config.docs.explain import MANY, find_keys, json_schema, lines_about
-from trinity.config.docs.resolved import ResolvedConfig, resolve
-from trinity.config.docs.template import Wishes, draft
+from trinity.config.checks.runtime import check_package
+from trinity.config.docs.explain import (
+    MAX_EXPLAINED_KEYS,
+    explain_key_lines,
+    find_keys,
+    json_schema,
+)
+from trinity.config.docs.resolved import ResolvedConfig, resolve_config
+from trinity.config.docs.template import DraftOptions, draft_config
 from trinity.config.loading.yaml import yaml_text
-from trinity.config.schema.base import Status, hidden, shown
+from trinity.config.schema.base import KeyStatus, format_value, redact_secrets
 from trinity.errors import UserError
+from trinity.launch.part_checks import check_part_names
+from trinity.verl.key_table import verl_names
 
-USER_MISTAKE = 2
+USER_ERROR = 2
 LABEL_WIDTH = 11
+
+TERM_WIDTH = 9
 
 
 def check_files(paths: Sequence[Path], overrides: Sequence[str], *, strict: bool) -> None:
@@ -29,53 +38,53 @@ def check_files(paths: Sequence[Path], overrides: Sequence[str], *, strict: bool
     if not paths:
         raise UserError("no file is named: give one or more YAML files")
     values = parse_overrides(overrides)
-    are_good = [_check(path, _checked(path, values), strict) for path in paths]
+    are_good = [_check(path, _check_on_machine(path, values), strict) for path in paths]
     if not all(are_good):
-        raise typer.Exit(USER_MISTAKE)
+        raise typer.Exit(USER_ERROR)
 
 
-def _checked(path: Path, overrides: Mapping[str, JsonValue]) -> CheckReport:
+def _check_on_machine(path: Path, overrides: Mapping[str, JsonValue]) -> CheckReport:
     """Checks a file, and that its packages and names exist on this machine."""
     report = check_file(path, overrides)
     if report.plan is None:
         return report
-    errors = list(report.mistakes)
+    errors = list(report.errors)
     for check in (
         partial(check_package, report.plan.stages[0].config.monitor),
-        partial(check_known, report.plan),
+        partial(check_part_names, report.plan),
     ):
         try:
             check()
         except UserError as error:
             errors.extend(str(error).splitlines())
-    return replace(report, mistakes=tuple(errors))
+    return replace(report, errors=tuple(errors))
 
 
 def _check(path: Path, report: CheckReport, strict: bool) -> bool:
     lines = list(_lines(report))
-    print(f"{path}: {_verdict(report)}")
+    print(f"{path}: {_summary_line(report)}")
     for word, text in lines:
         print(f"  {word:{LABEL_WIDTH}}{text}")
-    return not report.mistakes and not (strict and report.notices)
+    return not report.errors and not (strict and report.notices)
 
 
 def _lines(report: CheckReport) -> Iterator[tuple[str, str]]:
-    for error in report.mistakes:
+    for error in report.errors:
         yield "error", error
-    for status in (Status.PLANNED, Status.NO_EFFECT, Status.RENAMED):
+    for status in (KeyStatus.PLANNED, KeyStatus.NO_EFFECT, KeyStatus.RENAMED):
         for notice in (notice for notice in report.notices if notice.status is status):
             place = f"line {notice.line}" if notice.line else "command line"
-            yield WORDS[status], f"{place}: {notice}"
+            yield STATUS_LABELS[status], f"{place}: {notice}"
     for text in report.advice:
         yield "advice", text
 
 
-def _verdict(report: CheckReport) -> str:
+def _summary_line(report: CheckReport) -> str:
     counted = [
-        _count(len(report.mistakes), "error"),
+        _count(len(report.errors), "error"),
         *(
             _count(sum(notice.status is status for notice in report.notices), word, word)
-            for status, word in WORDS.items()
+            for status, word in STATUS_LABELS.items()
         ),
         _count(len(report.advice), "advice", "advice"),
     ]
@@ -91,9 +100,9 @@ def show_file(file: Path, overrides: Sequence[str], *, with_origin: bool) -> Non
     report = _report(file, overrides)
     resolved = _resolved(report)
     for notice in report.notices:
-        if notice.status is Status.PLANNED:
+        if notice.status is KeyStatus.PLANNED:
             print(f"# without what is planned: {notice} {notice.place}")
-    tree = hidden("", resolved.tree)
+    tree = redact_secrets("", resolved.tree)
     print(yaml_text(tree, resolved.origins.get if with_origin else lambda _: None))
 
 
@@ -110,14 +119,14 @@ def show_difference(before: Path, after: Path) -> bool:
         print(key)
         for sign, values, origins in (("-", old_values, old), ("+", new_values, new)):
             if key in values:
-                print(f"  {sign} {shown(key, values[key])}  # {origins.origins[key]}")
+                print(f"  {sign} {format_value(key, values[key])}  # {origins.origins[key]}")
     return bool(changed)
 
 
 def _report(file: Path, overrides: Sequence[str]) -> CheckReport:
     report = check_file(file, parse_overrides(overrides))
-    if report.mistakes:
-        raise UserError("\n".join(report.mistakes))
+    if report.errors:
+        raise UserError("\n".join(report.errors))
     if report.plan is None:
         raise UserError(f"{file} cannot be resolved: see `trinity config check {file}`")
     return report
@@ -125,16 +134,13 @@ def _report(file: Path, overrides: Sequence[str]) -> CheckReport:
 
 def _resolved(report: CheckReport) -> ResolvedConfig:
     assert report.plan and report.reading
-    return resolve(report.plan, report.reading.source)
-
-
-TERM_WIDTH = 9
+    return resolve_config(report.plan, report.reading.source)
 
 
 def explain_key(asked: str) -> None:
     """Prints the explanation of a key; if many keys end that way, only their names."""
     found = find_keys(asked)
-    if len(found) > MANY:
+    if len(found) > MAX_EXPLAINED_KEYS:
         print(f"{len(found)} keys end with `{asked}`:")
         for key in found:
             print(f"  {key.path}")
@@ -143,7 +149,7 @@ def explain_key(asked: str) -> None:
         if position:
             print()
         print(key.path)
-        for word, text in lines_about(key):
+        for word, text in explain_key_lines(key, verl_names(key.plain_path)):
             print(f"  {word:{TERM_WIDTH}}{text}" if word else f"  {text}")
 
 
@@ -152,13 +158,13 @@ def print_schema() -> None:
     print(json.dumps(json_schema(), indent=1))
 
 
-def write_draft(output: Path, wishes: Wishes) -> None:
+def write_draft(output: Path, wishes: DraftOptions) -> None:
     """Writes the file, unless it exists, and prints what is still to be fixed."""
     if output.exists():
         raise UserError(f"{output} exists: give another FILE")
-    with writing(output, "give another FILE"), output.open("x", encoding="utf-8") as file:
-        file.write(draft(wishes))
-    errors = check_file(output).mistakes
+    with write_errors(output, "give another FILE"), output.open("x", encoding="utf-8") as file:
+        file.write(draft_config(wishes))
+    errors = check_file(output).errors
     for error in errors:
         print(f"fix: {error}")
     print(f"wrote {output}; next: trinity run --config {output} --dry-run")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from trinity.cli.output import writing
+from trinity.cli.output import write_errors
 from trinity.errors import UserError
 from trinity.verl.back import verl_command
 from trinity.verl.convert import Converted, convert
@@ -98,7 +98,7 @@ def _read(path: Path) -> str:
 def _write(path: Path, converted: Converted, *, force: bool) -> None:
     if path.exists() and not force:
         raise UserError(f"{path} exists: give another name, or --force to overwrite it")
-    with writing(path, "give another `--output`"):
+    with write_errors(path, "give another `--output`"):
         path.write_text(converted.yaml, encoding="utf-8")
     for text in converted.report:
         print(text)

@@ -1,4 +1,4 @@
-"""Report lines on the memory of a planned stage."""
+"""`trinity config plan`: where each stage would run, its volume, and its memory."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,24 +6,18 @@ from typing import Annotated
 
 import typer
 
-from trinity.cli.output import counted
+from trinity.cli.output import pluralize
 from trinity.config.check import check_file
 from trinity.config.data_files import find_data_files
 from trinity.config.data_rows import count_rows
 from trinity.config.plan.model import local_model_directory
 from trinity.config.plan.parts import AuxiliaryModel
+from trinity.config.plan.placement import GpuAssignment, assign_gpus, cluster_gpus_of, gpu_demand_of
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
-from trinity.config.schema.base import Status
+from trinity.config.schema.base import KeyStatus
 from trinity.errors import UserError
 from trinity.sizing.memory import GIB, MemoryTerm
 from trinity.sizing.model_shape import ModelShape, count_adapter, count_parameters, read_shape
-from trinity.sizing.placement import (
-    GpuAssignment,
-    assign_gpus,
-    cluster_gpus_of,
-    gpu_demand_of,
-    max_concurrent_runs,
-)
 from trinity.sizing.stage_sizes import (
     USABLE,
     auxiliary_memory,
@@ -35,7 +29,28 @@ from trinity.sizing.stage_sizes import (
     validator_limit,
     validator_settings,
 )
-from trinity.sizing.volume import RunVolume, run_volume
+from trinity.sizing.volume import RunVolume, max_concurrent_runs, run_volume
+
+MAX_LISTED_SEATS = 8
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The experiment's YAML file.")]
+GpuMemoryOption = Annotated[
+    float | None,
+    typer.Option("--gpu-memory", min=1, help="GiB of each GPU, such as 80.", show_default=False),
+]
+ModelConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--model-config",
+        help="The model's config.json, if not in its directory.",
+        show_default=False,
+    ),
+]
+RowsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--rows", min=1, help="Rows of the data, if it is not on this machine.", show_default=False
+    ),
+]
 
 
 def memory_lines(
@@ -46,12 +61,12 @@ def memory_lines(
     yield "  P parameters, L layers, H their width, V vocabulary, T tokens of a micro-batch"
     if stage.external_model is not None:
         yield f"  rollout model: none, `{stage.external_model.model_name}` is served elsewhere"
-        yield from _beside_lines(stage, gpu_bytes)
+        yield from _all_auxiliary_lines(stage, gpu_bytes)
         return
     shape = _shape(stage.model_path, model_config)
     if shape is None:
         yield f"  there is no config.json of {stage.model_path} here: give --model-config FILE"
-        yield from _beside_lines(stage, gpu_bytes)
+        yield from _all_auxiliary_lines(stage, gpu_bytes)
         return
     about = "" if shape.is_known else f", counted as a llama: `{shape.family}` is not known exactly"
     yield f"  model            {count_parameters(shape):,} parameters{about}"
@@ -60,7 +75,7 @@ def memory_lines(
     critic = None if stage.critic_model_path is None else _shape(stage.critic_model_path, None)
     if stage.needs_rollout:
         yield from _engine_lines(stage, shape, gpu_bytes)
-        yield from _beside_lines(stage, gpu_bytes)
+        yield from _all_auxiliary_lines(stage, gpu_bytes)
     if "trainer" in stage.roles:
         yield from _rank_lines(stage, shape, critic, gpu_bytes)
     if gpu_bytes is None and cluster_gpus_of(stage).total:
@@ -97,7 +112,7 @@ def _engine_lines(stage: StagePlan, shape: ModelShape, gpu_bytes: int | None) ->
     )
 
 
-def _beside_lines(stage: StagePlan, gpu_bytes: int | None) -> Iterator[str]:
+def _all_auxiliary_lines(stage: StagePlan, gpu_bytes: int | None) -> Iterator[str]:
     for model in stage.auxiliary_models:
         yield from _auxiliary_lines(stage, model, gpu_bytes)
 
@@ -142,7 +157,7 @@ def _rank_lines(
 ) -> Iterator[str]:
     memory = rank_memory(stage, shape, critic)
     for role, terms in memory.terms:
-        yield f"  {role:16} on each of {counted(stage.trainer_rank_num, 'GPU')}"
+        yield f"  {role:16} on each of {pluralize(stage.trainer_rank_num, 'GPU')}"
         yield from _term_lines(terms)
     yield f"  {'together':18}   {_gib(memory.total):>10}  a pass and an optimizer step never meet"
     if gpu_bytes is None or not cluster_gpus_of(stage).total:
@@ -169,28 +184,6 @@ def _term_lines(terms: tuple[MemoryTerm, ...]) -> Iterator[str]:
 
 def _gib(num_bytes: int) -> str:
     return f"{num_bytes / GIB:.1f} GiB"
-
-
-FEW = 8
-FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The experiment's YAML file.")]
-GpuMemoryOption = Annotated[
-    float | None,
-    typer.Option("--gpu-memory", min=1, help="GiB of each GPU, such as 80.", show_default=False),
-]
-ModelConfigOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--model-config",
-        help="The model's config.json, if not in its directory.",
-        show_default=False,
-    ),
-]
-RowsOption = Annotated[
-    int | None,
-    typer.Option(
-        "--rows", min=1, help="Rows of the data, if it is not on this machine.", show_default=False
-    ),
-]
 
 
 def plan(
@@ -222,9 +215,9 @@ def _planned(file: Path) -> ExperimentPlan:
     report = check_file(file)
     if report.plan is None:
         reason = f"{file} cannot be planned yet: see `trinity config check {file}`"
-        raise UserError("\n".join(report.mistakes) or reason)
+        raise UserError("\n".join(report.errors) or reason)
     for notice in report.notices:
-        if notice.status is Status.PLANNED:
+        if notice.status is KeyStatus.PLANNED:
             print(f"without what is planned: {notice} {notice.place}")
     for text in report.advice:
         print(f"advice: {text}")
@@ -251,7 +244,7 @@ def _placement_lines(stage: StagePlan) -> Iterator[str]:
 
 def _seat_lines(seats: list[GpuAssignment]) -> Iterator[str]:
     """Yields a line per seat; of many, only the first and the last."""
-    shown = seats if len(seats) <= FEW else [seats[0], seats[-1]]
+    shown = seats if len(seats) <= MAX_LISTED_SEATS else [seats[0], seats[-1]]
     for position, seat in enumerate(shown):
         where = ", ".join(f"GPU {gpu}" for gpu in seat.gpus) or "the processor"
         yield f"    {seat.name:18} {where}"
@@ -276,8 +269,8 @@ def _volume_lines(stage: StagePlan, rows: int | None) -> Iterator[str]:
             f"{volume.trained_rows:,} rows, at most {volume.trained_tokens:,} tokens"
         )
     if volume.evaluations:
-        what = counted(len(stage.eval_tasksets), "taskset")
-        yield f"  {counted(volume.evaluations, 'evaluation')} of {what}"
+        what = pluralize(len(stage.eval_tasksets), "taskset")
+        yield f"  {pluralize(volume.evaluations, 'evaluation')} of {what}"
 
 
 def _rollout_lines(stage: StagePlan, volume: RunVolume) -> Iterator[str]:

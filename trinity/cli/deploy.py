@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from trinity.cli.output import writing
+from trinity.cli.output import write_errors
 from trinity.cli.overrides import OverridesArgument, parse_overrides
 from trinity.cli.run import ConfigOption, PluginDirOption, use_plugins
 from trinity.errors import UserError
@@ -69,7 +69,7 @@ def render(
     rendering = ManifestRenderer(
         deployment=deployment, target=target, overlay=overlay, output=output
     )
-    with writing(output, "give another folder as `--output`"):
+    with write_errors(output, "give another folder as `--output`"):
         command = rendering.write_manifests()
     print(f"{plan.label} for {target} is in {output}; with its secrets there (docs/operations.md):")
     print(f"  {command}")
@@ -88,7 +88,7 @@ def secrets(
     """Write the passwords of a deployment, each for its service; existing ones are kept."""
     from trinity.deploy.secret_folder import ServerAddresses, write_secrets
 
-    with writing(folder, "give a folder of its own as FOLDER"):
+    with write_errors(folder, "give a folder of its own as FOLDER"):
         write_secrets(folder, ServerAddresses(postgres=postgres, nats=nats))
     print(f"{folder} holds the secrets, readable by you alone: keep it out of version control")
 

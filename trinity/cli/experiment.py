@@ -1,4 +1,4 @@
-"""`trinity run --dry-run`: shows what would be done, after all checks."""
+"""Describes, starts and follows the run of `trinity run`."""
 
 import asyncio
 import shlex
@@ -9,10 +9,10 @@ from pathlib import Path
 
 import typer
 
-from trinity.cli.output import WORDS, counted
+from trinity.cli.output import STATUS_LABELS, pluralize
 from trinity.cli.overrides import parse_overrides
 from trinity.cli.runs import result_lines
-from trinity.config.plan.model import to_fetch
+from trinity.config.plan.model import missing_from_cache
 from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedTaskset
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.task_storage import without_password
@@ -28,6 +28,9 @@ from trinity.local.reaper import refuse_if_locked
 from trinity.progress.reporter import make_reporter
 from trinity.progress.summary import RunSummary, read_finished
 
+INTERRUPTED_EXIT_CODE = 130
+PROGRAM = "trinity"
+
 
 def describe(prepared: PreparedRun) -> None:
     """Prints the plan; nothing is started or written."""
@@ -40,7 +43,9 @@ def describe(prepared: PreparedRun) -> None:
     for stage in plan.stages:
         for line in stage_lines(stage):
             print(line)
-    unseen = "; what is to be fetched from the hub is not checked" if to_fetch(plan) else ""
+    unseen = (
+        "; what is to be fetched from the hub is not checked" if missing_from_cache(plan) else ""
+    )
     print(f"the configuration, the model and the data are in order{unseen}; nothing was started")
 
 
@@ -66,10 +71,10 @@ def stage_lines(stage: StagePlan) -> list[str]:
         *(line for task in stage.tasksets for line in _task_lines(task)),
         f"  a step         {stage.config.buffer.batch_size} tasks, "
         f"{algorithm.repeat_times} rollouts each",
-        f"  rollout        {counted(rollout.engine_num, 'engine')}, {rollout.engine_type}, "
+        f"  rollout        {pluralize(rollout.engine_num, 'engine')}, {rollout.engine_type}, "
         f"{rollout.dtype}",
         f"  synchronizing  {sync.sync_method}, {sync.sync_style}, every "
-        f"{counted(sync.sync_interval, 'step')}, offset {sync.sync_offset}",
+        f"{pluralize(sync.sync_interval, 'step')}, offset {sync.sync_offset}",
     ]
     if (experts := stage.expert_buffer) is not None:
         share = f"{stage.num_expert_rows} of the {stage.train_batch_size} rows of a step"
@@ -96,10 +101,11 @@ def _training_lines(stage: StagePlan) -> list[str]:
         which = "the newest" if stage.config.explorer.bench_on_latest_checkpoint else "every"
         return [f"  evaluates      {which} checkpoint of the run; nothing is trained"]
     steps = stage.total_train_steps or "as many as the data gives"
+    ranks = pluralize(stage.trainer_rank_num, "rank")
     return [
         f"  train steps    {steps}, {stage.train_batch_size} rows each",
         f"  learning rate  {stage.learning_rate(1, stage.total_train_steps or 1):g} at step 1",
-        f"  trainer        {counted(stage.trainer_rank_num, 'rank')}, {stage.config.trainer.dtype}",
+        f"  trainer        {ranks}, {stage.config.trainer.dtype}",
     ]
 
 
@@ -113,7 +119,7 @@ def _data(stage: StagePlan) -> str:
     if (stored := stage.stored_rollouts) is not None:
         if stored.run and not stored.stage:
             return f"the experiences that run {stored.run} has stored"
-        return f"the experiences that {stored.words} has stored"
+        return f"the experiences that {stored.description} has stored"
     return _place(stage.experience_buffer)
 
 
@@ -148,12 +154,8 @@ def _parts(stage: StagePlan) -> str:
     return ", ".join(parts)
 
 
-INTERRUPTED_EXIT_CODE = 130
-PROGRAM = "trinity"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class RunOptions:
     """Options of `trinity run`."""
 
     config: Path
@@ -165,7 +167,7 @@ class Wish:
     secure: bool = False
 
     @property
-    def again(self) -> str:
+    def resume_command(self) -> str:
         """The command that resumes this run."""
         program = sys.argv[0] if Path(sys.argv[0]).name == PROGRAM else PROGRAM
         parts = [program, "run", "--config", str(self.config)]
@@ -178,31 +180,31 @@ class Wish:
         return shlex.join([*parts, *self.overrides])
 
 
-def run_experiment(wish: Wish) -> None:
+def run_experiment(options: RunOptions) -> None:
     """Runs the experiment, or describes it; the results of a finished one are shown again."""
-    prepared = prepare_run(wish.config, wish.max_steps, parse_overrides(wish.overrides))
+    prepared = prepare_run(options.config, options.max_steps, parse_overrides(options.overrides))
     for notice in prepared.notices:
-        print(f"{WORDS[notice.status]} {notice.place}: {notice}")
-    if wish.strict and prepared.notices:
+        print(f"{STATUS_LABELS[notice.status]} {notice.place}: {notice}")
+    if options.strict and prepared.notices:
         raise UserError("`--strict` rejects a configuration with keys that do not act as written")
-    check_reach(prepared.plan, secure=wish.secure)
-    if wish.dry_run:
+    check_reach(prepared.plan, secure=options.secure)
+    if options.dry_run:
         check_hub(prepared.plan, must_answer=False)
         describe(prepared)
         return
     if (finished := read_finished(prepared.plan.job_path)) is not None and prepared.resumes:
         print(f"{prepared.plan.label} is finished; another `name` starts another run")
-        conclude(finished, prepared.plan)
+        print_results(finished, prepared.plan)
         return
     check_gpus(prepared.plan)
     check_hub(prepared.plan, must_answer=True)
     refuse_if_locked(_home(prepared))
-    _announce(prepared)
-    execute(prepared, wish.again, secure=wish.secure)
+    _print_start(prepared)
+    execute_run(prepared, options.resume_command, secure=options.secure)
 
 
-def execute(prepared: PreparedRun, again: str, *, secure: bool = False) -> None:
-    """Runs with live progress and prints the results; `again` is the command that resumes it."""
+def execute_run(prepared: PreparedRun, resume_command: str, *, secure: bool = False) -> None:
+    """Runs with live progress and prints the results; a stopped run shows `resume_command`."""
     reporter = make_reporter(prepared.plan.label)
     run = LocalRun(plan=prepared.plan, reporter=reporter, secure=secure, home=_home(prepared))
     if prepared.benched is not None:
@@ -211,7 +213,7 @@ def execute(prepared: PreparedRun, again: str, *, secure: bool = False) -> None:
         run.complete = with_source_runs
         if not any(stage.needs_rollout for stage in prepared.plan.stages):
             run.services = without_explorer
-    follow(run, again)
+    follow_run(run, resume_command)
 
 
 def _home(prepared: PreparedRun) -> Path:
@@ -223,29 +225,29 @@ def _home(prepared: PreparedRun) -> Path:
     return prepared.plan.job_path
 
 
-def follow(run: LocalRun, again: str) -> None:
-    """Follows a run to its end and prints the results; `again` is the command that resumes it."""
+def follow_run(run: LocalRun, resume_command: str) -> None:
+    """Follows a run to its end and prints the results; a stopped run shows `resume_command`."""
     reporter = run.reporter
     try:
         summary = asyncio.run(run.run_to_end())
     except RunInterrupted:
         reporter.close()
         print("stopped gracefully; resume with:")
-        print(f"  {again}")
+        print(f"  {resume_command}")
         raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
     finally:
         reporter.close()
-    conclude(summary, run.plan)
+    print_results(summary, run.plan)
 
 
-def _announce(prepared: PreparedRun) -> None:
+def _print_start(prepared: PreparedRun) -> None:
     for note in prepared.notes:
         print(note)
     verb = "resuming" if prepared.resumes else "starting"
     print(f"{verb} {prepared.plan.label} in {prepared.plan.job_dir}")
 
 
-def conclude(summary: RunSummary, plan: ExperimentPlan) -> None:
+def print_results(summary: RunSummary, plan: ExperimentPlan) -> None:
     """Prints the results and the paths of their files."""
     job = plan.job_path
     print()

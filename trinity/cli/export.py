@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from trinity.api.v1 import query_pb2
-from trinity.cli.runs import ConfigOption, JobDirOption, find_job
+from trinity.cli.runs import ConfigOption, JobDirOption, find_job_dir
 from trinity.errors import UserError
 from trinity.inspect.conditions import HELP, parse_conditions
 from trinity.inspect.open import StoredExperiment, open_stored_experiment
@@ -45,7 +45,9 @@ def export(
     if not out.absolute().parent.is_dir():
         raise UserError(f"{out.absolute().parent} is not a directory: create it first")
     load_pyarrow()
-    count = asyncio.run(_write(find_job(config, job_dir), stage, wanted, out.absolute(), chosen))
+    count = asyncio.run(
+        _write(find_job_dir(config, job_dir), stage, wanted, out.absolute(), chosen)
+    )
     print(f"{count:,} samples in {out}")
 
 

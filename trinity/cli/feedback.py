@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from trinity.api.v1 import query_pb2
-from trinity.cli.runs import ConfigOption, JobDirOption, find_job
+from trinity.cli.runs import ConfigOption, JobDirOption, find_job_dir
 from trinity.cli.view import StageOption
 from trinity.errors import RunFailed, UserError
 from trinity.inspect.open import open_stored_experiment
@@ -37,7 +37,7 @@ def feedback(
     May be repeated: a reward that was given before is not set again. Exit code 1: one is refused.
     """
     rewards = list(_read(file))
-    asyncio.run(_give(find_job(config, job_dir), stage, rewards))
+    asyncio.run(_give(find_job_dir(config, job_dir), stage, rewards))
 
 
 def _read(file: str) -> Iterator[query_pb2.Feedback]:

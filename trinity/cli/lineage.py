@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from trinity.api.v1 import query_pb2
-from trinity.cli.runs import ConfigOption, JobDirOption, find_job
+from trinity.cli.runs import ConfigOption, JobDirOption, find_job_dir
 from trinity.cli.view import JsonOption, StageOption
 from trinity.inspect.open import open_stored_experiment
 from trinity.inspect.samples import sample_row, step_rows
@@ -25,7 +25,7 @@ def lineage(
 ) -> None:
     """Show which samples moved a train step: from which task, made by which weights, with which
     reward, advantage and ratio."""
-    asyncio.run(_show(find_job(config, job_dir), stage, step, as_json))
+    asyncio.run(_show(find_job_dir(config, job_dir), stage, step, as_json))
 
 
 async def _show(directory: Path, stage: str | None, step: int, as_json: bool) -> None:

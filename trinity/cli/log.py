@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from trinity.cli.runs import ConfigOption, JobDirOption, find_job
+from trinity.cli.runs import ConfigOption, JobDirOption, find_job_dir
 from trinity.errors import UserError
 from trinity.inspect.logs import (
     LEVELS,
@@ -68,7 +68,7 @@ def log(
     """Show the logs of a run's processes together, also of a run that has stopped."""
     if level.upper() not in LEVELS:
         raise UserError(f"--level {level} is not a level: give one of {', '.join(LEVELS)}")
-    directory, services = stack_directory_of(find_job(config, job_dir)), service or []
+    directory, services = stack_directory_of(find_job_dir(config, job_dir)), service or []
     wanted = LogFilter(
         level=level.upper(),
         since=since_of(since, datetime.now(UTC)) if since else None,

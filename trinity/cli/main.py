@@ -16,7 +16,7 @@ from trinity.errors import ServiceNotReady, TrinityError, UserError
 
 FEW_COLLECTIONS = 100_000
 """Imports make many objects and no garbage; collections took a tenth of a short command."""
-USER_MISTAKE = 2
+USER_ERROR = 2
 FAILURE = 1
 NO_ANSWER = 3
 INTERRUPTED = 130
@@ -72,12 +72,12 @@ def make_app(words: Sequence[str]) -> typer.Typer:
     app.callback()(_options)
     for name, summary in COMMANDS.items():
         module = MODULES.get(name, name)
-        command = vars(_module(module))[name] if name == chosen else _unchosen
+        command = vars(_module(module))[name] if name == chosen else _placeholder
         app.command(name, help=None if name == chosen else summary, short_help=summary)(command)
     for name, summary in GROUPS.items():
         group = vars(_module(name))["app"] if name == chosen else typer.Typer()
         if name != chosen:
-            group.command("show")(_unchosen)
+            group.command("show")(_placeholder)
         _add_own_modules(group, name, words)
         app.add_typer(group, name=name, help=summary)
     return app
@@ -102,7 +102,7 @@ def _add_own_modules(group: typer.Typer, name: str, words: Sequence[str]) -> Non
     for command, summary in IN_GROUPS.get(name, {}).items():
         is_chosen = list(words[:2]) == [name, command]
         function = command.replace("-", "_")
-        call = vars(_module(f"{name}_{function}"))[function] if is_chosen else _unchosen
+        call = vars(_module(f"{name}_{function}"))[function] if is_chosen else _placeholder
         group.command(command, help=None if is_chosen else summary)(call)
 
 
@@ -110,15 +110,15 @@ def app(*, standalone_mode: bool = True) -> None:
     """Runs the command that the process was started with."""
     words = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
     command = typer.main.get_command(make_app(words))
-    whole_summaries(command)
+    show_full_summaries(command)
     command(standalone_mode=standalone_mode)
 
 
-def whole_summaries(command: object) -> None:
+def show_full_summaries(command: object) -> None:
     """Makes lists of commands show whole first paragraphs, which typer would cut off."""
     for inner in command.commands.values() if isinstance(command, TyperGroup) else ():
         inner.short_help = inner.short_help or " ".join((inner.help or "").split("\n\n")[0].split())
-        whole_summaries(inner)
+        show_full_summaries(inner)
 
 
 def main() -> None:
@@ -133,7 +133,7 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        sys.exit(_fail(error, USER_MISTAKE))
+        sys.exit(_fail(error, USER_ERROR))
     except ServiceNotReady as error:
         sys.exit(_fail(error, NO_ANSWER))
     except (TrinityError, OSError) as error:
@@ -146,7 +146,7 @@ def _module(name: str) -> object:
     return import_module(f"trinity.cli.{name}")
 
 
-def _unchosen() -> None:
+def _placeholder() -> None:
     """Placeholder of a command that this process was not started with."""
 
 

@@ -1,29 +1,28 @@
-"""Numbers with their nouns."""
+"""Helpers for what commands print and write: plurals, labels of notices, errors of files."""
 
 import contextlib
 import errno
 from collections.abc import Iterator
 from pathlib import Path
 
-from trinity.config.schema.base import Status
+from trinity.config.schema.base import KeyStatus
 from trinity.errors import UserError
 
-
-def counted(number: int, noun: str) -> str:
-    """`1 rank`, `2 ranks`, `1,000 ranks`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-WORDS = {
-    Status.NO_EFFECT: "no effect",
-    Status.RENAMED: "renamed",
-    Status.PLANNED: "planned",
+STATUS_LABELS = {
+    KeyStatus.NO_EFFECT: "no effect",
+    KeyStatus.RENAMED: "renamed",
+    KeyStatus.PLANNED: "planned",
 }
 """First word of a notice's line."""
 
 
+def pluralize(number: int, noun: str) -> str:
+    """`1 rank`, `2 ranks`, `1,000 ranks`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 @contextlib.contextmanager
-def writing(target: Path, advice: str) -> Iterator[None]:
+def write_errors(target: Path, advice: str) -> Iterator[None]:
     """Guards a block that writes `target` or below it; `advice` says what to give instead.
 
     Raises: UserError if something there cannot be written.

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from trinity.cli.experiment import conclude, follow
+from trinity.cli.experiment import follow_run, print_results
 from trinity.cli.run import ConfigOption
 from trinity.config.checks.runtime import check_inputs
 from trinity.config.loading.load import load_config
@@ -42,7 +42,7 @@ def retrain(
     made = retraining_plan(plan, stage=stage, steps=parse_steps(steps), name=name)
     if (finished := read_finished(made.job_path)) is not None and has_run(made.job_path):
         print(f"{made.label} is finished; another --name trains again")
-        conclude(finished, made)
+        print_results(finished, made)
         return
     check_gpus(made)
     print(f"training the batches of steps {steps} again, in {made.job_dir}")
@@ -54,7 +54,7 @@ def retrain(
         complete=RetrainSource(plan=plan).complete_plan,
     )
     again = f"trinity retrain --config {config} --steps {steps}"
-    follow(
+    follow_run(
         run, again + (f" --stage {stage}" if stage else "") + (f" --name {name}" if name else "")
     )
 

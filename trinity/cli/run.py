@@ -48,10 +48,10 @@ def run(
     secure: SecureOption = False,
 ) -> None:
     """Run an experiment; started again on the same directory, it resumes where it stopped."""
-    from trinity.cli.experiment import Wish, run_experiment
+    from trinity.cli.experiment import RunOptions, run_experiment
 
     use_plugins(plugin_dir)
-    wish = Wish(
+    options = RunOptions(
         config=config,
         overrides=tuple(overrides or ()),
         dry_run=dry_run,
@@ -60,7 +60,7 @@ def run(
         plugin_dir=plugin_dir,
         secure=secure,
     )
-    run_experiment(wish)
+    run_experiment(options)
 
 
 def use_plugins(directory: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""Results of a run, in lines for a person."""
+"""Finds a run by its configuration or directory, and describes a finished or stopped one."""
 
 import os
 import re
@@ -26,6 +26,21 @@ from trinity.progress.summary import (
     read_summary,
 )
 
+_CHECKPOINT = re.compile(r"step-(\d+)-\d+")
+RUN_FILE = "run.json"
+RUN_DEPTHS = ("*/*", "*/*/*")
+"""A run's directory is `<root>/<project>/<name>` or `<root>/<project>/<group>/<name>`."""
+ROOT_VARIABLE = "TRINITY_CHECKPOINT_ROOT_DIR"
+DEFAULT_ROOT = "checkpoints"
+MAX_NAMED_RUNS = 5
+"""Most runs that a message lists."""
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", "-c", help="The run's YAML file.", show_default=False)
+]
+JobDirOption = Annotated[
+    Path | None, typer.Option("--job-dir", help="The run's directory.", show_default=False)
+]
+
 
 def result_lines(summary: RunSummary) -> Iterator[str]:
     """Yields the first, best and final evaluation, and the amount of training."""
@@ -48,9 +63,6 @@ def _evaluation(done: EvaluationSummary) -> str:
         for name, value in sorted(done.metrics.items())
     )
     return f"{done.stage} version {done.version} on {done.taskset}: {figures}"
-
-
-_CHECKPOINT = re.compile(r"step-(\d+)-\d+")
 
 
 class _Stage(BaseModel):
@@ -76,7 +88,7 @@ def last_summary(job_dir: Path) -> RunSummary | None:
     return read_summary(job_dir)
 
 
-def standing_lines(job_dir: Path) -> Iterator[str]:
+def stopped_run_lines(job_dir: Path) -> Iterator[str]:
     """Yields the lines of `trinity status` for a run that was started and has stopped.
 
     Raises: UserError if its plan cannot be read.
@@ -113,22 +125,6 @@ def _checkpoint(job_dir: Path, stage: _Stage) -> str:
     return f"newest checkpoint: step {max(steps)}{of}"
 
 
-RUN_FILE = "run.json"
-RUN_DEPTHS = ("*/*", "*/*/*")
-"""A run's directory is `<root>/<project>/<name>` or `<root>/<project>/<group>/<name>`."""
-ROOT_VARIABLE = "TRINITY_CHECKPOINT_ROOT_DIR"
-DEFAULT_ROOT = "checkpoints"
-NAMED = 5
-"""Most runs that a message lists."""
-
-ConfigOption = Annotated[
-    Path | None, typer.Option("--config", "-c", help="The run's YAML file.", show_default=False)
-]
-JobDirOption = Annotated[
-    Path | None, typer.Option("--job-dir", help="The run's directory.", show_default=False)
-]
-
-
 def find_run(config: Path | None, job_dir: Path | None) -> tuple[Path, RunningStack]:
     """Returns the directory of the run, and its running stack.
 
@@ -141,7 +137,7 @@ def find_run(config: Path | None, job_dir: Path | None) -> tuple[Path, RunningSt
     return directory, running
 
 
-def running_in(directory: Path) -> RunningStack | None:
+def running_stack(directory: Path) -> RunningStack | None:
     """Returns the stack that runs there; None if the run has stopped.
 
     Raises: UserError if no run was started, or if one is being started or stopped.
@@ -152,7 +148,7 @@ def running_in(directory: Path) -> RunningStack | None:
     return running
 
 
-def find_job(config: Path | None, job_dir: Path | None) -> Path:
+def find_job_dir(config: Path | None, job_dir: Path | None) -> Path:
     """Returns the directory of the run, running or stopped."""
     return _job_dir(config, job_dir)
 
@@ -178,7 +174,7 @@ def _job_dir(config: Path | None, job_dir: Path | None) -> Path:
         return job_dir
     if config is not None:
         return _run_of(load_config(config))
-    return _only_run(Path(os.environ.get(ROOT_VARIABLE, DEFAULT_ROOT)))
+    return _default_run(Path(os.environ.get(ROOT_VARIABLE, DEFAULT_ROOT)))
 
 
 def _run_of(config: Config) -> Path:
@@ -194,18 +190,20 @@ def _run_of(config: Config) -> Path:
     return _single(found) if found else own
 
 
-def _only_run(root: Path) -> Path:
+def _default_run(root: Path) -> Path:
     """The directory of the only running run below `root`, or else of the only run."""
-    if found := [path for path in _having(root, RUN_FILE) if _running(path) is not None]:
+    if found := [path for path in _run_dirs_with(root, RUN_FILE) if _running(path) is not None]:
         return _single(found)
-    if found := [path for path in _having(root, LOCK_FILE) if lock_owner_pid(path) is not None]:
+    if found := [
+        path for path in _run_dirs_with(root, LOCK_FILE) if lock_owner_pid(path) is not None
+    ]:
         return found[0]  # being started or stopped; the caller reports that
-    stopped = sorted(_having(root, PLAN_FILE), key=_began, reverse=True)
+    stopped = sorted(_run_dirs_with(root, PLAN_FILE), key=_began, reverse=True)
     if not stopped:
         raise UserError(f"no run was started below {root}: give its --config or its --job-dir")
     if len(stopped) > 1:
-        named = ", ".join(str(path) for path in stopped[:NAMED])
-        more = f" and {len(stopped) - NAMED} more" if len(stopped) > NAMED else ""
+        named = ", ".join(str(path) for path in stopped[:MAX_NAMED_RUNS])
+        more = f" and {len(stopped) - MAX_NAMED_RUNS} more" if len(stopped) > MAX_NAMED_RUNS else ""
         raise UserError(
             f"no run is going on below {root}: give the --job-dir of one that has stopped, the "
             f"newest first: {named}{more}"
@@ -213,7 +211,7 @@ def _only_run(root: Path) -> Path:
     return stopped[0]
 
 
-def _having(root: Path, name: str) -> list[Path]:
+def _run_dirs_with(root: Path, name: str) -> list[Path]:
     """Directories of runs that hold a file of this name."""
     return sorted(path.parent for depth in RUN_DEPTHS for path in root.glob(f"{depth}/{name}"))
 

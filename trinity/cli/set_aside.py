@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from trinity.api.v1 import query_pb2
-from trinity.cli.runs import ConfigOption, JobDirOption, find_job
+from trinity.cli.runs import ConfigOption, JobDirOption, find_job_dir
 from trinity.cli.view import StageOption
 from trinity.inspect.conditions import HELP, parse_conditions
 from trinity.inspect.open import open_stored_experiment
@@ -30,7 +30,7 @@ def exclude(
 ) -> None:
     """Keep samples from being trained on; they are still stored and shown."""
     wanted = parse_conditions(conditions)
-    asyncio.run(_exclude(find_job(config, job_dir), stage, wanted, reason, yes))
+    asyncio.run(_exclude(find_job_dir(config, job_dir), stage, wanted, reason, yes))
 
 
 async def _exclude(
@@ -63,7 +63,7 @@ def include(
 ) -> None:
     """Allow excluded samples to be trained on again."""
     wanted = parse_conditions(conditions)
-    asyncio.run(_include(find_job(config, job_dir), stage, wanted, yes))
+    asyncio.run(_include(find_job_dir(config, job_dir), stage, wanted, yes))
 
 
 async def _include(
@@ -95,7 +95,7 @@ def delete(
 ) -> None:
     """Delete the content of samples; their records and the reason are kept."""
     wanted = parse_conditions(conditions)
-    asyncio.run(_delete(find_job(config, job_dir), stage, wanted, reason, yes))
+    asyncio.run(_delete(find_job_dir(config, job_dir), stage, wanted, reason, yes))
 
 
 async def _delete(

@@ -18,7 +18,13 @@ from trinity.api.v1 import (
     synchronizer_pb2,
     synchronizer_pb2_grpc,
 )
-from trinity.cli.runs import ConfigOption, JobDirOption, find_job, running_in, standing_lines
+from trinity.cli.runs import (
+    ConfigOption,
+    JobDirOption,
+    find_job_dir,
+    running_stack,
+    stopped_run_lines,
+)
 from trinity.errors import RunFailed
 from trinity.inspect.tables import population_lines, population_table
 from trinity.local.addresses import ServiceAddresses
@@ -36,10 +42,10 @@ def status(config: ConfigOption = None, job_dir: JobDirOption = None) -> None:
 
     For a stopped run: how it ended, and its newest checkpoints.
     """
-    directory = find_job(config, job_dir)
-    running = running_in(directory)
+    directory = find_job_dir(config, job_dir)
+    running = running_stack(directory)
     if running is None:
-        for line in standing_lines(directory):
+        for line in stopped_run_lines(directory):
             print(line)
         return
     addresses = running.addresses
@@ -75,10 +81,10 @@ async def _ask(
             )
             for stage in work.stages
         ]
-    return now, told_apart(work, now.experiments), populations
+    return now, label_stages(work, now.experiments), populations
 
 
-def told_apart(
+def label_stages(
     work: buffer_pb2.GetBufferStatusResponse, experiments: Iterable[synchronizer_pb2.Experiment]
 ) -> buffer_pb2.GetBufferStatusResponse:
     """Adds the experiment's label to the names of stages if there are several experiments."""

@@ -13,15 +13,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from trinity.cli.output import counted
-from trinity.cli.runs import ConfigOption, JobDirOption, find_job, running_in
+from trinity.cli.output import pluralize
+from trinity.cli.runs import ConfigOption, JobDirOption, find_job_dir, running_stack
 from trinity.client import AsyncTasksets, SubmitResult, TasksetInfo
 from trinity.errors import UserError
 from trinity.inspect.open import retry_until_ready, running_services
 from trinity.rows import rows_to_json
 
 T = TypeVar("T")
-Question = Callable[[AsyncTasksets], Awaitable[T]]
+BufferCall = Callable[[AsyncTasksets], Awaitable[T]]
 
 SHOWN_REFUSALS = 20
 MAX_SHOWN_BYTES = 1024 * 1024
@@ -81,7 +81,7 @@ def submit(
     async def send(tasksets: AsyncTasksets) -> SubmitResult:
         return await tasksets.submit(name, RowFile(file), is_queue=queue, request_id=request_id)
 
-    done = _ask(send, buffer, tenant, config, job_dir)
+    done = _call_buffer(send, buffer, tenant, config, job_dir)
     _show_submission(name, done)
     if done.num_refused:
         raise typer.Exit(REFUSED)
@@ -95,7 +95,7 @@ def list_tasksets(
     job_dir: JobDirOption = None,
 ) -> None:
     """List all tasksets, the newest first."""
-    found = _ask(lambda tasksets: tasksets.list(), buffer, tenant, config, job_dir)
+    found = _call_buffer(lambda tasksets: tasksets.list(), buffer, tenant, config, job_dir)
     table = Table("name", "rows", "state", "stages", "since", "source")
     for listed in found:
         since = f"{listed.created_at.astimezone():%Y-%m-%d %H:%M}"
@@ -121,16 +121,16 @@ def show(
     async def get(tasksets: AsyncTasksets) -> TasksetInfo:
         return await tasksets.get(taskset, first_row=first, num_rows=rows)
 
-    found = _ask(get, buffer, tenant, config, job_dir)
+    found = _call_buffer(get, buffer, tenant, config, job_dir)
     what = f"{'queue' if found.is_queue else 'taskset'} {found.name or found.taskset_id}"
-    print(f"{what}: {counted(found.num_rows, 'row')}, {found.state}")
+    print(f"{what}: {pluralize(found.num_rows, 'row')}, {found.state}")
     print(f"  id       {found.taskset_id}")
     print(f"  since    {found.created_at.astimezone():%Y-%m-%d %H:%M:%S}")
     print(f"  stages   {found.num_stages}")
     if found.source:
         print(f"  source   {_place(found)}")
     if found.num_refused:
-        print(f"  refused  {counted(found.num_refused, 'row')}")
+        print(f"  refused  {pluralize(found.num_refused, 'row')}")
     for line in _pipeline_lines(found):
         print(line)
     _print_rows(found, first, rows)
@@ -145,8 +145,10 @@ def delete(
     job_dir: JobDirOption = None,
 ) -> None:
     """Delete a taskset that no stage needs."""
-    num_rows = _ask(lambda tasksets: tasksets.delete(taskset), buffer, tenant, config, job_dir)
-    print(f"taskset {taskset} is deleted, {counted(num_rows, 'row')}")
+    num_rows = _call_buffer(
+        lambda tasksets: tasksets.delete(taskset), buffer, tenant, config, job_dir
+    )
+    print(f"taskset {taskset} is deleted, {pluralize(num_rows, 'row')}")
 
 
 @app.command()
@@ -158,12 +160,14 @@ def close(
     job_dir: JobDirOption = None,
 ) -> None:
     """Close a queue to further tasks: training ends when its tasks are used up."""
-    num_rows = _ask(lambda tasksets: tasksets.close_queue(taskset), buffer, tenant, config, job_dir)
-    print(f"queue {taskset} is closed with {counted(num_rows, 'task')}")
+    num_rows = _call_buffer(
+        lambda tasksets: tasksets.close_queue(taskset), buffer, tenant, config, job_dir
+    )
+    print(f"queue {taskset} is closed with {pluralize(num_rows, 'task')}")
 
 
-def _ask(
-    question: Question[T], buffer: str, tenant: str, config: Path | None, job_dir: Path | None
+def _call_buffer(
+    question: BufferCall[T], buffer: str, tenant: str, config: Path | None, job_dir: Path | None
 ) -> T:
     """Asks the buffer at the address, or else the run's."""
 
@@ -182,8 +186,8 @@ async def _tasksets(
         async with AsyncTasksets(buffer, tenant=tenant) as tasksets:
             yield tasksets
         return
-    directory = find_job(config, job_dir)
-    running_in(directory)  # raises if there is no run, or if one is being started or stopped
+    directory = find_job_dir(config, job_dir)
+    running_stack(directory)  # raises if there is no run, or if one is being started or stopped
     async with (
         running_services(directory) as found,
         AsyncTasksets(found.buffer, tenant=tenant, security=found.security) as tasksets,
@@ -228,7 +232,9 @@ def _print_rows(found: TasksetInfo, first: int, count: int) -> None:
 
 
 def _show_submission(name: str, done: SubmitResult) -> None:
-    print(f"taskset {name}: {counted(done.num_stored, 'row')} stored, {done.num_refused:,} refused")
+    print(
+        f"taskset {name}: {pluralize(done.num_stored, 'row')} stored, {done.num_refused:,} refused"
+    )
     for refusal in done.refused[:SHOWN_REFUSALS]:
         print(f"  row {refusal.index}: {refusal.reason}")
     if done.num_refused > SHOWN_REFUSALS:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from trinity.cli.output import writing
+from trinity.cli.output import write_errors
 from trinity.security.authorization import Scope
 from trinity.security.secret_files import write_private
 from trinity.security.tokens import issue_token
@@ -51,6 +51,6 @@ def token(
     if output is None:
         print(issued)
         return
-    with writing(output, "give another `--output`"):
+    with write_errors(output, "give another `--output`"):
         write_private(output, issued)
     print(f"{output}: a token of {subject} for {hours:g} hours")

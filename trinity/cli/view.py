@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from trinity.api.v1 import query_pb2
-from trinity.cli.runs import ConfigOption, JobDirOption, find_job
+from trinity.cli.runs import ConfigOption, JobDirOption, find_job_dir
 from trinity.errors import UserError
 from trinity.inspect.conditions import HELP, parse_conditions
 from trinity.inspect.open import StoredExperiment, open_stored_experiment
@@ -57,21 +57,21 @@ def view(
     A stopped run's database is opened for the command, and closed again.
     """
     asked = words or []
-    directory = find_job(config, job_dir)
+    directory = find_job_dir(config, job_dir)
     if population:
         if asked or as_json:
             raise UserError("--population looks at all samples: it takes no conditions")
         asyncio.run(_show_population(directory, stage))
         return
     if len(asked) == 1 and "=" not in asked[0]:
-        refuse_no_id(asked[0])
+        require_sample_id(asked[0])
         asyncio.run(_show_one(directory, stage, asked[0], as_json))
     else:
         wanted = parse_conditions(asked)
         asyncio.run(_show_many(directory, stage, wanted, limit, not oldest, as_json))
 
 
-def refuse_no_id(word: str) -> None:
+def require_sample_id(word: str) -> None:
     """Raises UserError if a word cannot be the beginning of a sample's id."""
     if not ID.fullmatch(word):
         raise UserError(
@@ -140,7 +140,7 @@ def _print(
     limit: int,
 ) -> None:
     out, shown = console(), stored.stage(stage)
-    out.print(_holdings(shown))
+    out.print(_stage_summary(shown))
     if records:
         out.print(sample_table(records))
     elif shown.counts:
@@ -149,7 +149,7 @@ def _print(
         out.print(f"only {limit} are shown: see --limit, --json and `trinity export`")
 
 
-def _holdings(stage: query_pb2.StoredStage) -> str:
+def _stage_summary(stage: query_pb2.StoredStage) -> str:
     numbers: dict[str, int] = {}
     for count in stage.counts:
         name = state_name(count.state)

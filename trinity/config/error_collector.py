@@ -1,4 +1,4 @@
-"""Suggestions of the nearest valid name for an unknown one."""
+"""Collects errors of several calls, and suggests valid names for unknown ones."""
 
 import difflib
 from collections.abc import Callable, Iterable, Sequence
@@ -6,10 +6,12 @@ from typing import TypeVar
 
 from trinity.errors import UserError
 
-FEW = 4
+MAX_LISTED_NAMES = 4
+
+T = TypeVar("T")
 
 
-def nearest(name: str, valid: Iterable[str]) -> str | None:
+def closest_match(name: str, valid: Iterable[str]) -> str | None:
     """The valid name most similar to `name`, if any is similar."""
     return next(iter(difflib.get_close_matches(name, list(valid), n=1)), None)
 
@@ -17,43 +19,42 @@ def nearest(name: str, valid: Iterable[str]) -> str | None:
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
     """End of a sentence that offers the nearest valid name, or all of them."""
     names = list(valid)
-    near = nearest(name, names)
+    near = closest_match(name, names)
     if near is not None:
         return f": did you mean `{near}`?"
     if not names:
         return ": remove it"
     shown = [f"`{valid_name}`" for valid_name in names]
     return (
-        ": give " + " or ".join(shown) if len(names) <= FEW else f": give one of {', '.join(shown)}"
+        ": give " + " or ".join(shown)
+        if len(names) <= MAX_LISTED_NAMES
+        else f": give one of {', '.join(shown)}"
     )
 
 
-T = TypeVar("T")
-
-
-class Gathered:
+class ErrorCollector:
     """Runs calls one after the other and collects the UserErrors they raise.
 
-    gathered = Gathered()
-    lengths = gathered.of(lambda: resolve_lengths(model, stage))    # None if it raised
-    gathered.raise_all()
+    errors = ErrorCollector()
+    lengths = errors.attempt(lambda: resolve_lengths(model, stage))    # None if it raised
+    errors.raise_all()
     """
 
     def __init__(self) -> None:
-        self._mistakes: list[str] = []
+        self._errors: list[str] = []
 
-    def of(self, call: Callable[[], T]) -> T | None:
+    def attempt(self, call: Callable[[], T]) -> T | None:
         """Returns the call's result; None if it raises UserError, which is collected."""
         try:
             return call()
         except UserError as error:
-            self._mistakes += str(error).splitlines()
+            self._errors += str(error).splitlines()
         return None
 
     def raise_all(self) -> None:
         """Raises UserError with a line for each collected error, if there is one."""
-        if self._mistakes:
-            raise UserError("\n".join(dict.fromkeys(self._mistakes)))
+        if self._errors:
+            raise UserError("\n".join(dict.fromkeys(self._errors)))
 
 
 def all_of(calls: Sequence[Callable[[], T]]) -> tuple[T, ...]:
@@ -61,7 +62,7 @@ def all_of(calls: Sequence[Callable[[], T]]) -> tuple[T, ...]:
 
     Raises: UserError with a line for each error of any of them.
     """
-    gathered = Gathered()
-    results = [gathered.of(call) for call in calls]
-    gathered.raise_all()
+    errors = ErrorCollector()
+    results = [errors.attempt(call) for call in calls]
+    errors.raise_all()
     return tuple(result for result in results if result is not None)

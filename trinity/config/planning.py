@@ -1,4 +1,4 @@
-"""Derives the plan of one stage from its merged configuration."""
+"""Derives the plan of an experiment, stage by stage, from its configuration."""
 
 from datetime import datetime
 from functools import partial
@@ -6,33 +6,32 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trinity.config.checks.algorithm import check_algorithm
-from trinity.config.checks.model import located_adapter
+from trinity.config.checks.model import resolve_adapter_path
 from trinity.config.checks.runtime import (
-    check_alone,
     check_monitor_args,
     check_placement,
+    check_serve_is_single_stage,
     check_serving,
-    check_tools,
+    check_tool_calls,
 )
-from trinity.config.error_collector import Gathered, all_of
+from trinity.config.error_collector import ErrorCollector, all_of
 from trinity.config.plan.algorithm import resolve_algorithm
 from trinity.config.plan.data import (
-    absolute,
-    check_names,
+    check_unique_names,
     resolve_auxiliary_buffers,
     resolve_eval_tasksets,
     resolve_experience_buffer,
     resolve_train_tasksets,
 )
-from trinity.config.plan.lengths import Lengths, resolve_lengths, total_steps
+from trinity.config.plan.lengths import SequenceLengths, resolve_lengths, total_steps
 from trinity.config.plan.model import (
     chat_template_of,
     is_external,
-    located_critic,
-    located_if_given,
-    located_model,
     resolve_auxiliary_models,
+    resolve_critic_path,
     resolve_external_model,
+    resolve_model_path,
+    resolve_optional_model_path,
 )
 from trinity.config.plan.parts import (
     AuxiliaryModel,
@@ -44,9 +43,10 @@ from trinity.config.plan.parts import (
 )
 from trinity.config.plan.pipelines import resolve_operators
 from trinity.config.plan.replay import check_capacity
-from trinity.config.plan.sizes import Rollout, Sizes, largest_rollout, resolve_sizes
+from trinity.config.plan.sizes import BatchSizes, RolloutGpus, largest_rollout, resolve_sizes
 from trinity.config.plan.stage_plan import ExperimentPlan, Role, StagePlan
-from trinity.config.plan.stored_rollouts import with_stored_rollouts
+from trinity.config.plan.stored_rollouts import resolve_stored_rollouts
+from trinity.config.plan.task_storage import absolute
 from trinity.config.schema.algorithm import OptimizerConfig
 from trinity.config.schema.choices import EXPLORING, WITHOUT_TASKS, LearningRateSchedule, Mode
 from trinity.config.schema.experiment import Config, MergedStage, stages_of
@@ -61,7 +61,7 @@ ROLES: dict[Mode, tuple[Role, ...]] = {
     "serve": ("explorer",),
 }
 """In bench the trainer reads the checkpoints and gives out their weights."""
-SHORTEST = Lengths(model=2, prompt=1, response=1, min_response=0)
+SHORTEST = SequenceLengths(model=2, prompt=1, response=1, min_response=0)
 """Stands in for wrong lengths, so that tasksets can still be checked."""
 
 
@@ -79,33 +79,33 @@ class _Data(NamedTuple):
     auxiliary_buffers: tuple[ResolvedExperienceBuffer, ...]
 
 
-def plan_stage(stage: MergedStage, rollout: Rollout) -> StagePlan:
+def plan_stage(stage: MergedStage, rollout: RolloutGpus) -> StagePlan:
     """Returns a stage's plan; `rollout` has the GPUs that rollout takes in all stages.
 
     Raises: UserError with a line for each error, except those that only follow from others.
     """
     config, name = stage.config, stage.name
-    errors = Gathered()
-    algorithm = errors.of(lambda: resolve_algorithm(config.algorithm, config.mode, name))
-    lengths = errors.of(lambda: resolve_lengths(config.model, name))
-    model = errors.of(lambda: _model(config, algorithm, name))
+    errors = ErrorCollector()
+    algorithm = errors.attempt(lambda: resolve_algorithm(config.algorithm, config.mode, name))
+    lengths = errors.attempt(lambda: resolve_lengths(config.model, name))
+    model = errors.attempt(lambda: _model(config, algorithm, name))
     sizes = None
     if algorithm:
-        sizes = errors.of(lambda: resolve_sizes(config, algorithm, lengths, name, rollout))
-    data = errors.of(lambda: _data(config, lengths or SHORTEST, algorithm, name))
-    operators = errors.of(lambda: _operators(config, name))
-    auxiliary = errors.of(lambda: _auxiliary_models(config, lengths or SHORTEST, name))
-    external = errors.of(lambda: resolve_external_model(config, name))
+        sizes = errors.attempt(lambda: resolve_sizes(config, algorithm, lengths, name, rollout))
+    data = errors.attempt(lambda: _data(config, lengths or SHORTEST, algorithm, name))
+    operators = errors.attempt(lambda: _operators(config, name))
+    auxiliary = errors.attempt(lambda: _auxiliary_models(config, lengths or SHORTEST, name))
+    external = errors.attempt(lambda: resolve_external_model(config, name))
     errors.raise_all()
     assert algorithm and lengths and model and sizes and data and operators is not None
     plan = _plan(stage, algorithm, lengths, model, sizes, data, operators)
     plan = plan.model_copy(update={"auxiliary_models": auxiliary, "external_model": external})
-    errors.of(lambda: check_algorithm(plan))
-    errors.of(lambda: check_capacity(plan.replay, plan.num_rollout_rows, name))
-    errors.of(lambda: check_placement(plan))
-    errors.of(lambda: check_serving(plan))
-    errors.of(lambda: check_tools(plan))
-    errors.of(lambda: check_monitor_args(config.monitor, name))
+    errors.attempt(lambda: check_algorithm(plan))
+    errors.attempt(lambda: check_capacity(plan.replay, plan.num_rollout_rows, name))
+    errors.attempt(lambda: check_placement(plan))
+    errors.attempt(lambda: check_serving(plan))
+    errors.attempt(lambda: check_tool_calls(plan))
+    errors.attempt(lambda: check_monitor_args(config.monitor, name))
     errors.raise_all()
     return plan
 
@@ -113,9 +113,9 @@ def plan_stage(stage: MergedStage, rollout: Rollout) -> StagePlan:
 def _plan(
     stage: MergedStage,
     algorithm: ResolvedAlgorithm,
-    lengths: Lengths,
+    lengths: SequenceLengths,
     model: _Model,
-    sizes: Sizes,
+    sizes: BatchSizes,
     data: _Data,
     operators: tuple[ResolvedOperator, ...],
 ) -> StagePlan:
@@ -163,32 +163,32 @@ def _plan(
 
 
 def _model(config: Config, algorithm: ResolvedAlgorithm | None, stage: str) -> _Model:
-    errors = Gathered()
-    path = errors.of(
+    errors = ErrorCollector()
+    path = errors.attempt(
         lambda: (
-            located_if_given(config.model)
+            resolve_optional_model_path(config.model)
             if is_external(config)
-            else located_model(config.model, stage)
+            else resolve_model_path(config.model, stage)
         )
     )
-    adapter = errors.of(lambda: located_adapter(config.model, stage))
-    template = errors.of(lambda: chat_template_of(config.model, stage))
+    adapter = errors.attempt(lambda: resolve_adapter_path(config.model, stage))
+    template = errors.attempt(lambda: chat_template_of(config.model, stage))
     errors.raise_all()
     assert path is not None
     has_critic = algorithm is not None and algorithm.needs_critic
-    critic = located_critic(config.model, stage) if has_critic else None
+    critic = resolve_critic_path(config.model, stage) if has_critic else None
     return _Model(path, critic, adapter, template)
 
 
 def _data(
-    config: Config, lengths: Lengths, algorithm: ResolvedAlgorithm | None, stage: str
+    config: Config, lengths: SequenceLengths, algorithm: ResolvedAlgorithm | None, stage: str
 ) -> _Data:
-    errors = Gathered()
+    errors = ErrorCollector()
     repeat_times = algorithm.repeat_times if algorithm else 1
-    tasksets = errors.of(lambda: _tasksets(config, lengths, repeat_times, stage))
+    tasksets = errors.attempt(lambda: _tasksets(config, lengths, repeat_times, stage))
     schema = algorithm.row_schema if algorithm else "sft"
-    buffer = errors.of(lambda: resolve_experience_buffer(config, config.mode, schema, stage))
-    auxiliary = errors.of(lambda: resolve_auxiliary_buffers(config, stage))
+    buffer = errors.attempt(lambda: resolve_experience_buffer(config, config.mode, schema, stage))
+    auxiliary = errors.attempt(lambda: resolve_auxiliary_buffers(config, stage))
     errors.raise_all()
     assert tasksets is not None and buffer is not None and auxiliary is not None
     return _Data(*tasksets, buffer, auxiliary)
@@ -207,25 +207,31 @@ def _operators(config: Config, stage: str) -> tuple[ResolvedOperator, ...]:
     return resolve_operators(operators, config.service, stage)
 
 
-def _auxiliary_models(config: Config, lengths: Lengths, stage: str) -> tuple[AuxiliaryModel, ...]:
+def _auxiliary_models(
+    config: Config, lengths: SequenceLengths, stage: str
+) -> tuple[AuxiliaryModel, ...]:
     """The auxiliary models; data that is not rolled out needs none."""
     return () if config.mode == "train" else resolve_auxiliary_models(config, lengths, stage)
 
 
 def _tasksets(
-    config: Config, lengths: Lengths, repeat_times: int, stage: str
+    config: Config, lengths: SequenceLengths, repeat_times: int, stage: str
 ) -> tuple[tuple[ResolvedTaskset, ...], tuple[ResolvedTaskset, ...]]:
     if config.mode in WITHOUT_TASKS:
         return (), ()
-    errors = Gathered()
+    errors = ErrorCollector()
     tasksets: tuple[ResolvedTaskset, ...] | None = ()
     if config.mode in EXPLORING:
-        tasksets = errors.of(lambda: resolve_train_tasksets(config, lengths, repeat_times, stage))
-    eval_tasksets = errors.of(lambda: resolve_eval_tasksets(config, lengths, stage))
+        tasksets = errors.attempt(
+            lambda: resolve_train_tasksets(config, lengths, repeat_times, stage)
+        )
+    eval_tasksets = errors.attempt(lambda: resolve_eval_tasksets(config, lengths, stage))
     errors.raise_all()
     assert tasksets is not None and eval_tasksets is not None
     auxiliary = config.buffer.trainer_input.auxiliary_buffers
-    check_names([*(taskset.name for taskset in (*tasksets, *eval_tasksets)), *auxiliary], stage)
+    check_unique_names(
+        [*(taskset.name for taskset in (*tasksets, *eval_tasksets)), *auxiliary], stage
+    )
     return tasksets, eval_tasksets
 
 
@@ -252,8 +258,8 @@ def plan_experiment(config: Config, *, now: datetime | None = None) -> Experimen
     merged = stages_of(config)
     rollout = largest_rollout(merged)
     planned = all_of([partial(_planned, stage, config.trainer, rollout) for stage in merged])
-    check_alone(planned)
-    stages = with_stored_rollouts(planned)
+    check_serve_is_single_stage(planned)
+    stages = resolve_stored_rollouts(planned)
     parts = [part for part in (config.project, config.group) if part]
     parent = Path(absolute(config.checkpoint_root_dir)).joinpath(*parts)
     name = config.name
@@ -261,7 +267,7 @@ def plan_experiment(config: Config, *, now: datetime | None = None) -> Experimen
         stage.mode == "serve" or (stage.mode == "bench" and stage.needs_training)
         for stage in stages
     )
-    if _begins_anew(config) and not looks_back and _is_used(parent / name):
+    if _starts_new_run(config) and not looks_back and _is_used(parent / name):
         name = f"{name}_{now or datetime.now():%Y%m%d%H%M%S}"
     return ExperimentPlan(
         tenant=config.tenant,
@@ -272,13 +278,13 @@ def plan_experiment(config: Config, *, now: datetime | None = None) -> Experimen
     )
 
 
-def _planned(stage: MergedStage, above: TrainerConfig, rollout: Rollout) -> StagePlan:
+def _planned(stage: MergedStage, above: TrainerConfig, rollout: RolloutGpus) -> StagePlan:
     """Plans a stage, with the checkpoint that the first one begins with."""
-    start = _start_of(stage, above)
+    start = _start_checkpoint(stage, above)
     return plan_stage(stage, rollout).model_copy(update={"start_checkpoint": start})
 
 
-def _start_of(stage: MergedStage, above: TrainerConfig) -> str | None:
+def _start_checkpoint(stage: MergedStage, above: TrainerConfig) -> str | None:
     trainer = stage.config.trainer
     mode, path = trainer.resume_mode, trainer.resume_from_path
     if (mode, path) != (above.resume_mode, above.resume_from_path):
@@ -299,7 +305,7 @@ def _start_of(stage: MergedStage, above: TrainerConfig) -> str | None:
     return absolute(path) if path and stage.index == 0 else None
 
 
-def _begins_anew(config: Config) -> bool:
+def _starts_new_run(config: Config) -> bool:
     return not config.continue_from_checkpoint or config.trainer.resume_mode == "disable"
 
 

@@ -11,7 +11,7 @@ from trinity.config.data_files import SUFFIXES
 from trinity.config.plan.parts import ExternalAccess, ResolvedExperienceBuffer, ResolvedTaskset
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.task_storage import DATABASES
-from trinity.config.schema.base import hidden
+from trinity.config.schema.base import redact_secrets
 from trinity.errors import UserError
 
 Variant = Literal["cpu", "gpu"]
@@ -277,4 +277,4 @@ def _secret_in(value: object, key: str = "") -> str:
         )
     if isinstance(value, list | tuple):
         return next((k for v in value if (k := _secret_in(v, key))), "")
-    return key if hidden(key, value) != value else ""
+    return key if redact_secrets(key, value) != value else ""

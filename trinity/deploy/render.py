@@ -9,13 +9,13 @@ from typing import Literal
 import yaml
 
 import trinity
-from trinity.config.checks.runtime import check_known
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.deploy.compose import compose_override
 from trinity.deploy.deployment import MODELS, ExperimentDeployment
 from trinity.deploy.kubernetes import Overlay, kubernetes_files
 from trinity.deploy.nomad import nomad_variables
 from trinity.errors import UserError
+from trinity.launch.part_checks import check_part_names
 
 Target = Literal["compose", "k8s", "nomad"]
 COPIED: dict[Target, tuple[str, ...]] = {
@@ -145,7 +145,7 @@ def _notes(deployment: ExperimentDeployment, target: Target, overlay: Overlay) -
             "submit` with `--monitor FOLDER` as well, where the services can be reached"
         )
     apart = target == "k8s" or (target, overlay) == ("nomad", "cluster")
-    if apart and any(stage.sends_weights for stage in deployment.plan.stages):
+    if apart and any(stage.transfers_weights_in_memory for stage in deployment.plan.stages):
         yield (
             "`sync_method: nccl`: between hosts explorers take the files, unless you give the "
             "trainer the variable TRINITY_TRAINER_TRANSFER_HOST, its address in a private network, "
@@ -156,7 +156,7 @@ def _notes(deployment: ExperimentDeployment, target: Target, overlay: Overlay) -
 def _unseen(plan: ExperimentPlan) -> Iterator[str]:
     """Yields the user's own parts that fail here; the explorer's image may have them."""
     try:
-        check_known(plan)
+        check_part_names(plan)
     except UserError as error:
         for line in str(error).splitlines():
             yield f"{line} (as seen from here: the explorer fails the run unless it finds it)"

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
-from trinity.config.plan.parts import BenchedRun, ServedRun
+from trinity.config.plan.parts import EvaluatedRun, ServedRun
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.stored_rollouts import UNKNOWN
-from trinity.config.schema.base import hidden
+from trinity.config.schema.base import redact_secrets
 from trinity.errors import UserError
 from trinity.launch.resume import PLAN_FILE, has_run, resume_digest
 from trinity.launch.stored_runs import StoredRun
@@ -107,14 +107,14 @@ def _known_versions(plan: ExperimentPlan, name: str) -> Iterator[_EvaluatedVersi
 def _how(stage: StagePlan) -> str:
     """Returns the settings that an evaluation's metrics depend on, besides the weights."""
     values = stage.model_dump(mode="json", include=set(EVALUATED_BY))
-    return json.dumps(hidden("", values))
+    return json.dumps(redact_secrets("", values))
 
 
-def _benched(stage: StagePlan, known: list[_EvaluatedVersion]) -> BenchedRun:
+def _benched(stage: StagePlan, known: list[_EvaluatedVersion]) -> EvaluatedRun:
     versions = {
         entry.version for entry in known if (entry.stage, entry.how) == (stage.name, _how(stage))
     }
-    return BenchedRun(
+    return EvaluatedRun(
         experiment_id=UNKNOWN, stage=stage.name, known_versions=tuple(sorted(versions))
     )
 

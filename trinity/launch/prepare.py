@@ -7,17 +7,18 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from trinity.config.check import plan_of, refuse_mistakes
-from trinity.config.checks.advice import advice
-from trinity.config.checks.runtime import check_inputs, check_tasksets, check_workflow
-from trinity.config.error_collector import Gathered
-from trinity.config.loading.load import read_config, runnable
+from trinity.config.check import plan_config, raise_errors
+from trinity.config.checks.advice import advise
+from trinity.config.checks.runtime import check_inputs
+from trinity.config.error_collector import ErrorCollector
+from trinity.config.loading.load import read_config, require_runnable
 from trinity.config.loading.migrate import ConfigNotice
-from trinity.config.plan.model import HubName, to_fetch
+from trinity.config.plan.model import HubReference, missing_from_cache
 from trinity.config.plan.parts import ResolvedTaskset
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.errors import UserError
 from trinity.launch.modes import bench_plan, is_bench, is_serve, serve_plan
+from trinity.launch.part_checks import check_tasksets, check_workflow
 from trinity.launch.resume import check_resumable, has_run
 from trinity.launch.stored_runs import SourceRuns
 from trinity.plugins import REWARDS, WORKFLOWS, load_plugins, plugin_dirs_from_environment
@@ -83,15 +84,15 @@ def prepare_run(
     mixes with the real run. Raises: UserError.
     """
     reading = read_config(path, overrides)
-    refuse_mistakes(reading)
-    config = runnable(reading)
+    raise_errors(reading)
+    config = require_runnable(reading)
     name = config.name
     notes: tuple[str, ...] = ()
     if max_steps is not None:
         name = f"{config.name}-max-steps-{max_steps}"
         notes = (f"a trial of at most {max_steps} train steps a stage, kept as {name}",)
         config = config.model_copy(update={"name": name})
-    plan = plan_of(config, reading.source)
+    plan = plan_config(config, reading.source)
     if plan.job_path.name != name:
         why = "trainer.resume_mode is disable"
         if not config.continue_from_checkpoint:
@@ -105,13 +106,13 @@ def prepare_run(
     serves = is_serve(plan)
     if serves:
         plan = serve_plan(plan)
-    gathered = Gathered()
-    gathered.of(partial(check_inputs, plan))
-    gathered.of(partial(check_names, plan))
+    errors = ErrorCollector()
+    errors.attempt(partial(check_inputs, plan))
+    errors.attempt(partial(check_names, plan))
     if not serves:  # nothing is computed that other settings would change
-        gathered.of(partial(check_resumable, plan))
-    gathered.raise_all()
-    notes = (*notes, *advice(plan))
+        errors.attempt(partial(check_resumable, plan))
+    errors.raise_all()
+    notes = (*notes, *advise(plan))
     return PreparedRun(
         plan=plan,
         resumes=not serves and has_run(plan.job_path),
@@ -139,13 +140,13 @@ def check_hub(plan: ExperimentPlan, *, must_answer: bool) -> None:
     Raises: UserError with a line for each that is not there. If the hub must answer and does not,
     also one for each model: the buffer may already have stored the rows of a dataset.
     """
-    gathered = Gathered()
-    for hub_name in to_fetch(plan):
-        gathered.of(partial(_check, hub_name, must_answer and hub_name.kind == "model"))
-    gathered.raise_all()
+    errors = ErrorCollector()
+    for hub_name in missing_from_cache(plan):
+        errors.attempt(partial(_check, hub_name, must_answer and hub_name.kind == "model"))
+    errors.raise_all()
 
 
-def _check(hub_name: HubName, must_answer: bool) -> None:
+def _check(hub_name: HubReference, must_answer: bool) -> None:
     try:
         _ask(hub_name)
     except (OSError, ImportError) as error:  # includes HTTP errors
@@ -157,7 +158,7 @@ def _check(hub_name: HubName, must_answer: bool) -> None:
             ) from error
 
 
-def _ask(hub_name: HubName) -> None:
+def _ask(hub_name: HubReference) -> None:
     # Imported here: needed only if something has to be fetched.
     from httpx import HTTPError
     from huggingface_hub import HfApi

@@ -8,7 +8,7 @@ from typing import Any
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.config.schema.base import hidden
+from trinity.config.schema.base import redact_secrets
 from trinity.config.schema.experiment import Config
 from trinity.errors import UserError
 from trinity.rpc.limits import CALL_SECONDS
@@ -52,7 +52,7 @@ def check_resumable(plan: ExperimentPlan) -> None:
         return
     now = _without_secrets(plan)
     try:
-        before = hidden("", json.loads(path.read_text()))
+        before = redact_secrets("", json.loads(path.read_text()))
         changed = _changed(before, now)
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(
@@ -110,7 +110,7 @@ def has_run(job_dir: Path) -> bool:
 
 def _without_secrets(plan: ExperimentPlan) -> dict[str, Any]:
     """Returns the plan's values; an API key that was replaced does not make it another run."""
-    values: dict[str, Any] = hidden("", plan.model_dump(mode="json"))
+    values: dict[str, Any] = redact_secrets("", plan.model_dump(mode="json"))
     return values
 
 

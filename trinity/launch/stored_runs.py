@@ -12,7 +12,7 @@ from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.error_collector import did_you_mean
 from trinity.config.plan.parts import StoredRollouts
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
-from trinity.config.plan.stored_rollouts import check_rows
+from trinity.config.plan.stored_rollouts import check_stored_advantages
 from trinity.config.schema.choices import EXPLORING
 from trinity.errors import RunFailed, UserError
 from trinity.launch.resume import PLAN_FILE, has_run
@@ -106,7 +106,7 @@ def _checked(plan: ExperimentPlan, stage: StagePlan, stored: StoredRollouts) -> 
     if source.tenant != plan.tenant:
         raise UserError(f"{what} is not a run of tenant {plan.tenant}: no run takes from another's")
     taken = _stage_of(source, stored, what)
-    check_rows(stage, taken, stored.model_copy(update={"stage": taken.name}))
+    check_stored_advantages(stage, taken, stored.model_copy(update={"stage": taken.name}))
     return stack_directory_of(directory)
 
 

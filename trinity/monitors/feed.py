@@ -13,7 +13,7 @@ from typing import NoReturn, Self
 import grpc
 
 from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc
-from trinity.config.schema.base import hidden
+from trinity.config.schema.base import redact_secrets
 from trinity.monitors.monitor import Monitor
 from trinity.monitors.points import EventPoints, PointBuilder
 from trinity.progress.lines import LineSink
@@ -216,4 +216,4 @@ class MonitorFeed:
         text = " ".join(str(error).split()) or type(error).__name__
         for secret in self.secrets:
             text = text.replace(secret, "***")
-        return str(hidden("", text))[:LONGEST_REASON]
+        return str(redact_secrets("", text))[:LONGEST_REASON]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from trinity.config.plan.stage_plan import ExperimentPlan
-from trinity.config.schema.base import Args, hidden
+from trinity.config.schema.base import Args, redact_secrets
 from trinity.json_values import JsonValue
 from trinity.monitors.points import MetricPoint, MonitorRun
 
@@ -84,5 +84,5 @@ class MonitorContext:
 
     def configuration_of(self, stage: str) -> JsonValue:
         """Returns the configuration of a stage, with secrets hidden."""
-        found: JsonValue = hidden("", self.configuration.get(stage, {}))
+        found: JsonValue = redact_secrets("", self.configuration.get(stage, {}))
         return found

@@ -24,10 +24,10 @@ _FILES = ("synchronizer", "buffer", "query", "taskset", "explorer", "trainer")
 
 def main() -> None:
     """Writes the table, or with --check exits on a difference."""
-    write_page("The scopes of every call, as Markdown.", documented)
+    write_page("The scopes of every call, as Markdown.", render_page)
 
 
-def documented(text: str) -> str:
+def render_page(text: str) -> str:
     """Returns the page with its table generated from the code."""
     return fill_tables(text, lambda _: _lines())
 

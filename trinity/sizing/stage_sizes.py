@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from trinity.config.plan.parts import AuxiliaryModel
+from trinity.config.plan.placement import sequence_parallel_of
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.explorer import EngineConfig
 from trinity.sizing.memory import (
@@ -19,7 +20,6 @@ from trinity.sizing.memory import (
     reference_terms,
 )
 from trinity.sizing.model_shape import ModelShape, count_adapter
-from trinity.sizing.placement import sequence_parallel_of
 
 MOMENTS = {"adam": 2, "sgd": 0}
 """By type of optimizer."""

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from trinity.config.plan.stage_plan import StagePlan
 
+RUNS_PER_RUNNER = 64
+"""The default; TRINITY_EXPLORER_RUNS_PER_RUNNER overrides it where the explorer runs."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunVolume:
@@ -60,3 +63,8 @@ def _evaluations(stage: StagePlan, explore_steps: int, train_steps: int) -> int:
     ends = range(interval, explore_steps + 1, interval)
     versions = {stage.required_version(end + 1) for end in ends} - {0} | {train_steps}
     return len(versions) + int(stage.config.explorer.eval_on_startup)
+
+
+def max_concurrent_runs(stage: StagePlan) -> int:
+    """Returns the number per engine, if there is enough to do."""
+    return stage.config.explorer.runner_per_model * RUNS_PER_RUNNER

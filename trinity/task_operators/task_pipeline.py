@@ -2,9 +2,7 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
-
-from trinity.config.schema.base import Args
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 OrderMethod = Literal["sort", "folding", "shuffle", "keep"]
 
@@ -18,7 +16,7 @@ class TaskOperator(_WireModel):
 
     name: str
     """Name or dotted path."""
-    args: Args
+    args: dict[str, JsonValue]
     is_own: bool
     """True for a user's operator, which may take too much time or memory."""
 

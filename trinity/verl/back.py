@@ -5,17 +5,17 @@ from dataclasses import dataclass, field
 
 import yaml
 
-from trinity.verl.names import ROWS, SUPERVISED_ROWS
+from trinity.verl.key_table import ROWS, SUPERVISED_ROWS
 from trinity.verl.rules.algorithm import (
     ACTOR,
     ARGUMENTS,
     BYPASS_LOSSES,
     ESTIMATORS,
     KL_NAMES,
+    LOSS_ARGUMENTS,
     LOSS_NAMES,
-    OF_THE_LOSS,
 )
-from trinity.verl.rules.batches import COUNTED, NEVER
+from trinity.verl.rules.batches import NEVER, STEP_COUNTS
 from trinity.verl.settings import FloatLoader, shell_word
 from trinity.verl.values import JsonValue
 
@@ -32,7 +32,7 @@ _ON_THEIR_OWN = (
 
 
 @dataclass(slots=True)
-class _Way:
+class _BackConversion:
     """Our keys that are still to be converted, and veRL's that were written."""
 
     left: dict[str, JsonValue]
@@ -50,26 +50,31 @@ class _Way:
 
 def verl_command(text: str) -> str:
     """Returns veRL's command for the YAML `text`, with unconvertible keys as comments."""
-    way = _Way(dict(_flat(yaml.load(text, Loader=FloatLoader), "")))  # a SafeLoader
-    is_supervised = way.left.get("mode") == "train"
+    conversion = _BackConversion(
+        dict(_flat(yaml.load(text, Loader=FloatLoader), ""))
+    )  # a SafeLoader
+    is_supervised = conversion.left.get("mode") == "train"
     if not is_supervised:
-        _tell_data(way)
-        _tell_algorithm(way)
-        _tell_batches(way)
-        _tell_token_limit(way)
-    _tell_places(way)
+        _convert_data(conversion)
+        _convert_algorithm(conversion)
+        _convert_batches(conversion)
+        _convert_token_limit(conversion)
+    _convert_places(conversion)
     for row in SUPERVISED_ROWS if is_supervised else ROWS:
-        if row.has_way_back and row.ours in way.left and row.verl not in way.verl:
-            value = way.pop(row.ours)
-            way.verl[row.verl] = row.back(value) if row.back else value
+        if row.is_invertible and row.ours in conversion.left and row.verl not in conversion.verl:
+            value = conversion.pop(row.ours)
+            conversion.verl[row.verl] = row.inverse(value) if row.inverse else value
     for key in _ON_THEIR_OWN:
-        way.pop(key)
+        conversion.pop(key)
     module = "verl.trainer.sft_trainer" if is_supervised else "verl.trainer.main_ppo"
-    words = [f"python3 -m {module}", *(shell_word(k, v) for k, v in sorted(way.verl.items()))]
+    words = [
+        f"python3 -m {module}",
+        *(shell_word(k, v) for k, v in sorted(conversion.verl.items())),
+    ]
     lines = [" \\\n    ".join(words)]
-    if way.left:
+    if conversion.left:
         lines.append("# no counterpart in veRL, set it by veRL's own means if it matters:")
-        lines += [f"#   {key}: {value}" for key, value in way.left.items()]
+        lines += [f"#   {key}: {value}" for key, value in conversion.left.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -86,154 +91,169 @@ def _flat(node: object, key: str) -> list[tuple[str, JsonValue]]:
     return [(key, node)]  # type: ignore[list-item]  # a YAML value
 
 
-def _tell_data(way: _Way) -> None:
+def _convert_data(conversion: _BackConversion) -> None:
     single = f"{_INPUT}.taskset"
-    trained = [single] if f"{single}.path" in way.left else _listed(way, f"{_INPUT}.tasksets")
-    _tell_files(way, "data.train_files", trained)
-    evaluated = _listed(way, f"{_INPUT}.eval_tasksets")
-    _tell_files(way, "data.val_files", evaluated)
+    trained = (
+        [single]
+        if f"{single}.path" in conversion.left
+        else _listed(conversion, f"{_INPUT}.tasksets")
+    )
+    _convert_files(conversion, "data.train_files", trained)
+    evaluated = _listed(conversion, f"{_INPUT}.eval_tasksets")
+    _convert_files(conversion, "data.val_files", evaluated)
     for name in ("prompt_key", "response_key", "image_key", "video_key"):
         for key in [*trained, *evaluated]:
-            value = way.pop(f"{key}.format.{name}")
+            value = conversion.pop(f"{key}.format.{name}")
             if value is not None:
-                way.verl.setdefault(f"data.{name}", value)
+                conversion.verl.setdefault(f"data.{name}", value)
     for key in trained:
-        selector = way.pop(f"{key}.data_selector.selector_type", "sequential")
-        way.verl["data.shuffle"] = selector == "shuffle"
-        if (seed := way.pop(f"{key}.data_selector.seed")) is not None:
-            way.verl["data.seed"] = seed
+        selector = conversion.pop(f"{key}.data_selector.selector_type", "sequential")
+        conversion.verl["data.shuffle"] = selector == "shuffle"
+        if (seed := conversion.pop(f"{key}.data_selector.seed")) is not None:
+            conversion.verl["data.seed"] = seed
     val = "actor_rollout_ref.rollout.val_kwargs"
     for key in evaluated:
-        if (times := way.pop(f"{key}.repeat_times")) is not None:
-            way.verl[f"{val}.n"] = times
-        temperature = way.pop(f"{key}.rollout_args.temperature")
+        if (times := conversion.pop(f"{key}.repeat_times")) is not None:
+            conversion.verl[f"{val}.n"] = times
+        temperature = conversion.pop(f"{key}.rollout_args.temperature")
         if temperature is not None:
-            way.verl[f"{val}.do_sample"] = temperature != 0
-            way.verl[f"{val}.temperature"] = temperature
+            conversion.verl[f"{val}.do_sample"] = temperature != 0
+            conversion.verl[f"{val}.temperature"] = temperature
         for name in ("top_p", "top_k"):
-            if (value := way.pop(f"{key}.rollout_args.{name}")) is not None:
-                way.verl[f"{val}.{name}"] = value
+            if (value := conversion.pop(f"{key}.rollout_args.{name}")) is not None:
+                conversion.verl[f"{val}.{name}"] = value
 
 
-def _listed(way: _Way, key: str) -> list[str]:
-    found = (re.match(rf"{re.escape(key)}\[\d+\]", name) for name in way.left)
+def _listed(conversion: _BackConversion, key: str) -> list[str]:
+    found = (re.match(rf"{re.escape(key)}\[\d+\]", name) for name in conversion.left)
     return list(dict.fromkeys(match[0] for match in found if match))
 
 
-def _tell_files(way: _Way, verl: str, tasksets: list[str]) -> None:
+def _convert_files(conversion: _BackConversion, verl: str, tasksets: list[str]) -> None:
     files: list[JsonValue] = []
     for key in tasksets:
-        path, split = str(way.pop(f"{key}.path")), way.pop(f"{key}.split", "train")
+        path, split = str(conversion.pop(f"{key}.path")), conversion.pop(f"{key}.split", "train")
         is_file = path.rpartition("/")[2].endswith((".parquet", ".jsonl", ".json"))
         files.append(path if is_file else f"{path}/{split}.parquet")
-        way.pop(f"{key}.name")
-        way.pop(f"{key}.storage_type")
+        conversion.pop(f"{key}.name")
+        conversion.pop(f"{key}.storage_type")
     if files:
-        way.verl[verl] = files if len(files) > 1 else files[0]
+        conversion.verl[verl] = files if len(files) > 1 else files[0]
 
 
-def _tell_algorithm(way: _Way) -> None:
-    kind, advantage = way.pop("algorithm.algorithm_type", "grpo"), way.pop("algorithm.advantage_fn")
+def _convert_algorithm(conversion: _BackConversion) -> None:
+    kind, advantage = (
+        conversion.pop("algorithm.algorithm_type", "grpo"),
+        conversion.pop("algorithm.advantage_fn"),
+    )
     advantage = advantage or {"reinforceplusplus": "reinforce_plus_plus"}.get(str(kind), kind)
     if advantage in ("dr_grpo", "grpo_verl"):
         if advantage == "dr_grpo":
-            way.verl["algorithm.norm_adv_by_std_in_grpo"] = False
+            conversion.verl["algorithm.norm_adv_by_std_in_grpo"] = False
         advantage = "grpo"
     estimator = next((verl for verl, (_, ours) in ESTIMATORS.items() if ours == advantage), None)
     if estimator is None:
-        way.left["algorithm.advantage_fn"] = advantage
+        conversion.left["algorithm.advantage_fn"] = advantage
     else:
-        way.verl["algorithm.adv_estimator"] = estimator
+        conversion.verl["algorithm.adv_estimator"] = estimator
     for name in ("gamma", "lam"):
-        if (value := way.pop(f"algorithm.advantage_fn_args.{name}")) is not None:
-            way.verl[f"algorithm.{name}"] = value
-    _tell_kl(way, "kl_penalty_fn", "algorithm.use_kl_in_reward", "algorithm.kl_penalty")
-    _tell_kl(way, "kl_loss_fn", f"{ACTOR}.use_kl_loss", f"{ACTOR}.kl_loss_type")
+        if (value := conversion.pop(f"algorithm.advantage_fn_args.{name}")) is not None:
+            conversion.verl[f"algorithm.{name}"] = value
+    _convert_kl(conversion, "kl_penalty_fn", "algorithm.use_kl_in_reward", "algorithm.kl_penalty")
+    _convert_kl(conversion, "kl_loss_fn", f"{ACTOR}.use_kl_loss", f"{ACTOR}.kl_loss_type")
     for ours, verl in (
         ("kl_penalty_fn_args.kl_coef", "algorithm.kl_ctrl.kl_coef"),
         ("kl_loss_fn_args.kl_coef", f"{ACTOR}.kl_loss_coef"),
         ("loss_agg_mode", f"{ACTOR}.loss_agg_mode"),
-        *((f"policy_loss_fn_args.{ours}", f"{ACTOR}.{verl}") for verl, ours in OF_THE_LOSS.items()),
+        *(
+            (f"policy_loss_fn_args.{ours}", f"{ACTOR}.{verl}")
+            for verl, ours in LOSS_ARGUMENTS.items()
+        ),
     ):
-        if (value := way.pop(f"algorithm.{ours}")) is not None:
-            way.verl[verl] = value
-    _tell_loss(way)
+        if (value := conversion.pop(f"algorithm.{ours}")) is not None:
+            conversion.verl[verl] = value
+    _convert_loss(conversion)
 
 
-def _tell_loss(way: _Way) -> None:
+def _convert_loss(conversion: _BackConversion) -> None:
     """Converts the loss; in bypass mode veRL has two losses under another key."""
-    loss = str(way.left.get("algorithm.policy_loss_fn", "ppo"))
+    loss = str(conversion.left.get("algorithm.policy_loss_fn", "ppo"))
     kinds = {ours: verl for verl, ours in BYPASS_LOSSES.items()}
-    bypasses = way.left.get("algorithm.bypass_old_logprobs") is True
+    bypasses = conversion.left.get("algorithm.bypass_old_logprobs") is True
     if bypasses and loss in kinds:
-        way.verl["algorithm.rollout_correction.bypass_mode"] = way.pop(
+        conversion.verl["algorithm.rollout_correction.bypass_mode"] = conversion.pop(
             "algorithm.bypass_old_logprobs"
         )
-        way.verl["algorithm.rollout_correction.loss_type"] = kinds[loss]
-        way.pop("algorithm.policy_loss_fn")
-    elif loss in ARGUMENTS and way.pop("algorithm.policy_loss_fn") is not None:
+        conversion.verl["algorithm.rollout_correction.loss_type"] = kinds[loss]
+        conversion.pop("algorithm.policy_loss_fn")
+    elif loss in ARGUMENTS and conversion.pop("algorithm.policy_loss_fn") is not None:
         names = {ours: verl for verl, ours in LOSS_NAMES.items()}
-        way.verl[f"{ACTOR}.policy_loss.loss_mode"] = names.get(loss, loss)
+        conversion.verl[f"{ACTOR}.policy_loss.loss_mode"] = names.get(loss, loss)
 
 
-def _tell_kl(way: _Way, ours: str, switch: str, kind: str) -> None:
-    name = way.pop(f"algorithm.{ours}")
+def _convert_kl(conversion: _BackConversion, ours: str, switch: str, kind: str) -> None:
+    name = conversion.pop(f"algorithm.{ours}")
     if name is None:
         return
-    way.verl[switch] = name != "none"
+    conversion.verl[switch] = name != "none"
     if name != "none":
         names = {ours: verl for verl, ours in KL_NAMES.items()}
-        way.verl[kind] = names.get(str(name), name)
+        conversion.verl[kind] = names.get(str(name), name)
 
 
-def _tell_batches(way: _Way) -> None:
-    batch = way.number("buffer.batch_size", 1)
-    interval = way.number("synchronizer.sync_interval", 1)
-    way.verl[f"{ACTOR}.ppo_mini_batch_size"] = batch
-    way.verl["data.train_batch_size"] = batch * interval
-    steps = way.number("buffer.total_steps", 0) or way.number("trainer.total_steps", 0)
+def _convert_batches(conversion: _BackConversion) -> None:
+    batch = conversion.number("buffer.batch_size", 1)
+    interval = conversion.number("synchronizer.sync_interval", 1)
+    conversion.verl[f"{ACTOR}.ppo_mini_batch_size"] = batch
+    conversion.verl["data.train_batch_size"] = batch * interval
+    steps = conversion.number("buffer.total_steps", 0) or conversion.number(
+        "trainer.total_steps", 0
+    )
     if steps:
-        way.verl["trainer.total_training_steps"] = -(-steps // interval)
-    for verl, ours in COUNTED.items():
-        if isinstance(count := way.left.get(ours), int) and count > 0:
-            way.verl[verl] = -(-count // interval)
-            way.pop(ours)
-    if "explorer.eval_interval" in way.left:
-        every = way.number("explorer.eval_interval", -1)
-        way.verl["trainer.test_freq"] = -1 if every >= NEVER else every
+        conversion.verl["trainer.total_training_steps"] = -(-steps // interval)
+    for verl, ours in STEP_COUNTS.items():
+        if isinstance(count := conversion.left.get(ours), int) and count > 0:
+            conversion.verl[verl] = -(-count // interval)
+            conversion.pop(ours)
+    if "explorer.eval_interval" in conversion.left:
+        every = conversion.number("explorer.eval_interval", -1)
+        conversion.verl["trainer.test_freq"] = -1 if every >= NEVER else every
 
 
-def _tell_token_limit(way: _Way) -> None:
+def _convert_token_limit(conversion: _BackConversion) -> None:
     """Converts the token limit, which in veRL counts a GPU's part of the sequences."""
-    limit = way.left.get("trainer.max_token_len_per_gpu")
-    shared = way.left.get("trainer.ulysses_sequence_parallel_size")
+    limit = conversion.left.get("trainer.max_token_len_per_gpu")
+    shared = conversion.left.get("trainer.ulysses_sequence_parallel_size")
     if isinstance(limit, int) and isinstance(shared, int) and shared > 1:
-        way.verl[f"{ACTOR}.ppo_max_token_len_per_gpu"] = -(-limit // shared)
-        way.pop("trainer.max_token_len_per_gpu")
+        conversion.verl[f"{ACTOR}.ppo_max_token_len_per_gpu"] = -(-limit // shared)
+        conversion.pop("trainer.max_token_len_per_gpu")
 
 
-def _tell_places(way: _Way) -> None:
+def _convert_places(conversion: _BackConversion) -> None:
     for ours, verl in (
         ("cluster.node_num", "trainer.nnodes"),
         ("cluster.gpu_per_node", "trainer.n_gpus_per_node"),
     ):
-        if (value := way.pop(ours)) is not None:
-            way.verl[verl] = value
-    root, project = way.left.get("checkpoint_root_dir"), way.left.get("project", "trinity")
+        if (value := conversion.pop(ours)) is not None:
+            conversion.verl[verl] = value
+    root, project = (
+        conversion.left.get("checkpoint_root_dir"),
+        conversion.left.get("project", "trinity"),
+    )
     if root is not None:
-        name = way.left.get("name", "rft")
-        way.verl["trainer.default_local_dir"] = f"{root}/{project}/{name}"
+        name = conversion.left.get("name", "rft")
+        conversion.verl["trainer.default_local_dir"] = f"{root}/{project}/{name}"
     for ours, verl in (
         ("trainer.trainer_strategy", f"{ACTOR}.strategy"),
         ("explorer.rollout_model.engine_type", "actor_rollout_ref.rollout.name"),
     ):
-        if (value := way.pop(ours)) is not None:
-            way.verl[verl] = value
-    if (monitor := way.pop("monitor.monitor_type")) is not None:
-        way.verl["trainer.logger"] = ["console", *([] if monitor == "none" else [monitor])]
+        if (value := conversion.pop(ours)) is not None:
+            conversion.verl[verl] = value
+    if (monitor := conversion.pop("monitor.monitor_type")) is not None:
+        conversion.verl["trainer.logger"] = ["console", *([] if monitor == "none" else [monitor])]
     judge = "explorer.auxiliary_models[0]"
-    if (model := way.pop(f"{judge}.model_path")) is not None:
-        way.verl["reward_model.enable"] = True
-        way.verl["reward_model.model.path"] = model
-        size = way.pop(f"{judge}.tensor_parallel_size", 1)
-        way.verl["reward_model.rollout.tensor_model_parallel_size"] = size
+    if (model := conversion.pop(f"{judge}.model_path")) is not None:
+        conversion.verl["reward_model.enable"] = True
+        conversion.verl["reward_model.model.path"] = model
+        size = conversion.pop(f"{judge}.tensor_parallel_size", 1)
+        conversion.verl["reward_model.rollout.tensor_model_parallel_size"] = size

@@ -1,15 +1,15 @@
-"""Values that a check would warn about although the result is the same without them."""
+"""Converts veRL's settings to a configuration of this system and a report."""
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from trinity.config.loading.source import section_at
-from trinity.config.schema.base import NoEffect, mark_of
+from trinity.config.schema.base import IgnoredKey, mark_of
 from trinity.config.schema.experiment import Config
 from trinity.errors import UserError
-from trinity.verl.names import row_of
-from trinity.verl.row import TRAINER_CONFIG, KeyConversion, Row
+from trinity.verl.key_table import find_row
+from trinity.verl.row import TRAINER_CONFIG, KeyConversion, KeyRow
 from trinity.verl.rules.algorithm import convert_algorithm
 from trinity.verl.rules.batches import (
     convert_batches,
@@ -25,26 +25,13 @@ from trinity.verl.rules.running import (
     convert_token_limit,
 )
 from trinity.verl.rules.supervised import convert_supervised
-from trinity.verl.settings import Setting, VerlSettings
+from trinity.verl.settings import VerlSetting, VerlSettings
 from trinity.verl.shell.variables import UNKNOWN
 from trinity.verl.values import JsonValue
 from trinity.verl.work import Conversion, ConversionOptions
 
 SAME_RESULT = ("trainer.use_dynamic_bsz", "trainer.balance_batch")
 """Keys that change only memory and time."""
-
-
-def happens_instead(ours: str, value: JsonValue) -> str | None:
-    """The reason why the result is the same without the value; None if it must be written."""
-    if ours not in SAME_RESULT:
-        return None
-    *parents, last = ours.split(".")
-    section = section_at(tuple(parents), Config)
-    assert section is not None
-    field = section.model_fields[last]
-    mark = mark_of(field)
-    return mark.reason if isinstance(mark, NoEffect) and field.default != value else None
-
 
 Rules = tuple[Callable[[Conversion], None], ...]
 RULES: Rules = (
@@ -67,6 +54,18 @@ SUPERVISED_RULES: Rules = (
 )
 NOT_TRAINING = ("main_generation", "main_eval", "model_merger")
 UNKNOWN_KEY = "this key of veRL's is not known here: see whether the run needs it"
+
+
+def equivalent_default(ours: str, value: JsonValue) -> str | None:
+    """The reason why the result is the same without the value; None if it must be written."""
+    if ours not in SAME_RESULT:
+        return None
+    *parents, last = ours.split(".")
+    section = section_at(tuple(parents), Config)
+    assert section is not None
+    field = section.model_fields[last]
+    mark = mark_of(field)
+    return mark.reason if isinstance(mark, IgnoredKey) and field.default != value else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +93,17 @@ def convert(settings: VerlSettings, choices: ConversionOptions | None = None) ->
     work = Conversion(settings=settings, choices=choices or ConversionOptions())
     for rule in SUPERVISED_RULES if settings.is_supervised else RULES:
         rule(work)
-    for setting in list(settings.left()):
+    for setting in list(settings.unhandled()):
         settings.take(setting.key)
-        _end(work, setting)
-    _ask_for_unknown(work)
+        _convert_setting(work, setting)
+    _advise_on_unknown(work)
     body = work.draft.yaml()
     report = work.report.lines(settings.remarks)
-    report += _unmentioned(settings, "\n".join([body, *report]))
+    report += _read_together(settings, "\n".join([body, *report]))
     return Converted(body, tuple(report), work.draft.values())
 
 
-def _ask_for_unknown(work: Conversion) -> None:
+def _advise_on_unknown(work: Conversion) -> None:
     """Advises the user to write values that are empty or known only by running the script."""
     leaves = list(work.draft.leaves())
     empty = [f"`{key}`" for key, value in leaves if value == ""]
@@ -118,7 +117,7 @@ def _ask_for_unknown(work: Conversion) -> None:
         )
 
 
-def _unmentioned(settings: VerlSettings, text: str) -> list[str]:
+def _read_together(settings: VerlSettings, text: str) -> list[str]:
     """Lists the settings that the rules read without a line of their own."""
     lines = [
         f"  - {setting.key}={setting.value} ({setting.where})"
@@ -128,49 +127,49 @@ def _unmentioned(settings: VerlSettings, text: str) -> list[str]:
     return ["Read together with others:", *lines] if lines else []
 
 
-def _end(work: Conversion, setting: Setting) -> None:
+def _convert_setting(work: Conversion, setting: VerlSetting) -> None:
     """Writes or reports a setting that no rule has taken."""
-    row = row_of(setting.key, supervised=work.settings.is_supervised)
+    row = find_row(setting.key, supervised=work.settings.is_supervised)
     if setting.value == UNKNOWN:
         work.report.missing.append((setting, f"give {setting.key}=<value> behind the script"))
     elif row is None:
         work.report.missing.append((setting, UNKNOWN_KEY))
     elif setting.value is None:
-        work.report.needless.append((setting, "null leaves it to the default"))
+        work.report.not_needed.append((setting, "null leaves it to the default"))
     elif setting.key.startswith("critic.") and not work.has_critic:
-        work.report.needless.append((setting, "the algorithm has no critic"))
+        work.report.not_needed.append((setting, "the algorithm has no critic"))
     else:
-        _end_by_row(work, setting, row)
+        _convert_by_row(work, setting, row)
 
 
-def _end_by_row(work: Conversion, setting: Setting, row: Row) -> None:
-    match row.fate:
+def _convert_by_row(work: Conversion, setting: VerlSetting, row: KeyRow) -> None:
+    match row.conversion:
         case KeyConversion.MOVED:
             value = row.convert(setting.value) if row.convert else setting.value
             _move(work, setting, _ours(row, setting.key), value)
         case KeyConversion.PASSED:
             work.put(f"{TRAINER_CONFIG}.{setting.key}", setting.value, setting, row.note)
-        case KeyConversion.NEEDLESS:
-            work.report.needless.append((setting, row.note))
+        case KeyConversion.NOT_NEEDED:
+            work.report.not_needed.append((setting, row.note))
         case KeyConversion.MISSING | KeyConversion.COMBINED:
             work.report.missing.append((setting, row.note))
 
 
-def _move(work: Conversion, setting: Setting, ours: str, value: JsonValue) -> None:
+def _move(work: Conversion, setting: VerlSetting, ours: str, value: JsonValue) -> None:
     """Writes a line, unless another key of veRL's has written it."""
     there = work.draft.get(ours)
-    if (reason := happens_instead(ours, value)) is not None:
-        work.report.needless.append((setting, f"it changes memory and time alone: {reason}"))
+    if (reason := equivalent_default(ours, value)) is not None:
+        work.report.not_needed.append((setting, f"it changes memory and time alone: {reason}"))
     elif there is None:
         work.put(ours, value, setting)
     elif there == value:
-        work.report.needless.append((setting, f"`{ours}` is written already"))
+        work.report.not_needed.append((setting, f"`{ours}` is written already"))
     else:
         answer = f"`{ours}: {there}` is written already, from another key: choose between the two"
         work.report.missing.append((setting, answer))
 
 
-def _ours(row: Row, key: str) -> str:
+def _ours(row: KeyRow, key: str) -> str:
     """Our key for a veRL key; if the pattern ends with a star, so does our key."""
     if not row.verl.endswith("*"):
         return row.ours

@@ -6,10 +6,10 @@ python -m trinity.verl.document docs/align-with-verl.md [--check]
 from collections.abc import Iterator, Mapping
 
 from trinity.doc_tables import fill_tables, write_page
-from trinity.verl.row import KeyConversion, Row
+from trinity.verl.row import KeyConversion, KeyRow
 from trinity.verl.table import actor, algorithm, critic, data, rollout, supervised, trainer
 
-TABLES: Mapping[str, tuple[Row, ...]] = {
+TABLES: Mapping[str, tuple[KeyRow, ...]] = {
     "algorithm": algorithm.ROWS,
     "data": data.ROWS,
     "actor": actor.ROWS,
@@ -22,10 +22,10 @@ TABLES: Mapping[str, tuple[Row, ...]] = {
 
 def main() -> None:
     """Writes the tables, or reports that they differ from the code."""
-    write_page("veRL's keys and ours, as Markdown.", documented)
+    write_page("veRL's keys and ours, as Markdown.", render_page)
 
 
-def documented(text: str) -> str:
+def render_page(text: str) -> str:
     """Returns the page with its tables generated from the code."""
     return fill_tables(text, lambda name: [verl_table(name)])
 
@@ -38,19 +38,19 @@ def verl_table(name: str = "") -> str:
     return "\n".join([*lines, *(_line(row) for row in _sorted(TABLES[name]))])
 
 
-def _sorted(rows: tuple[Row, ...]) -> Iterator[Row]:
+def _sorted(rows: tuple[KeyRow, ...]) -> Iterator[KeyRow]:
     """Sorts rows with a counterpart first."""
     order = list(KeyConversion)
-    yield from sorted(rows, key=lambda row: order.index(row.fate))
+    yield from sorted(rows, key=lambda row: order.index(row.conversion))
 
 
-def _line(row: Row) -> str:
+def _line(row: KeyRow) -> str:
     return f"| `{row.verl}` | {_ours(row)} | {row.note} |"
 
 
-def _ours(row: Row) -> str:
-    match row.fate:
-        case KeyConversion.NEEDLESS:
+def _ours(row: KeyRow) -> str:
+    match row.conversion:
+        case KeyConversion.NOT_NEEDED:
             return "nothing to do"
         case KeyConversion.MISSING:
             return "none"

@@ -1,4 +1,4 @@
-"""Draft of the converted configuration: values with a comment each, and their YAML."""
+"""Draft of the converted configuration with its comments, and the report of other settings."""
 
 import re
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import yaml
 
-from trinity.verl.settings import Setting
+from trinity.verl.settings import VerlSetting
 from trinity.verl.values import JsonValue
 
 SECTIONS = (
@@ -29,6 +29,9 @@ SECTIONS = (
 )
 _PART = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
+Branch = dict[str, "Branch | Leaf"]
+"""Keys in order; the elements of a list have the keys `[0]`, `[1]`..."""
+
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
@@ -36,10 +39,6 @@ class Leaf:
 
     value: JsonValue
     comment: str
-
-
-Branch = dict[str, "Branch | Leaf"]
-"""Keys in order; the elements of a list have the keys `[0]`, `[1]`..."""
 
 
 class Draft:
@@ -147,7 +146,7 @@ def _scalar(value: JsonValue) -> str:
 class ReportEntry:
     """Settings that share one answer."""
 
-    settings: tuple[Setting, ...]
+    settings: tuple[VerlSetting, ...]
     answer: str
 
 
@@ -155,9 +154,9 @@ class ReportEntry:
 class ConversionReport:
     """Collects every setting that did not become a line of its own."""
 
-    missing: list[tuple[Setting, str]] = field(default_factory=list)
+    missing: list[tuple[VerlSetting, str]] = field(default_factory=list)
     """Settings without counterpart, with what to do."""
-    needless: list[tuple[Setting, str]] = field(default_factory=list)
+    not_needed: list[tuple[VerlSetting, str]] = field(default_factory=list)
     """Settings that need nothing, with the reason."""
     advice: list[str] = field(default_factory=list)
     """What else to look at before the first run."""
@@ -167,7 +166,7 @@ class ConversionReport:
         lines: list[str] = []
         for title, entries in (
             ("Without counterpart here", _grouped(self.missing)),
-            ("Needs nothing here", _grouped(self.needless)),
+            ("Needs nothing here", _grouped(self.not_needed)),
         ):
             lines += _titled(title, [line for entry in entries for line in _entry_lines(entry)])
         lines += _titled("Look at before the first run", [f"- {line}" for line in self.advice])
@@ -179,8 +178,8 @@ def _titled(title: str, lines: list[str]) -> list[str]:
     return [f"{title}:", *(f"  {line}" for line in lines)] if lines else []
 
 
-def _grouped(found: list[tuple[Setting, str]]) -> list[ReportEntry]:
-    groups: dict[str, list[Setting]] = {}
+def _grouped(found: list[tuple[VerlSetting, str]]) -> list[ReportEntry]:
+    groups: dict[str, list[VerlSetting]] = {}
     for setting, answer in found:
         groups.setdefault(answer, []).append(setting)
     return [ReportEntry(tuple(settings), answer) for answer, settings in groups.items()]
@@ -193,6 +192,6 @@ def _entry_lines(entry: ReportEntry) -> list[str]:
     return [f"- {entry.answer}:", *(f"    {line}" for line in shown)]
 
 
-def _shown(setting: Setting) -> str:
+def _shown(setting: VerlSetting) -> str:
     text = str(setting.value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,15 +1,18 @@
-"""One row of the conversion table: the treatment of a key of veRL's."""
+"""Row of the conversion table: the treatment of a key of veRL's."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from trinity.config.loading.verl_keys import PREFIX, USED, WITHOUT_EFFECT, fate_of
-from trinity.config.schema.base import NoEffect, Renamed
+from trinity.config.loading.verl_keys import PREFIX, RENAMED_KEYS, WITHOUT_EFFECT, key_treatment
+from trinity.config.schema.base import IgnoredKey, RenamedKey
 from trinity.verl.values import JsonValue
 
 Convert = Callable[[JsonValue], JsonValue]
 TRAINER_CONFIG = "trainer.trainer_config"
+
+NOT_GIVEN = "not passed on to the back end, which keeps its own way"
+_ANY = "any value"
 
 
 class KeyConversion(StrEnum):
@@ -21,73 +24,76 @@ class KeyConversion(StrEnum):
     """It is read together with others by one of the rules."""
     PASSED = "passed"
     """It stays unchanged, below `trainer.trainer_config`, if nothing depends on it."""
-    NEEDLESS = "needless"
+    NOT_NEEDED = "needless"
     """Nothing needs to be done about it, for a reason that the note gives."""
     MISSING = "missing"
     """It has no counterpart; the note says what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class KeyRow:
     """A key of veRL's; one that ends with `*` stands for all keys with that prefix."""
 
     verl: str
-    fate: KeyConversion
+    conversion: KeyConversion
     ours: str = ""
     """Our key; several with commas."""
     note: str = ""
     convert: Convert | None = None
     """None leaves the value unchanged."""
-    back: Convert | None = None
+    inverse: Convert | None = None
     """The inverse of `convert`, if it has one."""
 
     @property
-    def has_way_back(self) -> bool:
+    def is_invertible(self) -> bool:
         """True if veRL's value can be computed from ours."""
-        if self.fate is KeyConversion.PASSED:
+        if self.conversion is KeyConversion.PASSED:
             return not self.verl.endswith("*")
-        return self.fate is KeyConversion.MOVED and (self.convert is None) == (self.back is None)
+        return self.conversion is KeyConversion.MOVED and (self.convert is None) == (
+            self.inverse is None
+        )
 
 
-def moved(
+def renamed_row(
     verl: str,
     ours: str,
     note: str = "",
     *,
     convert: Convert | None = None,
-    back: Convert | None = None,
-) -> Row:
+    inverse: Convert | None = None,
+) -> KeyRow:
     """Row of a key whose value goes to `ours`."""
-    return Row(
-        verl=verl, fate=KeyConversion.MOVED, ours=ours, note=note, convert=convert, back=back
+    return KeyRow(
+        verl=verl,
+        conversion=KeyConversion.MOVED,
+        ours=ours,
+        note=note,
+        convert=convert,
+        inverse=inverse,
     )
 
 
-def combined(verl: str, ours: str, note: str) -> Row:
+def combined_row(verl: str, ours: str, note: str) -> KeyRow:
     """Row of a key that a rule reads."""
-    return Row(verl=verl, fate=KeyConversion.COMBINED, ours=ours, note=note)
+    return KeyRow(verl=verl, conversion=KeyConversion.COMBINED, ours=ours, note=note)
 
 
-def needless(note: str, *keys: str) -> tuple[Row, ...]:
+def not_needed_rows(note: str, *keys: str) -> tuple[KeyRow, ...]:
     """Rows of keys that need nothing."""
-    return tuple(Row(verl=key, fate=KeyConversion.NEEDLESS, note=note) for key in keys)
+    return tuple(KeyRow(verl=key, conversion=KeyConversion.NOT_NEEDED, note=note) for key in keys)
 
 
-def missing(note: str, *keys: str) -> tuple[Row, ...]:
+def missing_rows(note: str, *keys: str) -> tuple[KeyRow, ...]:
     """Rows of keys without counterpart."""
-    return tuple(Row(verl=key, fate=KeyConversion.MISSING, note=note) for key in keys)
+    return tuple(KeyRow(verl=key, conversion=KeyConversion.MISSING, note=note) for key in keys)
 
 
-NOT_GIVEN = "not passed on to the back end, which keeps its own way"
-_ANY = "any value"
-
-
-def back_end(*keys: str) -> tuple[Row, ...]:
+def trainer_config_rows(*keys: str) -> tuple[KeyRow, ...]:
     """The rows of keys; a key ending with `*` includes keys below it with rows of their own."""
     return tuple(row for key in keys for row in _rows(key))
 
 
-def _rows(key: str) -> Iterator[Row]:
+def _rows(key: str) -> Iterator[KeyRow]:
     if key.endswith(".*"):
         yield from (_row(name) for name in _known_below(key.removesuffix("*")))
     yield _row(key)
@@ -96,7 +102,7 @@ def _rows(key: str) -> Iterator[Row]:
 def _known_below(beginning: str) -> list[str]:
     """Keys of the tables with this prefix, and the section itself if it has a name here."""
     prefix = f"{PREFIX}." if beginning.startswith(f"{PREFIX}.") else ""
-    known = (f"{prefix}{name}" for name in sorted({*USED, *WITHOUT_EFFECT}))
+    known = (f"{prefix}{name}" for name in sorted({*RENAMED_KEYS, *WITHOUT_EFFECT}))
     section = beginning.removesuffix(".")
     return [
         name for name in known if name.startswith(beginning) or (name == section and _moves(name))
@@ -104,16 +110,16 @@ def _known_below(beginning: str) -> list[str]:
 
 
 def _moves(key: str) -> bool:
-    return isinstance(fate_of(key, _ANY), Renamed)
+    return isinstance(key_treatment(key, _ANY), RenamedKey)
 
 
-def _row(key: str) -> Row:
-    match fate_of(key, _ANY):
-        case Renamed(to=ours):
-            return moved(key, ours.removeprefix("/"))
-        case NoEffect(reason=why):
+def _row(key: str) -> KeyRow:
+    match key_treatment(key, _ANY):
+        case RenamedKey(to=ours):
+            return renamed_row(key, ours.removeprefix("/"))
+        case IgnoredKey(reason=why):
             note = f"no effect: {why}"
-            return Row(
-                verl=key, fate=KeyConversion.PASSED, ours=f"{TRAINER_CONFIG}.{key}", note=note
+            return KeyRow(
+                verl=key, conversion=KeyConversion.PASSED, ours=f"{TRAINER_CONFIG}.{key}", note=note
             )
-    return missing(NOT_GIVEN, key)[0]
+    return missing_rows(NOT_GIVEN, key)[0]

@@ -1,4 +1,4 @@
-"""veRL's settings: each key with its value and its origin."""
+"""veRL's settings, read from scripts, YAML files and `key=value` arguments."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import yaml
 
-from trinity.config.loading.yaml import lines_of
+from trinity.config.loading.yaml import key_lines
 from trinity.errors import UserError
 from trinity.verl.shell.reader import Command, Script, read_script
-from trinity.verl.shell.variables import Field, Note
+from trinity.verl.shell.variables import ExpandedField, ScriptNote
 from trinity.verl.values import JsonValue, read_override, read_value
 
 _REFERENCE = re.compile(
@@ -18,9 +18,25 @@ _REFERENCE = re.compile(
 )
 """References without nested ones, which are resolved first."""
 
+OPTION = re.compile(r"--?(?P<name>[A-Za-z][\w-]*)(?:=(?P<value>.*))?")
+CONFIG_FILE = "hydra.config_file"
+"""The setting that holds the path of the configuration."""
+_OPTIONS = ("config_name", "config_path", "config_dir")
+_VERL_DEFAULT = re.compile(r"(ppo|sft)(_[a-z]+)?_trainer(_engine)?(\.yaml)?")
+COMMAND_LINE = "command line"
+_YAML = (".yaml", ".yml")
+_MODULE = re.compile(r"(?:.*/)?(?P<name>(?:verl|recipe)(?:[./]\w+)+?)(?:\.py)?")
+_SECTIONS = ("data.", "actor_rollout_ref.", "algorithm.", "trainer.", "model.", "optim.", "critic.")
+_FROM_OUTSIDE = re.compile(r"\$\{oc\.env:(\w+)\}")
+MISSING = "???"
+"""Hydra's placeholder of a value that must be given."""
+_MIN_KEYS_OF_OTHER_LAUNCHER = 4
+_LAUNCHER = {"nproc_per_node", "nproc-per-node", "nnodes"}
+_VARIABLE = re.compile(r"\$\{oc\.env:(\w+)(?:,([^}]*))?\}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class VerlSetting:
     """A key of veRL's."""
 
     key: str
@@ -40,40 +56,40 @@ class VerlSettings:
     """The module that was started, such as `verl.trainer.main_ppo`; empty for keys alone."""
     remarks: list[str] = field(default_factory=list)
     """Remarks for the user on how the sources were read."""
-    _held: dict[str, Setting] = field(default_factory=dict)
-    _taken: set[str] = field(default_factory=set)
+    _settings: dict[str, VerlSetting] = field(default_factory=dict)
+    _handled: set[str] = field(default_factory=set)
 
     @property
     def is_supervised(self) -> bool:
         """True if supervised fine-tuning was started."""
         if self.module:
             return "sft_trainer" in self.module
-        tops = {key.partition(".")[0] for key in self._held}
+        tops = {key.partition(".")[0] for key in self._settings}
         return bool(tops & {"model", "optim"}) and "actor_rollout_ref" not in tops
 
-    def put(self, setting: Setting) -> None:
+    def put(self, setting: VerlSetting) -> None:
         """Sets a key; adds a remark if it replaces another value."""
-        before = self._held.get(setting.key)
+        before = self._settings.get(setting.key)
         if before is not None and before.value != setting.value:
             self.remarks.append(
                 f"{setting.where}: {setting.key} replaces the {before.value!r} of {before.where}"
             )
-        self._held[setting.key] = setting
+        self._settings[setting.key] = setting
 
     def remove(self, key: str, where: str) -> None:
         """Removes a key and all keys below it, as `~key` does."""
-        for name in [held for held in self._held if held == key or held.startswith(f"{key}.")]:
-            del self._held[name]
+        for name in [held for held in self._settings if held == key or held.startswith(f"{key}.")]:
+            del self._settings[name]
         self.remarks.append(f"{where}: ~{key} removes the key")
 
     def has(self, key: str) -> bool:
         """True if the key is set."""
-        return key in self._held
+        return key in self._settings
 
-    def take(self, key: str) -> Setting | None:
+    def take(self, key: str) -> VerlSetting | None:
         """Takes the setting of a key, which then counts as handled."""
-        self._taken.add(key)
-        return self._held.get(key)
+        self._handled.add(key)
+        return self._settings.get(key)
 
     def value(self, key: str, default: JsonValue) -> JsonValue:
         """Takes the value of a key, or veRL's default; the key then counts as handled."""
@@ -82,25 +98,25 @@ class VerlSettings:
 
     def peek(self, key: str) -> JsonValue:
         """The value of a key that is handled elsewhere; None if it is not set."""
-        setting = self._held.get(key)
+        setting = self._settings.get(key)
         return None if setting is None else setting.value
 
-    def all(self) -> list[Setting]:
+    def all(self) -> list[VerlSetting]:
         """Every setting."""
-        return list(self._held.values())
+        return list(self._settings.values())
 
-    def left(self) -> Iterator[Setting]:
+    def unhandled(self) -> Iterator[VerlSetting]:
         """Yields settings that were not taken, in order of first appearance."""
-        yield from [setting for key, setting in self._held.items() if key not in self._taken]
+        yield from [setting for key, setting in self._settings.items() if key not in self._handled]
 
     def fill_in_references(self) -> None:
         """Replaces `${data.max_prompt_length}` by the value of that key."""
-        for key, setting in list(self._held.items()):
+        for key, setting in list(self._settings.items()):
             value = self._filled(setting.value, key, seen=frozenset({key}))
             if value is None and setting.value is not None:
-                del self._held[key]  # a reference to an unset key counts as not set
+                del self._settings[key]  # a reference to an unset key counts as not set
             else:
-                self._held[key] = Setting(key=key, value=value, where=setting.where)
+                self._settings[key] = VerlSetting(key=key, value=value, where=setting.where)
 
     def _filled(self, value: JsonValue, key: str, seen: frozenset[str]) -> JsonValue:
         if isinstance(value, list):
@@ -117,27 +133,20 @@ class VerlSettings:
         name = found["key"].lstrip(".")
         if up := len(found["key"]) - len(name):
             name = ".".join([*key.split(".")[:-up], name])
-        if name in self._held and name not in seen:
-            return self._filled(self._held[name].value, name, seen | {name})
+        if name in self._settings and name not in seen:
+            return self._filled(self._settings[name].value, name, seen | {name})
         if found["select"] is None and not up:
             self.remarks.append(f"`{found[0]}` is not set by anything given: write its value")
             return name
         return read_value(found["default"]) if found["default"] else None
 
 
-OPTION = re.compile(r"--?(?P<name>[A-Za-z][\w-]*)(?:=(?P<value>.*))?")
-CONFIG_FILE = "hydra.config_file"
-"""The setting that holds the path of the configuration."""
-_OPTIONS = ("config_name", "config_path", "config_dir")
-_VERLS_OWN = re.compile(r"(ppo|sft)(_[a-z]+)?_trainer(_engine)?(\.yaml)?")
-
-
-def is_verls_own(name: str) -> bool:
+def is_verl_default(name: str) -> bool:
     """True if a configuration comes with veRL, so that the conversion knows its defaults."""
-    return _VERLS_OWN.fullmatch(name) is not None
+    return _VERL_DEFAULT.fullmatch(name) is not None
 
 
-def config_options(words: Sequence[Field]) -> Iterator[tuple[str, str, int]]:
+def config_options(words: Sequence[ExpandedField]) -> Iterator[tuple[str, str, int]]:
     """Yields name, value and line of the options with which Hydra finds its files."""
     for word, following in zip(words, [*words[1:], None], strict=True):
         option = OPTION.fullmatch(word.text)
@@ -148,27 +157,16 @@ def config_options(words: Sequence[Field]) -> Iterator[tuple[str, str, int]]:
             yield name, value, word.line
 
 
-def own_file(words: Sequence[Field], script: Path) -> Path | None:
+def user_config_file(words: Sequence[ExpandedField], script: Path) -> Path | None:
     """Its path, relative to the current directory or to one above the script; None if not found."""
     options = {name: value for name, value, _ in config_options(words)}
     name = options.get("config_name")
-    if name is None or is_verls_own(name):
+    if name is None or is_verl_default(name):
         return None
     folder = options.get("config_path") or options.get("config_dir") or "."
     file = Path(folder) / f"{name.removesuffix('.yaml')}.yaml"
     places = (above / file for above in (Path(), *script.resolve().parents))
     return next((place for place in places if place.is_file()), None)
-
-
-COMMAND_LINE = "command line"
-_YAML = (".yaml", ".yml")
-_MODULE = re.compile(r"(?:.*/)?(?P<name>(?:verl|recipe)(?:[./]\w+)+?)(?:\.py)?")
-_SECTIONS = ("data.", "actor_rollout_ref.", "algorithm.", "trainer.", "model.", "optim.", "critic.")
-_FROM_OUTSIDE = re.compile(r"\$\{oc\.env:(\w+)\}")
-MISSING = "???"
-"""Hydra's placeholder of a value that must be given."""
-_MANY = 4
-_LAUNCHER = {"nproc_per_node", "nproc-per-node", "nnodes"}
 
 
 def read_sources(
@@ -209,7 +207,7 @@ def _put_value(settings: VerlSettings, key: str, value: JsonValue, where: str) -
         for name, inner in value.items():
             _put_value(settings, f"{key}.{name}", inner, where)
     else:
-        settings.put(Setting(key=key, value=value, where=where))
+        settings.put(VerlSetting(key=key, value=value, where=where))
 
 
 def _text(path: str) -> str:
@@ -238,7 +236,7 @@ def _read_yaml(settings: VerlSettings, path: str) -> None:
             f"{path} has the section `{min(ours)}` and is not a configuration of veRL's: to "
             f"convert it back, use --to-verl {path}"
         )
-    lines, name = lines_of(text), Path(path).name
+    lines, name = key_lines(text), Path(path).name
     for key, value in _flat(tree, ""):
         line = lines.get(key)
         where = f"{name}:{line}" if line else name
@@ -247,7 +245,7 @@ def _read_yaml(settings: VerlSettings, path: str) -> None:
                 f"{where}: `{key}` is Hydra's: what it includes is not read, give those files too"
             )
         elif not key.endswith("_target_"):
-            settings.put(Setting(key=key, value=value, where=where))
+            settings.put(VerlSetting(key=key, value=value, where=where))
 
 
 def _flat(tree: Mapping[str, JsonValue], prefix: str) -> Iterator[tuple[str, JsonValue]]:
@@ -272,15 +270,15 @@ def _read_script(
     settings: VerlSettings, path: str, environment: Mapping[str, str], line: int | None
 ) -> None:
     script = read_script(_text(path), path, environment)
-    command = _launch(script, path, line)
-    if (own := own_file(command.words, Path(path))) is not None:
+    command = _launch_command(script, path, line)
+    if (own := user_config_file(command.words, Path(path))) is not None:
         _read_yaml(settings, str(own))
     path = Path(path).name
     for name, value, at in config_options(command.words):
-        settings.put(Setting(key=f"hydra.{name}", value=value, where=f"{path}:{at}"))
+        settings.put(VerlSetting(key=f"hydra.{name}", value=value, where=f"{path}:{at}"))
     if own is not None:
         where = f"{path}:{command.line}"
-        settings.put(Setting(key=CONFIG_FILE, value=str(own), where=where))
+        settings.put(VerlSetting(key=CONFIG_FILE, value=str(own), where=where))
     for note in script.notes:
         settings.remarks.append(f"{path}:{note.line}: {_line(note)}")
     if script.defaulted:
@@ -288,8 +286,8 @@ def _read_script(
         settings.remarks.append(
             f"{path}: defaults are taken of {names} (--env NAME=VALUE gives another)"
         )
-    settings.remarks += _unset(command, path)
-    _strays(settings, script, command, path)
+    settings.remarks += _environment_remarks(command, path)
+    _stray_keys(settings, script, command, path)
     words = iter(command.words)
     for word in words:
         _read_word(settings, word, words, path)
@@ -299,7 +297,7 @@ def _read_script(
         )
 
 
-def _unset(command: Command, path: str) -> list[str]:
+def _environment_remarks(command: Command, path: str) -> list[str]:
     """Remarks on the variables that the script takes from its environment without setting them."""
     found = {name for word in command.words for name in _FROM_OUTSIDE.findall(word.text)}
     names = ", ".join(sorted(found - {"HOME"}))
@@ -307,7 +305,9 @@ def _unset(command: Command, path: str) -> list[str]:
     return [f"{path}: takes {names} from its environment: {how}"] if names else []
 
 
-def _read_word(settings: VerlSettings, word: Field, words: Iterator[Field], path: str) -> None:
+def _read_word(
+    settings: VerlSettings, word: ExpandedField, words: Iterator[ExpandedField], path: str
+) -> None:
     where = f"{path}:{word.line}"
     if (module := _MODULE.fullmatch(word.text)) and not settings.module:
         settings.module = module["name"].replace("/", ".")
@@ -317,13 +317,13 @@ def _read_word(settings: VerlSettings, word: Field, words: Iterator[Field], path
             next(words, word)
         if name in _LAUNCHER and value:
             settings.put(
-                Setting(key=f"torchrun.{name.replace('-', '_')}", value=value, where=where)
+                VerlSetting(key=f"torchrun.{name.replace('-', '_')}", value=value, where=where)
             )
     elif not _put(settings, word.text, where) and settings.module and word.text.strip():
         settings.remarks.append(f"{where}: `{word.text}` is not key=value and is left out")
 
 
-def _launch(script: Script, path: str, line: int | None) -> Command:
+def _launch_command(script: Script, path: str, line: int | None) -> Command:
     """Returns the command that starts veRL."""
     found = [command for command in script.commands if _starts_verl(command)]
     if line is not None:
@@ -342,7 +342,7 @@ def _launch(script: Script, path: str, line: int | None) -> Command:
     return found[0]
 
 
-def _line(note: Note) -> str:
+def _line(note: ScriptNote) -> str:
     """The note's text on one line, though it may show a command of several lines."""
     return " ".join(note.text.split())
 
@@ -352,10 +352,13 @@ def _starts_verl(command: Command) -> bool:
     texts = [word.text for word in command.words]
     num_keys = sum(text.lstrip("+~").startswith(_SECTIONS) and "=" in text for text in texts[1:])
     is_module = any(_MODULE.fullmatch(text) for text in texts)
-    return num_keys >= (1 if is_module else _MANY) and read_override(texts[0]) is None
+    return (
+        num_keys >= (1 if is_module else _MIN_KEYS_OF_OTHER_LAUNCHER)
+        and read_override(texts[0]) is None
+    )
 
 
-def _strays(settings: VerlSettings, script: Script, launch: Command, path: str) -> None:
+def _stray_keys(settings: VerlSettings, script: Script, launch: Command, path: str) -> None:
     """Remarks on keys after a comment in a continued command, which the shell does not pass on."""
     for command in script.commands:
         texts = [word.text.lstrip("+~") for word in command.words]
@@ -366,9 +369,6 @@ def _strays(settings: VerlSettings, script: Script, launch: Command, path: str) 
                 f"{launch.line}, the shell passes none of them on: fix the continued lines if "
                 "they are intended"
             )
-
-
-_VARIABLE = re.compile(r"\$\{oc\.env:(\w+)(?:,([^}]*))?\}")
 
 
 def shell_word(key: str, value: JsonValue) -> str:

@@ -1,4 +1,4 @@
-"""Type of a YAML file's values; pydantic's type of this name takes 0.1 s to import."""
+"""Values of keys: Hydra's override grammar, and conversions between veRL's values and ours."""
 
 import re
 from dataclasses import dataclass
@@ -8,13 +8,14 @@ JsonValue: TypeAlias = Union[  # noqa: UP007  # a recursive alias must be quoted
     bool, int, float, str, list["JsonValue"], dict[str, "JsonValue"], None
 ]
 
-
 _OVERRIDE = re.compile(
     r"(?P<sign>\+\+|\+|~)?(?P<key>[A-Za-z_][\w./@-]*)(?P<equals>=(?P<value>.*))?", re.S
 )
 _INTEGER = re.compile(r"[+-]?\d(_?\d)*")
 _FLOAT = re.compile(r"[+-]?((\d(_?\d)*)?\.\d+|\d(_?\d)*\.?)([eE][+-]?\d+)?|[+-]?inf|nan")
 _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
+
+_SEGMENT = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +127,6 @@ def _typed(text: str) -> JsonValue:
     return float(text) if _FLOAT.fullmatch(text) else text
 
 
-_SEGMENT = re.compile(r"[^A-Za-z0-9._-]+")
-
-
 def as_segment(value: JsonValue) -> JsonValue:
     """A name that may be part of a path; interpolations stay."""
     text = str(value)
@@ -137,13 +135,13 @@ def as_segment(value: JsonValue) -> JsonValue:
     return _SEGMENT.sub("-", text).strip("-._") or "unnamed"
 
 
-def never_is_zero(value: JsonValue) -> JsonValue:
+def negative_to_zero(value: JsonValue) -> JsonValue:
     """Converts veRL's -1 to 0."""
     return 0 if isinstance(value, int) and value < 0 else value
 
 
-def zero_is_never(value: JsonValue) -> JsonValue:
-    """Inverse of `never_is_zero`."""
+def zero_to_negative(value: JsonValue) -> JsonValue:
+    """Inverse of `negative_to_zero`."""
     return -1 if value == 0 else value
 
 
@@ -172,7 +170,7 @@ def as_list(value: JsonValue) -> JsonValue:
     return read_value(value) if isinstance(value, str) else value
 
 
-def same(value: JsonValue) -> JsonValue:
+def identity(value: JsonValue) -> JsonValue:
     """The value itself."""
     return value
 

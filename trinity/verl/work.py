@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from trinity.errors import UserError
 from trinity.verl.draft import ConversionReport, Draft
-from trinity.verl.settings import Setting, VerlSettings
+from trinity.verl.settings import VerlSetting, VerlSettings
 from trinity.verl.values import JsonValue
 
 _VARIABLE = re.compile(r"\$\{oc\.env:(\w+)")
@@ -35,12 +35,12 @@ class Conversion:
         """True if the converted algorithm has a critic."""
         return self.draft.get("algorithm.advantage_fn") in ("ppo", "gae", "ppo_unmasked")
 
-    def put(self, ours: str, value: JsonValue, source: Setting | str, note: str = "") -> None:
+    def put(self, ours: str, value: JsonValue, source: VerlSetting | str, note: str = "") -> None:
         """Writes a line of the draft, with its origin."""
         origin = source if isinstance(source, str) else f"{source.where} {source.key}"
         self.draft.put(ours, value, f"{origin}; {note}" if note else origin)
 
-    def carry(self, verl: str, ours: str, default: JsonValue, note: str = "") -> JsonValue:
+    def copy(self, verl: str, ours: str, default: JsonValue, note: str = "") -> JsonValue:
         """Copies a key of veRL's, or its default, to one of ours; returns the value."""
         setting = self.settings.take(verl)
         if setting is None or setting.value is None:
@@ -87,12 +87,12 @@ class Conversion:
             return f"veRL's default {verl}={value}"
         return f"{setting.where} {verl}={value}"
 
-    def miss(self, verl: str, answer: str) -> None:
+    def report_missing(self, verl: str, answer: str) -> None:
         """Reports a key, if it is set, as one without counterpart."""
         if (setting := self.settings.take(verl)) is not None:
             self.report.missing.append((setting, answer))
 
-    def pass_over(self, verl: str, why: str) -> None:
+    def report_not_needed(self, verl: str, why: str) -> None:
         """Reports a key, if it is set, as one that needs nothing."""
         if (setting := self.settings.take(verl)) is not None:
-            self.report.needless.append((setting, why))
+            self.report.not_needed.append((setting, why))

@@ -40,7 +40,7 @@ def credit_rows(stage: Stage) -> int:
     the previous one is still running.
     """
     sync = stage.plan.config.synchronizer
-    rows = stage.plan.rows_per_explore_step + stage.plan.num_spare_tasks * stage.repeat_times
+    rows = stage.plan.rows_per_explore_step + stage.plan.num_droppable_tasks * stage.repeat_times
     if not stage.plan.needs_training:
         return (2 + sync.sync_offset) * rows
     ahead = (1 + sync.sync_offset) * rows
@@ -61,7 +61,7 @@ def refusal(stage: Stage) -> Refusal | None:
         return Refusal("training has finished", is_final=True)
     if stage.published is None:
         return Refusal("the trainer has not published weights yet")
-    if stage.plan.is_driven:
+    if stage.plan.has_dynamic_sync:
         return None
     needed = stage.plan.required_version(step)
     if needed > max(stage.published, stage.version_after(stage.recorded_step)):
@@ -89,7 +89,7 @@ def lack_of_weights(stage: Stage, load: Load) -> Refusal | None:
     to publish: then no newer weights can come.
     """
     step = stage.explore_step + 1
-    if not stage.plan.asks_for_version(step) or stage.published is None:
+    if not stage.plan.requests_version(step) or stage.published is None:
         return None
     if load.num_outstanding:
         return Refusal(f"explore step {step} waits for the end of those before it")
@@ -105,7 +105,7 @@ def lack_of_weights(stage: Stage, load: Load) -> Refusal | None:
 
 def version_to_open(stage: Stage) -> int:
     """Returns the weights version for explore step `stage.explore_step + 1`, once it may open."""
-    if not stage.plan.is_driven:
+    if not stage.plan.has_dynamic_sync:
         return stage.plan.required_version(stage.explore_step + 1)
     assert stage.published is not None, "no explore step opens before there are weights"
     return max(stage.published, stage.step_version)
@@ -117,7 +117,7 @@ def can_open_after(stage: Stage, train_step: int) -> bool:
     return (
         step <= stage.total_explore_steps
         and stage.finished_step is None
-        and (stage.plan.is_driven or _is_trained_after(stage, train_step))
+        and (stage.plan.has_dynamic_sync or _is_trained_after(stage, train_step))
     )
 
 
@@ -166,7 +166,7 @@ def num_tasks_to_draw(stage: Stage, before: Sequence[StepTasks], num_kept_runs: 
     and become stale. Kept runs of tasks that were left behind are subtracted too, in units of a
     task. A step that is still running counts as if it ended with the minimum.
     """
-    drawn, spare = stage.plan.config.buffer.batch_size, stage.plan.num_spare_tasks
+    drawn, spare = stage.plan.config.buffer.batch_size, stage.plan.num_droppable_tasks
     surplus = sum(_num_expected(tasks, spare) - (drawn - spare) for tasks in before)
     surplus += num_kept_runs // stage.repeat_times
     return drawn - min(max(surplus, 0), drawn - spare - 1)

@@ -173,7 +173,7 @@ class Stage:
     @property
     def is_ordered(self) -> bool:
         """True if batches follow the order of the rollouts, not that of their arrival."""
-        return not self.plan.runs_ahead
+        return not self.plan.is_asynchronous
 
     @property
     def max_attempts(self) -> int:
@@ -205,7 +205,7 @@ class Stage:
             return version not in self.plan.benched.known_versions
         if version == 0:
             return self.plan.mode == "bench" or self.plan.config.explorer.eval_on_startup
-        if self.plan.is_driven:
+        if self.plan.has_dynamic_sync:
             return False
         interval = self.plan.eval_interval
         last = self.total_explore_steps // interval

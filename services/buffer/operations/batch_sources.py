@@ -113,7 +113,7 @@ def sampling_figures(stage: Stage) -> dict[str, float]:
 
 def version_for_refill(stage: Stage) -> int:
     """Returns a weights version for more tasks of an explore step, fresh enough to train on."""
-    if stage.plan.is_driven:
+    if stage.plan.has_dynamic_sync:
         return max(stage.step_version, stage.published or 0)
     required = stage.plan.required_version(stage.explore_step)
     if stage.plan.algorithm.sampling.max_staleness is None:

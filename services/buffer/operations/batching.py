@@ -109,7 +109,7 @@ def _next_step(stage: Stage, step: int) -> str:
     if not can_open_after(stage, step - 1):
         return ""
     number = stage.explore_step + 1
-    needed = 0 if stage.plan.is_driven else stage.plan.required_version(number)
+    needed = 0 if stage.plan.has_dynamic_sync else stage.plan.required_version(number)
     if stage.published is None or needed > stage.published:
         return f"explore step {number} needs weights version {needed}, which is not published yet"
     return f"no explorer has asked for explore step {number} yet"

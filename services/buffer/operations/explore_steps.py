@@ -54,7 +54,7 @@ from services.buffer.store.stragglers import (
 from services.buffer.store.tasksets import Taskset, get_taskset
 from services.buffer.store.training import RecordedVersion, insert_version, open_versions
 from trinity.config.plan.lengths import train_steps_from
-from trinity.config.plan.parts import ResolvedTaskset, Selector
+from trinity.config.plan.parts import ResolvedSelector, ResolvedTaskset
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.types import StageKey
 
@@ -69,7 +69,7 @@ async def cut_stragglers(connection: AsyncConnection, key: StageKey) -> int:
         return 0
     num_cut = 0
     for tasks in await tasks_by_step(connection, key, only_open=True):
-        if has_enough(tasks, stage.plan.num_spare_tasks) and await _is_over(
+        if has_enough(tasks, stage.plan.num_droppable_tasks) and await _is_over(
             connection, stage, tasks
         ):
             num_cut += await _cut(connection, stage, tasks)
@@ -80,7 +80,7 @@ async def cut_stragglers(connection: AsyncConnection, key: StageKey) -> int:
 
 async def count_tasks_to_draw(connection: AsyncConnection, stage: Stage) -> int:
     """Returns the number of tasks that the next explore step begins with."""
-    if not stage.plan.num_spare_tasks:
+    if not stage.plan.num_droppable_tasks:
         return stage.plan.config.buffer.batch_size
     earlier = await tasks_by_step(connection, stage.key, only_open=False)
     num_kept = await count_kept_runs(connection, stage.key) if _keeps_ended_runs(stage) else 0
@@ -92,7 +92,7 @@ def _keeps_ended_runs(stage: Stage) -> bool:
 
 
 async def _is_over(connection: AsyncConnection, stage: Stage, tasks: StepTasks) -> bool:
-    number = tasks.num_drawn - stage.plan.num_spare_tasks
+    number = tasks.num_drawn - stage.plan.num_droppable_tasks
     waited = await seconds_since_ended(connection, stage.key, tasks.explore_step, number)
     return waited is None or waited >= stage.plan.config.explorer.over_rollout.wait_after_min
 
@@ -135,7 +135,7 @@ def wanted_version(stage: Stage) -> VersionWanted | None:
 async def evaluate_between(connection: AsyncConnection, stage: Stage) -> None:
     """Opens evaluations of the next step's weights after an interval's last explore step."""
     done = stage.explore_step - 1
-    if stage.plan.is_driven and done and done % stage.plan.eval_interval == 0:
+    if stage.plan.has_dynamic_sync and done and done % stage.plan.eval_interval == 0:
         await open_evaluations(connection, stage, stage.step_version)
 
 
@@ -295,7 +295,7 @@ async def cursor_after(connection: AsyncConnection, stage: Stage, count: int) ->
 async def _draw_share(
     connection: AsyncConnection,
     stage: Stage,
-    selector: Selector,
+    selector: ResolvedSelector,
     taskset: StageTaskset,
     share: Share,
 ) -> Sequence[int]:
@@ -325,7 +325,7 @@ async def draw_rows(
     connection: AsyncConnection,
     key: StageKey,
     taskset: StageTaskset,
-    selector: Selector,
+    selector: ResolvedSelector,
     seed: int,
     *,
     first: int,
@@ -345,7 +345,7 @@ async def draw_rows(
 
 
 async def prepare_selector(
-    connection: AsyncConnection, key: StageKey, taskset: StageTaskset, selector: Selector
+    connection: AsyncConnection, key: StageKey, taskset: StageTaskset, selector: ResolvedSelector
 ) -> None:
     """Prepares a selector once per stage and taskset; learned state is never overwritten."""
     names = selector.feature_keys

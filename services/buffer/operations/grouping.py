@@ -52,7 +52,7 @@ async def commit_shaped(connection: AsyncConnection, shaped: Sequence[Shaped]) -
     await _commit_errors(connection, stage, [group for group in shaped if group.outcome.error])
     topics = [batch_topic(stage.key)]
     is_short = any(len(group.outcome.rows) < stage.repeat_times for group in shaped)
-    if is_short or stage.plan.is_driven or not stage.plan.needs_training:
+    if is_short or stage.plan.has_dynamic_sync or not stage.plan.needs_training:
         # Missing rows free credit for the next explore step, or it waits for the last run to end.
         topics.append(work_topic(stage.key))
     async with committing(connection):

@@ -45,13 +45,13 @@ from services.buffer.store.tasksets import hold_tasksets
 from services.buffer.types import NeededTaskset
 from trinity.config.plan.parts import (
     ResolvedExperienceBuffer,
+    ResolvedSelector,
     ResolvedTaskset,
-    Selector,
     StoredRollouts,
 )
-from trinity.config.plan.sizes import too_few_rows
+from trinity.config.plan.sizes import row_shortage_error
 from trinity.config.plan.stage_plan import StagePlan
-from trinity.config.plan.stored_rollouts import check_rows
+from trinity.config.plan.stored_rollouts import check_stored_advantages
 from trinity.errors import InvalidRequest, PreconditionFailed, UserError
 from trinity.types import StageKey
 
@@ -100,7 +100,7 @@ async def count_explored(connection: AsyncConnection, stage: Stage) -> int:
     _check_ended(stage, await find_stage(connection, stage.samples_key), stored)
     source = await lock_stage(connection, stage.samples_key)
     try:
-        check_rows(stage.plan, source.plan, stored)
+        check_stored_advantages(stage.plan, source.plan, stored)
     except UserError as error:
         raise PreconditionFailed(str(error)) from error
     num_rows, num_gone = await count_taken(connection, source.key)
@@ -115,7 +115,7 @@ def _stored(stage: Stage) -> StoredRollouts:
 
 def _check_ended(stage: Stage, source: Stage | None, stored: StoredRollouts) -> None:
     """Checks that the source is finished; a stage of another run may have been stopped instead."""
-    what = f"stage {stage.key.stage} trains on what {stored.words} has stored"
+    what = f"stage {stage.key.stage} trains on what {stored.description} has stored"
     if not stored.run:
         if source is None or source.state is not StageState.FINISHED:
             raise PreconditionFailed(f"{what}, which is not finished")
@@ -136,9 +136,9 @@ def _check_enough(stage: Stage, source: Stage, num_rows: int, num_gone: int) -> 
         return
     removed = f" with contents (those of {num_gone} more were removed, {_kept(source)})"
     raise PreconditionFailed(
-        f"{_stored(stage).words} has stored {num_rows} experiences{removed if num_gone else ''}, a "
-        f"batch of stage {stage.key.stage} takes {size}: explore more steps, or lower "
-        "`buffer.train_batch_size`"
+        f"{_stored(stage).description} has stored {num_rows} experiences"
+        f"{removed if num_gone else ''}, a batch of stage {stage.key.stage} takes {size}: "
+        "explore more steps, or lower `buffer.train_batch_size`"
     )
 
 
@@ -149,7 +149,7 @@ async def say_what_is_taken(connection: AsyncConnection, stage: Stage) -> None:
         return
     source = await get_stage(connection, stage.samples_key)
     num_rows, num_gone = await count_taken(connection, source.key)
-    text = f"trains on {num_rows:,} experiences of {stored.words}"
+    text = f"trains on {num_rows:,} experiences of {stored.description}"
     if num_gone:
         text += f"; the contents of {num_gone:,} further ones were removed there ({_kept(source)})"
     await log_event(connection, stage.key, NoticeEvent(text=text))
@@ -218,7 +218,7 @@ async def open_stage(
     size = await _size_of(connection, key, plan, tasksets)
     if max(size.total_train_steps, size.total_explore_steps) > MAX_STEPS:
         raise InvalidRequest(f"plan_json: it gives more than {MAX_STEPS} steps with these data")
-    if tasksets and (reason := too_few_rows(plan, size.num_rows)):
+    if tasksets and (reason := row_shortage_error(plan, size.num_rows)):
         names = ", ".join(taskset.name for taskset in tasksets if taskset.kind in STEPPED)
         raise PreconditionFailed(f"stage {key.stage}, taskset {names}: its {reason}")
     await update_stage(connection, key, plan=plan_json, **asdict(size))
@@ -307,7 +307,7 @@ async def _hold(connection: AsyncConnection, tenant: str, tasksets: Sequence[Sta
 
 def _selected(
     plan: StagePlan, tasksets: Sequence[StageTaskset]
-) -> Iterator[tuple[StageTaskset, Selector]]:
+) -> Iterator[tuple[StageTaskset, ResolvedSelector]]:
     """Yields tasksets that rows are drawn from, with their selectors."""
     selectors = {taskset.name: taskset.selector for taskset in plan.tasksets}
     for buffer in (plan.experience_buffer, *plan.auxiliary_buffers):

@@ -245,8 +245,8 @@ class RolloutStageFactory:
             max_unconfirmed=self._settings.max_unconfirmed,
             runs_per_assignment=plan.algorithm.repeat_times,
             lease_seconds=self._settings.lease_seconds,
-            requires_exact_version=not plan.runs_ahead,
-            cuts_stragglers=plan.num_spare_tasks > 0,
+            requires_exact_version=not plan.is_asynchronous,
+            cuts_stragglers=plan.num_droppable_tasks > 0,
         )
 
 

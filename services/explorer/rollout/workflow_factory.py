@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from services.explorer.engines import LoadedModel
 from services.explorer.openai_api.server import AttemptApiServer
 from services.explorer.types import Attempt, WeightsId
-from trinity.config.plan.parts import AuxiliaryModel, ResolvedTaskset, Sampling
+from trinity.config.plan.parts import AuxiliaryModel, ResolvedSampling, ResolvedTaskset
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
 from trinity.plugins import REWARDS, WORKFLOWS
@@ -240,7 +240,7 @@ class WorkflowFactory:
 
 def _limits(
     plan: StagePlan | AuxiliaryModel,
-    sampling: Sampling,
+    sampling: ResolvedSampling,
     *,
     truncates_prompts: bool,
     is_external: bool,
@@ -255,7 +255,7 @@ def _limits(
     )
 
 
-def _parameters(sampling: Sampling) -> SamplingParams:
+def _parameters(sampling: ResolvedSampling) -> SamplingParams:
     return SamplingParams(
         temperature=sampling.temperature,
         top_p=sampling.top_p,

@@ -159,7 +159,7 @@ class TrainingLoop:
         sync = dependencies.plan.config.synchronizer
         self._interval = sync.sync_interval
         self._async_publish = AsyncPublish(
-            in_background=dependencies.plan.needs_rollout and dependencies.plan.runs_ahead
+            in_background=dependencies.plan.needs_rollout and dependencies.plan.is_asynchronous
         )
         self._publishes_on_request = sync.sync_style == "explorer_driven"
         self._step = self._reported = dependencies.life.step

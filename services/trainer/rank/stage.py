@@ -29,9 +29,9 @@ from trinity.config.plan.parts import ResolvedExperienceBuffer
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.plan.start_checkpoint import (
     StartCheckpoint,
-    check_start,
-    start_checkpoint,
-    verify_start,
+    check_start_checkpoint,
+    find_start_checkpoint,
+    verify_start_checkpoint,
 )
 from trinity.errors import ManifestError, RunFailed, Superseded, UserError
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
@@ -238,7 +238,7 @@ class RankStageSetup:
 
     def _transfer_server(self) -> TransferServer | None:
         """Creates the transfer server of weights from memory, if the stage uses one."""
-        if not (self._plan.sends_weights and self._ranks.is_first):
+        if not (self._plan.transfers_weights_in_memory and self._ranks.is_first):
             return None
         sync = self._plan.config.synchronizer
         server = TransferServer(
@@ -363,10 +363,10 @@ def resume_source(plan: StagePlan, *, has_checkpoint: bool, ranks: Ranks) -> Sta
     path = plan.start_checkpoint
     if path is None or (has_checkpoint and not _is_adapter_base(plan, path)):
         return None
-    check_start(plan)
-    found = start_checkpoint(path)
+    check_start_checkpoint(plan)
+    found = find_start_checkpoint(path)
     if ranks.is_first:
-        verify_start(found)
+        verify_start_checkpoint(found)
     ranks.barrier()
     return found
 
@@ -374,7 +374,7 @@ def resume_source(plan: StagePlan, *, has_checkpoint: bool, ranks: Ranks) -> Sta
 def _is_adapter_base(plan: StagePlan, path: str) -> bool:
     """True if these weights are the base of the adapter's checkpoints, which do not hold them."""
     is_there = plan.lora is not None and Path(path).is_dir()
-    return is_there and start_checkpoint(path).num_ranks is None
+    return is_there and find_start_checkpoint(path).num_ranks is None
 
 
 def row_reader(

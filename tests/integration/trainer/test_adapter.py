@@ -23,7 +23,7 @@ from tests.unit.trainer.builders import (
     random_pairs,
 )
 from trinity.config.plan.stage_plan import StagePlan
-from trinity.config.plan.start_checkpoint import start_checkpoint
+from trinity.config.plan.start_checkpoint import find_start_checkpoint
 from trinity.errors import UserError
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def test_an_adapter_goes_on_as_in_the_run_whose_checkpoint_is_given(
     plan = lora_plan(model)
     former = learner_of(plan)
     trained(former)
-    found = start_checkpoint(str(store.write(former, step=3, incarnation=1).path))
+    found = find_start_checkpoint(str(store.write(former, step=3, incarnation=1).path))
     begun = Learner(plan=plan, model_directory=model, ranks=ranks, former=found)
     for one in (former, begun):
         stepped(one, BATCH)

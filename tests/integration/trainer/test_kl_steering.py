@@ -10,7 +10,7 @@ import pytest
 from services.trainer.types import TrainBatch
 from tests.integration.trainer.learners import stepped
 from tests.unit.trainer.builders import grpo_plan, random_batch, save_tiny_model
-from trinity.config.plan.start_checkpoint import start_checkpoint
+from trinity.config.plan.start_checkpoint import find_start_checkpoint
 
 if TYPE_CHECKING:
     from services.trainer.collectives import Ranks
@@ -36,7 +36,7 @@ def away(ranks: "Ranks", model: Path, other: Path) -> Begin:
         plan = grpo_plan(
             model, loss_agg_mode=loss_agg_mode, kl_loss_fn="k2", kl_loss_fn_args=steered
         )
-        former = start_checkpoint(str(other))
+        former = find_start_checkpoint(str(other))
         return Learner(plan=plan, model_directory=model, ranks=ranks, former=former)
 
     return build

@@ -106,7 +106,7 @@ BUSY = Load(num_outstanding=1, num_ready=0)
 
 def test_an_explorer_asks_for_weights_once_its_runs_are_done() -> None:
     own = plan(sync_style="explorer_driven", sync_interval=2)
-    assert [own.asks_for_version(step) for step in range(1, 8)] == [
+    assert [own.requests_version(step) for step in range(1, 8)] == [
         False,
         False,
         *[True, False] * 2,

@@ -54,7 +54,7 @@ def test_what_ended_beyond_the_need_of_a_step_is_drawn_less_in_the_next(
         explorer={"over_rollout": {"ratio": 0.25}},
     )
     now = stage(explored)
-    assert (explored.num_spare_tasks, explored.rows_per_explore_step) == (NUM_SPARE, 24)
+    assert (explored.num_droppable_tasks, explored.rows_per_explore_step) == (NUM_SPARE, 24)
     assert num_tasks_to_draw(now, before) == expected
 
 
@@ -71,9 +71,9 @@ def test_runs_that_are_kept_spare_the_next_step_as_many_tasks_as_they_make() -> 
 
 def test_a_step_needs_a_task_of_its_own() -> None:
     explored = plan_stage(buffer={"batch_size": 10}, explorer={"over_rollout": {"ratio": 0.9}})
-    assert explored.num_spare_tasks == 9
+    assert explored.num_droppable_tasks == 9
     assert num_tasks_to_draw(stage(explored), [step(10, 0, 10)]) == 10
 
 
 def test_without_the_key_all_tasks_are_waited_for() -> None:
-    assert plan().num_spare_tasks == 0
+    assert plan().num_droppable_tasks == 0

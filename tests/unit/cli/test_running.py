@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.progress.builders import empty_view
-from trinity.cli.runs import find_job, find_run
+from trinity.cli.runs import find_job_dir, find_run
 from trinity.errors import UserError
 from trinity.local.reaper import JobLock
 from trinity.progress.summary import summarize, write_summary
@@ -66,10 +66,10 @@ def test_without_a_name_the_only_run_is_meant(
 ) -> None:
     monkeypatch.setenv("TRINITY_CHECKPOINT_ROOT_DIR", str(tmp_path))
     with pytest.raises(UserError, match="no run was started below"):
-        find_job(None, None)
+        find_job_dir(None, None)
     (tmp_path / "sums/first").mkdir(parents=True)
     leave(tmp_path / "sums/first", "finished")
-    assert find_job(None, None) == tmp_path / "sums/first"
+    assert find_job_dir(None, None) == tmp_path / "sums/first"
 
 
 def test_of_several_runs_that_have_stopped_the_newest_is_named_first(
@@ -82,7 +82,7 @@ def test_of_several_runs_that_have_stopped_the_newest_is_named_first(
         os.utime(tmp_path / "sums" / name / "config.json", (hour, hour))
     newest = ", ".join(str(tmp_path / "sums" / name) for name in ("c", "a", "b"))
     with pytest.raises(UserError, match=newest):
-        find_job(None, None)
+        find_job_dir(None, None)
 
 
 def test_a_run_that_begins_is_the_one_that_is_meant(

@@ -3,7 +3,7 @@
 from rich.console import Console
 
 from trinity.api.v1 import buffer_pb2, synchronizer_pb2
-from trinity.cli.status import member_table, told_apart
+from trinity.cli.status import label_stages, member_table
 
 
 def test_addresses_are_whole_on_a_narrow_terminal() -> None:
@@ -30,7 +30,7 @@ def test_stages_of_several_experiments_are_told_apart() -> None:
     work = buffer_pb2.GetBufferStatusResponse(
         stages=[buffer_pb2.StageStatus(key=key) for key in keys]
     )
-    named = [one.key.stage for one in told_apart(work, experiments).stages]
+    named = [one.key.stage for one in label_stages(work, experiments).stages]
     assert named == ["sums/first rft", "sums/second rft"]
     alone = buffer_pb2.GetBufferStatusResponse(stages=work.stages[:1])
-    assert [one.key.stage for one in told_apart(alone, experiments).stages] == ["rft"]
+    assert [one.key.stage for one in label_stages(alone, experiments).stages] == ["rft"]

@@ -1,12 +1,12 @@
 """What is allowed but seldom meant is said before a start."""
 
 from tests.unit.config.builders import GRPO, SFT, config
-from trinity.config.checks.advice import advice
+from trinity.config.checks.advice import advise
 from trinity.config.planning import plan_experiment
 
 
 def said(base: dict[str, object] = GRPO, /, **changes: object) -> tuple[str, ...]:
-    return advice(plan_experiment(config(base, **changes)))
+    return advise(plan_experiment(config(base, **changes)))
 
 
 def test_usual_configurations_need_no_advice() -> None:

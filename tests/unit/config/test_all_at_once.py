@@ -7,10 +7,9 @@ from typer.testing import CliRunner
 
 from trinity.cli.main import make_app
 from trinity.config.check import check_file
-from trinity.config.docs.explain import verl_names
-from trinity.config.loading.verl_keys import PREFIX, USED
+from trinity.config.loading.verl_keys import PREFIX, RENAMED_KEYS
 from trinity.errors import UserError
-from trinity.verl.names import row_of
+from trinity.verl.key_table import find_row, verl_names
 from trinity.verl.row import KeyConversion
 
 GUIDE = Path(__file__).parent / "guide"
@@ -37,7 +36,7 @@ stages:
 def test_no_mistake_hides_another(tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
     file.write_text(MISTAKEN)
-    said = [line.removeprefix(f"{file}:") for line in check_file(file).mistakes]
+    said = [line.removeprefix(f"{file}:") for line in check_file(file).errors]
     assert [(line.partition(":")[0], line.split("`")[1], line.split("`")[3]) for line in said] == [
         ("2", "one", "algorithm.advantage_fn: nope"),
         ("2", "one", "algorithm.policy_loss_fn: nada"),
@@ -80,16 +79,16 @@ BEGINS = "trainer.resume_mode"
 """In a file it is a key of its own; `from-verl` writes the switch that says the same."""
 
 
-@pytest.mark.parametrize("key", [key for key in USED if key != BEGINS])
+@pytest.mark.parametrize("key", [key for key in RENAMED_KEYS if key != BEGINS])
 def test_verls_names_have_one_source(key: str) -> None:
     """What is passed to verl's trainer in a file lands where `from-verl` would write it."""
-    row = row_of(key) or row_of(f"{PREFIX}.{key}")
+    row = find_row(key) or find_row(f"{PREFIX}.{key}")
     assert row
-    if row.fate in (KeyConversion.MOVED, KeyConversion.COMBINED):
-        assert USED[key].to[1:] in row.ours.split(", ")
-        assert row.verl in verl_names(USED[key].to[1:])
+    if row.conversion in (KeyConversion.MOVED, KeyConversion.COMBINED):
+        assert RENAMED_KEYS[key].to[1:] in row.ours.split(", ")
+        assert row.verl in verl_names(RENAMED_KEYS[key].to[1:])
     else:
-        assert row.fate is KeyConversion.PASSED
+        assert row.conversion is KeyConversion.PASSED
 
 
 def test_every_variable_that_is_not_set_is_told_beside_the_other_mistakes(tmp_path: Path) -> None:
@@ -99,7 +98,7 @@ def test_every_variable_that_is_not_set_is_told_beside_the_other_mistakes(tmp_pa
         "checkpoint_root_dir: ${oc.env:NO_ROOT}/x\n"
         "trainer: {grad_clp: 1}\n"
     )
-    mistakes = check_file(file).mistakes
+    mistakes = check_file(file).errors
     assert [name in one for one, name in zip(mistakes, ("NO_MODEL", "NO_ROOT"), strict=False)] == [
         True,
         True,
@@ -132,4 +131,4 @@ def test_a_mistake_is_told_in_words_that_can_be_acted_on(
 ) -> None:
     file = tmp_path / "x.yaml"
     file.write_text(text)
-    assert says.replace("DIR", str(file)) in check_file(file).mistakes[0]
+    assert says.replace("DIR", str(file)) in check_file(file).errors[0]

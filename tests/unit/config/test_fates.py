@@ -6,9 +6,9 @@ import pytest
 
 from tests.unit.config.builders import load
 from trinity.config.check import check_file
-from trinity.config.docs.catalog import Key, all_keys
-from trinity.config.loading.keys import parsed, put
-from trinity.config.loading.load import Reading, read_config
+from trinity.config.docs.catalog import ConfigKey, all_keys
+from trinity.config.loading.keys import parse_key, put
+from trinity.config.loading.load import ParsedConfig, read_config
 from trinity.config.loading.yaml import yaml_text
 from trinity.config.schema.base import mark_of
 from trinity.errors import UserError
@@ -21,26 +21,26 @@ MARKED = [
 ]
 
 
-def read(directory: Path, text: str) -> Reading:
+def read(directory: Path, text: str) -> ParsedConfig:
     file = directory / "x.yaml"
     file.write_text(text)
     return read_config(file)
 
 
-def with_value(key: Key, value: object) -> str:
+def with_value(key: ConfigKey, value: object) -> str:
     tree: dict[str, object] = {}
-    put(tree, parsed(key.path), value)
+    put(tree, parse_key(key.path), value)
     return yaml_text(tree)
 
 
 @pytest.mark.parametrize("key", MARKED, ids=lambda key: key.path)
 def test_a_key_that_does_not_act_is_silent_where_it_says_what_happens_anyway(
-    tmp_path: Path, key: Key
+    tmp_path: Path, key: ConfigKey
 ) -> None:
     default = key.default.model_dump() if hasattr(key.default, "model_dump") else key.default
     default = list(default) if isinstance(default, tuple) else default
     reading = read(tmp_path, with_value(key, default))
-    assert reading.mistakes == ()
+    assert reading.errors == ()
     assert reading.notices == ()
 
 
@@ -48,7 +48,7 @@ def test_a_key_that_does_not_act_is_silent_where_it_says_what_happens_anyway(
     "key", [k for k in MARKED if "true or false" in k.type], ids=lambda key: key.path
 )
 def test_a_switch_that_does_not_act_is_named_where_it_asks_for_something(
-    tmp_path: Path, key: Key
+    tmp_path: Path, key: ConfigKey
 ) -> None:
     reading = read(tmp_path, with_value(key, not key.default))
     assert [(one.status, one.key) for one in reading.notices if one.key == key.path] == [
@@ -100,13 +100,13 @@ def test_an_older_name_in_a_stage_stays_in_the_stage(tmp_path: Path) -> None:
 
 def test_two_names_of_one_key_with_two_values_are_a_mistake(tmp_path: Path) -> None:
     text = "trainer:\n  max_token_len_per_gpu: 10\n  ppo_max_token_len_per_gpu: 20\n"
-    (said,) = read(tmp_path, text).mistakes
+    (said,) = read(tmp_path, text).errors
     place = tmp_path / "x.yaml"
     assert said == (
         f"`trainer.ppo_max_token_len_per_gpu: 20` in {place}:3 is another name of "
         f"`trainer.max_token_len_per_gpu: 10` in {place}:2: remove one"
     )
-    assert read(tmp_path, text.replace("20", "10")).mistakes == ()
+    assert read(tmp_path, text.replace("20", "10")).errors == ()
 
 
 def test_values_have_names_in_any_case_and_other_names(tmp_path: Path) -> None:
@@ -171,5 +171,5 @@ def test_a_planned_mode_hides_no_other_mistake(tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
     file.write_text("mode: colocate\nnmae: x\n")
     report = check_file(file)
-    assert len(report.mistakes) == 1
+    assert len(report.errors) == 1
     assert [one.key for one in report.notices] == ["mode"]

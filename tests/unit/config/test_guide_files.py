@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from trinity.config.check import check_file
-from trinity.config.schema.base import Status
+from trinity.config.schema.base import KeyStatus
 
 GUIDE = sorted((Path(__file__).parent / "guide").glob("*.yaml"))
 ROOT = Path(__file__).parents[3]
@@ -16,7 +16,7 @@ OURS = sorted((ROOT / "examples").rglob("*.yaml"))
 @pytest.mark.parametrize("file", GUIDE, ids=lambda file: file.name)
 def test_a_guides_file_has_no_mistake(file: Path) -> None:
     report = check_file(file)
-    assert report.mistakes == ()
+    assert report.errors == ()
     assert report.reading
     assert report.plan
 
@@ -34,7 +34,7 @@ def test_every_yaml_file_of_the_repository_is_looked_at() -> None:
 @pytest.mark.parametrize("file", OURS, ids=lambda file: str(file.relative_to(ROOT)))
 def test_our_own_files_act_as_they_are_written(file: Path) -> None:
     report = check_file(file)
-    assert report.mistakes == ()
+    assert report.errors == ()
     assert report.notices == ()
     assert report.plan
 
@@ -49,4 +49,4 @@ def test_verls_own_section_is_spoken_of_key_by_key() -> None:
     assert config.trainer.max_checkpoints_to_keep == 5
     assert config.trainer.enable_gradient_checkpointing
     assert report.reading.planned == ()
-    assert all(one.status is not Status.ACTS for one in report.notices)
+    assert all(one.status is not KeyStatus.ACTS for one in report.notices)

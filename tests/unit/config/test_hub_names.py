@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.config.builders import GRPO, SFT, config, write_model
-from trinity.config.checks.advice import advice
+from trinity.config.checks.advice import advise
 from trinity.config.checks.runtime import check_inputs
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
@@ -34,7 +34,7 @@ def planned(model: str = "some/model", tasks: str = "some/tasks") -> ExperimentP
 
 
 def test_what_has_to_be_fetched_is_told() -> None:
-    assert advice(planned()) == (f"{MODEL} {FETCHED}", f"{TASKS} {FETCHED}")
+    assert advise(planned()) == (f"{MODEL} {FETCHED}", f"{TASKS} {FETCHED}")
 
 
 def of_data(path: str) -> dict[str, object]:
@@ -65,12 +65,12 @@ def test_rows_to_train_on_are_named_as_tasks_are(
 ) -> None:
     plan = plan_experiment(config(base, **changes("some/rows")))
     name = "experience_buffer" if base is SFT else "sft_dataset"
-    assert advice(plan) == (f"{what} `{name}`, `path: some/rows` {FETCHED}",)
+    assert advise(plan) == (f"{what} `{name}`, `path: some/rows` {FETCHED}",)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(UserError, match=rf"{what} `{name}`: `path: some/rows` is neither .* nor"):
         check_inputs(plan)
     (cache / "datasets--some--rows/snapshots/abc").mkdir(parents=True)
-    assert advice(plan) == ()
+    assert advise(plan) == ()
     with pytest.raises(UserError) as others:
         check_inputs(plan)
     assert "some/rows" not in str(others.value)
@@ -95,13 +95,13 @@ def test_rows_that_look_local_and_are_not_there_are_named(
 
 def test_rows_that_no_batch_takes_are_not_fetched() -> None:
     unused = of_experts("some/rows")["buffer"]
-    assert advice(plan_experiment(config(GRPO, buffer=unused))) == ()
+    assert advise(plan_experiment(config(GRPO, buffer=unused))) == ()
 
 
 def test_what_was_fetched_before_is_not(cache: Path) -> None:
     write_model(cache / "models--some--model/snapshots/abc")
     (cache / "datasets--some--tasks/snapshots/abc").mkdir(parents=True)
-    assert advice(planned()) == ()
+    assert advise(planned()) == ()
 
 
 def test_a_dataset_that_may_not_be_fetched_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from tests.unit.config.builders import config
-from trinity.config.checks.runtime import check_known
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
+from trinity.launch.part_checks import check_part_names
 from trinity.plugins import PLUGIN_DIRS_VARIABLE
 
 
 def check(**taskset: object) -> None:
-    check_known(plan_experiment(config(buffer={"explorer_input": {"taskset": taskset}})))
+    check_part_names(plan_experiment(config(buffer={"explorer_input": {"taskset": taskset}})))
 
 
 @pytest.mark.parametrize(
@@ -124,5 +124,5 @@ def test_a_workflows_file_may_read_the_variables_of_its_stage(
         buffer={"explorer_input": {"taskset": taskset}},
         explorer={"env_vars": {"KEY_OF_A_STAGE": "set"}},
     )
-    check_known(plan_experiment(plan))
+    check_part_names(plan_experiment(plan))
     assert "KEY_OF_A_STAGE" not in os.environ

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from trinity.config.loading.source import Source, located
-from trinity.config.loading.yaml import lines_of
+from trinity.config.loading.source import ConfigSource, add_locations
+from trinity.config.loading.yaml import key_lines
 from trinity.errors import UserError
 from trinity.launch.prepare import prepare_run
 
@@ -21,7 +21,7 @@ stages:
     algorithm:
       advantage_fn: nothing
 """
-SOURCE = Source(Path("x.yaml"), TEXT, lines_of(TEXT))
+SOURCE = ConfigSource(Path("x.yaml"), TEXT, key_lines(TEXT))
 
 
 @pytest.mark.parametrize(
@@ -36,11 +36,11 @@ SOURCE = Source(Path("x.yaml"), TEXT, lines_of(TEXT))
     ],
 )
 def test_a_mistake_is_found_where_its_key_stands(sentence: str, place: str) -> None:
-    assert located(sentence, SOURCE, ["warm", "learn"]) == f"{place}: {sentence}"
+    assert add_locations(sentence, SOURCE, ["warm", "learn"]) == f"{place}: {sentence}"
 
 
 def test_every_sentence_has_its_own_place() -> None:
-    said = located("`model.model_path` is bad\n`algorithm.x` too", SOURCE, [])
+    said = add_locations("`model.model_path` is bad\n`algorithm.x` too", SOURCE, [])
     assert said == "x.yaml:1: `model.model_path` is bad\nx.yaml:2: `algorithm.x` too"
 
 

@@ -131,7 +131,7 @@ def test_a_bench_draws_nothing_to_train_on_and_keeps_the_name_of_its_run() -> No
 def test_styles_are_known_by_both_names(written: str, name: str) -> None:
     found = Config.model_validate({**GRPO, "synchronizer": {"sync_style": written}})
     assert found.synchronizer.sync_style == name
-    assert plan_experiment(found).stages[0].is_driven
+    assert plan_experiment(found).stages[0].has_dynamic_sync
 
 
 def test_corrections_are_asked_for_where_versions_are_not_tied_to_steps() -> None:

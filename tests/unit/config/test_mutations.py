@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from trinity.config.check import check_file
 from trinity.config.docs.catalog import all_keys
-from trinity.config.docs.resolved import resolve
+from trinity.config.docs.resolved import resolve_config
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -76,10 +76,10 @@ def test_a_damaged_file_is_a_configuration_or_gets_sentences(tmp_path: Path, tre
     file = tmp_path / "x.yaml"
     file.write_text(yaml.safe_dump(tree, allow_unicode=True), encoding="utf-8")
     report = check_file(file)
-    assert report.plan or report.mistakes or (report.reading and report.reading.planned)
+    assert report.plan or report.errors or (report.reading and report.reading.planned)
     if report.plan and report.reading:
-        assert resolve(report.plan, report.reading.source).tree
-    for mistake in report.mistakes:
+        assert resolve_config(report.plan, report.reading.source).tree
+    for mistake in report.errors:
         assert mistake.strip()
         assert "Traceback" not in mistake
         assert "pydantic" not in mistake

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.config.builders import GRPO, SFT, config, stage
-from trinity.config.checks.advice import advice
+from trinity.config.checks.advice import advise
 from trinity.config.plan.parts import ResolvedOperator
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.planning import plan_experiment
@@ -71,7 +71,7 @@ def test_a_plan_with_operators_is_read_as_it_was_written() -> None:
 def test_data_that_is_not_rolled_out_passes_no_operator() -> None:
     assert planned({"name": "reward_filter"}, base=SFT) == ()
     section = {"experience_pipeline": {"operators": [{"name": "reward_filter"}]}}
-    [said] = advice(plan_experiment(config(SFT, data_processor=section)))
+    [said] = advise(plan_experiment(config(SFT, data_processor=section)))
     assert "operators` has no effect on `sft`, which trains on data" in said
 
 

@@ -82,7 +82,7 @@ def test_mistakes_are_on_the_command_line(tmp_path: Path, argument: str, said: s
 def test_a_plans_mistake_is_on_the_command_line_too(tmp_path: Path) -> None:
     file = _file(tmp_path, "model: {model_path: /m, max_model_len: 24}\n")
     report = check_file(file, parse_overrides(["algorithm.advantage_fn=nothing"]))
-    assert "the command line: stage `main`: `algorithm.advantage_fn: nothing`" in report.mistakes[0]
+    assert "the command line: stage `main`: `algorithm.advantage_fn: nothing`" in report.errors[0]
 
 
 def test_files_are_told_from_overrides() -> None:

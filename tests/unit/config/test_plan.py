@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.config.builders import GRPO, SFT, config, stage
-from trinity.config.checks.advice import advice
+from trinity.config.checks.advice import advise
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
@@ -151,7 +151,7 @@ def test_evaluations_fall_on_weight_versions() -> None:
     every_three = config(buffer=evals, synchronizer={"sync_interval": 3})
     plan = plan_experiment(every_three)
     assert plan.stages[0].eval_interval == 99
-    assert "`explorer.eval_interval: 100` is taken for 99" in advice(plan)[0]
+    assert "`explorer.eval_interval: 100` is taken for 99" in advise(plan)[0]
     rare = stage(buffer=evals, explorer={"eval_interval": 2}, synchronizer={"sync_interval": 3})
     assert rare.eval_interval == 3
 
@@ -162,8 +162,8 @@ def test_a_workflow_that_nobody_names_is_the_usual_one(reward: str | None, workf
     plan = plan_experiment(config(buffer={"explorer_input": given}))
     assert plan.stages[0].taskset
     assert plan.stages[0].taskset.workflow == f"{workflow}_workflow"
-    assert "no workflow is named" in advice(plan)[0]
-    assert f"(`{workflow}_workflow`)" in advice(plan)[0]
+    assert "no workflow is named" in advise(plan)[0]
+    assert f"(`{workflow}_workflow`)" in advise(plan)[0]
 
 
 def test_gpus_that_rollout_leaves_go_to_the_trainer() -> None:

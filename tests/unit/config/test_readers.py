@@ -12,9 +12,9 @@ from functools import cache
 from pathlib import Path
 
 from tests.support.config_reads.recorded import recorded
-from trinity.config.docs.catalog import Key, all_keys
-from trinity.config.docs.explain import read_by
-from trinity.config.schema.base import Args, Status, literals
+from trinity.config.docs.catalog import ConfigKey, all_keys
+from trinity.config.docs.explain import readers_of
+from trinity.config.schema.base import Args, KeyStatus, literals
 
 ROOT = Path(__file__).parents[3]
 ADDITION = "examples/addition/addition.yaml"
@@ -24,17 +24,17 @@ HANDED_ON_WHOLE = ("RolloutCorrectionConfig", "StageConfig")
 KEYS = list(
     {(key.section, key.name): key for key in reversed(list(all_keys())) if key.field}.values()
 )
-ACTING = [key for key in KEYS if key.status is Status.ACTS and not key.is_section]
-OTHERS = [key for key in KEYS if key.status is not Status.ACTS]
+ACTING = [key for key in KEYS if key.status is KeyStatus.ACTS and not key.is_section]
+OTHERS = [key for key in KEYS if key.status is not KeyStatus.ACTS]
 
 
-def has_one_value(key: Key) -> bool:
+def has_one_value(key: ConfigKey) -> bool:
     """What can only be one thing need not be asked for."""
     assert key.field
     return len(set(literals(key.field.annotation))) == 1
 
 
-def is_taken_apart(key: Key) -> bool:
+def is_taken_apart(key: ConfigKey) -> bool:
     """verl's keys are moved to where they are called here, before there is a section to read."""
     assert key.field
     if key.name == "trainer_config_path":
@@ -42,29 +42,29 @@ def is_taken_apart(key: Key) -> bool:
     return key.name == "trainer_config" and key.field.annotation == Args
 
 
-def has_to_be_read(key: Key) -> bool:
+def has_to_be_read(key: ConfigKey) -> bool:
     return not (
         key.section.__name__ in HANDED_ON_WHOLE or has_one_value(key) or is_taken_apart(key)
     )
 
 
 def test_what_acts_is_read() -> None:
-    unread = [key.path for key in ACTING if has_to_be_read(key) and not read_by(key)]
+    unread = [key.path for key in ACTING if has_to_be_read(key) and not readers_of(key)]
     assert unread == [], "they act by declaration, and no run has read them"
 
 
-def acts_elsewhere(key: Key) -> bool:
+def acts_elsewhere(key: ConfigKey) -> bool:
     """Of a section that is planned as a whole."""
     return any(one.name == key.name and one.section in key.section.__mro__ for one in ACTING)
 
 
 def test_what_does_not_act_is_read_by_nobody() -> None:
-    readers = {key.path: read_by(key) for key in OTHERS if not acts_elsewhere(key)}
+    readers = {key.path: readers_of(key) for key in OTHERS if not acts_elsewhere(key)}
     assert {path: by for path, by in readers.items() if by} == {}
 
 
 def test_a_service_that_is_said_to_read_a_key_names_it() -> None:
-    said = [(key, reader) for key in ACTING for reader in read_by(key)]
+    said = [(key, reader) for key in ACTING for reader in readers_of(key)]
     assert [(key.path, reader) for key, reader in said if not names_it(reader, key.name)] == []
 
 

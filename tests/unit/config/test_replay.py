@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.config.builders import SFT, config, load, stage
-from trinity.config.checks.advice import advice
+from trinity.config.checks.advice import advise
 from trinity.config.plan.parts import ResolvedReplay
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.planning import plan_experiment
@@ -29,7 +29,7 @@ def replay_of(plan: StagePlan) -> ResolvedReplay:
 def said(replay: Mapping[str, object], **buffer: object) -> list[str]:
     changes = {"experience_buffer": {"replay_buffer": replay, **buffer}}
     written = config(buffer={"train_batch_size": 64, "trainer_input": changes})
-    return [text for text in advice(plan_experiment(written)) if "replay_buffer" in text]
+    return [text for text in advise(plan_experiment(written)) if "replay_buffer" in text]
 
 
 def test_without_it_rows_are_trained_in_order_once() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.config.builders import GRPO, config, load, stage
 from trinity.algorithm.rollout_correction.settings import PRESETS, CorrectionSettings
-from trinity.config.checks.advice import advice
+from trinity.config.checks.advice import advise
 from trinity.config.plan.parts import ResolvedAlgorithm
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
@@ -50,7 +50,7 @@ def test_services_get_the_corrections_keys_and_not_its_preset() -> None:
 def test_what_leaves_no_old_rollout_is_told_where_rollouts_are_old(preset: str) -> None:
     def said(**changes: object) -> tuple[str, ...]:
         algorithm = {**RECOMPUTED, "rollout_correction": {"preset": preset}}
-        return advice(plan_experiment(config(GRPO, algorithm=algorithm, **changes)))
+        return advise(plan_experiment(config(GRPO, algorithm=algorithm, **changes)))
 
     told = said(synchronizer={"sync_offset": 2})
     assert [f"`algorithm.rollout_correction.preset: {preset}`" in text for text in told] == (

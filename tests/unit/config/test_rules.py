@@ -13,7 +13,7 @@ from tests.unit.config.rules.algorithm_rules import ALGORITHM
 from tests.unit.config.rules.buffer_rules import BUFFER, TRAINER
 from tests.unit.config.rules.case import (
     ADVICE,
-    MISTAKE,
+    ERROR,
     NO_EFFECT,
     PLANNED,
     RENAMED,
@@ -39,13 +39,13 @@ def checked(directory: Path, case: Case) -> CheckReport:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "-"))
 def test_the_rule_holds(tmp_path: Path, case: Case) -> None:
     report = checked(tmp_path, case)
-    said: dict[str, list[str]] = {MISTAKE: list(report.mistakes), ADVICE: list(report.advice)}
+    said: dict[str, list[str]] = {ERROR: list(report.errors), ADVICE: list(report.advice)}
     for status in (PLANNED, NO_EFFECT, RENAMED):
         said[status] = [f"{one} {one.text}" for one in report.notices if one.status is status]
     if case.told != SILENT:
         assert any(case.said in line for line in said.pop(case.told)), report
     assert [line for lines in said.values() for line in lines] == []
-    if case.told == MISTAKE:
+    if case.told == ERROR:
         return
     if not any(one.key == "mode" for one in report.notices):
         assert report.plan

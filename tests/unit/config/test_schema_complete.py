@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from trinity.config.docs.catalog import Key, all_keys
+from trinity.config.docs.catalog import ConfigKey, all_keys
 from trinity.config.loading.source import section_at
-from trinity.config.loading.verl_keys import USED
-from trinity.config.schema.base import Status
+from trinity.config.loading.verl_keys import RENAMED_KEYS
+from trinity.config.schema.base import KeyStatus
 from trinity.config.schema.experiment import Config
 
 KEYS = (Path(__file__).parent / "trinity_rft_keys.txt").read_text().split()
@@ -37,23 +37,23 @@ def test_every_key_of_trinity_rft_is_known() -> None:
     ],
 )
 def test_older_names_lead_to_newer_ones(old: str, new: str) -> None:
-    assert KNOWN[old].status is Status.RENAMED
+    assert KNOWN[old].status is KeyStatus.RENAMED
     assert KNOWN[old].reason == new
     assert new in KNOWN
 
 
 def test_older_names_and_verls_lead_to_keys_that_exist() -> None:
-    targets = [key.reason for key in KNOWN.values() if key.status is Status.RENAMED]
-    targets += [renamed.to.removeprefix("/") for renamed in USED.values()]
+    targets = [key.reason for key in KNOWN.values() if key.status is KeyStatus.RENAMED]
+    targets += [renamed.to.removeprefix("/") for renamed in RENAMED_KEYS.values()]
     assert [key for key in targets if not _exists(key)] == []
 
 
-def is_explained(key: Key) -> bool:
+def is_explained(key: ConfigKey) -> bool:
     return (
         key.meaning.endswith((".", "`"))
         and key.type != ""
         and "any value" not in key.type
-        and (key.status is Status.ACTS) == (not key.reason)
+        and (key.status is KeyStatus.ACTS) == (not key.reason)
     )
 
 

@@ -11,13 +11,14 @@ from omegaconf import OmegaConf
 
 from tests.unit.config.builders import GRPO
 from trinity.cli.config_commands import show_difference, show_file
+from trinity.cli.config_document import render_page
 from trinity.config.check import check_file
 from trinity.config.docs.catalog import all_keys
-from trinity.config.docs.explain import find_keys, json_schema, lines_about
-from trinity.config.docs.template import Wishes, draft
-from trinity.config.document import documented
+from trinity.config.docs.explain import explain_key_lines, find_keys, json_schema
+from trinity.config.docs.template import DraftOptions, draft_config
 from trinity.config.schema.experiment import deep_merge
 from trinity.errors import UserError
+from trinity.verl.key_table import verl_names
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted((ROOT / "examples").rglob("*.yaml"))
@@ -84,8 +85,8 @@ def test_secrets_are_not_shown(capsys: pytest.CaptureFixture[str], tmp_path: Pat
 def test_a_secret_of_the_wrong_type_is_not_shown_either(tmp_path: Path) -> None:
     model: object = {"base_url": {"password": "hunter2"}}
     report = check_file(written(tmp_path / "x.yaml", model={"tinker": model}))
-    assert report.mistakes
-    assert "hunter2" not in "\n".join(report.mistakes)
+    assert report.errors
+    assert "hunter2" not in "\n".join(report.errors)
 
 
 def test_a_difference_is_one_of_what_acts(
@@ -103,24 +104,24 @@ def test_a_difference_is_one_of_what_acts(
 
 def test_a_key_is_explained_by_its_end_and_by_older_names() -> None:
     (key,) = find_keys("optimizer.lr_warmup_steps_ratio")[:1]
-    words = dict(lines_about(key))
+    words = dict(explain_key_lines(key, verl_names(key.plain_path)))
     assert words["type"] == "number from 0 on, up to 1"
     assert words["default"] == "0.0"
     assert "`actor_rollout_ref.actor.optim.lr_warmup_steps_ratio`" in words["in verl"]
     (old,) = find_keys("buffer.default_workflow_type")
-    assert "buffer.explorer_input.default_workflow_type" in dict(lines_about(old))["renamed"]
+    assert "buffer.explorer_input.default_workflow_type" in dict(explain_key_lines(old))["renamed"]
     with pytest.raises(UserError, match=r"did you mean `algorithm\.repeat_times`"):
         find_keys("algorithm.repeat_time")
 
 
 def test_a_key_without_a_default_is_asked_for() -> None:
     (key,) = find_keys("stages.stage_name")
-    assert dict(lines_about(key))["default"] == "none: it must be given"
+    assert dict(explain_key_lines(key))["default"] == "none: it must be given"
 
 
 def test_every_key_can_be_explained() -> None:
     for key in all_keys():
-        assert list(lines_about(key))
+        assert list(explain_key_lines(key))
 
 
 @pytest.mark.parametrize("file", [*EXAMPLES, *GUIDE], ids=lambda file: file.stem)
@@ -143,14 +144,16 @@ def test_a_draft_has_no_mistake_and_a_meaning_behind_each_key(
     tmp_path: Path, eval_split: str | None
 ) -> None:
     file = tmp_path / "x.yaml"
-    text = draft(Wishes(name="x", model="/model", taskset="/data", eval_split=eval_split, gpus=2))
+    text = draft_config(
+        DraftOptions(name="x", model="/model", taskset="/data", eval_split=eval_split, gpus=2)
+    )
     file.write_text(text)
     report = check_file(file)
-    assert (report.mistakes, report.notices, report.advice) == ((), (), ())
+    assert (report.errors, report.notices, report.advice) == ((), (), ())
     keys = [line for line in text.splitlines() if ": " in line and not line.startswith("#")]
     assert all("  # " in line for line in keys)
 
 
 def test_the_page_is_what_the_sections_say() -> None:
     page = (ROOT / "docs/configuration.md").read_text()
-    assert documented(page) == page
+    assert render_page(page) == page

@@ -8,7 +8,11 @@ import pytest
 
 from tests.unit.config.builders import config
 from trinity.config.plan.stage_plan import StagePlan
-from trinity.config.plan.start_checkpoint import check_start, start_checkpoint, verify_start
+from trinity.config.plan.start_checkpoint import (
+    check_start_checkpoint,
+    find_start_checkpoint,
+    verify_start_checkpoint,
+)
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
 from trinity.weights.manifest import ManifestHead, seal
@@ -37,13 +41,13 @@ def plan_with(path: Path | str, **changes: object) -> StagePlan:
 def test_a_checkpoint_of_ours_and_one_of_verls_are_told_by_their_files(tmp_path: Path) -> None:
     ours = parts(tmp_path / "step-3-1", [0, 1], 2)
     parts(ours / "critic", [0, 1], 2)
-    found = start_checkpoint(str(ours))
+    found = find_start_checkpoint(str(ours))
     assert (found.policy, found.critic, found.num_ranks) == (ours, ours / "critic", 2)
     verls = tmp_path / "global_step_3"
     parts(verls / "actor", [0], 1)
-    found = start_checkpoint(str(verls))
+    found = find_start_checkpoint(str(verls))
     assert (found.policy, found.critic, found.num_ranks) == (verls / "actor", None, 1)
-    whole = start_checkpoint(str(model(tmp_path / "v3-1")))
+    whole = find_start_checkpoint(str(model(tmp_path / "v3-1")))
     assert whole.num_ranks is None
 
 
@@ -51,21 +55,21 @@ def test_what_holds_none_says_what_to_give(tmp_path: Path) -> None:
     run = tmp_path / "checkpoints"
     newest = parts(run / "step-9-1", [0], 1)
     with pytest.raises(UserError, match=f"did you mean {newest}"):
-        start_checkpoint(str(run))
+        find_start_checkpoint(str(run))
     with pytest.raises(UserError, match="is not a directory"):
-        start_checkpoint(str(tmp_path / "nowhere"))
+        find_start_checkpoint(str(tmp_path / "nowhere"))
     with pytest.raises(UserError, match="parts of it are missing"):
-        start_checkpoint(str(parts(tmp_path / "half", [1], 2)))
+        find_start_checkpoint(str(parts(tmp_path / "half", [1], 2)))
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="give a folder `step-"):
-        start_checkpoint(str(tmp_path / "empty"))
+        find_start_checkpoint(str(tmp_path / "empty"))
 
 
 def test_it_must_be_of_as_many_ranks(tmp_path: Path) -> None:
     checkpoint = parts(tmp_path / "step-3-1", [0, 1], 2)
-    check_start(plan_with(checkpoint, rank_num=2))
+    check_start_checkpoint(plan_with(checkpoint, rank_num=2))
     with pytest.raises(UserError, match=r"written by 2 ranks.*set `trainer\.rank_num: 2`"):
-        check_start(plan_with(checkpoint, rank_num=1))
+        check_start_checkpoint(plan_with(checkpoint, rank_num=1))
 
 
 def test_whole_weights_must_be_of_the_same_model(tmp_path: Path) -> None:
@@ -75,10 +79,10 @@ def test_whole_weights_must_be_of_the_same_model(tmp_path: Path) -> None:
         start = {"resume_mode": "resume_path", "resume_from_path": path}
         stage = plan_experiment(config(model={"model_path": own}, trainer=start)).stages[0]
         if not change:
-            check_start(stage)
+            check_start_checkpoint(stage)
             continue
         with pytest.raises(UserError, match="`hidden_size` is 32 there and 64"):
-            check_start(stage)
+            check_start_checkpoint(stage)
 
 
 def test_a_file_that_changed_since_it_was_written_is_found(tmp_path: Path) -> None:
@@ -87,11 +91,11 @@ def test_a_file_that_changed_since_it_was_written_is_found(tmp_path: Path) -> No
         kind="checkpoint", stage="main", step=3, incarnation=1, weights_sha256="0" * 64
     )
     seal(checkpoint, head)
-    verify_start(start_checkpoint(str(checkpoint)))
+    verify_start_checkpoint(find_start_checkpoint(str(checkpoint)))
     parts(checkpoint, [0], 1)
     (checkpoint / "model_world_size_1_rank_0.pt").write_bytes(b"y")
     with pytest.raises(UserError, match=r"damaged: .*rank_0\.pt has changed"):
-        verify_start(start_checkpoint(str(checkpoint)))
+        verify_start_checkpoint(find_start_checkpoint(str(checkpoint)))
 
 
 @pytest.mark.parametrize(

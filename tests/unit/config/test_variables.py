@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from trinity.config.loading.tree import filled, is_open
+from trinity.config.loading.tree import fill_variables, has_interpolation
 
 PIECES = st.sampled_from(
     [
@@ -35,8 +35,8 @@ def test_what_is_filled_in_is_what_omegaconf_says(a: Any, c: Any, d: str) -> Non
         environment.setenv("HERE", "/there")
         environment.delenv("ABSENT", raising=False)
         tree = {"a": a, "b": {"c": c}, "list": [d]}
-        values = filled(tree)
-        if not is_open(values):
+        values = fill_variables(tree)
+        if not has_interpolation(values):
             assert values == as_omegaconf_says(tree)
 
 
@@ -51,7 +51,7 @@ def test_names_paths_counts_and_other_keys_need_no_omegaconf(
         "again": "${model}",
         "count": "${oc.env:ABSENT,8}",
     }
-    assert filled(tree) == {
+    assert fill_variables(tree) == {
         "path": "/home/me/data",
         "model": "Qwen/Qwen2.5-1.5B-Instruct",
         "again": "Qwen/Qwen2.5-1.5B-Instruct",

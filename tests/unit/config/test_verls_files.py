@@ -36,7 +36,7 @@ def checked(
 
 def test_its_keys_act_as_those_below_trainer_config(tmp_path: Path) -> None:
     report = checked(tmp_path, VERLS)
-    assert report.mistakes == ()
+    assert report.errors == ()
     assert report.plan
     (stage,) = report.plan.stages
     assert (stage.config.trainer.grad_clip, stage.config.trainer.ppo_epochs) == (0.5, 2)
@@ -57,19 +57,19 @@ def test_what_verl_does_not_have_is_told_by_the_line_of_the_file(tmp_path: Path,
     [("- 1", "is a list: write `key: value` lines"), ("a: [", "is not valid YAML")],
 )
 def test_what_is_no_configuration_is_refused(tmp_path: Path, verls: str, says: str) -> None:
-    (mistake,) = checked(tmp_path, verls).mistakes
+    (mistake,) = checked(tmp_path, verls).errors
     assert mistake.startswith(f"`trainer.trainer_config_path: {tmp_path}/verl.yaml` in ")
     assert f"mine.yaml:{MINE_LINE}" in mistake and says in mistake
 
 
 def test_a_variable_that_is_not_set_is_told_with_both_files(tmp_path: Path) -> None:
-    (mistake,) = checked(tmp_path, "actor: {grad_clip: '${oc.env:NO_SUCH}'}").mistakes
+    (mistake,) = checked(tmp_path, "actor: {grad_clip: '${oc.env:NO_SUCH}'}").errors
     assert f"mine.yaml:{MINE_LINE}" in mistake and "verl.yaml:1" in mistake
     assert "NO_SUCH is not set" in mistake
 
 
 def test_one_of_the_two_is_kept(tmp_path: Path) -> None:
-    (mistake,) = checked(tmp_path, VERLS, "  trainer_config: {actor: {grad_clip: 1.0}}").mistakes
+    (mistake,) = checked(tmp_path, VERLS, "  trainer_config: {actor: {grad_clip: 1.0}}").errors
     assert mistake.endswith("is given beside `trainer.trainer_config`: keep one of the two")
 
 

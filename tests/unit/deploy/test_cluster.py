@@ -18,7 +18,7 @@ from tests.unit.deploy.kustomized import (
 )
 from tests.unit.deploy.manifests import SERVICES, deployment_of, rendered
 from tests.unit.deploy.policies import Connection, Network, selects
-from trinity.cli.main import FAILURE, NO_ANSWER, USER_MISTAKE
+from trinity.cli.main import FAILURE, NO_ANSWER, USER_ERROR
 from trinity.deploy.kubernetes import Overlay
 
 COLLECTOR = "collector.example"
@@ -110,7 +110,7 @@ def test_an_experiment_is_submitted_again_unless_it_has_ended(objects: list[Obje
     rules = {one["action"]: one for one in job["podFailurePolicy"]["rules"]}
     assert rules["FailJob"]["onExitCodes"]["operator"] == "In"
     ends = rules["FailJob"]["onExitCodes"]["values"]
-    assert ends == [FAILURE, USER_MISTAKE] and NO_ANSWER not in ends
+    assert ends == [FAILURE, USER_ERROR] and NO_ANSWER not in ends
     assert job["backoffLimit"] >= 10, "a first start takes a while"
 
 

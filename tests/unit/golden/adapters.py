@@ -48,7 +48,7 @@ from trinity.algorithm.types import ALGORITHM_TYPES
 from trinity.cli.main import GROUPS, make_app
 from trinity.config.check import check_file
 from trinity.config.docs.catalog import all_keys
-from trinity.config.docs.resolved import resolve
+from trinity.config.docs.resolved import resolve_config
 from trinity.operators import OPERATORS
 from trinity.progress.summary import RunSummary
 from trinity.runtime.settings import ServiceSettings
@@ -153,9 +153,9 @@ def checked(file: Path) -> Checked:
     report = check_file(file)
     resolved = None
     if report.plan and report.reading:
-        resolved = resolve(report.plan, report.reading.source).tree
+        resolved = resolve_config(report.plan, report.reading.source).tree
     return Checked(
-        mistakes=report.mistakes,
+        mistakes=report.errors,
         notices=tuple((notice.status.name, notice.key, notice.line) for notice in report.notices),
         advice=report.advice,
         plan=report.plan.model_dump(mode="json") if report.plan else None,

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.config.builders import IMITATION, REINFORCEMENT, SAFETENSORS, config
 from trinity.api.v1 import synchronizer_pb2 as pb
-from trinity.config.plan.parts import BenchedRun
+from trinity.config.plan.parts import EvaluatedRun
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.stored_rollouts import UNKNOWN
 from trinity.config.planning import plan_experiment
@@ -72,7 +72,7 @@ async def test_so_does_what_is_benched(tmp_path: Path) -> None:
     (tmp_path / "merged").mkdir()
     plan = adapted(tmp_path)
     benched = [
-        one.model_copy(update={"benched": BenchedRun(experiment_id=UNKNOWN, stage=one.name)})
+        one.model_copy(update={"benched": EvaluatedRun(experiment_id=UNKNOWN, stage=one.name)})
         for one in plan.stages
     ]
     made = plan.model_copy(update={"stages": tuple(benched)})

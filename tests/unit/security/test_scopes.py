@@ -18,7 +18,7 @@ from trinity.security.authorization import (
     Scope,
     field_paths,
 )
-from trinity.security.document import documented, requests
+from trinity.security.document import render_page, requests
 
 ROOT = Path(__file__).parents[3]
 SHARED = ("runtime/presence.py",)
@@ -75,5 +75,5 @@ def test_a_services_scope_allows_what_its_code_calls_and_no_more(role: str) -> N
 
 def test_the_page_has_every_call_as_the_code_allows_it() -> None:
     text = (ROOT / "docs" / "security.md").read_text()
-    assert documented(text) == text
+    assert render_page(text) == text
     assert {method for method, _ in requests()} == set(contract_methods())

@@ -4,14 +4,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from trinity.verl.document import TABLES, documented, verl_table
+from trinity.verl.document import TABLES, render_page, verl_table
 
 PAGE = Path("docs/align-with-verl.md")
 
 
 def test_the_page_is_what_the_code_says() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    assert documented(text) == text
+    assert render_page(text) == text
     assert text.count("<!-- table: ") == len(TABLES)
 
 

@@ -14,10 +14,10 @@ from trinity.config.loading.source import section_at
 from trinity.config.schema.experiment import Config
 from trinity.errors import UserError
 from trinity.verl.convert import convert
-from trinity.verl.names import ROWS, SUPERVISED_ROWS, row_of
+from trinity.verl.key_table import ROWS, SUPERVISED_ROWS, find_row
 from trinity.verl.row import KeyConversion
-from trinity.verl.rules.algorithm import ARGUMENTS, ESTIMATORS, OF_THE_LOSS
-from trinity.verl.settings import Setting, VerlSettings
+from trinity.verl.rules.algorithm import ARGUMENTS, ESTIMATORS, LOSS_ARGUMENTS
+from trinity.verl.settings import VerlSetting, VerlSettings
 
 ROW_KEYS = [row.verl.replace("*", "some.thing") for row in ROWS]
 VALUES = st.one_of(
@@ -44,7 +44,7 @@ def test_any_set_of_keys_is_mentioned(keys: dict[str, object]) -> None:
     told = VerlSettings(module="verl.trainer.main_ppo")
     for key, value in keys.items():
         number = value if isinstance(value, int) and not isinstance(value, bool) else 1
-        told.put(Setting(key=key, value=number if NUMBERS.search(key) else value, where="x"))  # type: ignore[arg-type]
+        told.put(VerlSetting(key=key, value=number if NUMBERS.search(key) else value, where="x"))  # type: ignore[arg-type]
     result = convert(told)
     assert flat(yaml.safe_load(result.body)) == flat(result.values)
     for key in keys:
@@ -65,8 +65,10 @@ def test_a_key_is_listed_once() -> None:
 
 def test_each_row_says_what_becomes_of_its_key() -> None:
     rows = [*ROWS, *SUPERVISED_ROWS]
-    left_out = (KeyConversion.NEEDLESS, KeyConversion.MISSING)
-    silent = [row for row in rows if not (row.note or (row.ours and row.fate not in left_out))]
+    left_out = (KeyConversion.NOT_NEEDED, KeyConversion.MISSING)
+    silent = [
+        row for row in rows if not (row.note or (row.ours and row.conversion not in left_out))
+    ]
     assert [row.verl for row in silent] == []
 
 
@@ -85,10 +87,10 @@ def test_a_number_that_is_none_is_asked_for() -> None:
 
 
 def test_patterns_give_way_to_keys_of_their_own() -> None:
-    row = row_of("actor_rollout_ref.actor.optim.lr")
+    row = find_row("actor_rollout_ref.actor.optim.lr")
     assert row is not None
     assert row.ours == "algorithm.optimizer.lr"
-    assert row_of("nobody.knows") is None
+    assert find_row("nobody.knows") is None
 
 
 def test_losses_and_advantages_are_those_that_exist() -> None:
@@ -103,7 +105,7 @@ def test_losses_and_advantages_are_those_that_exist() -> None:
         assert advantage in {*ADVANTAGES.builtins, *TOKEN_ADVANTAGES.builtins}
     for loss, arguments in ARGUMENTS.items():
         accepted = read_signature(POLICY_LOSSES.builtins[loss]).arguments
-        assert set(arguments) == {name for name in OF_THE_LOSS.values() if name in accepted}
+        assert set(arguments) == {name for name in LOSS_ARGUMENTS.values() if name in accepted}
 
 
 def test_keys_that_this_system_acts_on_are_fields_of_its_configuration() -> None:

@@ -1,4 +1,4 @@
-"""Advice on the training engine's settings: keys without effect, models that differ."""
+"""Advice on a plan: settings that are allowed but rarely intended."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -6,11 +6,21 @@ from collections.abc import Callable, Iterator
 from trinity.algorithm.rollout_correction.settings import PRESETS
 from trinity.algorithm.types import ALGORITHM_TYPES
 from trinity.config.checks.algorithm import staleness_cause
-from trinity.config.plan.model import to_fetch
+from trinity.config.plan.model import missing_from_cache
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.schema.data import FormatConfig
 
 OFFLOADS = ("param_offload", "optimizer_offload", "offload_policy")
+
+OF_TRAINING_DATA = (
+    "tools_key",
+    "enable_concatenated_multi_turn",
+    "chat_template",
+    "enable_thinking",
+)
+"""Keys of `format` that make a row's tokens."""
+LOOKED_AT_STEPS = 100
+"""Explore steps after which nothing new is expected."""
 
 
 def offload_without_gpus(stage: StagePlan) -> Iterator[str]:
@@ -25,7 +35,7 @@ def offload_without_gpus(stage: StagePlan) -> Iterator[str]:
         yield f"`{'`, `'.join(keys)}`: nothing moves where there is no GPU"
 
 
-def other_model_than_the_engines(stage: StagePlan) -> Iterator[str]:
+def override_config_differs_from_engine(stage: StagePlan) -> Iterator[str]:
     """Ratios compare the trainer's log-probabilities with the engine's."""
     if stage.config.trainer.override_config and stage.needs_rollout:
         yield (
@@ -35,24 +45,13 @@ def other_model_than_the_engines(stage: StagePlan) -> Iterator[str]:
         )
 
 
-OF_TRAINING_DATA = (
-    "tools_key",
-    "enable_concatenated_multi_turn",
-    "chat_template",
-    "enable_thinking",
-)
-"""Keys of `format` that make a row's tokens."""
-LOOKED_AT_STEPS = 100
-"""Explore steps after which nothing new is expected."""
-
-
-def advice(plan: ExperimentPlan) -> tuple[str, ...]:
+def advise(plan: ExperimentPlan) -> tuple[str, ...]:
     """Returns one sentence for each setting worth a second look."""
     of_stages = (
         f"stage `{stage.name}`: {text}"
         for stage in plan.stages
         if stage.mode != "serve"
-        for look in LOOKS
+        for look in ADVICE_RULES
         for text in look(stage)
     )
     return (*of_stages, *_fetched(plan))
@@ -60,7 +59,7 @@ def advice(plan: ExperimentPlan) -> tuple[str, ...]:
 
 def _fetched(plan: ExperimentPlan) -> Iterator[str]:
     """Names that will be fetched from the hub; such a name may be a mistyped path."""
-    for hub_name in to_fetch(plan):
+    for hub_name in missing_from_cache(plan):
         yield (
             f"{hub_name.place} is not here and not in the hub's cache: it is fetched from the "
             "hub at the start"
@@ -88,9 +87,9 @@ def _truncates(setting: str, off: str) -> str:
     )
 
 
-def _leaves_nothing_behind(stage: StagePlan) -> Iterator[str]:
+def _over_rollout_too_small(stage: StagePlan) -> Iterator[str]:
     ratio, num_tasks = stage.config.explorer.over_rollout.ratio, stage.config.buffer.batch_size
-    if stage.needs_rollout and ratio and not stage.num_spare_tasks:
+    if stage.needs_rollout and ratio and not stage.num_droppable_tasks:
         yield (
             f"`explorer.over_rollout.ratio: {ratio:g}` of {num_tasks} tasks is less than one: "
             f"nothing is left behind below {1 / num_tasks:.2g}"
@@ -106,7 +105,7 @@ def _calls_are_not_recorded(stage: StagePlan) -> Iterator[str]:
         )
 
 
-def _nothing_to_compare(stage: StagePlan) -> Iterator[str]:
+def _single_rollout_groups(stage: StagePlan) -> Iterator[str]:
     algorithm = stage.algorithm
     if algorithm.repeat_times > 1 or not stage.needs_rollout:
         return
@@ -118,10 +117,10 @@ def _nothing_to_compare(stage: StagePlan) -> Iterator[str]:
         )
 
 
-def _left_out_as_stale(stage: StagePlan) -> Iterator[str]:
+def _staleness_below_usual(stage: StagePlan) -> Iterator[str]:
     """A bound below the age that rollouts have by plan costs most of them."""
     most = stage.algorithm.sampling.max_staleness
-    if most is None or stage.is_driven or not stage.needs_training:
+    if most is None or stage.has_dynamic_sync or not stage.needs_training:
         return
     usual = _usual_staleness(stage)
     if most < usual:
@@ -131,7 +130,7 @@ def _left_out_as_stale(stage: StagePlan) -> Iterator[str]:
         )
 
 
-def _bound_on_stored(stage: StagePlan) -> Iterator[str]:
+def _staleness_ignored_on_stored(stage: StagePlan) -> Iterator[str]:
     """The versions of stored rows are their own stage's."""
     most = stage.algorithm.sampling.max_staleness
     if most is not None and stage.stored_rollouts is not None:
@@ -141,7 +140,7 @@ def _bound_on_stored(stage: StagePlan) -> Iterator[str]:
         )
 
 
-def _rejected_as_stale(stage: StagePlan) -> Iterator[str]:
+def _correction_rejects_stale(stage: StagePlan) -> Iterator[str]:
     """The engine's arithmetic moves a ratio far less than a train step does."""
     preset = stage.config.algorithm.rollout_correction.preset
     if preset == "none" or PRESETS[preset].tolerates_staleness or not stage.needs_rollout:
@@ -164,7 +163,7 @@ def _usual_staleness(stage: StagePlan) -> int:
     )
 
 
-def _kept_elsewhere(stage: StagePlan) -> Iterator[str]:
+def _storage_type_ignored(stage: StagePlan) -> Iterator[str]:
     """Storage of experiences, which files written for Trinity-RFT have to name."""
     if not stage.has_rollouts:
         return
@@ -197,7 +196,7 @@ def _replay(stage: StagePlan) -> Iterator[str]:
         )
 
 
-def _evaluated_less_often(stage: StagePlan) -> Iterator[str]:
+def _eval_interval_rounded(stage: StagePlan) -> Iterator[str]:
     configured, interval = stage.config.explorer.eval_interval, stage.eval_interval
     if stage.eval_tasksets and configured != interval:
         yield (
@@ -231,7 +230,7 @@ def _workflow_is_guessed(stage: StagePlan) -> Iterator[str]:
         )
 
 
-def _repeats_of_its_own(stage: StagePlan) -> Iterator[str]:
+def _repeat_times_ignored(stage: StagePlan) -> Iterator[str]:
     """A group is as large as the algorithm says, whatever taskset its task is from."""
     explorer_input = stage.config.buffer.explorer_input
     tasksets = (explorer_input.taskset, *explorer_input.tasksets) if stage.needs_rollout else ()
@@ -243,7 +242,7 @@ def _repeats_of_its_own(stage: StagePlan) -> Iterator[str]:
             )
 
 
-def _contents_kept_anyway(stage: StagePlan) -> Iterator[str]:
+def _keep_steps_ignored(stage: StagePlan) -> Iterator[str]:
     """A resume from the oldest checkpoint needs every batch since."""
     keep_steps, trainer = stage.config.buffer.keep_steps, stage.config.trainer
     if keep_steps is not None and trainer.save_interval and not trainer.max_checkpoints_to_keep:
@@ -265,7 +264,7 @@ def _format_of_training_data(stage: StagePlan) -> Iterator[str]:
                 )
 
 
-def _ignored(stage: StagePlan) -> Iterator[str]:
+def _keys_ignored_on_data(stage: StagePlan) -> Iterator[str]:
     """Keys that a stage on data sets or inherits and that nothing reads."""
     if stage.has_rollouts:
         return
@@ -287,22 +286,22 @@ def _has_no_effect(key: str, stage: StagePlan) -> str:
     return f"`{key}` has no effect on `{stage.algorithm_type}`, which trains on data"
 
 
-LOOKS: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
+ADVICE_RULES: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _truncated_sampling,
-    _leaves_nothing_behind,
+    _over_rollout_too_small,
     _calls_are_not_recorded,
-    _nothing_to_compare,
-    _left_out_as_stale,
-    _bound_on_stored,
-    _rejected_as_stale,
-    _kept_elsewhere,
+    _single_rollout_groups,
+    _staleness_below_usual,
+    _staleness_ignored_on_stored,
+    _correction_rejects_stale,
+    _storage_type_ignored,
     _replay,
-    _repeats_of_its_own,
+    _repeat_times_ignored,
     _format_of_training_data,
-    _evaluated_less_often,
+    _eval_interval_rounded,
     _workflow_is_guessed,
-    _contents_kept_anyway,
-    _ignored,
+    _keep_steps_ignored,
+    _keys_ignored_on_data,
     offload_without_gpus,
-    other_model_than_the_engines,
+    override_config_differs_from_engine,
 )

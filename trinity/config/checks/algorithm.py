@@ -1,4 +1,4 @@
-"""Checks that the rows of a batch have a source, and that the loss trains on them."""
+"""Checks that the algorithm's parts, the rows and the workflows of a stage fit one another."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -17,18 +17,28 @@ from trinity.plugins import WORKFLOWS
 
 MIXED_LOSSES = frozenset({"mix", "mix_chord"})
 
+SUPERVISED_LOSSES = frozenset({"sft", "sft_is", "sft_phi"})
+"""Losses that need neither rewards nor the log-probabilities of the rows' source."""
+LOSSES_WITHOUT_RATIO = SUPERVISED_LOSSES | {"dro", "gpg", "opmd"}
+"""Losses that do not weigh by the ratio to the old log-probabilities."""
+NEEDS_WITHOUT_REWARDS: frozenset[Need] = frozenset({"teacher", "reward_parts"})
+"""Advantages that need these are computed from them alone."""
+WORKFLOW_FIELDS: tuple[Need, ...] = ("teacher", "baselines")
+WORKFLOWS_WITH_FIELD: Mapping[Need, frozenset[str]] = {"teacher": DISTILLATION_WORKFLOWS}
+"""Workflows that come with the system and bring more than rewards."""
 
-def sampling_mistakes(plan: StagePlan) -> Iterator[str]:
+
+def sampling_errors(plan: StagePlan) -> Iterator[str]:
     """Yields a sentence for each error."""
     strategy = plan.algorithm.sampling
-    yield from _loss_suits(plan, has_experts=strategy.expert_buffer is not None)
+    yield from _check_mixed_loss(plan, has_experts=strategy.expert_buffer is not None)
     if strategy.expert_buffer is not None:
-        yield from _experts_are_there(plan, strategy.expert_buffer)
+        yield from _check_expert_buffer(plan, strategy.expert_buffer)
     if strategy.max_staleness is not None:
-        yield from _fresh_rows_can_be(plan, strategy.max_staleness)
+        yield from _check_max_staleness(plan, strategy.max_staleness)
 
 
-def _loss_suits(plan: StagePlan, *, has_experts: bool) -> Iterator[str]:
+def _check_mixed_loss(plan: StagePlan, *, has_experts: bool) -> Iterator[str]:
     loss, name = plan.algorithm.policy_loss_fn, plan.algorithm.sample_strategy
     is_mixed = loss in MIXED_LOSSES
     if is_mixed and not has_experts:
@@ -43,7 +53,7 @@ def _loss_suits(plan: StagePlan, *, has_experts: bool) -> Iterator[str]:
         )
 
 
-def _experts_are_there(plan: StagePlan, expert_buffer: str) -> Iterator[str]:
+def _check_expert_buffer(plan: StagePlan, expert_buffer: str) -> Iterator[str]:
     names = [buffer.name for buffer in plan.auxiliary_buffers]
     if expert_buffer not in names:
         advice = did_you_mean(expert_buffer, names) if names else ": give it, with its `path`"
@@ -53,7 +63,7 @@ def _experts_are_there(plan: StagePlan, expert_buffer: str) -> Iterator[str]:
         )
 
 
-def _fresh_rows_can_be(plan: StagePlan, max_staleness: int) -> Iterator[str]:
+def _check_max_staleness(plan: StagePlan, max_staleness: int) -> Iterator[str]:
     """Checks the bound: between two versions the newest weights get older with each train step."""
     interval = plan.config.synchronizer.sync_interval
     if max_staleness < interval - 1:
@@ -64,25 +74,14 @@ def _fresh_rows_can_be(plan: StagePlan, max_staleness: int) -> Iterator[str]:
         )
 
 
-SUPERVISED_LOSSES = frozenset({"sft", "sft_is", "sft_phi"})
-"""Losses that need neither rewards nor the log-probabilities of the rows' source."""
-LOSSES_WITHOUT_RATIO = SUPERVISED_LOSSES | {"dro", "gpg", "opmd"}
-"""Losses that do not weigh by the ratio to the old log-probabilities."""
-BLIND_TO_REWARDS: frozenset[Need] = frozenset({"teacher", "reward_parts"})
-"""Advantages that need these are computed from them alone."""
-BROUGHT_BY_WORKFLOW: tuple[Need, ...] = ("teacher", "baselines")
-BRINGING: Mapping[Need, frozenset[str]] = {"teacher": DISTILLATION_WORKFLOWS}
-"""Workflows that come with the system and bring more than rewards."""
-
-
 def check_algorithm(plan: StagePlan) -> None:
     """Runs all checks of a stage; raises UserError with a sentence for each error."""
-    mistakes = [f"stage `{plan.name}`: {text}" for check in CHECKS for text in check(plan)]
-    if mistakes:
-        raise UserError("\n".join(mistakes))
+    errors = [f"stage `{plan.name}`: {text}" for check in CHECKS for text in check(plan)]
+    if errors:
+        raise UserError("\n".join(errors))
 
 
-def _kl_coefficients(plan: StagePlan) -> Iterator[str]:
+def _check_kl_coefficients(plan: StagePlan) -> Iterator[str]:
     algorithm = plan.algorithm
     for part, name, arguments in (
         ("kl_penalty_fn", algorithm.kl_penalty_fn, algorithm.kl_penalty_fn_args),
@@ -90,27 +89,27 @@ def _kl_coefficients(plan: StagePlan) -> Iterator[str]:
     ):
         if name != "none":
             call = partial(kl_controller, **arguments)  # type: ignore[arg-type]  # checked before
-            yield from _refusal(call, f"`algorithm.{part}_args`: ")
+            yield from _errors_of(call, f"`algorithm.{part}_args`: ")
 
 
-def _correction(plan: StagePlan) -> Iterator[str]:
-    yield from _refusal(plan.algorithm.rollout_correction.check)
+def _check_correction(plan: StagePlan) -> Iterator[str]:
+    yield from _errors_of(plan.algorithm.rollout_correction.check)
 
 
-def _advantage_takes_its_values(plan: StagePlan) -> Iterator[str]:
+def _check_advantage_args(plan: StagePlan) -> Iterator[str]:
     """Tries an advantage whose arguments are not its defaults; numpy is imported only then."""
     name, arguments = plan.algorithm.advantage_fn, plan.config.algorithm.advantage_fn_args
     usual = find_part("advantage_fn", name).signature.defaults if arguments else {}
     if all(argument in usual and usual[argument] == own for argument, own in arguments.items()):
         return
 
-    from trinity.config.plan.trials import try_advantage  # it imports numpy
+    from trinity.config.plan.trials import probe_advantage  # it imports numpy
 
-    call = partial(try_advantage, plan.algorithm)
-    yield from _refusal(call, f"`algorithm.advantage_fn: {name}`: ")
+    call = partial(probe_advantage, plan.algorithm)
+    yield from _errors_of(call, f"`algorithm.advantage_fn: {name}`: ")
 
 
-def _penalty_is_seen(plan: StagePlan) -> Iterator[str]:
+def _check_kl_penalty(plan: StagePlan) -> Iterator[str]:
     algorithm = plan.algorithm
     if algorithm.kl_penalty_fn != "none" and not algorithm.advantage_in_trainer:
         yield (
@@ -118,14 +117,17 @@ def _penalty_is_seen(plan: StagePlan) -> Iterator[str]:
             f"after the buffer has made advantages of them with `{algorithm.advantage_fn}`: "
             "give `kl_loss_fn` instead, or an `advantage_fn` of the trainer such as `grpo_verl`"
         )
-    elif algorithm.kl_penalty_fn != "none" and needs_of(algorithm.advantage_fn) & BLIND_TO_REWARDS:
+    elif (
+        algorithm.kl_penalty_fn != "none"
+        and needs_of(algorithm.advantage_fn) & NEEDS_WITHOUT_REWARDS
+    ):
         yield (
             f"`algorithm.kl_penalty_fn: {algorithm.kl_penalty_fn}` changes the rewards of tokens, "
             f"at which `{algorithm.advantage_fn}` does not look: give `kl_loss_fn` instead"
         )
 
 
-def _recomputing_is_corrected(plan: StagePlan) -> Iterator[str]:
+def _check_stale_recompute(plan: StagePlan) -> Iterator[str]:
     algorithm = plan.algorithm
     if algorithm.bypass_old_logprobs or algorithm.rollout_correction.is_on:
         return
@@ -137,7 +139,7 @@ def _recomputing_is_corrected(plan: StagePlan) -> Iterator[str]:
         )
 
 
-def _ratio_counts_once(plan: StagePlan) -> Iterator[str]:
+def _check_double_weighting(plan: StagePlan) -> Iterator[str]:
     algorithm = plan.algorithm
     weighs = algorithm.rollout_correction.rollout_is != "none"
     loss = algorithm.policy_loss_fn
@@ -148,7 +150,7 @@ def _ratio_counts_once(plan: StagePlan) -> Iterator[str]:
         )
 
 
-def _critic_is_there(plan: StagePlan) -> Iterator[str]:
+def _check_critic(plan: StagePlan) -> Iterator[str]:
     warmup = plan.config.trainer.critic_warmup
     if warmup and not plan.needs_critic:
         yield (
@@ -157,7 +159,7 @@ def _critic_is_there(plan: StagePlan) -> Iterator[str]:
         )
 
 
-def _policy_moves(plan: StagePlan) -> Iterator[str]:
+def _check_critic_warmup(plan: StagePlan) -> Iterator[str]:
     warmup, steps = plan.config.trainer.critic_warmup, plan.total_train_steps
     if plan.needs_critic and steps is not None and warmup >= steps:
         yield (
@@ -166,7 +168,7 @@ def _policy_moves(plan: StagePlan) -> Iterator[str]:
         )
 
 
-def _loss_suits_rows(plan: StagePlan) -> Iterator[str]:
+def _check_loss_schema(plan: StagePlan) -> Iterator[str]:
     schema, loss = plan.algorithm.row_schema, plan.algorithm.policy_loss_fn
     if loss not in POLICY_LOSSES.builtins:
         return
@@ -182,22 +184,22 @@ def _loss_suits_rows(plan: StagePlan) -> Iterator[str]:
         )
 
 
-def _workflow_brings(plan: StagePlan) -> Iterator[str]:
+def _check_workflow_fields(plan: StagePlan) -> Iterator[str]:
     """Most of the workflows that come with the system bring rewards alone."""
     workflows = {
         taskset.workflow for taskset in plan.tasksets if taskset.workflow in WORKFLOWS.builtins
     }
     needs = needs_of(plan.algorithm.advantage_fn)
-    for need in (need for need in BROUGHT_BY_WORKFLOW if need in needs):
-        for workflow in sorted(workflows - BRINGING.get(need, frozenset())):
-            known = "".join(f"`{name}` or " for name in sorted(BRINGING.get(need, ())))
+    for need in (need for need in WORKFLOW_FIELDS if need in needs):
+        for workflow in sorted(workflows - WORKFLOWS_WITH_FIELD.get(need, frozenset())):
+            known = "".join(f"`{name}` or " for name in sorted(WORKFLOWS_WITH_FIELD.get(need, ())))
             yield (
                 f"`algorithm.advantage_fn: {plan.algorithm.advantage_fn}` needs "
                 f"{NEED_HINTS[need]}: `{workflow}` does not, name {known}one of your own that does"
             )
 
 
-def _teacher_is_there(plan: StagePlan) -> Iterator[str]:
+def _check_teacher(plan: StagePlan) -> Iterator[str]:
     for workflow in sorted(
         {taskset.workflow for taskset in plan.tasksets} & DISTILLATION_WORKFLOWS
     ):
@@ -215,18 +217,18 @@ def _teacher_is_there(plan: StagePlan) -> Iterator[str]:
 
 
 CHECKS: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
-    _kl_coefficients,
-    _correction,
-    _advantage_takes_its_values,
-    _penalty_is_seen,
-    _recomputing_is_corrected,
-    _ratio_counts_once,
-    _critic_is_there,
-    _policy_moves,
-    _loss_suits_rows,
-    sampling_mistakes,
-    _workflow_brings,
-    _teacher_is_there,
+    _check_kl_coefficients,
+    _check_correction,
+    _check_advantage_args,
+    _check_kl_penalty,
+    _check_stale_recompute,
+    _check_double_weighting,
+    _check_critic,
+    _check_critic_warmup,
+    _check_loss_schema,
+    sampling_errors,
+    _check_workflow_fields,
+    _check_teacher,
 )
 
 
@@ -235,7 +237,7 @@ def staleness_cause(plan: StagePlan) -> str:
     sync, rows = plan.config.synchronizer, plan.rows_per_explore_step
     if plan.replay is not None and plan.replay.cooldown_steps is not None:
         return "`replay_buffer.reuse_cooldown_time`"
-    if plan.is_driven:
+    if plan.has_dynamic_sync:
         return f"`synchronizer.sync_style: {sync.sync_style}`"
     if sync.sync_interval > 1:
         return f"`synchronizer.sync_interval: {sync.sync_interval}`"
@@ -264,7 +266,7 @@ def _losses_for(schema: str) -> str:
     return "give " + ", ".join(f"`{loss}`" for loss in sorted(SUPERVISED_LOSSES))
 
 
-def _refusal(call: Callable[[], object], where: str = "") -> Iterator[str]:
+def _errors_of(call: Callable[[], object], where: str = "") -> Iterator[str]:
     """Yields the error that a part raises about its own settings."""
     try:
         call()

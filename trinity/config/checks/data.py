@@ -8,9 +8,9 @@ from trinity.algorithm.algorithm_type import RowSchema
 from trinity.config.checks.model import check_template
 from trinity.config.data_files import find_data_files
 from trinity.config.data_rows import Row, count_rows, first_row
-from trinity.config.plan.model import HubName, Rows, dataset_of, refuse_offline
+from trinity.config.plan.model import HubReference, Rows, hub_dataset, require_online
 from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedTaskset
-from trinity.config.plan.sizes import too_few_rows
+from trinity.config.plan.sizes import row_shortage_error
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.data import FormatConfig
 from trinity.errors import UserError
@@ -51,13 +51,13 @@ def check_number_of_tasks(stage: StagePlan) -> None:
 
 
 def _check_fetchable(rows: Rows) -> None:
-    if name := dataset_of(rows):
-        refuse_offline(HubName("dataset", name, f"`path: {name}`"))
+    if name := hub_dataset(rows):
+        require_online(HubReference("dataset", name, f"`path: {name}`"))
 
 
 def _files_here(rows: Rows) -> tuple[Path, ...]:
     """The local files; empty if rows come from a database, from the hub or from a client."""
-    if rows.storage_type != "file" or rows.path is None or dataset_of(rows):
+    if rows.storage_type != "file" or rows.path is None or hub_dataset(rows):
         return ()
     return find_data_files(rows.path, rows.split, rows.subset_name)
 
@@ -175,7 +175,7 @@ def _are_messages(value: object) -> bool:
 
 
 def _check_size(rows: int, stage: StagePlan) -> None:
-    if reason := too_few_rows(stage, rows):
+    if reason := row_shortage_error(stage, rows):
         raise UserError(f"its {reason}")
 
 

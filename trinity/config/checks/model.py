@@ -1,4 +1,4 @@
-"""Checks a chat template by compiling it the way transformers does."""
+"""Checks the files of a plan's models: configuration, tokenizer, chat template, adapter."""
 
 import json
 import re
@@ -9,12 +9,25 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from trinity.config.plan.data import absolute
 from trinity.config.plan.model import local_model_directory
 from trinity.config.plan.stage_plan import StagePlan
+from trinity.config.plan.task_storage import absolute
 from trinity.config.schema.explorer import EngineConfig
 from trinity.config.schema.model import LoRAConfig, ModelConfig, Names
 from trinity.errors import UserError
+
+CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+"""Head sizes that vLLM's attention takes without a GPU."""
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
+LORA_KEY = "model.lora_configs"
+_BEYOND_LORA = (
+    "use_dora",
+    "modules_to_save",
+    "rank_pattern",
+    "alpha_pattern",
+    "target_parameters",
+)
+_ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 
 
 class _Generation(Extension):
@@ -42,12 +55,6 @@ def check_template(template: str, whose: str) -> None:
         ) from error
 
 
-CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
-"""Head sizes that vLLM's attention takes without a GPU."""
-
-_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
-
-
 class _NamedTemplate(BaseModel):
     name: str
     template: str
@@ -56,7 +63,7 @@ class _NamedTemplate(BaseModel):
 _NAMED_TEMPLATES = TypeAdapter(list[_NamedTemplate])
 
 
-class _Architecture(BaseModel):
+class _ModelConfigJson(BaseModel):
     """The fields of a model's `config.json` that are checked."""
 
     model_config = ConfigDict(protected_namespaces=())
@@ -132,10 +139,10 @@ def check_critic(stage: StagePlan) -> None:
         )
 
 
-def _read_architecture(directory: Path) -> _Architecture:
+def _read_architecture(directory: Path) -> _ModelConfigJson:
     file = directory / "config.json"
     try:
-        return _Architecture.model_validate_json(file.read_bytes())
+        return _ModelConfigJson.model_validate_json(file.read_bytes())
     except OSError as error:
         raise UserError(
             f"the model {directory} has no readable config.json ({error.strerror}): "
@@ -230,7 +237,7 @@ def _own_template(directory: Path) -> object:
     return None
 
 
-def _check_length(architecture: _Architecture, length: int, at: str, path: str) -> None:
+def _check_length(architecture: _ModelConfigJson, length: int, at: str, path: str) -> None:
     longest = architecture.max_position_embeddings
     if longest and not architecture.rope_scaling and length > longest:
         raise UserError(
@@ -240,7 +247,7 @@ def _check_length(architecture: _Architecture, length: int, at: str, path: str) 
 
 
 def _check_engine(
-    architecture: _Architecture, engine: EngineConfig, at: str, path: str, stage: StagePlan
+    architecture: _ModelConfigJson, engine: EngineConfig, at: str, path: str, stage: StagePlan
 ) -> None:
     heads = architecture.num_attention_heads
     tensor_parallel = engine.tensor_parallel_size
@@ -257,20 +264,15 @@ def _check_engine(
         )
 
 
-KEY = "model.lora_configs"
-_BEYOND = ("use_dora", "modules_to_save", "rank_pattern", "alpha_pattern", "target_parameters")
-_FILES = ("adapter_config.json", "adapter_model.safetensors")
-
-
-def located_adapter(model: ModelConfig, stage: str) -> str | None:
+def resolve_adapter_path(model: ModelConfig, stage: str) -> str | None:
     """Returns the absolute directory of the adapter to start from; None if it starts at zero.
 
     Raises: UserError if there are several adapters, or one that cannot be trained.
     """
     if len(model.lora_configs) > 1:
         raise UserError(
-            f"stage `{stage}`: `{KEY}` has {len(model.lora_configs)} adapters, and one is trained "
-            "at a time: leave one, or train each in a stage of its own"
+            f"stage `{stage}`: `{LORA_KEY}` has {len(model.lora_configs)} adapters, and one is "
+            "trained at a time: leave one, or train each in a stage of its own"
         )
     lora = model.lora
     if lora is None:
@@ -288,27 +290,33 @@ def _check_pattern(key: str, names: Names, stage: str) -> None:
     if not isinstance(names, str):
         return
     if not names.strip():
-        raise UserError(f"stage `{stage}`: `{KEY}`: `{key}` is empty: name layers, or remove it")
+        raise UserError(
+            f"stage `{stage}`: `{LORA_KEY}`: `{key}` is empty: name layers, or remove it"
+        )
     try:
         re.compile(names)
     except re.error as error:
         raise UserError(
-            f"stage `{stage}`: `{KEY}`: `{key}: {names}` is not a regular expression ({error}): "
-            "give names with commas in between, or fix it"
+            f"stage `{stage}`: `{LORA_KEY}`: `{key}: {names}` is not a regular expression "
+            f"({error}): give names with commas in between, or fix it"
         ) from error
 
 
 def _check_files(directory: Path, lora: LoRAConfig, stage: str) -> None:
-    where = f"stage `{stage}`: `{KEY}`: `path: {directory}`"
-    for name in _FILES:
+    where = f"stage `{stage}`: `{LORA_KEY}`: `path: {directory}`"
+    for name in _ADAPTER_FILES:
         if not (directory / name).is_file():
             raise UserError(f"{where} has no {name}: give an adapter's directory in peft's layout")
     try:
-        saved = json.loads((directory / _FILES[0]).read_bytes())
+        saved = json.loads((directory / _ADAPTER_FILES[0]).read_bytes())
         found = {"lora_rank": saved["r"], "lora_alpha": saved["lora_alpha"]}
-        is_plain = saved.get("peft_type") == "LORA" and not any(saved.get(key) for key in _BEYOND)
+        is_plain = saved.get("peft_type") == "LORA" and not any(
+            saved.get(key) for key in _BEYOND_LORA
+        )
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{where}: its {_FILES[0]} is damaged: save the adapter again") from error
+        raise UserError(
+            f"{where}: its {_ADAPTER_FILES[0]} is damaged: save the adapter again"
+        ) from error
     if not is_plain or saved.get("bias", "none") != "none":
         raise UserError(f"{where} is more than low-rank matrices: give a plain LoRA adapter")
     for key, configured in (("lora_rank", lora.lora_rank), ("lora_alpha", lora.lora_alpha)):

@@ -1,15 +1,11 @@
-"""Checks that engines and ranks fit the machines, if the cluster has GPUs."""
+"""Checks GPUs, serving, the monitor, and the files and directories that a plan needs here."""
 
-import contextlib
 import importlib.util
-import inspect
 import netrc
 import os
-from abc import ABCMeta
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from trinity.config.checks.data import (
@@ -20,27 +16,34 @@ from trinity.config.checks.data import (
 )
 from trinity.config.checks.model import check_auxiliary_model, check_critic, check_model
 from trinity.config.error_collector import did_you_mean
-from trinity.config.plan.parts import ResolvedTaskset
+from trinity.config.plan.placement import check_demand, cluster_gpus_of, gpu_demand_of
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
-from trinity.config.plan.start_checkpoint import check_start
+from trinity.config.plan.start_checkpoint import check_start_checkpoint
 from trinity.config.schema.experiment import MonitorConfig
 from trinity.errors import UserError
-from trinity.plugins import REWARDS, WORKFLOWS, load_plugins, plugin_dirs_from_environment
+
+MONITOR_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    "wandb": ("base_url", "api_key"),
+    "mlflow": ("uri", "username", "password"),
+}
+ALL_MONITOR_ARGUMENTS = tuple(name for names in MONITOR_ARGUMENTS.values() for name in names)
+"""Not read by `tensorboard` and `none`, which a trial may use in place of another monitor."""
+WANDB_ADDRESS = "https://api.wandb.ai"
+WITHOUT_A_KEY = frozenset({"offline", "disabled", "dryrun", "shared"})
+"""Values of WANDB_MODE."""
 
 
 def check_placement(plan: StagePlan) -> None:
     """Checks a stage's placement; raises UserError naming the setting."""
     if not plan.config.cluster.gpu_per_node:
         return
-    from trinity.sizing.placement import check_demand, cluster_gpus_of, gpu_demand_of
-
     try:
         check_demand(cluster_gpus_of(plan), gpu_demand_of(plan))
     except UserError as error:
         raise UserError(f"stage `{plan.name}`: {error}") from error
 
 
-def check_alone(stages: Sequence[StagePlan]) -> None:
+def check_serve_is_single_stage(stages: Sequence[StagePlan]) -> None:
     """Raises UserError if a serving stage, which never ends, is not the only stage."""
     if len(stages) > 1 and any(stage.mode == "serve" for stage in stages):
         names = ", ".join(f"`{stage.name}`" for stage in stages)
@@ -50,7 +53,7 @@ def check_alone(stages: Sequence[StagePlan]) -> None:
         )
 
 
-def check_tools(stage: StagePlan) -> None:
+def check_tool_calls(stage: StagePlan) -> None:
     """Raises UserError if tool calls are enabled but cannot be parsed."""
     rollout = stage.config.explorer.rollout_model
     if rollout.enable_auto_tool_choice and rollout.tool_call_parser is None:
@@ -73,30 +76,19 @@ def check_serving(stage: StagePlan) -> None:
         )
 
 
-ARGUMENTS: Mapping[str, tuple[str, ...]] = {
-    "wandb": ("base_url", "api_key"),
-    "mlflow": ("uri", "username", "password"),
-}
-OF_ANY = tuple(name for names in ARGUMENTS.values() for name in names)
-"""Not read by `tensorboard` and `none`, which a trial may use in place of another monitor."""
-WANDB_ADDRESS = "https://api.wandb.ai"
-WITHOUT_A_KEY = frozenset({"offline", "disabled", "dryrun", "shared"})
-"""Values of WANDB_MODE."""
-
-
 def check_monitor_args(monitor: MonitorConfig, stage: str) -> None:
     """Checks a monitor's arguments; raises UserError with a line for each wrong one."""
-    known = ARGUMENTS.get(monitor.monitor_type, OF_ANY)
-    mistakes = [
+    known = MONITOR_ARGUMENTS.get(monitor.monitor_type, ALL_MONITOR_ARGUMENTS)
+    errors = [
         f"stage `{stage}`: {wrong}"
         for name, value in monitor.monitor_args.items()
-        if (wrong := _mistake(monitor.monitor_type, name, value, known))
+        if (wrong := _argument_error(monitor.monitor_type, name, value, known))
     ]
-    if mistakes:
-        raise UserError("\n".join(mistakes))
+    if errors:
+        raise UserError("\n".join(errors))
 
 
-def _mistake(monitor: str, name: str, value: object, known: tuple[str, ...]) -> str:
+def _argument_error(monitor: str, name: str, value: object, known: tuple[str, ...]) -> str:
     key = f"`monitor.monitor_args.{name}`"
     if name not in known:
         return f"`{monitor}` has no argument {key}{did_you_mean(name, known)}"
@@ -143,116 +135,18 @@ def _stands_in_netrc(address: str) -> bool:
         return False
 
 
-def check_workflow(part: object, base: type, name: str) -> None:
-    """Raises UserError if a part is not a workflow, or one that cannot be made and run."""
-    if not (isinstance(part, type) and issubclass(part, base)):
-        raise UserError(f"{name} is not a subclass of trinity.workflows.Workflow")
-    if isinstance(part, ABCMeta) and (abstract := sorted(part.__abstractmethods__)):
-        raise UserError(f"{name} leaves {', '.join(abstract)} abstract: define it")
-    _check_run(part, base, name)
-    try:
-        inspect.signature(part).bind(task=None, model=None)
-    except TypeError as error:
-        raise UserError(f"{name} cannot be made with task=... and model=...: {error}") from error
-    except ValueError:  # the signature of a class written in C is unknown
-        return
-
-
-def _check_run(part: type, base: type, name: str) -> None:
-    is_async = inspect.getattr_static(part, "is_async")
-    if not isinstance(is_async, bool):  # a property: each instance has its own value
-        return
-    wanted = "run_async" if is_async else "run"
-    if inspect.getattr_static(part, wanted) is inspect.getattr_static(base, wanted):
-        why = ", which `is_async` asks for" if is_async else ""
-        raise UserError(f"{name} defines no {wanted}{why}")
-
-
-TasksetCheck: TypeAlias = Callable[[ResolvedTaskset], None]
-
-
-def check_known(plan: ExperimentPlan) -> None:
-    """Looks up every name; `trinity.launch.prepare` also checks the parts themselves.
-
-    Raises: UserError with a line for each name that is not known.
-    """
-    load_plugins(plugin_dirs_from_environment())
-    check_tasksets(plan.stages, (_check_workflow, _check_reward))
-
-
-def check_tasksets(stages: Sequence[StagePlan], checks: Sequence[TasksetCheck]) -> None:
-    """Calls each check with each taskset; a wrong default is reported once per stage.
-
-    Users' files may read the variables of their stage when they are imported.
-    Raises: UserError with a line for each error.
-    """
-    found: dict[tuple[str, str], list[str]] = {}
-    for stage in stages:
-        with _variables(stage):
-            for name, mistake in _mistakes(stage, checks):
-                found.setdefault((stage.name, mistake), []).append(f"`{name}`")
-    if found:
-        raise UserError("\n".join(_line(*at, names) for at, names in found.items()))
-
-
-def _mistakes(stage: StagePlan, checks: Sequence[TasksetCheck]) -> Iterator[tuple[str, str]]:
-    for taskset in (*stage.tasksets, *stage.eval_tasksets):
-        for check in checks:
-            try:
-                check(taskset)
-            except UserError as error:
-                yield taskset.name, str(error)
-
-
-@contextlib.contextmanager
-def _variables(stage: StagePlan) -> Iterator[None]:
-    """Sets the variables of `explorer.env_vars` for the block."""
-    before = dict(os.environ)
-    os.environ.update({name: str(value) for name, value in stage.config.explorer.env_vars.items()})
-    try:
-        yield
-    finally:
-        for name in stage.config.explorer.env_vars:
-            os.environ.pop(name, None)
-            if name in before:
-                os.environ[name] = before[name]
-
-
-def _line(stage: str, mistake: str, tasksets: Sequence[str]) -> str:
-    noun = "taskset" if len(tasksets) == 1 else "tasksets"
-    return f"stage `{stage}`, {noun} {', '.join(tasksets)}: {mistake}"
-
-
-def _check_workflow(taskset: ResolvedTaskset) -> None:
-    WORKFLOWS.check_name(taskset.workflow)
-    if taskset.workflow not in WORKFLOWS.builtins:
-        from trinity.workflows.workflow import Workflow  # the user's file has imported it
-
-        check_workflow(WORKFLOWS.get(taskset.workflow), Workflow, taskset.workflow)
-
-
-def _check_reward(taskset: ResolvedTaskset) -> None:
-    if taskset.reward is None:
-        return
-    REWARDS.check_name(taskset.reward)
-    if taskset.reward not in REWARDS.builtins:
-        from trinity.rewards.reward import check_reward  # imports numpy, as the user's file may
-
-        check_reward(REWARDS.get(taskset.reward), taskset.reward_args, taskset.reward)
-
-
 def check_inputs(plan: ExperimentPlan) -> None:
     """Checks the run's directory, models and data; raises UserError with a line for each error."""
-    mistakes: list[str] = []
+    errors: list[str] = []
     for what, check in _checks(plan):
         try:
             check()
         except UserError as error:
-            mistakes.append(f"{what}{error}")
+            errors.append(f"{what}{error}")
         except OSError as error:
-            mistakes.append(f"{what}{error.filename} cannot be read: {error.strerror or error}")
-    if mistakes:
-        raise UserError("\n".join(dict.fromkeys(mistakes)))
+            errors.append(f"{what}{error.filename} cannot be read: {error.strerror or error}")
+    if errors:
+        raise UserError("\n".join(dict.fromkeys(errors)))
 
 
 def _checks(plan: ExperimentPlan) -> Iterator[tuple[str, Callable[[], None]]]:
@@ -267,7 +161,7 @@ def _checks(plan: ExperimentPlan) -> Iterator[tuple[str, Callable[[], None]]]:
         for position in range(len(stage.auxiliary_models)):
             what = f"stage `{stage.name}`: "
             yield what, partial(check_auxiliary_model, stage, position)
-        yield "", partial(check_start, stage)
+        yield "", partial(check_start_checkpoint, stage)
         buffer = stage.experience_buffer
         what = f"stage `{stage.name}`, experience buffer `{buffer.name}`: "
         yield what, partial(check_experience_buffer, buffer, stage)

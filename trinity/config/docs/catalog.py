@@ -1,4 +1,4 @@
-"""Descriptions of keys: the texts under the fields, read from the source on first use."""
+"""Catalog of all keys: path, type in words, status, and the text under the field."""
 
 import ast
 import inspect
@@ -14,23 +14,33 @@ from pydantic import StringConstraints
 from pydantic.fields import FieldInfo
 
 from trinity.config.loading.source import is_by_name, section_of
-from trinity.config.schema.base import Renamed, Section, Status, choices_of, mark_of, status_of
+from trinity.config.schema.base import (
+    KeyStatus,
+    RenamedKey,
+    Section,
+    choices_of,
+    mark_of,
+    status_of,
+)
 from trinity.config.schema.experiment import Config, StageConfig
 
+_PLAIN = {int: "whole number", float: "number", bool: "true or false", str: "text"}
+_SEGMENT = "letters, digits, `.`, `_` and `-`"
 
-def meaning_of(section: type[Section], name: str) -> str:
+
+def field_doc(section: type[Section], name: str) -> str:
     """The text under a field, taken from the most derived class that has one."""
     for declared in section.__mro__:
-        if issubclass(declared, Section) and (text := _texts(declared).get(name)):
+        if issubclass(declared, Section) and (text := _docs_of_section(declared).get(name)):
             return text
     return ""
 
 
 @cache
-def _texts(section: type[Section]) -> dict[str, str]:
+def _docs_of_section(section: type[Section]) -> dict[str, str]:
     for node in _classes(inspect.getfile(section)):
         if node.name == section.__name__:
-            return _texts_under_fields(node)
+            return _field_docs(node)
     return {}
 
 
@@ -40,7 +50,7 @@ def _classes(file: str) -> tuple[ast.ClassDef, ...]:
     return tuple(node for node in tree.body if isinstance(node, ast.ClassDef))
 
 
-def _texts_under_fields(node: ast.ClassDef) -> dict[str, str]:
+def _field_docs(node: ast.ClassDef) -> dict[str, str]:
     found = {}
     for field, after in zip(node.body, node.body[1:], strict=False):
         is_text = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
@@ -51,19 +61,15 @@ def _texts_under_fields(node: ast.ClassDef) -> dict[str, str]:
     return found
 
 
-_PLAIN = {int: "whole number", float: "number", bool: "true or false", str: "text"}
-_SEGMENT = "letters, digits, `.`, `_` and `-`"
-
-
-def type_in_words(field: FieldInfo) -> str:
+def type_description(field: FieldInfo) -> str:
     """Describes the values that a field accepts."""
-    return _words(field.annotation, field.metadata)
+    return _describe(field.annotation, field.metadata)
 
 
-def _words(annotation: Any, metadata: Iterable[object] = ()) -> str:
+def _describe(annotation: Any, metadata: Iterable[object] = ()) -> str:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return _words(arguments[0], (*_flat(arguments[1:]), *metadata))
+        return _describe(arguments[0], (*_flat(arguments[1:]), *metadata))
     if origin in (Union, UnionType):
         return " or ".join(_alternatives(arguments, metadata))
     if origin is Literal:
@@ -80,13 +86,15 @@ def _words(annotation: Any, metadata: Iterable[object] = ()) -> str:
 
 def _alternatives(arguments: tuple[Any, ...], metadata: Iterable[object]) -> Iterator[str]:
     for argument in arguments:
-        yield "null" if argument is NoneType else _words(argument, metadata)
+        yield "null" if argument is NoneType else _describe(argument, metadata)
 
 
 def _list(arguments: tuple[Any, ...]) -> str:
     if arguments[-1] is not ...:
-        return f"list of {len(arguments)}: {', '.join(_words(argument) for argument in arguments)}"
-    return "list of sections" if _section(arguments[0]) else f"list, each {_words(arguments[0])}"
+        return (
+            f"list of {len(arguments)}: {', '.join(_describe(argument) for argument in arguments)}"
+        )
+    return "list of sections" if _section(arguments[0]) else f"list, each {_describe(arguments[0])}"
 
 
 def _flat(metadata: Iterable[object]) -> Iterator[object]:
@@ -119,28 +127,33 @@ def _section(annotation: Any) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Key:
+class ConfigKey:
     """One key, or an older name of one."""
 
     path: str
     """`buffer.explorer_input.eval_tasksets[].name`, `...auxiliary_buffers.<name>.path`."""
     section: type[Section]
     name: str
-    status: Status
+    status: KeyStatus
     reason: str = ""
     """Why it does not act; for an older name, the current key."""
     field: FieldInfo | None = None
     """None for an older name."""
 
     @property
+    def plain_path(self) -> str:
+        """Path without placeholders for positions and names."""
+        return self.path.replace("[]", "").replace(".<name>", "")
+
+    @property
     def meaning(self) -> str:
         """Description of the key."""
-        return meaning_of(self.section, self.name)
+        return field_doc(self.section, self.name)
 
     @property
     def type(self) -> str:
         """Type, in words."""
-        return type_in_words(self.field) if self.field else ""
+        return type_description(self.field) if self.field else ""
 
     @property
     def is_required(self) -> bool:
@@ -169,7 +182,7 @@ class Key:
         return dict(choices_of(self.field).aliases) if self.field else {}
 
 
-def all_keys() -> Iterator[Key]:
+def all_keys() -> Iterator[ConfigKey]:
     """Yields all keys, a section before its keys; a stage has the sections of the top level."""
     for key in _keys(Config, "", None):
         yield key
@@ -178,7 +191,7 @@ def all_keys() -> Iterator[Key]:
             yield from (_key(StageConfig, "stages[].", name, None) for name in names)
 
 
-def _keys(section: type[Section], prefix: str, above: Key | None) -> Iterator[Key]:
+def _keys(section: type[Section], prefix: str, above: ConfigKey | None) -> Iterator[ConfigKey]:
     for name, field in section.model_fields.items():
         key = _key(section, prefix, name, above)
         yield key
@@ -188,14 +201,14 @@ def _keys(section: type[Section], prefix: str, above: Key | None) -> Iterator[Ke
     yield from _older(section, prefix)
 
 
-def _key(section: type[Section], prefix: str, name: str, above: Key | None) -> Key:
+def _key(section: type[Section], prefix: str, name: str, above: ConfigKey | None) -> ConfigKey:
     """Describes a key; keys below one that does not act do not act either."""
     field = section.model_fields[name]
     mark, status = mark_of(field), status_of(field)
     reason = mark.reason if mark else ""
-    if above is not None and above.status is not Status.ACTS:
+    if above is not None and above.status is not KeyStatus.ACTS:
         status, reason = above.status, above.reason
-    return Key(
+    return ConfigKey(
         path=f"{prefix}{name}",
         section=section,
         name=name,
@@ -205,18 +218,18 @@ def _key(section: type[Section], prefix: str, name: str, above: Key | None) -> K
     )
 
 
-def _older(section: type[Section], prefix: str) -> Iterator[Key]:
+def _older(section: type[Section], prefix: str) -> Iterator[ConfigKey]:
     for name, renamed in section.old_names.items():
-        yield Key(
+        yield ConfigKey(
             path=f"{prefix}{name}",
             section=section,
             name=name,
-            status=Status.RENAMED,
+            status=KeyStatus.RENAMED,
             reason=_new_name(prefix, renamed),
         )
 
 
-def _new_name(prefix: str, renamed: Renamed) -> str:
+def _new_name(prefix: str, renamed: RenamedKey) -> str:
     return renamed.to[1:] if renamed.to.startswith("/") else f"{prefix}{renamed.to}"
 
 

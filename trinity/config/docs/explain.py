@@ -1,56 +1,61 @@
-"""Explains a single key: description, type, default, status and readers."""
+"""Explains single keys, and makes the JSON Schema of a file."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from trinity.config.docs.catalog import Key, all_keys, meaning_of
-from trinity.config.error_collector import nearest
-from trinity.config.loading.keys import general, parsed
+from trinity.config.docs.catalog import ConfigKey, all_keys, field_doc
+from trinity.config.error_collector import closest_match
+from trinity.config.loading.keys import documented_key, parse_key
 from trinity.config.loading.source import sections_below
 from trinity.config.schema.base import (
+    KeyStatus,
     Section,
-    Status,
     choices_of,
+    format_value,
     is_container,
     literals,
     mark_of,
-    shown,
     status_of,
 )
 from trinity.config.schema.experiment import Config
 from trinity.errors import UserError
 
 READERS = Path(__file__).with_name("readers.json")
-MANY = 12
+MAX_EXPLAINED_KEYS = 12
 
 Line = tuple[str, str]
 
+INTERPOLATION = {"type": "string", "pattern": r"\$\{.+\}"}
+"""An expression that OmegaConf replaces by a value."""
 
-def find_keys(asked: str) -> tuple[Key, ...]:
+
+def find_keys(asked: str) -> tuple[ConfigKey, ...]:
     """The key of this path, or all that end with it.
 
     Raises: UserError naming the nearest one if there is none.
     """
-    wanted = general(parsed(asked)) or asked
-    keys = {_plain(key.path): key for key in all_keys()}
+    wanted = documented_key(parse_key(asked)) or asked
+    keys = {key.plain_path: key for key in all_keys()}
     if wanted in keys:
         return (keys[wanted],)
     ending = tuple(key for path, key in keys.items() if path.endswith(f".{wanted}"))
     if ending:
-        return tuple(sorted(ending, key=lambda key: key.status is not Status.ACTS))
-    near = nearest(wanted, keys) or nearest(wanted, {path.split(".")[-1] for path in keys})
+        return tuple(sorted(ending, key=lambda key: key.status is not KeyStatus.ACTS))
+    near = closest_match(wanted, keys) or closest_match(
+        wanted, {path.split(".")[-1] for path in keys}
+    )
     advice = f": did you mean `{near}`?" if near else ": `trinity config schema` has all of them"
     raise UserError(f"there is no key `{asked}`{advice}")
 
 
-def lines_about(key: Key) -> Iterator[Line]:
-    """Yields a label and its text for each fact about the key."""
-    if key.status is Status.RENAMED:
+def explain_key_lines(key: ConfigKey, in_verl: Sequence[str] = ()) -> Iterator[Line]:
+    """Yields a label and its text for each fact about the key; `in_verl` has veRL's names."""
+    if key.status is KeyStatus.RENAMED:
         yield "renamed", f"it is called `{key.reason}` here, where its value is used"
         return
     yield "", key.meaning
@@ -62,40 +67,23 @@ def lines_about(key: Key) -> Iterator[Line]:
     for value, what in key.planned_values.items():
         yield "planned", f"`{value}`: {what}"
     yield "status", f"{key.status}: {key.reason}" if key.reason else str(key.status)
-    if readers := read_by(key):
+    if readers := readers_of(key):
         yield "read by", ", ".join(readers)
-    if verl := verl_names(key.path):
-        yield "in verl", ", ".join(f"`{name}`" for name in verl)
+    if in_verl:
+        yield "in verl", ", ".join(f"`{name}`" for name in in_verl)
 
 
-def default_of(key: Key) -> str:
+def default_of(key: ConfigKey) -> str:
     """The default on one line, with secrets hidden."""
-    return "none: it must be given" if key.is_required else shown(key.path, key.default)
+    return "none: it must be given" if key.is_required else format_value(key.path, key.default)
 
 
-def read_by(key: Key) -> list[str]:
+def readers_of(key: ConfigKey) -> list[str]:
     """Parts of a run that read the key, as recorded: see tests/support/config_reads."""
     for section in key.section.__mro__:
         if found := _readers().get(f"{section.__name__}.{key.name}"):
             return found
     return []
-
-
-def verl_names(path: str) -> list[str]:
-    """veRL's names of the key, or of the keys it is made from, as `from-verl` converts them."""
-    return _verl_names().get(_plain(path), [])
-
-
-@cache
-def _verl_names() -> dict[str, list[str]]:
-    from trinity.verl.names import ROWS
-
-    found: dict[str, list[str]] = {}
-    for row in ROWS:
-        for ours in row.ours.split(", "):
-            names = found.setdefault(general(parsed(ours)), [])
-            names += [row.verl] if row.verl not in names else []
-    return found
 
 
 @cache
@@ -104,15 +92,6 @@ def _readers() -> dict[str, list[str]]:
         return {}
     read: dict[str, list[str]] = json.loads(READERS.read_text(encoding="utf-8"))
     return read
-
-
-def _plain(path: str) -> str:
-    """The path without its placeholders for positions and names."""
-    return path.replace("[]", "").replace(".<name>", "")
-
-
-INTERPOLATION = {"type": "string", "pattern": r"\$\{.+\}"}
-"""An expression that OmegaConf replaces by a value."""
 
 
 def json_schema() -> dict[str, Any]:
@@ -147,13 +126,13 @@ def _property(
     schema: dict[str, Any], section: type[Section], name: str, field: FieldInfo
 ) -> dict[str, Any]:
     mark, status = mark_of(field), status_of(field)
-    text = meaning_of(section, name)
+    text = field_doc(section, name)
     default = schema.pop("default", None)
     schema.pop("title", None)
     described: dict[str, Any] = {"description": text}
     if mark is not None:
         described["description"] = f"{text} {status.capitalize()}: {mark.reason}."
-    if status is Status.NO_EFFECT:
+    if status is KeyStatus.NO_EFFECT:
         described["deprecated"] = True
     if default is not None:
         described["default"] = default

@@ -1,4 +1,4 @@
-"""Values that a plan fills in for keys that the user left open, each with its rule."""
+"""The configuration that runs: every value that acts, with the origin of each."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -7,11 +7,25 @@ from typing import Any, NamedTuple
 from pydantic import JsonValue
 
 from trinity.config.loading import keys
-from trinity.config.loading.source import Source
+from trinity.config.loading.source import ConfigSource
 from trinity.config.plan.algorithm import PARTS
 from trinity.config.plan.parts import ResolvedTaskset
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.schema.experiment import SINGLE_STAGE
+
+OF_EXPERIMENT = (
+    "project",
+    "group",
+    "name",
+    "tenant",
+    "seed",
+    "checkpoint_root_dir",
+    "continue_from_checkpoint",
+    "log",
+    "service",
+)
+"""Keys that a stage cannot override."""
+DEFAULT = "default"
 
 
 class DerivedValue(NamedTuple):
@@ -23,7 +37,7 @@ class DerivedValue(NamedTuple):
     """Where it comes from if the user did not give it."""
 
 
-def derived(stage: StagePlan) -> Iterator[DerivedValue]:
+def derived_values(stage: StagePlan) -> Iterator[DerivedValue]:
     """Yields the keys whose value in a stage is not simply the written one."""
     if stage.mode == "serve":
         yield from _lengths(stage)
@@ -85,7 +99,7 @@ def _sizes(stage: StagePlan) -> Iterator[DerivedValue]:
     tokens = "2 x max_model_len, without GPUs 16384 at least"
     yield DerivedValue("trainer.max_token_len_per_gpu", stage.max_token_len_per_gpu, tokens)
     if stage.config.synchronizer.sync_method == "nccl":
-        method = "nccl" if stage.sends_weights else "checkpoint"
+        method = "nccl" if stage.transfers_weights_in_memory else "checkpoint"
         rule = "nccl only in mode both, between a trainer and an explorer"
         yield DerivedValue("synchronizer.sync_method", method, rule)
     if stage.eval_tasksets:
@@ -124,22 +138,6 @@ def _taskset(at: str, taskset: ResolvedTaskset) -> Iterator[DerivedValue]:
     yield DerivedValue(f"{at}.data_selector.seed", taskset.selector.seed, "the top `seed`")
 
 
-OF_EXPERIMENT = (
-    "project",
-    "group",
-    "name",
-    "tenant",
-    "seed",
-    "checkpoint_root_dir",
-    "continue_from_checkpoint",
-    "log",
-    "service",
-)
-"""Keys that a stage cannot override."""
-
-DEFAULT = "default"
-
-
 @dataclass(slots=True)
 class ResolvedConfig:
     """Values as a tree that is a configuration again, with the origin of each by dotted key."""
@@ -152,7 +150,7 @@ class ResolvedConfig:
         yield from _leaves(self.tree, "")
 
 
-def resolve(plan: ExperimentPlan, source: Source) -> ResolvedConfig:
+def resolve_config(plan: ExperimentPlan, source: ConfigSource) -> ResolvedConfig:
     """Resolves an experiment; a single stage is at the top level, several are in `stages`."""
     first = plan.stages[0]
     whole = ResolvedConfig({}, {})
@@ -161,12 +159,12 @@ def resolve(plan: ExperimentPlan, source: Source) -> ResolvedConfig:
         if name in OF_EXPERIMENT:
             whole.tree[name] = value
     if is_single:
-        _put_stage(whole, first, source, ())
+        _add_stage(whole, first, source, ())
     else:
         whole.tree["stages"] = [{"stage_name": stage.name} for stage in plan.stages]
         for stage in plan.stages:
-            _put_stage(whole, stage, source, ("stages", stage.index))
-    _trace(whole, source)
+            _add_stage(whole, stage, source, ("stages", stage.index))
+    _add_origins(whole, source)
     return whole
 
 
@@ -175,33 +173,35 @@ def _written(stage: StagePlan) -> dict[str, Any]:
     return dumped
 
 
-def _put_stage(whole: ResolvedConfig, stage: StagePlan, source: Source, at: keys.Location) -> None:
+def _add_stage(
+    whole: ResolvedConfig, stage: StagePlan, source: ConfigSource, at: keys.Location
+) -> None:
     place = keys.get(whole.tree, at)
     own = {key: value for key, value in _written(stage).items() if key not in OF_EXPERIMENT}
     place.update(_without_empty(own))
-    for key, value, rule in derived(stage):
-        location = (*at, *keys.parsed(key))
+    for key, value, rule in derived_values(stage):
+        location = (*at, *keys.parse_key(key))
         origin = _origin(location, source)
         written = keys.get(whole.tree, location) if keys.has(whole.tree, location) else None
         if written != value or origin is None:
             is_default = written == value and not isinstance(value, dict)
             is_path = rule == "absolute path"
             text = origin if origin and is_path else f"{rule}" + (f", {origin}" if origin else "")
-            whole.origins[keys.dotted(location)] = DEFAULT if is_default else text
+            whole.origins[keys.to_dotted(location)] = DEFAULT if is_default else text
         keys.put(whole.tree, location, value)
 
 
-def _trace(whole: ResolvedConfig, source: Source) -> None:
+def _add_origins(whole: ResolvedConfig, source: ConfigSource) -> None:
     """Fills in the origin of the remaining keys."""
     for key, _ in whole.leaves():
         if key not in whole.origins:
-            whole.origins[key] = _origin(keys.parsed(key), source) or DEFAULT
+            whole.origins[key] = _origin(keys.parse_key(key), source) or DEFAULT
 
 
-def _origin(location: keys.Location, source: Source) -> str | None:
+def _origin(location: keys.Location, source: ConfigSource) -> str | None:
     """The origin of the stage's own key, else of the global one."""
-    own = source.origin(keys.dotted(location))
-    return own or source.origin(keys.dotted(location[len(keys.top_of(location)) :]))
+    own = source.origin(keys.to_dotted(location))
+    return own or source.origin(keys.to_dotted(location[len(keys.stage_location(location)) :]))
 
 
 def _without_empty(tree: dict[str, Any]) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from trinity.config.docs.catalog import meaning_of
-from trinity.config.loading.keys import parsed
+from trinity.config.docs.catalog import field_doc
+from trinity.config.loading.keys import parse_key
 from trinity.config.loading.source import section_at
 from trinity.config.loading.yaml import scalar
 from trinity.config.schema.experiment import Config
@@ -16,7 +16,7 @@ IS_MATHS = "math_workflow"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class DraftOptions:
     """Options of a first configuration."""
 
     name: str
@@ -31,7 +31,7 @@ class Wishes:
     gpus: int = 0
 
 
-def draft(wishes: Wishes) -> str:
+def draft_config(wishes: DraftOptions) -> str:
     """The file's text; it loads unchanged if the model and the tasks exist at the given paths."""
     head = [
         SCHEMA_LINE,
@@ -41,7 +41,7 @@ def draft(wishes: Wishes) -> str:
     return "\n".join([*head, *_lines(_tree(wishes), "", "")]) + "\n"
 
 
-def _tree(wishes: Wishes) -> dict[str, Any]:
+def _tree(wishes: DraftOptions) -> dict[str, Any]:
     columns = {"prompt_key": wishes.prompt_key, "response_key": wishes.response_key}
     tasks: dict[str, Any] = {"default_workflow_type": wishes.workflow}
     if wishes.reward:
@@ -102,7 +102,7 @@ def _item(item: dict[str, Any], key: str, indent: str) -> Iterator[str]:
 
 def _meaning(key: str) -> str:
     """First sentence of the key's description."""
-    location = parsed(key)
+    location = parse_key(key)
     section = section_at(location[:-1], Config)
     assert section is not None
-    return re.split(r"(?<!\.)\. ", meaning_of(section, str(location[-1])))[0].removesuffix(".")
+    return re.split(r"(?<!\.)\. ", field_doc(section, str(location[-1])))[0].removesuffix(".")

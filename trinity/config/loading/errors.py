@@ -1,4 +1,4 @@
-"""Finds the nearest existing key, to suggest it for an unknown one."""
+"""Turns pydantic's validation errors into sentences that name the key, its line and the fix."""
 
 import json
 import re
@@ -8,19 +8,19 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from trinity.config.error_collector import nearest
-from trinity.config.loading.keys import Location, dotted, existing
-from trinity.config.loading.source import Source, section_at, sections_below
-from trinity.config.schema.base import Section, Status, hidden, status_of
+from trinity.config.error_collector import closest_match
+from trinity.config.loading.keys import Location, existing_prefix, to_dotted
+from trinity.config.loading.source import ConfigSource, section_at, sections_below
+from trinity.config.schema.base import KeyStatus, Section, redact_secrets, status_of
 from trinity.config.schema.experiment import Config
 
 
 def similar_key(section: type[Section], prefix: str, name: str) -> str | None:
     """The valid key that was probably meant: one like it here, or the same name elsewhere."""
     elsewhere = next((key for key in _keys(Config, "") if key.split(".")[-1] == name), None)
-    near = nearest(name, _acting(section))
+    near = closest_match(name, _acting(section))
     if near is None and elsewhere is None:
-        near = nearest(name, (*section.model_fields, *section.old_names))
+        near = closest_match(name, (*section.model_fields, *section.old_names))
     if near is not None:
         return f"{prefix}.{near}" if prefix else near
     return elsewhere
@@ -28,7 +28,7 @@ def similar_key(section: type[Section], prefix: str, name: str) -> str | None:
 
 def _acting(section: type[Section]) -> list[str]:
     fields = section.model_fields.items()
-    return [name for name, field in fields if status_of(field) is Status.ACTS]
+    return [name for name, field in fields if status_of(field) is KeyStatus.ACTS]
 
 
 def _keys(section: type[Section], prefix: str) -> Iterator[str]:
@@ -41,19 +41,19 @@ def _keys(section: type[Section], prefix: str) -> Iterator[str]:
             yield from _keys(below[name], f"{prefix}{name}.")
 
 
-def complaints(error: ValidationError, tree: Any, source: Source) -> Iterator[str]:
+def validation_errors(error: ValidationError, tree: Any, source: ConfigSource) -> Iterator[str]:
     """Yields a sentence for each error; a key of several types gets only one."""
     found: dict[Location, list[ErrorDetails]] = {}
     for details in error.errors(include_url=False):
         is_missing = details["type"] == "missing"
-        place = details["loc"] if is_missing else existing(tree, details["loc"])
+        place = details["loc"] if is_missing else existing_prefix(tree, details["loc"])
         found.setdefault(place, []).append(details)
     for location, errors in found.items():
-        yield _complaint(location, errors, source)
+        yield _error_message(location, errors, source)
 
 
-def _complaint(location: Location, errors: Sequence[ErrorDetails], source: Source) -> str:
-    key, details = dotted(location), errors[0]
+def _error_message(location: Location, errors: Sequence[ErrorDetails], source: ConfigSource) -> str:
+    key, details = to_dotted(location), errors[0]
     where = source.at(key)
     match details["type"]:
         case "extra_forbidden":
@@ -63,25 +63,25 @@ def _complaint(location: Location, errors: Sequence[ErrorDetails], source: Sourc
         case "missing":
             return f"`{key}` is missing in {source.path}: give it"
     if details["loc"][-1:] == ("[key]",):
-        section = dotted(details["loc"][:-2])
+        section = to_dotted(details["loc"][:-2])
         where = source.at(section)
         return f"the key `{details['input']}` of `{section}` {where} is not text: put it in quotes"
-    demand = " or ".join(dict.fromkeys(_demand(error) for error in errors)).replace(
+    demand = " or ".join(dict.fromkeys(_requirement(error) for error in errors)).replace(
         " or must be", " or"
     )
-    value = _shown(hidden(key, details["input"]))
+    value = _truncated_repr(redact_secrets(key, details["input"]))
     return f"`{source.as_written(key)}` {where} {demand}, not {value}"
 
 
 def _unknown_key(location: Location, where: str) -> str:
-    key, name = dotted(location), str(location[-1])
+    key, name = to_dotted(location), str(location[-1])
     valid = section_at(location[:-1], Config)
-    similar = similar_key(valid, dotted(location[:-1]), name) if valid else None
+    similar = similar_key(valid, to_dotted(location[:-1]), name) if valid else None
     advice = f"did you mean `{similar}`?" if similar else "remove it"
     return f"unknown key `{key}` {where}: {advice}"
 
 
-def _demand(details: ErrorDetails) -> str:
+def _requirement(details: ErrorDetails) -> str:
     match details["type"]:
         case "model_type" | "model_attributes_type" | "dict_type":
             return "must be a section of keys"
@@ -90,7 +90,7 @@ def _demand(details: ErrorDetails) -> str:
         case "string_type":
             return "must be a text (numbers in quotes)"
         case "string_pattern_mismatch":
-            return _of_characters(str(details["ctx"]["pattern"]))
+            return _allowed_characters(str(details["ctx"]["pattern"]))
         case "bool_parsing" | "bool_type":
             return "must be true or false"
         case "value_error":
@@ -99,7 +99,7 @@ def _demand(details: ErrorDetails) -> str:
     return demand.split(", unable to parse")[0]
 
 
-def _of_characters(pattern: str) -> str:
+def _allowed_characters(pattern: str) -> str:
     """The patterns of names, in words."""
     signs = "letters, digits, `.`, `_` and `-`" if "._-" in pattern else "letters, digits, `_`, `-`"
     if "_.-" in pattern:
@@ -109,7 +109,7 @@ def _of_characters(pattern: str) -> str:
     return f"must be {signs}{first}{parts}"
 
 
-def _shown(value: object) -> str:
+def _truncated_repr(value: object) -> str:
     if value is None or isinstance(value, bool):
         return json.dumps(value)  # as YAML has it, too
     text = repr(value)

@@ -9,23 +9,23 @@ Location = tuple[str | int, ...]
 _PART = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
 
 
-def dotted(location: Location) -> str:
+def to_dotted(location: Location) -> str:
     """`stages[0].buffer.batch_size`."""
     parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
     return "".join(parts).removeprefix(".")
 
 
-def parsed(key: str) -> Location:
+def parse_key(key: str) -> Location:
     """Parses a dotted key into its location."""
     return tuple(int(number) if number else name for number, name in _PART.findall(key))
 
 
-def top_of(location: Location) -> Location:
+def stage_location(location: Location) -> Location:
     """The location of the stage that holds a key; empty for keys of no stage."""
     return location[:2] if location[:1] == ("stages",) else ()
 
 
-def general(location: Location) -> str:
+def documented_key(location: Location) -> str:
     """The key as the documentation writes it: of no particular stage, position or name."""
     inside = location[2:] if location[:1] == ("stages",) and len(location) > 2 else location
     return ".".join(part for part in inside if isinstance(part, str))
@@ -42,7 +42,7 @@ def has(tree: Any, location: Location) -> bool:
     return True
 
 
-def existing(tree: Any, location: Location) -> Location:
+def existing_prefix(tree: Any, location: Location) -> Location:
     """The part of a location that exists in the tree; pydantic's locations go on into its types."""
     while location and not has(tree, location):
         location = location[:-1]

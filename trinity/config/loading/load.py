@@ -9,70 +9,75 @@ from typing import Any
 from pydantic import JsonValue, ValidationError
 
 from trinity.config.loading import keys
-from trinity.config.loading.errors import complaints
-from trinity.config.loading.migrate import ConfigNotice, Renaming, take_planned_values, take_unread
-from trinity.config.loading.source import Source
-from trinity.config.loading.tree import misread_bounds, read_tree
-from trinity.config.loading.verl_files import lay_in_verls_files
-from trinity.config.schema.base import Status
+from trinity.config.loading.errors import validation_errors
+from trinity.config.loading.migrate import (
+    ConfigNotice,
+    KeyMigration,
+    strip_planned_values,
+    strip_unread_keys,
+)
+from trinity.config.loading.source import ConfigSource
+from trinity.config.loading.tree import read_tree, unquoted_bounds
+from trinity.config.loading.verl_files import load_verl_files
+from trinity.config.schema.base import KeyStatus
 from trinity.config.schema.experiment import Config
 from trinity.errors import UserError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class ParsedConfig:
     """A file that was read, with its errors and notices."""
 
-    source: Source
+    source: ConfigSource
     written: Mapping[str, JsonValue]
     """The user's values, interpolated, under the current names."""
     config: Config | None
     """Only keys that act, without wrong ones; None if the wrong ones cannot be separated."""
-    mistakes: tuple[str, ...]
+    errors: tuple[str, ...]
     notices: tuple[ConfigNotice, ...]
 
     @property
     def planned(self) -> tuple[ConfigNotice, ...]:
         """Notices because of which a run is refused."""
-        return tuple(notice for notice in self.notices if notice.status is Status.PLANNED)
+        return tuple(notice for notice in self.notices if notice.status is KeyStatus.PLANNED)
 
 
-def read_config(path: Path, overrides: Mapping[str, JsonValue] | None = None) -> Reading:
+def read_config(path: Path, overrides: Mapping[str, JsonValue] | None = None) -> ParsedConfig:
     """Reads a file; raises UserError only if it is not a configuration at all."""
-    source = Source.read(path).with_overridden(frozenset(overrides or {}))
+    source = ConfigSource.read(path).with_overridden(frozenset(overrides or {}))
     tree, unfilled = read_tree(source, overrides or {})
-    source, unread = lay_in_verls_files(tree, source)
-    renaming = Renaming(tree, source)
-    renaming.apply()
-    source = source.with_moved(renaming.moved)
-    notices = [*renaming.notices, *take_planned_values(tree, source)]
-    mistakes = [*unfilled, *unread, *renaming.mistakes, *misread_bounds(source)]
+    source, unread = load_verl_files(tree, source)
+    migration = KeyMigration(tree, source)
+    migration.apply()
+    source = source.with_moved(migration.moved)
+    notices = [*migration.notices, *strip_planned_values(tree, source)]
+    errors = [*unfilled, *unread, *migration.errors, *unquoted_bounds(source)]
     written = copy.deepcopy(tree)
     config, wrong = _validated(tree, source)
     if config is not None:
-        notices += take_unread(tree, config, source)
+        notices += strip_unread_keys(tree, config, source)
         config = Config.model_validate(tree)
-    return Reading(
+    return ParsedConfig(
         source=source,
         written=written,
         config=config,
-        mistakes=(*mistakes, *wrong),
+        errors=(*errors, *wrong),
         notices=tuple(sorted(notices, key=lambda notice: notice.line)),
     )
 
 
-def _validated(tree: dict[str, Any], source: Source) -> tuple[Config | None, Sequence[str]]:
+def _validated(tree: dict[str, Any], source: ConfigSource) -> tuple[Config | None, Sequence[str]]:
     """Validates the tree, drops wrong keys from it, and returns the rest with the errors."""
     try:
         return Config.model_validate(tree), ()
     except ValidationError as error:
-        mistakes = tuple(complaints(error, tree, source))
+        errors = tuple(validation_errors(error, tree, source))
         for details in error.errors(include_url=False):
-            keys.drop(tree, keys.existing(tree, details["loc"]))
+            keys.drop(tree, keys.existing_prefix(tree, details["loc"]))
     try:
-        return Config.model_validate(tree), mistakes
+        return Config.model_validate(tree), errors
     except ValidationError:
-        return None, mistakes
+        return None, errors
 
 
 def load_config(path: str | Path, overrides: Mapping[str, JsonValue] | None = None) -> Config:
@@ -82,16 +87,16 @@ def load_config(path: str | Path, overrides: Mapping[str, JsonValue] | None = No
 
     Raises: UserError with a sentence for each error, or one for all planned keys.
     """
-    return runnable(read_config(Path(path), overrides))
+    return require_runnable(read_config(Path(path), overrides))
 
 
-def runnable(reading: Reading) -> Config:
+def require_runnable(reading: ParsedConfig) -> Config:
     """Returns the configuration if it has no errors and asks for nothing that is only planned."""
-    if reading.mistakes:
-        raise UserError("\n".join(reading.mistakes))
+    if reading.errors:
+        raise UserError("\n".join(reading.errors))
     assert reading.config is not None
     if reading.planned:
-        asked = ", ".join(f"{notice.what} {notice.place}" for notice in reading.planned)
+        asked = ", ".join(f"{notice.subject} {notice.place}" for notice in reading.planned)
         raise UserError(
             f"{asked} {'is' if len(reading.planned) == 1 else 'are'} planned, not there yet: "
             f"remove, or see `trinity config check {reading.source.path}`"

@@ -1,33 +1,35 @@
-"""Notices on a file besides errors: keys without effect, renamed keys and planned keys."""
+"""Moves renamed keys to their current names and strips unread ones, with a notice for each."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from trinity.config.loading import keys
-from trinity.config.loading.keys import Location, dotted
-from trinity.config.loading.source import Source, section_at, written_sections
-from trinity.config.loading.verl_keys import Happens, fate_of
+from trinity.config.loading.keys import Location, to_dotted
+from trinity.config.loading.source import ConfigSource, section_at, written_sections
+from trinity.config.loading.verl_keys import DefaultBehavior, key_treatment
 from trinity.config.schema.base import (
-    NoEffect,
+    IgnoredKey,
+    KeyStatus,
     PlannedKey,
-    Renamed,
+    RenamedKey,
     Section,
-    Status,
+    canonical_value,
     choices_of,
-    known_value,
+    format_value,
     mark_of,
-    shown,
 )
 from trinity.config.schema.experiment import Config
 from trinity.config.schema.trainer import TrainerConfig
+
+TRAINER_CONFIG_KEY = "trainer_config"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigNotice:
     """A key that does not act as written."""
 
-    status: Status
+    status: KeyStatus
     key: str
     """The key as the user wrote it."""
     value: Any
@@ -39,31 +41,28 @@ class ConfigNotice:
     """The reason; for a renamed key, the new name."""
 
     @property
-    def what(self) -> str:
+    def subject(self) -> str:
         """The key, with its value if that is short."""
-        value = shown(self.key, self.value)
+        value = format_value(self.key, self.value)
         is_short = not isinstance(self.value, dict | list | tuple) and len(value) <= 40
         return f"`{self.key}: {value}`" if is_short else f"`{self.key}`"
 
     def __str__(self) -> str:
-        if self.status is Status.RENAMED:
+        if self.status is KeyStatus.RENAMED:
             return f"`{self.key}` is used as `{self.text}`"
-        return f"{self.what}: {self.text}"
-
-
-VERL = "trainer_config"
+        return f"{self.subject}: {self.text}"
 
 
 @dataclass(slots=True)
-class Renaming:
+class KeyMigration:
     """Moves the keys of a tree in place, and collects notices and errors about them."""
 
     tree: dict[str, Any]
-    source: Source
+    source: ConfigSource
     moved: dict[str, str] = field(default_factory=dict)
     """New key to the written key."""
     notices: list[ConfigNotice] = field(default_factory=list)
-    mistakes: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
 
     def apply(self) -> None:
         """Moves every value that has an older name."""
@@ -74,52 +73,53 @@ class Renaming:
                 self._move((*at, name), section.old_names[name])
 
     def _verl_keys(self, at: Location, trainer: dict[str, Any]) -> None:
-        verl = trainer[VERL]
+        verl = trainer[TRAINER_CONFIG_KEY]
         for place, value in list(keys.leaves(verl)):
-            location = (*at, VERL, *place)
-            match fate_of(".".join(map(str, place)), value):
-                case Renamed() as renamed:
+            location = (*at, TRAINER_CONFIG_KEY, *place)
+            match key_treatment(".".join(map(str, place)), value):
+                case RenamedKey() as renamed:
                     self._move(location, renamed)
-                case NoEffect(reason):
-                    self._say(Status.NO_EFFECT, location, value, reason)
+                case IgnoredKey(reason):
+                    self._notify(KeyStatus.NO_EFFECT, location, value, reason)
                 case PlannedKey(reason):
-                    self._say(Status.PLANNED, location, value, reason)
-                case Happens():
+                    self._notify(KeyStatus.PLANNED, location, value, reason)
+                case DefaultBehavior():
                     pass
-        trainer[VERL] = {}
+        trainer[TRAINER_CONFIG_KEY] = {}
 
-    def _move(self, old: Location, renamed: Renamed) -> None:
+    def _move(self, old: Location, renamed: RenamedKey) -> None:
         value = keys.get(self.tree, old)
         keys.drop(self.tree, old)
         if value is None:
             return
         new = _target(old, renamed)
         if keys.has(self.tree, new) and keys.get(self.tree, new) is not None:
-            self._twice(old, new, value)
+            self._report_conflict(old, new, value)
             return
         try:
             keys.put(self.tree, new, value)
         except (KeyError, IndexError, TypeError):
             return  # a value that is not a section is in the way; that is reported elsewhere
-        if not _happens_anyway(new, value, is_verls=VERL in old):
-            self._say(Status.RENAMED, old, value, dotted(new))
-        self.moved[dotted(new)] = self._written(old)
+        if not _is_default(new, value, is_verls=TRAINER_CONFIG_KEY in old):
+            self._notify(KeyStatus.RENAMED, old, value, to_dotted(new))
+        self.moved[to_dotted(new)] = self._written_key(old)
 
-    def _twice(self, old: Location, new: Location, value: Any) -> None:
+    def _report_conflict(self, old: Location, new: Location, value: Any) -> None:
         other = keys.get(self.tree, new)
         if other == value:
             return
-        self.mistakes.append(
-            f"`{self._written(old)}: {value}` {self.source.at(self._written(old))} is another name "
-            f"of `{self._written(new)}: {other}` {self.source.at(self._written(new))}: remove one"
+        old_key, new_key = self._written_key(old), self._written_key(new)
+        self.errors.append(
+            f"`{old_key}: {value}` {self.source.at(old_key)} is another name "
+            f"of `{new_key}: {other}` {self.source.at(new_key)}: remove one"
         )
 
-    def _written(self, location: Location) -> str:
-        key = dotted(location)
+    def _written_key(self, location: Location) -> str:
+        key = to_dotted(location)
         return self.moved.get(key, key)
 
-    def _say(self, status: Status, location: Location, value: Any, text: str) -> None:
-        key = self._written(location)
+    def _notify(self, status: KeyStatus, location: Location, value: Any, text: str) -> None:
+        key = self._written_key(location)
         place = self.source.at(key)
         line = self.source.line(key)
         notice = ConfigNotice(
@@ -128,7 +128,7 @@ class Renaming:
         self.notices.append(notice)
 
 
-def _happens_anyway(location: Location, value: Any, *, is_verls: bool) -> bool:
+def _is_default(location: Location, value: Any, *, is_verls: bool) -> bool:
     """True if a verl key, or a key that does not act, has the value of its default.
 
     verl's configurations list all keys, so most values are defaults.
@@ -142,43 +142,45 @@ def _happens_anyway(location: Location, value: Any, *, is_verls: bool) -> bool:
 
 def _trainers(tree: dict[str, Any]) -> Iterator[tuple[Location, dict[str, Any]]]:
     for at, section, written in written_sections(tree, Config):
-        if section is TrainerConfig and isinstance(written.get(VERL), dict):
+        if section is TrainerConfig and isinstance(written.get(TRAINER_CONFIG_KEY), dict):
             yield at, written
 
 
-def _target(old: Location, renamed: Renamed) -> Location:
+def _target(old: Location, renamed: RenamedKey) -> Location:
     if renamed.to.startswith("/"):
-        return (*keys.top_of(old), *keys.parsed(renamed.to[1:]))
-    return (*old[:-1], *keys.parsed(renamed.to))
+        return (*keys.stage_location(old), *keys.parse_key(renamed.to[1:]))
+    return (*old[:-1], *keys.parse_key(renamed.to))
 
 
-def take_planned_values(tree: dict[str, Any], source: Source) -> Iterator[ConfigNotice]:
+def strip_planned_values(tree: dict[str, Any], source: ConfigSource) -> Iterator[ConfigNotice]:
     """Takes out values that no type allows yet; their keys fall back to the default."""
     for at, section, written in list(written_sections(tree, Config)):
         for name in list(written.keys() & section.model_fields.keys()):
             planned = choices_of(section.model_fields[name]).planned
-            value = known_value(section, name, written[name])
+            value = canonical_value(section, name, written[name])
             if isinstance(value, str) and value in planned:
-                key = dotted((*at, name))
+                key = to_dotted((*at, name))
                 del written[name]
-                yield _notice(Status.PLANNED, key, value, planned[value], source)
+                yield _notice(KeyStatus.PLANNED, key, value, planned[value], source)
 
 
-def take_unread(tree: dict[str, Any], config: Config, source: Source) -> Iterator[ConfigNotice]:
+def strip_unread_keys(
+    tree: dict[str, Any], config: Config, source: ConfigSource
+) -> Iterator[ConfigNotice]:
     """Takes out keys with a mark; yields a notice if their value is not the default."""
-    for location, section, name in list(_marked(tree, config)):
+    for location, section, name in list(_unread_keys(tree, config)):
         field = type(section).model_fields[name]
         mark = mark_of(field)
         assert mark is not None
-        status = Status.PLANNED if isinstance(mark, PlannedKey) else Status.NO_EFFECT
+        status = KeyStatus.PLANNED if isinstance(mark, PlannedKey) else KeyStatus.NO_EFFECT
         value = getattr(section, name)
         if value != field.get_default(call_default_factory=True):
             written = keys.get(tree, location)
-            yield _notice(status, dotted(location), written, mark.reason, source)
+            yield _notice(status, to_dotted(location), written, mark.reason, source)
         keys.drop(tree, location)
 
 
-def _marked(tree: dict[str, Any], config: Config) -> Iterator[tuple[Location, Section, str]]:
+def _unread_keys(tree: dict[str, Any], config: Config) -> Iterator[tuple[Location, Section, str]]:
     """Yields the outermost marked keys; keys below an unread key are not read either."""
     taken: list[Location] = []
     for at, _, written in written_sections(tree, Config):
@@ -199,7 +201,9 @@ def _value(config: Config, location: Location) -> Any:
     return value
 
 
-def _notice(status: Status, key: str, value: Any, text: str, source: Source) -> ConfigNotice:
+def _notice(
+    status: KeyStatus, key: str, value: Any, text: str, source: ConfigSource
+) -> ConfigNotice:
     written = source.as_written(key)
     return ConfigNotice(
         status=status,

@@ -10,15 +10,21 @@ from typing import Any, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from trinity.config.loading.keys import Location
-from trinity.config.loading.yaml import lines_of
+from trinity.config.loading.yaml import key_lines
 from trinity.config.schema.base import Section
 from trinity.errors import UserError
 
 COMMAND_LINE = "the command line"
 
 
+_STAGE = re.compile(r"^stage `(?P<name>[^`]+)`")
+_KEY = re.compile(r"`(?P<key>[a-z_]+(\.\w+(\[\d+\])?)+)")
+Written = tuple[Location, type[Section], dict[str, Any]]
+"""The location of a section, its type, and the written values."""
+
+
 @dataclass(frozen=True, slots=True)
-class Source:
+class ConfigSource:
     """The file that a configuration came from, used to locate its keys."""
 
     path: Path
@@ -31,7 +37,7 @@ class Source:
     """Dotted key to the older name that it was given under."""
 
     @classmethod
-    def read(cls, path: Path) -> "Source":
+    def read(cls, path: Path) -> "ConfigSource":
         """Reads the file; raises UserError if it cannot be read."""
         try:
             text = path.read_text(encoding="utf-8")
@@ -40,17 +46,17 @@ class Source:
             raise UserError(f"cannot read the configuration {path}: {reason}") from error
         except UnicodeDecodeError as error:
             raise UserError(f"{path} is not UTF-8 text: give a YAML file") from error
-        return cls(path, text, lines_of(text))
+        return cls(path, text, key_lines(text))
 
-    def with_moved(self, moved: Mapping[str, str]) -> "Source":
+    def with_moved(self, moved: Mapping[str, str]) -> "ConfigSource":
         """The same source, with keys that were given under older names."""
         return replace(self, moved=moved)
 
-    def with_overridden(self, overridden: frozenset[str]) -> "Source":
+    def with_overridden(self, overridden: frozenset[str]) -> "ConfigSource":
         """The same source, with keys that the command line gives."""
         return replace(self, overridden=overridden)
 
-    def with_verls(self, lines: Mapping[str, int], overridden: frozenset[str]) -> "Source":
+    def with_verls(self, lines: Mapping[str, int], overridden: frozenset[str]) -> "ConfigSource":
         """The same source, with keys of a verl file located at the line that names the file."""
         return replace(self, lines=lines, overridden=overridden)
 
@@ -81,16 +87,12 @@ class Source:
         return f"on {origin}" if origin == COMMAND_LINE else f"in {origin or self.path}"
 
 
-_STAGE = re.compile(r"^stage `(?P<name>[^`]+)`")
-_KEY = re.compile(r"`(?P<key>[a-z_]+(\.\w+(\[\d+\])?)+)")
-
-
-def located(mistakes: str, source: Source, stage_names: Sequence[str]) -> str:
+def add_locations(errors: str, source: ConfigSource, stage_names: Sequence[str]) -> str:
     """Prefixes each line with `file:line: ` of the key it names, or of the section around it."""
-    return "\n".join(_located(line, source, stage_names) for line in mistakes.splitlines())
+    return "\n".join(_located(line, source, stage_names) for line in errors.splitlines())
 
 
-def _located(sentence: str, source: Source, stage_names: Sequence[str]) -> str:
+def _located(sentence: str, source: ConfigSource, stage_names: Sequence[str]) -> str:
     named = _KEY.search(sentence)
     origin = named and _origin(named["key"], _prefix(sentence, stage_names), source)
     return f"{origin or source.path}: {sentence}"
@@ -104,7 +106,7 @@ def _prefix(sentence: str, stage_names: Sequence[str]) -> str:
     return f"stages[{stage_names.index(stage['name'])}]."
 
 
-def _origin(key: str, prefix: str, source: Source) -> str | None:
+def _origin(key: str, prefix: str, source: ConfigSource) -> str | None:
     """Looks up the stage's own key before the global one, and a key before its section."""
     while key:
         for place in (f"{prefix}{key}", key):
@@ -145,10 +147,6 @@ def section_at(location: Location, top: type[Section]) -> type[Section] | None:
             is_name = field is not None and is_by_name(field)
             section = sections_below(section).get(part)
     return section
-
-
-Written = tuple[Location, type[Section], dict[str, Any]]
-"""The location of a section, its type, and the written values."""
 
 
 def written_sections(tree: Any, section: type[Section], at: Location = ()) -> Iterator[Written]:

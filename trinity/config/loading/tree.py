@@ -1,4 +1,4 @@
-"""`${...}` in a tree of values: other keys and environment variables."""
+"""Reads a file's values, applies overrides and fills in `${...}`."""
 
 import os
 import re
@@ -10,20 +10,26 @@ from pydantic import JsonValue
 
 from trinity.config.loading import keys
 from trinity.config.loading.keys import Location
-from trinity.config.loading.source import COMMAND_LINE, Source
-from trinity.config.loading.yaml import entries_of, load_yaml
+from trinity.config.loading.source import COMMAND_LINE, ConfigSource
+from trinity.config.loading.yaml import load_yaml, yaml_entries
 from trinity.config.schema.experiment import deep_merge
 from trinity.errors import UserError
 
 if TYPE_CHECKING:
     from omegaconf.errors import OmegaConfBaseException
 
-
 _NO_KEY = re.compile(r"Interpolation key '([^']*)' not found")
 _UNSET_VARIABLE = re.compile(r"Environment variable '(\w+)' not found")
 
+_VARIABLE = re.compile(r"\$\{oc\.env:(\w+)(?:,((?:[A-Za-z_]|\.{0,2}/)[\w./-]*|0|[1-9][0-9]*))?\}")
+"""A variable, with an optional default that is a name, a path or a count."""
+_KEY = re.compile(r"\$\{([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}")
+_VALUES = frozenset({"null", "true", "false", "nan", "inf"})
+_MISSING = "???"
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 
-def interpolated(tree: dict[str, Any], source: Source) -> tuple[dict[str, Any], list[str]]:
+
+def interpolate(tree: dict[str, Any], source: ConfigSource) -> tuple[dict[str, Any], list[str]]:
     """Fills in the tree as far as possible; returns it with an error for each key left out.
 
     Raises: UserError if a value that cannot be filled in cannot be left out, as in a list.
@@ -31,21 +37,21 @@ def interpolated(tree: dict[str, Any], source: Source) -> tuple[dict[str, Any], 
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
-    mistakes: list[str] = []
+    errors: list[str] = []
     while True:
         try:
             container = OmegaConf.create(tree)
             values = OmegaConf.to_container(container, resolve=True, throw_on_missing=True)
         except OmegaConfBaseException as error:
             key = error.full_key or "the file"
-            mistakes.append(f"`{key}` {source.at(key)}: {_interpolation_reason(error)}")
-            location = keys.parsed(key)
+            errors.append(f"`{key}` {source.at(key)}: {_interpolation_reason(error)}")
+            location = keys.parse_key(key)
             if not (keys.has(tree, location) and isinstance(location[-1], str)):
-                raise UserError("\n".join(mistakes)) from error
+                raise UserError("\n".join(errors)) from error
             keys.drop(tree, location)
         else:
             assert isinstance(values, dict)
-            return {str(key): value for key, value in values.items()}, mistakes
+            return {str(key): value for key, value in values.items()}, errors
 
 
 def _interpolation_reason(error: "OmegaConfBaseException") -> str:
@@ -73,23 +79,16 @@ def _interpolation_reason(error: "OmegaConfBaseException") -> str:
     return text
 
 
-_VARIABLE = re.compile(r"\$\{oc\.env:(\w+)(?:,((?:[A-Za-z_]|\.{0,2}/)[\w./-]*|0|[1-9][0-9]*))?\}")
-"""A variable, with an optional default that is a name, a path or a count."""
-_KEY = re.compile(r"\$\{([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}")
-_VALUES = frozenset({"null", "true", "false", "nan", "inf"})
-_MISSING = "???"
-
-
-def is_open(value: Any) -> bool:
+def has_interpolation(value: Any) -> bool:
     """True if anything in the value is still to be filled in."""
     if isinstance(value, dict):
-        return any(is_open(item) for item in value.values())
+        return any(has_interpolation(item) for item in value.values())
     if isinstance(value, list):
-        return any(is_open(item) for item in value)
+        return any(has_interpolation(item) for item in value)
     return isinstance(value, str) and ("${" in value or value == _MISSING)
 
 
-def filled(tree: Any) -> Any:
+def fill_variables(tree: Any) -> Any:
     """The tree with these filled in; the rest is left unchanged for OmegaConf."""
     known = _each_text(tree, _with_variables)
     return _each_text(known, lambda text: _with_key(text, known))
@@ -118,13 +117,13 @@ def _variable(match: re.Match[str]) -> str | None:
 
 def _with_key(text: str, tree: Any) -> Any:
     key = _KEY.fullmatch(text)
-    location = keys.parsed(key[1]) if key else ()
+    location = keys.parse_key(key[1]) if key else ()
     value = keys.get(tree, location) if key and keys.has(tree, location) else {}
-    return text if isinstance(value, dict | list) or is_open(value) else value
+    return text if isinstance(value, dict | list) or has_interpolation(value) else value
 
 
 def read_tree(
-    source: Source, overrides: Mapping[str, JsonValue]
+    source: ConfigSource, overrides: Mapping[str, JsonValue]
 ) -> tuple[dict[str, Any], list[str]]:
     """Returns all values, and an error for each one that cannot be filled in.
 
@@ -133,20 +132,20 @@ def read_tree(
     try:
         tree = load_yaml(source.text)
     except yaml.YAMLError as error:
-        raise UserError(_complaint(error, source)) from error
+        raise UserError(_yaml_error_message(error, source)) from error
     tree = {} if tree is None else tree
     if not isinstance(tree, dict) or not (tree or overrides):
         what = "empty" if not tree else "a list" if isinstance(tree, list) else "one value"
         raise UserError(f"{source.path} is {what}: write `key: value` lines")
     for key, value in overrides.items():
         _override(tree, key, value)
-    values: dict[str, Any] = filled(tree)
-    return interpolated(tree, source) if is_open(values) else (values, [])
+    values: dict[str, Any] = fill_variables(tree)
+    return interpolate(tree, source) if has_interpolation(values) else (values, [])
 
 
 def _override(tree: dict[str, Any], key: str, value: object) -> None:
     try:
-        location = _location(tree, keys.parsed(key))
+        location = _location(tree, keys.parse_key(key))
         old = keys.get(tree, location) if keys.has(tree, location) else None
         if isinstance(old, dict) and isinstance(value, dict):
             value = deep_merge(old, value)
@@ -177,19 +176,16 @@ def _override_reason(error: Exception) -> str:
     return "no key of a section"
 
 
-def _complaint(error: yaml.YAMLError, source: Source) -> str:
+def _yaml_error_message(error: yaml.YAMLError, source: ConfigSource) -> str:
     if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
         return f"{source.path} is not valid YAML: {' '.join(str(error).split())}"
     what = ", ".join(part for part in (error.context, error.problem) if part)
     return f"{source.path}:{error.problem_mark.line + 1} is not valid YAML: {what}"
 
 
-_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
-
-
-def misread_bounds(source: Source) -> Iterator[str]:
+def unquoted_bounds(source: ConfigSource) -> Iterator[str]:
     """Yields a sentence for each unquoted pair of bounds that YAML would misread."""
-    for entry in entries_of(source.text):
+    for entry in yaml_entries(source.text):
         if "rollout_correction." not in entry.key or not isinstance(entry.value, yaml.ScalarNode):
             continue
         text = entry.value.value

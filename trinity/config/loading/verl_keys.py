@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from trinity.config.schema.base import NoEffect, PlannedKey, Renamed
+from trinity.config.schema.base import IgnoredKey, PlannedKey, RenamedKey
 
 PREFIX = "actor_rollout_ref"
 _OPTIMIZER = (
@@ -32,88 +32,90 @@ _OTHER_NAMES = {
     "optimizer": "optimizer_type",
 }
 
-USED: Mapping[str, Renamed] = {
-    **{f"actor.optim.{key}": Renamed(f"/algorithm.optimizer.{key}") for key in _OPTIMIZER},
-    **{f"critic.optim.{key}": Renamed(f"/trainer.critic.optimizer.{key}") for key in _OPTIMIZER},
-    **{f"actor.optim.{a}": Renamed(f"/algorithm.optimizer.{b}") for a, b in _OTHER_NAMES.items()},
+RENAMED_KEYS: Mapping[str, RenamedKey] = {
+    **{f"actor.optim.{key}": RenamedKey(f"/algorithm.optimizer.{key}") for key in _OPTIMIZER},
+    **{f"critic.optim.{key}": RenamedKey(f"/trainer.critic.optimizer.{key}") for key in _OPTIMIZER},
     **{
-        f"critic.optim.{a}": Renamed(f"/trainer.critic.optimizer.{b}")
+        f"actor.optim.{a}": RenamedKey(f"/algorithm.optimizer.{b}") for a, b in _OTHER_NAMES.items()
+    },
+    **{
+        f"critic.optim.{a}": RenamedKey(f"/trainer.critic.optimizer.{b}")
         for a, b in _OTHER_NAMES.items()
     },
-    **{f"actor.fsdp_config.{key}": Renamed(f"/trainer.{key}") for key in _FSDP},
+    **{f"actor.fsdp_config.{key}": RenamedKey(f"/trainer.{key}") for key in _FSDP},
     **{
-        f"critic.{section}.{key}": Renamed(f"/trainer.critic.{key}")
+        f"critic.{section}.{key}": RenamedKey(f"/trainer.critic.{key}")
         for section in _CRITIC_FSDP
         for key in ("param_offload", "optimizer_offload")
     },
-    "actor.grad_clip": Renamed("/trainer.grad_clip"),
-    "actor.loss_agg_mode": Renamed("/algorithm.loss_agg_mode"),
-    "actor.ppo_epochs": Renamed("/trainer.ppo_epochs"),
-    "actor.ppo_max_token_len_per_gpu": Renamed("/trainer.max_token_len_per_gpu"),
-    "actor.ulysses_sequence_parallel_size": Renamed("/trainer.ulysses_sequence_parallel_size"),
-    "actor.use_dynamic_bsz": Renamed("/trainer.use_dynamic_bsz"),
-    "critic.cliprange_value": Renamed("/trainer.critic.cliprange_value"),
-    "critic.grad_clip": Renamed("/trainer.critic.grad_clip"),
-    "critic.loss_agg_mode": Renamed("/trainer.critic.loss_agg_mode"),
-    "critic.ppo_epochs": Renamed("/trainer.critic.ppo_epochs"),
-    "critic.model.enable_gradient_checkpointing": Renamed(
+    "actor.grad_clip": RenamedKey("/trainer.grad_clip"),
+    "actor.loss_agg_mode": RenamedKey("/algorithm.loss_agg_mode"),
+    "actor.ppo_epochs": RenamedKey("/trainer.ppo_epochs"),
+    "actor.ppo_max_token_len_per_gpu": RenamedKey("/trainer.max_token_len_per_gpu"),
+    "actor.ulysses_sequence_parallel_size": RenamedKey("/trainer.ulysses_sequence_parallel_size"),
+    "actor.use_dynamic_bsz": RenamedKey("/trainer.use_dynamic_bsz"),
+    "critic.cliprange_value": RenamedKey("/trainer.critic.cliprange_value"),
+    "critic.grad_clip": RenamedKey("/trainer.critic.grad_clip"),
+    "critic.loss_agg_mode": RenamedKey("/trainer.critic.loss_agg_mode"),
+    "critic.ppo_epochs": RenamedKey("/trainer.critic.ppo_epochs"),
+    "critic.model.enable_gradient_checkpointing": RenamedKey(
         "/trainer.critic.enable_gradient_checkpointing"
     ),
-    "critic.model.external_lib": Renamed("/trainer.critic.external_lib"),
-    "critic.model.override_config": Renamed("/trainer.critic.override_config"),
-    "critic.model.path": Renamed("/model.critic_model_path"),
-    "model.enable_gradient_checkpointing": Renamed("/trainer.enable_gradient_checkpointing"),
-    "model.external_lib": Renamed("/trainer.external_lib"),
-    "model.override_config": Renamed("/trainer.override_config"),
-    "model.path": Renamed("/model.model_path"),
-    "model.trust_remote_code": Renamed("/model.trust_remote_code"),
-    "model.use_remove_padding": Renamed("/trainer.use_remove_padding"),
-    "trainer.balance_batch": Renamed("/trainer.balance_batch"),
-    "trainer.critic_warmup": Renamed("/trainer.critic_warmup"),
-    "trainer.resume_from_path": Renamed("/trainer.resume_from_path"),
-    "trainer.resume_mode": Renamed("/trainer.resume_mode"),
-    "trainer.max_actor_ckpt_to_keep": Renamed("/trainer.max_checkpoints_to_keep"),
+    "critic.model.external_lib": RenamedKey("/trainer.critic.external_lib"),
+    "critic.model.override_config": RenamedKey("/trainer.critic.override_config"),
+    "critic.model.path": RenamedKey("/model.critic_model_path"),
+    "model.enable_gradient_checkpointing": RenamedKey("/trainer.enable_gradient_checkpointing"),
+    "model.external_lib": RenamedKey("/trainer.external_lib"),
+    "model.override_config": RenamedKey("/trainer.override_config"),
+    "model.path": RenamedKey("/model.model_path"),
+    "model.trust_remote_code": RenamedKey("/model.trust_remote_code"),
+    "model.use_remove_padding": RenamedKey("/trainer.use_remove_padding"),
+    "trainer.balance_batch": RenamedKey("/trainer.balance_batch"),
+    "trainer.critic_warmup": RenamedKey("/trainer.critic_warmup"),
+    "trainer.resume_from_path": RenamedKey("/trainer.resume_from_path"),
+    "trainer.resume_mode": RenamedKey("/trainer.resume_mode"),
+    "trainer.max_actor_ckpt_to_keep": RenamedKey("/trainer.max_checkpoints_to_keep"),
 }
 """Keys whose values are used under our names, or sections of such keys."""
 
 SECTIONS = ("model.override_config", "critic.model.override_config")
 """Those of them whose keys are a model's own."""
 
-_MICRO_BATCHES = NoEffect("micro-batches are made by tokens, see `trainer.max_token_len_per_gpu`")
-_ENTROPY = NoEffect("how entropy is computed changes memory and time, not its value")
-_WITH_ACTOR = NoEffect("critic and reference are cut into micro-batches as the actor is")
-_LAID_OUT = NoEffect("critic and reference are laid over the ranks as the actor is")
-_BY_LAYER = NoEffect("FSDP2 shards layer by layer: verl reads it for `fsdp` alone")
-_ON_HOST = NoEffect("verl keeps a reference's weights in the host's memory, whatever is written")
-_FSDP_ELSEWHERE: Mapping[str, NoEffect] = {
+_MICRO_BATCHES = IgnoredKey("micro-batches are made by tokens, see `trainer.max_token_len_per_gpu`")
+_ENTROPY = IgnoredKey("how entropy is computed changes memory and time, not its value")
+_WITH_ACTOR = IgnoredKey("critic and reference are cut into micro-batches as the actor is")
+_LAID_OUT = IgnoredKey("critic and reference are laid over the ranks as the actor is")
+_BY_LAYER = IgnoredKey("FSDP2 shards layer by layer: verl reads it for `fsdp` alone")
+_ON_HOST = IgnoredKey("verl keeps a reference's weights in the host's memory, whatever is written")
+_FSDP_ELSEWHERE: Mapping[str, IgnoredKey] = {
     f"{section}.{key}": _LAID_OUT
     for section in (*(f"critic.{name}" for name in _CRITIC_FSDP), "ref.fsdp_config")
     for key in ("forward_prefetch", "fsdp_size", "offload_policy")
 }
-_ENGINE = NoEffect("rollout is `explorer.rollout_model` and `model`, in Trinity-RFT too")
-_SHUFFLE = NoEffect("a pass takes the whole batch as one optimizer step: order changes nothing")
-_STEPS = NoEffect("the schedule knows the number of train steps")
+_ENGINE = IgnoredKey("rollout is `explorer.rollout_model` and `model`, in Trinity-RFT too")
+_SHUFFLE = IgnoredKey("a pass takes the whole batch as one optimizer step: order changes nothing")
+_STEPS = IgnoredKey("the schedule knows the number of train steps")
 
-WITHOUT_EFFECT: Mapping[str, NoEffect] = {
+WITHOUT_EFFECT: Mapping[str, IgnoredKey] = {
     **_FSDP_ELSEWHERE,
     "actor.fsdp_config.wrap_policy.min_num_params": _BY_LAYER,
     **{f"critic.{name}.wrap_policy.min_num_params": _BY_LAYER for name in _CRITIC_FSDP},
     "ref.fsdp_config.wrap_policy.min_num_params": _BY_LAYER,
     "ref.fsdp_config.param_offload": _ON_HOST,
-    "ref.fsdp_config.optimizer_offload": NoEffect("a reference has no optimizer"),
-    "actor.checkpoint": NoEffect("a checkpoint holds all that a resume needs"),
+    "ref.fsdp_config.optimizer_offload": IgnoredKey("a reference has no optimizer"),
+    "actor.checkpoint": IgnoredKey("a checkpoint holds all that a resume needs"),
     "actor.entropy_checkpointing": _ENTROPY,
     "actor.entropy_from_logits_with_chunking": _ENTROPY,
     "actor.optim.total_training_steps": _STEPS,
     "actor.ppo_infer_max_token_len_per_gpu": _MICRO_BATCHES,
     "actor.ppo_micro_batch_size": _MICRO_BATCHES,
     "actor.ppo_micro_batch_size_per_gpu": _MICRO_BATCHES,
-    "actor.ppo_mini_batch_size": NoEffect("`buffer.train_batch_size` is one optimizer step"),
-    "actor.rollout_n": NoEffect("`algorithm.repeat_times` says it"),
-    "actor.strategy": NoEffect("`trainer.trainer_strategy` says it"),
+    "actor.ppo_mini_batch_size": IgnoredKey("`buffer.train_batch_size` is one optimizer step"),
+    "actor.rollout_n": IgnoredKey("`algorithm.repeat_times` says it"),
+    "actor.strategy": IgnoredKey("`trainer.trainer_strategy` says it"),
     "actor.shuffle": _SHUFFLE,
-    "actor.use_kl_loss": NoEffect("`algorithm.kl_loss_fn` says it"),
-    "critic.enable": NoEffect("the algorithm says whether there is a critic"),
+    "actor.use_kl_loss": IgnoredKey("`algorithm.kl_loss_fn` says it"),
+    "critic.enable": IgnoredKey("the algorithm says whether there is a critic"),
     "critic.forward_max_token_len_per_gpu": _WITH_ACTOR,
     "critic.forward_micro_batch_size_per_gpu": _WITH_ACTOR,
     "critic.model.use_remove_padding": _WITH_ACTOR,
@@ -141,20 +143,20 @@ WITHOUT_EFFECT: Mapping[str, NoEffect] = {
     "ref.ulysses_sequence_parallel_size": _WITH_ACTOR,
     "ref.use_remove_padding": _WITH_ACTOR,
     "rollout": _ENGINE,
-    "trainer.del_local_ckpt_after_load": NoEffect("`trainer.max_checkpoints_to_keep` says it"),
-    "trainer.max_critic_ckpt_to_keep": NoEffect("the critic is saved and kept with the actor"),
-    "trainer.remove_previous_ckpt_in_save": NoEffect("`trainer.max_checkpoints_to_keep` says it"),
-    "trainer.total_training_steps": NoEffect("`trainer.total_steps` says it"),
+    "trainer.del_local_ckpt_after_load": IgnoredKey("`trainer.max_checkpoints_to_keep` says it"),
+    "trainer.max_critic_ckpt_to_keep": IgnoredKey("the critic is saved and kept with the actor"),
+    "trainer.remove_previous_ckpt_in_save": IgnoredKey("`trainer.max_checkpoints_to_keep` says it"),
+    "trainer.total_training_steps": IgnoredKey("`trainer.total_steps` says it"),
 }
 """Keys, or sections of them, whose purpose is served in another way here."""
 
-USUAL: Mapping[str, JsonValue] = {
+PLANNED_DEFAULTS: Mapping[str, JsonValue] = {
     "trainer.default_hdfs_dir": None,
 }
 """Planned keys with the value that describes today's behaviour; giving it is no error."""
 
 NOT_PASSED = "verl's engine is not given this key"
-INSTEAD: Mapping[str, str] = {
+PLANNED_REASONS: Mapping[str, str] = {
     "trainer.default_hdfs_dir": (
         "checkpoints are written below `checkpoint_root_dir` alone: have HDFS mounted there"
     ),
@@ -163,31 +165,33 @@ INSTEAD: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Happens:
+class DefaultBehavior:
     """A key whose value is what happens anyway, so that it needs no notice."""
 
 
-def fate_of(key: str, value: JsonValue) -> Renamed | NoEffect | PlannedKey | Happens:
+def key_treatment(
+    key: str, value: JsonValue
+) -> RenamedKey | IgnoredKey | PlannedKey | DefaultBehavior:
     """The treatment of a key below `trainer_config`, with or without verl's older prefix."""
     key = key.removeprefix(f"{PREFIX}.")
-    if value == {} and key in USED:
-        return Happens()
-    if (renamed := _used(key)) is not None:
+    if value == {} and key in RENAMED_KEYS:
+        return DefaultBehavior()
+    if (renamed := _renamed_key(key)) is not None:
         return renamed
     parts = key.split(".")
     for end in range(len(parts), 0, -1):
         if mark := WITHOUT_EFFECT.get(".".join(parts[:end])):
             return mark
-    if value is None or (key in USUAL and USUAL[key] == value):
-        return Happens()
-    return PlannedKey(INSTEAD.get(key, NOT_PASSED))
+    if value is None or (key in PLANNED_DEFAULTS and PLANNED_DEFAULTS[key] == value):
+        return DefaultBehavior()
+    return PlannedKey(PLANNED_REASONS.get(key, NOT_PASSED))
 
 
-def _used(key: str) -> Renamed | None:
+def _renamed_key(key: str) -> RenamedKey | None:
     """The new name of a used key; a key below a used section keeps its name below ours."""
-    if key in USED:
-        return USED[key]
+    if key in RENAMED_KEYS:
+        return RENAMED_KEYS[key]
     for section in SECTIONS:
         if key.startswith(f"{section}."):
-            return Renamed(USED[section].to + key.removeprefix(section))
+            return RenamedKey(RENAMED_KEYS[section].to + key.removeprefix(section))
     return None

@@ -1,4 +1,4 @@
-"""Reads YAML text as plain values: texts, numbers, lists and mappings, none shared."""
+"""Reads and writes YAML: plain values, the line of each key, text with comments."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -7,12 +7,17 @@ from typing import Any, ClassVar
 
 import yaml
 
-_Base: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+_BASE_LOADER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 _DATE = "tag:yaml.org,2002:timestamp"
 _FLOAT = "tag:yaml.org,2002:float"
 
+CommentOfKey = Callable[[str], str | None]
+MAX_ALIGNED_WIDTH = 60
+Line = tuple[str, str | None]
+_MERGE = "tag:yaml.org,2002:merge"
 
-class _Loader(_Base):  # type: ignore[misc]  # one of two classes, chosen at run time
+
+class _Loader(_BASE_LOADER):  # type: ignore[misc]  # one of two classes, chosen at run time
     """YAML of configurations: `1e-5` is a number, a date is a text, and keys are unique."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {
@@ -29,7 +34,7 @@ class _Loader(_Base):  # type: ignore[misc]  # one of two classes, chosen at run
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key `{key.value}` is given twice", key.start_mark
                 )
-            seen |= {name} if name and key.tag != "tag:yaml.org,2002:merge" else set()
+            seen |= {name} if name and key.tag != _MERGE else set()
         mapping: dict[Any, Any] = super().construct_mapping(node, deep)
         return mapping
 
@@ -41,43 +46,36 @@ _Loader.add_implicit_resolver(
 
 def load_yaml(text: str) -> Any:
     """The text's value; raises yaml.YAMLError if it is not YAML, or if an alias is circular."""
-    return _own(yaml.load(text, Loader=_Loader), ())
+    return _without_aliases(yaml.load(text, Loader=_Loader), ())
 
 
-def _own(value: Any, around: tuple[int, ...]) -> Any:
+def _without_aliases(value: Any, around: tuple[int, ...]) -> Any:
     """A copy without shared parts: an alias is a value of its own, free to be changed."""
     if id(value) in around:
         raise yaml.YAMLError("an alias leads back to what it stands in")
     inner = (*around, id(value))
     if isinstance(value, dict):
-        return {key: _own(item, inner) for key, item in value.items()}
+        return {key: _without_aliases(item, inner) for key, item in value.items()}
     if isinstance(value, list):
-        return [_own(item, inner) for item in value]
+        return [_without_aliases(item, inner) for item in value]
     return value
 
 
-Comment = Callable[[str], str | None]
-WIDEST = 60
-
-
-def yaml_text(tree: dict[str, Any], comment: Comment = lambda _: None) -> str:
+def yaml_text(tree: dict[str, Any], comment: CommentOfKey = lambda _: None) -> str:
     """The text; `comment` is asked for each dotted key."""
     lines = list(_mapping(tree, "", "", comment))
-    widths = [len(text) for text, said in lines if said and len(text) <= WIDEST]
+    widths = [len(text) for text, said in lines if said and len(text) <= MAX_ALIGNED_WIDTH]
     width = max(widths, default=0)
     return "\n".join(f"{text:{width}}  # {said}" if said else text for text, said in lines)
 
 
-Line = tuple[str, str | None]
-
-
-def _mapping(tree: dict[str, Any], key: str, indent: str, comment: Comment) -> Iterator[Line]:
+def _mapping(tree: dict[str, Any], key: str, indent: str, comment: CommentOfKey) -> Iterator[Line]:
     for name, value in tree.items():
         inner = f"{key}.{name}" if key else str(name)
         yield from _entry(f"{indent}{scalar(name)}:", value, inner, f"{indent}  ", comment)
 
 
-def _entry(head: str, value: Any, key: str, indent: str, comment: Comment) -> Iterator[Line]:
+def _entry(head: str, value: Any, key: str, indent: str, comment: CommentOfKey) -> Iterator[Line]:
     if isinstance(value, dict) and value:
         yield head, None
         yield from _mapping(value, key, indent, comment)
@@ -89,7 +87,7 @@ def _entry(head: str, value: Any, key: str, indent: str, comment: Comment) -> It
         yield f"{head} {scalar(value)}", comment(key)
 
 
-def _item(item: Any, key: str, indent: str, comment: Comment) -> Iterator[Line]:
+def _item(item: Any, key: str, indent: str, comment: CommentOfKey) -> Iterator[Line]:
     if not isinstance(item, dict) or not item:
         yield f"{indent}- {scalar(item)}", comment(key)
         return
@@ -105,10 +103,6 @@ def scalar(value: Any) -> str:
     return text.removesuffix("\n").removesuffix("\n...").strip()
 
 
-_LOADER = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
-_MERGE = "tag:yaml.org,2002:merge"
-
-
 @dataclass(frozen=True, slots=True)
 class YamlEntry:
     """A key, or a position in a list."""
@@ -119,15 +113,15 @@ class YamlEntry:
     value: yaml.Node
 
 
-def lines_of(text: str) -> dict[str, int]:
+def key_lines(text: str) -> dict[str, int]:
     """Key to line; empty for a text that is not YAML."""
-    return {entry.key: entry.line for entry in entries_of(text)}
+    return {entry.key: entry.line for entry in yaml_entries(text)}
 
 
-def entries_of(text: str) -> Iterator[YamlEntry]:
+def yaml_entries(text: str) -> Iterator[YamlEntry]:
     """Yields all entries of a text in order; none if the text is not YAML."""
     try:
-        root = yaml.compose(text, Loader=_LOADER)
+        root = yaml.compose(text, Loader=_BASE_LOADER)
     except yaml.YAMLError:
         return
     if root is not None:

@@ -1,4 +1,4 @@
-"""Arguments of a function that the user chose by name, checked against its signature."""
+"""Resolves an algorithm: its parts, with their arguments checked and complete."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from trinity.algorithm.sample_strategy import SAMPLE_STRATEGIES
 from trinity.algorithm.signature import Signature, read_signature
 from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES, needs_of
 from trinity.algorithm.types import ALGORITHM_TYPES
-from trinity.config.error_collector import Gathered, all_of, did_you_mean
+from trinity.config.error_collector import ErrorCollector, all_of, did_you_mean
 from trinity.config.plan.parts import ResolvedAlgorithm
 from trinity.config.schema.algorithm import AlgorithmConfig
 from trinity.config.schema.base import Args
@@ -29,8 +29,22 @@ from trinity.config.schema.choices import Mode
 from trinity.errors import UserError
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
 
+KL_CONTROLLER = "trinity.algorithm.kl.controller.kl_controller"
+PARTS: tuple[Part, ...] = (
+    "sample_strategy",
+    "advantage_fn",
+    "policy_loss_fn",
+    "kl_penalty_fn",
+    "kl_loss_fn",
+    "entropy_loss_fn",
+)
+AGG_MODES_OF_LOSSES = {"gspo": "seq-mean-token-mean", "gspo_token": "seq-mean-token-mean"}
+"""Losses whose tokens share one ratio per row average over rows."""
+_OF_ROLLOUTS: tuple[Part, ...] = ("sample_strategy", "advantage_fn", "kl_penalty_fn")
+"""Parts that are not used if the rows are data."""
 
-def complete_arguments(
+
+def merge_arguments(
     signature: Signature, given: Args, *, function: str, key: str, is_own: bool
 ) -> Args:
     """Merges the given arguments over the function's defaults (a user's function has its own).
@@ -50,9 +64,6 @@ def complete_arguments(
         if argument.is_required and name not in complete:
             raise UserError(f"`{function}` needs the argument `{key}.{name}`: give it")
     return complete
-
-
-KL_CONTROLLER = "trinity.algorithm.kl.controller.kl_controller"
 
 
 class FunctionRegistry(Protocol):
@@ -77,7 +88,7 @@ _OWN: dict[Part, tuple[tuple[FunctionRegistry, RequiredSignature], ...]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundPart:
+class AlgorithmPart:
     """A function, not called yet."""
 
     part: Part
@@ -93,7 +104,7 @@ class FoundPart:
 
         Raises: UserError naming an argument that is unknown, wrong or missing.
         """
-        return complete_arguments(
+        return merge_arguments(
             self.signature,
             {**declared, **given},
             function=self.name,
@@ -102,13 +113,13 @@ class FoundPart:
         )
 
 
-def find_part(part: Part, name: str) -> FoundPart:
+def find_part(part: Part, name: str) -> AlgorithmPart:
     """The function with this name; `none` accepts and ignores the arguments of its kind.
 
     Raises: UserError when there is none, or its signature does not fit the part.
     """
     if part in ("kl_penalty_fn", "kl_loss_fn"):
-        return FoundPart(part=part, name=name, signature=read_signature(KL_CONTROLLER))
+        return AlgorithmPart(part=part, name=name, signature=read_signature(KL_CONTROLLER))
     if part == "sample_strategy":
         return _builtin(part, name, SAMPLE_STRATEGIES.builtins)
     if part == "entropy_loss_fn":
@@ -117,24 +128,24 @@ def find_part(part: Part, name: str) -> FoundPart:
     for registry, form in _OWN[part]:
         if path := registry.builtins.get(name):
             signature = read_signature(path)
-            return FoundPart(part=part, name=name, signature=signature, form=form)
+            return AlgorithmPart(part=part, name=name, signature=signature, form=form)
     return _own(part, name)
 
 
-def _builtin(part: Part, name: str, known: Mapping[str, str]) -> FoundPart:
+def _builtin(part: Part, name: str, known: Mapping[str, str]) -> AlgorithmPart:
     if name not in known:
         raise UserError(f"`algorithm.{part}: {name}` is not supported{did_you_mean(name, known)}")
-    return FoundPart(part=part, name=name, signature=read_signature(known[name]))
+    return AlgorithmPart(part=part, name=name, signature=read_signature(known[name]))
 
 
-def _own(part: Part, name: str) -> FoundPart:
+def _own(part: Part, name: str) -> AlgorithmPart:
     """Imports a user's function, so that its errors are found now and not in a service."""
     function, forms = _function(part, name)
     try:
         form, signature = matching_signature(function, forms)
     except UserError as error:
         raise UserError(f"`algorithm.{part}: {name}` {error}") from error
-    return FoundPart(part=part, name=name, signature=signature, form=form, is_own=True)
+    return AlgorithmPart(part=part, name=name, signature=signature, form=form, is_own=True)
 
 
 def _function(part: Part, name: str) -> tuple[object, tuple[RequiredSignature, ...]]:
@@ -151,20 +162,6 @@ def _function(part: Part, name: str) -> tuple[object, tuple[RequiredSignature, .
         f"`algorithm.{part}: {name}` is not supported{did_you_mean(name, names)} "
         "(a dotted path names a function of your own)"
     )
-
-
-PARTS: tuple[Part, ...] = (
-    "sample_strategy",
-    "advantage_fn",
-    "policy_loss_fn",
-    "kl_penalty_fn",
-    "kl_loss_fn",
-    "entropy_loss_fn",
-)
-AGG_MODES_OF_LOSSES = {"gspo": "seq-mean-token-mean", "gspo_token": "seq-mean-token-mean"}
-"""Losses whose tokens share one ratio per row average over rows."""
-_OF_ROLLOUTS: tuple[Part, ...] = ("sample_strategy", "advantage_fn", "kl_penalty_fn")
-"""Parts that are not used if the rows are data."""
 
 
 def resolve_algorithm(config: AlgorithmConfig, mode: Mode, stage: str) -> ResolvedAlgorithm:
@@ -202,10 +199,12 @@ def _type_of(name: str, mode: Mode) -> AlgorithmType:
 
 
 def _resolved(config: AlgorithmConfig, declared: AlgorithmType) -> ResolvedAlgorithm:
-    gathered = Gathered()
-    parts = gathered.of(lambda: all_of([partial(_part, part, config, declared) for part in PARTS]))
-    repeat_times = gathered.of(lambda: _repeat_times(config, declared))
-    gathered.raise_all()
+    errors = ErrorCollector()
+    parts = errors.attempt(
+        lambda: all_of([partial(_part, part, config, declared) for part in PARTS])
+    )
+    repeat_times = errors.attempt(lambda: _repeat_times(config, declared))
+    errors.raise_all()
     assert parts and repeat_times
     values: dict[str, object] = {}
     for found, arguments in parts:
@@ -230,7 +229,9 @@ def _resolved(config: AlgorithmConfig, declared: AlgorithmType) -> ResolvedAlgor
     )
 
 
-def _part(part: Part, config: AlgorithmConfig, declared: AlgorithmType) -> tuple[FoundPart, Args]:
+def _part(
+    part: Part, config: AlgorithmConfig, declared: AlgorithmType
+) -> tuple[AlgorithmPart, Args]:
     """The user's choice or the type's; the type's arguments go with the type's choice only."""
     default: str = getattr(declared, part)
     is_ignored = declared.schema != "experience" and part in _OF_ROLLOUTS
@@ -259,7 +260,7 @@ def _agg_mode(chosen_loss: str | None, declared: AlgorithmType) -> str:
     return AGG_MODES_OF_LOSSES.get(chosen_loss, declared.loss_agg_mode)
 
 
-def _needs_critic(advantage: FoundPart, declared: AlgorithmType) -> bool:
+def _needs_critic(advantage: AlgorithmPart, declared: AlgorithmType) -> bool:
     """True if the advantage needs values; for a user's own advantage the type decides."""
     if advantage.is_own:
         return declared.needs_critic and advantage.form is TOKEN_ADVANTAGE

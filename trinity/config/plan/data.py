@@ -1,27 +1,26 @@
-"""The order in which rows are drawn, checked and with its defaults filled in."""
+"""Resolves tasksets and experience buffers: paths, selectors, sampling, defaults."""
 
 import math
 from collections.abc import Sequence
 from decimal import Decimal
 from functools import partial
-from pathlib import Path
 from typing import Literal
 
 from pydantic import ValidationError
 
 from trinity.algorithm.algorithm_type import RowSchema
 from trinity.config.error_collector import all_of
-from trinity.config.plan.lengths import Lengths
+from trinity.config.plan.lengths import SequenceLengths
 from trinity.config.plan.parts import (
     ResolvedAlgorithm,
     ResolvedExperienceBuffer,
+    ResolvedSampling,
+    ResolvedSelector,
     ResolvedTaskset,
-    Sampling,
-    Selector,
 )
-from trinity.config.plan.pipelines import has_inputs, piped, with_inputs
+from trinity.config.plan.pipelines import attach_task_pipeline, has_inputs, use_pipeline_inputs
 from trinity.config.plan.replay import resolve_replay
-from trinity.config.plan.task_storage import database_address, located_file, resolve_path
+from trinity.config.plan.task_storage import database_address, resolve_data_path, resolve_path
 from trinity.config.schema.buffer import ExplorerInput
 from trinity.config.schema.choices import DifficultyConfig, Mode
 from trinity.config.schema.data import DataSelectorConfig, ExperienceBufferConfig, TasksetConfig
@@ -31,11 +30,14 @@ from trinity.errors import UserError
 
 ANCHORS = 2
 
+FEEDBACK_SECONDS = 30 * 24 * 3600.0
+"""How much longer rewards that come from people may take, unless the user says how long."""
 
-def resolve_selector(selector: DataSelectorConfig, seed: int, key: str) -> Selector:
+
+def resolve_selector(selector: DataSelectorConfig, seed: int, key: str) -> ResolvedSelector:
     """Returns the selector; raises UserError if its features or arguments do not fit it."""
     _check_features(selector, key)
-    return Selector(
+    return ResolvedSelector(
         selector_type=selector.selector_type,
         seed=seed if selector.seed is None else selector.seed,
         feature_keys=selector.feature_keys,
@@ -43,7 +45,7 @@ def resolve_selector(selector: DataSelectorConfig, seed: int, key: str) -> Selec
     )
 
 
-def check_feedback(selector: DataSelectorConfig, mode: Mode, key: str) -> None:
+def check_difficulty_feedback(selector: DataSelectorConfig, mode: Mode, key: str) -> None:
     """Requires a trainer for a selector that learns from its batches.
 
     Raises: UserError if the selector would learn nothing.
@@ -112,7 +114,7 @@ def check_queue(tasksets: Sequence[ResolvedTaskset], config: Config, key: str) -
             )
 
 
-def check_evaluated(taskset: TasksetConfig, key: str, *, is_eval: bool) -> None:
+def check_eval_storage(taskset: TasksetConfig, key: str, *, is_eval: bool) -> None:
     """Rejects a queue for evaluation, which needs the same tasks every time."""
     if is_eval and taskset.storage_type == "queue":
         raise UserError(
@@ -121,17 +123,8 @@ def check_evaluated(taskset: TasksetConfig, key: str, *, is_eval: bool) -> None:
         )
 
 
-FEEDBACK_SECONDS = 30 * 24 * 3600.0
-"""How much longer rewards that come from people may take, unless the user says how long."""
-
-
-def absolute(path: str) -> str:
-    """The absolute path, `~` expanded; relative ones lie under the current directory."""
-    return str(Path(path).expanduser().absolute())
-
-
 def resolve_train_tasksets(
-    config: Config, lengths: Lengths, repeat_times: int, stage: str
+    config: Config, lengths: SequenceLengths, repeat_times: int, stage: str
 ) -> tuple[ResolvedTaskset, ...]:
     """The tasks to train on."""
     explorer_input = config.buffer.explorer_input
@@ -146,7 +139,7 @@ def resolve_train_tasksets(
     ]
     if explorer_input.taskset is not None:
         named = [(key, "taskset", explorer_input.taskset)]
-    named[0] = (*named[0][:2], with_inputs(config, named[0][2]))
+    named[0] = (*named[0][:2], use_pipeline_inputs(config, named[0][2]))
     resolve = partial(
         _resolve, config=config, lengths=lengths, repeat_times=repeat_times, is_eval=False
     )
@@ -154,11 +147,11 @@ def resolve_train_tasksets(
         [partial(resolve, taskset, key=at, default_name=name) for at, name, taskset in named]
     )
     check_queue(tasksets, config, f"{key}s")
-    return (piped(config, tasksets[0], stage), *tasksets[1:])
+    return (attach_task_pipeline(config, tasksets[0], stage), *tasksets[1:])
 
 
 def resolve_eval_tasksets(
-    config: Config, lengths: Lengths, stage: str
+    config: Config, lengths: SequenceLengths, stage: str
 ) -> tuple[ResolvedTaskset, ...]:
     """The tasks to evaluate on."""
     resolve = partial(_resolve, config=config, lengths=lengths, is_eval=True)
@@ -176,7 +169,7 @@ def resolve_eval_tasksets(
     )
 
 
-def check_names(names: Sequence[str], stage: str) -> None:
+def check_unique_names(names: Sequence[str], stage: str) -> None:
     """Checks that names are unique: the name of tasks or rows is their key in the buffer."""
     for name in names:
         if names.count(name) > 1:
@@ -200,9 +193,9 @@ def resolve_experience_buffer(
             f"{key}.storage_type: queue` does not go with `mode: train`, where nothing fills it: "
             "give `storage_type: file` or `sql` and a `path`"
         )
-    buffer = with_inputs(config, buffer)
+    buffer = use_pipeline_inputs(config, buffer)
     rows = _resolve_buffer(buffer, buffer.name, _rows_storage(buffer, key), config.seed, key)
-    return piped(config, rows, stage)
+    return attach_task_pipeline(config, rows, stage)
 
 
 def _max_read_timeout(config: Config, buffer: ExperienceBufferConfig) -> float:
@@ -257,7 +250,9 @@ def _located(buffer: ExperienceBufferConfig, storage_type: str, key: str) -> str
     if not buffer.path or storage_type == "queue":
         return None
     return (
-        database_address(buffer.path, key) if storage_type == "sql" else located_file(buffer.path)
+        database_address(buffer.path, key)
+        if storage_type == "sql"
+        else resolve_data_path(buffer.path)
     )
 
 
@@ -297,15 +292,15 @@ def _resolve(
     taskset: TasksetConfig,
     *,
     config: Config,
-    lengths: Lengths,
+    lengths: SequenceLengths,
     key: str,
     default_name: str,
     repeat_times: int,
     is_eval: bool,
 ) -> ResolvedTaskset:
-    check_evaluated(taskset, key, is_eval=is_eval)
+    check_eval_storage(taskset, key, is_eval=is_eval)
     if not is_eval:
-        check_feedback(taskset.data_selector, config.mode, key)
+        check_difficulty_feedback(taskset.data_selector, config.mode, key)
     defaults = config.buffer.explorer_input
     reward = taskset.default_reward_fn_type or defaults.default_reward_fn_type
     return ResolvedTaskset(
@@ -342,10 +337,12 @@ def _usual_workflow(taskset: TasksetConfig, reward: str | None) -> str:
     return "simple_workflow" if has_reward else "math_workflow"
 
 
-def _sampling(taskset: TasksetConfig, model: ModelConfig, lengths: Lengths) -> Sampling:
+def _sampling(
+    taskset: TasksetConfig, model: ModelConfig, lengths: SequenceLengths
+) -> ResolvedSampling:
     own = taskset.rollout_args
     max_tokens = lengths.response if own.max_tokens is None else own.max_tokens
-    return Sampling(
+    return ResolvedSampling(
         temperature=model.temperature if own.temperature is None else own.temperature,
         top_p=model.top_p if own.top_p is None else own.top_p,
         top_k=model.top_k if own.top_k is None else own.top_k,

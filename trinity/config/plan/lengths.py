@@ -1,4 +1,4 @@
-"""The four lengths of a sequence, derived from those that the user gave."""
+"""Derives the lengths of sequences and the numbers of steps of a stage."""
 
 import math
 from decimal import Decimal
@@ -10,7 +10,7 @@ from trinity.config.schema.model import ModelConfig
 from trinity.errors import UserError
 
 
-class Lengths(NamedTuple):
+class SequenceLengths(NamedTuple):
     """Lengths in tokens."""
 
     model: int
@@ -19,14 +19,14 @@ class Lengths(NamedTuple):
     min_response: int
 
 
-def resolve_lengths(model: ModelConfig, stage: str) -> Lengths:
+def resolve_lengths(model: ModelConfig, stage: str) -> SequenceLengths:
     """Prompt and response share the sequence; a missing length is what the others leave."""
     return _resolve(model, model.min_response_tokens, "model", stage)
 
 
 def resolve_auxiliary_lengths(
-    model: AuxiliaryModelConfig, of_policy: Lengths, at: str, stage: str
-) -> Lengths:
+    model: AuxiliaryModelConfig, of_policy: SequenceLengths, at: str, stage: str
+) -> SequenceLengths:
     """The policy's lengths under the model's own; without a total, the policy's parts fill in."""
     shortest = model.min_response_tokens
     shortest = of_policy.min_response if shortest is None else shortest
@@ -43,7 +43,7 @@ def resolve_auxiliary_lengths(
 
 def _resolve(
     model: ModelConfig | AuxiliaryModelConfig, shortest: int, at: str, stage: str
-) -> Lengths:
+) -> SequenceLengths:
     prompt, response = model.max_prompt_tokens, model.max_response_tokens
     total = model.max_model_len
     if total is None:
@@ -65,7 +65,9 @@ def _resolve(
             f"shorten them, or give {prompt + response}"
         )
     prompt, response = _share(total, prompt, response)
-    return Lengths(total, prompt, response, shortest if shortest < response else response - 1)
+    return SequenceLengths(
+        total, prompt, response, shortest if shortest < response else response - 1
+    )
 
 
 def _share(total: int, prompt: int | None, response: int | None) -> tuple[int, int]:
@@ -120,7 +122,7 @@ def _least(*numbers: int | None) -> int | None:
     return min((number for number in numbers if number is not None), default=None)
 
 
-def needed_tasks(config: Config) -> int:
+def required_tasks(config: Config) -> int:
     """Tasks of an explore step that must end: all of them, unless `over_rollout` says less."""
     # Decimal as written: of 10 tasks 0.7 leaves 3; the binary fraction would make it 4.
     share = 1 - Decimal(str(config.explorer.over_rollout.ratio))

@@ -1,4 +1,4 @@
-"""Hugging Face hub names that a plan uses, and the local snapshots of those in the cache."""
+"""Resolves the models of a stage: directories, hub names, chat template, auxiliary models."""
 
 import os
 import re
@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Literal
 
 from trinity.config.error_collector import all_of
-from trinity.config.plan.lengths import Lengths, resolve_auxiliary_lengths
+from trinity.config.plan.lengths import SequenceLengths, resolve_auxiliary_lengths
 from trinity.config.plan.parts import (
     AuxiliaryModel,
     ExternalAccess,
     ResolvedExperienceBuffer,
+    ResolvedSampling,
     ResolvedTaskset,
-    Sampling,
 )
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.task_storage import is_hub_name
@@ -29,9 +29,11 @@ Rows = ResolvedTaskset | ResolvedExperienceBuffer
 """Tasks, or rows to train on."""
 _OFF = {"", "0", "no", "off", "false"}
 
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+
 
 @dataclass(frozen=True, slots=True)
-class HubName:
+class HubReference:
     """A model or dataset, and where the configuration names it."""
 
     kind: Kind
@@ -40,13 +42,13 @@ class HubName:
     """Its name in messages."""
 
 
-def to_fetch(plan: ExperimentPlan) -> tuple[HubName, ...]:
+def missing_from_cache(plan: ExperimentPlan) -> tuple[HubReference, ...]:
     """The names that are neither a directory nor in the cache, each once."""
     named = {(name.kind, name.name): name for stage in plan.stages for name in _named(stage)}
     return tuple(name for name in named.values() if newest_snapshot(name.kind, name.name) is None)
 
 
-def dataset_of(rows: Rows) -> str | None:
+def hub_dataset(rows: Rows) -> str | None:
     """The name on the hub that rows are read from; None if they are read from elsewhere."""
     is_dataset = rows.storage_type == "file" and rows.path and is_hub_name(rows.path)
     return rows.path if is_dataset else None
@@ -57,7 +59,7 @@ def is_offline() -> bool:
     return os.environ.get("HF_HUB_OFFLINE", "").lower() not in _OFF
 
 
-def refuse_offline(hub_name: HubName) -> None:
+def require_online(hub_name: HubReference) -> None:
     """Raises UserError if a name is not in the cache and may not be downloaded."""
     if is_offline() and newest_snapshot(hub_name.kind, hub_name.name) is None:
         raise UserError(
@@ -75,7 +77,7 @@ def newest_snapshot(kind: Kind, name: str) -> Path | None:
     return max(found, key=lambda entry: entry.stat().st_mtime, default=None)
 
 
-def _named(stage: StagePlan) -> Iterator[HubName]:
+def _named(stage: StagePlan) -> Iterator[HubReference]:
     """Yields the stage's names; of a name used twice the last counts, so the policy comes late."""
     for position, model in enumerate(stage.auxiliary_models):
         if model.external is None:
@@ -85,8 +87,8 @@ def _named(stage: StagePlan) -> Iterator[HubName]:
     if stage.external_model is None:
         yield from _model(stage.model_path, "model.model_path")
     for what, rows in _read_rows(stage):
-        if name := dataset_of(rows):
-            yield HubName("dataset", name, f"{what} `{rows.name}`, `path: {name}`")
+        if name := hub_dataset(rows):
+            yield HubReference("dataset", name, f"{what} `{rows.name}`, `path: {name}`")
 
 
 def _read_rows(stage: StagePlan) -> Iterator[tuple[str, Rows]]:
@@ -97,15 +99,12 @@ def _read_rows(stage: StagePlan) -> Iterator[tuple[str, Rows]]:
         yield "auxiliary buffer", stage.expert_buffer
 
 
-def _model(path: str, key: str) -> Iterator[HubName]:
+def _model(path: str, key: str) -> Iterator[HubReference]:
     if path and not os.path.isabs(path):
-        yield HubName("model", path, f"`{key}: {path}`")
+        yield HubReference("model", path, f"`{key}: {path}`")
 
 
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-
-
-def located_model(model: ModelConfig, stage: str) -> str:
+def resolve_model_path(model: ModelConfig, stage: str) -> str:
     """Absolute directory of the model; a name such as `Qwen/Qwen2.5-0.5B` stays unchanged."""
     path = model.model_path
     if not path:
@@ -116,12 +115,12 @@ def located_model(model: ModelConfig, stage: str) -> str:
     return _located(path)
 
 
-def located_if_given(model: ModelConfig) -> str:
+def resolve_optional_model_path(model: ModelConfig) -> str:
     """The same, but empty if there is none: for a policy that another model replaces."""
     return _located(model.model_path) if model.model_path else ""
 
 
-def located_auxiliary(path: str, at: str, stage: str) -> str:
+def resolve_auxiliary_path(path: str, at: str, stage: str) -> str:
     """The same for a model beside the policy."""
     if not path:
         raise UserError(
@@ -131,10 +130,10 @@ def located_auxiliary(path: str, at: str, stage: str) -> str:
     return _located(path)
 
 
-def located_critic(model: ModelConfig, stage: str) -> str:
+def resolve_critic_path(model: ModelConfig, stage: str) -> str:
     """The same for the model that the critic starts from: the policy's unless it has its own."""
     path = model.critic_model_path
-    return _located(path) if path else located_model(model, stage)
+    return _located(path) if path else resolve_model_path(model, stage)
 
 
 def _located(path: str) -> str:
@@ -170,12 +169,12 @@ def local_model_directory(model_path: str, key: str = "model.model_path") -> Pat
                 f"there is no model directory {model_path}: create it or correct `{key}`"
             )
         return Path(model_path)
-    refuse_offline(HubName("model", model_path, f"`{key}: {model_path}`"))
+    require_online(HubReference("model", model_path, f"`{key}: {model_path}`"))
     return newest_snapshot("model", model_path)
 
 
 def resolve_auxiliary_models(
-    config: Config, lengths: Lengths, stage: str
+    config: Config, lengths: SequenceLengths, stage: str
 ) -> tuple[AuxiliaryModel, ...]:
     """The auxiliary models in order, with every default filled in.
 
@@ -193,7 +192,7 @@ def resolve_auxiliary_models(
     return tuple(found)
 
 
-def _resolve(config: Config, position: int, lengths: Lengths, stage: str) -> AuxiliaryModel:
+def _resolve(config: Config, position: int, lengths: SequenceLengths, stage: str) -> AuxiliaryModel:
     auxiliary = config.explorer.auxiliary_models[position]
     at = f"explorer.auxiliary_models[{position}]"
     own = resolve_auxiliary_lengths(auxiliary, lengths, at, stage)
@@ -206,7 +205,7 @@ def _resolve(config: Config, position: int, lengths: Lengths, stage: str) -> Aux
     truncates, thinks = auxiliary.enable_prompt_truncation, auxiliary.enable_thinking
     return AuxiliaryModel(
         name=auxiliary.name or f"auxiliary_models[{position}]",
-        model_path=path or located_auxiliary(auxiliary.model_path, at, stage),
+        model_path=path or resolve_auxiliary_path(auxiliary.model_path, at, stage),
         external=external,
         max_model_len=own.model,
         max_prompt_tokens=own.prompt,
@@ -218,10 +217,12 @@ def _resolve(config: Config, position: int, lengths: Lengths, stage: str) -> Aux
     )
 
 
-def _sampling(config: Config, auxiliary: AuxiliaryModelConfig, lengths: Lengths) -> Sampling:
+def _sampling(
+    config: Config, auxiliary: AuxiliaryModelConfig, lengths: SequenceLengths
+) -> ResolvedSampling:
     model = config.model
     penalty = auxiliary.repetition_penalty
-    return Sampling(
+    return ResolvedSampling(
         temperature=model.temperature if auxiliary.temperature is None else auxiliary.temperature,
         top_p=model.top_p if auxiliary.top_p is None else auxiliary.top_p,
         top_k=model.top_k if auxiliary.top_k is None else auxiliary.top_k,

@@ -23,7 +23,7 @@ class PlanModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
-class Sampling(PlanModel):
+class ResolvedSampling(PlanModel):
     """Sampling of one taskset's responses, with all defaults filled in."""
 
     temperature: float
@@ -37,7 +37,7 @@ class Sampling(PlanModel):
     """Number of likeliest tokens reported at each position."""
 
 
-class Selector(PlanModel):
+class ResolvedSelector(PlanModel):
     """The order in which rows are drawn."""
 
     selector_type: SelectorType
@@ -68,8 +68,8 @@ class ResolvedTaskset(PlanModel):
     """Name or dotted path; None leaves it to the workflow."""
     reward_args: Args
     format: FormatConfig
-    sampling: Sampling
-    selector: Selector
+    sampling: ResolvedSampling
+    selector: ResolvedSelector
     task_pipeline: ResolvedTaskPipeline | None = None
     """What is done to its rows before any of them is drawn."""
 
@@ -97,7 +97,7 @@ class ResolvedExperienceBuffer(PlanModel):
     split: str
     subset_name: str | None
     format: FormatConfig
-    selector: Selector
+    selector: ResolvedSelector
     max_read_timeout: float
     replay: ResolvedReplay | None = None
     """None if experiences are trained in order, once."""
@@ -202,7 +202,7 @@ class AuxiliaryModel(PlanModel):
     truncates_prompts: bool
     chat_template: str | None
     enable_thinking: bool | None
-    sampling: Sampling
+    sampling: ResolvedSampling
     engine: AuxiliaryModelConfig
 
 
@@ -227,12 +227,12 @@ class StoredRollouts(PlanModel):
     """Label of another run; empty for a stage of the same one."""
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Its name in messages."""
         return f"stage {self.stage} of run {self.run}" if self.run else f"stage {self.stage}"
 
 
-class BenchedRun(PlanModel):
+class EvaluatedRun(PlanModel):
     """A stage of the same database whose checkpoints are evaluated."""
 
     experiment_id: str

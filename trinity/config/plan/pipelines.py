@@ -1,4 +1,4 @@
-"""The task pipeline, with its operators checked before anything starts."""
+"""Resolves experience operators and task pipelines."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -6,9 +6,9 @@ from typing import TypeVar
 from trinity.algorithm.forms import RequiredSignature, matching_signature
 from trinity.algorithm.signature import Signature, read_signature
 from trinity.config.error_collector import did_you_mean
-from trinity.config.plan.algorithm import complete_arguments
+from trinity.config.plan.algorithm import merge_arguments
 from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedOperator, ResolvedTaskset
-from trinity.config.plan.task_storage import located_file
+from trinity.config.plan.task_storage import resolve_data_path
 from trinity.config.schema.base import Args
 from trinity.config.schema.buffer import OperatorConfig, TaskPipelineConfig
 from trinity.config.schema.data import ExperienceBufferConfig, TasksetConfig
@@ -30,9 +30,16 @@ TASK_OPERATOR = RequiredSignature(
 DATA_JUICER = "data_juicer"
 TASK_PIPELINE = "data_processor.task_pipeline"
 
-
 Given = TypeVar("Given", TasksetConfig, ExperienceBufferConfig)
 Resolved = TypeVar("Resolved", ResolvedTaskset, ResolvedExperienceBuffer)
+
+OPERATOR = RequiredSignature(
+    input_type="Rollouts",
+    return_type="Changes",
+    module="trinity.operators.rollouts",
+    parameter="rollouts",
+)
+EXPERIENCE_PIPELINE = "data_processor.experience_pipeline.operators"
 
 
 def has_inputs(config: Config) -> bool:
@@ -41,7 +48,7 @@ def has_inputs(config: Config) -> bool:
     return pipeline is not None and bool(pipeline.inputs)
 
 
-def with_inputs(config: Config, rows: Given) -> Given:
+def use_pipeline_inputs(config: Config, rows: Given) -> Given:
     """Points the rows at the pipeline's first file, which replaces the taskset's own path."""
     pipeline = config.data_processor.task_pipeline
     if pipeline is None or not pipeline.inputs:
@@ -50,7 +57,7 @@ def with_inputs(config: Config, rows: Given) -> Given:
     return rows.model_copy(update=changed)
 
 
-def piped(config: Config, rows: Resolved, stage: str) -> Resolved:
+def attach_task_pipeline(config: Config, rows: Resolved, stage: str) -> Resolved:
     """Attaches the pipeline to the taskset, or to the trainer's rows.
 
     Raises: UserError naming the stage and each setting that cannot be used.
@@ -71,7 +78,7 @@ def piped(config: Config, rows: Resolved, stage: str) -> Resolved:
                 folding_layers=configured.folding_layers,
                 seed=config.seed,
             ),
-            further_paths=tuple(located_file(path) for path in configured.inputs[1:]),
+            further_paths=tuple(resolve_data_path(path) for path in configured.inputs[1:]),
         )
     except UserError as error:
         raise UserError(f"stage `{stage}`: {error}") from error
@@ -101,15 +108,15 @@ def _operators(pipeline: TaskPipelineConfig, service: ServiceConfig) -> tuple[Ta
         config = OperatorConfig(name=DATA_JUICER, args=args)
         return (_resolve_task_operator(config, service, f"{TASK_PIPELINE}.config_path"),)
     load_plugins(plugin_dirs_from_environment())
-    operators = _gathered(pipeline.operators, pipeline.num_process, service)
+    operators = _merge_data_juicer(pipeline.operators, pipeline.num_process, service)
     return tuple(_resolve_task_operator(operator, service, key) for key, operator in operators)
 
 
-def _gathered(
+def _merge_data_juicer(
     operators: Sequence[OperatorConfig], num_processes: int, service: ServiceConfig
 ) -> list[tuple[str, OperatorConfig]]:
     """Merges consecutive operators of Data-Juicer into one call."""
-    gathered: list[tuple[str, OperatorConfig]] = []
+    merged: list[tuple[str, OperatorConfig]] = []
     data_juicer: list[JsonValue] = []
     for i, operator in enumerate(operators):
         key = f"{TASK_PIPELINE}.operators[{i}]"
@@ -117,14 +124,14 @@ def _gathered(
             raise UserError(f"`{key}.name` is missing: give one of {_known()}")
         if "." in operator.name or operator.name in TASK_OPERATORS.names():
             data_juicer = []
-            gathered.append((key, operator))
+            merged.append((key, operator))
             continue
         _check_server(operator.name, key, service)
         if not data_juicer:
             args: Args = {"operators": data_juicer, "np": num_processes}
-            gathered.append((key, OperatorConfig.model_construct(name=DATA_JUICER, args=args)))
+            merged.append((key, OperatorConfig.model_construct(name=DATA_JUICER, args=args)))
         data_juicer.append({operator.name: dict(operator.args)})
-    return gathered
+    return merged
 
 
 def _known() -> str:
@@ -148,7 +155,7 @@ def _resolve_task_operator(
     args = config.args
     if config.name == DATA_JUICER and "server_url" not in args:
         args = {**args, "server_url": _server_url(service)}
-    complete = complete_arguments(
+    complete = merge_arguments(
         _user_task_operator_signature(config.name, key)
         if is_own
         else read_signature(TASK_OPERATORS.builtins[config.name]),
@@ -180,15 +187,6 @@ def _user_task_operator_signature(name: str, key: str) -> Signature:
     return signature
 
 
-OPERATOR = RequiredSignature(
-    input_type="Rollouts",
-    return_type="Changes",
-    module="trinity.operators.rollouts",
-    parameter="rollouts",
-)
-EXPERIENCE_PIPELINE = "data_processor.experience_pipeline.operators"
-
-
 def resolve_operators(
     operators: tuple[OperatorConfig, ...], service: ServiceConfig, stage: str
 ) -> tuple[ResolvedOperator, ...]:
@@ -211,7 +209,7 @@ def _resolve_experience_operator(
     if not config.name:
         raise UserError(f"`{key}.name` is missing: give one of {', '.join(OPERATORS.names())}")
     is_own = config.name not in OPERATORS.builtins
-    args = complete_arguments(
+    args = merge_arguments(
         _user_operator_signature(config.name, key)
         if is_own
         else read_signature(_path(config.name)),
@@ -261,9 +259,9 @@ def _user_operator_signature(name: str, key: str) -> Signature:
 
 def _check_values(name: str, args: Args, key: str) -> None:
     """Tries a built-in operator that has arguments; numpy is imported only then."""
-    from trinity.config.plan.trials import try_operator  # it imports numpy
+    from trinity.config.plan.trials import probe_operator  # it imports numpy
 
     try:
-        try_operator(name, args)
+        probe_operator(name, args)
     except UserError as error:
         raise UserError(f"`{key}.args`: {error}") from error

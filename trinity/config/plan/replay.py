@@ -5,7 +5,7 @@ import math
 from trinity.algorithm.priority import PRIORITIES, PRIORITY_PATHS
 from trinity.algorithm.signature import Signature, read_signature, signature_of
 from trinity.config.error_collector import did_you_mean
-from trinity.config.plan.algorithm import complete_arguments
+from trinity.config.plan.algorithm import merge_arguments
 from trinity.config.plan.parts import ResolvedReplay
 from trinity.config.schema.base import Args
 from trinity.config.schema.data import ExperienceBufferConfig
@@ -29,7 +29,7 @@ def resolve_replay(given: ExperienceBufferConfig, key: str) -> ResolvedReplay | 
     name, arguments = _function(given, key)
     try:
         signature = _signature(name)
-        complete = complete_arguments(
+        complete = merge_arguments(
             signature,
             arguments,
             function=name,

@@ -1,12 +1,12 @@
-"""Number of training processes of a stage."""
+"""Derives batch sizes, ranks and the tokens of a micro-batch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from trinity.config.error_collector import Gathered
+from trinity.config.error_collector import ErrorCollector
 from trinity.config.plan.data import count_expert_rows
-from trinity.config.plan.lengths import Lengths, needed_tasks
+from trinity.config.plan.lengths import SequenceLengths, required_tasks
 from trinity.config.plan.model import is_external
 from trinity.config.plan.parts import ResolvedAlgorithm
 from trinity.config.plan.stage_plan import StagePlan
@@ -14,9 +14,11 @@ from trinity.config.schema.choices import EXPLORING
 from trinity.config.schema.experiment import Config, MergedStage
 from trinity.errors import UserError
 
+LEAST_TOKENS_ON_CPU = 16384
+
 
 @dataclass(frozen=True, slots=True)
-class Rollout:
+class RolloutGpus:
     """The explorer's GPUs, the same in all stages: services start once per run."""
 
     num_gpus: int
@@ -24,7 +26,7 @@ class Rollout:
     """The stage that rolls out on all of them."""
 
 
-def largest_rollout(stages: Sequence[MergedStage]) -> Rollout:
+def largest_rollout(stages: Sequence[MergedStage]) -> RolloutGpus:
     """Returns the GPUs of the stage that rolls out on most; all stages set them aside.
 
     Raises: UserError if a stage has a `cluster` of its own.
@@ -37,12 +39,14 @@ def largest_rollout(stages: Sequence[MergedStage]) -> Rollout:
                 "are shared out once for all stages: write it at the top of the file"
             )
     return max(
-        (Rollout(_rollout_gpus(stage.config), stage.name) for stage in stages),
+        (RolloutGpus(_rollout_gpus(stage.config), stage.name) for stage in stages),
         key=lambda rollout: rollout.num_gpus,
     )
 
 
-def resolve_rank_num(config: Config, train_batch_size: int, stage: str, rollout: Rollout) -> int:
+def resolve_rank_num(
+    config: Config, train_batch_size: int, stage: str, rollout: RolloutGpus
+) -> int:
     """One rank per GPU that rollout leaves, one without GPUs, or the user's number if it fits."""
     if config.mode in ("explore", "serve") or is_external(config):
         return 0
@@ -99,10 +103,7 @@ def _rollout_gpus(config: Config) -> int:
     return own + sum(model.num_gpus for model in explorer.auxiliary_models)
 
 
-LEAST_TOKENS_ON_CPU = 16384
-
-
-class Sizes(NamedTuple):
+class BatchSizes(NamedTuple):
     """Sizes of each train step, and of the explore steps before it."""
 
     train_batch: int
@@ -117,21 +118,21 @@ class Sizes(NamedTuple):
 def resolve_sizes(
     config: Config,
     algorithm: ResolvedAlgorithm,
-    lengths: Lengths | None,
+    lengths: SequenceLengths | None,
     stage: str,
-    rollout: Rollout,
-) -> Sizes:
+    rollout: RolloutGpus,
+) -> BatchSizes:
     """Derives the sizes; raises UserError with a line for each impossible one."""
-    rows_of_tasks = needed_tasks(config) * algorithm.repeat_times
+    rows_of_tasks = required_tasks(config) * algorithm.repeat_times
     explore_rows = rows_of_tasks if config.mode in EXPLORING else 0
     has_rollouts = algorithm.row_schema == "experience"
     batch = _train_batch_size(config, rows_of_tasks if has_rollouts else 0, stage)
-    errors = Gathered()
-    expert_rows = errors.of(lambda: count_expert_rows(algorithm, batch, stage))
-    ranks = errors.of(lambda: resolve_rank_num(config, batch, stage, rollout))
-    tokens = errors.of(lambda: _max_token_len(config, lengths, algorithm, stage))
+    errors = ErrorCollector()
+    expert_rows = errors.attempt(lambda: count_expert_rows(algorithm, batch, stage))
+    ranks = errors.attempt(lambda: resolve_rank_num(config, batch, stage, rollout))
+    tokens = errors.attempt(lambda: _max_token_len(config, lengths, algorithm, stage))
     errors.raise_all()
-    return Sizes(batch, expert_rows or 0, explore_rows, ranks or 1, tokens or 0)
+    return BatchSizes(batch, expert_rows or 0, explore_rows, ranks or 1, tokens or 0)
 
 
 def _train_batch_size(config: Config, rows_per_explore_step: int, stage: str) -> int:
@@ -145,7 +146,7 @@ def _train_batch_size(config: Config, rows_per_explore_step: int, stage: str) ->
 
 
 def _max_token_len(
-    config: Config, lengths: Lengths | None, algorithm: ResolvedAlgorithm, stage: str
+    config: Config, lengths: SequenceLengths | None, algorithm: ResolvedAlgorithm, stage: str
 ) -> int:
     configured = config.trainer.max_token_len_per_gpu
     if lengths is None:
@@ -163,7 +164,7 @@ def _max_token_len(
     return configured or _usual_token_len(config, lengths)
 
 
-def _usual_token_len(config: Config, lengths: Lengths) -> int:
+def _usual_token_len(config: Config, lengths: SequenceLengths) -> int:
     """Two of the longest sequences, for which a GPU's memory is planned.
 
     Without a GPU, small micro-batches are dominated by their fixed cost.
@@ -172,7 +173,7 @@ def _usual_token_len(config: Config, lengths: Lengths) -> int:
     return two if config.cluster.gpu_per_node else max(two, LEAST_TOKENS_ON_CPU)
 
 
-def too_few_rows(stage: StagePlan, num_rows: int) -> str:
+def row_shortage_error(stage: StagePlan, num_rows: int) -> str:
     """The error and its fix if `num_rows` make no step; empty if they make one."""
     kind, num_steps = "train", stage.num_train_steps(num_rows)
     if stage.mode == "explore":

@@ -6,10 +6,10 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
-from trinity.config.plan.lengths import needed_tasks, train_steps_from
+from trinity.config.plan.lengths import required_tasks, train_steps_from
 from trinity.config.plan.parts import (
     AuxiliaryModel,
-    BenchedRun,
+    EvaluatedRun,
     ExternalAccess,
     PlanModel,
     ResolvedAlgorithm,
@@ -93,7 +93,7 @@ class StagePlan(PlanModel):
     """Recorded batches that are trained again, in place of new ones."""
     stored_rollouts: StoredRollouts | None = None
     """Experiences of an earlier stage or run that the stage trains on, if any."""
-    benched: BenchedRun | None = None
+    benched: EvaluatedRun | None = None
     """The run whose checkpoints are evaluated, in mode bench."""
     served: ServedRun | None = None
     """The run whose weights are served, in mode serve; None serves the model alone."""
@@ -158,7 +158,7 @@ class StagePlan(PlanModel):
         return own + sum(model.engine.num_gpus for model in self.auxiliary_models)
 
     @property
-    def sends_weights(self) -> bool:
+    def transfers_weights_in_memory(self) -> bool:
         """True if weights go from the trainer's memory to engines, and not through files alone."""
         has_both = self.mode == "both" and self.needs_training and self.needs_rollout
         return has_both and self.config.synchronizer.sync_method == "nccl"
@@ -169,9 +169,9 @@ class StagePlan(PlanModel):
         return self.train_batch_size - self.num_expert_rows
 
     @property
-    def num_spare_tasks(self) -> int:
+    def num_droppable_tasks(self) -> int:
         """Tasks of an explore step that may be left behind."""
-        return self.config.buffer.batch_size - needed_tasks(self.config)
+        return self.config.buffer.batch_size - required_tasks(self.config)
 
     @property
     def replay(self) -> ResolvedReplay | None:
@@ -190,20 +190,20 @@ class StagePlan(PlanModel):
         return next((buffer for buffer in self.auxiliary_buffers if buffer.name == name), None)
 
     @property
-    def is_driven(self) -> bool:
+    def has_dynamic_sync(self) -> bool:
         """True if versions come on request or when ready, and not by the steps' numbers."""
         return self.needs_training and self.config.synchronizer.sync_style != "fixed"
 
     @property
-    def runs_ahead(self) -> bool:
+    def is_asynchronous(self) -> bool:
         """True if rollouts go on while the model they are made with is trained."""
-        return self.is_driven or self.config.synchronizer.sync_offset > 0
+        return self.has_dynamic_sync or self.config.synchronizer.sync_offset > 0
 
-    def asks_for_version(self, explore_step: int) -> bool:
+    def requests_version(self, explore_step: int) -> bool:
         """True if `explore_step` begins by requesting newer weights (`explorer_driven`)."""
         sync = self.config.synchronizer
         steps = explore_step - 1 - sync.sync_offset
-        asks = self.is_driven and sync.sync_style == "explorer_driven"
+        asks = self.has_dynamic_sync and sync.sync_style == "explorer_driven"
         return asks and steps > 0 and steps % sync.sync_interval == 0
 
     def oldest_version(self, train_step: int) -> int:

@@ -41,7 +41,7 @@ class StartCheckpoint:
     root: Path
 
 
-def start_checkpoint(path: str) -> StartCheckpoint:
+def find_start_checkpoint(path: str) -> StartCheckpoint:
     """Finds the parts of a checkpoint by the names in its folder; no file is read.
 
     Raises: UserError if there is nothing to start from.
@@ -61,14 +61,14 @@ def start_checkpoint(path: str) -> StartCheckpoint:
     raise UserError(f"`{KEY}: {path}` holds no checkpoint{_advice(root)}")
 
 
-def check_start(plan: StagePlan) -> None:
+def check_start_checkpoint(plan: StagePlan) -> None:
     """Checks that the stage can begin with the checkpoint that it names.
 
     Raises: UserError if it is incomplete, or of another model or number of ranks.
     """
     if plan.start_checkpoint is None:
         return
-    found = start_checkpoint(plan.start_checkpoint)
+    found = find_start_checkpoint(plan.start_checkpoint)
     if found.num_ranks is None:
         _check_shape(found.policy, plan)
     elif found.num_ranks != plan.trainer_rank_num:
@@ -79,7 +79,7 @@ def check_start(plan: StagePlan) -> None:
         )
 
 
-def verify_start(found: StartCheckpoint) -> None:
+def verify_start_checkpoint(found: StartCheckpoint) -> None:
     """Verifies the files against the checkpoint's manifest, if it has one.
 
     Raises: UserError naming the first damaged file.

@@ -10,15 +10,15 @@ UNKNOWN = "00000000-0000-0000-0000-000000000000"
 """Placeholder for an experiment's id, until the running stack supplies it."""
 
 
-def with_stored_rollouts(stages: Sequence[StagePlan]) -> tuple[StagePlan, ...]:
+def resolve_stored_rollouts(stages: Sequence[StagePlan]) -> tuple[StagePlan, ...]:
     """Returns the plans; stages that train on rollouts without an explorer get their source.
 
     Raises: UserError if there is none, or if its rows were prepared in another way.
     """
-    return tuple(_sourced(stage, stages[:index]) for index, stage in enumerate(stages))
+    return tuple(_resolve_source(stage, stages[:index]) for index, stage in enumerate(stages))
 
 
-def _sourced(stage: StagePlan, before: Sequence[StagePlan]) -> StagePlan:
+def _resolve_source(stage: StagePlan, before: Sequence[StagePlan]) -> StagePlan:
     buffer = stage.config.buffer.trainer_input.experience_buffer
     if not _takes_stored(stage):
         if buffer.source_run or buffer.source_stage:
@@ -58,7 +58,7 @@ def _of_earlier_stage(stage: StagePlan, before: Sequence[StagePlan]) -> StagePla
             "explore with a model of your own, or leave the training out"
         )
     stored = StoredRollouts(stage=source.name)
-    check_rows(stage, source, stored)
+    check_stored_advantages(stage, source, stored)
     return stage.model_copy(update={"stored_rollouts": stored})
 
 
@@ -91,7 +91,7 @@ def _check_order(stage: StagePlan) -> None:
         )
 
 
-def check_rows(stage: StagePlan, source: StagePlan, stored: StoredRollouts) -> None:
+def check_stored_advantages(stage: StagePlan, source: StagePlan, stored: StoredRollouts) -> None:
     """Checks that stored rows have the advantages that the stage needs.
 
     The buffer computes advantages when rows are made; the trainer computes its own for any rows.
@@ -104,6 +104,6 @@ def check_rows(stage: StagePlan, source: StagePlan, stored: StoredRollouts) -> N
     if (own.advantage_fn, own.advantage_fn_args) != (made.advantage_fn, made.advantage_fn_args):
         raise UserError(
             f"stage `{stage.name}`: `algorithm.advantage_fn: {own.advantage_fn}` with its "
-            f"arguments is not that of {stored.words} (`{made.advantage_fn}`), whose "
+            f"arguments is not that of {stored.description} (`{made.advantage_fn}`), whose "
             "experiences have their advantages already: give both the same"
         )

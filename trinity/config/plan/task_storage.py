@@ -37,7 +37,7 @@ def resolve_path(taskset: TasksetConfig, key: str) -> str | None:
         raise UserError(f"{key}.table` goes with `storage_type: sql` only: remove one of the two")
     if not path:
         return None
-    return database_address(path, key) if storage == "sql" else located_file(path)
+    return database_address(path, key) if storage == "sql" else resolve_data_path(path)
 
 
 def database_address(address: str, key: str) -> str:
@@ -49,14 +49,15 @@ def database_address(address: str, key: str) -> str:
         known = " or ".join(f"{start}..." for start in DATABASES)
         raise UserError(f"{key}.path` is not a database's address: give {known}")
     scheme, _, file = address.partition("sqlite:///")
-    return f"sqlite:///{_absolute(file)}" if not scheme and file else address
+    return f"sqlite:///{absolute(file)}" if not scheme and file else address
 
 
-def located_file(path: str) -> str:
+def resolve_data_path(path: str) -> str:
     """Makes a path absolute, unless it is a hub name: not a file's, and in no local folder."""
     looks_local = path.endswith(SUFFIXES) or Path(path).parent.exists()
-    return path if is_hub_name(path) and not looks_local else _absolute(path)
+    return path if is_hub_name(path) and not looks_local else absolute(path)
 
 
-def _absolute(path: str) -> str:
+def absolute(path: str) -> str:
+    """The absolute path, `~` expanded; relative ones lie under the current directory."""
     return str(Path(path).expanduser().absolute())

@@ -15,7 +15,7 @@ from trinity.operators import OPERATORS
 from trinity.operators.rollouts import Rollouts
 
 
-def try_advantage(algorithm: ResolvedAlgorithm) -> None:
+def probe_advantage(algorithm: ResolvedAlgorithm) -> None:
     """Calls a built-in advantage once; a user's own is not called, as it may do more than compute.
 
     Raises: UserError when it does not take a value.
@@ -47,7 +47,7 @@ def _two_tokens() -> TokenBatch:
     )
 
 
-def try_operator(name: str, args: Args) -> None:
+def probe_operator(name: str, args: Args) -> None:
     """Calls an operator once; one that reads texts is only asked for its needs.
 
     Raises: UserError when it does not take a value.

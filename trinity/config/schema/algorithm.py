@@ -1,4 +1,4 @@
-"""Subsection `optimizer`, of `algorithm` and of `trainer.critic`."""
+"""Section `algorithm`, with its optimizer."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,23 +11,29 @@ from trinity.config.schema.base import (
     Args,
     PlannedKey,
     Positive,
-    Renamed,
+    RenamedKey,
     Section,
     ValueAliases,
-    usual,
+    default_section,
 )
 from trinity.config.schema.choices import AnnealStyle, ScheduleKind
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
+LossAggMode = Literal[
+    "token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
+]
+KlFn = Literal["none", "k1", "k2", "k3", "low_var_kl", "abs", "corrected_k3", "k1+", "k3+"]
+EntropyLossFn = Literal["none", "default", "mix"]
+
 
 class OptimizerConfig(Section):
     """The optimizer and the learning rate's schedule over the steps."""
 
-    old_names: ClassVar[Mapping[str, Renamed]] = {
-        "warmup_style": Renamed("lr_scheduler_type"),
-        "clip_grad": Renamed("/trainer.grad_clip"),
+    old_names: ClassVar[Mapping[str, RenamedKey]] = {
+        "warmup_style": RenamedKey("lr_scheduler_type"),
+        "clip_grad": RenamedKey("/trainer.grad_clip"),
     }
 
     lr: float = Field(default=1e-6, gt=0)
@@ -59,8 +65,8 @@ class OptimizerConfig(Section):
 class RolloutCorrectionConfig(Section):
     """Factors and masks from the trainer's log-probabilities over the engine's; verl's names."""
 
-    old_names: ClassVar[Mapping[str, Renamed]] = {
-        "bypass_mode": Renamed("/algorithm.bypass_old_logprobs"),
+    old_names: ClassVar[Mapping[str, RenamedKey]] = {
+        "bypass_mode": RenamedKey("/algorithm.bypass_old_logprobs"),
     }
 
     preset: Literal["none", PresetName] = "none"
@@ -88,13 +94,6 @@ class RolloutCorrectionConfig(Section):
         return replace(below, **own)
 
 
-LossAggMode = Literal[
-    "token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
-]
-KlFn = Literal["none", "k1", "k2", "k3", "low_var_kl", "abs", "corrected_k3", "k1+", "k3+"]
-EntropyLossFn = Literal["none", "default", "mix"]
-
-
 class AlgorithmConfig(Section):
     """The algorithm, its parts and the optimizer."""
 
@@ -102,7 +101,7 @@ class AlgorithmConfig(Section):
     """`ppo`, `grpo`, `rloo`... (mode both), `sft`, `cpt`, `dpo` (train): docs/algorithms.md."""
     repeat_times: Positive | None = None
     """Rollouts of one task, the size of its group; else what the algorithm usually has."""
-    optimizer: OptimizerConfig = usual(OptimizerConfig)
+    optimizer: OptimizerConfig = default_section(OptimizerConfig)
     """AdamW and its schedule."""
     sample_strategy: str | None = None
     """Which rows a batch is made of: `default`, `staleness_control`, `mix`."""
@@ -133,7 +132,7 @@ class AlgorithmConfig(Section):
     """How the tokens' losses become one number; else as the algorithm has it."""
     bypass_old_logprobs: bool = True
     """Ratios to the policy that made the tokens; else to the trainer's own before the step."""
-    rollout_correction: RolloutCorrectionConfig = usual(RolloutCorrectionConfig)
+    rollout_correction: RolloutCorrectionConfig = default_section(RolloutCorrectionConfig)
     """What makes up for rollouts of other weights, or of an engine that computes differently."""
     enable_router_replay: Annotated[
         bool, PlannedKey("the trainer routes the tokens of a mixture of experts by itself")

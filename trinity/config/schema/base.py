@@ -1,4 +1,4 @@
-"""Status of a key: it acts, has no effect here, is renamed, or is planned."""
+"""Base class of sections: marks and status of keys, shared types, secrets."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -21,8 +21,28 @@ from pydantic.fields import FieldInfo
 
 from trinity.redact import HIDDEN, redact_passwords
 
+Args = dict[str, JsonValue]
+"""Arguments passed on unread to a function that the user chose by name."""
+PathSegment = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+"""A name that becomes part of a path: letters, digits, `.`, `_`, `-`, first a letter or digit."""
+OptionalSegment = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$")]
+Positive = Annotated[int, Field(gt=0)]
+NonNegative = Annotated[int, Field(ge=0)]
+Port = Annotated[int, Field(gt=0, lt=1 << 16)]
+NumLogprobs = Annotated[int, Field(ge=0, le=20)]
+"""Bounded by the number that the engine can return."""
+S = TypeVar("S", bound="Section")
+NO_SECRETS = (None, "", "EMPTY")
+"""Values that are not secret; `EMPTY` is the placeholder for a key that is not needed."""
+_SECRET_NAME = re.compile(
+    r"(api_?key|secret|passw(or)?d|passphrase|credential|(access|auth|bearer|refresh|hf)_?token"
+    r"|private_?key|(^|_)token)$",
+    re.IGNORECASE,
+)
+_SECRET_VARIABLE = re.compile(r"^[A-Z0-9_]*(KEY|TOKEN|SECRET|PASSWORD|PASS|PWD)[A-Z0-9_]*$")
 
-class Status(StrEnum):
+
+class KeyStatus(StrEnum):
     """Status of a key; a key without a mark acts."""
 
     ACTS = "acts"
@@ -35,14 +55,14 @@ class Status(StrEnum):
 class PlannedKey:
     """Not supported yet; the default describes today's behaviour, so giving it is no error.
 
-    param_offload: Annotated[bool, Planned("weights stay on the device")] = False
+    param_offload: Annotated[bool, PlannedKey("weights stay on the device")] = False
     """
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class NoEffect:
+class IgnoredKey:
     """Accepted for files that have it; its purpose is served in another way here."""
 
     reason: str
@@ -59,19 +79,21 @@ class ValueAliases:
 
 
 @dataclass(frozen=True, slots=True)
-class Renamed:
+class RenamedKey:
     """An older name, whose value is used under the new one."""
 
     to: str
     """The key beside it, or with a `/` in front the key from the top of the file or stage."""
 
 
-Mark = PlannedKey | NoEffect
+Mark = PlannedKey | IgnoredKey
 
 
 def mark_of(field: FieldInfo) -> Mark | None:
     """The mark that says why a field does not act; None if it acts."""
-    return next((mark for mark in field.metadata if isinstance(mark, PlannedKey | NoEffect)), None)
+    return next(
+        (mark for mark in field.metadata if isinstance(mark, PlannedKey | IgnoredKey)), None
+    )
 
 
 def choices_of(field: FieldInfo) -> ValueAliases:
@@ -79,61 +101,44 @@ def choices_of(field: FieldInfo) -> ValueAliases:
     return next((mark for mark in field.metadata if isinstance(mark, ValueAliases)), ValueAliases())
 
 
-def status_of(field: FieldInfo) -> Status:
+def status_of(field: FieldInfo) -> KeyStatus:
     """The status of a field, by its mark."""
     match mark_of(field):
         case PlannedKey():
-            return Status.PLANNED
-        case NoEffect():
-            return Status.NO_EFFECT
-    return Status.ACTS
-
-
-Args = dict[str, JsonValue]
-"""Arguments passed on unread to a function that the user chose by name."""
-
-PathSegment = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-"""A name that becomes part of a path: letters, digits, `.`, `_`, `-`, first a letter or digit."""
-
-OptionalSegment = Annotated[str, StringConstraints(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$")]
-
-Positive = Annotated[int, Field(gt=0)]
-NonNegative = Annotated[int, Field(ge=0)]
-Port = Annotated[int, Field(gt=0, lt=1 << 16)]
-NumLogprobs = Annotated[int, Field(ge=0, le=20)]
-"""Bounded by the number that the engine can return."""
-
-S = TypeVar("S", bound="Section")
+            return KeyStatus.PLANNED
+        case IgnoredKey():
+            return KeyStatus.NO_EFFECT
+    return KeyStatus.ACTS
 
 
 class Section(BaseModel):
-    """A part of the configuration as the user wrote it; derived values are in `plan.py`.
+    """A part of the configuration as the user wrote it; derived values are in the plan.
 
     Fields are not required here, even if no default works (a model's path): a stage may give any
-    part of a section, so only the merged stage can tell what is missing. Fields with a mark of
-    `status.py` are never read, and are left out when a section is serialized.
+    part of a section, so only the merged stage can tell what is missing. Fields with a
+    mark are never read, and are left out when a section is serialized.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
-    old_names: ClassVar[Mapping[str, Renamed]] = {}
+    old_names: ClassVar[Mapping[str, RenamedKey]] = {}
     """Keys of files for Trinity-RFT, to their current names."""
 
     @model_validator(mode="before")
     @classmethod
-    def _as_meant(cls, values: Any) -> Any:
+    def _normalize(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
-        return {key: _meant(cls, key, value) for key, value in values.items()}
+        return {key: _normalized(cls, key, value) for key, value in values.items()}
 
     @model_serializer(mode="wrap")
-    def _what_acts(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _drop_unread_keys(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         written: dict[str, Any] = write(self)
-        unread = marked_names(type(self))
+        unread = unread_fields(type(self))
         return {key: value for key, value in written.items() if key not in unread}
 
 
-def _meant(section: type[Section], name: str, value: Any) -> Any:
+def _normalized(section: type[Section], name: str, value: Any) -> Any:
     field = section.model_fields.get(name)
     if field is None:
         return value
@@ -142,10 +147,10 @@ def _meant(section: type[Section], name: str, value: Any) -> Any:
         return str(value).lower()
     if value is None and is_container(field.annotation):
         return field.get_default(call_default_factory=True)
-    return known_value(section, name, value)
+    return canonical_value(section, name, value)
 
 
-def usual(section: type[S]) -> S:
+def default_section(section: type[S]) -> S:
     """Default of a field: an empty section, made when it is needed.
 
     Its schema is part of the outermost section's, and is not built separately.
@@ -155,13 +160,13 @@ def usual(section: type[S]) -> S:
 
 
 @cache
-def marked_names(section: type[Section]) -> frozenset[str]:
+def unread_fields(section: type[Section]) -> frozenset[str]:
     """Fields that nothing reads."""
     fields = section.model_fields.items()
     return frozenset(name for name, field in fields if mark_of(field) is not None)
 
 
-def known_value(section: type[Section], name: str, value: Any) -> Any:
+def canonical_value(section: type[Section], name: str, value: Any) -> Any:
     """The canonical name of a value, matched without case and through its aliases."""
     if not isinstance(value, str):
         return value
@@ -197,36 +202,26 @@ def is_container(annotation: Any) -> bool:
     return get_origin(annotation) in (dict, tuple, list)
 
 
-NO_SECRETS = (None, "", "EMPTY")
-"""Values that are not secret; `EMPTY` is the placeholder for a key that is not needed."""
-_SECRET_NAME = re.compile(
-    r"(api_?key|secret|passw(or)?d|passphrase|credential|(access|auth|bearer|refresh|hf)_?token"
-    r"|private_?key|(^|_)token)$",
-    re.IGNORECASE,
-)
-_SECRET_VARIABLE = re.compile(r"^[A-Z0-9_]*(KEY|TOKEN|SECRET|PASSWORD|PASS|PWD)[A-Z0-9_]*$")
-
-
 def is_secret(key: str) -> bool:
     """True if the value of a dotted key must not be shown."""
     name = key.rpartition(".")[2]
     return bool(_SECRET_NAME.search(name) or _SECRET_VARIABLE.match(name))
 
 
-def hidden(key: str, value: Any) -> Any:
+def redact_secrets(key: str, value: Any) -> Any:
     """The value with all secrets in it redacted, at any depth."""
     if isinstance(value, dict):
-        return {name: hidden(f"{key}.{name}", item) for name, item in value.items()}
+        return {name: redact_secrets(f"{key}.{name}", item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [hidden(key, item) for item in value]
+        return [redact_secrets(key, item) for item in value]
     if is_secret(key) and value not in NO_SECRETS:
         return HIDDEN
     return redact_passwords(value) if isinstance(value, str) else value
 
 
-def shown(key: str, value: Any, most: int = 80) -> str:
+def format_value(key: str, value: Any, most: int = 80) -> str:
     """A value for use in a message, written as in YAML."""
-    value = hidden(key, value)
+    value = redact_secrets(key, value)
     if value is None:
         return "null"
     text = str(value).lower() if isinstance(value, bool) else str(value)
@@ -234,10 +229,10 @@ def shown(key: str, value: Any, most: int = 80) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
-DERIVED = NoEffect("it follows from other keys, whatever is written here")
-MERGED = NoEffect("engines load whole weights, with the adapter merged into them")
-NO_RAY = NoEffect("there is no Ray here: services find one another by their addresses")
-UNREAD_THERE = NoEffect("nothing reads it in Trinity-RFT either")
-IN_DATABASE = NoEffect("rows are in the buffer's database, which has retries of its own")
-TINKER_ONLY = NoEffect("it belongs to `model.tinker.enable`, which is planned")
-MEGATRON_ONLY = NoEffect("it belongs to `trainer_strategy: megatron`, which is planned")
+DERIVED = IgnoredKey("it follows from other keys, whatever is written here")
+MERGED = IgnoredKey("engines load whole weights, with the adapter merged into them")
+NO_RAY = IgnoredKey("there is no Ray here: services find one another by their addresses")
+UNREAD_THERE = IgnoredKey("nothing reads it in Trinity-RFT either")
+IN_DATABASE = IgnoredKey("rows are in the buffer's database, which has retries of its own")
+TINKER_ONLY = IgnoredKey("it belongs to `model.tinker.enable`, which is planned")
+MEGATRON_ONLY = IgnoredKey("it belongs to `trainer_strategy: megatron`, which is planned")

@@ -10,13 +10,13 @@ from trinity.config.schema.base import (
     IN_DATABASE,
     UNREAD_THERE,
     Args,
-    NoEffect,
+    IgnoredKey,
     NonNegative,
     PlannedKey,
     Positive,
-    Renamed,
+    RenamedKey,
     Section,
-    usual,
+    default_section,
 )
 from trinity.config.schema.data import ExperienceBufferConfig, TasksetConfig
 from trinity.task_operators.task_pipeline import OrderMethod
@@ -42,7 +42,7 @@ class ExplorerInput(Section):
 class TrainerInput(Section):
     """The trainer's rows."""
 
-    experience_buffer: ExperienceBufferConfig = usual(ExperienceBufferConfig)
+    experience_buffer: ExperienceBufferConfig = default_section(ExperienceBufferConfig)
     """Where they come from."""
     auxiliary_buffers: dict[str, ExperienceBufferConfig] = Field(default_factory=dict)
     """Rows of data beside them, by name, for `sample_strategy: mix`."""
@@ -56,14 +56,14 @@ class TrainerInput(Section):
 class BufferConfig(Section):
     """Sizes, ends and data."""
 
-    old_names: ClassVar[Mapping[str, Renamed]] = {
-        "default_workflow_type": Renamed("explorer_input.default_workflow_type"),
-        "default_eval_workflow_type": Renamed("explorer_input.default_eval_workflow_type"),
-        "default_reward_fn_type": Renamed("explorer_input.default_reward_fn_type"),
-        "read_batch_size": Renamed("train_batch_size"),
-        "max_prompt_tokens": Renamed("/model.max_prompt_tokens"),
-        "max_response_tokens": Renamed("/model.max_response_tokens"),
-        "enable_prompt_truncation": Renamed("/model.enable_prompt_truncation"),
+    old_names: ClassVar[Mapping[str, RenamedKey]] = {
+        "default_workflow_type": RenamedKey("explorer_input.default_workflow_type"),
+        "default_eval_workflow_type": RenamedKey("explorer_input.default_eval_workflow_type"),
+        "default_reward_fn_type": RenamedKey("explorer_input.default_reward_fn_type"),
+        "read_batch_size": RenamedKey("train_batch_size"),
+        "max_prompt_tokens": RenamedKey("/model.max_prompt_tokens"),
+        "max_response_tokens": RenamedKey("/model.max_response_tokens"),
+        "enable_prompt_truncation": RenamedKey("/model.enable_prompt_truncation"),
     }
 
     batch_size: Positive = 1
@@ -75,9 +75,9 @@ class BufferConfig(Section):
     """Passes over the data, where neither `total_steps` nor `trainer.total_steps` is given."""
     total_steps: Positive | None = None
     """Explore steps (in mode train, train steps)."""
-    explorer_input: ExplorerInput = usual(ExplorerInput)
+    explorer_input: ExplorerInput = default_section(ExplorerInput)
     """The explorer's tasks."""
-    trainer_input: TrainerInput = usual(TrainerInput)
+    trainer_input: TrainerInput = default_section(TrainerInput)
     """The trainer's rows."""
     max_refill_rounds: NonNegative = 3
     """How often a step whose experiences were filtered away draws further tasks."""
@@ -99,7 +99,7 @@ class BufferConfig(Section):
     """Where the buffer keeps its files."""
     buffer_dir: Annotated[str | None, DERIVED] = None
     """The same, in old releases."""
-    pad_token_id: Annotated[int | None, NoEffect("padding is the model's own")] = None
+    pad_token_id: Annotated[int | None, IgnoredKey("padding is the model's own")] = None
     """Token that fills rows up, in old releases."""
     max_retry_times: Annotated[int, IN_DATABASE] = 3
     """Further attempts at reading a database, in old releases."""
@@ -121,10 +121,10 @@ class ExperiencePipelineConfig(Section):
 
     operators: tuple[OperatorConfig, ...] = ()
     """Experience operators in order, before the advantage function."""
-    save_input: Annotated[bool, NoEffect("the database keeps every experience as it came")] = True
+    save_input: Annotated[bool, IgnoredKey("the database keeps every experience as it came")] = True
     """Keep experiences as they came."""
     input_save_path: Annotated[
-        str | None, NoEffect("the database keeps every experience as it came")
+        str | None, IgnoredKey("the database keeps every experience as it came")
     ] = None
     """Where they are kept."""
     inputs: Annotated[dict[str, ExperienceBufferConfig], UNREAD_THERE] = Field(default_factory=dict)
@@ -146,7 +146,7 @@ class TaskPipelineConfig(Section):
     """Files to read, in place of the taskset's `path`."""
     output: Annotated[
         TasksetConfig | None,
-        NoEffect("the database keeps what is left, as the taskset that the stage draws from"),
+        IgnoredKey("the database keeps what is left, as the taskset that the stage draws from"),
     ] = None
     """Where the tasks go; else the training taskset."""
     target_fields: tuple[str, ...] = ()
@@ -166,7 +166,7 @@ class TaskPipelineConfig(Section):
 class DataProcessorConfig(Section):
     """Both pipelines."""
 
-    experience_pipeline: ExperiencePipelineConfig = usual(ExperiencePipelineConfig)
+    experience_pipeline: ExperiencePipelineConfig = default_section(ExperiencePipelineConfig)
     """Experiences on their way from rollout to batch."""
     task_pipeline: TaskPipelineConfig | None = None
     """What is done to tasks before any of them is explored."""

@@ -1,4 +1,4 @@
-"""Modes: the services that work in an experiment or a stage."""
+"""Choices shared by sections: modes, the learning-rate schedule, difficulty selection."""
 
 import math
 from typing import Annotated, Literal
@@ -19,8 +19,12 @@ MODES = ValueAliases(
 )
 """Further values that are accepted for it."""
 
-
 Share = Annotated[float, Field(ge=0, le=1)]
+
+ScheduleKind = Literal["constant", "cosine", "linear", "inverse-square-root", "WSD"]
+AnnealStyle = Literal["linear", "cosine", "exponential", "minus_sqrt"]
+ANNEALED_SHARE = 0.1
+"""Share of the steps that WSD anneals unless it is told how many."""
 
 
 class DifficultyConfig(Section):
@@ -44,12 +48,6 @@ class DifficultyConfig(Section):
     """Whether a task's pass rate is drawn from its belief; else it is the belief's mean."""
     adaptive_rho: bool = False
     """Whether `rho` halves each time the predictions are off by a quarter or more on average."""
-
-
-ScheduleKind = Literal["constant", "cosine", "linear", "inverse-square-root", "WSD"]
-AnnealStyle = Literal["linear", "cosine", "exponential", "minus_sqrt"]
-ANNEALED_SHARE = 0.1
-"""Share of the steps that WSD anneals unless it is told how many."""
 
 
 class LearningRateSchedule(BaseModel):

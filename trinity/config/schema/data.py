@@ -1,4 +1,4 @@
-"""Subsections `format`, `data_selector` and `rollout_args`: rows read, drawn and sampled."""
+"""Sections of rows: tasksets, experience buffers, formats, selectors, sampling."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
@@ -10,17 +10,22 @@ from trinity.config.schema.base import (
     IN_DATABASE,
     NO_RAY,
     Args,
-    NoEffect,
+    IgnoredKey,
     NonNegative,
     NumLogprobs,
     PlannedKey,
     Positive,
-    Renamed,
+    RenamedKey,
     Section,
-    usual,
+    default_section,
 )
 
 SelectorType = Literal["sequential", "shuffle", "random", "offline_easy2hard", "difficulty_based"]
+
+DataName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]*$")]
+_PART = "[A-Za-z0-9][A-Za-z0-9._-]*"
+RunName = Annotated[str, StringConstraints(pattern=f"^{_PART}(/{_PART}){{0,2}}$")]
+"""Project, group and name of a run; a name alone is one of the same project and group."""
 
 
 class FormatConfig(Section):
@@ -90,17 +95,14 @@ class GenerationConfig(Section):
     """Longest response, unless `model.max_response_tokens`."""
     logprobs: NumLogprobs | None = None
     """How many of the likeliest tokens an experience has at each position."""
-    n: Annotated[Positive, NoEffect("`repeat_times` says how often a task is rolled out")] = 1
+    n: Annotated[Positive, IgnoredKey("`repeat_times` says how often a task is rolled out")] = 1
     """Responses of one call."""
-
-
-DataName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]*$")]
 
 
 class TasksetConfig(Section):
     """Tasks, and the workflow and reward that go with them."""
 
-    old_names: ClassVar[Mapping[str, Renamed]] = {"task_selector": Renamed("data_selector")}
+    old_names: ClassVar[Mapping[str, RenamedKey]] = {"task_selector": RenamedKey("data_selector")}
 
     name: DataName = ""
     """Unique in its stage; `taskset` or `eval_taskset_<i>` if left out."""
@@ -119,9 +121,9 @@ class TasksetConfig(Section):
     repeat_times: Positive = 1
     """Runs of each task in an evaluation; in training all tasksets have
     `algorithm.repeat_times`."""
-    format: FormatConfig = usual(FormatConfig)
+    format: FormatConfig = default_section(FormatConfig)
     """Columns of a row, by their meaning."""
-    rollout_args: GenerationConfig = usual(GenerationConfig)
+    rollout_args: GenerationConfig = default_section(GenerationConfig)
     """Sampling that differs from the model's."""
     workflow_args: Args = Field(default_factory=dict)
     """Arguments of the workflow."""
@@ -131,15 +133,15 @@ class TasksetConfig(Section):
     """Workflow by name or dotted path."""
     default_reward_fn_type: str | None = None
     """Reward by name or dotted path; without one the workflow has its own."""
-    data_selector: DataSelectorConfig = usual(DataSelectorConfig)
+    data_selector: DataSelectorConfig = default_section(DataSelectorConfig)
     """The order in which tasks are drawn."""
     max_retry_times: Annotated[int, IN_DATABASE] = 3
     """Further attempts at reading a database."""
     max_retry_interval: Annotated[int, IN_DATABASE] = 1
     """Seconds between them."""
-    enable_progress_bar: Annotated[bool, NoEffect("a run shows its own progress")] = False
+    enable_progress_bar: Annotated[bool, IgnoredKey("a run shows its own progress")] = False
     """Show how much of a file was read."""
-    index: Annotated[int, NoEffect("the buffer remembers how far a run came")] = 0
+    index: Annotated[int, IgnoredKey("the buffer remembers how far a run came")] = 0
     """Tasks to leave out at the beginning."""
     is_eval: Annotated[bool, DERIVED] = False
     """Whether it is one of `eval_tasksets`."""
@@ -175,17 +177,12 @@ class ReplayBufferConfig(Section):
     before any other, `drop` leaves the last in order out, and counts them."""
 
 
-_PART = "[A-Za-z0-9][A-Za-z0-9._-]*"
-RunName = Annotated[str, StringConstraints(pattern=f"^{_PART}(/{_PART}){{0,2}}$")]
-"""Project, group and name of a run; a name alone is one of the same project and group."""
-
-
 class ExperienceBufferConfig(Section):
     """The explorer's experiences, or rows of a file."""
 
-    old_names: ClassVar[Mapping[str, Renamed]] = {
-        "use_priority_queue": Renamed("replay_buffer.enable"),
-        "reuse_cooldown_time": Renamed("replay_buffer.reuse_cooldown_time"),
+    old_names: ClassVar[Mapping[str, RenamedKey]] = {
+        "use_priority_queue": RenamedKey("replay_buffer.enable"),
+        "reuse_cooldown_time": RenamedKey("replay_buffer.reuse_cooldown_time"),
     }
 
     name: DataName = "experience_buffer"
@@ -207,14 +204,14 @@ class ExperienceBufferConfig(Section):
     """Which split of a directory."""
     subset_name: str | None = None
     """Which subset (a subdirectory) of a directory."""
-    format: FormatConfig = usual(FormatConfig)
+    format: FormatConfig = default_section(FormatConfig)
     """Columns of a row, by their meaning."""
-    data_selector: DataSelectorConfig = usual(DataSelectorConfig)
+    data_selector: DataSelectorConfig = default_section(DataSelectorConfig)
     """The order in which rows are drawn."""
     max_read_timeout: float = Field(default=1800.0, gt=0)
     """Seconds the trainer waits for a batch before it gives up. If `buffer.await_feedback` is set
     and this is not, `buffer.feedback_timeout`, or else 30 days, are added to the default."""
-    replay_buffer: ReplayBufferConfig = usual(ReplayBufferConfig)
+    replay_buffer: ReplayBufferConfig = default_section(ReplayBufferConfig)
     """Experiences that are trained more than once."""
     replay_buffer_kwargs: Args = Field(default_factory=dict)
     """Its `priority_fn` with that function's arguments beside it, as old releases have them."""
@@ -224,11 +221,11 @@ class ExperienceBufferConfig(Section):
     """Further attempts at reading a database."""
     max_retry_interval: Annotated[int, IN_DATABASE] = 1
     """Seconds between them."""
-    enable_progress_bar: Annotated[bool, NoEffect("a run shows its own progress")] = False
+    enable_progress_bar: Annotated[bool, IgnoredKey("a run shows its own progress")] = False
     """Show how much of a file was read."""
     schema_type: Annotated[str | None, DERIVED] = None
     """What the rows are."""
-    index: Annotated[int, NoEffect("the buffer remembers how far a run came")] = 0
+    index: Annotated[int, IgnoredKey("the buffer remembers how far a run came")] = 0
     """Rows to leave out at the beginning."""
     batch_size: Annotated[int, DERIVED] = 0
     """Rows of a step."""

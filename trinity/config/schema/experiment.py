@@ -1,4 +1,4 @@
-"""Section `cluster`: the machines the experiment may use."""
+"""The top level of a file with its stages, and sections `cluster`, `monitor`, `log` and others."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from trinity.config.schema.base import (
     NO_RAY,
     UNREAD_THERE,
     Args,
-    NoEffect,
+    IgnoredKey,
     NonNegative,
     OptionalSegment,
     PathSegment,
@@ -20,8 +20,8 @@ from trinity.config.schema.base import (
     Positive,
     Section,
     ValueAliases,
+    default_section,
     is_secret,
-    usual,
 )
 from trinity.config.schema.buffer import BufferConfig, DataProcessorConfig
 from trinity.config.schema.choices import MODES, Mode
@@ -29,6 +29,10 @@ from trinity.config.schema.explorer import ExplorerConfig
 from trinity.config.schema.model import ModelConfig
 from trinity.config.schema.trainer import TrainerConfig
 from trinity.errors import UserError
+
+StageName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]+$")]
+SINGLE_STAGE = "main"
+"""Name of the only stage of an experiment that lists none."""
 
 
 class ClusterConfig(Section):
@@ -135,9 +139,6 @@ class SynchronizerConfig(Section):
     """Ray's name for the run."""
 
 
-StageName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]+$")]
-
-
 class StageConfig(Section):
     """Keys that a stage gives replace the global ones, lists as a whole; all other keys stay.
 
@@ -149,15 +150,15 @@ class StageConfig(Section):
     """Unique in the experiment."""
     mode: Annotated[Mode | None, MODES] = None
     """Which services work in this stage."""
-    algorithm: AlgorithmConfig = usual(AlgorithmConfig)
-    model: ModelConfig = usual(ModelConfig)
-    cluster: ClusterConfig = usual(ClusterConfig)
-    buffer: BufferConfig = usual(BufferConfig)
-    explorer: ExplorerConfig = usual(ExplorerConfig)
-    trainer: TrainerConfig = usual(TrainerConfig)
-    synchronizer: SynchronizerConfig = usual(SynchronizerConfig)
-    monitor: MonitorConfig = usual(MonitorConfig)
-    data_processor: DataProcessorConfig = usual(DataProcessorConfig)
+    algorithm: AlgorithmConfig = default_section(AlgorithmConfig)
+    model: ModelConfig = default_section(ModelConfig)
+    cluster: ClusterConfig = default_section(ClusterConfig)
+    buffer: BufferConfig = default_section(BufferConfig)
+    explorer: ExplorerConfig = default_section(ExplorerConfig)
+    trainer: TrainerConfig = default_section(TrainerConfig)
+    synchronizer: SynchronizerConfig = default_section(SynchronizerConfig)
+    monitor: MonitorConfig = default_section(MonitorConfig)
+    data_processor: DataProcessorConfig = default_section(DataProcessorConfig)
 
 
 class DataJuicerServiceConfig(Section):
@@ -185,7 +186,9 @@ class LogConfig(Section):
 
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     """Least level that is written."""
-    group_by_node: Annotated[bool, NoEffect("each service writes one file, on its machine")] = False
+    group_by_node: Annotated[bool, IgnoredKey("each service writes one file, on its machine")] = (
+        False
+    )
     """A directory of logs for each machine."""
     save_dir: Annotated[str, DERIVED] = ""
     """Where logs are kept."""
@@ -213,42 +216,38 @@ class Config(Section):
     """Directory in which runs keep everything they leave."""
     continue_from_checkpoint: bool = True
     """Go on in an existing directory; else begin a new one beside it, with the time in its name."""
-    algorithm: AlgorithmConfig = usual(AlgorithmConfig)
+    algorithm: AlgorithmConfig = default_section(AlgorithmConfig)
     """The algorithm, its parts and the optimizer."""
-    model: ModelConfig = usual(ModelConfig)
+    model: ModelConfig = default_section(ModelConfig)
     """The model that is trained, its lengths and its sampling."""
-    cluster: ClusterConfig = usual(ClusterConfig)
+    cluster: ClusterConfig = default_section(ClusterConfig)
     """Machines and their GPUs."""
-    buffer: BufferConfig = usual(BufferConfig)
+    buffer: BufferConfig = default_section(BufferConfig)
     """Sizes, ends and data."""
-    explorer: ExplorerConfig = usual(ExplorerConfig)
+    explorer: ExplorerConfig = default_section(ExplorerConfig)
     """Rollout and evaluation."""
-    trainer: TrainerConfig = usual(TrainerConfig)
+    trainer: TrainerConfig = default_section(TrainerConfig)
     """How the policy is trained."""
-    synchronizer: SynchronizerConfig = usual(SynchronizerConfig)
+    synchronizer: SynchronizerConfig = default_section(SynchronizerConfig)
     """Transfer of weights from trainer to explorer."""
-    monitor: MonitorConfig = usual(MonitorConfig)
+    monitor: MonitorConfig = default_section(MonitorConfig)
     """Where metrics go."""
-    log: LogConfig = usual(LogConfig)
+    log: LogConfig = default_section(LogConfig)
     """How much the services log."""
-    data_processor: DataProcessorConfig = usual(DataProcessorConfig)
+    data_processor: DataProcessorConfig = default_section(DataProcessorConfig)
     """What happens to tasks before, and to experiences after, the rollout."""
-    service: ServiceConfig = usual(ServiceConfig)
+    service: ServiceConfig = default_section(ServiceConfig)
     """External services that the run uses."""
     checkpoint_job_dir: Annotated[str, DERIVED] = ""
     """The run's directory."""
     ray_namespace: Annotated[str, NO_RAY] = ""
     """Ray's name for the run."""
     ignore_validator_suggestions: Annotated[
-        bool, NoEffect("an estimate of memory never refuses a run")
+        bool, IgnoredKey("an estimate of memory never refuses a run")
     ] = False
     """Do not look whether a GPU's memory suffices."""
     stages: tuple[StageConfig, ...] = ()
     """Stages in order, each starting from the weights of the last; none is one called `main`."""
-
-
-SINGLE_STAGE = "main"
-"""Name of the only stage of an experiment that lists none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

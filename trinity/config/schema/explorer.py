@@ -10,17 +10,17 @@ from trinity.config.schema.base import (
     MERGED,
     NO_RAY,
     Args,
-    NoEffect,
+    IgnoredKey,
     NonNegative,
     NumLogprobs,
     PathSegment,
     PlannedKey,
     Port,
     Positive,
-    Renamed,
+    RenamedKey,
     Section,
     ValueAliases,
-    usual,
+    default_section,
 )
 from trinity.config.schema.model import AuxiliaryExternalConfig, ExternalModelConfig
 
@@ -45,6 +45,9 @@ OF_MODEL = (
 OWN_POSITIONS = PlannedKey(
     "position embeddings are those of the model's config.json: write it there"
 )
+
+
+ONE_BY_ONE = IgnoredKey("runs are asynchronous, each a unit of its own with its own retries")
 
 
 class EngineConfig(Section):
@@ -101,9 +104,9 @@ class EngineConfig(Section):
     """How calls of tools are found in a response: one of vLLM's parsers, such as `hermes`."""
     reasoning_parser: str | None = None
     """How thoughts are found in a response: one of vLLM's parsers, such as `qwen3`."""
-    use_v1: Annotated[bool, NoEffect("vLLM has one engine by now")] = True
+    use_v1: Annotated[bool, IgnoredKey("vLLM has one engine by now")] = True
     """vLLM's newer engine."""
-    seed: Annotated[int, NoEffect("each rollout has a seed of its own, from the top `seed`")] = 42
+    seed: Annotated[int, IgnoredKey("each rollout has a seed of its own, from the top `seed`")] = 42
     """Seed of the engine."""
     gpu_per_engine: Annotated[int, DERIVED] = 0
     """GPUs of one engine."""
@@ -114,7 +117,7 @@ class EngineConfig(Section):
     enable_return_routed_experts: Annotated[bool, DERIVED] = False
     """Whether the engine returns the experts it chose."""
     weight_sync_buffer_size: Annotated[
-        NonNegative, NoEffect("it belongs to SGLang, which is planned")
+        NonNegative, IgnoredKey("it belongs to SGLang, which is planned")
     ] = 1024
     """Megabytes of weights that travel at a time."""
     bundle_indices: Annotated[str, NO_RAY] = ""
@@ -151,40 +154,42 @@ class EngineConfig(Section):
 class RolloutModelConfig(EngineConfig):
     """The engine that rolls the policy out."""
 
-    old_names: ClassVar[Mapping[str, Renamed]] = {
-        **{name: Renamed(f"/model.{name}") for name in OF_MODEL},
-        "chat_template": Renamed("/model.custom_chat_template"),
-        "enable_chunked_prefill": Renamed("extra_engine_args.enable_chunked_prefill"),
+    old_names: ClassVar[Mapping[str, RenamedKey]] = {
+        **{name: RenamedKey(f"/model.{name}") for name in OF_MODEL},
+        "chat_template": RenamedKey("/model.custom_chat_template"),
+        "enable_chunked_prefill": RenamedKey("extra_engine_args.enable_chunked_prefill"),
     }
 
-    model_path: Annotated[str | None, NoEffect("the policy is `model.model_path`")] = None
+    model_path: Annotated[str | None, IgnoredKey("the policy is `model.model_path`")] = None
     """Which model is rolled out."""
-    external_model_config: Annotated[ExternalModelConfig, DERIVED] = usual(ExternalModelConfig)
+    external_model_config: Annotated[ExternalModelConfig, DERIVED] = default_section(
+        ExternalModelConfig
+    )
     """A copy of `model.external_model`."""
-    name: Annotated[str | None, NoEffect("there is one rollout model")] = None
+    name: Annotated[str | None, IgnoredKey("there is one rollout model")] = None
     """How workflows call the model."""
 
 
 class AuxiliaryModelConfig(EngineConfig):
     """An engine beside the policy's: a judge, a teacher, a reward model."""
 
-    old_names: ClassVar[Mapping[str, Renamed]] = {
-        "enable_chunked_prefill": Renamed("extra_engine_args.enable_chunked_prefill"),
+    old_names: ClassVar[Mapping[str, RenamedKey]] = {
+        "enable_chunked_prefill": RenamedKey("extra_engine_args.enable_chunked_prefill"),
     }
 
     model_path: str = ""
     """Directory of the model in Hugging Face's layout, or its name on the hub."""
     name: str | None = None
     """Its name in messages and logs."""
-    external_model_config: AuxiliaryExternalConfig = usual(AuxiliaryExternalConfig)
+    external_model_config: AuxiliaryExternalConfig = default_section(AuxiliaryExternalConfig)
     """Access to it, for `engine_type: external`."""
     trust_remote_code: Annotated[bool, PlannedKey("code that comes with a model is not run")] = (
         False
     )
     """Run the Python code that comes with it."""
-    enable_history: Annotated[bool, NoEffect("what is not the policy's is not trained")] = False
+    enable_history: Annotated[bool, IgnoredKey("what is not the policy's is not trained")] = False
     """Keep its answers as experiences."""
-    enable_openai_api: Annotated[bool, NoEffect("each attempt has an address of each")] = True
+    enable_openai_api: Annotated[bool, IgnoredKey("each attempt has an address of each")] = True
     """An OpenAI-compatible address on this machine."""
     temperature: float | None = Field(default=None, ge=0)
     """Sampling temperature, unless as `model`."""
@@ -216,9 +221,6 @@ class AuxiliaryModelConfig(EngineConfig):
     """Base of the position embeddings, unless as `model`."""
 
 
-ONE_BY_ONE = NoEffect("runs are asynchronous, each a unit of its own with its own retries")
-
-
 class OverRolloutConfig(Section):
     """Steps that do not wait for their slowest tasks."""
 
@@ -246,7 +248,7 @@ class ExplorerConfig(Section):
     """Rollout and evaluation."""
 
     name: Annotated[
-        PathSegment, NoEffect("explorers come and go, and are told apart by their ids")
+        PathSegment, IgnoredKey("explorers come and go, and are told apart by their ids")
     ] = "explorer"
     """Its name in logs and metrics."""
     runner_per_model: Positive = 8
@@ -255,7 +257,7 @@ class ExplorerConfig(Section):
     """Seconds for one attempt at a run."""
     max_retry_times: NonNegative = 2
     """Further attempts at a run that failed."""
-    rollout_model: RolloutModelConfig = usual(RolloutModelConfig)
+    rollout_model: RolloutModelConfig = default_section(RolloutModelConfig)
     """The engine."""
     eval_interval: Positive = 100
     """Explore steps between evaluations, a multiple of `synchronizer.sync_interval`."""
@@ -263,9 +265,9 @@ class ExplorerConfig(Section):
     """Evaluate the weights that the stage starts with."""
     auxiliary_models: tuple[AuxiliaryModelConfig, ...] = ()
     """Models beside it, whose weights stay as they are: judges, teachers, reward models."""
-    over_rollout: OverRolloutConfig = usual(OverRolloutConfig)
+    over_rollout: OverRolloutConfig = default_section(OverRolloutConfig)
     """Steps that do not wait for their slowest tasks."""
-    dynamic_timeout: DynamicTimeoutConfig = usual(DynamicTimeoutConfig)
+    dynamic_timeout: DynamicTimeoutConfig = default_section(DynamicTimeoutConfig)
     """A time limit that follows how long runs take."""
     env_vars: dict[str, str | bool | int | float] = Field(default_factory=dict)
     """Environment variables that workflows and rewards see, beside the explorer's own."""
@@ -275,21 +277,21 @@ class ExplorerConfig(Section):
     """How the runs of one task share a runner."""
     max_repeat_times_per_runner: Annotated[Positive | None, ONE_BY_ONE] = None
     """Runs of one task that share a runner."""
-    runner_num: Annotated[int | None, NoEffect("`runner_per_model` has its place")] = None
+    runner_num: Annotated[int | None, IgnoredKey("`runner_per_model` has its place")] = None
     """Workflow runners, in old releases."""
     runner_prepare_concurrency: Annotated[Positive, ONE_BY_ONE] = 8
     """Runners that start at a time."""
     runner_prepare_max_retries: Annotated[NonNegative, ONE_BY_ONE] = 2
     """Further attempts at starting a runner."""
     runner_state_report_interval: Annotated[
-        NonNegative, NoEffect("`trinity status` shows what runs, at any time")
+        NonNegative, IgnoredKey("`trinity status` shows what runs, at any time")
     ] = 0
     """Seconds between two tables of runners in the log; 0 is off."""
     max_inflight_batches: Annotated[
-        Positive, NoEffect("it belongs to `sync_style: fully_async`, which is planned")
+        Positive, IgnoredKey("it belongs to `sync_style: fully_async`, which is planned")
     ] = 2
     """Batches on their way at a time."""
-    collect_experiences: Annotated[bool, NoEffect("experiences are always kept")] = False
+    collect_experiences: Annotated[bool, IgnoredKey("experiences are always kept")] = False
     """Keep the experiences of an evaluation, in old releases."""
     bench_on_latest_checkpoint: bool = False
     """In `mode: bench`: evaluate the newest checkpoint alone."""
@@ -303,7 +305,7 @@ class ExplorerConfig(Section):
     min_running_model_num: Positive = 1
     """In `mode: serve`: engines that go on answering while others load newer weights; with a single
     engine, requests wait."""
-    db_url: Annotated[str | None, NoEffect("a served model keeps nothing of what it is asked")] = (
-        None
-    )
+    db_url: Annotated[
+        str | None, IgnoredKey("a served model keeps nothing of what it is asked")
+    ] = None
     """In `mode: serve`: database that keeps the requests."""

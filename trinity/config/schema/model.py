@@ -10,13 +10,13 @@ from trinity.config.schema.base import (
     TINKER_ONLY,
     UNREAD_THERE,
     Args,
-    NoEffect,
+    IgnoredKey,
     NonNegative,
     NumLogprobs,
     PlannedKey,
     Positive,
     Section,
-    usual,
+    default_section,
 )
 
 ALL_LINEAR = "all-linear"
@@ -28,7 +28,7 @@ _LIST = re.compile(r"[\w.\-]+(\s*,\s*[\w.\-]+)*")
 class LoRAConfig(Section):
     """An adapter of low rank."""
 
-    name: Annotated[str | None, NoEffect("there is one adapter")] = None
+    name: Annotated[str | None, IgnoredKey("there is one adapter")] = None
     """Its name."""
     path: str | None = None
     """Directory of an adapter to start from, in peft's layout, whose rank, scale and layers it
@@ -107,7 +107,7 @@ class ExternalModelConfig(ExternalAccessConfig):
 class AuxiliaryExternalConfig(ExternalAccessConfig):
     """A model served elsewhere beside the policy."""
 
-    enable: Annotated[bool, NoEffect("`engine_type: external` of the same model says so")] = False
+    enable: Annotated[bool, IgnoredKey("`engine_type: external` of the same model says so")] = False
     """Whether it is served elsewhere."""
 
 
@@ -164,9 +164,9 @@ class ModelConfig(Section):
         PlannedKey("position embeddings are those of the model's config.json: write it there"),
     ] = None
     """Base of the position embeddings."""
-    tinker: TinkerConfig = usual(TinkerConfig)
+    tinker: TinkerConfig = default_section(TinkerConfig)
     """An external service that rolls out and trains."""
-    external_model: ExternalModelConfig = usual(ExternalModelConfig)
+    external_model: ExternalModelConfig = default_section(ExternalModelConfig)
     """A model served elsewhere that is evaluated."""
 
     @property

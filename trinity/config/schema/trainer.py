@@ -10,15 +10,15 @@ from trinity.config.schema.base import (
     DERIVED,
     MEGATRON_ONLY,
     Args,
-    NoEffect,
+    IgnoredKey,
     NonNegative,
     PathSegment,
     PlannedKey,
     Positive,
-    Renamed,
+    RenamedKey,
     Section,
     ValueAliases,
-    usual,
+    default_section,
 )
 
 
@@ -44,9 +44,9 @@ class MegatronConfig(Section):
 class CriticOptimizerConfig(OptimizerConfig):
     """The policy's keys; a critic usually learns faster."""
 
-    old_names: ClassVar[Mapping[str, Renamed]] = {
-        "warmup_style": Renamed("lr_scheduler_type"),
-        "clip_grad": Renamed("/trainer.critic.grad_clip"),
+    old_names: ClassVar[Mapping[str, RenamedKey]] = {
+        "warmup_style": RenamedKey("lr_scheduler_type"),
+        "clip_grad": RenamedKey("/trainer.critic.grad_clip"),
     }
 
     lr: float = Field(default=1e-5, gt=0)
@@ -56,7 +56,7 @@ class CriticOptimizerConfig(OptimizerConfig):
 class CriticConfig(Section):
     """Training of the value model."""
 
-    optimizer: CriticOptimizerConfig = usual(CriticOptimizerConfig)
+    optimizer: CriticOptimizerConfig = default_section(CriticOptimizerConfig)
     """Optimizer and schedule."""
     ppo_epochs: Positive = 1
     """Passes over each batch, every one a step of its optimizer on the whole of it."""
@@ -81,14 +81,14 @@ class CriticConfig(Section):
 class TrainerConfig(Section):
     """Training of the policy."""
 
-    old_names: ClassVar[Mapping[str, Renamed]] = {
-        "ppo_max_token_len_per_gpu": Renamed("max_token_len_per_gpu"),
-        "eval_interval": Renamed("/explorer.eval_interval"),
-        "actor_grad_clip": Renamed("grad_clip"),
+    old_names: ClassVar[Mapping[str, RenamedKey]] = {
+        "ppo_max_token_len_per_gpu": RenamedKey("max_token_len_per_gpu"),
+        "eval_interval": RenamedKey("/explorer.eval_interval"),
+        "actor_grad_clip": RenamedKey("grad_clip"),
     }
 
     name: Annotated[
-        PathSegment, NoEffect("each gang of ranks is told apart by its incarnation")
+        PathSegment, IgnoredKey("each gang of ranks is told apart by its incarnation")
     ] = "trainer"
     """Its name in logs and metrics."""
     trainer_type: Annotated[
@@ -122,7 +122,7 @@ class TrainerConfig(Section):
     grad_clip: float = Field(default=1.0, gt=0)
     """Largest norm of a gradient."""
     use_dynamic_bsz: Annotated[
-        bool, NoEffect("micro-batches are always made by tokens: their cut changes no result")
+        bool, IgnoredKey("micro-batches are always made by tokens: their cut changes no result")
     ] = True
     """Micro-batches by tokens, not by rows."""
     enable_gradient_checkpointing: bool = False
@@ -139,25 +139,25 @@ class TrainerConfig(Section):
     """Training processes; 0 is one per GPU that no stage rolls out on, or one without GPUs."""
     critic_warmup: NonNegative = 0
     """First train steps of the stage in which the critic alone learns."""
-    critic: CriticConfig = usual(CriticConfig)
+    critic: CriticConfig = default_section(CriticConfig)
     """The value model, for algorithms that have one."""
     save_hf_checkpoint: Annotated[
         Literal["last", "always", "never"],
-        NoEffect("every version of the weights is safetensors in Hugging Face's layout"),
+        IgnoredKey("every version of the weights is safetensors in Hugging Face's layout"),
     ] = "last"
     """Which checkpoints hold weights in Hugging Face's layout."""
     enable_preview: Annotated[
-        bool, NoEffect("samples are printed and kept in the buffer, not sent to a monitor")
+        bool, IgnoredKey("samples are printed and kept in the buffer, not sent to a monitor")
     ] = False
     """A table of rollouts in the monitor."""
     balance_batch: Annotated[
-        bool, NoEffect("ranks get equal numbers of neighbouring rows, however long these are")
+        bool, IgnoredKey("ranks get equal numbers of neighbouring rows, however long these are")
     ] = True
     """Deal rows so that ranks get equal work."""
     ulysses_sequence_parallel_size: Annotated[Positive, PlannedKey("a sequence is on one GPU")] = 1
     """GPUs that share a sequence."""
     fix_actor_microbatch_loss_scale: Annotated[
-        bool, NoEffect("a loss is normalised over the whole batch, however it is cut")
+        bool, IgnoredKey("a loss is normalised over the whole batch, however it is cut")
     ] = False
     """Normalise losses over micro-batches of different sizes."""
     param_offload: bool = False
@@ -165,17 +165,17 @@ class TrainerConfig(Section):
     optimizer_offload: bool = False
     """Optimizer in the host's memory but for its steps."""
     grad_offload: Annotated[
-        bool, NoEffect("gradients lie where the weights do: `param_offload`")
+        bool, IgnoredKey("gradients lie where the weights do: `param_offload`")
     ] = False
     """Gradients in the host's memory while they are not used."""
     offload_policy: bool = False
     """FSDP2's own way: all three in the host's memory, layers on the device as they compute."""
     save_strategy: Annotated[
         Literal["single_thread", "single_process", "single_node", "unrestricted"],
-        NoEffect("each rank writes its own files"),
+        IgnoredKey("each rank writes its own files"),
     ] = "unrestricted"
     """Which processes may write a checkpoint at the same time."""
-    megatron: MegatronConfig = usual(MegatronConfig)
+    megatron: MegatronConfig = default_section(MegatronConfig)
     """Megatron's parallel sizes."""
     trust_remote_code: Annotated[bool, DERIVED] = False
     """Run the Python code that comes with a model."""

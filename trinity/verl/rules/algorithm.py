@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from trinity.verl.settings import Setting
+from trinity.verl.settings import VerlSetting
 from trinity.verl.work import Conversion
 
 ACTOR = "actor_rollout_ref.actor"
@@ -29,7 +29,7 @@ BYPASS_LOSSES = {"ppo_clip": "ppo", "reinforce": "gpg"}
 """Losses by `rollout_correction.loss_type`, which decides in bypass mode; `reinforce` has no ratio
 of its own and is weighed by the correction, as `gpg` is."""
 _WEIGHTS = ("rollout_is", "rollout_is_threshold", "rollout_is_batch_normalize")
-OF_THE_LOSS = {
+LOSS_ARGUMENTS = {
     "clip_ratio": "clip_range",
     "clip_ratio_low": "clip_range_low",
     "clip_ratio_high": "clip_range_high",
@@ -71,7 +71,9 @@ def _put_advantage(work: Conversion, has_penalty: bool) -> str:
     estimator = str(work.settings.value(key, "gae"))
     origin = work.origin(key, estimator)
     if estimator not in ESTIMATORS:
-        work.miss(key, "there is no such advantage: name one of docs/algorithms.md, or your own")
+        work.report_missing(
+            key, "there is no such advantage: name one of docs/algorithms.md, or your own"
+        )
     algorithm_type, advantage = ESTIMATORS.get(estimator, ("grpo", "grpo"))
     whitens = work.settings.value("algorithm.norm_adv_by_std_in_grpo", True) is not False
     note = ""
@@ -81,7 +83,7 @@ def _put_advantage(work: Conversion, has_penalty: bool) -> str:
     elif advantage == "grpo" and not whitens:
         advantage, note = "dr_grpo", "norm_adv_by_std_in_grpo=False"
     work.put("algorithm.algorithm_type", algorithm_type, origin)
-    work.carry("actor_rollout_ref.rollout.n", "algorithm.repeat_times", 1)
+    work.copy("actor_rollout_ref.rollout.n", "algorithm.repeat_times", 1)
     work.put("algorithm.advantage_fn", advantage, origin, note)
     if advantage == "grpo_verl" and not whitens:
         name = "norm_adv_by_std_in_grpo"
@@ -103,7 +105,7 @@ def _put_advantage_args(work: Conversion, advantage: str) -> None:
         if name in takes:
             work.put(f"algorithm.advantage_fn_args.{name}", setting.value, setting)
         else:
-            work.report.needless.append((setting, f"`advantage_fn: {advantage}` has no `{name}`"))
+            work.report.not_needed.append((setting, f"`advantage_fn: {advantage}` has no `{name}`"))
     enable = work.settings.take("algorithm.filter_groups.enable")
     if enable is not None and enable.value is True:
         work.put("algorithm.advantage_fn_args.std_threshold", 0.0, enable)
@@ -118,8 +120,12 @@ def _put_penalty(work: Conversion, has_penalty: bool) -> None:
     if not has_penalty:
         work.put("algorithm.kl_penalty_fn", "none", work.origin(key, False))
         for name in ("kl_penalty", "kl_ctrl.kl_coef", "kl_ctrl.type", "kl_ctrl.horizon"):
-            work.pass_over(f"algorithm.{name}", "without `use_kl_in_reward` it does nothing")
-        work.pass_over("algorithm.kl_ctrl.target_kl", "without `use_kl_in_reward` it does nothing")
+            work.report_not_needed(
+                f"algorithm.{name}", "without `use_kl_in_reward` it does nothing"
+            )
+        work.report_not_needed(
+            "algorithm.kl_ctrl.target_kl", "without `use_kl_in_reward` it does nothing"
+        )
         return
     kind = str(work.settings.value("algorithm.kl_penalty", "kl"))
     work.put(
@@ -127,11 +133,11 @@ def _put_penalty(work: Conversion, has_penalty: bool) -> None:
         KL_NAMES.get(kind, kind),
         work.origin("algorithm.kl_penalty", kind),
     )
-    work.carry("algorithm.kl_ctrl.kl_coef", f"{args}.kl_coef", 0.001)
+    work.copy("algorithm.kl_ctrl.kl_coef", f"{args}.kl_coef", 0.001)
     if work.settings.value("algorithm.kl_ctrl.type", "fixed") == "adaptive":
         work.put(f"{args}.adaptive", True, work.origin("algorithm.kl_ctrl.type", "adaptive"))
-        work.carry("algorithm.kl_ctrl.horizon", f"{args}.horizon", 10000)
-        work.carry("algorithm.kl_ctrl.target_kl", f"{args}.target_kl", 0.1)
+        work.copy("algorithm.kl_ctrl.horizon", f"{args}.horizon", 10000)
+        work.copy("algorithm.kl_ctrl.target_kl", f"{args}.target_kl", 0.1)
 
 
 def _put_kl_loss(work: Conversion) -> None:
@@ -139,29 +145,29 @@ def _put_kl_loss(work: Conversion) -> None:
     if work.settings.value(key, False) is not True:
         work.put("algorithm.kl_loss_fn", "none", work.origin(key, False))
         for name in ("kl_loss_coef", "kl_loss_type"):
-            work.pass_over(f"{ACTOR}.{name}", "without `use_kl_loss` it does nothing")
+            work.report_not_needed(f"{ACTOR}.{name}", "without `use_kl_loss` it does nothing")
         return
     kind = str(work.settings.value(f"{ACTOR}.kl_loss_type", "low_var_kl"))
     work.put(
         "algorithm.kl_loss_fn", KL_NAMES.get(kind, kind), work.origin(f"{ACTOR}.kl_loss_type", kind)
     )
-    work.carry(f"{ACTOR}.kl_loss_coef", "algorithm.kl_loss_fn_args.kl_coef", 0.001)
+    work.copy(f"{ACTOR}.kl_loss_coef", "algorithm.kl_loss_fn_args.kl_coef", 0.001)
 
 
 def _put_loss(work: Conversion) -> None:
     loss = _chosen_loss(work)
     accepted = ARGUMENTS[loss]
-    for verl, ours in OF_THE_LOSS.items():
+    for verl, ours in LOSS_ARGUMENTS.items():
         setting = work.settings.take(f"{ACTOR}.{verl}")
         if setting is None or setting.value is None:
             continue
         if ours in accepted:
             work.put(f"algorithm.policy_loss_fn_args.{ours}", setting.value, setting)
         else:
-            work.report.needless.append((setting, f"`policy_loss_fn: {loss}` has no `{ours}`"))
+            work.report.not_needed.append((setting, f"`policy_loss_fn: {loss}` has no `{ours}`"))
     mode = f"{ACTOR}.loss_agg_mode"
     if loss in _LOSSES_WITH_OWN_SUM:
-        work.pass_over(mode, f"veRL's `{loss}` has a sum of its own, and so has ours")
+        work.report_not_needed(mode, f"veRL's `{loss}` has a sum of its own, and so has ours")
     elif (setting := work.settings.take(mode)) is not None:
         work.put("algorithm.loss_agg_mode", setting.value, setting)
 
@@ -176,17 +182,17 @@ def _chosen_loss(work: Conversion) -> str:
         default = f"veRL's default {_CORRECTION}.bypass_mode=False"
         work.put("algorithm.bypass_old_logprobs", False, default)
     if bypass is None or bypass.value is not True:
-        work.pass_over(kind, "veRL reads it only in bypass mode")
+        work.report_not_needed(kind, "veRL reads it only in bypass mode")
         return _named_loss(work, work.settings.take(mode), LOSS_NAMES)
-    work.pass_over(mode, f"in bypass mode veRL uses `{kind}`")
+    work.report_not_needed(mode, f"in bypass mode veRL uses `{kind}`")
     loss = _named_loss(work, work.settings.take(kind), BYPASS_LOSSES)
     for name in _WEIGHTS if loss == "ppo" else ():
         why = "in bypass mode the loss's ratio is the correction, veRL only measures these weights"
-        work.pass_over(f"{_CORRECTION}.{name}", why)
+        work.report_not_needed(f"{_CORRECTION}.{name}", why)
     return loss
 
 
-def _named_loss(work: Conversion, setting: Setting | None, names: Mapping[str, str]) -> str:
+def _named_loss(work: Conversion, setting: VerlSetting | None, names: Mapping[str, str]) -> str:
     if setting is None or setting.value is None:
         return "ppo"
     loss = names.get(str(setting.value), str(setting.value))
@@ -211,4 +217,4 @@ def _put_replay(work: Conversion) -> None:
         elif setting.value == is_on:
             work.put("algorithm.enable_router_replay", True, setting)
         else:
-            work.report.needless.append((setting, "nothing is replayed by default"))
+            work.report.not_needed.append((setting, "nothing is replayed by default"))

@@ -1,4 +1,4 @@
-"""Converts batch sizes and counts of steps."""
+"""Converts batch sizes, counts of steps and learning-rate schedules."""
 
 from trinity.verl.rules.algorithm import ACTOR
 from trinity.verl.values import as_list, as_scheduler
@@ -8,6 +8,22 @@ MINI = "actor_rollout_ref.actor.ppo_mini_batch_size"
 TRAIN = "data.train_batch_size"
 NEVER = 1_000_000
 """A number of steps that no run reaches."""
+
+OPTIMIZER = "algorithm.optimizer"
+CRITIC = "trainer.critic.optimizer"
+OLD_SFT = "fsdp_sft_trainer"
+_STEP_COUNTS_OF_SCHEDULES = ("lr_warmup_steps", "lr_wsd_decay_steps")
+_PARTS = ((f"{ACTOR}.optim", OPTIMIZER), ("critic.optim", CRITIC))
+STEP_COUNTS = {
+    "trainer.critic_warmup": "trainer.critic_warmup",
+    **{
+        f"{verl}.{name}": f"{ours}.{name}"
+        for verl, ours in _PARTS
+        for name in _STEP_COUNTS_OF_SCHEDULES
+    },
+}
+"""veRL's keys that count its steps, each with ours."""
+_KINDS = ("lr_scheduler_type", "warmup_style", "lr_decay_style")
 
 
 def convert_batches(work: Conversion) -> None:
@@ -31,22 +47,26 @@ def convert_batches(work: Conversion) -> None:
     _put_synchronizer(work, tasks, batch, interval)
     _put_intervals(work, interval)
     for key in ("data.gen_batch_size",):
-        work.pass_over(key, "refills are drawn as they are needed (`buffer.max_refill_rounds`)")
+        work.report_not_needed(
+            key, "refills are drawn as they are needed (`buffer.max_refill_rounds`)"
+        )
     _put_passes(work, interval)
-    work.pass_over("actor_rollout_ref.actor.shuffle", "a pass sums up its rows in any order")
+    work.report_not_needed(
+        "actor_rollout_ref.actor.shuffle", "a pass sums up its rows in any order"
+    )
 
 
 def _put_ends(work: Conversion, interval: int) -> None:
     key, epochs = "trainer.total_training_steps", "trainer.total_epochs"
     steps = work.settings.take(key)
     if steps is None or steps.value is None or steps.value == -1:
-        work.carry(epochs, "buffer.total_epochs", 30)
+        work.copy(epochs, "buffer.total_epochs", 30)
         return
     count = work.integer(key, 0) * interval
     note = f"{steps.value} of veRL's steps, {interval} of ours each" if interval > 1 else ""
     work.put("buffer.total_steps", count, steps, note)
     work.put("trainer.total_steps", count, steps, note)
-    work.pass_over(epochs, f"`{key}` decides")
+    work.report_not_needed(epochs, f"`{key}` decides")
 
 
 def _put_synchronizer(work: Conversion, tasks: int, batch: int, interval: int) -> None:
@@ -105,24 +125,11 @@ def _put_passes(work: Conversion, interval: int) -> None:
         )
 
 
-OPTIMIZER = "algorithm.optimizer"
-CRITIC = "trainer.critic.optimizer"
-OLD_SFT = "fsdp_sft_trainer"
-_COUNTED = ("lr_warmup_steps", "lr_wsd_decay_steps")
-_PARTS = ((f"{ACTOR}.optim", OPTIMIZER), ("critic.optim", CRITIC))
-COUNTED = {
-    "trainer.critic_warmup": "trainer.critic_warmup",
-    **{f"{verl}.{name}": f"{ours}.{name}" for verl, ours in _PARTS for name in _COUNTED},
-}
-"""veRL's keys that count its steps, each with ours."""
-_KINDS = ("lr_scheduler_type", "warmup_style", "lr_decay_style")
-
-
 def convert_schedules(work: Conversion) -> None:
     """Converts both optimizers, once the number of our steps per veRL step is known."""
     interval = work.draft.get("synchronizer.sync_interval")
     factor = interval if isinstance(interval, int) else 1
-    for verl, ours in COUNTED.items():
+    for verl, ours in STEP_COUNTS.items():
         if work.has_critic or not verl.startswith("critic."):
             _put_steps(work, verl, ours, factor)
     for verl, ours in _PARTS[: 1 + work.has_critic]:
@@ -147,14 +154,14 @@ def _put_end_of_cosine(work: Conversion, verl: str, ours: str) -> None:
 def convert_supervised_schedule(work: Conversion) -> None:
     """Converts the schedule of fine-tuning; veRL's two trainers have different defaults."""
     is_old = work.settings.module.endswith(OLD_SFT)
-    work.carry("optim.lr", f"{OPTIMIZER}.lr", 1e-5 if is_old else 1e-3)
+    work.copy("optim.lr", f"{OPTIMIZER}.lr", 1e-5 if is_old else 1e-3)
     if not is_old:
         _put_end_of_cosine(work, "optim", OPTIMIZER)
         return
     betas = work.settings.take("optim.betas")
     source = betas or "veRL's default of optim.betas"
     work.put(f"{OPTIMIZER}.betas", as_list(betas.value) if betas else [0.9, 0.95], source)
-    work.carry("optim.lr_warmup_steps_ratio", f"{OPTIMIZER}.lr_warmup_steps_ratio", 0.1)
+    work.copy("optim.lr_warmup_steps_ratio", f"{OPTIMIZER}.lr_warmup_steps_ratio", 0.1)
     kind = work.settings.value("optim.lr_scheduler", "cosine")
     origin = work.origin("optim.lr_scheduler", kind)
     work.put(f"{OPTIMIZER}.lr_scheduler_type", as_scheduler(kind), origin)

@@ -1,11 +1,11 @@
-"""Converts data files to tasksets."""
+"""Converts data files to tasksets, with their lengths and sampling."""
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from trinity.verl.settings import Setting
+from trinity.verl.settings import VerlSetting
 from trinity.verl.values import JsonValue
 from trinity.verl.work import Conversion
 
@@ -19,7 +19,7 @@ DEFAULT_WORKFLOW = "math_workflow"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RowLocation:
     """Location of a taskset's rows."""
 
     path: str
@@ -39,64 +39,68 @@ def convert_data(work: Conversion) -> None:
         work.report.advice.append(f"`data.train_files` is empty: give `{INPUT}.taskset.path`")
     keys = _keys(train, f"{INPUT}.taskset")
     for key, (place, source) in zip(keys, train, strict=True):
-        _putplace_of(work, key, place, source)
+        _put_location(work, key, place, source)
         _put_format(work, key)
         _put_order(work, key)
     evaluations = _places(work, "data.val_files", "~/data/rlhf/gsm8k/test.parquet")
     for position, (place, source) in enumerate(evaluations):
         key = f"{INPUT}.eval_tasksets[{position}]"
-        named = Place(place.path, place.split, f"{place.name}_eval")
-        _putplace_of(work, key, named, source)
+        named = RowLocation(place.path, place.split, f"{place.name}_eval")
+        _put_location(work, key, named, source)
         _put_format(work, key)
         _put_sampling(work, key)
     if not evaluations:
         for name in ("do_sample", *_SAMPLING):
-            work.pass_over(f"{VAL}.{name}", "there is nothing to evaluate")
+            work.report_not_needed(f"{VAL}.{name}", "there is nothing to evaluate")
     _finish(work)
 
 
 def convert_lengths(work: Conversion) -> None:
     """Converts the model and the lengths of its sequences."""
-    work.carry("actor_rollout_ref.model.path", "model.model_path", "~/models/deepseek-llm-7b-chat")
-    work.carry("data.max_prompt_length", "model.max_prompt_tokens", 512)
-    work.carry("data.max_response_length", "model.max_response_tokens", 512)
+    work.copy("actor_rollout_ref.model.path", "model.model_path", "~/models/deepseek-llm-7b-chat")
+    work.copy("data.max_prompt_length", "model.max_prompt_tokens", 512)
+    work.copy("data.max_response_length", "model.max_response_tokens", 512)
 
 
-def _keys(train: list[tuple[Place, Setting | str]], single: str) -> list[str]:
+def _keys(train: list[tuple[RowLocation, VerlSetting | str]], single: str) -> list[str]:
     if len(train) == 1:
         return [single]
     return [f"{single}s[{position}]" for position in range(len(train))]
 
 
-def _places(work: Conversion, key: str, default: str) -> list[tuple[Place, Setting | str]]:
+def _places(
+    work: Conversion, key: str, default: str
+) -> list[tuple[RowLocation, VerlSetting | str]]:
     setting = work.settings.take(key)
     value: JsonValue = default if setting is None else setting.value
-    source: Setting | str = setting or f"veRL's default of {key}"
+    source: VerlSetting | str = setting or f"veRL's default of {key}"
     paths = value if isinstance(value, list) else [value]
-    places = [place_of(str(path)) for path in paths if path]
+    places = [parse_row_location(str(path)) for path in paths if path]
     return [(place, source) for place in _with_own_names(places)]
 
 
-def place_of(path: str) -> Place:
+def parse_row_location(path: str) -> RowLocation:
     """`data/gsm8k/train.parquet` is the split `train` of `data/gsm8k`."""
     file = PurePosixPath(path)
     if file.suffix and file.stem in _SPLITS and str(file.parent) not in (".", "/"):
-        return Place(str(file.parent), file.stem, _clean(file.parent.name))
-    return Place(path, "train", _clean(file.stem if file.suffix else file.name))
+        return RowLocation(str(file.parent), file.stem, _clean(file.parent.name))
+    return RowLocation(path, "train", _clean(file.stem if file.suffix else file.name))
 
 
 def _clean(name: str) -> str:
     return _NAME.sub("-", name).strip("-._") or "tasks"
 
 
-def _with_own_names(places: list[Place]) -> Iterator[Place]:
+def _with_own_names(places: list[RowLocation]) -> Iterator[RowLocation]:
     for position, place in enumerate(places):
         is_taken = place.name in [other.name for other in places[:position]]
         name = f"{place.name}_{position}" if is_taken else place.name
-        yield Place(place.path, place.split, name)
+        yield RowLocation(place.path, place.split, name)
 
 
-def _putplace_of(work: Conversion, key: str, place: Place, source: Setting | str) -> None:
+def _put_location(
+    work: Conversion, key: str, place: RowLocation, source: VerlSetting | str
+) -> None:
     work.draft.put(f"{key}.name", place.name)
     work.draft.put(f"{key}.storage_type", "file")
     work.put(f"{key}.path", place.path, source)
@@ -148,7 +152,9 @@ def _put_sampling(work: Conversion, key: str) -> None:
         origin = work.origin(f"{VAL}.do_sample", False)
         work.put(f"{key}.rollout_args.temperature", 0.0, origin)
         for name in _SAMPLING[:-1]:
-            work.pass_over(f"{VAL}.{name}", "without `val_kwargs.do_sample` answers are greedy")
+            work.report_not_needed(
+                f"{VAL}.{name}", "without `val_kwargs.do_sample` answers are greedy"
+            )
         return
     for name, default in (("temperature", 0.0), ("top_p", None), ("top_k", None)):
         setting = settings.take(f"{VAL}.{name}")
@@ -166,13 +172,15 @@ def _finish(work: Conversion) -> None:
         "`reward_model.ground_truth`: give the columns of your rows in `format`, and the workflow "
         "and reward that read them"
     )
-    work.pass_over("data.reward_fn_key", "a column that names a reward is `format.reward_fn_key`")
+    work.report_not_needed(
+        "data.reward_fn_key", "a column that names a reward is `format.reward_fn_key`"
+    )
     if (cut := work.settings.take("data.truncation")) is not None:
         if not work.settings.has("data.filter_overlong_prompts"):
             work.put("model.enable_prompt_truncation", cut.value != "error", cut)
         else:
             why = "cut prompts are not trained on, so the side does not matter"
-            work.report.needless.append((cut, why))
+            work.report.not_needed.append((cut, why))
     thinking = work.settings.take("data.apply_chat_template_kwargs.enable_thinking")
     if thinking is not None:
         work.put("model.enable_thinking", thinking.value, thinking)

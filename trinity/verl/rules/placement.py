@@ -30,7 +30,7 @@ def convert_placement(work: Conversion) -> None:
     """Converts section `cluster`, the engines and the auxiliary model."""
     machines, own_gpus = _put_cluster(work)
     per_engine = _engine_size(work)
-    per_judge = _judge_size(work)
+    per_judge = _reward_model_size(work)
     judges = max(machines.gpus // _SHARE // per_judge, 1) if per_judge else 0
     engines = _engine_num(work, machines, per_engine, judges * per_judge, own_gpus)
     taken = engines * per_engine + judges * per_judge
@@ -46,7 +46,7 @@ def convert_placement(work: Conversion) -> None:
         _advise_explorers(work, machines, idle)
     _put_engine(work)
     if per_judge:
-        _put_judge(work, judges)
+        _put_reward_model(work, judges)
     if left < 1:
         unit = "GPU" if machines.total == 1 else "GPUs"
         work.report.advice.append(
@@ -105,7 +105,7 @@ def _engine_size(work: Conversion) -> int:
     return max(sizes[0] * sizes[1] * sizes[2], 1)
 
 
-def _judge_size(work: Conversion) -> int:
+def _reward_model_size(work: Conversion) -> int:
     """GPUs of an engine of the reward model; 0 without one."""
     for prefix in ("reward_model", "reward.reward_model"):
         if work.settings.value(f"{prefix}.enable", False) is True:
@@ -137,14 +137,14 @@ def _engine_num(
 
 def _put_engine(work: Conversion) -> None:
     _put_kind(work)
-    work.carry(f"{ROLLOUT}.tensor_model_parallel_size", f"{OURS}.tensor_parallel_size", 2)
+    work.copy(f"{ROLLOUT}.tensor_model_parallel_size", f"{OURS}.tensor_parallel_size", 2)
     for verl, ours in (
         ("data_parallel_size", "data_parallel_size"),
         ("pipeline_model_parallel_size", "pipeline_parallel_size"),
     ):
         if (setting := work.settings.take(f"{ROLLOUT}.{verl}")) is not None:
             work.put(f"{OURS}.{ours}", setting.value, setting)
-    work.carry(f"{ROLLOUT}.gpu_memory_utilization", f"{OURS}.gpu_memory_utilization", 0.5)
+    work.copy(f"{ROLLOUT}.gpu_memory_utilization", f"{OURS}.gpu_memory_utilization", 0.5)
     if (parser := work.settings.take(f"{ROLLOUT}.multi_turn.format")) is not None:
         work.put(f"{OURS}.tool_call_parser", parser.value, parser)
 
@@ -159,7 +159,7 @@ def _put_kind(work: Conversion) -> None:
         work.report.missing.append((kind, "there is no such engine yet: vLLM rolls out"))
 
 
-def _put_judge(work: Conversion, judges: int) -> None:
+def _put_reward_model(work: Conversion, judges: int) -> None:
     key = "explorer.auxiliary_models[0]"
     is_old = work.settings.value("reward_model.enable", False) is True
     prefix = "reward_model" if is_old else "reward.reward_model"
@@ -169,7 +169,7 @@ def _put_judge(work: Conversion, judges: int) -> None:
     else:
         work.put(f"{key}.model_path", path.value, path)
     work.put(f"{key}.engine_num", judges, "engines of the reward model")
-    work.carry(f"{prefix}.rollout.tensor_model_parallel_size", f"{key}.tensor_parallel_size", 1)
+    work.copy(f"{prefix}.rollout.tensor_model_parallel_size", f"{key}.tensor_parallel_size", 1)
     for verl, ours in (
         ("gpu_memory_utilization", "gpu_memory_utilization"),
         ("prompt_length", "max_prompt_tokens"),
@@ -187,6 +187,6 @@ def _put_judge(work: Conversion, judges: int) -> None:
 def _put_judge_kind(work: Conversion, key: str) -> None:
     kind = work.settings.peek(key)
     if kind == KIND:
-        work.pass_over(key, "vLLM is the engine of the reward model, too")
+        work.report_not_needed(key, "vLLM is the engine of the reward model, too")
     else:
-        work.miss(key, "there is no such engine yet: the reward model runs in vLLM")
+        work.report_missing(key, "there is no such engine yet: the reward model runs in vLLM")

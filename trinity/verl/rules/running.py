@@ -1,7 +1,7 @@
 """Converts a run's directory, name and start, its monitor, back end and adapters."""
 
 from trinity.verl.rules.algorithm import ACTOR
-from trinity.verl.settings import CONFIG_FILE, is_verls_own
+from trinity.verl.settings import CONFIG_FILE, is_verl_default
 from trinity.verl.values import as_segment
 from trinity.verl.work import Conversion
 
@@ -51,7 +51,7 @@ def _put_start(work: Conversion) -> None:
     if path is None or not path.value:
         return
     if work.settings.peek("trainer.resume_mode") != "resume_path":
-        work.report.needless.append((path, "veRL reads it only with `resume_mode=resume_path`"))
+        work.report.not_needed.append((path, "veRL reads it only with `resume_mode=resume_path`"))
         return
     work.put("trainer.resume_mode", "resume_path", path)
     work.put("trainer.resume_from_path", path.value, path)
@@ -87,20 +87,20 @@ def convert_back_end(work: Conversion) -> None:
         elif key.endswith("strategy"):
             work.put("trainer.trainer_strategy", "fsdp2", setting)
         else:
-            work.report.needless.append((setting, "FSDP2 trains, which is the default"))
+            work.report.not_needed.append((setting, "FSDP2 trains, which is the default"))
 
 
 def convert_own_configuration(work: Conversion) -> None:
     """Reports the configuration file that Hydra reads beside the command line."""
     name, file = work.settings.take("hydra.config_name"), work.settings.take(CONFIG_FILE)
     if file is not None:
-        work.report.needless.append((file, "its keys are read, and the script's override them"))
+        work.report.not_needed.append((file, "its keys are read, and the script's override them"))
     if name is None:
         return
-    if is_verls_own(str(name.value)):
-        work.report.needless.append((name, "it holds veRL's own defaults"))
+    if is_verl_default(str(name.value)):
+        work.report.not_needed.append((name, "it holds veRL's own defaults"))
     elif file is not None:
-        work.report.needless.append((name, "that is the file"))
+        work.report.not_needed.append((name, "that is the file"))
     else:
         answer = (
             "it is not veRL's own, and what it sets is not read: give the file "
@@ -126,9 +126,9 @@ def _put_lora(work: Conversion) -> None:
     ranks = (work.settings.peek(key) for key in LORA_RANKS)
     if not any(isinstance(rank, int) and rank > 0 for rank in ranks):
         for name in ("lora_alpha", "lora.alpha", "target_modules", "lora.target_modules"):
-            work.pass_over(f"{model}.{name}", "without LoRA")
-        work.pass_over("model.lora_alpha", "without LoRA")
-        work.pass_over("model.target_modules", "without LoRA")
+            work.report_not_needed(f"{model}.{name}", "without LoRA")
+        work.report_not_needed("model.lora_alpha", "without LoRA")
+        work.report_not_needed("model.target_modules", "without LoRA")
     for key in LORA_RANKS:
         setting = work.settings.take(key)
         if setting is None:
@@ -136,4 +136,4 @@ def _put_lora(work: Conversion) -> None:
         if isinstance(setting.value, int) and setting.value > 0:
             work.put("model.lora_configs[0].lora_rank", setting.value, setting)
         else:
-            work.report.needless.append((setting, "without LoRA"))
+            work.report.not_needed.append((setting, "without LoRA"))

@@ -1,6 +1,6 @@
 """Converts veRL's supervised fine-tuning to `mode: train`."""
 
-from trinity.verl.rules.data import place_of
+from trinity.verl.rules.data import parse_row_location
 from trinity.verl.rules.placement import VerlMachines, idle_beside_ranks
 from trinity.verl.values import JsonValue
 from trinity.verl.work import Conversion
@@ -23,14 +23,14 @@ def _put_rows(work: Conversion) -> None:
     setting = work.settings.take("data.train_files")
     value: JsonValue = "~/data/gsm8k/train.parquet" if setting is None else setting.value
     paths = value if isinstance(value, list) else [value]
-    place = place_of(str(paths[0]) if paths else "")
+    place = parse_row_location(str(paths[0]) if paths else "")
     work.put(f"{BUFFER}.storage_type", "file", "rows of files")
     work.put(f"{BUFFER}.path", place.path, setting or "veRL's default of data.train_files")
     work.put(f"{BUFFER}.split", place.split, "of the file's name")
     if len(paths) > 1 and setting is not None:
         work.report.missing.append((setting, "the first is taken: put the files in one directory"))
     _put_format(work)
-    work.carry("data.train_batch_size", "buffer.train_batch_size", 256, "rows of one train step")
+    work.copy("data.train_batch_size", "buffer.train_batch_size", 256, "rows of one train step")
 
 
 def _put_format(work: Conversion) -> None:
@@ -49,8 +49,8 @@ def _put_format(work: Conversion) -> None:
     source = messages or "veRL's default of data.messages_key"
     work.put(f"{BUFFER}.format.messages_key", messages.value if messages else "messages", source)
     why = "`data.messages_key` holds prompt and answer"
-    work.pass_over("data.prompt_key", why)
-    work.pass_over("data.response_key", why)
+    work.report_not_needed("data.prompt_key", why)
+    work.report_not_needed("data.response_key", why)
 
 
 def _put_machines(work: Conversion) -> None:
@@ -68,7 +68,7 @@ def _put_machines(work: Conversion) -> None:
         work.put(ours, count, work.origin(key, count))
         counts.append(count)
         for other in present[1:]:
-            work.pass_over(other, f"`{key}` decides")
+            work.report_not_needed(other, f"`{key}` decides")
     machines = VerlMachines(*counts)
     if idle := idle_beside_ranks(work, machines, machines.total):
         work.report.advice.append(
@@ -81,15 +81,15 @@ def _put_ends(work: Conversion) -> None:
     key = "trainer.total_training_steps"
     steps = work.settings.take(key)
     if steps is None or steps.value is None or steps.value == -1:
-        work.carry("trainer.total_epochs", "buffer.total_epochs", 4)
+        work.copy("trainer.total_epochs", "buffer.total_epochs", 4)
     else:
         work.put("trainer.total_steps", steps.value, steps)
-        work.pass_over("trainer.total_epochs", f"`{key}` decides")
+        work.report_not_needed("trainer.total_epochs", f"`{key}` decides")
     engine = work.settings.take("engine")
     if engine is not None and "megatron" in str(engine.value):
         work.put("trainer.trainer_strategy", "megatron", engine)
     elif engine is not None:
-        work.report.needless.append((engine, "FSDP2 trains"))
+        work.report.not_needed.append((engine, "FSDP2 trains"))
 
 
 def _put_model(work: Conversion) -> None:
@@ -97,5 +97,5 @@ def _put_model(work: Conversion) -> None:
     if old is not None:
         work.put("model.model_path", old.value, old)
     else:
-        work.carry("model.path", "model.model_path", "~/models/gemma-1.1-7b-it")
-    work.carry("data.max_length", "model.max_model_len", 1024)
+        work.copy("model.path", "model.model_path", "~/models/gemma-1.1-7b-it")
+    work.copy("data.max_length", "model.max_model_len", 1024)

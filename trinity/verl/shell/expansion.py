@@ -1,4 +1,4 @@
-"""Expands `${NAME}` in all its forms."""
+"""Expands the words of a script: parameters, arithmetic, quotes."""
 
 import ast
 import operator
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from trinity.verl.shell.tokens import CONTINUATIONS, Token, end_of_piece
-from trinity.verl.shell.variables import UNKNOWN, Field, Variables
+from trinity.verl.shell.tokens import CONTINUATIONS, Token, scan_piece
+from trinity.verl.shell.variables import UNKNOWN, ExpandedField, Variables
 
 _PARAMETER = re.compile(
     r"(?P<prefix>[#!]?)(?P<name>[A-Za-z_]\w*|[0-9]+|[@*#?$!-])"
@@ -17,6 +17,20 @@ _PARAMETER = re.compile(
     r"(?P<operator>:[-=+?]|[-=+?]|##?|%%?|//?|,,?|\^\^?|:)?(?P<rest>.*)",
     re.DOTALL,
 )
+
+_COMPARISONS: dict[type[ast.AST], Callable[[int, int], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+_LARGEST_EXPONENT = 64
+_NAME = re.compile(r"\$([A-Za-z_]\w*|[0-9@*#?$!-])")
+_ESCAPABLE = '"\\$`'
+Substitute = Callable[[str, int], str | None]
+"""Returns the output of a command on a line; None if it would have to be run."""
 
 
 class Parameter(NamedTuple):
@@ -40,11 +54,11 @@ def split_parameter(written: str) -> Parameter | None:
 def parameter_value(
     written: str,
     variables: Variables,
-    piece: Field,
+    piece: ExpandedField,
     *,
     expand: Callable[[str], str],
     unset_is_empty: bool,
-) -> Field:
+) -> ExpandedField:
     """Expands `written`, the text within `piece`.
 
     An unset name becomes an interpolation of the environment, except in a condition.
@@ -52,55 +66,57 @@ def parameter_value(
     parameter = split_parameter(written)
     if parameter is None or parameter.prefix == "!":
         variables.note(piece.line, f"`{piece.text}` is not understood, {UNKNOWN} stands for it")
-        return Field(UNKNOWN, piece.line)
+        return ExpandedField(UNKNOWN, piece.line)
     held = variables.get(parameter.name)
     if parameter.prefix == "#":
-        return Field(_length(parameter, held), piece.line)
+        return ExpandedField(_length(parameter, held), piece.line)
     value = _chosen(held, parameter.subscript)
     if _uses_default(parameter.operator, value):
         return _default(parameter, variables, piece, expand)
     if parameter.operator in ("+", ":+"):
-        return Field(expand(parameter.rest) if value is not None else "", piece.line)
+        return ExpandedField(expand(parameter.rest) if value is not None else "", piece.line)
     if held == ():
-        return Field("", piece.line)
+        return ExpandedField("", piece.line)
     if value is None:
-        return Field(_unset(parameter.name, variables, piece, empty=unset_is_empty), piece.line)
-    return Field(_changed(value.text, parameter, expand), value.line)
+        return ExpandedField(
+            _unset(parameter.name, variables, piece, empty=unset_is_empty), piece.line
+        )
+    return ExpandedField(_changed(value.text, parameter, expand), value.line)
 
 
-def _chosen(held: tuple[Field, ...] | None, index: str) -> Field | None:
+def _chosen(held: tuple[ExpandedField, ...] | None, index: str) -> ExpandedField | None:
     if not held:
         return None
     if index in ("@", "*"):
-        return Field(" ".join(element.text for element in held), held[0].line)
+        return ExpandedField(" ".join(element.text for element in held), held[0].line)
     position = int(index) if index.isdigit() else 0
     return held[position] if position < len(held) else None
 
 
-def _length(parameter: Parameter, held: tuple[Field, ...] | None) -> str:
+def _length(parameter: Parameter, held: tuple[ExpandedField, ...] | None) -> str:
     if parameter.subscript in ("@", "*"):
         return str(len(held or ()))
     value = _chosen(held, parameter.subscript)
     return str(len(value.text) if value else 0)
 
 
-def _uses_default(operator: str, value: Field | None) -> bool:
+def _uses_default(operator: str, value: ExpandedField | None) -> bool:
     if operator in (":-", ":="):
         return value is None or not value.text
     return operator in ("-", "=") and value is None
 
 
 def _default(
-    parameter: Parameter, variables: Variables, piece: Field, expand: Callable[[str], str]
-) -> Field:
+    parameter: Parameter, variables: Variables, piece: ExpandedField, expand: Callable[[str], str]
+) -> ExpandedField:
     variables.defaulted.add(parameter.name)
-    value = Field(expand(parameter.rest), piece.line)
+    value = ExpandedField(expand(parameter.rest), piece.line)
     if parameter.operator.endswith("="):
         variables.put(parameter.name, (value,))
     return value
 
 
-def _unset(name: str, variables: Variables, piece: Field, *, empty: bool) -> str:
+def _unset(name: str, variables: Variables, piece: ExpandedField, *, empty: bool) -> str:
     if name == "#":
         return "0"
     if name in ("@", "*") or empty:
@@ -157,15 +173,6 @@ _OPERATORS: dict[type[ast.AST], Callable[[int, int], int]] = {
     ast.RShift: operator.rshift,
     ast.FloorDiv: lambda a, b: _quotient(a, b),
 }
-_COMPARISONS: dict[type[ast.AST], Callable[[int, int], bool]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}
-_LARGEST_EXPONENT = 64
 
 
 def _quotient(dividend: int, divisor: int) -> int:
@@ -174,7 +181,7 @@ def _quotient(dividend: int, divisor: int) -> int:
     return whole if (dividend < 0) == (divisor < 0) else -whole
 
 
-def evaluate(text: str, value_of: Callable[[str], str]) -> int:
+def evaluate_arithmetic(text: str, value_of: Callable[[str], str]) -> int:
     """The value of an expression; `value_of` returns the value of a name.
 
     Raises: ValueError if the text is not integer arithmetic.
@@ -210,26 +217,19 @@ def _value(node: ast.expr, value_of: Callable[[str], str]) -> int:
     raise ValueError(f"{ast.unparse(node)} is not arithmetic")
 
 
-_NAME = re.compile(r"\$([A-Za-z_]\w*|[0-9@*#?$!-])")
-_ESCAPABLE = '"\\$`'
-
-Substitute = Callable[[str, int], str | None]
-"""Returns the output of a command on a line; None if it would have to be run."""
-
-
 @dataclass(slots=True)
-class _Growing:
+class _FieldBuilder:
     """The fields of one word, as its pieces are added."""
 
     line: int
-    fields: list[Field]
-    current: Field | None = None
+    fields: list[ExpandedField]
+    current: ExpandedField | None = None
 
     def add(self, text: str, line: int | None = None) -> None:
         """Adds text that is not split."""
         before = self.current
         where = (line or self.line) if before is None else before.line
-        self.current = Field((before.text if before else "") + text, where)
+        self.current = ExpandedField((before.text if before else "") + text, where)
 
     def add_split(self, text: str, line: int | None) -> None:
         """Adds text that is split at blanks, like an expansion outside of quotes."""
@@ -256,9 +256,9 @@ class Expander:
         self._variables = variables
         self._substitute = substitute
 
-    def fields(self, token: Token) -> list[Field]:
+    def fields(self, token: Token) -> list[ExpandedField]:
         """Expands a word to the fields of a command line: none, one or several."""
-        growing = _Growing(token.line, [])
+        growing = _FieldBuilder(token.line, [])
         self._grow(growing, token.text, splits=True, unset_is_empty=False)
         growing.close()
         return growing.fields
@@ -269,15 +269,17 @@ class Expander:
 
     def expand(self, written: str, line: int, *, unset_is_empty: bool = False) -> str:
         """Expands a part of a word in the same way."""
-        growing = _Growing(line, [])
+        growing = _FieldBuilder(line, [])
         self._grow(growing, written, splits=False, unset_is_empty=unset_is_empty)
         growing.close()
         return " ".join(field.text for field in growing.fields)
 
-    def _grow(self, into: _Growing, written: str, *, splits: bool, unset_is_empty: bool) -> None:
+    def _grow(
+        self, into: _FieldBuilder, written: str, *, splits: bool, unset_is_empty: bool
+    ) -> None:
         position = 0
         while position < len(written):
-            end = end_of_piece(written, position)
+            end = scan_piece(written, position)
             if name := _NAME.match(written, position):
                 end = name.end()
             piece, position = written[position:end], end
@@ -298,11 +300,11 @@ class Expander:
             else:
                 into.add(piece)
 
-    def _grow_quoted(self, into: _Growing, written: str, unset_is_empty: bool) -> None:
+    def _grow_quoted(self, into: _FieldBuilder, written: str, unset_is_empty: bool) -> None:
         position = 0
         while position < len(written):
             sign = written[position]
-            end = position + 1 if sign in "'\"" else end_of_piece(written, position)
+            end = position + 1 if sign in "'\"" else scan_piece(written, position)
             if written.startswith("$'", position):
                 end = position + 1
             if name := _NAME.match(written, position):
@@ -318,7 +320,7 @@ class Expander:
                 into.add(piece)
 
     def _add_expansion(
-        self, into: _Growing, piece: str, *, splits: bool, unset_is_empty: bool
+        self, into: _FieldBuilder, piece: str, *, splits: bool, unset_is_empty: bool
     ) -> None:
         """Adds a piece that begins with `$` or a backquote."""
         elements = self._elements(piece)
@@ -335,7 +337,7 @@ class Expander:
         else:
             into.add(value.text, value.line or None)
 
-    def _elements(self, piece: str) -> tuple[Field, ...] | None:
+    def _elements(self, piece: str) -> tuple[ExpandedField, ...] | None:
         """The elements of `${name[@]}`, possibly none; None for any other expansion."""
         if not piece.startswith("${"):
             return None
@@ -344,20 +346,20 @@ class Expander:
             return None
         return self._variables.get(parameter.name)
 
-    def _value(self, piece: str, line: int, unset_is_empty: bool) -> Field:
+    def _value(self, piece: str, line: int, unset_is_empty: bool) -> ExpandedField:
         if piece.startswith("$((") and piece.endswith("))"):
-            return Field(self._arithmetic(piece, line), line)
+            return ExpandedField(self._arithmetic(piece, line), line)
         if piece[0] == "`" or piece.startswith("$("):
             command = piece[1:-1] if piece[0] == "`" else piece[2:-1]
             output = self._substitute(command, line)
             if output is None:
                 self._variables.note(line, f"`{piece}` is not run, {UNKNOWN} stands for its output")
-            return Field(UNKNOWN if output is None else output, line)
+            return ExpandedField(UNKNOWN if output is None else output, line)
         written = piece[2:-1] if piece.startswith("${") else piece[1:]
         return parameter_value(
             written,
             self._variables,
-            Field(piece, line),
+            ExpandedField(piece, line),
             expand=lambda text: self.expand(text, line, unset_is_empty=unset_is_empty),
             unset_is_empty=unset_is_empty,
         )
@@ -365,7 +367,7 @@ class Expander:
     def _arithmetic(self, piece: str, line: int) -> str:
         inside = self.expand(piece[3:-2], line, unset_is_empty=True)
         try:
-            return str(evaluate(inside, lambda name: self.expand(f"${name}", line)))
+            return str(evaluate_arithmetic(inside, lambda name: self.expand(f"${name}", line)))
         except ValueError:
             self._variables.note(line, f"`{piece}` cannot be computed, {UNKNOWN} stands for it")
             return UNKNOWN

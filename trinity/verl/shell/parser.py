@@ -6,9 +6,12 @@ from typing import Literal, NoReturn, cast
 from trinity.errors import UserError
 from trinity.verl.shell.tokens import REDIRECTIONS, Lexer, Token
 
+_SEPARATORS = (";", "&", "\n", ";;")
+_CLOSING = {"then", "else", "elif", "fi", "do", "done", "esac", "}"}
+
 
 @dataclass(frozen=True, slots=True)
-class Simple:
+class SimpleCommand:
     """Assignments, or a command with its words."""
 
     words: tuple[Token, ...]
@@ -28,61 +31,66 @@ class AndOrList:
 
 
 @dataclass(frozen=True, slots=True)
-class Not:
+class Negation:
     """`! command`."""
 
     node: "Node"
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class CommandList:
     """Commands one after another."""
 
     nodes: tuple["Node", ...]
 
 
 @dataclass(frozen=True, slots=True)
-class If:
+class IfCommand:
     """Conditions with the block of each, and the block of `else`."""
 
-    branches: tuple[tuple[Block, Block], ...]
-    otherwise: Block
+    branches: tuple[tuple[CommandList, CommandList], ...]
+    otherwise: CommandList
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class CaseCommand:
     """A word, and patterns with the block that runs if one of them matches."""
 
     subject: Token
-    branches: tuple[tuple[tuple[Token, ...], Block], ...]
+    branches: tuple[tuple[tuple[Token, ...], CommandList], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class LoopCommand:
     """`for` with its variable and words; `while` and `until` have neither."""
 
     line: int
     variable: str | None
     words: tuple[Token, ...]
-    body: Block
+    body: CommandList
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
+class FunctionDefinition:
     """A function definition, of which only the name is kept."""
 
     line: int
     name: str
 
 
-Node = Simple | AndOrList | Not | Block | If | Case | Loop | Function
+Node = (
+    SimpleCommand
+    | AndOrList
+    | Negation
+    | CommandList
+    | IfCommand
+    | CaseCommand
+    | LoopCommand
+    | FunctionDefinition
+)
 
 
-_SEPARATORS = (";", "&", "\n", ";;")
-_CLOSING = {"then", "else", "elif", "fi", "do", "done", "esac", "}"}
-
-
-def parse(text: str, name: str, first_line: int = 1) -> Block:
+def parse(text: str, name: str, first_line: int = 1) -> CommandList:
     """Returns the commands of `text`, which messages call `name`.
 
     Raises: UserError naming the line that cannot be parsed.
@@ -113,7 +121,7 @@ class _Parser:
             raise UserError(f"{self._name} ends within a command: give the whole script")
         raise UserError(f"{self._name}:{token.line}: `{token.text}` is not expected here")
 
-    def block(self, ends: set[str]) -> Block:
+    def block(self, ends: set[str]) -> CommandList:
         """Reads commands up to one of the words or operators in `ends`, which is not consumed."""
         nodes: list[Node] = []
         while (token := self.peek()) is not None and token.text not in ends:
@@ -123,7 +131,7 @@ class _Parser:
                 self.refuse(token)
             else:
                 nodes.append(self._chain())
-        return Block(tuple(nodes))
+        return CommandList(tuple(nodes))
 
     def _chain(self) -> Node:
         first = self._pipeline()
@@ -137,13 +145,13 @@ class _Parser:
     def _pipeline(self) -> Node:
         if (token := self.peek()) is not None and token.text == "!":
             self._position += 1
-            return Not(self._pipeline())
+            return Negation(self._pipeline())
         nodes = [self._command()]
         while (token := self.peek()) is not None and token.text in ("|", "|&"):
             self._position += 1
             self._skip_newlines()
             nodes.append(self._command())
-        return nodes[0] if len(nodes) == 1 else Block(tuple(nodes))
+        return nodes[0] if len(nodes) == 1 else CommandList(tuple(nodes))
 
     def _command(self) -> Node:
         token = self.peek()
@@ -183,25 +191,25 @@ class _Parser:
             self._position += 1
         if not words:
             self.refuse(token)
-        return Simple(tuple(words))
+        return SimpleCommand(tuple(words))
 
-    def _if(self) -> If:
-        branches: list[tuple[Block, Block]] = []
+    def _if(self) -> IfCommand:
+        branches: list[tuple[CommandList, CommandList]] = []
         while (word := self._next()).text in ("if", "elif"):
             condition = self.block({"then"})
             self._expect("then")
             branches.append((condition, self.block({"elif", "else", "fi"})))
-        otherwise = self.block({"fi"}) if word.text == "else" else Block(())
+        otherwise = self.block({"fi"}) if word.text == "else" else CommandList(())
         if word.text == "else":
             self._expect("fi")
-        return If(tuple(branches), otherwise)
+        return IfCommand(tuple(branches), otherwise)
 
-    def _case(self) -> Case:
+    def _case(self) -> CaseCommand:
         self._expect("case")
         subject = self._next()
         self._skip_newlines()
         self._expect("in")
-        branches: list[tuple[tuple[Token, ...], Block]] = []
+        branches: list[tuple[tuple[Token, ...], CommandList]] = []
         self._skip_newlines()
         while (token := self.peek()) is not None and token.text != "esac":
             patterns: list[Token] = []
@@ -212,9 +220,9 @@ class _Parser:
             while (token := self.peek()) is not None and token.text in (";;", "\n"):
                 self._position += 1
         self._expect("esac")
-        return Case(subject, tuple(branches))
+        return CaseCommand(subject, tuple(branches))
 
-    def _loop(self) -> Loop:
+    def _loop(self) -> LoopCommand:
         keyword = self._next()
         variable: str | None = None
         words: list[Token] = []
@@ -227,16 +235,16 @@ class _Parser:
         self._expect("do")
         body = self.block({"done"})
         self._expect("done")
-        return Loop(keyword.line, variable, tuple(words), body)
+        return LoopCommand(keyword.line, variable, tuple(words), body)
 
-    def _function(self, keyword: Token | None) -> Function:
+    def _function(self, keyword: Token | None) -> FunctionDefinition:
         name = self._next()
         while (token := self.peek()) is not None and token.text in ("(", ")", "\n"):
             self._position += 1
         self._command()
-        return Function((keyword or name).line, name.text)
+        return FunctionDefinition((keyword or name).line, name.text)
 
-    def _enclosed(self, opener: str, closer: str) -> Block:
+    def _enclosed(self, opener: str, closer: str) -> CommandList:
         self._expect(opener)
         block = self.block({closer})
         self._expect(closer)

@@ -1,4 +1,4 @@
-"""Evaluates `[ ... ]` and `[[ ... ]]`, as far as they test texts and numbers."""
+"""Walks a script's syntax tree and collects the commands that it would start."""
 
 import posixpath
 import re
@@ -6,21 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from trinity.verl.shell.expansion import Expander, evaluate
+from trinity.verl.shell.expansion import Expander, evaluate_arithmetic
 from trinity.verl.shell.parser import (
     AndOrList,
-    Block,
-    Case,
-    Function,
-    If,
-    Loop,
+    CaseCommand,
+    CommandList,
+    FunctionDefinition,
+    IfCommand,
+    LoopCommand,
+    Negation,
     Node,
-    Not,
-    Simple,
+    SimpleCommand,
     parse,
 )
 from trinity.verl.shell.tokens import Token
-from trinity.verl.shell.variables import Field, Note, Variables
+from trinity.verl.shell.variables import ExpandedField, ScriptNote, Variables
 
 _NUMBERS: dict[str, Callable[[int, int], bool]] = {
     "-eq": lambda a, b: a == b,
@@ -31,8 +31,12 @@ _NUMBERS: dict[str, Callable[[int, int], bool]] = {
     "-ge": lambda a, b: a >= b,
 }
 
+_ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)(?P<sign>\+?=)(?P<value>.*)", re.DOTALL)
+_DECLARING = {"export", "declare", "local", "readonly", "typeset"}
+_QUIET = {"set", "shift", "exit", "return", "break", "continue", "wait", "trap", "shopt", ":"}
 
-def holds(words: Sequence[str]) -> bool | None:
+
+def evaluate_condition(words: Sequence[str]) -> bool | None:
     """True if a condition holds; None if the texts alone do not decide it."""
     return _Condition(list(words)).result()
 
@@ -124,7 +128,7 @@ class Substitution:
     def _of(self, node: Node, *, in_chain: bool) -> str | None:
         """Output of a node; in a chain, a command that would have to be run counts as failed."""
         match node:
-            case Block((only,)):
+            case CommandList((only,)):
                 return self._of(only, in_chain=in_chain)
             case AndOrList(first, rest):
                 output = self._of(first, in_chain=True)
@@ -132,7 +136,7 @@ class Substitution:
                     if (output is not None) == (operator == "&&"):
                         output = self._of(other, in_chain=True)
                 return output
-            case Simple(words):
+            case SimpleCommand(words):
                 return self._of_command(words, in_chain=in_chain)
         return None
 
@@ -160,16 +164,11 @@ def _printed(words: list[str]) -> str | None:
     return None
 
 
-_ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_]\w*)(?P<sign>\+?=)(?P<value>.*)", re.DOTALL)
-_DECLARING = {"export", "declare", "local", "readonly", "typeset"}
-_QUIET = {"set", "shift", "exit", "return", "break", "continue", "wait", "trap", "shopt", ":"}
-
-
 @dataclass(frozen=True, slots=True)
 class Command:
     """A command that the script would start, word by word."""
 
-    words: tuple[Field, ...]
+    words: tuple[ExpandedField, ...]
 
     @property
     def line(self) -> int:
@@ -182,7 +181,7 @@ class Script:
     """Commands and notes found in a script."""
 
     commands: tuple[Command, ...]
-    notes: tuple[Note, ...]
+    notes: tuple[ScriptNote, ...]
     defaulted: tuple[str, ...]
     """Variables whose defaults were taken, which the environment could set."""
 
@@ -194,13 +193,13 @@ def read_script(text: str, name: str, given: Mapping[str, str] | None = None) ->
     conditions as failing. Each such guess is a note.
     Raises: UserError naming the line that is not valid shell.
     """
-    walk = _Walk(Variables({"0": name, "BASH_SOURCE": name, **(given or {})}), name)
+    walk = _Interpreter(Variables({"0": name, "BASH_SOURCE": name, **(given or {})}), name)
     walk.run(parse(text, name))
     variables = walk.variables
     return Script(tuple(walk.commands), tuple(variables.notes), tuple(sorted(variables.defaulted)))
 
 
-class _Walk:
+class _Interpreter:
     def __init__(self, variables: Variables, name: str) -> None:
         self.variables = variables
         self.commands: list[Command] = []
@@ -210,21 +209,21 @@ class _Walk:
     def run(self, node: Node) -> bool:
         """Walks a node; returns True if it succeeds, as far as that is known."""
         match node:
-            case Block(nodes):
+            case CommandList(nodes):
                 return [self.run(inner) for inner in nodes][-1] if nodes else True
-            case Simple(words):
+            case SimpleCommand(words):
                 return self._simple(words)
             case AndOrList(first, rest):
                 return self._chain(first, rest)
-            case Not(inner):
+            case Negation(inner):
                 return not self.run(inner)
-            case If():
+            case IfCommand():
                 self._if(node)
-            case Case():
+            case CaseCommand():
                 self._case(node)
-            case Loop():
+            case LoopCommand():
                 self._loop(node)
-            case Function(line, name):
+            case FunctionDefinition(line, name):
                 self.variables.note(line, f"the body of the function `{name}` is not followed")
         return True
 
@@ -235,7 +234,7 @@ class _Walk:
                 succeeded = self.run(node)
         return succeeded
 
-    def _if(self, node: If) -> None:
+    def _if(self, node: IfCommand) -> None:
         for condition, body in node.branches:
             if self._decide(condition):
                 self.run(body)
@@ -245,7 +244,7 @@ class _Walk:
     def _decide(self, condition: Node) -> bool:
         """Walks a condition like `run`, but unknown commands fail."""
         match condition:
-            case Block(nodes) if nodes:
+            case CommandList(nodes) if nodes:
                 return [self._decide(inner) for inner in nodes][-1]
             case AndOrList(first, rest):
                 value = self._decide(first)
@@ -253,9 +252,9 @@ class _Walk:
                     if value == (operator == "&&"):
                         value = self._decide(node)
                 return value
-            case Not(inner):
+            case Negation(inner):
                 return not self._decide(inner)
-            case Simple(words):
+            case SimpleCommand(words):
                 return self._condition(words)
         return False
 
@@ -275,7 +274,7 @@ class _Walk:
         texts = [
             self._expander.text(word, unset_is_empty=True) for word in inside if word.text != "\n"
         ]
-        result = holds(texts)
+        result = evaluate_condition(texts)
         if result is None:
             shown = " ".join(word.text for word in words)
             self.variables.note(words[0].line, f"`{shown}` cannot be decided and counts as false")
@@ -285,7 +284,7 @@ class _Walk:
         inside = self._expander.expand(word.text[2:-2], word.line, unset_is_empty=True)
         value_of = self._value_of(word.line)
         try:
-            return bool(evaluate(" ".join(inside.split()), value_of))
+            return bool(evaluate_arithmetic(" ".join(inside.split()), value_of))
         except ValueError:
             self.variables.note(word.line, f"`{word.text}` cannot be decided and counts as false")
             return False
@@ -293,7 +292,7 @@ class _Walk:
     def _value_of(self, line: int) -> Callable[[str], str]:
         return lambda name: self._expander.expand(f"${name}", line, unset_is_empty=True)
 
-    def _case(self, node: Case) -> None:
+    def _case(self, node: CaseCommand) -> None:
         subject = self._expander.text(node.subject, unset_is_empty=True)
         for patterns, body in node.branches:
             texts = (self._expander.text(pattern) for pattern in patterns)
@@ -301,7 +300,7 @@ class _Walk:
                 self.run(body)
                 return
 
-    def _loop(self, node: Loop) -> None:
+    def _loop(self, node: LoopCommand) -> None:
         values = [field for word in node.words for field in self._expander.fields(word)]
         if node.variable and values:
             self.variables.put(node.variable, (values[0],))
@@ -355,4 +354,4 @@ class _Walk:
         before = self.variables.get(name) if appends else None
         if before is not None:
             text = before[0].text + text
-        self.variables.put(name, (Field(text, word.line),))
+        self.variables.put(name, (ExpandedField(text, word.line),))

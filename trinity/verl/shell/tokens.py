@@ -1,4 +1,4 @@
-"""Finds the ends of quotes and expansions in a shell text."""
+"""Splits shell text into tokens."""
 
 import re
 from bisect import bisect_right
@@ -13,6 +13,11 @@ CONTINUATIONS = ("\\\n", "\\\r\n")
 
 _CLOSERS = {"$(": ")", "${": "}", "((": ")"}
 
+REDIRECTIONS = ("&>>", "&>", "<<<", "<<-", "<<", ">>", ">&", "<&", ">|", "<", ">")
+_OPERATORS = (*REDIRECTIONS, ";;", "&&", "||", "|&", ";", "&", "|", "(", ")")
+_ARRAY_OPENING = re.compile(r"[A-Za-z_]\w*\+?=$")
+_BLANK = " \t\r"
+
 
 class Unterminated(UserError):
     """A quote or an expansion without its end; `position` is where it begins."""
@@ -22,7 +27,7 @@ class Unterminated(UserError):
         self.position = position
 
 
-def end_of_piece(text: str, start: int) -> int:
+def scan_piece(text: str, start: int) -> int:
     """Index after the quote, expansion, escape or plain character that begins at `start`."""
     first = text[start]
     if text.startswith("\\\r\n", start):
@@ -54,7 +59,7 @@ def _end_of_double_quotes(text: str, start: int) -> int:
         if text[position] == '"':
             return position + 1
         # an apostrophe quotes nothing here
-        position = position + 1 if text[position] == "'" else end_of_piece(text, position)
+        position = position + 1 if text[position] == "'" else scan_piece(text, position)
     raise Unterminated(start, '"')
 
 
@@ -72,14 +77,8 @@ def _end_of_nested(text: str, start: int, opener: str) -> int:
             depth += 1
             position += 1
         else:
-            position = end_of_piece(text, position)
+            position = scan_piece(text, position)
     raise Unterminated(start, opener)
-
-
-REDIRECTIONS = ("&>>", "&>", "<<<", "<<-", "<<", ">>", ">&", "<&", ">|", "<", ">")
-_OPERATORS = (*REDIRECTIONS, ";;", "&&", "||", "|&", ";", "&", "|", "(", ")")
-_ARRAY_OPENING = re.compile(r"[A-Za-z_]\w*\+?=$")
-_BLANK = " \t\r"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +169,7 @@ class Lexer:
     def _word(self, start: int) -> Token:
         text, position = self._text, start
         while position < len(text) and not self._ends_word(position, start):
-            position = end_of_piece(text, position)
+            position = scan_piece(text, position)
             if text[position : position + 1] == "(" and _ARRAY_OPENING.match(text[start:position]):
                 self._position = position + 1
                 elements = tuple(t for t in self._tokens(")") if t.kind == "word")

@@ -10,7 +10,7 @@ UNKNOWN = "UNKNOWN"
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class ExpandedField:
     """A text and the line on which it was written."""
 
     text: str
@@ -18,7 +18,7 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class ScriptNote:
     """A remark on a decision made while reading a script."""
 
     line: int
@@ -31,19 +31,19 @@ class Variables:
 
     given: Mapping[str, str]
     """Values that the caller sets, like `NAME=value bash script.sh`; they only replace defaults."""
-    notes: list[Note] = field(default_factory=list)
+    notes: list[ScriptNote] = field(default_factory=list)
     defaulted: set[str] = field(default_factory=set)
     """Names whose default was taken because they were not set."""
-    _held: dict[str, tuple[Field, ...]] = field(default_factory=dict)
+    _held: dict[str, tuple[ExpandedField, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._held = {name: (Field(text, 0),) for name, text in self.given.items()}
+        self._held = {name: (ExpandedField(text, 0),) for name, text in self.given.items()}
 
-    def get(self, name: str) -> tuple[Field, ...] | None:
+    def get(self, name: str) -> tuple[ExpandedField, ...] | None:
         """The fields of a variable; None if it is not set."""
         return self._held.get(name)
 
-    def put(self, name: str, fields: tuple[Field, ...], *, appended: bool = False) -> None:
+    def put(self, name: str, fields: tuple[ExpandedField, ...], *, appended: bool = False) -> None:
         """Sets a variable; `+=` appends elements."""
         self._held[name] = (self._held.get(name, ()) if appended else ()) + fields
 
@@ -58,5 +58,5 @@ class Variables:
 
     def note(self, line: int, text: str) -> None:
         """Adds a note for the user, unless it is there already."""
-        if (note := Note(line, text)) not in self.notes:
+        if (note := ScriptNote(line, text)) not in self.notes:
             self.notes.append(note)

@@ -1,17 +1,24 @@
 """Sections `critic`, `reward_model`, `reward` and `custom_reward_function`."""
 
-from trinity.verl.row import Row, back_end, combined, missing, moved, needless
-from trinity.verl.values import as_list, as_optimizer, as_torch_optimizer, same
+from trinity.verl.row import (
+    KeyRow,
+    combined_row,
+    missing_rows,
+    not_needed_rows,
+    renamed_row,
+    trainer_config_rows,
+)
+from trinity.verl.values import as_list, as_optimizer, as_torch_optimizer, identity
 
 _OURS = "trainer.critic"
 _AUXILIARY = "explorer.auxiliary_models[0]"
 _REWARD = "write it as a reward and name it in `buffer.explorer_input.default_reward_fn_type`"
 
-ROWS: tuple[Row, ...] = (
-    combined("critic.enable", "algorithm.algorithm_type", "the advantage decides it"),
-    moved("critic.model.path", "model.critic_model_path", "else `model.model_path`"),
+ROWS: tuple[KeyRow, ...] = (
+    combined_row("critic.enable", "algorithm.algorithm_type", "the advantage decides it"),
+    renamed_row("critic.model.path", "model.critic_model_path", "else `model.model_path`"),
     *(
-        moved(f"critic.optim.{name}", f"{_OURS}.optimizer.{name}")
+        renamed_row(f"critic.optim.{name}", f"{_OURS}.optimizer.{name}")
         for name in (
             "lr",
             "weight_decay",
@@ -23,21 +30,27 @@ ROWS: tuple[Row, ...] = (
             "lr_wsd_decay_style",
         )
     ),
-    moved("critic.optim.warmup_style", f"{_OURS}.optimizer.lr_scheduler_type", convert=same),
-    moved("critic.optim.lr_decay_style", f"{_OURS}.optimizer.lr_scheduler_type", convert=same),
-    moved("critic.optim.clip_grad", f"{_OURS}.grad_clip", convert=same),
-    moved("critic.optim.betas", f"{_OURS}.optimizer.betas", convert=as_list, back=same),
-    moved(
+    renamed_row(
+        "critic.optim.warmup_style", f"{_OURS}.optimizer.lr_scheduler_type", convert=identity
+    ),
+    renamed_row(
+        "critic.optim.lr_decay_style", f"{_OURS}.optimizer.lr_scheduler_type", convert=identity
+    ),
+    renamed_row("critic.optim.clip_grad", f"{_OURS}.grad_clip", convert=identity),
+    renamed_row(
+        "critic.optim.betas", f"{_OURS}.optimizer.betas", convert=as_list, inverse=identity
+    ),
+    renamed_row(
         "critic.optim.optimizer",
         f"{_OURS}.optimizer.optimizer_type",
         convert=as_optimizer,
-        back=as_torch_optimizer,
+        inverse=as_torch_optimizer,
     ),
-    moved("critic.ppo_epochs", f"{_OURS}.ppo_epochs", "passes over a batch"),
-    moved("critic.grad_clip", f"{_OURS}.grad_clip"),
-    moved("critic.cliprange_value", f"{_OURS}.cliprange_value"),
-    moved("critic.loss_agg_mode", f"{_OURS}.loss_agg_mode"),
-    *back_end(
+    renamed_row("critic.ppo_epochs", f"{_OURS}.ppo_epochs", "passes over a batch"),
+    renamed_row("critic.grad_clip", f"{_OURS}.grad_clip"),
+    renamed_row("critic.cliprange_value", f"{_OURS}.cliprange_value"),
+    renamed_row("critic.loss_agg_mode", f"{_OURS}.loss_agg_mode"),
+    *trainer_config_rows(
         "critic.ppo_micro_batch_size_per_gpu",
         "critic.forward_micro_batch_size_per_gpu",
         "critic.model.use_remove_padding",
@@ -51,7 +64,7 @@ ROWS: tuple[Row, ...] = (
         "critic.ppo_max_token_len_per_gpu",
         "critic.forward_max_token_len_per_gpu",
     ),
-    *needless(
+    *not_needed_rows(
         "the critic is laid out as the actor is",
         "critic.strategy",
         "critic.megatron.*",
@@ -63,21 +76,21 @@ ROWS: tuple[Row, ...] = (
         "critic.optim.total_training_steps",
         "critic.optim.lr_decay_steps",
     ),
-    *missing("the optimizer has the options of `trainer.critic`", "critic.optim.*"),
-    *missing("there is no such option of the critic", "critic.model.*"),
-    combined("reward_model.enable", "explorer.auxiliary_models", "`True` makes one"),
-    combined("reward_model.model.path", f"{_AUXILIARY}.model_path", ""),
-    combined(
+    *missing_rows("the optimizer has the options of `trainer.critic`", "critic.optim.*"),
+    *missing_rows("there is no such option of the critic", "critic.model.*"),
+    combined_row("reward_model.enable", "explorer.auxiliary_models", "`True` makes one"),
+    combined_row("reward_model.model.path", f"{_AUXILIARY}.model_path", ""),
+    combined_row(
         "reward_model.rollout.tensor_model_parallel_size", f"{_AUXILIARY}.tensor_parallel_size", ""
     ),
-    combined(
+    combined_row(
         "reward_model.rollout.gpu_memory_utilization", f"{_AUXILIARY}.gpu_memory_utilization", ""
     ),
-    combined("reward_model.rollout.prompt_length", f"{_AUXILIARY}.max_prompt_tokens", ""),
-    combined("reward_model.rollout.response_length", f"{_AUXILIARY}.max_response_tokens", ""),
-    combined("reward.reward_model.*", "explorer.auxiliary_models", "as `reward_model.*`"),
-    combined("reward_model.rollout.name", f"{_AUXILIARY}.engine_type", ""),
-    *needless(
+    combined_row("reward_model.rollout.prompt_length", f"{_AUXILIARY}.max_prompt_tokens", ""),
+    combined_row("reward_model.rollout.response_length", f"{_AUXILIARY}.max_response_tokens", ""),
+    combined_row("reward.reward_model.*", "explorer.auxiliary_models", "as `reward_model.*`"),
+    combined_row("reward_model.rollout.name", f"{_AUXILIARY}.engine_type", ""),
+    *not_needed_rows(
         "the reward model is an engine behind an OpenAI-compatible address",
         "reward_model.model.use_remove_padding",
         "reward_model.model.fsdp_config.*",
@@ -93,30 +106,30 @@ ROWS: tuple[Row, ...] = (
         "reward_model.nnodes",
         "reward_model.use_reward_loop",
     ),
-    *needless(
+    *not_needed_rows(
         "rewards are computed with each run",
         "reward_model.num_workers",
         "reward.num_workers",
         "reward_model.launch_reward_fn_async",
     ),
-    *missing(
+    *missing_rows(
         "veRL's reward manager: " + _REWARD,
         "reward_model.reward_manager",
         "reward.reward_manager.*",
         "reward_model.reward_loop_*",
     ),
-    *missing(
+    *missing_rows(
         "a penalty of overlong answers: " + _REWARD,
         "reward_model.reward_kwargs.*",
         "reward.reward_kwargs.*",
         "reward_model.overlong_buffer.*",
     ),
-    *missing(
+    *missing_rows(
         "your own reward function: " + _REWARD + "; --plugin-dir finds its file",
         "custom_reward_function.*",
         "reward.custom_reward_function.*",
     ),
-    *missing(
+    *missing_rows(
         "a sandbox is called from a reward of your own",
         "reward_model.sandbox_fusion.*",
         "reward.sandbox_fusion.*",

@@ -1,37 +1,46 @@
 """Section `actor_rollout_ref.rollout`."""
 
-from trinity.verl.row import Row, back_end, combined, missing, moved, needless
-from trinity.verl.values import as_top_k, is_above_one, same
+from trinity.verl.row import (
+    KeyRow,
+    combined_row,
+    missing_rows,
+    not_needed_rows,
+    renamed_row,
+    trainer_config_rows,
+)
+from trinity.verl.values import as_top_k, identity, is_above_one
 
 _ROLLOUT = "actor_rollout_ref.rollout"
 _OURS = "explorer.rollout_model"
 _EVAL = "buffer.explorer_input.eval_tasksets[i]"
 
-ROWS: tuple[Row, ...] = (
-    combined(f"{_ROLLOUT}.name", f"{_OURS}.engine_type", "vLLM rolls out, whatever the value is"),
-    moved(f"{_ROLLOUT}.n", "algorithm.repeat_times"),
-    moved(f"{_ROLLOUT}.temperature", "model.temperature"),
-    moved(f"{_ROLLOUT}.top_p", "model.top_p"),
-    moved(f"{_ROLLOUT}.top_k", "model.top_k", convert=as_top_k, back=same),
-    moved(f"{_ROLLOUT}.repetition_penalty", "model.repetition_penalty"),
-    moved(f"{_ROLLOUT}.tensor_model_parallel_size", f"{_OURS}.tensor_parallel_size"),
-    moved(f"{_ROLLOUT}.data_parallel_size", f"{_OURS}.data_parallel_size"),
-    moved(f"{_ROLLOUT}.pipeline_model_parallel_size", f"{_OURS}.pipeline_parallel_size"),
-    moved(
+ROWS: tuple[KeyRow, ...] = (
+    combined_row(
+        f"{_ROLLOUT}.name", f"{_OURS}.engine_type", "vLLM rolls out, whatever the value is"
+    ),
+    renamed_row(f"{_ROLLOUT}.n", "algorithm.repeat_times"),
+    renamed_row(f"{_ROLLOUT}.temperature", "model.temperature"),
+    renamed_row(f"{_ROLLOUT}.top_p", "model.top_p"),
+    renamed_row(f"{_ROLLOUT}.top_k", "model.top_k", convert=as_top_k, inverse=identity),
+    renamed_row(f"{_ROLLOUT}.repetition_penalty", "model.repetition_penalty"),
+    renamed_row(f"{_ROLLOUT}.tensor_model_parallel_size", f"{_OURS}.tensor_parallel_size"),
+    renamed_row(f"{_ROLLOUT}.data_parallel_size", f"{_OURS}.data_parallel_size"),
+    renamed_row(f"{_ROLLOUT}.pipeline_model_parallel_size", f"{_OURS}.pipeline_parallel_size"),
+    renamed_row(
         f"{_ROLLOUT}.expert_parallel_size",
         f"{_OURS}.enable_expert_parallel",
         "above 1 is true",
         convert=is_above_one,
     ),
-    moved(f"{_ROLLOUT}.gpu_memory_utilization", f"{_OURS}.gpu_memory_utilization"),
-    moved(f"{_ROLLOUT}.enforce_eager", f"{_OURS}.enforce_eager"),
-    moved(f"{_ROLLOUT}.enable_prefix_caching", f"{_OURS}.enable_prefix_caching"),
-    moved(f"{_ROLLOUT}.dtype", f"{_OURS}.dtype"),
-    moved(f"{_ROLLOUT}.seed", f"{_OURS}.seed"),
-    moved(f"{_ROLLOUT}.ignore_eos", f"{_OURS}.ignore_eos"),
-    moved(f"{_ROLLOUT}.max_model_len", "model.max_model_len"),
+    renamed_row(f"{_ROLLOUT}.gpu_memory_utilization", f"{_OURS}.gpu_memory_utilization"),
+    renamed_row(f"{_ROLLOUT}.enforce_eager", f"{_OURS}.enforce_eager"),
+    renamed_row(f"{_ROLLOUT}.enable_prefix_caching", f"{_OURS}.enable_prefix_caching"),
+    renamed_row(f"{_ROLLOUT}.dtype", f"{_OURS}.dtype"),
+    renamed_row(f"{_ROLLOUT}.seed", f"{_OURS}.seed"),
+    renamed_row(f"{_ROLLOUT}.ignore_eos", f"{_OURS}.ignore_eos"),
+    renamed_row(f"{_ROLLOUT}.max_model_len", "model.max_model_len"),
     *(
-        moved(f"{_ROLLOUT}.{name}", f"{_OURS}.extra_engine_args.{name}")
+        renamed_row(f"{_ROLLOUT}.{name}", f"{_OURS}.extra_engine_args.{name}")
         for name in (
             "enable_chunked_prefill",
             "max_num_seqs",
@@ -40,32 +49,34 @@ ROWS: tuple[Row, ...] = (
             "quantization",
         )
     ),
-    moved(f"{_ROLLOUT}.engine_kwargs.vllm.*", f"{_OURS}.extra_engine_args.*", "as they are"),
+    renamed_row(f"{_ROLLOUT}.engine_kwargs.vllm.*", f"{_OURS}.extra_engine_args.*", "as they are"),
     *(
-        combined(f"{_ROLLOUT}.val_kwargs.{name}", f"{_EVAL}.rollout_args.{name}", "of each")
+        combined_row(f"{_ROLLOUT}.val_kwargs.{name}", f"{_EVAL}.rollout_args.{name}", "of each")
         for name in ("temperature", "top_p", "top_k")
     ),
-    combined(
+    combined_row(
         f"{_ROLLOUT}.val_kwargs.do_sample",
         f"{_EVAL}.rollout_args.temperature",
         "`False`, veRL's default, is a temperature of 0",
     ),
-    combined(f"{_ROLLOUT}.val_kwargs.n", f"{_EVAL}.repeat_times", "of each"),
-    combined(
+    combined_row(f"{_ROLLOUT}.val_kwargs.n", f"{_EVAL}.repeat_times", "of each"),
+    combined_row(
         f"{_ROLLOUT}.nnodes",
         f"{_OURS}.engine_num",
         "with `n_gpus_per_node`, if rollout has its own",
     ),
-    combined(f"{_ROLLOUT}.n_gpus_per_node", f"{_OURS}.engine_num", "with `nnodes`"),
-    combined(f"{_ROLLOUT}.enable_rollout_routing_replay", "algorithm.enable_router_replay", ""),
-    combined(f"{_ROLLOUT}.multi_turn.format", f"{_OURS}.tool_call_parser", "the engine's parser"),
-    *back_end(f"{_ROLLOUT}.log_prob_micro_batch_size_per_gpu"),
-    *needless(
+    combined_row(f"{_ROLLOUT}.n_gpus_per_node", f"{_OURS}.engine_num", "with `nnodes`"),
+    combined_row(f"{_ROLLOUT}.enable_rollout_routing_replay", "algorithm.enable_router_replay", ""),
+    combined_row(
+        f"{_ROLLOUT}.multi_turn.format", f"{_OURS}.tool_call_parser", "the engine's parser"
+    ),
+    *trainer_config_rows(f"{_ROLLOUT}.log_prob_micro_batch_size_per_gpu"),
+    *not_needed_rows(
         "set by `data.max_prompt_length` and `data.max_response_length`",
         f"{_ROLLOUT}.prompt_length",
         f"{_ROLLOUT}.response_length",
     ),
-    *needless(
+    *not_needed_rows(
         "engines have GPUs of their own and load each version of the weights whole",
         f"{_ROLLOUT}.free_cache_engine",
         f"{_ROLLOUT}.load_format",
@@ -74,34 +85,34 @@ ROWS: tuple[Row, ...] = (
         f"{_ROLLOUT}.checkpoint_engine.*",
         f"{_ROLLOUT}.update_weights_bucket_megabytes",
     ),
-    *needless(
+    *not_needed_rows(
         "runs are always asynchronous",
         f"{_ROLLOUT}.mode",
         f"{_ROLLOUT}.agent.num_workers",
     ),
-    *needless(
+    *not_needed_rows(
         "the engine's log-probabilities of every token are always kept",
         f"{_ROLLOUT}.calculate_log_probs",
         f"{_ROLLOUT}.logprobs_mode",
     ),
-    *needless(
+    *not_needed_rows(
         "log-probabilities are computed in micro-batches of `trainer.max_token_len_per_gpu`",
         f"{_ROLLOUT}.log_prob_use_dynamic_bsz",
         f"{_ROLLOUT}.log_prob_max_token_len_per_gpu",
         f"{_ROLLOUT}.log_prob_micro_batch_size",
     ),
-    *needless(
+    *not_needed_rows(
         "tokens are always those of the engine",
         f"{_ROLLOUT}.skip_tokenizer_init",
         f"{_ROLLOUT}.multi_turn.tokenization_sanity_check_mode",
         f"{_ROLLOUT}.do_sample",
     ),
-    *missing(
+    *missing_rows(
         "write the turns and tools as a workflow (`default_workflow_type`)",
         f"{_ROLLOUT}.multi_turn.*",
         f"{_ROLLOUT}.agent.*",
     ),
-    *missing(
+    *missing_rows(
         "the engine here is vLLM: give its own option in "
         "`explorer.rollout_model.extra_engine_args`",
         f"{_ROLLOUT}.engine_kwargs.sglang.*",
@@ -110,12 +121,14 @@ ROWS: tuple[Row, ...] = (
         f"{_ROLLOUT}.scheduling_policy",
         f"{_ROLLOUT}.quantization_config_file",
     ),
-    *missing("multi-token prediction is not used here", f"{_ROLLOUT}.mtp.*"),
-    *missing("traces are exported with OpenTelemetry (`OTEL_*` variables)", f"{_ROLLOUT}.trace.*"),
-    *missing(
+    *missing_rows("multi-token prediction is not used here", f"{_ROLLOUT}.mtp.*"),
+    *missing_rows(
+        "traces are exported with OpenTelemetry (`OTEL_*` variables)", f"{_ROLLOUT}.trace.*"
+    ),
+    *missing_rows(
         "metrics are exported with OpenTelemetry (`OTEL_*` variables)", f"{_ROLLOUT}.prometheus.*"
     ),
-    *missing(
+    *missing_rows(
         "there is no such option",
         f"{_ROLLOUT}.disaggregation.*",
         f"{_ROLLOUT}.over_sample_rate",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trinity.algorithm.document import TABLES, documented
+from trinity.algorithm.document import TABLES, render_page
 from trinity.algorithm.policy_loss import POLICY_LOSSES
 from trinity.algorithm.types import ALGORITHM_TYPES
 
@@ -21,7 +21,7 @@ def run(page: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_page_is_up_to_date_and_has_every_table() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert documented(page) == page, "run make docs"
+    assert render_page(page) == page, "run make docs"
     assert [name for name in TABLES if f"<!-- table: {name} -->" not in page] == []
 
 

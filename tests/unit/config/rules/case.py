@@ -6,11 +6,11 @@ from typing import Any
 
 from tests.unit.config.builders import GRPO
 from trinity.config.plan.stage_plan import StagePlan
-from trinity.config.schema.base import Status
+from trinity.config.schema.base import KeyStatus
 
 Tree = Mapping[str, Any]
-PLANNED, NO_EFFECT, RENAMED = Status.PLANNED, Status.NO_EFFECT, Status.RENAMED
-MISTAKE, ADVICE, SILENT = "mistake", "advice", "nothing"
+PLANNED, NO_EFFECT, RENAMED = KeyStatus.PLANNED, KeyStatus.NO_EFFECT, KeyStatus.RENAMED
+ERROR, ADVICE, SILENT = "mistake", "advice", "nothing"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,10 +32,10 @@ def follows(name: str, changes: Tree, holds: Callable[[StagePlan], bool], **more
 
 def refused(name: str, changes: Tree, said: str, base: Tree = GRPO) -> Case:
     """The file is mistaken."""
-    return Case(name=name, changes=changes, base=base, told=MISTAKE, said=said)
+    return Case(name=name, changes=changes, base=base, told=ERROR, said=said)
 
 
-def told(name: str, changes: Tree, status: Status | str, said: str, **more: Any) -> Case:
+def told(name: str, changes: Tree, status: KeyStatus | str, said: str, **more: Any) -> Case:
     """The file is told something, and is right."""
     return Case(name=name, changes=changes, told=status, said=said, **more)
 

@@ -25,12 +25,12 @@ SYNCHRONIZER = [
     follows(
         "weights from memory to memory",
         at("synchronizer.sync_method", "online"),
-        lambda plan: plan.sends_weights,
+        lambda plan: plan.transfers_weights_in_memory,
     ),
     follows(
         "those of an adapter, merged, as well",
         {"synchronizer": {"sync_method": "nccl"}, "model": {"lora_configs": [{"lora_rank": 8}]}},
-        lambda plan: plan.sends_weights,
+        lambda plan: plan.transfers_weights_in_memory,
     ),
     follows(
         "weights through files",
@@ -78,14 +78,14 @@ EXPLORER = [
         "some are left behind",
         {"buffer": {"batch_size": 10}, "explorer": {"over_rollout": {"ratio": 0.7}}},
         lambda plan: (
-            (plan.num_spare_tasks, plan.rows_per_explore_step)
+            (plan.num_droppable_tasks, plan.rows_per_explore_step)
             == (7, 3 * plan.algorithm.repeat_times)
         ),
     ),
     follows(
         "too few to leave one behind",
         {"buffer": {"batch_size": 4}, "explorer": {"over_rollout": {"ratio": 0.2}}},
-        lambda plan: plan.num_spare_tasks == 0,
+        lambda plan: plan.num_droppable_tasks == 0,
         told=ADVICE,
         said="nothing is left behind below 0.25",
     ),

@@ -2,8 +2,8 @@
 
 import pytest
 
+from trinity.config.plan.placement import ClusterGpus, EngineGroup, GpuDemand, assign_gpus
 from trinity.errors import UserError
-from trinity.sizing.placement import ClusterGpus, EngineGroup, GpuDemand, assign_gpus
 
 
 def engines(

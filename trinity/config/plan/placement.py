@@ -7,9 +7,6 @@ from itertools import islice
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
 
-RUNS_PER_RUNNER = 64
-"""The default; TRINITY_EXPLORER_RUNS_PER_RUNNER overrides it where the explorer runs."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterGpus:
@@ -221,8 +218,3 @@ def sequence_parallel_of(stage: StagePlan) -> int:
 def _number(keys: Mapping[str, object], key: str, default: int) -> int:
     value = keys.get(key)
     return value if isinstance(value, int) else default
-
-
-def max_concurrent_runs(stage: StagePlan) -> int:
-    """Returns the number per engine, if there is enough to do."""
-    return stage.config.explorer.runner_per_model * RUNS_PER_RUNNER

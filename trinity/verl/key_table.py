@@ -2,10 +2,11 @@
 
 from functools import cache
 
-from trinity.verl.row import Row
+from trinity.config.loading.keys import documented_key, parse_key
+from trinity.verl.row import KeyRow
 from trinity.verl.table import actor, algorithm, critic, data, rollout, supervised, trainer
 
-ROWS: tuple[Row, ...] = (
+ROWS: tuple[KeyRow, ...] = (
     *algorithm.ROWS,
     *data.ROWS,
     *actor.ROWS,
@@ -14,10 +15,10 @@ ROWS: tuple[Row, ...] = (
     *trainer.ROWS,
 )
 
-SUPERVISED_ROWS: tuple[Row, ...] = (*supervised.ROWS, *trainer.ROWS)
+SUPERVISED_ROWS: tuple[KeyRow, ...] = (*supervised.ROWS, *trainer.ROWS)
 
 
-def row_of(key: str, *, supervised: bool = False) -> Row | None:
+def find_row(key: str, *, supervised: bool = False) -> KeyRow | None:
     """The row of a key: its own, else the longest pattern; None if there is no such key."""
     exact, patterns = _index(SUPERVISED_ROWS if supervised else ROWS)
     if key in exact:
@@ -25,8 +26,23 @@ def row_of(key: str, *, supervised: bool = False) -> Row | None:
     return next((row for row in patterns if _matches(key, row.verl)), None)
 
 
+def verl_names(key: str) -> list[str]:
+    """veRL's names of one of our keys, or of the keys it is made from."""
+    return _verl_names_by_key().get(key, [])
+
+
 @cache
-def _index(rows: tuple[Row, ...]) -> tuple[dict[str, Row], list[Row]]:
+def _verl_names_by_key() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for row in ROWS:
+        for ours in row.ours.split(", "):
+            names = found.setdefault(documented_key(parse_key(ours)), [])
+            names += [row.verl] if row.verl not in names else []
+    return found
+
+
+@cache
+def _index(rows: tuple[KeyRow, ...]) -> tuple[dict[str, KeyRow], list[KeyRow]]:
     exact = {row.verl: row for row in reversed(rows) if "*" not in row.verl}
     patterns = [row for row in rows if "*" in row.verl]
     return exact, sorted(patterns, key=lambda row: -len(row.verl))

@@ -1,43 +1,49 @@
-"""Writes the tables of docs/configuration.md from the sections.
+"""Writes the tables of docs/configuration.md from the sections, with veRL's names of each key.
 
-python -m trinity.config.document docs/configuration.md [--check]
+python -m trinity.cli.config_document docs/configuration.md [--check]
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 
-from trinity.config.docs.catalog import Key, all_keys
-from trinity.config.docs.explain import read_by, verl_names
-from trinity.config.loading.verl_keys import INSTEAD, USED, USUAL, WITHOUT_EFFECT
-from trinity.config.schema.base import Section, Status, shown
+from trinity.config.docs.catalog import ConfigKey, all_keys
+from trinity.config.docs.explain import readers_of
+from trinity.config.loading.verl_keys import (
+    PLANNED_DEFAULTS,
+    PLANNED_REASONS,
+    RENAMED_KEYS,
+    WITHOUT_EFFECT,
+)
+from trinity.config.schema.base import KeyStatus, Section, format_value
 from trinity.doc_tables import fill_tables, write_page
+from trinity.verl.key_table import verl_names
 
 Row = tuple[str, ...]
 
 
 def main() -> None:
     """Writes the tables, or reports that they differ from the code."""
-    write_page("All keys, as Markdown.", documented)
+    write_page("All keys, as Markdown.", render_page)
 
 
-def documented(text: str) -> str:
+def render_page(text: str) -> str:
     """Returns the page with its tables generated from the code."""
     return fill_tables(text, lambda name: TABLES[name]())
 
 
 @cache
-def _known() -> tuple[Key, ...]:
+def _known() -> tuple[ConfigKey, ...]:
     return tuple(key for key in all_keys() if not key.is_section)
 
 
 @cache
-def _distinct() -> tuple[Key, ...]:
+def _distinct() -> tuple[ConfigKey, ...]:
     """Each key of a section once, at its first place; a key that acts anywhere counts as acting."""
-    found: dict[tuple[type[Section], str], Key] = {}
+    found: dict[tuple[type[Section], str], ConfigKey] = {}
     for key in _known():
         known = found.setdefault((key.section, key.name), key)
-        if key.status is Status.ACTS and known.status is not Status.ACTS:
+        if key.status is KeyStatus.ACTS and known.status is not KeyStatus.ACTS:
             found[key.section, key.name] = key
     return tuple(found.values())
 
@@ -55,18 +61,21 @@ def _counts() -> Iterator[Row]:
     """Counts keys by status; a key shared by several sections counts once."""
     yield ("Keys", "Number")
     counted = Counter(key.status for key in _distinct())
-    for status in Status:
+    for status in KeyStatus:
         yield (str(status), str(counted[status]))
-    yield ("verl's, below `trainer.trainer_config`: used under the name here", str(len(USED)))
+    yield (
+        "verl's, below `trainer.trainer_config`: used under the name here",
+        str(len(RENAMED_KEYS)),
+    )
     yield ("verl's: accepted, without effect here", str(len(WITHOUT_EFFECT)))
-    yield ("verl's: planned, with a value that happens anyway", str(len(USUAL)))
+    yield ("verl's: planned, with a value that happens anyway", str(len(PLANNED_DEFAULTS)))
 
 
 def _sections() -> Iterator[str]:
     """A heading and a table for each kind of section that has keys which act."""
     places: dict[type[Section], list[str]] = {}
     for key in _known():
-        if key.status is Status.ACTS:
+        if key.status is KeyStatus.ACTS:
             path = key.path.rpartition(".")[0]
             known = places.setdefault(key.section, [])
             known += [path] if path not in known else []
@@ -74,40 +83,40 @@ def _sections() -> Iterator[str]:
         yield f"\n### {_heading(paths)}\n"
         first = [key for key in _known() if key.section is section]
         at = [key for key in first if key.path.rpartition(".")[0] == paths[0]]
-        yield from _table(_acting([key for key in at if key.status is Status.ACTS]))
+        yield from _table(_acting([key for key in at if key.status is KeyStatus.ACTS]))
 
 
 def _heading(paths: list[str]) -> str:
     return ", ".join(f"`{path}`" if path else "At the top" for path in paths)
 
 
-def _acting(keys: list[Key]) -> Iterator[Row]:
+def _acting(keys: list[ConfigKey]) -> Iterator[Row]:
     yield ("Key", "What it is", "Type", "Default", "Read by", "In verl")
     for key in keys:
         yield (
             f"`{key.name}`",
             _with_values(key),
             key.type,
-            "" if key.is_required else f"`{shown(key.path, key.default)}`",
-            ", ".join(read_by(key)),
-            ", ".join(f"`{name}`" for name in verl_names(key.path)),
+            "" if key.is_required else f"`{format_value(key.path, key.default)}`",
+            ", ".join(readers_of(key)),
+            ", ".join(f"`{name}`" for name in verl_names(key.plain_path)),
         )
 
 
-def _with_values(key: Key) -> str:
+def _with_values(key: ConfigKey) -> str:
     also = [f"`{value}` is `{name}`" for value, name in key.other_values.items()]
     planned = [f"`{value}` ({what})" for value, what in key.planned_values.items()]
     text = f"{key.meaning} Also: {', '.join(also)}." if also else key.meaning
     return f"{text} Planned: {', '.join(planned)}." if planned else text
 
 
-def _others(status: Status) -> Iterator[str]:
+def _others(status: KeyStatus) -> Iterator[str]:
     """Table of the keys with a status, each under the first section that holds it."""
     yield from _table(_other_rows(status))
 
 
-def _other_rows(status: Status) -> Iterator[Row]:
-    is_renamed = status is Status.RENAMED
+def _other_rows(status: KeyStatus) -> Iterator[Row]:
+    is_renamed = status is KeyStatus.RENAMED
     yield ("Older name", "Name here") if is_renamed else ("Key", "What it is", "Default", "Reason")
     for key in _distinct():
         if key.status is not status:
@@ -115,27 +124,27 @@ def _other_rows(status: Status) -> Iterator[Row]:
         if is_renamed:
             yield (f"`{key.path}`", f"`{key.reason}`")
         else:
-            default = f"`{shown(key.path, key.default)}`"
+            default = f"`{format_value(key.path, key.default)}`"
             yield (f"`{key.path}`", key.meaning, default, key.reason)
 
 
 def _verl() -> Iterator[Row]:
     yield ("verl's key", "What becomes of it")
-    for name, renamed in USED.items():
+    for name, renamed in RENAMED_KEYS.items():
         yield (f"`{name}`", f"used as `{renamed.to[1:]}`")
     for name, mark in WITHOUT_EFFECT.items():
         yield (f"`{name}`", f"without effect here: {mark.reason}")
-    for name, value in USUAL.items():
-        why = f": {INSTEAD[name]}" if name in INSTEAD else ""
-        yield (f"`{name}`", f"planned; `{shown(name, value)}` is what happens{why}")
+    for name, value in PLANNED_DEFAULTS.items():
+        why = f": {PLANNED_REASONS[name]}" if name in PLANNED_REASONS else ""
+        yield (f"`{name}`", f"planned; `{format_value(name, value)}` is what happens{why}")
 
 
 TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "counts": lambda: _table(_counts()),
     "sections": _sections,
-    "no effect": lambda: _others(Status.NO_EFFECT),
-    "renamed": lambda: _others(Status.RENAMED),
-    "planned": lambda: _others(Status.PLANNED),
+    "no effect": lambda: _others(KeyStatus.NO_EFFECT),
+    "renamed": lambda: _others(KeyStatus.RENAMED),
+    "planned": lambda: _others(KeyStatus.PLANNED),
     "verl": lambda: _table(_verl()),
 }
 

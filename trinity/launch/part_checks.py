@@ -1,0 +1,113 @@
+"""Checks that the workflows and rewards of a plan exist and can be called.
+
+Built-in parts are looked up by name and not imported, so that `trinity config check` stays light.
+"""
+
+import contextlib
+import inspect
+import os
+from abc import ABCMeta
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
+
+from trinity.config.plan.parts import ResolvedTaskset
+from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
+from trinity.errors import UserError
+from trinity.plugins import REWARDS, WORKFLOWS, load_plugins, plugin_dirs_from_environment
+
+TasksetCheck: TypeAlias = Callable[[ResolvedTaskset], None]
+
+
+def check_workflow(part: object, base: type, name: str) -> None:
+    """Raises UserError if a part is not a workflow, or one that cannot be made and run."""
+    if not (isinstance(part, type) and issubclass(part, base)):
+        raise UserError(f"{name} is not a subclass of trinity.workflows.Workflow")
+    if isinstance(part, ABCMeta) and (abstract := sorted(part.__abstractmethods__)):
+        raise UserError(f"{name} leaves {', '.join(abstract)} abstract: define it")
+    _check_run(part, base, name)
+    try:
+        inspect.signature(part).bind(task=None, model=None)
+    except TypeError as error:
+        raise UserError(f"{name} cannot be made with task=... and model=...: {error}") from error
+    except ValueError:  # the signature of a class written in C is unknown
+        return
+
+
+def _check_run(part: type, base: type, name: str) -> None:
+    is_async = inspect.getattr_static(part, "is_async")
+    if not isinstance(is_async, bool):  # a property: each instance has its own value
+        return
+    wanted = "run_async" if is_async else "run"
+    if inspect.getattr_static(part, wanted) is inspect.getattr_static(base, wanted):
+        why = ", which `is_async` asks for" if is_async else ""
+        raise UserError(f"{name} defines no {wanted}{why}")
+
+
+def check_part_names(plan: ExperimentPlan) -> None:
+    """Looks up every name; `trinity.launch.prepare` checks the built-in parts, too.
+
+    Raises: UserError with a line for each name that is not known.
+    """
+    load_plugins(plugin_dirs_from_environment())
+    check_tasksets(plan.stages, (_check_workflow, _check_reward))
+
+
+def check_tasksets(stages: Sequence[StagePlan], checks: Sequence[TasksetCheck]) -> None:
+    """Calls each check with each taskset; a wrong default is reported once per stage.
+
+    Users' files may read the variables of their stage when they are imported.
+    Raises: UserError with a line for each error.
+    """
+    found: dict[tuple[str, str], list[str]] = {}
+    for stage in stages:
+        with _variables(stage):
+            for name, error in _taskset_errors(stage, checks):
+                found.setdefault((stage.name, error), []).append(f"`{name}`")
+    if found:
+        raise UserError("\n".join(_line(*at, names) for at, names in found.items()))
+
+
+def _taskset_errors(stage: StagePlan, checks: Sequence[TasksetCheck]) -> Iterator[tuple[str, str]]:
+    for taskset in (*stage.tasksets, *stage.eval_tasksets):
+        for check in checks:
+            try:
+                check(taskset)
+            except UserError as error:
+                yield taskset.name, str(error)
+
+
+@contextlib.contextmanager
+def _variables(stage: StagePlan) -> Iterator[None]:
+    """Sets the variables of `explorer.env_vars` for the block."""
+    before = dict(os.environ)
+    os.environ.update({name: str(value) for name, value in stage.config.explorer.env_vars.items()})
+    try:
+        yield
+    finally:
+        for name in stage.config.explorer.env_vars:
+            os.environ.pop(name, None)
+            if name in before:
+                os.environ[name] = before[name]
+
+
+def _line(stage: str, error: str, tasksets: Sequence[str]) -> str:
+    noun = "taskset" if len(tasksets) == 1 else "tasksets"
+    return f"stage `{stage}`, {noun} {', '.join(tasksets)}: {error}"
+
+
+def _check_workflow(taskset: ResolvedTaskset) -> None:
+    WORKFLOWS.check_name(taskset.workflow)
+    if taskset.workflow not in WORKFLOWS.builtins:
+        from trinity.workflows.workflow import Workflow  # the user's file has imported it
+
+        check_workflow(WORKFLOWS.get(taskset.workflow), Workflow, taskset.workflow)
+
+
+def _check_reward(taskset: ResolvedTaskset) -> None:
+    if taskset.reward is None:
+        return
+    REWARDS.check_name(taskset.reward)
+    if taskset.reward not in REWARDS.builtins:
+        from trinity.rewards.reward import check_reward  # imports numpy, as the user's file may
+
+        check_reward(REWARDS.get(taskset.reward), taskset.reward_args, taskset.reward)
