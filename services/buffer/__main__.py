@@ -7,30 +7,30 @@ import gc
 import sys
 from collections.abc import AsyncIterator
 
-from services.buffer.ingest.ingest import HeldBack, Ingest
+from services.buffer.ingest.ingest import Ingest, PlanVersionWaits
 from services.buffer.ingest.stream import ResultsClient, RunStream, connect
 from services.buffer.ingest.wire import decode_sample
 from services.buffer.maintenance import (
-    Depths,
-    end_waits_for_feedback,
-    end_waits_for_stragglers,
-    keep_contents_few,
-    keep_small,
+    QueueDepthMetrics,
+    run_feedback_timeouts,
+    run_maintenance,
+    run_retention,
+    run_straggler_cutoff,
 )
 from services.buffer.migrations import MIGRATIONS
-from services.buffer.operations.batching import Composer
+from services.buffer.operations.batching import BatchComposer
 from services.buffer.operations.results import ResultWriter
-from services.buffer.pipeline.pipeline import Pipeline
+from services.buffer.pipeline.pipeline import ExperiencePipeline
 from services.buffer.servicer import BufferServicer, QueryServicer
-from services.buffer.servicer.common import Poller
+from services.buffer.servicer.common import LongPoller
 from services.buffer.servicer.taskset_calls import TasksetServicer
 from services.buffer.settings import BufferSettings, MigrationSettings
-from services.buffer.status import BufferReadiness, membership
+from services.buffer.status import BufferReadiness, synchronizer_heartbeat
 from services.buffer.store.database import CHANNEL, BufferDatabase
 from services.buffer.tasksets.background_jobs import BackgroundJobs
 from services.buffer.tasksets.library import FeatureLibrary, TasksetLibrary
 from services.buffer.tasksets.task_pipeline import PipelineLimits
-from services.buffer.workers.functions import FunctionRunner, Priorities
+from services.buffer.workers.functions import FunctionRunner, PriorityRunner
 from trinity.api.v1 import (
     buffer_pb2,
     buffer_pb2_grpc,
@@ -49,7 +49,7 @@ M_MMAP_THRESHOLD = -3
 LARGE_BYTES = 2 * 1024 * 1024
 
 
-def give_large_blocks_back() -> None:
+def set_mmap_threshold() -> None:
     """Fixes the mmap threshold, so that every large block gets its own mapping.
 
     By default glibc raises the threshold and takes ever larger blocks from its per-thread heaps,
@@ -86,11 +86,11 @@ class Components:
         self.probed = async_engine(dsn, SCHEMA, pool_size=1, max_overflow=0)
         self.database = BufferDatabase(self.engine)
         self.listener = Listener(dsn, CHANNEL)
-        self.poller = Poller(self.listener)
+        self.poller = LongPoller(self.listener)
         self.broker = ResultsClient()
         self.stream = RunStream(self.broker, settings.stream_max_bytes, settings.stream_replicas)
         self.functions = FunctionRunner(settings.advantage_seconds, settings.function_memory_bytes)
-        self.priorities = Priorities(settings.priority_seconds, settings.function_memory_bytes)
+        self.priorities = PriorityRunner(settings.priority_seconds, settings.function_memory_bytes)
         self.ingest = Ingest(
             database=self.database,
             stream=self.stream,
@@ -98,9 +98,9 @@ class Components:
             fetch_messages=settings.fetch_messages,
             bound=asyncio.Event(),
             waits=waits,
-            held_back=HeldBack(waits),
+            held_back=PlanVersionWaits(waits),
         )
-        self.pipeline = Pipeline(
+        self.pipeline = ExperiencePipeline(
             database=self.database, listener=self.listener, functions=self.functions, waits=waits
         )
         self.jobs = BackgroundJobs(workers=workers, on_over=self.listener.wake_all, waits=waits)
@@ -123,7 +123,7 @@ class Components:
             poller=self.poller,
             library=self.library,
             features=self.features,
-            composer=Composer(decode_sample, self.priorities),
+            composer=BatchComposer(decode_sample, self.priorities),
             functions=self.functions,
             priorities=self.priorities,
             stream=self.stream,
@@ -145,7 +145,10 @@ async def run_buffer(settings: BufferSettings, stop: asyncio.Event) -> None:
 
     If a worker fails, the whole process ends.
     """
-    async with asyncio.TaskGroup() as workers, membership(settings.synchronizer) as member:
+    async with (
+        asyncio.TaskGroup() as workers,
+        synchronizer_heartbeat(settings.synchronizer) as member,
+    ):
         parts = Components(settings, workers, member.waits)
         async with serve(settings, parts.servicers) as server:
             member.serves(server.address)
@@ -174,12 +177,14 @@ async def _work(settings: BufferSettings, parts: Components, needs: BufferReadin
             async with asyncio.TaskGroup() as loops:
                 loops.create_task(parts.ingest.run(), name="ingest")
                 loops.create_task(parts.pipeline.run(), name="pipeline")
-                loops.create_task(keep_small(parts.database), name="upkeep")
-                loops.create_task(Depths(parts.database, parts.stream).run(), name="depths")
-                loops.create_task(end_waits_for_feedback(parts.database), name="feedback")
-                stragglers = end_waits_for_stragglers(parts.database)
+                loops.create_task(run_maintenance(parts.database), name="upkeep")
+                loops.create_task(
+                    QueueDepthMetrics(parts.database, parts.stream).run(), name="depths"
+                )
+                loops.create_task(run_feedback_timeouts(parts.database), name="feedback")
+                stragglers = run_straggler_cutoff(parts.database)
                 loops.create_task(stragglers, name="stragglers")
-                retaining = keep_contents_few(parts.database, parts.listener)
+                retaining = run_retention(parts.database, parts.listener)
                 loops.create_task(retaining, name="retention")
                 await needs.wait_bound()
                 await report_health(parts.probed, needs, asyncio.Event())
@@ -231,7 +236,7 @@ def main() -> int:
     """Serves, or migrates if the first argument says so; returns the exit code."""
     match sys.argv[1:]:
         case []:
-            give_large_blocks_back()
+            set_mmap_threshold()
             return run_service("buffer", BufferSettings, run_buffer)
         case ["migrate"]:
             return run_service("buffer", MigrationSettings, migrate)

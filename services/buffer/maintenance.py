@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.admission import Load, credit_rows
+from services.buffer.domain.admission import RowLoad, credit_rows
 from services.buffer.domain.stage import Stage
 from services.buffer.ingest.stream import RunStream
 from services.buffer.operations.explore_steps import cut_stragglers
-from services.buffer.operations.feedback import end_overdue
-from services.buffer.operations.retention import BatchedSegments, retire_contents
+from services.buffer.operations.feedback import drop_overdue_samples
+from services.buffer.operations.retention import BatchedSegmentCache, retire_contents
 from services.buffer.store.database import RETENTION_TOPIC, BufferDatabase
 from services.buffer.store.ready_rows import current_load
 from services.buffer.store.reports import forget_blobs, forget_reports
@@ -44,33 +44,33 @@ FEEDBACK_SECONDS = 5.0
 """Interval of checks for overdue samples."""
 
 
-async def keep_small(database: BufferDatabase) -> None:
+async def run_maintenance(database: BufferDatabase) -> None:
     """Cleans up periodically, until cancelled."""
     while True:
-        await clear_once(database)
+        await clean_up_once(database)
         await asyncio.sleep(PAUSE_SECONDS)
 
 
-async def clear_once(database: BufferDatabase) -> None:
+async def clean_up_once(database: BufferDatabase) -> None:
     """Cleans up each kind independently, so that a failure of one does not stop the others."""
-    for clear in (_forget_reports, _forget_blobs, delete_abandoned):
+    for clear in (_delete_old_reports, _delete_old_blobs, delete_unused_tasksets):
         try:
             await clear(database)
         except Unavailable as error:
             logger.warning("what is old stays for now", extra={"why": str(error)})
 
 
-async def _forget_reports(database: BufferDatabase) -> None:
+async def _delete_old_reports(database: BufferDatabase) -> None:
     async with database.autocommit() as connection:
         await forget_reports(connection)
 
 
-async def _forget_blobs(database: BufferDatabase) -> None:
+async def _delete_old_blobs(database: BufferDatabase) -> None:
     async with database.autocommit() as connection:
         await forget_blobs(connection)
 
 
-async def delete_abandoned(database: BufferDatabase) -> None:
+async def delete_unused_tasksets(database: BufferDatabase) -> None:
     """Deletes unreferenced tasksets, one per transaction, because each may have many rows."""
     while True:
         async with database.transaction() as connection:
@@ -82,18 +82,20 @@ async def delete_abandoned(database: BufferDatabase) -> None:
         logger.info("an unreferenced taskset is deleted", extra=extra)
 
 
-async def end_waits_for_feedback(database: BufferDatabase) -> None:
+async def run_feedback_timeouts(database: BufferDatabase) -> None:
     """Leaves out samples whose rewards are overdue, until cancelled."""
 
     def waits(stage: Stage) -> bool:
         return bool(stage.plan.config.buffer.feedback_timeout)
 
     while True:
-        await _in_each_stage(database, waits, end_overdue, "overdue feedback is waited for")
+        await _in_each_stage(
+            database, waits, drop_overdue_samples, "overdue feedback is waited for"
+        )
         await asyncio.sleep(FEEDBACK_SECONDS)
 
 
-async def end_waits_for_stragglers(database: BufferDatabase) -> None:
+async def run_straggler_cutoff(database: BufferDatabase) -> None:
     """Leaves behind stragglers that explore steps need not wait for, until cancelled."""
 
     def waits(stage: Stage) -> bool:
@@ -129,9 +131,9 @@ LOOK_SECONDS = 60.0
 """Interval without notifications; checkpoints and ends of stages notify."""
 
 
-async def keep_contents_few(database: BufferDatabase, listener: Listener) -> None:
+async def run_retention(database: BufferDatabase, listener: Listener) -> None:
     """Removes contents after each checkpoint and stage, and periodically, until cancelled."""
-    batched = BatchedSegments()
+    batched = BatchedSegmentCache()
     with listener.subscribe(RETENTION_TOPIC) as changes:
         while True:
             try:
@@ -141,7 +143,7 @@ async def keep_contents_few(database: BufferDatabase, listener: Listener) -> Non
             await changes.wait(LOOK_SECONDS)
 
 
-async def retain_once(database: BufferDatabase, batched: BatchedSegments) -> None:
+async def retain_once(database: BufferDatabase, batched: BatchedSegmentCache) -> None:
     """Retires unneeded contents of each stage independently, then drops what is retired."""
     async with database.transaction() as connection:
         keys = await stages_with_old_segments(connection)
@@ -154,7 +156,7 @@ async def retain_once(database: BufferDatabase, batched: BatchedSegments) -> Non
     await _remove(database)
 
 
-async def _retain(database: BufferDatabase, key: StageKey, batched: BatchedSegments) -> None:
+async def _retain(database: BufferDatabase, key: StageKey, batched: BatchedSegmentCache) -> None:
     """Retires the unneeded contents of a stage.
 
     Raises: Unavailable; PreconditionFailed when it cannot be determined what is needed.
@@ -178,17 +180,17 @@ async def _remove(database: BufferDatabase) -> None:
 
 
 MEASURE_SECONDS = 1.0
-Measure = Callable[[Stage, Load], int]
+Measure = Callable[[Stage, RowLoad], int]
 
 
 @dataclass(slots=True)
-class Depths:
+class QueueDepthMetrics:
     """The last measurements; nothing for sources that are unavailable and stages that ended."""
 
     database: BufferDatabase
     stream: RunStream
     _pending: int | None = None
-    _loads: list[tuple[Stage, Load]] = field(default_factory=list)
+    _loads: list[tuple[Stage, RowLoad]] = field(default_factory=list)
 
     async def run(self) -> None:
         """Measures periodically until cancelled, if metrics are on."""
@@ -225,7 +227,7 @@ class Depths:
             yield measure(stage, load), _about(stage)
 
 
-def _credit(stage: Stage, load: Load) -> int:
+def _credit(stage: Stage, load: RowLoad) -> int:
     return credit_rows(stage) - load.total
 
 

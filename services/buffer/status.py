@@ -53,7 +53,7 @@ SERVING = "serving"
 
 
 @dataclass(frozen=True, slots=True)
-class Membership:
+class SynchronizerHeartbeat:
     """The waits of this process; without a synchronizer they are not reported."""
 
     waits: WaitRegistry
@@ -67,12 +67,12 @@ class Membership:
 
 
 @asynccontextmanager
-async def membership(synchronizer: str) -> AsyncIterator[Membership]:
+async def synchronizer_heartbeat(synchronizer: str) -> AsyncIterator[SynchronizerHeartbeat]:
     """Sends heartbeats while the block runs."""
     if not synchronizer:
-        yield Membership(WaitRegistry(owner="buffer", on_change=lambda: None))
+        yield SynchronizerHeartbeat(WaitRegistry(owner="buffer", on_change=lambda: None))
         return
     async with open_channel(synchronizer) as channel:
         stub = SynchronizerServiceStub(channel)
         async with Heartbeats(stub, member_id=str(uuid.uuid4()), role="buffer") as heartbeats:
-            yield Membership(heartbeats.waits, heartbeats)
+            yield SynchronizerHeartbeat(heartbeats.waits, heartbeats)

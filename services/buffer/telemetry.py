@@ -10,12 +10,12 @@ from services.buffer.domain.stage import AssignmentKind
 from services.buffer.store.assignments import NewAssignment, assignment_id
 from services.buffer.store.leases import Grant
 from services.buffer.store.ready_rows import ReadyRow
-from services.buffer.types import Shaped
+from services.buffer.types import GroupResult
 from trinity.telemetry import metrics, names, tracing
 from trinity.types import StageKey
 
 
-def leased(grant: Grant, begun_ns: int) -> str:
+def record_lease(grant: Grant, begun_ns: int) -> str:
     """Records the lease of a task; returns the trace context to send with it."""
     metrics.ASSIGNMENTS_LEASED.add(1, {names.KIND: grant.kind.value})
     if not tracing.is_on():
@@ -33,7 +33,9 @@ def leased(grant: Grant, begun_ns: int) -> str:
     )
 
 
-def stored(messages: Sequence[Msg], verdicts: Sequence[CommitDecision], begun_ns: int) -> None:
+def record_stored(
+    messages: Sequence[Msg], verdicts: Sequence[CommitDecision], begun_ns: int
+) -> None:
     """Records committed results in the traces of their tasks, and messages in their senders'."""
     if metrics.is_on():
         metrics.STORE_SECONDS.record((time.time_ns() - begun_ns) / 1e9)
@@ -63,7 +65,7 @@ def stored(messages: Sequence[Msg], verdicts: Sequence[CommitDecision], begun_ns
         )
 
 
-def shaped(done: Sequence[Shaped], begun_ns: int) -> None:
+def record_groups(done: Sequence[GroupResult], begun_ns: int) -> None:
     """Records groups that went through the pipeline."""
     if metrics.is_on():
         metrics.SHAPE_SECONDS.record((time.time_ns() - begun_ns) / 1e9)
@@ -86,7 +88,7 @@ def shaped(done: Sequence[Shaped], begun_ns: int) -> None:
         span.end()
 
 
-def composed(
+def record_batch_span(
     key: StageKey, step: int, rows: Sequence[ReadyRow], incarnation: int, begun_ns: int
 ) -> None:
     """Records a batch of these rows, in the trace of the calling train step."""
@@ -112,7 +114,7 @@ def composed(
     )
 
 
-def drawn(key: StageKey, new: Sequence[NewAssignment]) -> None:
+def record_drawn_tasks(key: StageKey, new: Sequence[NewAssignment]) -> None:
     """Records drawn tasks, whose traces begin here."""
     if not tracing.is_on():
         return

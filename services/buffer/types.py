@@ -3,7 +3,7 @@
 import uuid
 from dataclasses import dataclass
 
-from services.buffer.domain.group import Outcome
+from services.buffer.domain.group import GroupOutcome
 from services.buffer.domain.stage import TasksetKind
 from services.buffer.store.experiences import DerivedExperience
 from services.buffer.store.pipeline import Claim
@@ -33,12 +33,12 @@ DERIVED_NAMESPACE = uuid.UUID("5b1e0d0e-7a6c-5c3a-9a3c-3f6f4f0b9d21")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shaped:
+class GroupResult:
     """The result computed for a claimed group."""
 
     claim: Claim
     operator: str = ""
-    outcome: Outcome
+    outcome: GroupOutcome
 
     @property
     def derived(self) -> list[DerivedExperience]:

@@ -10,7 +10,7 @@ from services.synchronizer.operations import Operations
 from services.synchronizer.servicer import SERVICE_NAME, SynchronizerServicer
 from services.synchronizer.settings import SynchronizerSettings
 from services.synchronizer.store.database import CHANNEL, SynchronizerDatabase
-from services.synchronizer.watching import Watching
+from services.synchronizer.watching import WatchStreams
 from trinity.api.v1.synchronizer_pb2_grpc import add_SynchronizerServiceServicer_to_server
 from trinity.rpc.runner import USER_MISTAKE, run_service
 from trinity.rpc.server import Servicer, serve
@@ -53,7 +53,7 @@ async def run(settings: SynchronizerSettings, stop: asyncio.Event) -> None:
     probe = async_engine(dsn, tables.SCHEMA, pool_size=1, max_overflow=0)
     try:
         async with Listener(dsn, CHANNEL) as listener:
-            watching = Watching(listener)
+            watching = WatchStreams(listener)
             operations = Operations(SynchronizerDatabase(engine, async_commit))
             servicer = _servicer(operations, watching)
             async with serve(settings, [servicer], tenant_of=operations.tenant_of) as server:
@@ -64,7 +64,7 @@ async def run(settings: SynchronizerSettings, stop: asyncio.Event) -> None:
             await opened.dispose()
 
 
-def _servicer(operations: Operations, watching: Watching) -> Servicer:
+def _servicer(operations: Operations, watching: WatchStreams) -> Servicer:
     return Servicer(
         name=SERVICE_NAME,
         add=add_SynchronizerServiceServicer_to_server,

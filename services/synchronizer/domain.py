@@ -67,7 +67,7 @@ class PublishedVersion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VersionName:
+class VersionKey:
     """The key of a version, without its content."""
 
     stage: str

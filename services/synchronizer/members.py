@@ -8,7 +8,7 @@ from services.synchronizer.domain import Role
 HEARTBEAT_SECONDS = 2.0
 LIVE_SECONDS = 10.0
 """A member that has been silent for longer pins no versions."""
-REMEMBERED_SECONDS = 600.0
+EXPIRY_SECONDS = 600.0
 """A member that has been silent for longer is deleted."""
 GONE = "gone"
 """Activity of a member that shuts down."""

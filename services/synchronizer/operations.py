@@ -12,7 +12,7 @@ from services.synchronizer.domain import (
     PlannedStage,
     PublishedVersion,
     Role,
-    VersionName,
+    VersionKey,
 )
 from services.synchronizer.members import GONE, Member
 from services.synchronizer.plan import check_owner, directory_of, is_same_plan
@@ -21,12 +21,12 @@ from services.synchronizer.store.database import SynchronizerDatabase, notify
 from trinity.runtime.sql import Connection
 
 MAX_EXPERIMENTS_LISTED = 100
-FORGET_SECONDS = 60.0
+MEMBER_CLEANUP_SECONDS = 60.0
 """Interval at which this process deletes members that have been silent for too long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Created:
+class CreateResult:
     """An experiment that was created or resumed."""
 
     experiment: Experiment
@@ -42,7 +42,7 @@ class ExperimentWithPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
+class ExperimentUpdate:
     """An experiment with the versions of its running stage that can be loaded."""
 
     experiment: Experiment
@@ -72,7 +72,7 @@ class Operations:
         plan_json: str,
         *,
         keeps_running: bool = False,
-    ) -> Created:
+    ) -> CreateResult:
         """Starts an experiment, or resumes the one with that label.
 
         With `keeps_running`, one that runs by the same plan is left as it is.
@@ -87,14 +87,14 @@ class Operations:
                 owner = await experiments.owner_of(connection, directory, but=(tenant, label))
                 check_owner(directory, tenant, owner)
             if await experiments.insert(connection, new, plan_json, directory):
-                return Created(experiment=new, resumed=False)
+                return CreateResult(experiment=new, resumed=False)
             known = await experiments.locked_by_label(connection, tenant, label)
             if keeps_running and await _runs_by(connection, known, plan_json):
-                return Created(experiment=known, resumed=True)
+                return CreateResult(experiment=known, resumed=True)
             resumed = known.resumed(plan)
             if await experiments.save(connection, known, resumed):
                 await experiments.replace_plan(connection, known.id, plan_json, directory)
-            return Created(experiment=resumed, resumed=True)
+            return CreateResult(experiment=resumed, resumed=True)
 
     async def get(self, experiment_id: uuid.UUID) -> ExperimentWithPlan:
         """Returns an experiment with its plan.
@@ -111,7 +111,7 @@ class Operations:
         async with self._database.reading() as connection:
             return await experiments.running(connection, tenant)
 
-    async def watched(self, experiment_id: uuid.UUID) -> Watched:
+    async def watched(self, experiment_id: uuid.UUID) -> ExperimentUpdate:
         """Returns an experiment with the versions of its running stage.
 
         Raises: NotFound.
@@ -120,9 +120,9 @@ class Operations:
             experiment = await experiments.get(connection, experiment_id)
             stage = experiment.running_stage
             if stage is None:
-                return Watched(experiment=experiment, versions=())
+                return ExperimentUpdate(experiment=experiment, versions=())
             available = await versions.available(connection, experiment_id, stage.name)
-            return Watched(experiment=experiment, versions=available)
+            return ExperimentUpdate(experiment=experiment, versions=available)
 
     async def publish(self, experiment_id: uuid.UUID, version: PublishedVersion) -> tuple[int, ...]:
         """Publishes weights; returns the versions of their stage that live members use.
@@ -136,7 +136,7 @@ class Operations:
                 await notify(connection, experiment_id)
             return await members.pinned_versions(connection, experiment_id, version.stage)
 
-    async def retire(self, experiment_id: uuid.UUID, gone: tuple[VersionName, ...]) -> None:
+    async def retire(self, experiment_id: uuid.UUID, gone: tuple[VersionKey, ...]) -> None:
         """Records that the files of versions are gone.
 
         Raises: NotFound.
@@ -192,7 +192,7 @@ class Operations:
                 await members.forget(connection, member, tenant)
                 return True
             if time.monotonic() >= self._forgets_at:
-                self._forgets_at = time.monotonic() + FORGET_SECONDS
+                self._forgets_at = time.monotonic() + MEMBER_CLEANUP_SECONDS
                 await members.forget_silent(connection)
             return await members.heard(connection, member, tenant)
 

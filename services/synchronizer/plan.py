@@ -23,7 +23,7 @@ class _Plan(BaseModel):
     stages: Annotated[tuple[_Stage, ...], Field(min_length=1, max_length=MAX_STAGES)]
 
 
-class _Place(BaseModel):
+class _JobDirectory(BaseModel):
     job_dir: object = ""
 
 
@@ -73,5 +73,5 @@ def check_owner(directory: str, tenant: str, owner: tuple[str, str] | None) -> N
 
 def directory_of(plan_json: str) -> str:
     """Returns the directory of a run's files; empty if its plan does not name one."""
-    directory = _Place.model_validate_json(plan_json).job_dir
+    directory = _JobDirectory.model_validate_json(plan_json).job_dir
     return os.path.normpath(directory) if directory and isinstance(directory, str) else ""

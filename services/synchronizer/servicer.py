@@ -12,7 +12,7 @@ from services.synchronizer.domain import Role
 from services.synchronizer.members import HEARTBEAT_SECONDS
 from services.synchronizer.operations import Operations
 from services.synchronizer.plan import planned_stages, without_secrets
-from services.synchronizer.watching import Watching
+from services.synchronizer.watching import WatchStreams
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceServicer
 from trinity.errors import Forbidden, InvalidRequest
@@ -31,7 +31,7 @@ MAX_VERSIONS = 10_000
 class SynchronizerServicer(SynchronizerServiceServicer):
     """Answers RPCs; the proto documents the guarantees of each."""
 
-    def __init__(self, *, operations: Operations, watching: Watching) -> None:
+    def __init__(self, *, operations: Operations, watching: WatchStreams) -> None:
         self._operations = operations
         self._watching = watching
 
@@ -112,7 +112,7 @@ class SynchronizerServicer(SynchronizerServiceServicer):
         experiment_id = _experiment_id(request.experiment_id)
         if len(request.versions) > MAX_VERSIONS:
             raise InvalidRequest(f"versions: at most {MAX_VERSIONS} are taken")
-        gone = tuple(wire.version_name_from_proto(v, "versions") for v in request.versions)
+        gone = tuple(wire.version_key_from_proto(v, "versions") for v in request.versions)
         await self._operations.retire(experiment_id, gone)
         return pb.RetireVersionsResponse()
 

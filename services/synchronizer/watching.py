@@ -13,7 +13,7 @@ StateT = TypeVar("StateT")
 _RETRY_SECONDS = 1.0
 
 
-class Watching:
+class WatchStreams:
     """Open streams, which all end with an error when the service stops.
 
     A stream keeps only the state that it sent last: a slow client skips intermediate states.

@@ -11,8 +11,8 @@ from services.synchronizer.domain import (
     ExperimentState,
     PublishedVersion,
     Role,
+    VersionKey,
     VersionKind,
-    VersionName,
 )
 from services.synchronizer.members import Member, MemberWait
 from trinity.api.v1 import synchronizer_pb2 as pb
@@ -81,9 +81,9 @@ def _short(value: str, field: str) -> str:
     return check.text(value, field, check.MAX_NAME_LENGTH, may_be_empty=True)
 
 
-def version_name_from_proto(message: pb.Version, field: str) -> VersionName:
+def version_key_from_proto(message: pb.Version, field: str) -> VersionKey:
     """Converts the key of a version."""
-    return VersionName(
+    return VersionKey(
         stage=check.text(message.stage, f"{field}.stage", check.MAX_NAME_LENGTH),
         version=check.at_least(message.version, 0, f"{field}.version"),
         incarnation=check.at_least(message.incarnation, 0, f"{field}.incarnation"),

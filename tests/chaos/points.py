@@ -73,7 +73,7 @@ def _synchronizer(moment: str, target: str, **more: Any) -> Point:
     return Point(process="synchronizer", moment=moment, target=target, **more)
 
 
-CALLS = "servicer.trainer_calls:TrainerCalls"
+CALLS = "servicer.trainer_calls:TrainerRpcs"
 EXPERIMENT = "control.experiment:ExperimentRunner"
 ALL = (
     # A result: stored, committed, acknowledged.
@@ -87,7 +87,7 @@ ALL = (
     _buffer("tasks-drawn", "operations.leasing:draw_tasks"),
     _buffer("ranking-kept", "operations.explore_steps:insert_ranking", in_campaign=False),
     # A group: claimed, shaped, committed.
-    _buffer("groups-claimed", "pipeline.pipeline:GroupWork._work_on", when="before"),
+    _buffer("groups-claimed", "pipeline.pipeline:ClaimProcessor._work_on", when="before"),
     _buffer("groups-shaped", "operations.grouping:notify"),
     # A batch: recorded, committed, answered.
     _buffer("batch-recorded", "operations.batch_sources:insert_items"),
@@ -95,20 +95,20 @@ ALL = (
     # A taskset that a client brings: rows stored, all of it committed and not answered, taken away.
     _buffer("upload-stored", "servicer.taskset_calls:store_rows"),
     _buffer("upload-ended", "servicer.taskset_calls:end_upload"),
-    _buffer("taskset-submitted", "servicer.taskset_calls:TasksetCalls.SubmitTaskset"),
+    _buffer("taskset-submitted", "servicer.taskset_calls:TasksetRpcs.SubmitTaskset"),
     _buffer("queue-closed", "servicer.taskset_calls:TasksetServicer.CloseQueue"),
     _buffer("taskset-deleted", "servicer.taskset_calls:delete_taskset"),
     # One whose client never came back, deleted and not committed.
     _buffer("abandoned-deleted", "maintenance:delete_taskset"),
     # Rewards that come later, samples that are taken out: in the transaction, and not answered yet.
     _buffer("reward-stored", "operations.feedback:store_reward"),
-    _buffer("feedback-given", "servicer.curation_calls:SteeringCalls.GiveFeedback"),
+    _buffer("feedback-given", "servicer.curation_calls:CurationRpcs.GiveFeedback"),
     # Rewards that never come: samples left out, their groups let go, all of it told, uncommitted.
     _buffer("overdue-left-out", "operations.feedback:log_event"),
     _buffer("samples-excluded", "operations.curation:exclude"),
-    _buffer("exclusion-committed", "servicer.curation_calls:SteeringCalls.ExcludeExperiences"),
+    _buffer("exclusion-committed", "servicer.curation_calls:CurationRpcs.ExcludeExperiences"),
     _buffer("samples-included", "operations.curation:take_back"),
-    _buffer("inclusion-committed", "servicer.curation_calls:SteeringCalls.IncludeExperiences"),
+    _buffer("inclusion-committed", "servicer.curation_calls:CurationRpcs.IncludeExperiences"),
     _buffer("contents-deleted", "operations.curation:delete_content"),
     # Old contents: given up and not committed, committed and there, detached and not dropped, gone.
     _buffer("contents-given-up", "maintenance:retire_contents", counts=_is_retired),
@@ -118,7 +118,7 @@ ALL = (
     # A batch that is trained again: copied, not committed.
     _buffer("batch-copied", "operations.batch_sources:insert_items", variety="retrained"),
     # Samples that are trained again by priority, tasks through a pipeline, another run's rows.
-    _buffer("replay-chosen", "operations.batching:settle_choice", variety="replayed"),
+    _buffer("replay-chosen", "operations.batching:apply_selection", variety="replayed"),
     _buffer("tasks-piped", "tasksets.task_pipeline:insert_pipeline", variety="piped"),
     _buffer("explored-taken", "operations.batching:explored_rows", variety="explored"),
     # An evaluation: opened with its tasks, summed up; neither committed yet.

@@ -7,7 +7,7 @@ from services.buffer.domain.stage import Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class RowLoad:
     """Counts of rows that are on their way to a batch."""
 
     num_outstanding: int
@@ -21,7 +21,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class AdmissionRefusal:
     """The reason why the next explore step does not open yet, or never will."""
 
     reason: str
@@ -48,7 +48,7 @@ def credit_rows(stage: Stage) -> int:
     return sync.sync_interval * stage.plan.num_rollout_rows + ahead + kept
 
 
-def refusal(stage: Stage) -> Refusal | None:
+def check_step_order(stage: Stage) -> AdmissionRefusal | None:
     """Returns why explore step `stage.explore_step + 1` may not open now; None if it may.
 
     The step opens once the batches that produce its weights are recorded. Its work is leased once
@@ -56,33 +56,33 @@ def refusal(stage: Stage) -> Refusal | None:
     """
     step = stage.explore_step + 1
     if step > stage.total_explore_steps:
-        return Refusal("every explore step is open", is_final=True)
+        return AdmissionRefusal("every explore step is open", is_final=True)
     if stage.finished_step is not None:
-        return Refusal("training has finished", is_final=True)
+        return AdmissionRefusal("training has finished", is_final=True)
     if stage.published is None:
-        return Refusal("the trainer has not published weights yet")
+        return AdmissionRefusal("the trainer has not published weights yet")
     if stage.plan.has_dynamic_sync:
         return None
     needed = stage.plan.required_version(step)
     if needed > max(stage.published, stage.version_after(stage.recorded_step)):
-        return Refusal(
+        return AdmissionRefusal(
             f"explore step {step} needs weights version {needed}, the trainer has published "
             f"version {stage.published} and trained step {stage.trained_step}"
         )
     return None
 
 
-def lack_of_credit(stage: Stage, load: Load) -> Refusal | None:
+def check_credit(stage: Stage, load: RowLoad) -> AdmissionRefusal | None:
     """Returns a refusal if explore step `stage.explore_step + 1` would exceed the row credit."""
     if stage.plan.rows_per_explore_step <= credit_rows(stage) - load.total:
         return None
-    return Refusal(
+    return AdmissionRefusal(
         f"explore step {stage.explore_step + 1} waits until the trainer has taken some of "
         f"{load.total} rows"
     )
 
 
-def lack_of_weights(stage: Stage, load: Load) -> Refusal | None:
+def check_weights(stage: Stage, load: RowLoad) -> AdmissionRefusal | None:
     """Returns a refusal if explore step `stage.explore_step + 1` waits for newer weights.
 
     It waits only after all earlier runs have ended, and not if the trainer has nothing to train or
@@ -92,11 +92,11 @@ def lack_of_weights(stage: Stage, load: Load) -> Refusal | None:
     if not stage.plan.requests_version(step) or stage.published is None:
         return None
     if load.num_outstanding:
-        return Refusal(f"explore step {step} waits for the end of those before it")
+        return AdmissionRefusal(f"explore step {step} waits for the end of those before it")
     if stage.published > stage.step_version:
         return None
     if stage.recorded_step > stage.published or load.num_ready >= stage.plan.num_fresh_rows:
-        return Refusal(
+        return AdmissionRefusal(
             f"explore step {step} waits for newer weights than version {stage.published}",
             wants_version=True,
         )
@@ -126,11 +126,13 @@ def _is_trained_after(stage: Stage, train_step: int) -> bool:
     return needed <= stage.version_after(train_step)
 
 
-REASON = "left behind: enough tasks of its explore step had ended (`explorer.over_rollout`)"
+STRAGGLER_REASON = (
+    "left behind: enough tasks of its explore step had ended (`explorer.over_rollout`)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepTasks:
+class ExploreStepTasks:
     """Task counts of an explore step, without refills."""
 
     explore_step: int
@@ -146,7 +148,7 @@ class StepTasks:
 
 
 @dataclass(frozen=True, slots=True)
-class CutTask:
+class CancelledStraggler:
     """A task that was left behind."""
 
     assignment_id: str
@@ -154,12 +156,14 @@ class CutTask:
     position: int
 
 
-def has_enough(tasks: StepTasks, num_spare: int) -> bool:
+def can_cut_stragglers(tasks: ExploreStepTasks, num_spare: int) -> bool:
     """Returns whether the open tasks may be left behind."""
     return 0 < tasks.num_open <= tasks.num_allowed(num_spare)
 
 
-def num_tasks_to_draw(stage: Stage, before: Sequence[StepTasks], num_kept_runs: int = 0) -> int:
+def num_tasks_to_draw(
+    stage: Stage, before: Sequence[ExploreStepTasks], num_kept_runs: int = 0
+) -> int:
     """Returns the number of tasks to draw for the next explore step.
 
     Tasks that ended beyond what earlier steps needed are subtracted, so that rows do not pile up
@@ -172,5 +176,5 @@ def num_tasks_to_draw(stage: Stage, before: Sequence[StepTasks], num_kept_runs: 
     return drawn - min(max(surplus, 0), drawn - spare - 1)
 
 
-def _num_expected(tasks: StepTasks, num_spare: int) -> int:
+def _num_expected(tasks: ExploreStepTasks, num_spare: int) -> int:
     return tasks.num_ended if not tasks.num_open else tasks.num_drawn - num_spare

@@ -12,7 +12,7 @@ from services.buffer.domain.stage import Stage, planned_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Supply:
+class BatchSupply:
     """Rows and open work for the next batch.
 
     Rows are those of rollouts. In a stage with fixed order, `num_rows` counts only rows that no
@@ -28,7 +28,7 @@ class Supply:
 
 
 @dataclass(frozen=True, slots=True)
-class Take:
+class ComposeNow:
     """Compose the batch from the rows that are ready."""
 
 
@@ -46,7 +46,7 @@ class BatchWait:
 
 
 @dataclass(frozen=True, slots=True)
-class Refill:
+class RefillTasks:
     """Draw more tasks for the explore step that has too few rows."""
 
     num_tasks: int
@@ -54,7 +54,7 @@ class Refill:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class BatchEnd:
     """There is no further batch."""
 
     state: Literal["drained", "failed"]
@@ -62,18 +62,18 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
-class VersionWanted:
+class VersionRequested:
     """The trainer must publish its current weights before the next batch."""
 
     reason: str
 
 
-Decision = Take | BatchWait | Refill | End
+BatchDecision = ComposeNow | BatchWait | RefillTasks | BatchEnd
 
 
-MOST_FOR_ONE = 4
+MAX_DRAWS_PER_MISSING = 4
 """Most tasks that are drawn to replace one that gave no row."""
-FEW_RUNS = 32
+MIN_RUNS_FOR_LOSS_RATE = 32
 """With fewer runs than this, the loss rate is not estimated."""
 
 
@@ -83,38 +83,40 @@ def tasks_to_draw(num_missing: int, *, num_runs: int, num_lost: int) -> int:
     The loss rate is that of the newest runs. No more are drawn, because surplus rows go into the
     next batch, where their weights are older.
     """
-    if num_runs < FEW_RUNS:
+    if num_runs < MIN_RUNS_FOR_LOSS_RATE:
         return num_missing
-    survival = max(1 - num_lost / num_runs, 1 / MOST_FOR_ONE)
+    survival = max(1 - num_lost / num_runs, 1 / MAX_DRAWS_PER_MISSING)
     return max(num_missing, int(num_missing / survival))
 
 
-def decide_at_once(stage: Stage, step: int, num_rows: int) -> Take | End | None:
+def decide_full_batch(stage: Stage, step: int, num_rows: int) -> ComposeNow | BatchEnd | None:
     """Returns the decision that follows from the number of rows alone: a full batch never waits."""
     if step > stage.total_train_steps:
-        return End("drained", f"all {stage.total_train_steps} train steps have their batch")
-    return Take() if num_rows >= stage.plan.num_rollout_rows else None
+        return BatchEnd("drained", f"all {stage.total_train_steps} train steps have their batch")
+    return ComposeNow() if num_rows >= stage.plan.num_rollout_rows else None
 
 
-def decide(stage: Stage, step: int, supply: Supply) -> Decision:
+def decide_batch(stage: Stage, step: int, supply: BatchSupply) -> BatchDecision:
     """Takes a full batch at once, and a short one only when no more rows can come."""
-    return decide_at_once(stage, step, supply.num_rows) or decide_short(stage, step, supply)
+    return decide_full_batch(stage, step, supply.num_rows) or decide_short_batch(
+        stage, step, supply
+    )
 
 
-def decide_short(stage: Stage, step: int, supply: Supply) -> Decision:
+def decide_short_batch(stage: Stage, step: int, supply: BatchSupply) -> BatchDecision:
     """Decides about a batch that is not full."""
     if supply.unfinished or supply.next_step:
         return BatchWait(supply.unfinished or supply.next_step)
     planned = planned_rows(stage, step)
     if supply.num_rows >= planned:
-        return Take() if supply.num_rows else End("drained", "every task is used up")
+        return ComposeNow() if supply.num_rows else BatchEnd("drained", "every task is used up")
     buffer = stage.plan.config.buffer
     if supply.refill_rounds < buffer.max_refill_rounds:
         num_tasks = math.ceil((planned - supply.num_rows) / stage.repeat_times)
-        return Refill(num_tasks, supply.refill_rounds + 1)
+        return RefillTasks(num_tasks, supply.refill_rounds + 1)
     if supply.num_rows and buffer.short_batch == "train":
-        return Take()
-    return End(
+        return ComposeNow()
+    return BatchEnd(
         "failed",
         f"train step {step} has {supply.num_rows} of {planned} rows after {supply.refill_rounds} "
         "rounds of refill: the other runs failed or were filtered",
@@ -207,7 +209,7 @@ SUMMED = ("_count", "dropped_all_correct", "dropped_all_wrong")
 RATIO = "_ratio"
 
 
-def batch_figures(groups: Iterable[Mapping[str, float]]) -> dict[str, float]:
+def pipeline_metrics(groups: Iterable[Mapping[str, float]]) -> dict[str, float]:
     """Sums counts, averages ratios, and gives mean, min and max of all other metrics."""
     values: dict[str, list[float]] = defaultdict(list)
     for figures in groups:

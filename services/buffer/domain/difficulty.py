@@ -19,7 +19,7 @@ PART = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beliefs:
+class PassRateBeliefs:
     """A Beta distribution for the pass rate of each of N tasks.
 
     The capability places the model between two anchor models whose pass rates on each task are
@@ -35,7 +35,7 @@ class Beliefs:
     rho: float
 
     @classmethod
-    def initial(cls, weak_N: FloatVector, strong_N: FloatVector, rho: float) -> "Beliefs":
+    def initial(cls, weak_N: FloatVector, strong_N: FloatVector, rho: float) -> "PassRateBeliefs":
         """Returns uniform beliefs, before any feedback."""
         ones_N = np.ones_like(weak_N)
         return cls(
@@ -49,7 +49,7 @@ class Beliefs:
 
     def learned(
         self, tasks_K: IntVector, pass_rates_K: FloatVector, config: DifficultyConfig
-    ) -> "Beliefs":
+    ) -> "PassRateBeliefs":
         """Returns beliefs updated by the pass rates of one explore step, each task once."""
         weak, strong = self.weak_N[tasks_K].mean(), self.strong_N[tasks_K].mean()
         measured = float((pass_rates_K.mean() - weak) / (strong - weak + TINY))

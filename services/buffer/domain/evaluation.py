@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 
-def over_runs(tasks: Sequence[Sequence[float]]) -> dict[str, float]:
+def pass_at_k_metrics(tasks: Sequence[Sequence[float]]) -> dict[str, float]:
     """Returns means over tasks of `std@n`, and of `best@k` and `worst@k` for k = 2, 4, ... n.
 
     n is the most runs that a task has; the result is empty if n is 1. `best@k` is the mean over all
@@ -21,12 +21,14 @@ def over_runs(tasks: Sequence[Sequence[float]]) -> dict[str, float]:
         return {}
     found = {f"std@{num_runs}": _mean([float(np.std(values)) for values in tasks])}
     for k in _powers_of_two(num_runs):
-        found[f"best@{k}"] = _mean([best_of(k, values) for values in tasks])
-        found[f"worst@{k}"] = _mean([-best_of(k, [-value for value in values]) for values in tasks])
+        found[f"best@{k}"] = _mean([expected_best_of_k(k, values) for values in tasks])
+        found[f"worst@{k}"] = _mean(
+            [-expected_best_of_k(k, [-value for value in values]) for values in tasks]
+        )
     return found
 
 
-def best_of(k: int, values: Sequence[float]) -> float:
+def expected_best_of_k(k: int, values: Sequence[float]) -> float:
     """Returns the expected maximum of k draws with replacement."""
     ranks: npt.NDArray[np.float64] = np.arange(len(values) + 1) / len(values)
     return float(np.dot(np.sort(values), np.diff(ranks**k)))
@@ -85,12 +87,12 @@ def _summary(name: str, tasks: dict[str, list[float]]) -> MetricSummary:
     """Summarises one metric; huge values are divided by the largest so that squares stay finite."""
     largest = max(abs(value) for values in tasks.values() for value in values)
     if largest < LARGE:
-        return _figures(name, list(tasks.values()))
+        return _unscaled_summary(name, list(tasks.values()))
     shares = [[value / largest for value in values] for values in tasks.values()]
-    return _times(_figures(name, shares), largest)
+    return _rescaled(_unscaled_summary(name, shares), largest)
 
 
-def _figures(name: str, tasks: Sequence[Sequence[float]]) -> MetricSummary:
+def _unscaled_summary(name: str, tasks: Sequence[Sequence[float]]) -> MetricSummary:
     means = np.array([np.mean(values) for values in tasks])
     num_tasks = len(means)
     error = float(np.std(means, ddof=1) / np.sqrt(num_tasks)) if num_tasks > 1 else 0.0
@@ -99,12 +101,12 @@ def _figures(name: str, tasks: Sequence[Sequence[float]]) -> MetricSummary:
         mean=float(np.mean(means)),
         standard_error=error,
         num_tasks=num_tasks,
-        of_runs=over_runs(tasks),
+        of_runs=pass_at_k_metrics(tasks),
         of_tasks={"max": float(means.max()), "min": float(means.min()), "std": float(means.std())},
     )
 
 
-def _times(summary: MetricSummary, largest: float) -> MetricSummary:
+def _rescaled(summary: MetricSummary, largest: float) -> MetricSummary:
     def whole(share: float) -> float:
         limit = sys.float_info.max  # a rounded share may be a little more than 1
         return max(-limit, min(limit, share * largest))

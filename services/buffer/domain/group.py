@@ -41,7 +41,7 @@ class ScoredSample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Detail:
+class SampleDetail:
     """Values that are read from the whole sample, only for functions that ask for them."""
 
     mean_logprob: float = math.nan
@@ -68,7 +68,7 @@ class SampleGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewRow:
+class DerivedRow:
     """A row to be trained on: a revision of a sample, or with an ordinal above 0 a copy of it."""
 
     parent_id: str
@@ -81,7 +81,7 @@ class NewRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
+class FilteredSample:
     """A sample that is not trained on."""
 
     experience_id: str
@@ -89,23 +89,25 @@ class LeftOut:
 
 
 @dataclass(slots=True, kw_only=True)
-class Outcome:
+class GroupOutcome:
     """The result of processing a group, or the error that it failed with."""
 
-    rows: list[NewRow] = field(default_factory=list)
-    left_out: list[LeftOut] = field(default_factory=list)
+    rows: list[DerivedRow] = field(default_factory=list)
+    left_out: list[FilteredSample] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
     error: str = ""
     function: str = ""
     """The operator that raised the error; empty for the advantage function."""
 
     @classmethod
-    def begun(cls, group: SampleGroup) -> "Outcome":
+    def begun(cls, group: SampleGroup) -> "GroupOutcome":
         """Returns an outcome with the samples that are not compared already left out."""
         why = [(sample.experience_id, sample.why_not_compared) for sample in group.samples]
-        return cls(left_out=[LeftOut(experience_id=id, reason=text) for id, text in why if text])
+        return cls(
+            left_out=[FilteredSample(experience_id=id, reason=text) for id, text in why if text]
+        )
 
-    def counted(self) -> "Outcome":
+    def counted(self) -> "GroupOutcome":
         """Adds the metrics that every group has, and returns itself."""
         self.metrics |= {
             "experience_count": float(len(self.rows)),

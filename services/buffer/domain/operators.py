@@ -6,9 +6,16 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from services.buffer.domain.group import Detail, LeftOut, NewRow, Outcome, SampleGroup, ScoredSample
-from services.buffer.domain.sampling import draw_lots
-from services.buffer.domain.tasks import storable
+from services.buffer.domain.group import (
+    DerivedRow,
+    FilteredSample,
+    GroupOutcome,
+    SampleDetail,
+    SampleGroup,
+    ScoredSample,
+)
+from services.buffer.domain.sampling import hash_uniform
+from services.buffer.domain.tasks import sanitize_text
 from trinity.algorithm.advantage.groups import index_within, ranks_within
 from trinity.algorithm.advantage.needs import NOTHING, Needs
 from trinity.algorithm.advantage.samples import Advantages, FloatVector, IntVector, Samples
@@ -20,7 +27,7 @@ from trinity.types import JsonValue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operator:
+class PipelineFunction:
     """A function by name, with its arguments and the inputs it needs."""
 
     name: str
@@ -43,20 +50,20 @@ class Operator:
 class FunctionChain:
     """Operators in order, each seeing the samples that earlier ones left, then the advantage."""
 
-    operators: tuple[Operator, ...]
-    advantage: Operator
+    operators: tuple[PipelineFunction, ...]
+    advantage: PipelineFunction
 
     @classmethod
     def of(cls, plan: StagePlan) -> "FunctionChain":
         """Returns the functions of a plan."""
         operators = tuple(
-            Operator(kind="operator", name=operator.name, arguments=operator.args)
+            PipelineFunction(kind="operator", name=operator.name, arguments=operator.args)
             for operator in plan.operators
         )
         return cls(operators=operators, advantage=_advantage_of(plan.algorithm))
 
     @property
-    def steps(self) -> tuple[Operator, ...]:
+    def steps(self) -> tuple[PipelineFunction, ...]:
         """The operators and the advantage function, in order."""
         return (*self.operators, self.advantage)
 
@@ -76,28 +83,28 @@ class FunctionChain:
         return not self.needs.one_group and all(step.is_built_in for step in self.steps)
 
 
-def _advantage_of(algorithm: ResolvedAlgorithm) -> Operator:
+def _advantage_of(algorithm: ResolvedAlgorithm) -> PipelineFunction:
     """Returns the advantage function; `none` (advantage 0) if the trainer computes advantages."""
     if algorithm.advantage_in_trainer:
-        return Operator(name="none", arguments={})
-    return Operator(name=algorithm.advantage_fn, arguments=algorithm.advantage_fn_args)
+        return PipelineFunction(name="none", arguments={})
+    return PipelineFunction(name=algorithm.advantage_fn, arguments=algorithm.advantage_fn_args)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operated:
+class OperatorEffects:
     """Accumulated effects of operators, keyed by group number or by experience id."""
 
-    left_out: tuple[tuple[int, LeftOut], ...] = ()
+    left_out: tuple[tuple[int, FilteredSample], ...] = ()
     masked: frozenset[str] = frozenset()
     rewards: Mapping[str, float] = field(default_factory=dict)
     """The rewards that were changed."""
     metrics: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
-    failures: Mapping[int, Outcome] = field(default_factory=dict)
+    failures: Mapping[int, GroupOutcome] = field(default_factory=dict)
     """Groups for which an operator gave non-finite rewards."""
 
     def after(
         self, operator: str, rollouts: Rollouts, ids: Sequence[str], changes: Changes
-    ) -> "Operated":
+    ) -> "OperatorEffects":
         """Returns the effects with those of one more operator added.
 
         Raises: ValueError when the arrays do not belong to these samples.
@@ -112,7 +119,7 @@ class Operated:
                 raise ValueError(
                     f"its metric {name} must have {rollouts.num_groups} entries, one a group"
                 )
-        return Operated(
+        return OperatorEffects(
             left_out=(*self.left_out, *_left_out(operator, rollouts, ids, changes)),
             masked=self.masked | _chosen(ids, changes.masked),
             rewards={**self.rewards, **_new_rewards(rollouts, ids, changes)},
@@ -129,7 +136,7 @@ class Operated:
             figures[f"{operator}/filtered_count"] = num_left_out
         merged = dict(self.metrics)
         for number in set(rollouts.groups.tolist()):
-            own = {storable(name): float(values[number]) for name, values in figures.items()}
+            own = {sanitize_text(name): float(values[number]) for name, values in figures.items()}
             merged[number] = {**merged.get(number, {}), **own}
         return merged
 
@@ -145,13 +152,13 @@ def _chosen(ids: Sequence[str], which_N: npt.NDArray[np.bool_] | None) -> frozen
 
 def _left_out(
     operator: str, rollouts: Rollouts, ids: Sequence[str], changes: Changes
-) -> list[tuple[int, LeftOut]]:
+) -> list[tuple[int, FilteredSample]]:
     if changes.left_out is None:
         return []
     reason = changes.reason or f"operator {operator} leaves it out"
     numbers = rollouts.groups.tolist()
     return [
-        (numbers[i], LeftOut(experience_id=ids[i], reason=reason))
+        (numbers[i], FilteredSample(experience_id=ids[i], reason=reason))
         for i in np.flatnonzero(changes.left_out)
     ]
 
@@ -163,14 +170,14 @@ def _new_rewards(rollouts: Rollouts, ids: Sequence[str], changes: Changes) -> di
     return {ids[i]: float(changes.rewards[i]) for i in np.flatnonzero(is_new_N)}
 
 
-def _failures(operator: str, rollouts: Rollouts, changes: Changes) -> dict[int, Outcome]:
+def _failures(operator: str, rollouts: Rollouts, changes: Changes) -> dict[int, GroupOutcome]:
     if changes.rewards is None:
         return {}
     is_wrong_N = ~np.isfinite(changes.rewards)
     if changes.left_out is not None:
         is_wrong_N &= ~changes.left_out
     error = "it gave rewards that are not finite numbers"
-    failed = Outcome(error=error, function=f"operator {operator}")
+    failed = GroupOutcome(error=error, function=f"operator {operator}")
     return dict.fromkeys(rollouts.groups[is_wrong_N].tolist(), failed)
 
 
@@ -250,12 +257,12 @@ def _not_finite(samples: Samples, advantages: Advantages) -> dict[int, str]:
     return dict.fromkeys(set(groups.tolist()), "it gave values that are not finite numbers")
 
 
-UNKNOWN = Detail()
+UNKNOWN = SampleDetail()
 COPIED = "; a copy of another sample stands in for it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class GroupArrays:
     """Groups and the arrays made from them; group number g in the arrays is `groups[g]`.
 
     A group without compared samples has a number too, but no entries in the arrays.
@@ -266,13 +273,13 @@ class Comparison:
     """Samples that no operator has left out."""
     ids: Sequence[str]
     """The experience id of each entry."""
-    operated: Operated = field(default_factory=Operated)
+    operated: OperatorEffects = field(default_factory=OperatorEffects)
     """Accumulated effect of the operators so far."""
 
     @classmethod
     def of(
-        cls, groups: Sequence[SampleGroup], details: Mapping[str, Detail], seed: int
-    ) -> "Comparison":
+        cls, groups: Sequence[SampleGroup], details: Mapping[str, SampleDetail], seed: int
+    ) -> "GroupArrays":
         """Builds the arrays of the compared samples; `details` are keyed by experience, if read."""
         rows = [
             (number, sample) for number, group in enumerate(groups) for sample in group.compared
@@ -289,7 +296,7 @@ class Comparison:
             groups=numbers_N,
             runs=runs_N,
             steps=steps_N,
-            lots=draw_lots(seed, *places),
+            lots=hash_uniform(seed, *places),
             mean_logprobs=np.array([detail.mean_logprob for detail in known], dtype=np.float64),
             step_rewards=np.array([detail.step_reward for detail in known], dtype=np.float64),
             states=_numbered(detail.state for detail in known),
@@ -299,7 +306,7 @@ class Comparison:
             groups=groups, samples=rollouts, ids=[sample.experience_id for _, sample in rows]
         )
 
-    def changed(self, operator: str, changes: Changes) -> "Comparison":
+    def changed(self, operator: str, changes: Changes) -> "GroupArrays":
         """Returns the comparison after an operator's changes.
 
         Non-finite numbers fail their group.
@@ -319,7 +326,7 @@ class Comparison:
             operated=operated,
         )
 
-    def outcomes(self, advantages: Advantages) -> list[Outcome]:
+    def outcomes(self, advantages: Advantages) -> list[GroupOutcome]:
         """Returns the outcome of each group.
 
         Non-finite numbers fail their group.
@@ -327,7 +334,7 @@ class Comparison:
         Raises: ValueError for arrays that do not belong to the samples.
         """
         answer = AdvantageResult.of(self.samples, advantages)
-        outcomes = [Outcome.begun(group) for group in self.groups]
+        outcomes = [GroupOutcome.begun(group) for group in self.groups]
         for number, left_out in self.operated.left_out:
             outcomes[number].left_out.append(left_out)
         for number, figures in self.operated.metrics.items():
@@ -337,24 +344,24 @@ class Comparison:
         for number in set(self.samples.groups.tolist()):
             outcomes[number].metrics |= answer.metrics_of(number)
         for number, reason in answer.failures.items():
-            outcomes[number] = Outcome(error=reason)
+            outcomes[number] = GroupOutcome(error=reason)
         for number, failed in self.operated.failures.items():
             outcomes[number] = failed
         return [outcome if outcome.error else outcome.counted() for outcome in outcomes]
 
-    def _add(self, outcome: Outcome, answer: AdvantageResult, i: int) -> None:
+    def _add(self, outcome: GroupOutcome, answer: AdvantageResult, i: int) -> None:
         if not answer.is_left_out[i]:
             outcome.rows.append(self._row(i, 0, answer.values[i]))
             return
         source = answer.copies_of[i]
         reason = answer.reason + (COPIED if source >= 0 else "")
-        outcome.left_out.append(LeftOut(experience_id=self.ids[i], reason=reason))
+        outcome.left_out.append(FilteredSample(experience_id=self.ids[i], reason=reason))
         if source >= 0:
             outcome.rows.append(self._row(source, answer.ordinals[i], answer.values[source]))
 
-    def _row(self, i: int, ordinal: int, advantage: float) -> NewRow:
+    def _row(self, i: int, ordinal: int, advantage: float) -> DerivedRow:
         own_id = self.ids[i]
-        return NewRow(
+        return DerivedRow(
             parent_id=own_id,
             ordinal=ordinal,
             advantage=advantage,
@@ -363,7 +370,9 @@ class Comparison:
         )
 
 
-def _rollouts(samples: Samples, rows: Sequence[ScoredSample], known: Sequence[Detail]) -> Rollouts:
+def _rollouts(
+    samples: Samples, rows: Sequence[ScoredSample], known: Sequence[SampleDetail]
+) -> Rollouts:
     """Returns the same samples with the other known fields."""
     keys = next((detail.numbers.keys() for detail in known if detail.numbers), ())
     contents = [detail.content for detail in known if detail.content is not None]
@@ -377,7 +386,7 @@ def _rollouts(samples: Samples, rows: Sequence[ScoredSample], known: Sequence[De
     )
 
 
-def _numbers(key: str, known: Iterable[Detail]) -> FloatVector:
+def _numbers(key: str, known: Iterable[SampleDetail]) -> FloatVector:
     return np.array([detail.numbers.get(key, np.nan) for detail in known], dtype=np.float64)
 
 

@@ -19,7 +19,7 @@ PREFIX = "population"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Generated:
+class GeneratedSample:
     """The fields of one sample that are compared."""
 
     task: Task
@@ -38,13 +38,13 @@ class Generated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Population:
+class SamplePopulation:
     """All samples of some explore steps, and the planned number of runs of each of their tasks."""
 
     first_step: int
     last_step: int
     runs_of: Mapping[Task, int]
-    samples: Sequence[Generated]
+    samples: Sequence[GeneratedSample]
 
     @property
     def num_trained(self) -> int:
@@ -53,7 +53,7 @@ class Population:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shift:
+class DistributionShift:
     """Distance between the trained and the generated distribution: 0 is equal, 1 is disjoint.
 
     It is the Kolmogorov-Smirnov distance; for tasks, which have no order, it is the total variation
@@ -71,7 +71,7 @@ class Shift:
     """
 
 
-def shifts(population: Population) -> list[Shift]:
+def distribution_shifts(population: SamplePopulation) -> list[DistributionShift]:
     """Returns the shift of each comparable quantity; none while nothing is trained."""
     samples = population.samples
     if not population.num_trained:
@@ -86,10 +86,10 @@ def shifts(population: Population) -> list[Shift]:
     return [*found, _task_shift(population)]
 
 
-def _shift(name: str, values: Floats, uses: Floats) -> Shift:
+def _shift(name: str, values: Floats, uses: Floats) -> DistributionShift:
     trained, left_out = (uses > 0).astype(np.float64), (uses == 0).astype(np.float64)
     apart = _distance(values, trained, left_out)
-    return Shift(
+    return DistributionShift(
         name=name,
         generated_mean=float(values.mean()),
         trained_mean=float(np.average(values, weights=uses)),
@@ -116,7 +116,7 @@ def _distance(values: Floats, first: Floats, second: Floats) -> float:
     return float(np.abs(up_to_first - up_to_second).max())
 
 
-def _task_shift(population: Population) -> Shift:
+def _task_shift(population: SamplePopulation) -> DistributionShift:
     uses: Counter[Task] = Counter()
     for sample in population.samples:
         uses[sample.task] += sample.num_uses
@@ -124,7 +124,7 @@ def _task_shift(population: Population) -> Shift:
     differences = (
         abs(runs / num_runs - uses[task] / num_uses) for task, runs in population.runs_of.items()
     )
-    return Shift(
+    return DistributionShift(
         name="task",
         generated_mean=math.nan,
         trained_mean=math.nan,
@@ -133,7 +133,7 @@ def _task_shift(population: Population) -> Shift:
     )
 
 
-def _prefers_tasks(population: Population) -> bool:
+def _prefers_tasks(population: SamplePopulation) -> bool:
     """Returns whether some tasks lost more of their runs than others, beyond chance.
 
     Pearson's statistic over tasks, compared with its mean and variance under the hypothesis that
@@ -156,13 +156,13 @@ def _prefers_tasks(population: Population) -> bool:
     return statistic - len(runs) > TASK_CRITICAL * math.sqrt(variance)
 
 
-def population_figures(population: Population) -> dict[str, float]:
+def population_metrics(population: SamplePopulation) -> dict[str, float]:
     """Returns the metrics as they appear in monitors."""
     figures = {
         "num_generated": float(len(population.samples)),
         "num_trained": float(population.num_trained),
     }
-    for shift in shifts(population):
+    for shift in distribution_shifts(population):
         figures[f"{shift.name}/shift"] = shift.distance
         if math.isfinite(shift.generated_mean):
             figures[f"{shift.name}/generated"] = shift.generated_mean

@@ -6,13 +6,13 @@ from statistics import NormalDist
 
 import numpy as np
 
-from services.buffer.domain.sampling import draw_lots
+from services.buffer.domain.sampling import hash_uniform
 from services.buffer.domain.stage import Stage
 from trinity.algorithm.priority.candidate import Candidate
 from trinity.config.plan.parts import ResolvedReplay
 
 SamplePlace = tuple[int, int, int, int, str]
-HALF_A_LOT = 2.0**-54
+HALF_HASH_STEP = 2.0**-54
 """Added to each hashed number, a multiple of twice this: the normal quantile of 0 is infinite."""
 
 
@@ -37,7 +37,7 @@ class ReplayCandidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ReplaySelection:
     """The decision on all waiting samples."""
 
     taken: Sequence[ReplayCandidate]
@@ -77,14 +77,14 @@ def candidates_of(waiting: Sequence[ReplayCandidate], seed: int) -> list[Candida
     ]
 
 
-def choose(
+def select_replay_batch(
     waiting: Sequence[ReplayCandidate],
     priorities: Sequence[float | None],
     replay: ResolvedReplay,
     *,
     step: int,
     size: int,
-) -> Choice:
+) -> ReplaySelection:
     """Takes the `size` highest priorities for train step `step`; ties go in order of place.
 
     The buffer holds `capacity` samples. Previously trained ones are evicted first, lowest priority
@@ -98,13 +98,13 @@ def choose(
     dropped = unused[replay.capacity :] if replay.when_full == "drop" else []
     unused = unused[: len(unused) - len(dropped)]
     first = set(_ids(unused[: max(len(unused) - replay.capacity, 0)]))
-    ready = {row.experience_id for row in used[:room] if has_rested(row, replay, step)}
+    ready = {row.experience_id for row in used[:room] if is_cooled_down(row, replay, step)}
     ready |= set(_ids(unused))
     able = [row for row in best if row.experience_id in ready]
     taken = sorted(able, key=lambda row: row.experience_id not in first)[:size]
     unwanted = [row for row, priority in zip(waiting, priorities, strict=True) if priority is None]
     kept = len(unused) + len(used[:room])
-    return Choice(
+    return ReplaySelection(
         taken=taken,
         retired=[*used[room:], *(row for row in unwanted if not row.is_unused)],
         dropped=dropped,
@@ -113,7 +113,7 @@ def choose(
     )
 
 
-def has_rested(row: ReplayCandidate, replay: ResolvedReplay, step: int) -> bool:
+def is_cooled_down(row: ReplayCandidate, replay: ResolvedReplay, step: int) -> bool:
     """Returns whether a previously trained sample may be trained again in `step`."""
     return replay.cooldown_steps is not None and row.last_step + replay.cooldown_steps <= step
 
@@ -138,12 +138,12 @@ def _normals(waiting: Sequence[ReplayCandidate], seed: int) -> list[float]:
     if not waiting:
         return []
     places_N3 = np.array([(*row.place[:2], row.num_uses) for row in waiting], dtype=np.int64)
-    lots = draw_lots(seed, *places_N3.T)
+    lots = hash_uniform(seed, *places_N3.T)
     inverse = NormalDist().inv_cdf
-    return [inverse(lot + HALF_A_LOT) for lot in lots.tolist()]
+    return [inverse(lot + HALF_HASH_STEP) for lot in lots.tolist()]
 
 
-def last_step_let_go(stage: Stage, oldest_kept: int) -> int:
+def last_releasable_step(stage: Stage, oldest_kept: int) -> int:
     """Returns the newest train step whose batch is never trained again; 0 when there is none.
 
     `oldest_kept` is the step of the oldest checkpoint that a trainer may resume from.

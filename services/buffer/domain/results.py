@@ -61,7 +61,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KnownAttempt:
+class StoredAttempt:
     """An attempt that is already in the database."""
 
     place: tuple[str, int, int]
@@ -72,7 +72,7 @@ class KnownAttempt:
 
 
 @dataclass(slots=True, kw_only=True)
-class OpenRun:
+class RunProgress:
     """The current state of a run while a batch of results is judged."""
 
     state: RunState
@@ -92,7 +92,7 @@ class AssignmentView:
     explore_step: int
     position: int
     required_version: int
-    runs: dict[int, OpenRun]
+    runs: dict[int, RunProgress]
 
     @property
     def num_open_runs(self) -> int:
@@ -100,7 +100,7 @@ class AssignmentView:
         return sum(run.state is RunState.OPEN for run in self.runs.values())
 
 
-FATES = {
+COMMIT_STATUSES = {
     AttemptState.WON: CommitStatus.COMMITTED,
     AttemptState.FAILED: CommitStatus.COMMITTED,
     AttemptState.SUPERSEDED: CommitStatus.SUPERSEDED,
@@ -121,7 +121,7 @@ class CommitDecision:
 
 
 @dataclass(slots=True, kw_only=True)
-class Judge:
+class ResultDeduplicator:
     """Judges the results of one stage in order of arrival; the first complete attempt wins.
 
     The same result may arrive any number of times and gets the same decision each time. Different
@@ -130,13 +130,13 @@ class Judge:
     """
 
     assignments: dict[str, AssignmentView]
-    known: Iterable[KnownAttempt]
+    known: Iterable[StoredAttempt]
     stage_is_open: bool
     max_attempts: int
-    stored: list[KnownAttempt] = field(init=False, default_factory=list)
+    stored: list[StoredAttempt] = field(init=False, default_factory=list)
     """Attempts to store."""
-    _by_place: dict[tuple[str, int, int], KnownAttempt] = field(init=False)
-    _by_sequence: dict[tuple[str, int], KnownAttempt] = field(init=False)
+    _by_place: dict[tuple[str, int, int], StoredAttempt] = field(init=False)
+    _by_sequence: dict[tuple[str, int], StoredAttempt] = field(init=False)
 
     def __post_init__(self) -> None:
         self._by_place = {attempt.place: attempt for attempt in self.known}
@@ -152,7 +152,7 @@ class Judge:
         if contradiction := self._contradiction(result):
             return CommitDecision(result=result, fate=CommitStatus.REJECTED, reason=contradiction)
         state = self._decide(result)
-        known = KnownAttempt(
+        known = StoredAttempt(
             place=result.place,
             producer=result.producer,
             sequence=result.sequence,
@@ -162,7 +162,7 @@ class Judge:
         self.stored.append(known)
         self._by_place[known.place] = known
         self._by_sequence[known.producer, known.sequence] = known
-        return CommitDecision(result=result, fate=FATES[state], state=state)
+        return CommitDecision(result=result, fate=COMMIT_STATUSES[state], state=state)
 
     def _contradiction(self, result: Result) -> str:
         view = self.assignments.get(result.assignment_id)
@@ -193,14 +193,14 @@ class Judge:
         return AttemptState.FAILED
 
 
-def _compare(result: Result, before: KnownAttempt) -> CommitDecision:
+def _compare(result: Result, before: StoredAttempt) -> CommitDecision:
     if before.place == result.place and before.content_hash == result.content_hash:
-        return CommitDecision(result=result, fate=FATES[AttemptState(before.state)])
+        return CommitDecision(result=result, fate=COMMIT_STATUSES[AttemptState(before.state)])
     reason = "another result was stored under the same attempt or sequence"
     return CommitDecision(result=result, fate=CommitStatus.REJECTED, reason=reason)
 
 
-def _count_failure(run: OpenRun, reason: str, max_attempts: int) -> None:
+def _count_failure(run: RunProgress, reason: str, max_attempts: int) -> None:
     run.num_failed += 1
     run.reason = reason
     if run.num_failed >= max_attempts:

@@ -13,7 +13,7 @@ WORD = 2**64
 IntVector = npt.NDArray[np.int64]
 
 
-def generator(seeds: tuple[int, ...], number: int) -> np.random.Generator:
+def seeded_generator(seeds: tuple[int, ...], number: int) -> np.random.Generator:
     """Returns a generator that is the same for the same seeds and number, on any machine."""
     words = [*(seed % WORD for seed in seeds), number]
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(words)))
@@ -22,10 +22,10 @@ def generator(seeds: tuple[int, ...], number: int) -> np.random.Generator:
 @lru_cache(maxsize=2)
 def permutation(seeds: tuple[int, ...], epoch: int, num_rows: int) -> IntVector:
     """Returns the shuffled row order of one epoch."""
-    return generator(seeds, epoch).permutation(num_rows)
+    return seeded_generator(seeds, epoch).permutation(num_rows)
 
 
-def draw(
+def draw_row_numbers(
     selector_type: SelectorType, *, seeds: tuple[int, ...], num_rows: int, first: int, count: int
 ) -> Sequence[int]:
     """Returns the rows of draws `first` to `first + count - 1`, counted over all epochs from 0.
@@ -38,7 +38,7 @@ def draw(
             places = (divmod(number, num_rows) for number in range(first, first + count))
             return [int(permutation(seeds, epoch, num_rows)[place]) for epoch, place in places]
         case "random":
-            return list(_by_chance(generator(seeds, first), num_rows, count))
+            return list(_by_chance(seeded_generator(seeds, first), num_rows, count))
         case _:
             return [number % num_rows for number in range(first, first + count)]
 
@@ -51,7 +51,7 @@ def _by_chance(chance: np.random.Generator, num_rows: int, count: int) -> Iterat
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class TasksetDraws:
     """Draws of one taskset: the number of the first, and the place of each among all draws."""
 
     taskset: int
@@ -68,13 +68,13 @@ def _order(seeds: tuple[int, ...], epoch: int, sizes: tuple[int, ...]) -> npt.ND
 
 def interleave(
     sizes: Sequence[int], *, seeds: tuple[int, ...], first: int, count: int
-) -> list[Share]:
+) -> list[TasksetDraws]:
     """Deals draws `first` to `first + count - 1` to tasksets of these sizes.
 
     In every epoch each taskset is drawn from as often as it has rows, in random order.
     """
     if len(sizes) == 1:
-        return [Share(0, first, tuple(range(count)))]
+        return [TasksetDraws(0, first, tuple(range(count)))]
     total, known = sum(sizes), tuple(sizes)
     epoch, start = divmod(first, total)
     before = np.bincount(_order(seeds, epoch, known)[:start], minlength=len(sizes))
@@ -83,7 +83,7 @@ def interleave(
     places = {
         taskset: tuple(i for i, own in enumerate(dealt) if own == taskset) for taskset in set(dealt)
     }
-    return [Share(taskset, firsts[taskset], places[taskset]) for taskset in sorted(places)]
+    return [TasksetDraws(taskset, firsts[taskset], places[taskset]) for taskset in sorted(places)]
 
 
 def _of_draw(number: int, seeds: tuple[int, ...], sizes: tuple[int, ...], total: int) -> int:
@@ -96,7 +96,7 @@ FIRST, SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 BITS = 53
 
 
-def draw_lots(seed: int, *places_N: IntVector) -> npt.NDArray[np.float64]:
+def hash_uniform(seed: int, *places_N: IntVector) -> npt.NDArray[np.float64]:
     """Returns a number in [0, 1) per sample, from the seed and its position, [N].
 
     SplitMix64 over the numbers, one after the other (https://doi.org/10.1145/2660193.2660195).

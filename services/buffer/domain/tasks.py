@@ -19,7 +19,7 @@ CHUNK_LENGTH = 1024 * 1024
 """While a chunk is inserted into the database, memory holds it several times."""
 
 
-def why_refused(row_json: str) -> str:
+def row_error(row_json: str) -> str:
     """Returns what is wrong with a row; empty if it is valid."""
     if len(row_json) > MAX_ROW_BYTES:
         return f"it has {len(row_json):,} characters, a row may have {MAX_ROW_BYTES:,}"
@@ -50,7 +50,7 @@ class RefusedRow:
 
 
 @dataclass(slots=True)
-class Intake:
+class RowBuffer:
     """The rows of one request; refused rows leave no gap in the numbers of accepted ones.
 
     intake.add('{"prompt": "1+1="}')
@@ -73,7 +73,7 @@ class Intake:
 
     def add(self, row_json: str) -> None:
         """Accepts a row, or records why it is refused."""
-        if reason := why_refused(row_json):
+        if reason := row_error(row_json):
             self.num_refused += 1
             if len(self.refused) < MAX_LISTED_REFUSALS:
                 self.refused.append(RefusedRow(index=self.num_seen, reason=reason))
@@ -174,7 +174,7 @@ def data_sample(row_json: str, form: FormatConfig) -> SampleText:
     try:
         prompt, response = _parts(json.loads(row_json), form)
     except (ValueError, RecursionError):  # RecursionError: nested too deeply
-        prompt, response = storable(row_json), ""
+        prompt, response = sanitize_text(row_json), ""
     return SampleText(prompt=prompt, response=response, reward=None)
 
 
@@ -202,16 +202,16 @@ def _listed(messages: JsonValue) -> list[JsonObject]:
 
 
 def _text(value: JsonValue) -> str:
-    return storable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+    return sanitize_text(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
-def storable(text: str) -> str:
+def sanitize_text(text: str) -> str:
     """Replaces characters that the database cannot store: null characters, lone surrogates."""
     return text.encode(errors="replace").decode().replace("\x00", "\N{REPLACEMENT CHARACTER}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Filter:
+class SampleFilter:
     """Conditions that must all hold; None and empty values match everything."""
 
     kind: AssignmentKind = AssignmentKind.TRAIN
@@ -232,11 +232,11 @@ class Filter:
     @property
     def is_empty(self) -> bool:
         """True if everything of its kind passes."""
-        return self == Filter(kind=self.kind)
+        return self == SampleFilter(kind=self.kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cursor:
+class SampleCursor:
     """Position of a sample in the listing order."""
 
     explore_step: int

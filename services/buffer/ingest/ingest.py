@@ -15,17 +15,17 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.results import CommitDecision, Result
 from services.buffer.domain.stage import CommitStatus
-from services.buffer.domain.tasks import storable
+from services.buffer.domain.tasks import sanitize_text
 from services.buffer.ingest.stream import ACK_SECONDS, RunStream, subject_of_message
 from services.buffer.ingest.wire import (
     MAX_REASON_LENGTH,
     DecodedBatch,
     Unparsable,
+    decode_batch,
     is_reference,
-    open_parcel,
     subject_of,
 )
-from services.buffer.operations.results import ResultWriter, WantsStageAlone
+from services.buffer.operations.results import NeedsExclusiveStage, ResultWriter
 from services.buffer.store.database import BufferDatabase
 from services.buffer.store.reports import (
     MAX_BODY_BYTES,
@@ -36,7 +36,7 @@ from services.buffer.store.reports import (
     take_blob,
 )
 from services.buffer.store.stages import UnreadablePlan
-from services.buffer.telemetry import stored
+from services.buffer.telemetry import record_stored
 from trinity.errors import Unavailable
 from trinity.runtime.logs import RateLimitedLog
 from trinity.runtime.nats import preserve_cancellation
@@ -48,14 +48,14 @@ logger = logging.getLogger(__name__)
 limited_log = RateLimitedLog(logger)
 
 
-AGAIN_SECONDS = 3.0
+REDELIVERY_SECONDS = 3.0
 """Redelivery delay, after which another replica may take the results."""
-OVER_SECONDS = 4 * AGAIN_SECONDS
+EXPIRY_SECONDS = 4 * REDELIVERY_SECONDS
 """After this time without a redelivery, another replica has stored them."""
 
 
 @dataclass(frozen=True, slots=True)
-class HeldBack:
+class PlanVersionWaits:
     """Shows a wait for each such stage as long as its results are redelivered."""
 
     waits: WaitRegistry
@@ -69,7 +69,7 @@ class HeldBack:
         limited_log.warning(kind, about, why=str(error))
         self._seen[key] = time.monotonic()
         self.waits.set(
-            _name(key),
+            _wait_name(key),
             waits_for="another version of the buffer",
             reason=f"to store results: {error}",
         )
@@ -77,16 +77,16 @@ class HeldBack:
     def look(self) -> None:
         """Ends the waits of stages whose results are no longer delivered."""
         now = time.monotonic()
-        for key in [key for key, seen in self._seen.items() if now - seen > OVER_SECONDS]:
+        for key in [key for key, seen in self._seen.items() if now - seen > EXPIRY_SECONDS]:
             del self._seen[key]
-            self.waits.clear(_name(key))
+            self.waits.clear(_wait_name(key))
 
 
-def _name(key: StageKey) -> str:
+def _wait_name(key: StageKey) -> str:
     return f"results/{key.tenant}/{key.experiment_id}/{key.stage}"
 
 
-def rejections(parcel: DecodedBatch, reason: str) -> list[CommitReport]:
+def rejection_reports(parcel: DecodedBatch, reason: str) -> list[CommitReport]:
     """Returns reports that none of the results in this message are stored."""
     senders = [(result.producer, result.sequence) for result in parcel.results]
     senders += [(refused.producer, refused.sequence) for refused in parcel.refused]
@@ -98,7 +98,7 @@ def rejections(parcel: DecodedBatch, reason: str) -> list[CommitReport]:
     ]
 
 
-def reports_of_refused(parcel: DecodedBatch) -> list[CommitReport]:
+def reports_of_invalid(parcel: DecodedBatch) -> list[CommitReport]:
     """Returns reports for results that could not be decoded."""
     return [
         CommitReport(
@@ -111,7 +111,7 @@ def reports_of_refused(parcel: DecodedBatch) -> list[CommitReport]:
     ]
 
 
-def letters_of_refused(subject: str, parcel: DecodedBatch) -> list[DeadLetter]:
+def dead_letters_of_invalid(subject: str, parcel: DecodedBatch) -> list[DeadLetter]:
     """Returns dead letters for results that could not be decoded."""
     return [
         DeadLetter(
@@ -135,7 +135,7 @@ def report_of(verdict: CommitDecision) -> CommitReport:
     )
 
 
-def letter_of(verdict: CommitDecision) -> DeadLetter:
+def dead_letter_of(verdict: CommitDecision) -> DeadLetter:
     """Returns a dead letter for a rejected result, with the wire bytes of its samples."""
     result = verdict.result
     return DeadLetter(
@@ -158,7 +158,7 @@ NUM_WORKERS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
+class DecodedMessage:
     """The decoded content of a message."""
 
     subject: str
@@ -181,7 +181,7 @@ class Ingest:
     fetch_messages: int
     bound: asyncio.Event
     waits: WaitRegistry
-    held_back: HeldBack
+    held_back: PlanVersionWaits
 
     async def run(self) -> None:
         """Stores results until cancelled; survives outages of the broker and the database."""
@@ -226,7 +226,7 @@ class Ingest:
             # Silence may mean that the broker has lost the consumer with its data.
             await self.stream.check_place()
             return
-        async with _held(messages):
+        async with _extend_ack_deadline(messages):
             for bundle in bundles(messages):
                 await self.store(bundle)
 
@@ -273,21 +273,21 @@ class Ingest:
             await self._bury(message, f"it cannot be stored: {error}")
             return
         self.held_back.note(error)
-        await message.nak(delay=AGAIN_SECONDS)
+        await message.nak(delay=REDELIVERY_SECONDS)
 
     async def _commit(self, messages: Sequence[Msg]) -> None:
         begun_ns = tracing.now_ns()
-        opened = [_open(message) for message in messages]
+        opened = [_decode(message) for message in messages]
         try:
             verdicts = await self._settle(opened, is_alone=False)
-        except WantsStageAlone:
+        except NeedsExclusiveStage:
             verdicts = await self._settle(opened, is_alone=True)
-        stored(messages, verdicts, begun_ns)
+        record_stored(messages, verdicts, begun_ns)
 
     async def _bury(self, message: Msg, reason: str) -> None:
         """Stores a message as a dead letter; if even that fails, logs and drops it."""
         try:
-            await self._keep_as_letter(message, storable(reason)[:MAX_REASON_LENGTH])
+            await self._keep_as_letter(message, sanitize_text(reason)[:MAX_REASON_LENGTH])
         except Unavailable:
             await message.nak(delay=NAK_SECONDS)
             return
@@ -297,18 +297,20 @@ class Ingest:
 
     async def _keep_as_letter(self, message: Msg, reason: str) -> None:
         async with self.database.transaction() as connection:
-            opened = await _with_content(connection, _open(message))
+            opened = await _with_content(connection, _decode(message))
             letter = DeadLetter(subject=opened.subject, reason=reason, body=opened.evidence)
             await insert_dead_letters(connection, [letter])
-            reports = rejections(opened.parcel, reason) if opened.parcel else []
+            reports = rejection_reports(opened.parcel, reason) if opened.parcel else []
             await insert_reports(connection, reports)
 
-    async def _settle(self, opened: Sequence[Opened], *, is_alone: bool) -> list[CommitDecision]:
+    async def _settle(
+        self, opened: Sequence[DecodedMessage], *, is_alone: bool
+    ) -> list[CommitDecision]:
         async with self.database.transaction() as connection:
             return await self._settle_in(connection, opened, is_alone=is_alone)
 
     async def _settle_in(
-        self, connection: AsyncConnection, opened: Sequence[Opened], *, is_alone: bool
+        self, connection: AsyncConnection, opened: Sequence[DecodedMessage], *, is_alone: bool
     ) -> list[CommitDecision]:
         results: list[Result] = []
         reports: list[CommitReport] = []
@@ -321,12 +323,14 @@ class Ingest:
                 )
             if content.parcel is not None:
                 results += content.parcel.results
-                reports += reports_of_refused(content.parcel)
-                letters += letters_of_refused(content.subject, content.parcel)
+                reports += reports_of_invalid(content.parcel)
+                letters += dead_letters_of_invalid(content.subject, content.parcel)
         settled = self.settler.settled(connection, results, is_alone=is_alone)
         async with settled as verdicts:
             letters += [
-                letter_of(verdict) for verdict in verdicts if verdict.fate is CommitStatus.REJECTED
+                dead_letter_of(verdict)
+                for verdict in verdicts
+                if verdict.fate is CommitStatus.REJECTED
             ]
             await insert_dead_letters(connection, letters)
             await insert_reports(
@@ -337,15 +341,17 @@ class Ingest:
         return verdicts
 
 
-def _open(message: Msg) -> Opened:
+def _decode(message: Msg) -> DecodedMessage:
     subject, evidence = subject_of_message(message), message.data
     try:
-        return Opened(subject=subject, evidence=evidence, parcel=open_parcel(subject, message.data))
+        return DecodedMessage(
+            subject=subject, evidence=evidence, parcel=decode_batch(subject, message.data)
+        )
     except Unparsable as error:
-        return Opened(subject=subject, evidence=evidence, parcel=None, flaw=str(error))
+        return DecodedMessage(subject=subject, evidence=evidence, parcel=None, flaw=str(error))
 
 
-async def _with_content(connection: AsyncConnection, opened: Opened) -> Opened:
+async def _with_content(connection: AsyncConnection, opened: DecodedMessage) -> DecodedMessage:
     """Replaces a reference by the blob it refers to; most messages hold their results."""
     if opened.parcel is None or not opened.parcel.blob_sha256:
         return opened
@@ -353,14 +359,14 @@ async def _with_content(connection: AsyncConnection, opened: Opened) -> Opened:
     try:
         content = await _take_content(connection, subject, opened.parcel.blob_sha256)
         evidence = content[:MAX_BODY_BYTES] or evidence
-        parcel = _open_content(subject, content) if content else None
+        parcel = _decode_content(subject, content) if content else None
     except Unparsable as error:
-        return Opened(subject=subject, evidence=evidence, parcel=None, flaw=str(error))
-    return Opened(subject=subject, evidence=evidence, parcel=parcel)
+        return DecodedMessage(subject=subject, evidence=evidence, parcel=None, flaw=str(error))
+    return DecodedMessage(subject=subject, evidence=evidence, parcel=parcel)
 
 
 @asynccontextmanager
-async def _held(messages: Sequence[Msg]) -> AsyncIterator[None]:
+async def _extend_ack_deadline(messages: Sequence[Msg]) -> AsyncIterator[None]:
     """Prevents redelivery of messages while the block runs, however long it takes."""
 
     async def hold() -> None:
@@ -406,8 +412,8 @@ async def _take_content(connection: AsyncConnection, subject: str, sha256: bytes
     return content
 
 
-def _open_content(subject: str, content: bytes) -> DecodedBatch:
-    parcel = open_parcel(subject, content)
+def _decode_content(subject: str, content: bytes) -> DecodedBatch:
+    parcel = decode_batch(subject, content)
     if parcel.blob_sha256:
         raise Unparsable("it refers to a blob that refers to a blob")
     return parcel

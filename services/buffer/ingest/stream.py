@@ -57,7 +57,7 @@ async def connect(client: Client, url: str, connect_seconds: float) -> AsyncIter
             await _connect_once(client, url)
     except TimeoutError as error:
         raise UserError(
-            f"The broker at {_place(url)} does not answer: start it, or correct "
+            f"The broker at {_host_of(url)} does not answer: start it, or correct "
             "TRINITY_BUFFER_NATS_URL"
         ) from error
     try:
@@ -80,7 +80,7 @@ async def _connect_once(client: Client, url: str) -> None:
         except (OSError, NatsError, NoServersError) as error:
             if "authorization" in str(error).lower():
                 raise UserError(
-                    f"The broker at {_place(url)} refuses the user or password: correct "
+                    f"The broker at {_host_of(url)} refuses the user or password: correct "
                     "TRINITY_BUFFER_NATS_URL"
                 ) from error
             await asyncio.sleep(RETRY_SECONDS)
@@ -92,7 +92,7 @@ async def _log_error(error: Exception) -> None:
     logger.warning("broker", extra={"why": str(error) or type(error).__name__})
 
 
-def _place(url: str) -> str:
+def _host_of(url: str) -> str:
     return url.rpartition("@")[2].removeprefix("nats://")
 
 

@@ -10,7 +10,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from services.buffer.domain.results import ExperienceRecord, Result
-from services.buffer.domain.tasks import SampleText, storable
+from services.buffer.domain.tasks import SampleText, sanitize_text
 from trinity.api.v1 import experience_pb2 as pb
 from trinity.codec import finish_reason_of
 from trinity.codec_checks import check_experience_message
@@ -28,7 +28,7 @@ NOT_PACKED = {
 }
 
 
-def count_parts(body: bytes, kind: Descriptor, most: int) -> int:
+def count_fields(body: bytes, kind: Descriptor, most: int) -> int:
     """Counts fields and packed numbers, nested messages included; stops soon after `most`.
 
     In malformed input it counts only a part, or returns 0: parsing will report the error.
@@ -90,7 +90,7 @@ SHA256_BYTES = 32
 BATCH = pb.DESCRIPTOR.message_types_by_name["RunResultBatch"]
 COUNTED_BYTES = 1024 * 1024
 """Larger bodies are uploads of up to 64 MiB, whose fields are counted before parsing."""
-MAX_PARTS = 200_000
+MAX_FIELDS = 200_000
 
 
 def subject_of(key: StageKey) -> str:
@@ -103,7 +103,7 @@ class Unparsable(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class InvalidResult:
     """A result that contradicts itself."""
 
     producer: str
@@ -117,28 +117,28 @@ class DecodedBatch:
     """A decoded message."""
 
     results: tuple[Result, ...]
-    refused: tuple[Refused, ...]
+    refused: tuple[InvalidResult, ...]
     blob_sha256: bytes
     """Hash of the blob with the results, if they were too large for the message."""
 
 
-def check_parts(body: bytes) -> None:
+def check_field_count(body: bytes) -> None:
     """Checks the number of fields.
 
     Raises: Unparsable when parsing would take too much memory.
     """
-    if len(body) > COUNTED_BYTES and count_parts(body, BATCH, MAX_PARTS) > MAX_PARTS:
+    if len(body) > COUNTED_BYTES and count_fields(body, BATCH, MAX_FIELDS) > MAX_FIELDS:
         raise Unparsable(
-            f"it has more than {MAX_PARTS:,} parts (fields, and items of lists in `info`)"
+            f"it has more than {MAX_FIELDS:,} parts (fields, and items of lists in `info`)"
         )
 
 
-def open_parcel(subject: str, body: bytes) -> DecodedBatch:
+def decode_batch(subject: str, body: bytes) -> DecodedBatch:
     """Decodes a message; an invalid result does not affect the others.
 
     Raises: Unparsable when none of it can be attributed to a producer.
     """
-    check_parts(body)
+    check_field_count(body)
     try:
         message = pb.RunResultBatch.FromString(body)
     except DecodeError as error:
@@ -154,10 +154,10 @@ def open_parcel(subject: str, body: bytes) -> DecodedBatch:
             results.append(_read_result(subject, producer, result))
         except ValueError as error:
             refused.append(
-                Refused(
+                InvalidResult(
                     producer=producer,
                     sequence=result.sequence,
-                    reason=storable(str(error))[:MAX_REASON_LENGTH],
+                    reason=sanitize_text(str(error))[:MAX_REASON_LENGTH],
                     body=result.SerializeToString(),
                 )
             )
@@ -218,7 +218,7 @@ def _read_result(subject: str, producer: str, message: pb.RunResult) -> Result:
         run=message.run,
         attempt=message.attempt,
         is_complete=is_complete,
-        reason=storable(message.reason)[:MAX_REASON_LENGTH],
+        reason=sanitize_text(message.reason)[:MAX_REASON_LENGTH],
         metrics=_named(message.metrics),
         duration_seconds=_finite_or_zero(message.duration_seconds),
         producer=producer,
@@ -293,7 +293,7 @@ def _uuid(text: str, name: str) -> str:
 
 
 def _named(numbers: Mapping[str, float]) -> dict[str, float]:
-    return {storable(name): numbers[name] for name in numbers}  # items() of a message is slow
+    return {sanitize_text(name): numbers[name] for name in numbers}  # items() of a message is slow
 
 
 def _finite_or_zero(number: float) -> float:
@@ -309,7 +309,7 @@ def decode_sample(body: bytes) -> SampleText:
     message = pb.Experience.FromString(body)
     sequence = message.sequence if message.HasField("sequence") else message.pair.chosen
     return SampleText(
-        prompt=storable(sequence.prompt_text),
-        response=storable(sequence.response_text),
+        prompt=sanitize_text(sequence.prompt_text),
+        response=sanitize_text(sequence.response_text),
         reward=message.reward if message.HasField("reward") else None,
     )

@@ -7,7 +7,12 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.replay import Choice, ReplayCandidate, candidates_of, choose
+from services.buffer.domain.replay import (
+    ReplayCandidate,
+    ReplaySelection,
+    candidates_of,
+    select_replay_batch,
+)
 from services.buffer.domain.stage import ExperienceState, Stage, due_explore_step, planned_rows
 from services.buffer.domain.tasks import BatchComposed, NoticeEvent, SamplesEvent
 from services.buffer.operations.explore_steps import draw_rows
@@ -25,7 +30,7 @@ from services.buffer.store.ready_rows import Place, filter_stale, place_of_fresh
 from services.buffer.store.replay import enter_pool, leave_pool, load_unused, load_used
 from services.buffer.store.reports import log_event
 from services.buffer.store.stages import stage_tasksets, update_stage
-from services.buffer.workers.functions import Priorities
+from services.buffer.workers.functions import PriorityRunner
 from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedReplay
 
 NUM_STALE = "sample/num_stale_rows"
@@ -61,7 +66,7 @@ async def expert_rows(connection: AsyncConnection, stage: Stage, step: int) -> l
     return await draw_data(connection, stage, buffer, step=step, count=count)
 
 
-async def leave_out_stale(
+async def filter_stale_rows(
     connection: AsyncConnection, stage: Stage, step: int, before: Place | None
 ) -> Stage:
     """Leaves out ready rows that are too old for `step`, and counts them for its batch.
@@ -101,7 +106,7 @@ def _why_stale(stage: Stage, step: int) -> str:
     )
 
 
-def sampling_figures(stage: Stage) -> dict[str, float]:
+def sampling_metrics(stage: Stage) -> dict[str, float]:
     """Returns the number of expert rows in a batch, and of stale rows left out before it."""
     figures = {}
     if stage.plan.num_expert_rows:
@@ -133,13 +138,13 @@ class ReplayAttempt:
     """A choice among the samples up to a place."""
 
     stage: Stage
-    choice: Choice
+    choice: ReplaySelection
     before: Place | None
     is_enough: bool
     """True if all due rows are there."""
 
 
-def bounds(stage: Stage, step: int) -> Iterator[Place | None]:
+def candidate_bounds(stage: Stage, step: int) -> Iterator[Place | None]:
     """Yields places up to which a batch may take samples, to be tried until there are enough.
 
     In a stage with fixed order these are the due explore steps, and later ones only if the due ones
@@ -152,19 +157,19 @@ def bounds(stage: Stage, step: int) -> Iterator[Place | None]:
         yield explore_step + 1, 0
 
 
-async def look(
+async def select_candidates(
     connection: AsyncConnection,
     stage: Stage,
     step: int,
     before: Place | None,
-    priorities: Priorities,
+    priorities: PriorityRunner,
 ) -> ReplayAttempt:
     """Chooses among the candidates for the batch of `step`; changes nothing but stale rows.
 
     Raises: PriorityFailed.
     """
     settings = _replay(stage)
-    stage = await leave_out_stale(connection, stage, step, before)
+    stage = await filter_stale_rows(connection, stage, step, before)
     oldest = stage.plan.oldest_version(step)
     unused = await load_unused(connection, stage, before)
     used = await load_used(connection, stage)
@@ -175,7 +180,7 @@ async def look(
         settings.priority_fn, settings.priority_fn_args, candidates_of(waiting, stage.seed)
     )
     size = stage.plan.num_rollout_rows
-    choice = choose(waiting, computed, settings, step=step, size=size)
+    choice = select_replay_batch(waiting, computed, settings, step=step, size=size)
     choice = replace(choice, retired=[*choice.retired, *stale])
     num_there = len(choice.taken if stage.is_ordered else choice.unused)
     return ReplayAttempt(
@@ -183,8 +188,8 @@ async def look(
     )
 
 
-async def settle_choice(
-    connection: AsyncConnection, stage: Stage, choice: Choice, step: int
+async def apply_selection(
+    connection: AsyncConnection, stage: Stage, choice: ReplaySelection, step: int
 ) -> dict[str, float]:
     """Applies a choice to the database; returns metrics for the batch."""
     replay, key = _replay(stage), stage.key
@@ -193,13 +198,13 @@ async def settle_choice(
     if replay.cooldown_steps is not None:
         await enter_pool(connection, key, fresh)
     await leave_pool(connection, key, _ids(choice.retired))
-    await _leave_out(connection, stage, choice.dropped, _why_dropped(replay, step))
+    await _filter_rows(connection, stage, choice.dropped, _why_dropped(replay, step))
     unwanted = f"`priority_fn: {replay.priority_fn}` gave it no priority"
-    await _leave_out(connection, stage, choice.refused, unwanted)
-    return _figures(choice)
+    await _filter_rows(connection, stage, choice.refused, unwanted)
+    return _replay_metrics(choice)
 
 
-async def _leave_out(
+async def _filter_rows(
     connection: AsyncConnection, stage: Stage, rows: Sequence[ReplayCandidate], reason: str
 ) -> None:
     if not rows:
@@ -219,7 +224,7 @@ def _why_dropped(replay: ResolvedReplay, step: int) -> str:
     )
 
 
-def _figures(choice: Choice) -> dict[str, float]:
+def _replay_metrics(choice: ReplaySelection) -> dict[str, float]:
     uses = [row.num_uses for row in choice.taken]
     return {
         NUM_REPLAYED: float(len(choice.replayed)),

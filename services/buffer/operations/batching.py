@@ -10,35 +10,35 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from services.buffer import telemetry
 from services.buffer.domain.admission import can_open_after
 from services.buffer.domain.batches import (
+    BatchDecision,
+    BatchEnd,
+    BatchSupply,
     BatchWait,
-    Decision,
-    End,
-    Refill,
-    Supply,
-    Take,
-    VersionWanted,
-    batch_figures,
+    ComposeNow,
+    RefillTasks,
+    VersionRequested,
     batch_metrics,
-    decide,
-    decide_at_once,
-    decide_short,
+    decide_batch,
+    decide_full_batch,
+    decide_short_batch,
+    pipeline_metrics,
     tasks_to_draw,
 )
 from services.buffer.domain.stage import AssignmentKind, Stage, StageState, planned_rows
 from services.buffer.domain.tasks import SamplesEvent, SampleText, data_sample
 from services.buffer.operations.batch_sources import (
     ReplayAttempt,
-    bounds,
+    apply_selection,
+    candidate_bounds,
     draw_data,
     expert_rows,
-    leave_out_stale,
-    look,
+    filter_stale_rows,
     record_batch,
-    sampling_figures,
-    settle_choice,
+    sampling_metrics,
+    select_candidates,
     version_for_refill,
 )
-from services.buffer.operations.explore_steps import explored_rows, wanted_version
+from services.buffer.operations.explore_steps import explored_rows, requested_version
 from services.buffer.operations.leasing import describe_rollouts, describe_scopes, draw_assignments
 from services.buffer.operations.retrain import compose_stored
 from services.buffer.operations.stage_end import end_stage
@@ -58,7 +58,7 @@ from services.buffer.store.ready_rows import (
 )
 from services.buffer.store.runs import commonest_failure, oldest_open_work
 from services.buffer.store.stages import losses, update_stage
-from services.buffer.workers.functions import Priorities, PriorityDied, PriorityFailed
+from services.buffer.workers.functions import PriorityFailed, PriorityProcessDied, PriorityRunner
 from trinity.errors import PreconditionFailed
 from trinity.telemetry import tracing
 from trinity.types import StageKey
@@ -66,28 +66,30 @@ from trinity.types import StageKey
 logger = logging.getLogger(__name__)
 
 
-async def go_without(
-    connection: AsyncConnection, stage: Stage, step: int, decision: Decision, num_rows: int
-) -> BatchWait | End:
+async def handle_shortfall(
+    connection: AsyncConnection, stage: Stage, step: int, decision: BatchDecision, num_rows: int
+) -> BatchWait | BatchEnd:
     """Acts on a decision against composing a batch now."""
     match decision:
-        case Refill(num_tasks, refill_round):
+        case RefillTasks(num_tasks, refill_round):
             drawn = await _refill(connection, stage, num_tasks, refill_round)
             reason = f"explore step {stage.explore_step}: {drawn} further tasks drawn"
             return BatchWait(reason, num_rows, planned_rows(stage, step))
-        case End("failed", reason):
+        case BatchEnd("failed", reason):
             reason += await _why_short(connection, stage)
             await end_stage(connection, stage, StageState.FAILED, reason)
-            return End("failed", reason)
+            return BatchEnd("failed", reason)
         case BatchWait(reason):
             return BatchWait(reason, num_rows, planned_rows(stage, step))
-        case End():
+        case BatchEnd():
             return decision
-        case Take():
+        case ComposeNow():
             raise AssertionError("a batch that can be taken is not gone without")
 
 
-async def supply_of(connection: AsyncConnection, stage: Stage, step: int, num_rows: int) -> Supply:
+async def load_supply(
+    connection: AsyncConnection, stage: Stage, step: int, num_rows: int
+) -> BatchSupply:
     """Returns the rows that are ready for a step's batch, and the work that may add more."""
     unfinished = ""
     [work] = await oldest_open_work(connection, stage.key, AssignmentKind.TRAIN)
@@ -96,7 +98,7 @@ async def supply_of(connection: AsyncConnection, stage: Stage, step: int, num_ro
     elif scopes := await count_unfinished_scopes(connection, stage.key):
         num_awaited = await count_held(connection, stage.key)
         unfinished = describe_scopes(*scopes, num_awaited)
-    return Supply(
+    return BatchSupply(
         num_rows=num_rows,
         unfinished=unfinished,
         next_step=_next_step(stage, step),
@@ -153,7 +155,7 @@ SampleDecoder = Callable[[bytes], SampleText]
 
 
 @dataclass(frozen=True, slots=True)
-class Composer:
+class BatchComposer:
     """Composes batches in the caller's transaction, which holds the stage's lock, and commits it.
 
     In a stage with fixed order, a batch is a function of the rollouts alone: no row is taken while
@@ -165,23 +167,23 @@ class Composer:
     """
 
     decode_sample: SampleDecoder
-    priorities: Priorities
+    priorities: PriorityRunner
     num_deaths: Counter[StageKey] = field(default_factory=Counter)
     """Consecutive deaths of the process that calls the priority function, by stage."""
 
     async def compose(
         self, connection: AsyncConnection, stage: Stage, step: int
-    ) -> BatchHead | BatchWait | End | VersionWanted:
+    ) -> BatchHead | BatchWait | BatchEnd | VersionRequested:
         """Composes the batch of `step`, which does not exist yet; `stage` is locked."""
         if not stage.is_open:
-            return End("failed", stage.reason)
+            return BatchEnd("failed", stage.reason)
         if stage.plan.stored_batches is not None:
             return await compose_stored(connection, stage, step)
         if step != stage.recorded_step + 1:
             raise PreconditionFailed(
                 f"step {step} has no batch, the next one to compose is {stage.recorded_step + 1}"
             )
-        if wanted := wanted_version(stage):
+        if wanted := requested_version(stage):
             return wanted
         if stage.plan.stored_rollouts is not None:
             return await self._compose_explored(connection, stage, step)
@@ -193,35 +195,37 @@ class Composer:
 
     async def _compose_rollouts(
         self, connection: AsyncConnection, stage: Stage, step: int
-    ) -> BatchHead | BatchWait | End:
+    ) -> BatchHead | BatchWait | BatchEnd:
         begun_ns = tracing.now_ns()
         if stage.plan.oldest_version(step):
             unfinished = await _first_unfinished(connection, stage)
-            stage = await leave_out_stale(connection, stage, step, unfinished)
+            stage = await filter_stale_rows(connection, stage, step, unfinished)
         ready = await load_ready(connection, stage, wanted=stage.plan.num_rollout_rows)
         num_rows = ready.num_rows
-        decision: Decision | None = decide_at_once(stage, step, num_rows)
+        decision: BatchDecision | None = decide_full_batch(stage, step, num_rows)
         if decision is None:
-            supply = await supply_of(connection, stage, step, num_rows)
-            decision = decide(stage, step, supply)
+            supply = await load_supply(connection, stage, step, num_rows)
+            decision = decide_batch(stage, step, supply)
         match decision:
-            case Take():
+            case ComposeNow():
                 rows = ready.rows or (await load_ready(connection, stage, wanted=1)).rows
                 last = rows[-1].measured if stage.is_ordered and num_rows > len(rows) else None
                 up_to = (last.explore_step, last.position) if last else None
                 head = await self._take(
                     connection, stage, step, rows, up_to=up_to, figures={}, are_new=True
                 )
-                telemetry.composed(stage.key, step, rows, stage.incarnation, begun_ns)
+                telemetry.record_batch_span(stage.key, step, rows, stage.incarnation, begun_ns)
                 return head
             case _:
-                return await go_without(connection, stage, step, decision, num_rows)
+                return await handle_shortfall(connection, stage, step, decision, num_rows)
 
     async def _compose_by_priority(
         self, connection: AsyncConnection, stage: Stage, step: int
-    ) -> BatchHead | BatchWait | End:
+    ) -> BatchHead | BatchWait | BatchEnd:
         if step > stage.total_train_steps:
-            return End("drained", f"all {stage.total_train_steps} train steps have their batch")
+            return BatchEnd(
+                "drained", f"all {stage.total_train_steps} train steps have their batch"
+            )
         begun_ns = tracing.now_ns()
         unfinished = await _first_unfinished(connection, stage)
         try:
@@ -233,11 +237,11 @@ class Composer:
             return await self._take_chosen(connection, step, seen, begun_ns)
         stage = seen.stage if seen else stage
         num_rows = len(seen.choice.taken) if seen else await count_ready(connection, stage)
-        supply = await supply_of(connection, stage, step, num_rows)
-        decision = decide_short(stage, step, supply)
-        if isinstance(decision, Take) and seen is not None:
+        supply = await load_supply(connection, stage, step, num_rows)
+        decision = decide_short_batch(stage, step, supply)
+        if isinstance(decision, ComposeNow) and seen is not None:
             return await self._take_chosen(connection, step, seen, begun_ns)
-        return await go_without(connection, stage, step, decision, num_rows)
+        return await handle_shortfall(connection, stage, step, decision, num_rows)
 
     async def _look(
         self, connection: AsyncConnection, stage: Stage, step: int, unfinished: Place | None
@@ -247,10 +251,10 @@ class Composer:
         Raises: PriorityFailed.
         """
         seen: ReplayAttempt | None = None
-        for before in bounds(stage, step):
+        for before in candidate_bounds(stage, step):
             if before is not None and unfinished is not None and unfinished < before:
                 break
-            seen = await look(connection, stage, step, before, self.priorities)
+            seen = await select_candidates(connection, stage, step, before, self.priorities)
             stage = seen.stage
             if seen.is_enough:
                 break
@@ -258,12 +262,12 @@ class Composer:
 
     async def _without_priorities(
         self, connection: AsyncConnection, stage: Stage, error: PriorityFailed
-    ) -> BatchWait | End:
+    ) -> BatchWait | BatchEnd:
         """Retries after the process died, `MAX_TRIES` tries in all; otherwise fails the stage."""
         assert stage.plan.replay is not None
         name = f"`priority_fn: {stage.plan.replay.priority_fn}`"
         reason = f"{name} cannot be used: {error}"
-        if isinstance(error, PriorityDied):
+        if isinstance(error, PriorityProcessDied):
             self.num_deaths[stage.key] += 1
             if self.num_deaths[stage.key] < MAX_TRIES:
                 logger.warning("a batch is composed again", extra={"why": f"{name}: {error}"})
@@ -271,18 +275,18 @@ class Composer:
             reason = f"{reason}, {MAX_TRIES} times"
         self.num_deaths.pop(stage.key, None)
         await end_stage(connection, stage, StageState.FAILED, reason)
-        return End("failed", reason)
+        return BatchEnd("failed", reason)
 
     async def _take_chosen(
         self, connection: AsyncConnection, step: int, seen: ReplayAttempt, begun_ns: int
     ) -> BatchHead:
         stage, choice = seen.stage, seen.choice
-        figures = await settle_choice(connection, stage, choice, step)
+        figures = await apply_selection(connection, stage, choice, step)
         ids = [row.experience_id for row in choice.taken]
         rows = await rows_of(connection, stage.key, ids)
         up_to = (seen.before[0], seen.before[1] - 1) if seen.before else None
         head = await self._take(connection, stage, step, rows, up_to=up_to, figures=figures)
-        telemetry.composed(stage.key, step, rows, stage.incarnation, begun_ns)
+        telemetry.record_batch_span(stage.key, step, rows, stage.incarnation, begun_ns)
         return head
 
     async def _take(
@@ -297,8 +301,10 @@ class Composer:
         are_new: bool = False,
     ) -> BatchHead:
         """Records a batch of these rows; `are_new` rows are marked as batched too."""
-        metrics = batch_metrics([row.measured for row in rows], step) | sampling_figures(stage)
-        metrics |= batch_figures(await take_figures(connection, stage.key, step, up_to)) | figures
+        metrics = batch_metrics([row.measured for row in rows], step) | sampling_metrics(stage)
+        metrics |= (
+            pipeline_metrics(await take_figures(connection, stage.key, step, up_to)) | figures
+        )
         items = [
             BatchItem(experience_id=row.experience_id, advantage=row.advantage, weight=1.0)
             for row in rows
@@ -317,17 +323,21 @@ class Composer:
 
     async def _compose_explored(
         self, connection: AsyncConnection, stage: Stage, step: int
-    ) -> BatchHead | End:
+    ) -> BatchHead | BatchEnd:
         rows = await explored_rows(connection, stage) if step <= stage.total_train_steps else []
         if not rows:
-            return End("drained", f"all {stage.total_train_steps} train steps have their batch")
+            return BatchEnd(
+                "drained", f"all {stage.total_train_steps} train steps have their batch"
+            )
         return await self._take(connection, stage, step, rows, up_to=None, figures={})
 
     async def _compose_data(
         self, connection: AsyncConnection, stage: Stage, step: int
-    ) -> BatchHead | End:
+    ) -> BatchHead | BatchEnd:
         if step > stage.total_train_steps:
-            return End("drained", f"all {stage.total_train_steps} train steps have their batch")
+            return BatchEnd(
+                "drained", f"all {stage.total_train_steps} train steps have their batch"
+            )
         buffer = stage.plan.experience_buffer
         size = stage.plan.train_batch_size
         items = await draw_data(connection, stage, buffer, step=step, count=size)

@@ -34,7 +34,7 @@ from trinity.types import StageKey
 
 
 @dataclass(slots=True, kw_only=True)
-class Excluded:
+class ExcludedCounts:
     """Numbers of samples that were excluded, and that are already batched."""
 
     num_excluded: int = 0
@@ -42,7 +42,7 @@ class Excluded:
 
 
 @dataclass(slots=True, kw_only=True)
-class Included:
+class IncludedCounts:
     """Numbers of samples that were included again, and that came too late."""
 
     num_included: int = 0
@@ -50,7 +50,7 @@ class Included:
 
 
 @dataclass(slots=True, kw_only=True)
-class Deleted:
+class DeletedCounts:
     """Numbers of deleted samples and of the bytes they held."""
 
     num_deleted: int = 0
@@ -93,7 +93,7 @@ async def include_experiences(
     rows: Sequence[StoredExperience],
     *,
     is_dry_run: bool,
-) -> Included:
+) -> IncludedCounts:
     """Includes samples again that were excluded.
 
     Advantages belong to a group. A sample comes too late if the advantages of its group were
@@ -109,7 +109,7 @@ async def include_experiences(
     ]
     found = await find_includable(connection, key, with_content) if stage.is_open else []
     num_found = len(found) + len(batched_ids)
-    included = Included(num_included=num_found, num_too_late=len(rows) - num_found)
+    included = IncludedCounts(num_included=num_found, num_too_late=len(rows) - num_found)
     if is_dry_run or not num_found:
         return included
     included.num_included = await take_back_batched(connection, stage, batched_ids)
@@ -166,14 +166,14 @@ async def delete_experiences(
     kind: AssignmentKind,
     rows: Sequence[StoredExperience],
     reason: str,
-) -> Deleted:
+) -> DeletedCounts:
     """Deletes the content of samples; their records stay, with the reason.
 
     Raises: PreconditionFailed when it may still be needed.
     """
     present = [row for row in rows if row.state is not ExperienceState.DELETED]
     if not present:
-        return Deleted()
+        return DeletedCounts()
     await revoke_claims(connection, key, {row.assignment_id for row in present})
     await lock_stage(connection, key)
     await check_deletable(connection, key, kind, present)
@@ -183,4 +183,4 @@ async def delete_experiences(
     num_bytes = await delete_content(connection, key, present)
     await release_scopes(connection, key, {row.assignment_id for row in present})
     await notify(connection, *stage_topics(key))
-    return Deleted(num_deleted=len(present), num_bytes=num_bytes)
+    return DeletedCounts(num_deleted=len(present), num_bytes=num_bytes)

@@ -42,7 +42,7 @@ async def open_evaluations(connection: AsyncConnection, stage: Stage, version: i
                 for i in range(num_tasks)
             ]
             await insert_assignments(connection, stage.key, new)
-            telemetry.drawn(stage.key, new)
+            telemetry.record_drawn_tasks(stage.key, new)
         first_position += num_tasks
 
 

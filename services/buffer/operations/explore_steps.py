@@ -9,15 +9,20 @@ import numpy as np
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.admission import (
-    REASON,
-    Refusal,
-    StepTasks,
-    has_enough,
+    STRAGGLER_REASON,
+    AdmissionRefusal,
+    ExploreStepTasks,
+    can_cut_stragglers,
     num_tasks_to_draw,
 )
-from services.buffer.domain.batches import VersionWanted
-from services.buffer.domain.difficulty import Beliefs, FloatVector, IntVector
-from services.buffer.domain.sampling import Share, draw, generator, interleave
+from services.buffer.domain.batches import VersionRequested
+from services.buffer.domain.difficulty import FloatVector, IntVector, PassRateBeliefs
+from services.buffer.domain.sampling import (
+    TasksetDraws,
+    draw_row_numbers,
+    interleave,
+    seeded_generator,
+)
 from services.buffer.domain.stage import ExperienceState, Stage, StageState
 from services.buffer.domain.tasks import NoticeEvent
 from services.buffer.operations.evaluation import open_evaluations
@@ -69,7 +74,7 @@ async def cut_stragglers(connection: AsyncConnection, key: StageKey) -> int:
         return 0
     num_cut = 0
     for tasks in await tasks_by_step(connection, key, only_open=True):
-        if has_enough(tasks, stage.plan.num_droppable_tasks) and await _is_over(
+        if can_cut_stragglers(tasks, stage.plan.num_droppable_tasks) and await _is_over(
             connection, stage, tasks
         ):
             num_cut += await _cut(connection, stage, tasks)
@@ -91,17 +96,19 @@ def _keeps_ended_runs(stage: Stage) -> bool:
     return stage.plan.config.explorer.over_rollout.return_partial_tasks
 
 
-async def _is_over(connection: AsyncConnection, stage: Stage, tasks: StepTasks) -> bool:
+async def _is_over(connection: AsyncConnection, stage: Stage, tasks: ExploreStepTasks) -> bool:
     number = tasks.num_drawn - stage.plan.num_droppable_tasks
     waited = await seconds_since_ended(connection, stage.key, tasks.explore_step, number)
     return waited is None or waited >= stage.plan.config.explorer.over_rollout.wait_after_min
 
 
-async def _cut(connection: AsyncConnection, stage: Stage, tasks: StepTasks) -> int:
+async def _cut(connection: AsyncConnection, stage: Stage, tasks: ExploreStepTasks) -> int:
     key = stage.key
-    cut = await leave_behind(connection, key, tasks.explore_step, REASON)
+    cut = await leave_behind(connection, key, tasks.explore_step, STRAGGLER_REASON)
     kept = await with_ended_runs(connection, key, cut) if _keeps_ended_runs(stage) else []
-    await drop(connection, key, [task for task in cut if task.assignment_id not in kept], REASON)
+    await drop(
+        connection, key, [task for task in cut if task.assignment_id not in kept], STRAGGLER_REASON
+    )
     await open_scopes(connection, key, kept)
     if stage.plan.config.buffer.await_feedback:
         await hold_scopes(connection, key, kept)
@@ -118,40 +125,40 @@ def _of_kept(num_kept: int) -> str:
     return f"; of {num_kept} of them the runs that had ended are trained" if num_kept else ""
 
 
-async def ask_for_version(connection: AsyncConnection, stage: Stage) -> None:
+async def request_version(connection: AsyncConnection, stage: Stage) -> None:
     """Asks the trainer to publish its current weights, before its next step at the latest."""
     await update_stage(connection, stage.key, wants_version=True)
     await notify(connection, batch_topic(stage.key))
 
 
-def wanted_version(stage: Stage) -> VersionWanted | None:
-    """Returns VersionWanted if the trainer, done with all batches, must publish; else None."""
+def requested_version(stage: Stage) -> VersionRequested | None:
+    """Returns VersionRequested if the trainer, done with all batches, must publish; else None."""
     is_known = stage.published is not None and stage.recorded_step <= stage.published
     if not stage.wants_version or is_known:
         return None
-    return VersionWanted(f"explorers wait for weights version {stage.recorded_step}")
+    return VersionRequested(f"explorers wait for weights version {stage.recorded_step}")
 
 
-async def evaluate_between(connection: AsyncConnection, stage: Stage) -> None:
+async def open_interval_evaluations(connection: AsyncConnection, stage: Stage) -> None:
     """Opens evaluations of the next step's weights after an interval's last explore step."""
     done = stage.explore_step - 1
     if stage.plan.has_dynamic_sync and done and done % stage.plan.eval_interval == 0:
         await open_evaluations(connection, stage, stage.step_version)
 
 
-STARTING_WEIGHTS = RecordedVersion(version=0, incarnation=0, weights_sha256=b"")
+INITIAL_VERSION = RecordedVersion(version=0, incarnation=0, weights_sha256=b"")
 """The initial weights, which no trainer publishes: explorers already have them."""
 
 
 async def begin_exploring(connection: AsyncConnection, stage: Stage) -> None:
     """Records the initial weights as published, so that work can be leased."""
-    await insert_version(connection, stage, STARTING_WEIGHTS)
-    await update_stage(connection, stage.key, published=STARTING_WEIGHTS.version)
-    if stage.is_evaluated(STARTING_WEIGHTS.version):
-        await open_evaluations(connection, stage, STARTING_WEIGHTS.version)
+    await insert_version(connection, stage, INITIAL_VERSION)
+    await update_stage(connection, stage.key, published=INITIAL_VERSION.version)
+    if stage.is_evaluated(INITIAL_VERSION.version):
+        await open_evaluations(connection, stage, INITIAL_VERSION.version)
 
 
-async def say_how_far(connection: AsyncConnection, stage: Stage) -> None:
+async def log_progress(connection: AsyncConnection, stage: Stage) -> None:
     """Logs about ten notices of progress, because no train step reports any."""
     step, total = stage.explore_step, stage.total_explore_steps
     if not stage.plan.needs_training and 10 * step // total > 10 * (step - 1) // total:
@@ -187,7 +194,7 @@ async def explored_rows(connection: AsyncConnection, stage: Stage) -> list[Ready
     return await least_used(connection, stage, stage.plan.train_batch_size)
 
 
-async def queue_of(connection: AsyncConnection, stage: Stage) -> Taskset | None:
+async def load_queue(connection: AsyncConnection, stage: Stage) -> Taskset | None:
     """Returns the current queue of a stage, which has one or none."""
     for taskset in stage.plan.tasksets:
         if taskset.storage_type == "queue":
@@ -196,25 +203,29 @@ async def queue_of(connection: AsyncConnection, stage: Stage) -> Taskset | None:
     return None
 
 
-async def lack_of_tasks(connection: AsyncConnection, stage: Stage) -> tuple[Stage, Refusal | None]:
+async def check_queue(
+    connection: AsyncConnection, stage: Stage
+) -> tuple[Stage, AdmissionRefusal | None]:
     """Returns a refusal if a queue has too few tasks for the next explore step.
 
     A closed queue ends the stage with the last step that it has tasks for.
     """
-    queue = await queue_of(connection, stage)
+    queue = await load_queue(connection, stage)
     batch_size = stage.plan.config.buffer.batch_size
     if queue is None or stage.num_drawn + batch_size <= queue.num_rows:
         return stage, None
     num_left = queue.num_rows - stage.num_drawn
     if not queue.is_complete:
-        return stage, Refusal(
+        return stage, AdmissionRefusal(
             f"explore step {stage.explore_step + 1} waits until the queue "
             f"{stage.plan.tasksets[0].name} has {batch_size} tasks, it has {num_left}"
         )
-    return await _end(connection, stage, num_left), Refusal("the queue is used up", is_final=True)
+    return await _end_queue(connection, stage, num_left), AdmissionRefusal(
+        "the queue is used up", is_final=True
+    )
 
 
-async def _end(connection: AsyncConnection, stage: Stage, num_left: int) -> Stage:
+async def _end_queue(connection: AsyncConnection, stage: Stage, num_left: int) -> Stage:
     plan = stage.plan
     rows = stage.explore_step * plan.rows_per_explore_step
     made = train_steps_from(rows, plan.num_fresh_rows, plan.config.buffer.short_batch)
@@ -242,7 +253,7 @@ MIX = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class DrawnTask:
     """A drawn task."""
 
     taskset: str
@@ -252,7 +263,7 @@ class Drawn:
 
 async def draw_tasks(
     connection: AsyncConnection, stage: Stage, count: int, *, version: int
-) -> list[Drawn]:
+) -> list[DrawnTask]:
     """Returns the next tasks of a stage, to be rolled out with `version`.
 
     They depend on stored state alone. The caller holds the stage's lock and records the draw in the
@@ -260,13 +271,13 @@ async def draw_tasks(
     """
     stored = await stage_tasksets(connection, stage.key)
     tasksets = stage.plan.tasksets
-    queue = await queue_of(connection, stage)
+    queue = await load_queue(connection, stage)
     if queue is not None:
         name = tasksets[0].name
         stored[name] = replace(stored[name], num_rows=queue.num_rows)
     sizes = [stored[taskset.name].num_rows for taskset in tasksets]
     seeds = (stage.seed, MIX)
-    drawn: dict[int, Drawn] = {}
+    drawn: dict[int, DrawnTask] = {}
     for share in interleave(sizes, seeds=seeds, first=stage.num_drawn, count=count):
         own = tasksets[share.taskset]
         learns = own.selector.difficulty is not None
@@ -275,19 +286,19 @@ async def draw_tasks(
         else:
             rows = await _draw_share(connection, stage, own.selector, stored[own.name], share)
         drawn |= {
-            place: Drawn(own.name, row, learns)
+            place: DrawnTask(own.name, row, learns)
             for place, row in zip(share.places, rows, strict=True)
         }
     return [drawn[place] for place in range(count)]
 
 
-async def cursor_after(connection: AsyncConnection, stage: Stage, count: int) -> int:
+async def draw_counter_after(connection: AsyncConnection, stage: Stage, count: int) -> int:
     """Returns the draw counter of a stage after `count` more draws.
 
     It stops at the end of a queue: if a refill reuses tasks of the queue, tasks that are added
     later are still drawn.
     """
-    queue = await queue_of(connection, stage)
+    queue = await load_queue(connection, stage)
     last = stage.num_drawn + count
     return last if queue is None else min(last, queue.num_rows)
 
@@ -297,7 +308,7 @@ async def _draw_share(
     stage: Stage,
     selector: ResolvedSelector,
     taskset: StageTaskset,
-    share: Share,
+    share: TasksetDraws,
 ) -> Sequence[int]:
     first, count = share.first, len(share.places)
     return await draw_rows(
@@ -309,14 +320,14 @@ async def _draw_learned(
     connection: AsyncConnection,
     stage: Stage,
     taskset: ResolvedTaskset,
-    share: Share,
+    share: TasksetDraws,
     version: int,
 ) -> Sequence[int]:
     config = taskset.selector.difficulty
     assert config is not None
     beliefs = await current_beliefs(connection, stage, taskset.name, config, version=version)
     excluded = await tasks_of_step(connection, stage.key, taskset.name, stage.explore_step)
-    chance = generator((stage.seed, taskset.selector.seed), share.first)
+    chance = seeded_generator((stage.seed, taskset.selector.seed), share.first)
     count = len(share.places)
     return await asyncio.to_thread(beliefs.choose, config, chance, count, excluded)
 
@@ -332,7 +343,7 @@ async def draw_rows(
     count: int,
 ) -> Sequence[int]:
     """Returns the rows of draws `first` to `first + count - 1`, independent of earlier results."""
-    numbers = draw(
+    numbers = draw_row_numbers(
         selector.selector_type,
         seeds=(seed, selector.seed),
         num_rows=taskset.num_rows,
@@ -355,7 +366,7 @@ async def prepare_selector(
     if selector.difficulty is not None:
         weak_N, strong_N = (feature_N.astype("<f4") for feature_N in features)
         del features
-        beliefs = Beliefs.initial(weak_N, strong_N, selector.difficulty.rho)
+        beliefs = PassRateBeliefs.initial(weak_N, strong_N, selector.difficulty.rho)
         await insert_beliefs(connection, key, taskset.name, beliefs)
         return
     rows_N = await asyncio.to_thread(easy_to_hard, features)

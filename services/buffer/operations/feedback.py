@@ -39,7 +39,7 @@ RewardWriter = Callable[[bytes, DelayedReward], bytes]
 
 
 @dataclass(slots=True, kw_only=True)
-class Given:
+class FeedbackResult:
     """The result of giving feedback; `refused` holds experience ids and reasons."""
 
     num_set: int = 0
@@ -47,7 +47,7 @@ class Given:
     refused: list[tuple[str, str]] = field(default_factory=list)
 
 
-def by_awaited(
+def split_awaiting_reward(
     stage: Stage, result: Result, state: ExperienceState
 ) -> Iterator[tuple[Result, ExperienceState]]:
     """Splits a result: samples that wait for a reward are separated from the others."""
@@ -70,11 +70,11 @@ async def give_feedback(
     key: StageKey,
     feedback: Sequence[DelayedReward],
     write: RewardWriter,
-) -> Given:
+) -> FeedbackResult:
     """Sets rewards, the first one for each sample; complete groups go to the pipeline."""
     await lock_stage(connection, key)
     found = await load_experiences(connection, key, [reward.experience_id for reward in feedback])
-    result = Given()
+    result = FeedbackResult()
     released: set[str] = set()
     for reward in feedback:
         sample = found.get(reward.experience_id)
@@ -114,7 +114,7 @@ def _rewarded(reward: DelayedReward, body: bytes) -> Rewarded:
     )
 
 
-async def end_overdue(connection: AsyncConnection, key: StageKey) -> None:
+async def drop_overdue_samples(connection: AsyncConnection, key: StageKey) -> None:
     """Leaves out samples whose reward is overdue, if `buffer.feedback_timeout` is set."""
     stage = await lock_stage(connection, key)
     seconds = stage.plan.config.buffer.feedback_timeout

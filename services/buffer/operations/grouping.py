@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.difficulty import Beliefs
+from services.buffer.domain.difficulty import PassRateBeliefs
 from services.buffer.domain.stage import ExperienceState, ScopeState, Stage
-from services.buffer.domain.tasks import NoticeEvent, storable
+from services.buffer.domain.tasks import NoticeEvent, sanitize_text
 from services.buffer.store.assignments import first_explore_step
 from services.buffer.store.database import (
     SCOPES_TOPIC,
@@ -31,14 +31,14 @@ from services.buffer.store.selection import (
     update_beliefs,
 )
 from services.buffer.store.stages import share_stage
-from services.buffer.types import Shaped
+from services.buffer.types import GroupResult
 from trinity.config.schema.choices import DifficultyConfig
 from trinity.types import StageKey
 
 MAX_ATTEMPTS = 3
 
 
-async def commit_shaped(connection: AsyncConnection, shaped: Sequence[Shaped]) -> None:
+async def commit_group_results(connection: AsyncConnection, shaped: Sequence[GroupResult]) -> None:
     """Stores the groups of one stage whose claims still hold, and commits.
 
     The stage is locked last, in shared mode with results and other groups: no other transaction
@@ -60,7 +60,7 @@ async def commit_shaped(connection: AsyncConnection, shaped: Sequence[Shaped]) -
 
 
 async def _commit_outcomes(
-    connection: AsyncConnection, key: StageKey, shaped: Sequence[Shaped]
+    connection: AsyncConnection, key: StageKey, shaped: Sequence[GroupResult]
 ) -> None:
     metrics = {group.claim: group.outcome.metrics for group in shaped}
     held = await finish_claims(connection, metrics)
@@ -71,12 +71,12 @@ async def _commit_outcomes(
             left_out[sample.reason].append(sample.experience_id)
     async with unanswered(connection):
         for reason, ids in left_out.items():
-            await set_states(connection, key, ids, ExperienceState.FILTERED, storable(reason))
+            await set_states(connection, key, ids, ExperienceState.FILTERED, sanitize_text(reason))
         await insert_derived(connection, key, [row for group in own for row in group.derived])
 
 
 async def _commit_errors(
-    connection: AsyncConnection, stage: Stage, shaped: Sequence[Shaped]
+    connection: AsyncConnection, stage: Stage, shaped: Sequence[GroupResult]
 ) -> None:
     """Reopens the scopes for a retry, or leaves out the groups that have used all attempts."""
     claims_by_error: dict[tuple[ScopeState, str, str], list[Claim]] = defaultdict(list)
@@ -87,12 +87,12 @@ async def _commit_errors(
         held = await end_claims(connection, claims, state, error)
         if held and state is ScopeState.DEAD:
             own = function or f"advantage function {stage.plan.algorithm.advantage_fn}"
-            await _leave_out(connection, stage, sorted(held), own, error)
+            await _filter_groups(connection, stage, sorted(held), own, error)
         elif held:
             await notify(connection, SCOPES_TOPIC)
 
 
-async def _leave_out(
+async def _filter_groups(
     connection: AsyncConnection, stage: Stage, ids: Sequence[str], function: str, error: str
 ) -> None:
     await filter_raw(connection, stage.key, ids, f"the pipeline failed: {function}: {error}")
@@ -104,7 +104,7 @@ async def _leave_out(
     await log_event(connection, stage.key, NoticeEvent(text=text))
 
 
-async def hand_back(connection: AsyncConnection, claims: Sequence[Claim]) -> None:
+async def release_untried_claims(connection: AsyncConnection, claims: Sequence[Claim]) -> None:
     """Releases claims on groups that were not tried, without counting an attempt."""
     if claims:
         await end_claims(connection, claims, ScopeState.OPEN, is_counted=False)
@@ -118,7 +118,7 @@ async def current_beliefs(
     config: DifficultyConfig,
     *,
     version: int,
-) -> Beliefs:
+) -> PassRateBeliefs:
     """Returns the beliefs for draws that roll out `version`; the caller holds the stage's lock."""
     beliefs = await load_beliefs(connection, stage.key, taskset)
     last = await last_place_of_batch(connection, stage, version)
@@ -147,8 +147,8 @@ def _pass_rates(groups: Sequence[RolledOut]) -> list[dict[int, float]]:
 
 
 def _learn(
-    beliefs: Beliefs, steps: Sequence[dict[int, float]], config: DifficultyConfig
-) -> Beliefs:
+    beliefs: PassRateBeliefs, steps: Sequence[dict[int, float]], config: DifficultyConfig
+) -> PassRateBeliefs:
     for rates in steps:
         tasks_K = np.array(list(rates), dtype=np.int64)
         beliefs = beliefs.learned(tasks_K, np.array(list(rates.values())), config)

@@ -9,22 +9,22 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer import telemetry
 from services.buffer.domain.admission import (
-    Refusal,
-    lack_of_credit,
-    lack_of_weights,
-    refusal,
+    AdmissionRefusal,
+    check_credit,
+    check_step_order,
+    check_weights,
     version_to_open,
 )
 from services.buffer.domain.stage import AssignmentKind, Stage, StageState
 from services.buffer.operations.explore_steps import (
-    ask_for_version,
+    check_queue,
     count_tasks_to_draw,
-    cursor_after,
+    draw_counter_after,
     draw_tasks,
-    evaluate_between,
     finish_if_explored,
-    lack_of_tasks,
-    say_how_far,
+    log_progress,
+    open_interval_evaluations,
+    request_version,
 )
 from services.buffer.store.assignments import NewAssignment, insert_assignments
 from services.buffer.store.database import notify, unanswered, work_topic
@@ -107,15 +107,15 @@ class LeasingEnded:
     reason: str
 
 
-LeaseAnswer = LeasesGranted | LeasesDelayed | LeasingEnded
+LeaseResult = LeasesGranted | LeasesDelayed | LeasingEnded
 
 
-async def lease(connection: AsyncConnection, request: LeaseRequest) -> LeaseAnswer:
+async def lease(connection: AsyncConnection, request: LeaseRequest) -> LeaseResult:
     """Leases work, or returns the reason why there is none."""
     stage = await lock_stage(connection, request.key)
-    if ended := _ended(stage):
+    if ended := _leasing_ended(stage):
         return ended
-    await _free_lost(connection, request)
+    await _release_undelivered(connection, request)
     stage, refused = await _open_explore_steps(connection, stage, request.max_assignments)
     grants = await take_leases(
         connection,
@@ -133,7 +133,7 @@ async def lease(connection: AsyncConnection, request: LeaseRequest) -> LeaseAnsw
     return LeasesDelayed(reason, await seconds_until_expiry(connection, stage.key))
 
 
-async def _free_lost(connection: AsyncConnection, request: LeaseRequest) -> None:
+async def _release_undelivered(connection: AsyncConnection, request: LeaseRequest) -> None:
     """Frees leases that were granted in a response that the explorer never received."""
     if request.held is None:
         return
@@ -141,7 +141,7 @@ async def _free_lost(connection: AsyncConnection, request: LeaseRequest) -> None
         await notify(connection, work_topic(request.key))
 
 
-def _ended(stage: Stage) -> LeasingEnded | None:
+def _leasing_ended(stage: Stage) -> LeasingEnded | None:
     if stage.state is StageState.FINISHED:
         return LeasingEnded("drained", "")
     if not stage.is_open:
@@ -151,7 +151,7 @@ def _ended(stage: Stage) -> LeasingEnded | None:
 
 async def _open_explore_steps(
     connection: AsyncConnection, stage: Stage, max_assignments: int
-) -> tuple[Stage, Refusal]:
+) -> tuple[Stage, AdmissionRefusal]:
     """Opens steps until one is refused or there is enough for the lease; returns the refusal.
 
     Thousands of steps may be allowed to open; opening all of them in one call would exceed its
@@ -162,22 +162,26 @@ async def _open_explore_steps(
         stage, refused = await _refusal(connection, stage)
         if refused is not None:
             if refused.wants_version and not stage.wants_version:
-                await ask_for_version(connection, stage)
+                await request_version(connection, stage)
             return stage, refused
         num_tasks = await count_tasks_to_draw(connection, stage)
         stage = await _open_explore_step(connection, stage, num_tasks)
         num_drawn += num_tasks
-    return stage, Refusal(f"explore step {stage.explore_step + 1} opens with the next lease")
+    return stage, AdmissionRefusal(
+        f"explore step {stage.explore_step + 1} opens with the next lease"
+    )
 
 
-async def _refusal(connection: AsyncConnection, stage: Stage) -> tuple[Stage, Refusal | None]:
+async def _refusal(
+    connection: AsyncConnection, stage: Stage
+) -> tuple[Stage, AdmissionRefusal | None]:
     """Returns the reason why the next explore step does not open now; None if it does."""
-    refused = refusal(stage)
+    refused = check_step_order(stage)
     if refused is None:
-        stage, refused = await lack_of_tasks(connection, stage)
+        stage, refused = await check_queue(connection, stage)
     if refused is None:
         load = await current_load(connection, stage)
-        refused = lack_of_credit(stage, load) or lack_of_weights(stage, load)
+        refused = check_credit(stage, load) or check_weights(stage, load)
     return stage, refused
 
 
@@ -192,8 +196,8 @@ async def _open_explore_step(connection: AsyncConnection, stage: Stage, num_task
         refill_round=0,
         required_version=version,
     )
-    await evaluate_between(connection, stage)
-    await say_how_far(connection, stage)
+    await open_interval_evaluations(connection, stage)
+    await log_progress(connection, stage)
     return stage
 
 
@@ -208,7 +212,7 @@ async def draw_assignments(
 ) -> Stage:
     """Draws tasks for explore step `stage.explore_step`; selectors never go back."""
     drawn = await draw_tasks(connection, stage, num_tasks, version=required_version)
-    num_drawn = await cursor_after(connection, stage, num_tasks)
+    num_drawn = await draw_counter_after(connection, stage, num_tasks)
     new = [
         NewAssignment(
             kind=AssignmentKind.TRAIN,
@@ -233,11 +237,11 @@ async def draw_assignments(
             num_drawn=stage.num_drawn,
             step_version=stage.step_version,
         )
-    telemetry.drawn(stage.key, new)
+    telemetry.record_drawn_tasks(stage.key, new)
     return stage
 
 
-async def _why_nothing(connection: AsyncConnection, stage: Stage, refused: Refusal) -> str:
+async def _why_nothing(connection: AsyncConnection, stage: Stage, refused: AdmissionRefusal) -> str:
     if stage.published is None and stage.finished_step is None:
         return "the trainer has not published weights yet"
     evaluation, rollouts = await oldest_open_work(

@@ -10,9 +10,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from services.buffer.domain.results import (
     AssignmentView,
     CommitDecision,
-    Judge,
-    KnownAttempt,
     Result,
+    ResultDeduplicator,
+    StoredAttempt,
 )
 from services.buffer.domain.stage import (
     OPEN_ASSIGNMENT,
@@ -26,7 +26,7 @@ from services.buffer.domain.stage import (
 )
 from services.buffer.domain.tasks import NoticeEvent
 from services.buffer.operations.evaluation import close_evaluation
-from services.buffer.operations.feedback import by_awaited
+from services.buffer.operations.feedback import split_awaiting_reward
 from services.buffer.operations.stage_end import finish_if_done
 from services.buffer.store.assignments import end_assignments
 from services.buffer.store.bulk_insert import FEW_ROWS
@@ -52,18 +52,18 @@ from services.buffer.store.segments import Held, grow_segment, open_segment
 from services.buffer.store.stages import in_order, update_stage
 from trinity.types import StageKey
 
-KEPT_AS = {
+STORED_STATES = {
     AttemptState.SUPERSEDED: ExperienceState.SUPERSEDED,
     AttemptState.LATE: ExperienceState.LATE,
 }
 
 
-class WantsStageAlone(Exception):
+class NeedsExclusiveStage(Exception):
     """Raised when consequences of these results need an exclusive lock on their stage."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Judged:
+class _StageDecisions:
     """Decisions on a stage's results, and what to store."""
 
     stage: Stage
@@ -108,11 +108,11 @@ class ResultWriter:
 
         The block may add statements but must not read their results. The commit follows it.
 
-        Raises: WantsStageAlone when another transaction must do it with `is_alone`.
+        Raises: NeedsExclusiveStage when another transaction must do it with `is_alone`.
         """
         judged = await _judge_all(connection, results, is_alone=is_alone)
         if not is_alone and any(self._asks_more(part) for part in judged):
-            raise WantsStageAlone
+            raise NeedsExclusiveStage
         known = {part.stage.key for part in judged}
         verdicts = [_unknown(result) for result in results if result.key not in known]
         verdicts += [verdict for part in judged for verdict in part.verdicts]
@@ -122,24 +122,24 @@ class ResultWriter:
                 await _store(connection, part)
         if is_alone:
             async with unanswered(connection):
-                await _settle(connection, judged, are_stored=not are_few)
+                await _write(connection, judged, are_stored=not are_few)
             for part in judged:
                 await self._go_on(connection, part)
             async with committing(connection):
                 yield verdicts
             return
         async with committing(connection):
-            await _settle(connection, judged, are_stored=not are_few)
+            await _write(connection, judged, are_stored=not are_few)
             yield verdicts
 
     def _is_full(self, held: Held) -> bool:
         return held.num_rows >= self.segment_max_rows or held.num_bytes >= self.segment_max_bytes
 
-    def _asks_more(self, judged: _Judged) -> bool:
+    def _asks_more(self, judged: _StageDecisions) -> bool:
         """Returns whether the consequences need to read results of the database."""
         return self._is_full(judged.held) or bool(_measured(judged.ended))
 
-    async def _go_on(self, connection: AsyncConnection, judged: _Judged) -> None:
+    async def _go_on(self, connection: AsyncConnection, judged: _StageDecisions) -> None:
         key = judged.stage.key
         if self._is_full(judged.held):
             await update_stage(connection, key, segment_id=await open_segment(connection, key))
@@ -148,13 +148,13 @@ class ResultWriter:
 
 async def _judge_all(
     connection: AsyncConnection, results: Sequence[Result], *, is_alone: bool
-) -> list[_Judged]:
+) -> list[_StageDecisions]:
     """Judges the results of existing stages."""
     by_stage: dict[StageKey, list[Result]] = defaultdict(list)
     for result in results:
         by_stage[result.key].append(result)
     judged = []
-    earlier: list[KnownAttempt] = []  # attempts of the previous stages
+    earlier: list[StoredAttempt] = []  # attempts of the previous stages
     for key in in_order(by_stage):
         before = await load_before(connection, key, by_stage[key], is_alone=is_alone)
         if before is not None:
@@ -162,9 +162,11 @@ async def _judge_all(
     return judged
 
 
-def _judge(before: Before, results: Sequence[Result], earlier: list[KnownAttempt]) -> _Judged:
+def _judge(
+    before: Before, results: Sequence[Result], earlier: list[StoredAttempt]
+) -> _StageDecisions:
     stage = before.stage
-    judge = Judge(
+    judge = ResultDeduplicator(
         assignments=before.views,
         known=[*before.known, *earlier],
         stage_is_open=stage.is_open,
@@ -177,7 +179,7 @@ def _judge(before: Before, results: Sequence[Result], earlier: list[KnownAttempt
     samples = [part for verdict in new for part in _samples(stage, verdict, before.views)]
     sizes = [len(experience.body) for result, _ in samples for experience in result.experiences]
     held = before.held
-    return _Judged(
+    return _StageDecisions(
         stage=stage,
         verdicts=verdicts,
         touched=[before.views[assignment_id] for assignment_id in ids],
@@ -186,8 +188,8 @@ def _judge(before: Before, results: Sequence[Result], earlier: list[KnownAttempt
     )
 
 
-async def _settle(
-    connection: AsyncConnection, judged: Sequence[_Judged], *, are_stored: bool
+async def _write(
+    connection: AsyncConnection, judged: Sequence[_StageDecisions], *, are_stored: bool
 ) -> None:
     """Stores attempts with their samples, unless already stored, and their consequences."""
     for part in judged:
@@ -196,12 +198,12 @@ async def _settle(
         await _store_runs(connection, part)
     # Rows that results of other assignments lock too are locked last, in a fixed order.
     for part in judged:
-        await _grow(connection, part)
+        await _add_segment_size(connection, part)
     for part in judged:
         await _close(connection, part.stage, part.ended)
 
 
-async def _store(connection: AsyncConnection, judged: _Judged) -> None:
+async def _store(connection: AsyncConnection, judged: _StageDecisions) -> None:
     stage = judged.stage
     await insert_attempts(connection, stage.key, judged.new)
     await insert_experiences(connection, stage.key, stage.segment_id, judged.samples)
@@ -214,10 +216,10 @@ def _samples(
     if not verdict.result.experiences:
         return ()
     state = _state_of(verdict, views[verdict.result.assignment_id])
-    return by_awaited(stage, verdict.result, state)
+    return split_awaiting_reward(stage, verdict.result, state)
 
 
-async def _grow(connection: AsyncConnection, judged: _Judged) -> None:
+async def _add_segment_size(connection: AsyncConnection, judged: _StageDecisions) -> None:
     """Adds the stored samples to the size of the segment."""
     stage = judged.stage
     sizes = [
@@ -227,7 +229,7 @@ async def _grow(connection: AsyncConnection, judged: _Judged) -> None:
         await grow_segment(connection, stage.key, stage.segment_id, len(sizes), sum(sizes))
 
 
-async def _store_runs(connection: AsyncConnection, judged: _Judged) -> None:
+async def _store_runs(connection: AsyncConnection, judged: _StageDecisions) -> None:
     """Stores the state of the runs whose results counted."""
     places = {
         (verdict.result.assignment_id, verdict.result.run)
@@ -253,8 +255,8 @@ def _unknown(result: Result) -> CommitDecision:
 
 def _state_of(verdict: CommitDecision, view: AssignmentView) -> ExperienceState:
     assert verdict.state is not None
-    if verdict.state in KEPT_AS:
-        return KEPT_AS[verdict.state]
+    if verdict.state in STORED_STATES:
+        return STORED_STATES[verdict.state]
     return ExperienceState.RAW if view.kind is AssignmentKind.TRAIN else ExperienceState.EVAL
 
 
@@ -272,7 +274,7 @@ async def _close(
         await end_assignments(
             connection, key, [view.assignment_id], AssignmentState.GIVEN_UP, _reason(view)
         )
-    await _say_given_up(connection, stage, given_up)
+    await _log_given_up(connection, stage, given_up)
     trained = [view.assignment_id for view in closed if view.kind is AssignmentKind.TRAIN]
     await open_scopes(connection, key, trained)
     if stage.plan.config.buffer.await_feedback:
@@ -313,7 +315,7 @@ def _reason(view: AssignmentView) -> str:
     return next((run.reason for run in view.runs.values() if run.reason), "")
 
 
-async def _say_given_up(
+async def _log_given_up(
     connection: AsyncConnection, stage: Stage, views: Sequence[AssignmentView]
 ) -> None:
     if not views:
@@ -321,13 +323,13 @@ async def _say_given_up(
     first = views[0]
     what = "evaluation of version" if first.kind is AssignmentKind.EVAL else "explore step"
     text = (
-        f"{what} {first.explore_step}: {_given_up(len(views))} "
+        f"{what} {first.explore_step}: {_given_up_text(len(views))} "
         f"row {first.task_index} of {first.taskset}: {_reason(first)}"
     )
     await log_event(connection, stage.key, NoticeEvent(text=text))
 
 
-def _given_up(num_tasks: int) -> str:
+def _given_up_text(num_tasks: int) -> str:
     """Returns the count of tasks, to precede the example whose reason is given."""
     if num_tasks == 1:
         return "1 task was given up, as all of its runs failed:"

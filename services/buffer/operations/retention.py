@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.replay import last_step_let_go
+from services.buffer.domain.replay import last_releasable_step
 from services.buffer.domain.stage import Stage, first_unbatched_step
 from services.buffer.domain.tasks import NoticeEvent
 from services.buffer.store.curation import oldest_kept_step
@@ -25,7 +25,7 @@ from trinity.types import StageKey
 
 
 @dataclass(frozen=True, slots=True)
-class Retired:
+class RetiredCounts:
     """Counts of what was retired."""
 
     num_segments: int = 0
@@ -34,13 +34,13 @@ class Retired:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _CachedSegments:
     let_go: int
     up_to: int
     segments: set[int]
 
 
-class BatchedSegments:
+class BatchedSegmentCache:
     """A cache of the segments with samples of batches that are or may be trained again.
 
     A recorded batch never changes, so only batches recorded since the last call are read. The cache
@@ -48,14 +48,14 @@ class BatchedSegments:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[StageKey, _Seen] = {}
+        self._seen: dict[StageKey, _CachedSegments] = {}
 
     async def of(self, connection: AsyncConnection, stage: Stage) -> set[int]:
         """Returns all of them; the cost grows with the batches recorded since the last call."""
-        let_go = last_step_let_go(stage, await oldest_kept_step(connection, stage))
+        let_go = last_releasable_step(stage, await oldest_kept_step(connection, stage))
         seen = self._seen.get(stage.key)
         if seen is None or seen.let_go != let_go:
-            seen = self._seen[stage.key] = _Seen(let_go, let_go, set())
+            seen = self._seen[stage.key] = _CachedSegments(let_go, let_go, set())
         found = await segments_batched(connection, stage, seen.up_to + 1, stage.recorded_step)
         seen.segments |= found
         seen.up_to = max(seen.up_to, stage.recorded_step)
@@ -63,8 +63,8 @@ class BatchedSegments:
 
 
 async def retire_contents(
-    connection: AsyncConnection, key: StageKey, batched: BatchedSegments
-) -> Retired:
+    connection: AsyncConnection, key: StageKey, batched: BatchedSegmentCache
+) -> RetiredCounts:
     """Retires every old segment that holds nothing needed.
 
     The stage's lock is held, so transactions that take rows or begin to retrain them run before or
@@ -72,18 +72,18 @@ async def retire_contents(
     """
     before = await get_stage(connection, key)
     if before.plan.config.buffer.keep_steps is None:
-        return Retired()
+        return RetiredCounts()
     await batched.of(connection, before)  # most of the work, done before taking the lock
     stage = await lock_stage(connection, key)
     old = await old_segments(connection, stage)
     unneeded = old and old - await needed_segments(connection, stage, batched)
     if not unneeded:
-        return Retired()
+        return RetiredCounts()
     is_first = not await retired_segments(connection, key)
     rows = await retire_segments(connection, key, unneeded)
     if is_first:
-        await _say_so(connection, stage)
-    return Retired(
+        await _log_retention_started(connection, stage)
+    return RetiredCounts(
         num_segments=len(rows),
         num_rows=sum(row.num_rows for row in rows),
         num_bytes=sum(row.num_bytes for row in rows),
@@ -91,7 +91,7 @@ async def retire_contents(
 
 
 async def needed_segments(
-    connection: AsyncConnection, stage: Stage, batched: BatchedSegments
+    connection: AsyncConnection, stage: Stage, batched: BatchedSegmentCache
 ) -> set[int]:
     """Returns segments with contents that may still be read.
 
@@ -132,7 +132,7 @@ async def _trained_again(connection: AsyncConnection, stage: Stage) -> set[int]:
     return found
 
 
-async def _say_so(connection: AsyncConnection, stage: Stage) -> None:
+async def _log_retention_started(connection: AsyncConnection, stage: Stage) -> None:
     kept = stage.plan.config.buffer.keep_steps
     text = (
         f"contents of old samples are removed from now on (`buffer.keep_steps: {kept}`); what "

@@ -2,7 +2,7 @@
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.batches import End
+from services.buffer.domain.batches import BatchEnd
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.tasks import NoticeEvent
 from services.buffer.operations.batch_sources import record_batch
@@ -22,7 +22,7 @@ from trinity.config.plan.parts import StoredBatches
 from trinity.errors import PreconditionFailed
 from trinity.types import StageKey
 
-STARTING_WEIGHTS = Checkpoint(step=0, incarnation=0, path="", manifest_sha256=b"")
+INITIAL_CHECKPOINT = Checkpoint(step=0, incarnation=0, path="", manifest_sha256=b"")
 """The weights that the source stage started from, which need no checkpoint."""
 
 
@@ -51,7 +51,7 @@ async def _wanted(connection: AsyncConnection, stage: Stage) -> list[Checkpoint]
     if explorer.bench_on_latest_checkpoint:
         found = found[:1]
     elif explorer.eval_on_startup:
-        found.append(STARTING_WEIGHTS)
+        found.append(INITIAL_CHECKPOINT)
     if not found:
         raise PreconditionFailed(
             f"stage {benched.stage} has no checkpoint to evaluate: train it first, with a "
@@ -143,7 +143,9 @@ async def starting_checkpoints(connection: AsyncConnection, stage: Stage) -> lis
     return await _start(connection, source, stored)
 
 
-async def compose_stored(connection: AsyncConnection, stage: Stage, step: int) -> BatchHead | End:
+async def compose_stored(
+    connection: AsyncConnection, stage: Stage, step: int
+) -> BatchHead | BatchEnd:
     """Records a copy of the stored batch of `step` and commits; the caller holds the lock.
 
     Raises: PreconditionFailed for a step before the first.
@@ -158,7 +160,7 @@ async def compose_stored(connection: AsyncConnection, stage: Stage, step: int) -
     if step > stage.recorded_step + 1:
         raise PreconditionFailed(f"step {stage.recorded_step + 1} comes before step {step}")
     if step > stored.last_step:
-        return End("drained", f"the stored batches up to step {stored.last_step} are trained")
+        return BatchEnd("drained", f"the stored batches up to step {stored.last_step} are trained")
     source = await get_stage(connection, source_key(stage.key.tenant, stored))
     recorded = await find_batch(connection, source.key, step)
     assert recorded is not None, "it was there when the stage was opened"

@@ -142,7 +142,7 @@ def _check_enough(stage: Stage, source: Stage, num_rows: int, num_gone: int) -> 
     )
 
 
-async def say_what_is_taken(connection: AsyncConnection, stage: Stage) -> None:
+async def log_source_rows(connection: AsyncConnection, stage: Stage) -> None:
     """Logs the number of rows taken from another run, and of those whose contents are gone."""
     stored = stage.plan.stored_rollouts
     if stored is None or not stored.run or stage.plan.stored_batches is not None:
@@ -161,7 +161,7 @@ def _kept(source: Stage) -> str:
 
 MAX_STEPS = 10**12
 """More steps than can be trained, but few enough to compute with."""
-STEPPED = (TasksetKind.TRAIN, TasksetKind.DATA)
+STEP_KINDS = (TasksetKind.TRAIN, TasksetKind.DATA)
 """Kinds of tasksets whose rows determine the number of steps."""
 
 
@@ -213,18 +213,18 @@ async def open_stage(
     is_new = await insert_stage(connection, key, plan=plan_json, seed=seed, segment_id=0)
     await lock_stage(connection, key)
     if is_new:
-        await _hold(connection, key.tenant, tasksets)
-    await _take_tasksets(connection, key, plan, tasksets)
+        await _lock_tasksets(connection, key.tenant, tasksets)
+    await _insert_tasksets(connection, key, plan, tasksets)
     size = await _size_of(connection, key, plan, tasksets)
     if max(size.total_train_steps, size.total_explore_steps) > MAX_STEPS:
         raise InvalidRequest(f"plan_json: it gives more than {MAX_STEPS} steps with these data")
     if tasksets and (reason := row_shortage_error(plan, size.num_rows)):
-        names = ", ".join(taskset.name for taskset in tasksets if taskset.kind in STEPPED)
+        names = ", ".join(taskset.name for taskset in tasksets if taskset.kind in STEP_KINDS)
         raise PreconditionFailed(f"stage {key.stage}, taskset {names}: its {reason}")
     await update_stage(connection, key, plan=plan_json, **asdict(size))
     stage = await get_stage(connection, key)
     if is_new:
-        await _begin(connection, stage)
+        await _initialise(connection, stage)
     elif stage.state in (StageState.FAILED, StageState.CANCELLED):
         await reopen_stage(connection, stage)
     if not plan.needs_training:
@@ -233,7 +233,7 @@ async def open_stage(
     return await get_stage(connection, key)
 
 
-async def _take_tasksets(
+async def _insert_tasksets(
     connection: AsyncConnection, key: StageKey, plan: StagePlan, tasksets: Sequence[StageTaskset]
 ) -> None:
     """Stores the tasksets of the stage; existing ones stay as they are."""
@@ -267,7 +267,9 @@ async def _size_of(
     num_stored = 0
     if plan.stored_rollouts is not None and plan.stored_batches is None:
         num_stored = await count_explored(connection, await get_stage(connection, key))
-    num_rows = sum(taskset.num_rows for taskset in tasksets if taskset.kind in STEPPED) + num_stored
+    num_rows = (
+        sum(taskset.num_rows for taskset in tasksets if taskset.kind in STEP_KINDS) + num_stored
+    )
     total_train_steps = plan.num_train_steps(num_rows)
     if num_stored:
         total_train_steps = min(total_train_steps, steps_of_explored(plan, num_stored))
@@ -281,7 +283,7 @@ async def _size_of(
     )
 
 
-async def _begin(connection: AsyncConnection, stage: Stage) -> None:
+async def _initialise(connection: AsyncConnection, stage: Stage) -> None:
     """Initialises a new stage."""
     key, plan = stage.key, stage.plan
     await update_stage(connection, key, segment_id=await open_segment(connection, key))
@@ -292,10 +294,12 @@ async def _begin(connection: AsyncConnection, stage: Stage) -> None:
         newest = await newest_benched(connection, stage)
         await update_stage(connection, key, recorded_step=newest, trained_step=newest)
     await _log_opened(connection, stage)
-    await say_what_is_taken(connection, stage)
+    await log_source_rows(connection, stage)
 
 
-async def _hold(connection: AsyncConnection, tenant: str, tasksets: Sequence[StageTaskset]) -> None:
+async def _lock_tasksets(
+    connection: AsyncConnection, tenant: str, tasksets: Sequence[StageTaskset]
+) -> None:
     """Locks the tasksets, because a client may have deleted one after it was looked up."""
     held = await hold_tasksets(connection, tenant, [taskset.taskset_id for taskset in tasksets])
     for taskset in tasksets:

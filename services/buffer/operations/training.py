@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.population import Population, population_figures
+from services.buffer.domain.population import SamplePopulation, population_metrics
 from services.buffer.domain.stage import AssignmentKind, Stage, StageState
 from services.buffer.domain.tasks import NoticeEvent, StepTrained
 from services.buffer.operations.evaluation import open_evaluations
@@ -43,7 +43,7 @@ SHOWN_STEPS = 64
 """Number of newest explore steps that are shown to people together."""
 
 
-async def newly_compared(connection: AsyncConnection, stage: Stage) -> dict[str, float]:
+async def new_shift_metrics(connection: AsyncConnection, stage: Stage) -> dict[str, float]:
     """Returns metrics of the explore steps settled since the last call, each step once.
 
     The caller holds the stage's lock. This is kept out of composing a batch, where the trainer
@@ -57,10 +57,12 @@ async def newly_compared(connection: AsyncConnection, stage: Stage) -> dict[str,
         return {}
     await update_stage(connection, stage.key, compared_step=settled)
     population = await load_population(connection, stage, after=before, up_to=settled)
-    return {} if population is None else population_figures(population)
+    return {} if population is None else population_metrics(population)
 
 
-async def newest_population(connection: AsyncConnection, stage: Stage) -> Population | None:
+async def load_newest_population(
+    connection: AsyncConnection, stage: Stage
+) -> SamplePopulation | None:
     """Returns the population of the newest settled explore steps together."""
     settled = await last_settled_step(connection, stage)
     return await load_population(
@@ -69,7 +71,7 @@ async def newest_population(connection: AsyncConnection, stage: Stage) -> Popula
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beginning:
+class IncarnationStart:
     """The state from which a new incarnation resumes."""
 
     incarnation: int
@@ -93,7 +95,9 @@ def check_incarnation(stage: Stage, incarnation: int) -> None:
         raise InvalidRequest(f"the trainer's incarnation {incarnation} was never given out")
 
 
-async def lock_for(connection: AsyncConnection, key: StageKey, incarnation: int) -> Stage:
+async def lock_current_incarnation(
+    connection: AsyncConnection, key: StageKey, incarnation: int
+) -> Stage:
     """Locks and returns the stage if this incarnation owns it.
 
     Raises: Superseded when a newer one exists.
@@ -105,7 +109,7 @@ async def lock_for(connection: AsyncConnection, key: StageKey, incarnation: int)
 
 async def begin_incarnation(
     connection: AsyncConnection, key: StageKey, trainer_id: str
-) -> Beginning:
+) -> IncarnationStart:
     """Fences off the previous incarnation; no lease is granted until the new one has published.
 
     Raises: PreconditionFailed when the stage was cancelled or has failed.
@@ -117,7 +121,7 @@ async def begin_incarnation(
     await insert_incarnation(connection, stage, number, trainer_id)
     await update_stage(connection, key, incarnation=number, published=None)
     await notify(connection, *stage_topics(key))
-    return Beginning(
+    return IncarnationStart(
         incarnation=number,
         line=stage.line,
         checkpoints=[
@@ -134,7 +138,7 @@ async def record_version(
     connection: AsyncConnection, key: StageKey, new: RecordedVersion
 ) -> Sequence[int]:
     """Records published weights, so that work can be leased; returns the versions to keep."""
-    stage = await lock_for(connection, key, new.incarnation)
+    stage = await lock_current_incarnation(connection, key, new.incarnation)
     if new.version > stage.recorded_step:
         raise InvalidRequest(
             f"version {new.version} cannot exist: batches are recorded up to step "
@@ -190,7 +194,7 @@ async def report_step(
         event = StepTrained(
             step=step,
             incarnation=incarnation,
-            metrics=metrics | await newly_compared(connection, stage),
+            metrics=metrics | await new_shift_metrics(connection, stage),
             replayed=await was_trained_before(connection, stage, step),
         )
         async with committing(connection):
@@ -204,7 +208,7 @@ async def commit_checkpoint(
     connection: AsyncConnection, key: StageKey, new: Checkpoint
 ) -> Sequence[Checkpoint]:
     """Makes a checkpoint the one to resume from; returns those whose files may be deleted."""
-    stage = await lock_for(connection, key, new.incarnation)
+    stage = await lock_current_incarnation(connection, key, new.incarnation)
     if new.step > stage.recorded_step:
         raise InvalidRequest(f"step {new.step} has no batch")
     await insert_checkpoint(connection, stage, new)
@@ -229,7 +233,7 @@ async def finish_training(
 
     Raises: InvalidRequest when their version is not recorded.
     """
-    stage = await lock_for(connection, key, incarnation)
+    stage = await lock_current_incarnation(connection, key, incarnation)
     if not stage.is_open:
         return
     if not await versions_of(connection, stage, step):

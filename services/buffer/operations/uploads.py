@@ -48,7 +48,7 @@ async def begin_upload(connection: AsyncConnection, key: UploadKey) -> StoredUpl
     request id was used for another taskset.
     """
     await insert_submitted(connection, key.tenant, key.name, is_queue=key.is_queue)
-    found = await _locked(connection, key)
+    found = await _lock_taskset(connection, key)
     upload = await find_upload(connection, key.tenant, key.request_id)
     if upload is not None:
         if upload.taskset_id != found.taskset_id:
@@ -82,7 +82,7 @@ async def store_rows(
 
     Raises: PreconditionFailed when the taskset was taken over, deleted or closed meanwhile.
     """
-    found, upload = await _held(connection, key)
+    found, upload = await _lock_upload(connection, key)
     new = bodies[max(0, upload.num_stored - first) :]
     if upload.is_complete:
         return
@@ -95,14 +95,14 @@ async def store_rows(
     num_rows = found.num_rows + len(new)
     await update_taskset(connection, key.tenant, found.taskset_id, num_rows=num_rows)
     if found.is_queue:
-        await _wake(connection, key.tenant, found.taskset_id)
+        await _notify_stages(connection, key.tenant, found.taskset_id)
 
 
 async def end_upload(
     connection: AsyncConnection, key: UploadKey, num_refused: int, refused: Sequence[RefusedRow]
 ) -> StoredUpload:
     """Completes the upload, and its taskset too unless that is a queue."""
-    found, upload = await _held(connection, key)
+    found, upload = await _lock_upload(connection, key)
     if not upload.is_complete:
         await complete_upload(
             connection, key.tenant, key.request_id, num_refused=num_refused, refused=refused
@@ -115,7 +115,7 @@ async def end_upload(
     return ended
 
 
-async def _held(connection: AsyncConnection, key: UploadKey) -> tuple[Taskset, StoredUpload]:
+async def _lock_upload(connection: AsyncConnection, key: UploadKey) -> tuple[Taskset, StoredUpload]:
     found = await find_taskset(connection, key.tenant, name=key.name, for_update=True)
     upload = await find_upload(connection, key.tenant, key.request_id)
     if found is None or upload is None or upload.taskset_id != found.taskset_id:
@@ -123,7 +123,7 @@ async def _held(connection: AsyncConnection, key: UploadKey) -> tuple[Taskset, S
     return found, upload
 
 
-async def _locked(connection: AsyncConnection, key: UploadKey) -> Taskset:
+async def _lock_taskset(connection: AsyncConnection, key: UploadKey) -> Taskset:
     found = await find_taskset(connection, key.tenant, name=key.name, for_update=True)
     if found is None:
         raise PreconditionFailed(f"taskset {key.name} was deleted at this moment: submit it again")
@@ -134,10 +134,10 @@ async def close_queue(connection: AsyncConnection, tenant: str, found: Taskset) 
     """Closes a queue; stages that draw from it end with the tasks it has."""
     await update_taskset(connection, tenant, found.taskset_id, is_complete=True)
     await notify(connection, tasksets_topic(tenant))
-    await _wake(connection, tenant, found.taskset_id)
+    await _notify_stages(connection, tenant, found.taskset_id)
 
 
-async def _wake(connection: AsyncConnection, tenant: str, taskset_id: str) -> None:
+async def _notify_stages(connection: AsyncConnection, tenant: str, taskset_id: str) -> None:
     topics = [work_topic(key) for key in await stages_using(connection, tenant, taskset_id)]
     if topics:
         await notify(connection, *topics)

@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from services.buffer import telemetry
-from services.buffer.domain.group import Outcome
+from services.buffer.domain.group import GroupOutcome
 from services.buffer.domain.operators import FunctionChain
 from services.buffer.domain.stage import Stage
-from services.buffer.domain.tasks import storable
-from services.buffer.operations.grouping import commit_shaped, hand_back
-from services.buffer.pipeline.shaping import Shaper
+from services.buffer.domain.tasks import sanitize_text
+from services.buffer.operations.grouping import commit_group_results, release_untried_claims
+from services.buffer.pipeline.shaping import AdvantageComputer
 from services.buffer.store.database import SCOPES_TOPIC, BufferDatabase
 from services.buffer.store.pipeline import (
     Claim,
@@ -24,8 +24,8 @@ from services.buffer.store.pipeline import (
     stages_with_work,
 )
 from services.buffer.store.stages import get_stage
-from services.buffer.types import Shaped
-from services.buffer.workers.functions import FunctionRunner, ServiceAway
+from services.buffer.types import GroupResult
+from services.buffer.workers.functions import FunctionRunner, ServiceUnavailable
 from trinity.errors import Unavailable
 from trinity.runtime.logs import RateLimitedLog
 from trinity.runtime.notifications import Listener, Subscription
@@ -42,16 +42,16 @@ CLAIM_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GroupWork:
+class ClaimProcessor:
     """Processes claimed groups; a failure counts as an attempt at its group and stops no other."""
 
     database: BufferDatabase
-    shaper: Shaper
+    shaper: AdvantageComputer
 
     async def do(self, stage: Stage, chain: FunctionChain, claims: Sequence[Claim]) -> int:
         """Processes the groups that fit into a turn, releases the others; returns how many.
 
-        Raises: Unavailable, ServiceAway.
+        Raises: Unavailable, ServiceUnavailable.
         """
         async with self._renewed(claims):
             return await self._work_on(stage, chain, claims)
@@ -84,7 +84,7 @@ class GroupWork:
         """
         try:
             return await self._shape_and_commit(stage, chain, claims)
-        except (Unavailable, ServiceAway):
+        except (Unavailable, ServiceUnavailable):
             raise
         except Exception as error:  # edge of the loop: one group must not stop all others
             logger.exception("groups cannot be committed", extra={"groups": len(claims)})
@@ -93,7 +93,7 @@ class GroupWork:
                 first = await self._work_on(stage, chain, claims[:middle])
                 return first + await self._work_on(stage, chain, claims[middle:])
             async with self.database.transaction() as connection:
-                await commit_shaped(connection, [_failed(claim, error) for claim in claims])
+                await commit_group_results(connection, [_failed(claim, error) for claim in claims])
             return len(claims)
 
     async def _shape_and_commit(
@@ -104,9 +104,9 @@ class GroupWork:
         tried = {group.claim.assignment_id for group in shaped}
         async with self.database.transaction() as connection:
             untried = [claim for claim in claims if claim.assignment_id not in tried]
-            await hand_back(connection, untried)
-            await commit_shaped(connection, shaped)
-        telemetry.shaped(shaped, begun_ns)
+            await release_untried_claims(connection, untried)
+            await commit_group_results(connection, shaped)
+        telemetry.record_groups(shaped, begun_ns)
         for group in shaped:
             if group.outcome.error:
                 extra = {"assignment": group.claim.assignment_id, "why": group.outcome.error}
@@ -114,11 +114,11 @@ class GroupWork:
         return len(tried)
 
 
-def _failed(claim: Claim, error: Exception) -> Shaped:
+def _failed(claim: Claim, error: Exception) -> GroupResult:
     """Returns a failed group with the first line of the error: SQL errors contain the statement."""
     text = str(error).strip().split("\n")[0]
-    outcome = Outcome(error=storable(f"{type(error).__name__}: {text}"))
-    return Shaped(claim=claim, outcome=outcome)
+    outcome = GroupOutcome(error=sanitize_text(f"{type(error).__name__}: {text}"))
+    return GroupResult(claim=claim, outcome=outcome)
 
 
 MAX_CLAIMS = 512
@@ -127,7 +127,7 @@ MAX_READ_CLAIMS = 16
 """The same if an operator reads contents of samples, because all of them are in memory."""
 
 
-class ClaimSizes:
+class AdaptiveClaimSize:
     """Shrinks the size for a stage that could not try all groups, and doubles it otherwise.
 
     sizes.most(key, chain)  # 512
@@ -159,7 +159,7 @@ SERVICE_WAIT = "operator's service"
 PAUSE_SECONDS = 2.0
 
 
-class AwayServices:
+class ServiceBackoff:
     """Tracks until when each such stage pauses; a pause costs its groups no attempt."""
 
     def __init__(self, waits: WaitRegistry) -> None:
@@ -201,7 +201,7 @@ MAX_AT_ONCE = 4
 """Stages that are worked on concurrently, each with one or two connections."""
 
 
-class Pipeline:
+class ExperiencePipeline:
     """A worker; any number of them, in any replica, share the work.
 
     Stages with work are processed concurrently, one claim at a time each. If there are more than
@@ -219,11 +219,11 @@ class Pipeline:
     ) -> None:
         self._database = database
         self._listener = listener
-        self._shaper = Shaper(database=database, functions=functions, waits=waits)
-        self._work = GroupWork(database=database, shaper=self._shaper)
+        self._shaper = AdvantageComputer(database=database, functions=functions, waits=waits)
+        self._work = ClaimProcessor(database=database, shaper=self._shaper)
         self._waits = waits
-        self._sizes = ClaimSizes()
-        self._away = AwayServices(waits)
+        self._sizes = AdaptiveClaimSize()
+        self._away = ServiceBackoff(waits)
         self._places = asyncio.Semaphore(MAX_AT_ONCE)  # first come, first served
         self._turns: dict[StageKey, asyncio.Task[None]] = {}
         self._wanted: set[StageKey] = set()  # more work was seen during their turn
@@ -325,7 +325,7 @@ class Pipeline:
         except Unavailable:
             self._unfinished.append(claims)
             raise
-        except ServiceAway as error:
+        except ServiceUnavailable as error:
             self._unfinished.append(claims)
             await self._give_up_claims()
             self._away.note(stage.key, str(error))
@@ -345,7 +345,7 @@ class Pipeline:
             claims = self._unfinished.pop()
             try:
                 async with self._database.transaction() as connection:
-                    await hand_back(connection, claims)
+                    await release_untried_claims(connection, claims)
             except Unavailable:
                 self._unfinished.append(claims)
                 raise

@@ -12,13 +12,13 @@ import numpy as np
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.struct_pb2 import Value
 
-from services.buffer.domain.group import Detail, Outcome, SampleGroup
-from services.buffer.domain.operators import Comparison, FunctionChain, Operator
+from services.buffer.domain.group import GroupOutcome, SampleDetail, SampleGroup
+from services.buffer.domain.operators import FunctionChain, GroupArrays, PipelineFunction
 from services.buffer.domain.stage import Stage
 from services.buffer.store.database import BufferDatabase
 from services.buffer.store.experiences import load_bodies, load_raw_samples
 from services.buffer.store.pipeline import Claim
-from services.buffer.types import Shaped
+from services.buffer.types import GroupResult
 from services.buffer.workers.functions import FunctionFailed, FunctionRunner
 from trinity.algorithm.advantage.needs import Needs
 from trinity.algorithm.advantage.samples import Advantages
@@ -29,13 +29,13 @@ from trinity.runtime.presence import WaitRegistry
 from trinity.types import StageKey
 
 
-def read_details(bodies: Iterable[bytes], needs: Needs) -> list[Detail]:
+def read_details(bodies: Iterable[bytes], needs: Needs) -> list[SampleDetail]:
     """Returns the needed values of each sample, in the same order."""
     return [_detail(pb.Experience.FromString(body), needs) for body in bodies]
 
 
-def _detail(message: pb.Experience, needs: Needs) -> Detail:
-    return Detail(
+def _detail(message: pb.Experience, needs: Needs) -> SampleDetail:
+    return SampleDetail(
         mean_logprob=_mean_logprob(message) if needs.mean_logprobs else math.nan,
         step_reward=_number(message, needs.step_reward_key),
         state=_state(message, needs.state_key),
@@ -119,22 +119,24 @@ class GroupBatch:
     """Groups that functions process in one call."""
 
     claims: Sequence[Claim]
-    comparison: Comparison
+    comparison: GroupArrays
 
-    def shaped(self, chain: FunctionChain, outcomes: Sequence[Outcome]) -> list[Shaped]:
+    def shaped(self, chain: FunctionChain, outcomes: Sequence[GroupOutcome]) -> list[GroupResult]:
         """Returns the result of each group; for a whole explore step, one error fails all."""
         failed = next((outcome for outcome in outcomes if outcome.error), None)
         if failed and chain.needs.whole_step:
             outcomes = [failed for _ in outcomes]
         return [
-            Shaped(claim=claim, operator=chain.advantage.name, outcome=outcome)
+            GroupResult(claim=claim, operator=chain.advantage.name, outcome=outcome)
             for claim, outcome in zip(self.claims, outcomes, strict=True)
         ]
 
-    def failed(self, chain: FunctionChain, operator: Operator, error: str) -> list[Shaped]:
+    def failed(
+        self, chain: FunctionChain, operator: PipelineFunction, error: str
+    ) -> list[GroupResult]:
         """Returns the groups as failed."""
         function = operator.title if operator.kind == "operator" else ""
-        outcome = Outcome(error=error, function=function)
+        outcome = GroupOutcome(error=error, function=function)
         return self.shaped(chain, [outcome for _ in self.claims])
 
 
@@ -144,9 +146,9 @@ class GroupComputation:
 
     chain: FunctionChain
     parts: list[GroupBatch]
-    done: list[Shaped] = field(default_factory=list)
+    done: list[GroupResult] = field(default_factory=list)
 
-    def operated(self, operator: Operator, answers: Sequence[Any]) -> None:
+    def operated(self, operator: PipelineFunction, answers: Sequence[Any]) -> None:
         """Continues with the samples that an operator left; drops parts that were not tried."""
         going = []
         for part, answer in zip(self.parts, answers, strict=False):
@@ -180,7 +182,7 @@ class GroupComputation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shaper:
+class AdvantageComputer:
     """Computes results for groups without changing the database."""
 
     database: BufferDatabase
@@ -195,7 +197,7 @@ class Shaper:
             operators=tuple(operators), advantage=await self._with_needs(chain.advantage)
         )
 
-    async def _with_needs(self, operator: Operator) -> Operator:
+    async def _with_needs(self, operator: PipelineFunction) -> PipelineFunction:
         try:
             return replace(operator, needs=await self.functions.needs(operator))
         except FunctionFailed:
@@ -203,11 +205,11 @@ class Shaper:
 
     async def shape(
         self, stage: Stage, chain: FunctionChain, claims: Sequence[Claim]
-    ) -> list[Shaped]:
+    ) -> list[GroupResult]:
         """Returns the results of these groups; missing groups were not tried."""
         groups = await self._load_groups(stage.key, claims)
         details = await self._load_details(stage.key, chain, groups)
-        parts = await asyncio.to_thread(_parts, chain, claims, groups, details, stage.seed)
+        parts = await asyncio.to_thread(_batches, chain, claims, groups, details, stage.seed)
         work = GroupComputation(chain=chain, parts=parts)
         for operator in chain.steps:
             work.take_empty()
@@ -220,7 +222,9 @@ class Shaper:
                 await asyncio.to_thread(work.compared, answers)
         return work.done
 
-    def _shown(self, operator: Operator, claims: Sequence[Claim]) -> AbstractContextManager[None]:
+    def _shown(
+        self, operator: PipelineFunction, claims: Sequence[Claim]
+    ) -> AbstractContextManager[None]:
         what = f"{len(claims)} groups, the first of assignment {claims[0].assignment_id}"
         kind = "experience operator" if operator.kind == "operator" else "advantage function"
         return self.waits.waiting_if_longer(
@@ -245,12 +249,12 @@ class Shaper:
 
     async def _load_details(
         self, key: StageKey, chain: FunctionChain, groups: Sequence[SampleGroup]
-    ) -> dict[str, Detail]:
+    ) -> dict[str, SampleDetail]:
         """Returns values of whole samples that the functions need, by experience."""
         if not chain.needs.reads_samples:
             return {}
         ids = [sample.experience_id for group in groups for sample in group.compared]
-        details: dict[str, Detail] = {}
+        details: dict[str, SampleDetail] = {}
         for first in range(0, len(ids), READ_AT_ONCE):
             chunk = ids[first : first + READ_AT_ONCE]
             async with self.database.transaction() as connection:
@@ -260,11 +264,11 @@ class Shaper:
         return details
 
 
-def _parts(
+def _batches(
     chain: FunctionChain,
     claims: Sequence[Claim],
     groups: Sequence[SampleGroup],
-    details: Mapping[str, Detail],
+    details: Mapping[str, SampleDetail],
     seed: int,
 ) -> list[GroupBatch]:
     """Returns one part for all groups, or one for each."""
@@ -272,7 +276,7 @@ def _parts(
     return [
         GroupBatch(
             claims=claims[first : first + size],
-            comparison=Comparison.of(groups[first : first + size], details, seed),
+            comparison=GroupArrays.of(groups[first : first + size], details, seed),
         )
         for first in range(0, len(groups), size)
     ]

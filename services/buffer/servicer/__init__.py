@@ -1,18 +1,16 @@
 """RPC methods of the buffer: convert requests, call the handlers, convert responses."""
 
-from services.buffer.servicer.curation_calls import SteeringCalls
-from services.buffer.servicer.explorer_calls import CommitCalls, LeaseCalls
-from services.buffer.servicer.query_calls import LookingCalls
-from services.buffer.servicer.stage_calls import StageCalls
-from services.buffer.servicer.taskset_calls import TasksetCalls
-from services.buffer.servicer.trainer_calls import ProgressCalls, TrainerCalls
+from services.buffer.servicer.curation_calls import CurationRpcs
+from services.buffer.servicer.explorer_calls import CommitRpcs, LeaseRpcs
+from services.buffer.servicer.query_calls import QueryRpcs
+from services.buffer.servicer.stage_calls import StageRpcs
+from services.buffer.servicer.taskset_calls import TasksetRpcs
+from services.buffer.servicer.trainer_calls import ProgressRpcs, TrainerRpcs
 
 
-class BufferServicer(
-    StageCalls, TasksetCalls, LeaseCalls, CommitCalls, TrainerCalls, ProgressCalls
-):
+class BufferServicer(StageRpcs, TasksetRpcs, LeaseRpcs, CommitRpcs, TrainerRpcs, ProgressRpcs):
     """Implements trinity.api.v1.BufferService."""
 
 
-class QueryServicer(LookingCalls, SteeringCalls):
+class QueryServicer(QueryRpcs, CurationRpcs):
     """Implements trinity.api.v1.QueryService."""

@@ -9,11 +9,11 @@ from typing import Protocol, TypeAlias, TypeVar
 import grpc
 
 from services.buffer.ingest.stream import RunStream
-from services.buffer.operations.batching import Composer
-from services.buffer.servicer.convert import hash_of, subject_part_of
+from services.buffer.operations.batching import BatchComposer
+from services.buffer.servicer.convert import parse_sha256, parse_subject_part
 from services.buffer.store.database import BufferDatabase
 from services.buffer.tasksets.library import FeatureLibrary, TasksetLibrary
-from services.buffer.workers.functions import FunctionRunner, Priorities
+from services.buffer.workers.functions import FunctionRunner, PriorityRunner
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.errors import InvalidRequest, TooLarge, Unavailable
 from trinity.rpc.limits import CHUNK_BYTES
@@ -41,7 +41,7 @@ class PollResult(Protocol[AnswerT]):
         """Delay after which to look again even without a notification."""
 
 
-class Poller:
+class LongPoller:
     """Waits for notifications of the database; `close` ends all waits, so that shutdown is fast."""
 
     def __init__(self, listener: Listener) -> None:
@@ -103,7 +103,7 @@ class BlobUpload:
     body: bytearray
 
 
-class UploadRoom:
+class UploadMemoryBudget:
     """A memory budget for all uploads: each takes room as its chunks arrive, and returns it.
 
     async with room.receive(requests) as upload:
@@ -143,8 +143,8 @@ class UploadRoom:
         upload: BlobUpload | None = None
         async for request in requests:
             if upload is None:
-                tenant = subject_part_of(request.tenant, "tenant")
-                upload = BlobUpload(tenant, hash_of(request.sha256, "sha256"), body)
+                tenant = parse_subject_part(request.tenant, "tenant")
+                upload = BlobUpload(tenant, parse_sha256(request.sha256, "sha256"), body)
             self._take(request.chunk, body)
         if upload is None:
             raise InvalidRequest("the first message must name tenant and sha256")
@@ -169,11 +169,11 @@ class BufferServicerBase:
     """Base of the classes of RPC methods that together make up the servicer."""
 
     database: BufferDatabase
-    poller: Poller
+    poller: LongPoller
     library: TasksetLibrary
     features: FeatureLibrary
-    composer: Composer
+    composer: BatchComposer
     functions: FunctionRunner
-    priorities: Priorities
+    priorities: PriorityRunner
     stream: RunStream
-    uploads: UploadRoom = field(default_factory=UploadRoom)
+    uploads: UploadMemoryBudget = field(default_factory=UploadMemoryBudget)

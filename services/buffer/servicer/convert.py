@@ -24,29 +24,29 @@ MAX_LISTED = 10_000
 NOT_IN_SUBJECTS = frozenset(".*> \x7f") | {chr(code) for code in range(32)}
 
 
-def key_of(message: pb.StageKey) -> StageKey:
+def parse_stage_key(message: pb.StageKey) -> StageKey:
     """Validates a stage key.
 
     Raises: InvalidRequest when the key is incomplete.
     """
     return StageKey(
-        tenant=subject_part_of(message.tenant, "key.tenant"),
-        experiment_id=uuid_of(message.experiment_id, "key.experiment_id"),
-        stage=subject_part_of(message.stage, "key.stage"),
+        tenant=parse_subject_part(message.tenant, "key.tenant"),
+        experiment_id=parse_uuid(message.experiment_id, "key.experiment_id"),
+        stage=parse_subject_part(message.stage, "key.stage"),
     )
 
 
-def subject_part_of(text: str, name: str) -> str:
+def parse_subject_part(text: str, name: str) -> str:
     """Validates a token of a broker subject.
 
     Raises: InvalidRequest when it is too long or has a character that subjects cannot hold.
     """
-    if not NOT_IN_SUBJECTS.isdisjoint(name_of(text, name)):
+    if not NOT_IN_SUBJECTS.isdisjoint(parse_name(text, name)):
         raise InvalidRequest(f"the {name} {text!r} holds a character that a subject cannot")
     return text
 
 
-def name_of(text: str, name: str) -> str:
+def parse_name(text: str, name: str) -> str:
     """Validates a name.
 
     Raises: InvalidRequest when it is empty, too long, or cannot be stored in the database.
@@ -55,10 +55,10 @@ def name_of(text: str, name: str) -> str:
         raise InvalidRequest(f"the {name} is missing")
     if len(text.encode()) > MAX_NAME_BYTES:
         raise InvalidRequest(f"the {name} has more than {MAX_NAME_BYTES} bytes")
-    return text_of(text, name)
+    return parse_text(text, name)
 
 
-def text_of(text: str, name: str) -> str:
+def parse_text(text: str, name: str) -> str:
     """Validates a text.
 
     Raises: InvalidRequest when it cannot be stored in the database.
@@ -68,12 +68,12 @@ def text_of(text: str, name: str) -> str:
     return text
 
 
-def sentence_of(text: str) -> str:
+def clean_reason(text: str) -> str:
     """Truncates and cleans a reason instead of rejecting it: it may be the only explanation."""
     return text.replace("\x00", "")[:MAX_TEXT_LENGTH]
 
 
-def uuid_of(text: str, name: str) -> str:
+def parse_uuid(text: str, name: str) -> str:
     """Returns the canonical form of a UUID.
 
     Raises: InvalidRequest when it is not a UUID.
@@ -86,15 +86,15 @@ def uuid_of(text: str, name: str) -> str:
         raise InvalidRequest(f"{name} {text[:60]!r} is not a UUID") from error
 
 
-def uuids_of(texts: Sequence[str], name: str) -> Sequence[str]:
+def parse_uuids(texts: Sequence[str], name: str) -> Sequence[str]:
     """Returns the canonical forms of UUIDs.
 
     Raises: InvalidRequest when any of them is not a UUID.
     """
-    return texts if are_canonical(texts) else [uuid_of(text, name) for text in texts]
+    return texts if are_canonical(texts) else [parse_uuid(text, name) for text in texts]
 
 
-def few_of(items: Sequence[T], name: str, most: int = MAX_LISTED) -> Sequence[T]:
+def check_max_items(items: Sequence[T], name: str, most: int = MAX_LISTED) -> Sequence[T]:
     """Validates the number of items.
 
     Raises: TooLarge when there are too many.
@@ -104,7 +104,7 @@ def few_of(items: Sequence[T], name: str, most: int = MAX_LISTED) -> Sequence[T]
     return items
 
 
-def hash_of(value: bytes, name: str) -> bytes:
+def parse_sha256(value: bytes, name: str) -> bytes:
     """Validates a hash.
 
     Raises: InvalidRequest when it does not have the length of a SHA-256.
@@ -114,7 +114,7 @@ def hash_of(value: bytes, name: str) -> bytes:
     return value
 
 
-def wait_of(seconds: float) -> float:
+def parse_wait_seconds(seconds: float) -> float:
     """Validates the duration of a long poll.
 
     Raises: InvalidRequest when it is negative or too long.
@@ -124,7 +124,7 @@ def wait_of(seconds: float) -> float:
     return seconds
 
 
-def lease_seconds_of(seconds: float) -> float:
+def parse_lease_seconds(seconds: float) -> float:
     """Validates the duration of a lease.
 
     Raises: InvalidRequest when it is not positive or more than a day.
@@ -134,7 +134,7 @@ def lease_seconds_of(seconds: float) -> float:
     return seconds
 
 
-def metrics_of(metrics: Mapping[str, float]) -> dict[str, float]:
+def parse_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
     """Validates metrics.
 
     Raises: TooLarge when there are too many, InvalidRequest when a name is too long.
@@ -146,18 +146,18 @@ def metrics_of(metrics: Mapping[str, float]) -> dict[str, float]:
     return dict(metrics)
 
 
-def tokens_of(leases: Sequence[pb.Lease]) -> dict[str, str]:
+def parse_lease_tokens(leases: Sequence[pb.Lease]) -> dict[str, str]:
     """Returns lease tokens by assignment.
 
     Raises: TooLarge when there are too many, InvalidRequest when an id or a token is not a UUID.
     """
-    few = few_of(leases, "leases")
-    ids = uuids_of([lease.assignment_id for lease in few], "leases.assignment_id")
-    tokens = uuids_of([lease.lease_token for lease in few], "leases.lease_token")
+    few = check_max_items(leases, "leases")
+    ids = parse_uuids([lease.assignment_id for lease in few], "leases.assignment_id")
+    tokens = parse_uuids([lease.lease_token for lease in few], "leases.lease_token")
     return dict(zip(ids, tokens, strict=True))
 
 
-def version_of(message: pb.PublishedVersion) -> RecordedVersion:
+def parse_version(message: pb.PublishedVersion) -> RecordedVersion:
     """Converts a published version.
 
     Raises: InvalidRequest when it is negative or its hash has the wrong length.
@@ -167,11 +167,11 @@ def version_of(message: pb.PublishedVersion) -> RecordedVersion:
     return RecordedVersion(
         version=message.version,
         incarnation=message.incarnation,
-        weights_sha256=hash_of(message.weights_sha256, "version.weights_sha256"),
+        weights_sha256=parse_sha256(message.weights_sha256, "version.weights_sha256"),
     )
 
 
-def checkpoint_of(message: pb.Checkpoint) -> Checkpoint:
+def parse_checkpoint(message: pb.Checkpoint) -> Checkpoint:
     """Converts a checkpoint.
 
     Raises: InvalidRequest when its step, path or hash is invalid.
@@ -183,8 +183,8 @@ def checkpoint_of(message: pb.Checkpoint) -> Checkpoint:
     return Checkpoint(
         step=message.step,
         incarnation=message.incarnation,
-        path=text_of(message.path, "checkpoint.path"),
-        manifest_sha256=hash_of(message.manifest_sha256, "checkpoint.manifest_sha256"),
+        path=parse_text(message.path, "checkpoint.path"),
+        manifest_sha256=parse_sha256(message.manifest_sha256, "checkpoint.manifest_sha256"),
     )
 
 

@@ -4,29 +4,29 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 
-from services.buffer.domain.population import Generated, Population, shifts
+from services.buffer.domain.population import GeneratedSample, SamplePopulation, distribution_shifts
 from services.buffer.domain.stage import ExperienceState
-from services.buffer.domain.tasks import Filter
+from services.buffer.domain.tasks import SampleFilter
 from services.buffer.operations.curation import (
-    Deleted,
-    Excluded,
-    Included,
+    DeletedCounts,
+    ExcludedCounts,
+    IncludedCounts,
     check_deletable,
     delete_experiences,
     exclude_experiences,
     include_experiences,
     was_excluded,
 )
-from services.buffer.operations.feedback import Given, give_feedback
-from services.buffer.operations.training import newest_population
+from services.buffer.operations.feedback import FeedbackResult, give_feedback
+from services.buffer.operations.training import load_newest_population
 from services.buffer.servicer.common import Context
-from services.buffer.servicer.convert import few_of, key_of, sentence_of
+from services.buffer.servicer.convert import check_max_items, clean_reason, parse_stage_key
 from services.buffer.servicer.samples import (
-    Pages,
     SamplePage,
+    SamplePages,
     count_to_proto,
-    feedback_of,
-    filter_of,
+    parse_feedback,
+    parse_filter,
     with_reward,
 )
 from services.buffer.store.curation import UNTRAINED
@@ -44,7 +44,7 @@ Asked = pb.ExcludeExperiencesRequest | pb.DeleteExperiencesRequest
 
 
 @dataclass(frozen=True, kw_only=True)
-class SteeringCalls:
+class CurationRpcs:
     """ExcludeExperiences, IncludeExperiences, DeleteExperiences, GiveFeedback, GetPopulation."""
 
     database: BufferDatabase
@@ -54,7 +54,7 @@ class SteeringCalls:
     ) -> pb.ExcludeExperiencesResponse:
         """Excludes samples from training."""
         key, wanted, reason = _asked(request)
-        done = Excluded()
+        done = ExcludedCounts()
         async for part in self._parts(key, wanted):
             done.num_batched += sum(row.state is ExperienceState.BATCHED for row in part.rows)
             if request.dry_run:
@@ -75,7 +75,7 @@ class SteeringCalls:
             raise InvalidRequest("filter: only excluded samples can be included: give no state")
         meant = wanted.states or (ExperienceState.EXCLUDED, ExperienceState.BATCHED)
         wanted = replace(wanted, states=meant)
-        done = Included()
+        done = IncludedCounts()
         async for part in self._parts(key, wanted):
             rows = [row for row in part.rows if was_excluded(row)]
             if not rows:
@@ -95,7 +95,7 @@ class SteeringCalls:
     ) -> pb.DeleteExperiencesResponse:
         """Deletes the content of samples: of all that match, or of none."""
         key, wanted, reason = _asked(request)
-        found = Deleted()
+        found = DeletedCounts()
         async for part in self._parts(key, wanted):
             rows = [row for row in part.rows if row.state is not ExperienceState.DELETED]
             if not rows:
@@ -105,7 +105,7 @@ class SteeringCalls:
                 await check_deletable(connection, key, wanted.kind, rows)
         if request.dry_run:
             return pb.DeleteExperiencesResponse(num_deleted=found.num_deleted)
-        done = Deleted()
+        done = DeletedCounts()
         async for part in self._parts(key, wanted):
             async with self.database.transaction() as connection:
                 counts = await delete_experiences(connection, key, wanted.kind, part.rows, reason)
@@ -113,10 +113,10 @@ class SteeringCalls:
             done.num_bytes += counts.num_bytes
         return pb.DeleteExperiencesResponse(num_deleted=done.num_deleted, num_bytes=done.num_bytes)
 
-    async def _parts(self, key: StageKey, wanted: Filter) -> AsyncIterator[SamplePage]:
+    async def _parts(self, key: StageKey, wanted: SampleFilter) -> AsyncIterator[SamplePage]:
         async with self.database.transaction() as connection:
             await get_stage(connection, key)
-        pages = Pages(database=self.database, key=key, wanted=wanted, with_content=False)
+        pages = SamplePages(database=self.database, key=key, wanted=wanted, with_content=False)
         async for part in pages.parts():
             if part.rows:
                 yield part
@@ -125,9 +125,11 @@ class SteeringCalls:
         self, request: pb.GiveFeedbackRequest, _: Context
     ) -> pb.GiveFeedbackResponse:
         """Sets rewards that samples wait for."""
-        key = key_of(request.key)
-        feedback = [feedback_of(message) for message in few_of(request.feedback, "feedback")]
-        done = Given()
+        key = parse_stage_key(request.key)
+        feedback = [
+            parse_feedback(message) for message in check_max_items(request.feedback, "feedback")
+        ]
+        done = FeedbackResult()
         for first in range(0, len(feedback), FEEDBACK_AT_ONCE):
             async with self.database.transaction() as connection:
                 chunk = feedback[first : first + FEEDBACK_AT_ONCE]
@@ -148,37 +150,37 @@ class SteeringCalls:
         self, request: pb.GetPopulationRequest, _: Context
     ) -> pb.GetPopulationResponse:
         """Compares the generated samples with the trained ones."""
-        key = key_of(request.key)
+        key = parse_stage_key(request.key)
         async with self.database.transaction() as connection:
             stage = await get_stage(connection, key)
-            found = await newest_population(connection, stage)
+            found = await load_newest_population(connection, stage)
         return pb.GetPopulationResponse() if found is None else _population(found)
 
 
-def _asked(request: Asked) -> tuple[StageKey, Filter, str]:
+def _asked(request: Asked) -> tuple[StageKey, SampleFilter, str]:
     """Returns key, filter and reason.
 
     Raises: InvalidRequest when the filter or the reason is empty.
     """
     key, wanted = _named(request)
-    reason = sentence_of(request.reason)
+    reason = clean_reason(request.reason)
     if not reason:
         raise InvalidRequest("reason: say why; it is kept with the samples")
     return key, wanted, reason
 
 
-def _named(request: Asked | pb.IncludeExperiencesRequest) -> tuple[StageKey, Filter]:
+def _named(request: Asked | pb.IncludeExperiencesRequest) -> tuple[StageKey, SampleFilter]:
     """Returns key and filter.
 
     Raises: InvalidRequest when the filter is empty, because it would match everything.
     """
-    wanted = filter_of(request.filter)
+    wanted = parse_filter(request.filter)
     if wanted.is_empty:
         raise InvalidRequest("filter: give at least one condition; without any it names everything")
-    return key_of(request.key), wanted
+    return parse_stage_key(request.key), wanted
 
 
-def _population(found: Population) -> pb.GetPopulationResponse:
+def _population(found: SamplePopulation) -> pb.GetPopulationResponse:
     return pb.GetPopulationResponse(
         first_explore_step=found.first_step,
         last_explore_step=found.last_step,
@@ -193,13 +195,13 @@ def _population(found: Population) -> pb.GetPopulationResponse:
                 shift=shift.distance,
                 is_significant=shift.is_significant,
             )
-            for shift in shifts(found)
+            for shift in distribution_shifts(found)
         ],
         left_out=[count_to_proto(count) for count in _left_out(found.samples)],
     )
 
 
-def _left_out(samples: Sequence[Generated]) -> list[Count]:
+def _left_out(samples: Sequence[GeneratedSample]) -> list[Count]:
     counted = Counter((sample.state, sample.reason) for sample in samples if not sample.is_trained)
     return [
         Count(state=ExperienceState(state), reason=reason, number=number)

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from services.buffer.domain.stage import AssignmentKind, CommitStatus
-from services.buffer.ingest.wire import Unparsable, check_parts
+from services.buffer.ingest.wire import Unparsable, check_field_count
 from services.buffer.operations.leasing import (
-    LeaseAnswer,
     LeaseRequest,
+    LeaseResult,
     LeasesDelayed,
     LeasesGranted,
     LeasingEnded,
@@ -16,12 +16,12 @@ from services.buffer.operations.leasing import (
 )
 from services.buffer.servicer.common import BufferServicerBase, Context
 from services.buffer.servicer.convert import (
-    few_of,
-    key_of,
-    lease_seconds_of,
-    tokens_of,
-    uuid_of,
-    wait_of,
+    check_max_items,
+    parse_lease_seconds,
+    parse_lease_tokens,
+    parse_stage_key,
+    parse_uuid,
+    parse_wait_seconds,
 )
 from services.buffer.store.database import notify, producer_topic, work_topic
 from services.buffer.store.leases import Grant, release_leases, renew_leases
@@ -33,7 +33,7 @@ from services.buffer.store.reports import (
     store_blob,
 )
 from services.buffer.store.stages import get_stage, lock_stage
-from services.buffer.telemetry import leased
+from services.buffer.telemetry import record_lease
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.errors import InvalidRequest, TooLarge
 from trinity.telemetry import tracing
@@ -48,10 +48,10 @@ ENDED_STATES = {"drained": Response.STATE_DRAINED, "cancelled": Response.STATE_C
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseLook:
+class LeasePoll:
     """The result of one poll for work."""
 
-    answer: LeaseAnswer
+    answer: LeaseResult
 
     @property
     def is_final(self) -> bool:
@@ -66,7 +66,7 @@ class LeaseLook:
         return max(SHORTEST_LOOK_SECONDS, self.answer.look_again_seconds)
 
 
-class LeaseCalls(BufferServicerBase):
+class LeaseRpcs(BufferServicerBase):
     """LeaseAssignments, RenewLeases, ReleaseLeases."""
 
     async def LeaseAssignments(
@@ -76,34 +76,34 @@ class LeaseCalls(BufferServicerBase):
         if request.max_assignments < 1:
             raise InvalidRequest("max_assignments must be 1 or more")
         wanted = LeaseRequest(
-            key=key_of(request.key),
-            explorer_id=uuid_of(request.explorer_id, "explorer_id"),
+            key=parse_stage_key(request.key),
+            explorer_id=parse_uuid(request.explorer_id, "explorer_id"),
             max_assignments=request.max_assignments,
-            lease_seconds=lease_seconds_of(request.lease_seconds),
+            lease_seconds=parse_lease_seconds(request.lease_seconds),
             held=_held_by(request),
         )
 
         begun_ns = 0
 
-        async def look() -> LeaseLook:
+        async def look() -> LeasePoll:
             nonlocal wanted, begun_ns
             begun_ns = tracing.now_ns()
             async with self.database.transaction() as connection:
                 answer = await lease(connection, wanted)
             wanted = replace(wanted, held=None)  # lost leases were freed by the first poll
-            return LeaseLook(answer)
+            return LeasePoll(answer)
 
         topic = work_topic(wanted.key)
-        answer = await self.poller.poll(topic, wait_of(request.wait_seconds), look)
-        return _response(answer, wanted.lease_seconds, lambda grant: leased(grant, begun_ns))
+        answer = await self.poller.poll(topic, parse_wait_seconds(request.wait_seconds), look)
+        return _response(answer, wanted.lease_seconds, lambda grant: record_lease(grant, begun_ns))
 
     async def RenewLeases(
         self, request: pb.RenewLeasesRequest, _: Context
     ) -> pb.RenewLeasesResponse:
         """Extends leases; returns the ones that were lost."""
-        key, tokens = key_of(request.key), tokens_of(request.leases)
-        seconds = lease_seconds_of(request.lease_seconds)
-        explorer_id = uuid_of(request.explorer_id, "explorer_id")
+        key, tokens = parse_stage_key(request.key), parse_lease_tokens(request.leases)
+        seconds = parse_lease_seconds(request.lease_seconds)
+        explorer_id = parse_uuid(request.explorer_id, "explorer_id")
         async with self.database.transaction() as connection:
             await get_stage(connection, key)
             held = await renew_leases(connection, key, explorer_id, tokens, seconds)
@@ -118,8 +118,8 @@ class LeaseCalls(BufferServicerBase):
         self, request: pb.ReleaseLeasesRequest, _: Context
     ) -> pb.ReleaseLeasesResponse:
         """Releases leases, so that other explorers can take the work."""
-        key, tokens = key_of(request.key), tokens_of(request.leases)
-        explorer_id = uuid_of(request.explorer_id, "explorer_id")
+        key, tokens = parse_stage_key(request.key), parse_lease_tokens(request.leases)
+        explorer_id = parse_uuid(request.explorer_id, "explorer_id")
         async with self.database.transaction() as connection:
             await lock_stage(connection, key)
             num_released = await release_leases(connection, key, explorer_id, tokens)
@@ -128,11 +128,11 @@ class LeaseCalls(BufferServicerBase):
 
 
 def _held_by(request: pb.LeaseAssignmentsRequest) -> Collection[str] | None:
-    return tokens_of(request.held.leases).values() if request.HasField("held") else None
+    return parse_lease_tokens(request.held.leases).values() if request.HasField("held") else None
 
 
 def _response(
-    answer: LeaseAnswer, lease_seconds: float, leased: Callable[[Grant], str]
+    answer: LeaseResult, lease_seconds: float, leased: Callable[[Grant], str]
 ) -> pb.LeaseAssignmentsResponse:
     match answer:
         case LeasesGranted(grants):
@@ -176,7 +176,7 @@ STATES = {
 }
 
 
-class CommitCalls(BufferServicerBase):
+class CommitRpcs(BufferServicerBase):
     """UploadBlob, WatchCommits."""
 
     async def UploadBlob(
@@ -188,7 +188,7 @@ class CommitCalls(BufferServicerBase):
                 raise InvalidRequest("the content does not have this SHA-256")
             body = bytes(upload.body)
             try:
-                check_parts(body)
+                check_field_count(body)
             except Unparsable as error:
                 raise TooLarge(f"the content cannot be taken as results: {error}") from error
             async with self.database.transaction() as connection:
@@ -199,8 +199,8 @@ class CommitCalls(BufferServicerBase):
         self, request: pb.WatchCommitsRequest, _: Context
     ) -> AsyncIterator[pb.WatchCommitsResponse]:
         """Streams the commit states that a producer asks for, then each new one."""
-        producer = uuid_of(request.producer, "producer")
-        sequences = few_of(request.sequences, "sequences", MAX_SEQUENCES)
+        producer = parse_uuid(request.producer, "producer")
+        sequences = check_max_items(request.sequences, "sequences", MAX_SEQUENCES)
         seen: int | None = None
         async for _change in self.poller.changes(producer_topic(producer)):
             if seen is None:

@@ -8,15 +8,20 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.stage import ExperienceState, Stage
 from services.buffer.servicer.common import Context
-from services.buffer.servicer.convert import key_of, name_of, uuid_of, version_to_proto
+from services.buffer.servicer.convert import (
+    parse_name,
+    parse_stage_key,
+    parse_uuid,
+    version_to_proto,
+)
 from services.buffer.servicer.samples import (
-    Pages,
     SamplePage,
+    SamplePages,
     by_size,
     count_to_proto,
-    cursor_of,
     cursor_to_text,
-    filter_of,
+    parse_cursor,
+    parse_filter,
     record_to_proto,
     use_to_proto,
 )
@@ -55,7 +60,7 @@ UNLIMITED = 2**62
 
 
 @dataclass(frozen=True, kw_only=True)
-class LookingCalls:
+class QueryRpcs:
     """ListStages, ListExperiences, GetExperience, GetStep."""
 
     database: BufferDatabase
@@ -64,9 +69,9 @@ class LookingCalls:
         self, request: query_pb2.ListStagesRequest, _: Context
     ) -> query_pb2.ListStagesResponse:
         """Lists the stages with counts of their samples."""
-        tenant = name_of(request.tenant, "tenant") if request.tenant else ""
+        tenant = parse_name(request.tenant, "tenant") if request.tenant else ""
         experiment = request.experiment_id
-        wanted = uuid_of(experiment, "experiment_id") if experiment else ""
+        wanted = parse_uuid(experiment, "experiment_id") if experiment else ""
         async with self.database.transaction() as connection:
             stages = await stored_stages(connection, tenant, wanted)
         return query_pb2.ListStagesResponse(stages=[await self._stage(stage) for stage in stages])
@@ -86,12 +91,12 @@ class LookingCalls:
         self, request: query_pb2.ListExperiencesRequest, _: Context
     ) -> AsyncIterator[query_pb2.ListExperiencesResponse]:
         """Streams the samples that match the filter."""
-        key, wanted = key_of(request.key), filter_of(request.filter)
+        key, wanted = parse_stage_key(request.key), parse_filter(request.filter)
         if request.limit < 0:
             raise InvalidRequest(f"limit is {request.limit}: 0 is for all")
         async with self.database.transaction() as connection:
             stage = await get_stage(connection, key)
-        pages = Pages(
+        pages = SamplePages(
             database=self.database,
             key=key,
             wanted=wanted,
@@ -99,7 +104,7 @@ class LookingCalls:
             latest_first=request.latest_first,
         )
         num_left = request.limit or UNLIMITED
-        async for part in pages.parts(cursor_of(request.cursor)):
+        async for part in pages.parts(parse_cursor(request.cursor)):
             yield await self._page(stage, part, num_left)
             num_left -= len(part.rows)
             if num_left <= 0:
@@ -131,7 +136,7 @@ class LookingCalls:
         self, request: query_pb2.GetExperienceRequest, _: Context
     ) -> query_pb2.GetExperienceResponse:
         """Returns one sample with its content."""
-        key = key_of(request.key)
+        key = parse_stage_key(request.key)
         async with self.database.transaction() as connection:
             stage = await get_stage(connection, key)
             own_id = await _only(connection, key, request.experience_id)
@@ -152,7 +157,7 @@ class LookingCalls:
         self, request: query_pb2.GetStepRequest, _: Context
     ) -> AsyncIterator[query_pb2.GetStepResponse]:
         """Streams the composition of a train step."""
-        key = key_of(request.key)
+        key = parse_stage_key(request.key)
         async with self.database.transaction() as connection:
             stage = await get_stage(connection, key)
             batch = await find_batch(connection, key, request.step)
@@ -184,7 +189,7 @@ class LookingCalls:
             yield rows
 
 
-def digits_of(prefix: str, name: str) -> str:
+def parse_uuid_prefix(prefix: str, name: str) -> str:
     """Returns the hex digits of a UUID prefix, given without dashes or with the usual ones.
 
     Raises: InvalidRequest when it is not the prefix of a UUID.
@@ -203,7 +208,9 @@ async def _only(connection: AsyncConnection, key: StageKey, prefix: str) -> str:
 
     Raises: InvalidRequest when several samples match, NotFound when none does.
     """
-    found = await find_by_prefix(connection, key, digits_of(prefix, "experience_id"), limit=2)
+    found = await find_by_prefix(
+        connection, key, parse_uuid_prefix(prefix, "experience_id"), limit=2
+    )
     if len(found) > 1:
         raise InvalidRequest(f"several samples begin with {prefix}: give more digits")
     if not found:

@@ -10,9 +10,15 @@ from dataclasses import dataclass
 from typing import TypeVar, cast
 
 from services.buffer.domain.stage import AssignmentKind, ExperienceState
-from services.buffer.domain.tasks import Cursor, Filter
+from services.buffer.domain.tasks import SampleCursor, SampleFilter
 from services.buffer.operations.feedback import DelayedReward
-from services.buffer.servicer.convert import few_of, metrics_of, name_of, text_of, uuid_of
+from services.buffer.servicer.convert import (
+    check_max_items,
+    parse_metrics,
+    parse_name,
+    parse_text,
+    parse_uuid,
+)
 from services.buffer.store.batches import Use
 from services.buffer.store.database import BufferDatabase
 from services.buffer.store.experiences import find_bodies
@@ -49,7 +55,7 @@ OPTIONAL_NUMBERS = (
 )
 
 
-def filter_of(message: query_pb2.ExperienceFilter) -> Filter:
+def parse_filter(message: query_pb2.ExperienceFilter) -> SampleFilter:
     """Converts a filter.
 
     Raises: InvalidRequest that names the invalid condition, TooLarge when its text is too long.
@@ -62,27 +68,27 @@ def filter_of(message: query_pb2.ExperienceFilter) -> Filter:
             raise InvalidRequest(f"filter.{name} is {value}, which is no number to compare with")
     if len(message.text) > MAX_FILTER_TEXT:
         raise TooLarge(f"filter.text has more than {MAX_FILTER_TEXT} characters")
-    ids = few_of(message.experience_ids, "filter.experience_ids")
-    return Filter(
+    ids = check_max_items(message.experience_ids, "filter.experience_ids")
+    return SampleFilter(
         kind=KINDS[message.kind],
         states=tuple(STATE_OF[state] for state in message.states),
-        taskset=name_of(message.taskset, "filter.taskset") if message.taskset else "",
-        text=text_of(message.text, "filter.text"),
+        taskset=parse_name(message.taskset, "filter.taskset") if message.taskset else "",
+        text=parse_text(message.text, "filter.text"),
         experience_ids=tuple(
-            uuid_of(experience_id, "filter.experience_ids") for experience_id in ids
+            parse_uuid(experience_id, "filter.experience_ids") for experience_id in ids
         ),
         finish_reason=FINISH_REASON_NAMES.get(message.finish_reason, ""),
         **numbers,
     )
 
 
-def cursor_to_text(cursor: Cursor) -> str:
+def cursor_to_text(cursor: SampleCursor) -> str:
     """Encodes a cursor as an opaque text that a client passes back to continue."""
     fields = json.dumps(dataclasses.astuple(cursor))
     return base64.urlsafe_b64encode(fields.encode()).decode()
 
 
-def cursor_of(text: str) -> Cursor | None:
+def parse_cursor(text: str) -> SampleCursor | None:
     """Decodes a cursor; None if empty.
 
     Raises: InvalidRequest when it was not made by `cursor_to_text`.
@@ -93,12 +99,12 @@ def cursor_of(text: str) -> Cursor | None:
         place = json.loads(base64.urlsafe_b64decode(text.encode()))
         *numbers, suffix, revision, experience_id = place
         explore_step, position, run, step = (_number(number) for number in numbers)
-        return Cursor(
+        return SampleCursor(
             explore_step=explore_step,
             position=position,
             run=run,
             step=step,
-            suffix=text_of(str(suffix), "cursor"),
+            suffix=parse_text(str(suffix), "cursor"),
             revision=_number(revision),
             experience_id=str(uuid.UUID(experience_id)),
         )
@@ -170,7 +176,7 @@ def count_to_proto(count: Count) -> query_pb2.StateCount:
     return query_pb2.StateCount(state=STATES[count.state], reason=count.reason, count=count.number)
 
 
-def feedback_of(message: query_pb2.Feedback) -> DelayedReward:
+def parse_feedback(message: query_pb2.Feedback) -> DelayedReward:
     """Converts feedback.
 
     Raises: InvalidRequest when the id is not a UUID or a number is not finite.
@@ -179,9 +185,9 @@ def feedback_of(message: query_pb2.Feedback) -> DelayedReward:
     if not all(map(math.isfinite, numbers)):
         raise InvalidRequest(f"feedback.reward of {message.experience_id} is not a finite number")
     return DelayedReward(
-        experience_id=uuid_of(message.experience_id, "feedback.experience_id"),
+        experience_id=parse_uuid(message.experience_id, "feedback.experience_id"),
         reward=message.reward,
-        reward_parts=metrics_of(message.reward_parts),
+        reward_parts=parse_metrics(message.reward_parts),
     )
 
 
@@ -195,7 +201,7 @@ def with_reward(body: bytes, feedback: DelayedReward) -> bytes:
     return message.SerializeToString(deterministic=True)
 
 
-def says(body: bytes, text: str) -> bool:
+def contains_text(body: bytes, text: str) -> bool:
     """Returns whether a prompt or response of a stored sample contains the text."""
     message = experience_pb2.Experience.FromString(body)
     sides = (message.sequence, message.pair.chosen, message.pair.rejected)
@@ -213,21 +219,21 @@ class SamplePage:
 
     rows: Sequence[StoredExperience]
     bodies: dict[str, bytes]
-    end: Cursor
+    end: SampleCursor
     """The place to continue from: after the last sample, or the last one examined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pages:
+class SamplePages:
     """Reads all samples that match a filter, with bounded memory."""
 
     database: BufferDatabase
     key: StageKey
-    wanted: Filter
+    wanted: SampleFilter
     with_content: bool
     latest_first: bool = False
 
-    async def parts(self, after: Cursor | None = None) -> AsyncIterator[SamplePage]:
+    async def parts(self, after: SampleCursor | None = None) -> AsyncIterator[SamplePage]:
         """Yields the samples in order, starting after a place."""
         while True:
             async with self.database.transaction() as connection:
@@ -238,7 +244,7 @@ class Pages:
                 return
             after = page.end
 
-    def _look(self, after: Cursor | None) -> PageRequest:
+    def _look(self, after: SampleCursor | None) -> PageRequest:
         return PageRequest(
             key=self.key,
             wanted=self.wanted,
@@ -269,7 +275,7 @@ class Pages:
             own = {
                 experience_id: body
                 for experience_id, body in bodies.items()
-                if says(body, self.wanted.text)
+                if contains_text(body, self.wanted.text)
             }
             rows = [row for row in rows if row.experience_id in own]
         return SamplePage(rows=rows, bodies=bodies if self.with_content else {}, end=end)

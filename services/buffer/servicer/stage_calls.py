@@ -21,12 +21,12 @@ from services.buffer.operations.stage_end import end_stage
 from services.buffer.operations.stages import MAX_STEPS, needed_tasksets, open_stage
 from services.buffer.servicer.common import BufferServicerBase, Context
 from services.buffer.servicer.convert import (
-    key_of,
-    name_of,
+    clean_reason,
+    parse_name,
+    parse_stage_key,
+    parse_text,
+    parse_uuid,
     pipeline_to_proto,
-    sentence_of,
-    text_of,
-    uuid_of,
 )
 from services.buffer.store.assignments import count_open, count_refills
 from services.buffer.store.batches import sum_metric
@@ -54,7 +54,7 @@ MAX_TIMES = 10_000
 """Most runs of a task, and most attempts at a run."""
 
 
-def plan_of(text: str) -> StagePlan:
+def parse_and_check_plan(text: str) -> StagePlan:
     """Parses and validates a plan.
 
     Raises: InvalidRequest that says what is wrong with it, TooLarge when it is too long.
@@ -99,9 +99,9 @@ def _check_tasksets(plan: StagePlan) -> None:
     for taskset in plan.tasksets:
         _check_selector(taskset, len(plan.tasksets))
     for needed in needed_tasksets(plan):
-        name_of(needed.name, "plan_json: the name of a taskset")
+        parse_name(needed.name, "plan_json: the name of a taskset")
         for part in (needed.path or "", needed.split, needed.subset_name or ""):
-            if len(text_of(part, "plan_json: the path of a taskset").encode()) > MAX_PATH_BYTES:
+            if len(parse_text(part, "plan_json: the path of a taskset").encode()) > MAX_PATH_BYTES:
                 raise InvalidRequest(
                     f"plan_json: the path of taskset {needed.name} has more than "
                     f"{MAX_PATH_BYTES} bytes"
@@ -123,7 +123,7 @@ def _check_selector(taskset: ResolvedTaskset, num_tasksets: int) -> None:
     if taskset.storage_type == "queue" and num_tasksets > 1:
         raise InvalidRequest(f"plan_json: taskset {taskset.name}: a queue stands alone")
     for key in selector.feature_keys:
-        name_of(key, f"plan_json: a feature of taskset {taskset.name}")
+        parse_name(key, f"plan_json: a feature of taskset {taskset.name}")
 
 
 def _numbers(plan: StagePlan) -> Iterator[tuple[str, int, int, int]]:
@@ -158,7 +158,7 @@ UNKNOWN = -1
 
 
 @dataclass(frozen=True, slots=True)
-class TasksetLook:
+class TasksetPoll:
     """The result of one poll for the tasksets of a stage."""
 
     answer: ResolvedTasksets
@@ -170,23 +170,23 @@ class TasksetLook:
         return not self.answer.awaited
 
 
-class StageCalls(BufferServicerBase):
+class StageRpcs(BufferServicerBase):
     """OpenStage, CancelStage, GetBufferStatus."""
 
     async def OpenStage(self, request: pb.OpenStageRequest, _: Context) -> pb.OpenStageResponse:
         """Opens the stage once its tasksets are stored; waits briefly, enough for small files."""
-        key = key_of(request.key)
-        plan = plan_of(request.plan_json)
+        key = parse_stage_key(request.key)
+        plan = parse_and_check_plan(request.plan_json)
         needed = needed_tasksets(plan)
         async with self.database.transaction() as connection:
             known = await stage_tasksets(connection, key)
         missing = [taskset for taskset in needed if taskset.name not in known]
 
-        async def look() -> TasksetLook:
+        async def look() -> TasksetPoll:
             found = await self.library.resolve(key.tenant, key.experiment_id, missing)
             stored = [*known.values(), *found.stored]
             found.awaited.extend(await self.features.awaited(key.tenant, needed, stored))
-            return TasksetLook(found)
+            return TasksetPoll(found)
 
         resolved = await self.poller.poll(tasksets_topic(key.tenant), READ_SECONDS, look)
         if resolved.awaited:
@@ -226,9 +226,9 @@ class StageCalls(BufferServicerBase):
         self, request: pb.CancelStageRequest, _: Context
     ) -> pb.CancelStageResponse:
         """Ends a stage early; one that has already ended stays as it is."""
-        reason = sentence_of(request.reason) or "cancelled without a reason"
+        reason = clean_reason(request.reason) or "cancelled without a reason"
         async with self.database.transaction() as connection:
-            stage = await lock_stage(connection, key_of(request.key))
+            stage = await lock_stage(connection, parse_stage_key(request.key))
             if not stage.is_open:
                 return pb.CancelStageResponse(num_revoked=0)
             num_revoked = await end_stage(connection, stage, StageState.CANCELLED, reason)
@@ -239,8 +239,8 @@ class StageCalls(BufferServicerBase):
     ) -> pb.GetBufferStatusResponse:
         """Describes all unfinished stages."""
         experiment = request.experiment_id
-        wanted = uuid_of(experiment, "experiment_id") if experiment else ""
-        tenant = name_of(request.tenant, "tenant") if request.tenant else ""
+        wanted = parse_uuid(experiment, "experiment_id") if experiment else ""
+        tenant = parse_name(request.tenant, "tenant") if request.tenant else ""
         num_pending = await self._num_stream_pending()
         async with self.database.transaction() as connection:
             stages = await list_unfinished(connection, tenant, wanted)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.tasks import Intake
+from services.buffer.domain.tasks import RowBuffer
 from services.buffer.operations.uploads import (
     UploadKey,
     begin_upload,
@@ -16,11 +16,11 @@ from services.buffer.operations.uploads import (
 )
 from services.buffer.servicer.common import BufferServicerBase, Context
 from services.buffer.servicer.convert import (
-    few_of,
-    name_of,
+    check_max_items,
+    parse_name,
+    parse_subject_part,
+    parse_uuid,
     pipeline_to_proto,
-    subject_part_of,
-    uuid_of,
 )
 from services.buffer.store.database import BufferDatabase
 from services.buffer.store.tasksets import (
@@ -42,7 +42,7 @@ ROWS_AT_ONCE = 500
 """Number of rows to parse before yielding to other calls."""
 
 
-class TasksetCalls(BufferServicerBase):
+class TasksetRpcs(BufferServicerBase):
     """SubmitTaskset."""
 
     async def SubmitTaskset(
@@ -54,14 +54,14 @@ class TasksetCalls(BufferServicerBase):
             upload = await begin_upload(connection, key)
         if upload.is_complete:
             return _response(upload)
-        intake = Intake()
+        intake = RowBuffer()
         await self._take_in(key, intake, requests)
         async with self.database.transaction() as connection:
             ended = await end_upload(connection, key, intake.num_refused, intake.refused)
         return _response(ended)
 
     async def _take_in(
-        self, key: UploadKey, intake: Intake, requests: AsyncIterator[pb.SubmitTasksetRequest]
+        self, key: UploadKey, intake: RowBuffer, requests: AsyncIterator[pb.SubmitTasksetRequest]
     ) -> None:
         """Reads rows until the explicit `end`, because an aborted stream looks complete."""
         async for request in requests:
@@ -83,7 +83,7 @@ class TasksetCalls(BufferServicerBase):
             "again with the same request_id"
         )
 
-    async def _store(self, key: UploadKey, intake: Intake) -> None:
+    async def _store(self, key: UploadKey, intake: RowBuffer) -> None:
         first, bodies = intake.take()
         async with self.database.transaction() as connection:
             await store_rows(connection, key, first, bodies)
@@ -95,9 +95,9 @@ async def _key_of(requests: AsyncIterator[pb.SubmitTasksetRequest]) -> UploadKey
             break
         header = request.header
         return UploadKey(
-            tenant=subject_part_of(header.tenant, "tenant"),
-            name=name_of(header.name, "name"),
-            request_id=uuid_of(header.request_id, "request_id"),
+            tenant=parse_subject_part(header.tenant, "tenant"),
+            name=parse_name(header.name, "name"),
+            request_id=parse_uuid(header.request_id, "request_id"),
             is_queue=header.is_queue,
         )
     raise InvalidRequest("the first message must be a header")
@@ -108,7 +108,7 @@ def _rows_of(request: pb.SubmitTasksetRequest) -> Sequence[str]:
         case "row":
             return [request.row.json]
         case "rows":
-            return few_of(request.rows.json, "rows")
+            return check_max_items(request.rows.json, "rows")
         case _:
             raise InvalidRequest("only the first message is a header, others are rows or the end")
 
@@ -139,7 +139,7 @@ class TasksetServicer:
         self, request: taskset_pb2.ListTasksetsRequest, _: Context
     ) -> taskset_pb2.ListTasksetsResponse:
         """Returns one page of tasksets, newest first."""
-        tenant = subject_part_of(request.tenant, "tenant")
+        tenant = parse_subject_part(request.tenant, "tenant")
         size = _within(request.page_size, 0, MAX_PAGE, "page_size") or USUAL_PAGE
         offset = _offset_of(request.page_token)
         async with self.database.transaction() as connection:
@@ -153,7 +153,7 @@ class TasksetServicer:
         self, request: taskset_pb2.GetTasksetRequest, _: Context
     ) -> taskset_pb2.GetTasksetResponse:
         """Returns one taskset, with some of its rows."""
-        tenant = subject_part_of(request.tenant, "tenant")
+        tenant = parse_subject_part(request.tenant, "tenant")
         first = _within(request.first_row, 0, MAX_ROW_NUMBER, "first_row")
         count = _within(request.num_rows, 0, MAX_SHOWN, "num_rows")
         async with self.database.transaction() as connection:
@@ -170,7 +170,7 @@ class TasksetServicer:
         self, request: taskset_pb2.DeleteTasksetRequest, _: Context
     ) -> taskset_pb2.DeleteTasksetResponse:
         """Deletes a taskset that no stage needs."""
-        tenant = subject_part_of(request.tenant, "tenant")
+        tenant = parse_subject_part(request.tenant, "tenant")
         async with self.database.transaction() as connection:
             found = await _find(connection, tenant, request.taskset, for_update=True)
             if need := await find_need(connection, tenant, found.taskset_id):
@@ -182,7 +182,7 @@ class TasksetServicer:
         self, request: taskset_pb2.CloseQueueRequest, _: Context
     ) -> taskset_pb2.CloseQueueResponse:
         """Closes a queue: no more tasks will be added."""
-        tenant = subject_part_of(request.tenant, "tenant")
+        tenant = parse_subject_part(request.tenant, "tenant")
         async with self.database.transaction() as connection:
             found = await _find(connection, tenant, request.taskset, for_update=True)
             if not found.is_queue:
@@ -195,7 +195,7 @@ class TasksetServicer:
 async def _find(
     connection: AsyncConnection, tenant: str, taskset: str, *, for_update: bool = False
 ) -> Described:
-    wanted = name_of(taskset, "taskset")
+    wanted = parse_name(taskset, "taskset")
     found = await find_described(connection, tenant, wanted, for_update=for_update)
     if found is None:
         raise NotFound(f"there is no taskset {wanted}")

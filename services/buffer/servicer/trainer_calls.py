@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.batches import BatchWait, End, VersionWanted
+from services.buffer.domain.batches import BatchEnd, BatchWait, VersionRequested
 from services.buffer.domain.stage import Stage, StageState
 from services.buffer.operations.training import (
     begin_incarnation,
@@ -18,16 +18,16 @@ from services.buffer.operations.training import (
 )
 from services.buffer.servicer.common import BufferServicerBase, Context
 from services.buffer.servicer.convert import (
-    checkpoint_of,
+    check_max_items,
     checkpoint_to_proto,
-    few_of,
-    key_of,
-    metrics_of,
-    name_of,
-    uuid_of,
-    version_of,
+    parse_checkpoint,
+    parse_metrics,
+    parse_name,
+    parse_stage_key,
+    parse_uuid,
+    parse_version,
+    parse_wait_seconds,
     version_to_proto,
-    wait_of,
 )
 from services.buffer.servicer.stage_calls import MAX_ROWS
 from services.buffer.store.batches import (
@@ -48,15 +48,15 @@ FIRST_ROWS = 64
 BYTES_A_PART = 1024 * 1024
 """Target size of a part; the trainer reads one while the next is loaded."""
 BYTES_A_MESSAGE = 8 * 1024 * 1024
-Answer = BatchHead | BatchWait | End | VersionWanted
+BatchAnswer = BatchHead | BatchWait | BatchEnd | VersionRequested
 HEAD_STATES = {"drained": pb.BatchHead.STATE_DRAINED, "failed": pb.BatchHead.STATE_CANCELLED}
 
 
 @dataclass(frozen=True, slots=True)
-class BatchLook:
+class BatchPoll:
     """The result of one poll for a batch."""
 
-    answer: tuple[Stage, Answer]
+    answer: tuple[Stage, BatchAnswer]
 
     @property
     def look_again_seconds(self) -> float | None:
@@ -70,16 +70,16 @@ class BatchLook:
         return not isinstance(self.answer[1], BatchWait)
 
 
-class TrainerCalls(BufferServicerBase):
+class TrainerRpcs(BufferServicerBase):
     """BeginIncarnation, RecordVersion, GetBatch, ReportStep, CommitCheckpoint, FinishTraining."""
 
     async def BeginIncarnation(
         self, request: pb.BeginIncarnationRequest, _: Context
     ) -> pb.BeginIncarnationResponse:
         """Starts a new incarnation of the trainer."""
-        trainer_id = uuid_of(request.trainer_id, "trainer_id")
+        trainer_id = parse_uuid(request.trainer_id, "trainer_id")
         async with self.database.transaction() as connection:
-            begun = await begin_incarnation(connection, key_of(request.key), trainer_id)
+            begun = await begin_incarnation(connection, parse_stage_key(request.key), trainer_id)
         newest = begun.newest_version
         return pb.BeginIncarnationResponse(
             incarnation=begun.incarnation,
@@ -96,7 +96,7 @@ class TrainerCalls(BufferServicerBase):
         """Records published weights."""
         async with self.database.transaction() as connection:
             pinned = await record_version(
-                connection, key_of(request.key), version_of(request.version)
+                connection, parse_stage_key(request.key), parse_version(request.version)
             )
         return pb.RecordVersionResponse(pinned_versions=pinned)
 
@@ -104,19 +104,19 @@ class TrainerCalls(BufferServicerBase):
         self, request: pb.GetBatchRequest, _: Context
     ) -> AsyncIterator[pb.GetBatchResponse]:
         """Streams a step's batch, waiting for it; every rank may call it."""
-        key, wait_seconds = key_of(request.key), wait_of(request.wait_seconds)
+        key, wait_seconds = parse_stage_key(request.key), parse_wait_seconds(request.wait_seconds)
         if request.step < 1:
             raise InvalidRequest("the first step is 1")
 
         is_first = True
 
-        async def look() -> BatchLook:
+        async def look() -> BatchPoll:
             nonlocal is_first
             answer = await self._look_for_batch(
                 key, request.incarnation, request.step, is_first=is_first
             )
             is_first = False
-            return BatchLook(answer)
+            return BatchPoll(answer)
 
         stage, answer = await self.poller.poll(batch_topic(key), wait_seconds, look)
         yield pb.GetBatchResponse(head=_head(answer, request.incarnation))
@@ -151,7 +151,7 @@ class TrainerCalls(BufferServicerBase):
 
     async def _look_for_batch(
         self, key: StageKey, incarnation: int, step: int, *, is_first: bool
-    ) -> tuple[Stage, Answer]:
+    ) -> tuple[Stage, BatchAnswer]:
         """Finds or composes a batch; the first look takes no lock: most batches exist by then."""
         async with self.database.transaction() as connection:
             if is_first and (found := await _find(connection, key, incarnation, step)):
@@ -159,20 +159,20 @@ class TrainerCalls(BufferServicerBase):
             stage, head = await find_with_stage(connection, key, step, locks=True)
             check_incarnation(stage, incarnation)
             if _has_failed(stage):
-                return stage, End("failed", stage.reason)
+                return stage, BatchEnd("failed", stage.reason)
             return stage, head or await self.composer.compose(connection, stage, step)
 
     async def ReportStep(self, request: pb.ReportStepRequest, _: Context) -> pb.ReportStepResponse:
         """Records a trained step."""
         rows = [
             RowFeedback(position=row.position, mean_ratio=row.mean_ratio, advantage=row.advantage)
-            for row in few_of(request.rows, "rows", MAX_ROWS)
+            for row in check_max_items(request.rows, "rows", MAX_ROWS)
         ]
-        metrics = metrics_of(request.metrics)
+        metrics = parse_metrics(request.metrics)
         async with self.database.transaction() as connection:
             pinned = await report_step(
                 connection,
-                key_of(request.key),
+                parse_stage_key(request.key),
                 request.incarnation,
                 request.step,
                 metrics,
@@ -186,7 +186,7 @@ class TrainerCalls(BufferServicerBase):
         """Makes a checkpoint the one to resume from."""
         async with self.database.transaction() as connection:
             removable = await commit_checkpoint(
-                connection, key_of(request.key), checkpoint_of(request.checkpoint)
+                connection, parse_stage_key(request.key), parse_checkpoint(request.checkpoint)
             )
         return pb.CommitCheckpointResponse(
             removable=[checkpoint_to_proto(checkpoint) for checkpoint in removable]
@@ -198,14 +198,14 @@ class TrainerCalls(BufferServicerBase):
         """Ends the training of a stage."""
         async with self.database.transaction() as connection:
             await finish_training(
-                connection, key_of(request.key), request.incarnation, request.step
+                connection, parse_stage_key(request.key), request.incarnation, request.step
             )
         return pb.FinishTrainingResponse()
 
 
 async def _find(
     connection: AsyncConnection, key: StageKey, incarnation: int, step: int
-) -> tuple[Stage, Answer] | None:
+) -> tuple[Stage, BatchAnswer] | None:
     stage, head = await find_with_stage(connection, key, step, locks=False)
     check_incarnation(stage, incarnation)
     return None if head is None or _has_failed(stage) else (stage, head)
@@ -215,7 +215,7 @@ def _has_failed(stage: Stage) -> bool:
     return stage.state in (StageState.CANCELLED, StageState.FAILED)
 
 
-def _head(answer: Answer, incarnation: int) -> pb.BatchHead:
+def _head(answer: BatchAnswer, incarnation: int) -> pb.BatchHead:
     match answer:
         case BatchHead():
             return pb.BatchHead(
@@ -231,9 +231,9 @@ def _head(answer: Answer, incarnation: int) -> pb.BatchHead:
                 num_rows=answer.num_rows,
                 num_wanted=answer.num_wanted,
             )
-        case VersionWanted(reason):
+        case VersionRequested(reason):
             return pb.BatchHead(state=pb.BatchHead.STATE_VERSION_WANTED, reason=reason)
-        case End(state, reason):
+        case BatchEnd(state, reason):
             return pb.BatchHead(state=HEAD_STATES[state], reason=reason)
 
 
@@ -283,15 +283,15 @@ MESSAGES = {
 }
 
 
-class ProgressCalls(BufferServicerBase):
+class ProgressRpcs(BufferServicerBase):
     """WatchProgress."""
 
     async def WatchProgress(
         self, request: pb.WatchProgressRequest, _: Context
     ) -> AsyncIterator[pb.WatchProgressResponse]:
         """Streams past events, then new ones."""
-        tenant = name_of(request.tenant, "tenant")
-        experiment_id = uuid_of(request.experiment_id, "experiment_id")
+        tenant = parse_name(request.tenant, "tenant")
+        experiment_id = parse_uuid(request.experiment_id, "experiment_id")
         seen = request.after_event
         async for _change in self.poller.changes(progress_topic(tenant, experiment_id)):
             while True:

@@ -7,7 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.population import Generated, Population, Task
+from services.buffer.domain.population import GeneratedSample, SamplePopulation, Task
 from services.buffer.domain.stage import UNFINISHED_SCOPE, AssignmentKind, ExperienceState, Stage
 from services.buffer.store.database import among, in_stage, one_of
 from services.buffer.store.schema import assignment, batch_item, experience, pipeline_scope
@@ -55,7 +55,7 @@ async def compared_step(connection: AsyncConnection, key: StageKey) -> int:
 
 async def load_population(
     connection: AsyncConnection, stage: Stage, *, after: int, up_to: int
-) -> Population | None:
+) -> SamplePopulation | None:
     """Returns the population of explore steps `after` + 1 to `up_to`; None without groups."""
     key = stage.key
     statement = (
@@ -76,7 +76,7 @@ async def load_population(
     runs_of: Counter[Task] = Counter()
     for group in groups:
         runs_of[tasks[group.assignment_id]] += group.repeat_times
-    return Population(
+    return SamplePopulation(
         first_step=groups[-1].explore_step,
         last_step=groups[0].explore_step,
         runs_of=runs_of,
@@ -86,7 +86,7 @@ async def load_population(
 
 async def _samples(
     connection: AsyncConnection, stage: Stage, tasks: Mapping[str, Task]
-) -> Sequence[Generated]:
+) -> Sequence[GeneratedSample]:
     """Returns each sample once, with the outcome of all its revisions."""
     statement = sa.select(
         E.experience_id,
@@ -129,8 +129,8 @@ async def _count_uses(
     return {row.experience_id: row.number for row in await connection.execute(statement)}
 
 
-def _sample(rows: Sequence[sa.Row[Any]], task: Task, uses: Mapping[str, int]) -> Generated:
-    return Generated(
+def _sample(rows: Sequence[sa.Row[Any]], task: Task, uses: Mapping[str, int]) -> GeneratedSample:
+    return GeneratedSample(
         task=task,
         response_length=rows[0].response_length,
         reward=rows[0].reward,

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.stage import ExperienceState
-from services.buffer.domain.tasks import Cursor, Filter
+from services.buffer.domain.tasks import SampleCursor, SampleFilter
 from services.buffer.store.database import among, decode_numbers, in_stage, of_stage, one_of
 from services.buffer.store.schema import assignment, batch_item, experience, stage
 from services.buffer.store.segments import payloads_of, retired_segments, while_it_is_there
@@ -24,7 +24,7 @@ E, A = experience.c, assignment.c
 class StoredExperience:
     """A row of the experience table, with the task it came from."""
 
-    cursor: Cursor
+    cursor: SampleCursor
     assignment_id: str
     parent_id: str | None
     attempt: int
@@ -55,7 +55,7 @@ class Page:
     """Samples in order, and the cursor for the next page; `end` is None on the last one."""
 
     rows: Sequence[StoredExperience]
-    end: Cursor | None
+    end: SampleCursor | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +63,9 @@ class PageRequest:
     """The request for a page of samples."""
 
     key: StageKey
-    wanted: Filter
+    wanted: SampleFilter
     """The filter, without its `text`, which is ignored here."""
-    after: Cursor | None
+    after: SampleCursor | None
     """End of the previous page."""
     size: int
     latest_first: bool = False
@@ -105,7 +105,7 @@ async def _groups(connection: AsyncConnection, look: PageRequest) -> list[sa.Row
     return list(await connection.execute(statement))
 
 
-def _group_conditions(wanted: Filter) -> list[sa.ColumnElement[bool]]:
+def _group_conditions(wanted: SampleFilter) -> list[sa.ColumnElement[bool]]:
     found = [A.kind == wanted.kind]
     if wanted.taskset:
         found.append(A.taskset == wanted.taskset)
@@ -116,7 +116,9 @@ def _group_conditions(wanted: Filter) -> list[sa.ColumnElement[bool]]:
     return found
 
 
-async def _named(connection: AsyncConnection, key: StageKey, wanted: Filter) -> set[str] | None:
+async def _named(
+    connection: AsyncConnection, key: StageKey, wanted: SampleFilter
+) -> set[str] | None:
     """Returns the groups of samples that the filter names by id or batch; None if it does not."""
     if not wanted.experience_ids and wanted.train_step is None:
         return None
@@ -164,7 +166,7 @@ async def _of_groups(
     return [_stored(row, group_of[row.assignment_id]) for row in rows]
 
 
-def _conditions(key: StageKey, wanted: Filter) -> list[sa.ColumnElement[bool]]:
+def _conditions(key: StageKey, wanted: SampleFilter) -> list[sa.ColumnElement[bool]]:
     found = [
         one_of(E.state, wanted.states) if wanted.states else E.state != ExperienceState.DERIVED
     ]
@@ -185,7 +187,7 @@ def _conditions(key: StageKey, wanted: Filter) -> list[sa.ColumnElement[bool]]:
     return found
 
 
-def _is_after(cursor: Cursor, latest_first: bool) -> sa.ColumnElement[bool]:
+def _is_after(cursor: SampleCursor, latest_first: bool) -> sa.ColumnElement[bool]:
     place = sa.tuple_(E.explore_step, E.position)
     here = (cursor.explore_step, cursor.position)
     tail = sa.tuple_(E.run, E.step, E.suffix, E.revision, E.experience_id)
@@ -194,9 +196,9 @@ def _is_after(cursor: Cursor, latest_first: bool) -> sa.ColumnElement[bool]:
     return sa.or_(beyond, sa.and_(place == here, tail > last))
 
 
-def _end_of(group: sa.Row[Any]) -> Cursor:
+def _end_of(group: sa.Row[Any]) -> SampleCursor:
     """Returns a cursor after every sample of a group."""
-    return Cursor(
+    return SampleCursor(
         explore_step=group.explore_step,
         position=group.position,
         run=2**62,
@@ -209,7 +211,7 @@ def _end_of(group: sa.Row[Any]) -> Cursor:
 
 def _stored(row: sa.Row[Any], group: sa.Row[Any]) -> StoredExperience:
     return StoredExperience(
-        cursor=Cursor(
+        cursor=SampleCursor(
             explore_step=row.explore_step,
             position=row.position,
             run=row.run,

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.admission import Load
+from services.buffer.domain.admission import RowLoad
 from services.buffer.domain.batches import MeasuredRow
 from services.buffer.domain.stage import (
     UNFINISHED_SCOPE,
@@ -283,7 +283,7 @@ _COUNTS = sa.select(
 _READY = sa.select(_num_in_state(ExperienceState.READY).label("number"))
 
 
-async def current_load(connection: AsyncConnection, stage: Stage) -> Load:
+async def current_load(connection: AsyncConnection, stage: Stage) -> RowLoad:
     """Counts the open runs of training assignments, and rows that are not batched yet.
 
     Without a trainer no ready row is ever batched, so ready rows do not count then.
@@ -291,7 +291,7 @@ async def current_load(connection: AsyncConnection, stage: Stage) -> Load:
     key = given(stage.key)
     asked = [_COUNTS, _READY] if stage.plan.needs_training else [_COUNTS]
     [row], *ready = await fetch_together(connection, *((statement, key) for statement in asked))
-    return Load(
+    return RowLoad(
         num_outstanding=int(row.open_runs) + row.raw + row.awaiting,
         num_ready=sum(rows[0].number for rows in ready),
     )

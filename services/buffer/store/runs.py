@@ -11,9 +11,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from services.buffer.domain.results import (
     AssignmentView,
     CommitDecision,
-    KnownAttempt,
-    OpenRun,
     Result,
+    RunProgress,
+    StoredAttempt,
 )
 from services.buffer.domain.stage import (
     AssignmentKind,
@@ -71,7 +71,7 @@ def _view(row: sa.Row[Any]) -> AssignmentView:
         position=row.position,
         required_version=row.required_version,
         runs={
-            number: OpenRun(state=RunState(state), num_failed=num_failed, reason=reason)
+            number: RunProgress(state=RunState(state), num_failed=num_failed, reason=reason)
             for number, state, num_failed, reason in row.runs or ()
         },
     )
@@ -107,7 +107,7 @@ class Before:
     stage: Stage
     views: dict[str, AssignmentView]
     """Assignments of the results, with the state of each run."""
-    known: list[KnownAttempt]
+    known: list[StoredAttempt]
     """Stored attempts with the place or the sequence of any of the results."""
     held: Held
     """Contents of the segment that takes their samples."""
@@ -135,7 +135,7 @@ async def load_before(
     if (stage := stage_of(stages)) is None:
         return None
     known = [
-        KnownAttempt(
+        StoredAttempt(
             place=(row.assignment_id, row.run, row.attempt),
             producer=row.producer,
             sequence=row.sequence,
@@ -208,7 +208,7 @@ _UPDATE_RUNS = (
 
 
 async def update_runs(
-    connection: AsyncConnection, key: StageKey, changed: Sequence[tuple[str, int, OpenRun]]
+    connection: AsyncConnection, key: StageKey, changed: Sequence[tuple[str, int, RunProgress]]
 ) -> None:
     """Stores the state of runs after their results were judged; equal ones share a statement."""
     alike: dict[tuple[RunState, int, str], list[tuple[str, int]]] = defaultdict(list)

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.difficulty import Beliefs, FloatVector, IntVector
+from services.buffer.domain.difficulty import FloatVector, IntVector, PassRateBeliefs
 from services.buffer.domain.stage import AssignmentState, ExperienceState, Stage
 from services.buffer.store.database import (
     among,
@@ -75,7 +75,7 @@ async def ranked_rows(
 
 
 async def insert_beliefs(
-    connection: AsyncConnection, key: StageKey, taskset: str, beliefs: Beliefs
+    connection: AsyncConnection, key: StageKey, taskset: str, beliefs: PassRateBeliefs
 ) -> None:
     """Stores the initial beliefs of a stage, unless some are stored already."""
     values = {
@@ -102,7 +102,7 @@ _PARTS = {
 }
 
 
-async def load_beliefs(connection: AsyncConnection, key: StageKey, taskset: str) -> Beliefs:
+async def load_beliefs(connection: AsyncConnection, key: StageKey, taskset: str) -> PassRateBeliefs:
     """Returns the beliefs, read in parts: a connection keeps memory for its largest row."""
     own = given(key, given_taskset=taskset)
     [(capability, rho, num_bytes)] = await fetch_binary(connection, _SCALARS, own)
@@ -114,11 +114,15 @@ async def load_beliefs(connection: AsyncConnection, key: StageKey, taskset: str)
             [(part,)] = await fetch_binary(connection, _PARTS[name], values)
             whole += part
         loaded[f"{name}_N"] = np.frombuffer(whole, dtype="<f4")
-    return Beliefs(**loaded, capability=capability, rho=rho)
+    return PassRateBeliefs(**loaded, capability=capability, rho=rho)
 
 
 async def update_beliefs(
-    connection: AsyncConnection, key: StageKey, taskset: str, beliefs: Beliefs, num_updates: int
+    connection: AsyncConnection,
+    key: StageKey,
+    taskset: str,
+    beliefs: PassRateBeliefs,
+    num_updates: int,
 ) -> None:
     """Stores the beliefs after `num_updates` more explore steps."""
     statement = (

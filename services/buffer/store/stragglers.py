@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.admission import CutTask, StepTasks
+from services.buffer.domain.admission import CancelledStraggler, ExploreStepTasks
 from services.buffer.domain.stage import (
     AssignmentKind,
     AssignmentState,
@@ -43,7 +43,7 @@ UNFINISHED = (ExperienceState.RAW, ExperienceState.AWAITING)
 
 async def tasks_by_step(
     connection: AsyncConnection, key: StageKey, *, only_open: bool
-) -> list[StepTasks]:
+) -> list[ExploreStepTasks]:
     """Counts the tasks of each explore step; `only_open` leaves out steps without open tasks."""
     count = sa.func.count()
     num_open = count.filter(A.is_open)
@@ -64,7 +64,7 @@ async def tasks_by_step(
         )
         statement = statement.where(A.explore_step.in_(open_steps))
     return [
-        StepTasks(
+        ExploreStepTasks(
             explore_step=row.explore_step,
             num_drawn=row.num_drawn,
             num_open=row.num_open,
@@ -117,7 +117,7 @@ async def seconds_since_ended(
 
 async def leave_behind(
     connection: AsyncConnection, key: StageKey, explore_step: int, reason: str
-) -> list[CutTask]:
+) -> list[CancelledStraggler]:
     """Cuts the open tasks of a step, leased ones too; returns them."""
     statement = (
         sa.update(assignment)
@@ -132,13 +132,13 @@ async def leave_behind(
         .returning(A.assignment_id, A.explore_step, A.position)
     )
     return [
-        CutTask(row.assignment_id, row.explore_step, row.position)
+        CancelledStraggler(row.assignment_id, row.explore_step, row.position)
         for row in await connection.execute(statement)
     ]
 
 
 async def with_ended_runs(
-    connection: AsyncConnection, key: StageKey, cut: Sequence[CutTask]
+    connection: AsyncConnection, key: StageKey, cut: Sequence[CancelledStraggler]
 ) -> list[str]:
     """Returns the ids of those tasks that have a won run."""
     statement = (
@@ -172,7 +172,7 @@ async def count_kept_runs(connection: AsyncConnection, key: StageKey) -> int:
 
 
 async def drop(
-    connection: AsyncConnection, key: StageKey, cut: Sequence[CutTask], reason: str
+    connection: AsyncConnection, key: StageKey, cut: Sequence[CancelledStraggler], reason: str
 ) -> None:
     """Filters the samples of cut tasks, so that they are not trained on.
 

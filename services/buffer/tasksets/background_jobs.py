@@ -17,7 +17,7 @@ MAX_JOBS = 2
 
 
 @dataclass(slots=True)
-class Job:
+class TasksetJob:
     """A job on a taskset."""
 
     num_rows: int = 0
@@ -26,7 +26,7 @@ class Job:
     """Kept until a caller of `ask` receives it."""
 
 
-Work = Callable[[Job], Coroutine[Any, Any, None]]
+TasksetWork = Callable[[TasksetJob], Coroutine[Any, Any, None]]
 
 
 class BackgroundJobs:
@@ -42,7 +42,7 @@ class BackgroundJobs:
         self._on_over = on_over
         self._waits = waits
         self._turns = asyncio.Semaphore(MAX_JOBS)
-        self._jobs: dict[tuple[str, ...], Job] = {}
+        self._jobs: dict[tuple[str, ...], TasksetJob] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def close(self) -> None:
@@ -50,14 +50,14 @@ class BackgroundJobs:
         for task in self._tasks:
             task.cancel()
 
-    def ask(self, key: tuple[str, ...], work: Work, *, name: str, reason: str) -> Job:
+    def ask(self, key: tuple[str, ...], work: TasksetWork, *, name: str, reason: str) -> TasksetJob:
         """Returns the job, and starts it unless it is running.
 
         Raises: the error that the job has ended with since it was last asked for.
         """
         job = self._jobs.get(key)
         if job is None:
-            job = self._jobs[key] = Job()
+            job = self._jobs[key] = TasksetJob()
             task = self._workers.create_task(self._run(key, job, work, name, reason), name=name)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -67,7 +67,7 @@ class BackgroundJobs:
         return job
 
     async def _run(
-        self, key: tuple[str, ...], job: Job, work: Work, name: str, reason: str
+        self, key: tuple[str, ...], job: TasksetJob, work: TasksetWork, name: str, reason: str
     ) -> None:
         """Runs the work and wakes waiters at its end; an error is stored with the job."""
         try:

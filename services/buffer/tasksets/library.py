@@ -19,10 +19,10 @@ from services.buffer.store.tasksets import (
     rows_of,
     says_none_left,
 )
-from services.buffer.tasksets.background_jobs import BackgroundJobs, Job
-from services.buffer.tasksets.reader import reading
-from services.buffer.tasksets.row_sources import RowSource, check_place, newest_revision
-from services.buffer.tasksets.task_pipeline import PipelineLimits, Piping, copy_piped_rows
+from services.buffer.tasksets.background_jobs import BackgroundJobs, TasksetJob
+from services.buffer.tasksets.reader import open_taskset_row_reader
+from services.buffer.tasksets.row_sources import RowSource, check_path, newest_revision
+from services.buffer.tasksets.task_pipeline import PipelineLimits, TaskPipelineRun, copy_kept_rows
 from services.buffer.types import NeededTaskset
 from trinity.config.data_files import find_data_files
 from trinity.config.plan.task_storage import is_hub_name, without_password
@@ -30,7 +30,7 @@ from trinity.errors import PreconditionFailed, UserError
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
 
 
-def source_of(
+def row_source_of(
     needed: NeededTaskset, place: str, roots: Sequence[str], commit: str | None = None
 ) -> RowSource:
     """Returns the source for the reader; a hub dataset without `commit` gets the newest one.
@@ -62,7 +62,7 @@ def _newest_revision(name: str, place: str) -> str:
         raise PreconditionFailed(f"taskset {name}: {error}") from error
 
 
-def identity(name: str, source: RowSource, experiment_id: str) -> str:
+def content_identity(name: str, source: RowSource, experiment_id: str) -> str:
     """Returns a text that differs whenever the content may differ.
 
     Files are identified by sizes and modification times, datasets on the hub by their commit.
@@ -85,10 +85,10 @@ def identity(name: str, source: RowSource, experiment_id: str) -> str:
 
 
 def _stamp(source: RowSource) -> str:
-    check_place(source.place, source.roots)
+    check_path(source.place, source.roots)
     files = find_data_files(source.place, source.split, source.subset_name)
     for file in files:
-        check_place(str(file), source.roots)
+        check_path(str(file), source.roots)
     stamps = [f"{file}:{file.stat().st_size}:{file.stat().st_mtime_ns}" for file in files]
     return hashlib.sha256("\n".join(stamps).encode()).hexdigest()
 
@@ -99,7 +99,7 @@ ROWS_AT_ONCE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class DatasetSource:
     """A source of rows that are not stored yet."""
 
     content: str
@@ -112,29 +112,30 @@ class Origin:
     """Commits of the hub datasets that are read, by name."""
 
 
-async def origin_of_files(
+async def source_of_files(
     needed: NeededTaskset,
     place: str,
     roots: Sequence[str],
     experiment_id: str,
     commits: Mapping[str, str],
-) -> Origin:
+) -> DatasetSource:
     """Returns the origin of files, tables or hub datasets, at their `commits` or the newest ones.
 
     Raises: PreconditionFailed that names the taskset when its data are missing or unreadable.
     """
     further = needed.pipeline.further_paths if needed.pipeline else ()
     sources = [
-        await asyncio.to_thread(source_of, needed, path, roots, commits.get(path))
+        await asyncio.to_thread(row_source_of, needed, path, roots, commits.get(path))
         for path in (place, *further)
     ]
     contents = [
-        await asyncio.to_thread(identity, needed.name, source, experiment_id) for source in sources
+        await asyncio.to_thread(content_identity, needed.name, source, experiment_id)
+        for source in sources
     ]
     content = contents[0]
     if needed.pipeline is not None:
-        content = _piped(content, contents[1:], needed.pipeline, experiment_id)
-    return Origin(
+        content = _pipeline_identity(content, contents[1:], needed.pipeline, experiment_id)
+    return DatasetSource(
         content,
         without_password(place),
         lambda: _read(needed.name, sources),
@@ -142,21 +143,23 @@ async def origin_of_files(
     )
 
 
-def origin_of_stored(
+def source_of_submitted(
     needed: NeededTaskset,
     taskset: Taskset,
     database: BufferDatabase,
     tenant: str,
     experiment_id: str,
-) -> Origin:
+) -> DatasetSource:
     """Returns the origin of submitted tasks that go through a pipeline."""
     assert needed.pipeline is not None
-    content = _piped(f"taskset {taskset.taskset_id}|", [], needed.pipeline, experiment_id)
+    content = _pipeline_identity(
+        f"taskset {taskset.taskset_id}|", [], needed.pipeline, experiment_id
+    )
     place = f"submitted as {needed.name}"
-    return Origin(content, place, lambda: _stored(database, tenant, taskset.taskset_id))
+    return DatasetSource(content, place, lambda: _stored(database, tenant, taskset.taskset_id))
 
 
-def _piped(
+def _pipeline_identity(
     content: str, further: Sequence[str], pipeline: ResolvedTaskPipeline, experiment_id: str
 ) -> str:
     """Returns the identity after a pipeline, per experiment if it has users' operators.
@@ -172,7 +175,7 @@ def _piped(
 
 async def _read(name: str, sources: Sequence[RowSource]) -> AsyncGenerator[bytes]:
     for source in sources:
-        async with reading(source) as reader:
+        async with open_taskset_row_reader(source) as reader:
             async for lines in reader.lines():
                 yield lines
             await reader.check_end(name)
@@ -264,12 +267,12 @@ class TasksetLibrary:
         reading = (tenant, experiment_id, needed.name)
         if needed.path is not None:
             commits = self._commits_of(reading)
-            origin = await origin_of_files(needed, needed.path, self._roots, experiment_id, commits)
+            origin = await source_of_files(needed, needed.path, self._roots, experiment_id, commits)
         else:
             found = await self._submitted(tenant, needed)
             if isinstance(found, str) or needed.pipeline is None:
                 return found
-            origin = origin_of_stored(needed, found, self._database, tenant, experiment_id)
+            origin = source_of_submitted(needed, found, self._database, tenant, experiment_id)
         async with self._database.transaction() as connection:
             stored = await find_taskset(connection, tenant, source=origin.content)
         self._commits.pop(reading, None)
@@ -286,8 +289,8 @@ class TasksetLibrary:
         known = self._commits.get(reading)
         return known.of if known else {}
 
-    def _begin(self, tenant: str, needed: NeededTaskset, origin: Origin) -> str:
-        async def work(job: Job) -> None:
+    def _begin(self, tenant: str, needed: NeededTaskset, origin: DatasetSource) -> str:
+        async def work(job: TasksetJob) -> None:
             await self._read(job, tenant, origin, needed.pipeline)
 
         job = self._jobs.ask(
@@ -312,7 +315,11 @@ class TasksetLibrary:
         return found
 
     async def _read(
-        self, job: Job, tenant: str, origin: Origin, pipeline: ResolvedTaskPipeline | None
+        self,
+        job: TasksetJob,
+        tenant: str,
+        origin: DatasetSource,
+        pipeline: ResolvedTaskPipeline | None,
     ) -> None:
         """Reads the rows unless their content is stored; a failure leaves nothing behind."""
         async with self._database.transaction() as connection:
@@ -325,8 +332,8 @@ class TasksetLibrary:
                 return _counted(origin.read(), job)
 
             if pipeline is not None:
-                piping = Piping(pipeline, self._limits, read)
-                await copy_piped_rows(connection, tenant, claimed, piping)
+                piping = TaskPipelineRun(pipeline, self._limits, read)
+                await copy_kept_rows(connection, tenant, claimed, piping)
             else:
                 async with aclosing(read()) as rows:
                     await copy_rows(connection, tenant, claimed, rows)
@@ -341,7 +348,7 @@ class TasksetLibrary:
         return f"{needed.path or 'it'} has no rows"
 
 
-async def _counted(rows: AsyncGenerator[bytes], job: Job) -> AsyncGenerator[bytes]:
+async def _counted(rows: AsyncGenerator[bytes], job: TasksetJob) -> AsyncGenerator[bytes]:
     async with aclosing(rows):
         async for lines in rows:
             job.num_rows += lines.count(b"\n")
@@ -378,7 +385,7 @@ class FeatureLibrary:
         return [f"column {name} of taskset {taskset.name} is being read" for name in missing]
 
     def _begin(self, tenant: str, taskset: StageTaskset, name: str) -> None:
-        async def work(_: Job) -> None:
+        async def work(_: TasksetJob) -> None:
             async with self._database.transaction() as connection:
                 try:
                     numbers = await read_features(

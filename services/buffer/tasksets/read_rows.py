@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from services.buffer.tasksets.row_sources import RowSource, check_place, open_allowed
+from services.buffer.tasksets.row_sources import RowSource, check_path, open_allowed
 from trinity.config.data_files import find_data_files
 from trinity.errors import UserError
 from trinity.rows import read_rows, row_to_json
@@ -61,7 +61,7 @@ def _rows(source: RowSource) -> Iterator[tuple[str, object]]:
     """Yields each row with a description of its location."""
     match source.kind:
         case "file":
-            check_place(source.place, source.roots)
+            check_path(source.place, source.roots)
             yield from _of_files(source, source.place, source.roots)
         case "hub":
             from services.buffer.tasksets.row_sources import download, hub_cache  # asks the hub

@@ -18,7 +18,7 @@ KEPT_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class TasksetRowReader:
     """A running reader process."""
 
     child: Process
@@ -51,7 +51,7 @@ class Reader:
 
 
 @asynccontextmanager
-async def reading(source: RowSource) -> AsyncIterator[Reader]:
+async def open_taskset_row_reader(source: RowSource) -> AsyncIterator[TasksetRowReader]:
     """Runs a reader of these rows, which ends with the block.
 
     Its standard error is drained all the time, because a full pipe would block it.
@@ -63,7 +63,7 @@ async def reading(source: RowSource) -> AsyncIterator[Reader]:
     try:
         child.stdin.write(source.model_dump_json().encode())
         child.stdin.close()
-        yield Reader(child, child.stdout, errors)
+        yield TasksetRowReader(child, child.stdout, errors)
     finally:
         errors.cancel()
         await end_child(child)

@@ -46,7 +46,7 @@ KINDS = {
 }
 
 
-def check_place(path: str, roots: Sequence[str]) -> str:
+def check_path(path: str, roots: Sequence[str]) -> str:
     """Checks that data may be read from a path; returns the real path to open.
 
     Raises: UserError when it is outside the roots, or neither a file nor a directory.
@@ -78,9 +78,9 @@ def _check_kind(path: str, mode: int) -> None:
 def open_allowed(file: Path, roots: Sequence[str]) -> BinaryIO:
     """Opens a data file, and checks the opened file, not only its path.
 
-    Raises: UserError like `check_place`; OSError when it cannot be read.
+    Raises: UserError like `check_path`; OSError when it cannot be read.
     """
-    real = check_place(str(file), roots)
+    real = check_path(str(file), roots)
     # A FIFO swapped in after the check would block, and a link could lead anywhere.
     descriptor = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     stream = os.fdopen(descriptor, "rb")
@@ -88,11 +88,11 @@ def open_allowed(file: Path, roots: Sequence[str]) -> BinaryIO:
     opened = os.path.realpath(f"/proc/self/fd/{descriptor}")
     if not stat.S_ISREG(mode) or opened != real:
         stream.close()
-        raise changed(str(file))
+        raise file_changed_error(str(file))
     return stream
 
 
-def changed(file: str) -> UserError:
+def file_changed_error(file: str) -> UserError:
     """Returns the error for a file that is no longer the one that was checked."""
     return UserError(f"{file} changed while it was opened: give a file of rows that stays")
 
@@ -239,7 +239,7 @@ def _engine(source: RowSource) -> sa.Engine:
 
 
 def _engine_of_file(file: str, source: RowSource) -> sa.Engine:
-    real = check_place(file, source.roots)
+    real = check_path(file, source.roots)
     if not Path(real).is_file():
         raise UserError(f"there is no database {file}: correct the path")
     return sa.create_engine("sqlite://", creator=lambda: _opened(file, real))
@@ -253,7 +253,7 @@ def _opened(file: str, real: str) -> sqlite3.Connection:
         connection.execute("PRAGMA schema_version").fetchall()  # opens its log, if it has one
         places = {place for _, place in _open_files() - before}
         if real not in places or not places <= {real, f"{real}-wal", f"{real}-shm"}:
-            raise changed(file)
+            raise file_changed_error(file)
     except BaseException:
         connection.close()
         raise

@@ -14,7 +14,7 @@ from typing import Self
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from services.buffer.domain.tasks import storable
+from services.buffer.domain.tasks import sanitize_text
 from services.buffer.store.tasksets import (
     PipelineCounts,
     copy_rows,
@@ -35,7 +35,7 @@ WORD_BYTES = 8
 CALL, DONE, ROWS, SUMMARY, ERROR, AWAY = b"C", b"D", b"R", b"S", b"E", b"U"
 
 
-class PipelineDied(Exception):
+class TaskPipelineProcessDied(Exception):
     """Raised when its process was killed from outside; a retry may succeed."""
 
 
@@ -48,7 +48,7 @@ class PipelineLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class PipedRows:
+class KeptRows:
     """A chunk of rows that the pipeline keeps."""
 
     numbers: bytes
@@ -57,10 +57,10 @@ class PipedRows:
 
 
 @dataclass(slots=True)
-class PipelineProcess:
+class TaskPipelineProcess:
     """The process for one taskset; it holds rows on disk until their order is known.
 
-    async with PipelineProcess(pipeline, limits) as process:
+    async with TaskPipelineProcess(pipeline, limits) as process:
         feeding = group.create_task(process.feed(rows))
         async for row in process.rows(): ...
     """
@@ -99,24 +99,24 @@ class PipelineProcess:
             await stdin.drain()
             stdin.close()
 
-    async def rows(self) -> AsyncGenerator[PipedRows]:
+    async def rows(self) -> AsyncGenerator[KeptRows]:
         """Yields the rows that the pipeline keeps, in order, in chunks.
 
         Raises: PreconditionFailed for an error of an operator, Unavailable when a service that an
-        operator needs does not answer, PipelineDied.
+        operator needs does not answer, TaskPipelineProcessDied.
         """
         while (line := await self._line()).endswith(b"\n"):
             letter, text = line[:1], line[2:-1]
             if letter == ROWS:
                 num_rows, num_bytes = map(int, text.split())
                 numbers = await self._exactly(num_rows * WORD_BYTES)
-                yield PipedRows(numbers, await self._exactly(num_bytes))
+                yield KeptRows(numbers, await self._exactly(num_bytes))
             elif letter == SUMMARY:
                 self.counts = PipelineCounts(**json.loads(text))
             elif letter == ERROR:
-                raise PreconditionFailed(f"task_pipeline: {storable(text.decode())}")
+                raise PreconditionFailed(f"task_pipeline: {sanitize_text(text.decode())}")
             elif letter == AWAY:
-                raise Unavailable(f"task_pipeline: {storable(text.decode())}")
+                raise Unavailable(f"task_pipeline: {sanitize_text(text.decode())}")
             else:
                 self._calls = text.decode() if letter == CALL else ""
         if self.counts is None:
@@ -144,9 +144,9 @@ class PipelineProcess:
         assert self._process is not None and self._process.stdout is not None
         return self._process.stdout
 
-    def _died(self) -> PipelineDied:
+    def _died(self) -> TaskPipelineProcessDied:
         called = f" while {self._calls} was called" if self._calls else ""
-        return PipelineDied(f"task_pipeline: the process that runs it ended{called}")
+        return TaskPipelineProcessDied(f"task_pipeline: the process that runs it ended{called}")
 
 
 PART_BYTES = 512 * 1024
@@ -156,7 +156,7 @@ MAX_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Piping:
+class TaskPipelineRun:
     """A task pipeline with its input."""
 
     pipeline: ResolvedTaskPipeline
@@ -165,8 +165,8 @@ class Piping:
     """Yields all rows, from the first on each call: chunks of lines."""
 
 
-async def copy_piped_rows(
-    connection: AsyncConnection, tenant: str, taskset_id: str, piping: Piping
+async def copy_kept_rows(
+    connection: AsyncConnection, tenant: str, taskset_id: str, piping: TaskPipelineRun
 ) -> None:
     """Stores the rows that the pipeline keeps, in order, and counts of the others.
 
@@ -177,16 +177,18 @@ async def copy_piped_rows(
             async with connection.begin_nested():
                 await _copy(connection, tenant, taskset_id, piping)
             return
-        except PipelineDied as error:
+        except TaskPipelineProcessDied as error:
             if not tries_left:
                 raise PreconditionFailed(f"{error}, {MAX_TRIES} times") from error
             logger.warning("a task pipeline is restarted", extra={"why": str(error)})
 
 
-async def _copy(connection: AsyncConnection, tenant: str, taskset_id: str, piping: Piping) -> None:
+async def _copy(
+    connection: AsyncConnection, tenant: str, taskset_id: str, piping: TaskPipelineRun
+) -> None:
     async with (
         aclosing(piping.read()) as rows,
-        PipelineProcess(piping.pipeline, piping.limits) as process,
+        TaskPipelineProcess(piping.pipeline, piping.limits) as process,
     ):
         try:
             async with asyncio.TaskGroup() as group:
@@ -201,7 +203,7 @@ async def _copy(connection: AsyncConnection, tenant: str, taskset_id: str, pipin
 
 
 async def _store(
-    connection: AsyncConnection, tenant: str, taskset_id: str, process: PipelineProcess
+    connection: AsyncConnection, tenant: str, taskset_id: str, process: TaskPipelineProcess
 ) -> None:
     """Stores rows and their source numbers alternately, so that few of them are in memory."""
     num_rows = 0
@@ -216,7 +218,7 @@ async def _store(
             await insert_source_rows(connection, tenant, taskset_id, first=first, rows=part)
 
 
-async def _noted(rows: AsyncIterator[PipedRows], numbers: bytearray) -> AsyncIterator[bytes]:
+async def _noted(rows: AsyncIterator[KeptRows], numbers: bytearray) -> AsyncIterator[bytes]:
     """Yields the next lines and collects their numbers, until there are enough for a part."""
     async for chunk in rows:
         numbers += chunk.numbers

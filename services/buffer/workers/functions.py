@@ -9,8 +9,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
-from services.buffer.domain.operators import Operator
-from services.buffer.workers.process import WorkerFailed, WorkerProcess, sentence_of
+from services.buffer.domain.operators import PipelineFunction
+from services.buffer.workers.process import WorkerFailed, WorkerProcess, first_line
 from trinity.algorithm.advantage.needs import Needs, needs_of
 from trinity.algorithm.advantage.samples import Samples
 from trinity.algorithm.priority import PRIORITIES, PRIORITY_PATHS
@@ -33,14 +33,14 @@ class FunctionFailed(Exception):
     """Raised when a function cannot be used at all, or not on these samples."""
 
 
-class ServiceAway(Exception):
+class ServiceUnavailable(Exception):
     """Raised when a service that a built-in operator calls does not answer."""
 
 
 class FunctionRunner:
     """Calls the functions of all stages; a harmful call only ends the worker process.
 
-    async with Functions(limit_seconds=10.0, memory_bytes=2**31) as functions:
+    async with FunctionRunner(limit_seconds=10.0, memory_bytes=2**31) as functions:
         await functions.load([operator])
         await functions.compute(operator, [samples])
     """
@@ -67,7 +67,7 @@ class FunctionRunner:
     ) -> None:
         await self._worker.end()
 
-    async def load(self, operators: Sequence[Operator]) -> None:
+    async def load(self, operators: Sequence[PipelineFunction]) -> None:
         """Loads the functions, as their files are now.
 
         Raises: FunctionFailed that names the one that cannot be loaded.
@@ -81,7 +81,7 @@ class FunctionRunner:
             except FunctionFailed as error:
                 raise FunctionFailed(f"{operator.title}: {error}") from error
 
-    async def needs(self, operator: Operator) -> Needs:
+    async def needs(self, operator: PipelineFunction) -> Needs:
         """Returns the inputs that the function needs when called with its arguments.
 
         Raises: FunctionFailed.
@@ -93,14 +93,14 @@ class FunctionRunner:
         async with self._turn:
             return await self._ask_needs(operator)
 
-    async def compute(self, operator: Operator, parts: Sequence[Samples]) -> list[Any]:
+    async def compute(self, operator: PipelineFunction, parts: Sequence[Samples]) -> list[Any]:
         """Calls the function on each part in order; a result that is a text is the call's error.
 
         The result may be shorter than `parts`; the others were not tried. It ends after a part that
         ends the process or takes too long, which gets that as its error, when the turn is over, and
         before a part for which a service is unavailable.
 
-        Raises: ServiceAway when the service is unavailable for the first part.
+        Raises: ServiceUnavailable when the service is unavailable for the first part.
         """
         if operator.is_built_in:
             return await _compute_here(operator, parts)
@@ -116,7 +116,7 @@ class FunctionRunner:
                 return [NEEDS_UNKNOWN for _ in parts]
             return await self._compute(operator, parts)
 
-    async def _compute(self, operator: Operator, parts: Sequence[Samples]) -> list[Any]:
+    async def _compute(self, operator: PipelineFunction, parts: Sequence[Samples]) -> list[Any]:
         kind = USER_FUNCTION_KINDS[operator.kind]
         computed: list[Any] = []
         try:
@@ -126,13 +126,13 @@ class FunctionRunner:
                 answer = await self._worker.receive(self._limit_seconds)
                 failed = "error" in answer
                 computed.append(
-                    sentence_of(answer["error"]) if failed else kind.result_from_json(answer)
+                    first_line(answer["error"]) if failed else kind.result_from_json(answer)
                 )
         except WorkerFailed as error:
             computed.append(str(error))
         return computed
 
-    async def _ask_needs(self, operator: Operator) -> Needs:
+    async def _ask_needs(self, operator: PipelineFunction) -> Needs:
         if known := self._known_needs(operator):
             return known
         request = _request(operator)
@@ -142,23 +142,23 @@ class FunctionRunner:
         except WorkerFailed as error:
             raise FunctionFailed(str(error)) from error
         if "error" in answer:
-            raise FunctionFailed(sentence_of(answer["error"]))
+            raise FunctionFailed(first_line(answer["error"]))
         needs = self._needs[_asked(operator)] = Needs.from_json(answer)
         return needs
 
-    def _known_needs(self, operator: Operator) -> Needs | None:
+    def _known_needs(self, operator: PipelineFunction) -> Needs | None:
         """Returns needs reported by the current process; another one may load other files."""
         if not self._worker.is_running:
             self._needs.clear()
         return self._needs.get(_asked(operator))
 
 
-async def _compute_here(operator: Operator, parts: Sequence[Samples]) -> list[Any]:
+async def _compute_here(operator: PipelineFunction, parts: Sequence[Samples]) -> list[Any]:
     computed: list[Any] = []
     for part in _in_turn(parts):
         try:
             computed.append(await in_daemon_thread(partial(_call, operator, part)))
-        except ServiceAway:
+        except ServiceUnavailable:
             if not computed:
                 raise
             break
@@ -174,11 +174,11 @@ def _in_turn(parts: Sequence[Samples]) -> Iterator[Samples]:
         yield part
 
 
-def _asked(operator: Operator) -> str:
+def _asked(operator: PipelineFunction) -> str:
     return json.dumps(_request(operator), sort_keys=True)
 
 
-def _request(operator: Operator) -> dict[str, Any]:
+def _request(operator: PipelineFunction) -> dict[str, Any]:
     return {
         "kind": operator.kind,
         "name": operator.name,
@@ -186,23 +186,23 @@ def _request(operator: Operator) -> dict[str, Any]:
     }
 
 
-def _needs(operator: Operator) -> Needs:
+def _needs(operator: PipelineFunction) -> Needs:
     function = USER_FUNCTION_KINDS[operator.kind].registry.get(operator.name)
     try:
         return needs_of(function, operator.arguments)
     except UserError as error:
-        raise FunctionFailed(sentence_of(str(error))) from error
+        raise FunctionFailed(first_line(str(error))) from error
 
 
-def _call(operator: Operator, part: Samples) -> Any:
+def _call(operator: PipelineFunction, part: Samples) -> Any:
     try:
         return USER_FUNCTION_KINDS[operator.kind].call(operator.name, part, operator.arguments)
     except UserError as error:
-        return sentence_of(str(error))
+        return first_line(str(error))
     except Unavailable as error:
-        raise ServiceAway(str(error)) from error
+        raise ServiceUnavailable(str(error)) from error
     except Exception as error:  # arguments are a user's
-        return sentence_of(f"{type(error).__name__}: {error}")
+        return first_line(f"{type(error).__name__}: {error}")
 
 
 PRIORITY_WORKER = "trinity.algorithm.priority.worker"
@@ -212,14 +212,14 @@ class PriorityFailed(Exception):
     """Raised when a function cannot be used at all, or not on these samples."""
 
 
-class PriorityDied(PriorityFailed):
+class PriorityProcessDied(PriorityFailed):
     """Raised when the worker process died or did not answer; a retry may succeed."""
 
 
-class Priorities:
+class PriorityRunner:
     """Calls functions in one worker process, started on demand and killed on a timeout.
 
-    async with Priorities(limit_seconds=10.0, memory_bytes=2**31) as priorities:
+    async with PriorityRunner(limit_seconds=10.0, memory_bytes=2**31) as priorities:
         await priorities.load("my_priorities.surprising", {})
         await priorities.compute("my_priorities.surprising", {}, candidates)
     """
@@ -255,7 +255,7 @@ class Priorities:
     ) -> list[float | None]:
         """Returns one priority per candidate.
 
-        Raises: PriorityFailed; PriorityDied if it may be retried.
+        Raises: PriorityFailed; PriorityProcessDied if it may be retried.
         """
         if name not in PRIORITY_PATHS:
             async with self._turn:
@@ -266,7 +266,7 @@ class Priorities:
                 compute_priorities, PRIORITIES.get(name), arguments, candidates
             )
         except Exception as error:  # arguments are a user's
-            raise PriorityFailed(sentence_of(f"{type(error).__name__}: {error}")) from error
+            raise PriorityFailed(first_line(f"{type(error).__name__}: {error}")) from error
 
     async def _ask(
         self, name: str, arguments: Args, candidates: Sequence[Candidate], limit_seconds: float
@@ -276,8 +276,8 @@ class Priorities:
             await self._worker.send({"name": name, "arguments": arguments, "candidates": listed})
             answer = await self._worker.receive(limit_seconds)
         except WorkerFailed as error:
-            raise PriorityDied(str(error)) from error
+            raise PriorityProcessDied(str(error)) from error
         if "error" in answer:
-            raise PriorityFailed(sentence_of(answer["error"]))
+            raise PriorityFailed(first_line(answer["error"]))
         computed: list[float | None] = answer["priorities"]
         return computed

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from services.buffer.domain.tasks import storable
+from services.buffer.domain.tasks import sanitize_text
 from trinity.local.identity import OWN_IDENTITY
 
 
@@ -114,6 +114,6 @@ async def _next_line(process: Process) -> bytes:
         return b""
 
 
-def sentence_of(error: str) -> str:
+def first_line(error: str) -> str:
     """Returns the first line of the error of a user's function."""
-    return storable(error.strip().split("\n")[0]) or "it failed without a message"
+    return sanitize_text(error.strip().split("\n")[0]) or "it failed without a message"

@@ -9,7 +9,7 @@ from sqlalchemy.dialects import postgresql as pg
 
 from services.synchronizer import tables
 from services.synchronizer.domain import Role
-from services.synchronizer.members import LIVE_SECONDS, REMEMBERED_SECONDS, Member, MemberWait
+from services.synchronizer.members import EXPIRY_SECONDS, LIVE_SECONDS, Member, MemberWait
 from trinity.runtime.sql import Connection
 
 _member = tables.member.c
@@ -51,7 +51,7 @@ def _note(tenant: str) -> sa.ClauseElement:
 
 async def forget_silent(connection: Connection) -> None:
     """Deletes members that have been silent for too long."""
-    forgotten = sa.select(_member.id).where(_silent_seconds > REMEMBERED_SECONDS)
+    forgotten = sa.select(_member.id).where(_silent_seconds > EXPIRY_SECONDS)
     await connection.execute(
         sa.delete(tables.member).where(_member.id.in_(forgotten.with_for_update(skip_locked=True)))
     )
@@ -85,7 +85,7 @@ async def remembered(
     With a tenant, only those that work on its experiments: idle ones may be of another tenant.
     """
     query = sa.select(tables.member, _silent_seconds.label("silent_seconds")).where(
-        _silent_seconds <= REMEMBERED_SECONDS
+        _silent_seconds <= EXPIRY_SECONDS
     )
     if experiment_id is not None:
         query = query.where(

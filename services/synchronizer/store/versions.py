@@ -9,8 +9,8 @@ from services.synchronizer import tables
 from services.synchronizer.domain import (
     Experiment,
     PublishedVersion,
+    VersionKey,
     VersionKind,
-    VersionName,
     check_publication,
 )
 from trinity.runtime.sql import Connection, Row
@@ -78,7 +78,7 @@ async def publish(connection: Connection, experiment: Experiment, new: Published
 
 
 async def retire(
-    connection: Connection, experiment: Experiment, gone: tuple[VersionName, ...]
+    connection: Connection, experiment: Experiment, gone: tuple[VersionKey, ...]
 ) -> bool:
     """Records that files are gone; False if that was recorded of all of them."""
     numbers = sa.tuple_(_version.stage, _version.incarnation, _version.version)
@@ -92,7 +92,7 @@ async def retire(
     return bool(changed)
 
 
-def _rows_of(names: tuple[VersionName, ...]) -> sa.Select[tuple[str, int, int]]:
+def _rows_of(names: tuple[VersionKey, ...]) -> sa.Select[tuple[str, int, int]]:
     """Returns the names as a query, so that the statement's text is the same for any number."""
     stages = sa.cast([name.stage for name in names], pg.ARRAY(sa.Text))
     incarnations = sa.cast([name.incarnation for name in names], pg.ARRAY(sa.BigInteger))

@@ -13,8 +13,8 @@ import sqlalchemy as sa
 
 from services.buffer.domain.results import CommitDecision
 from services.buffer.domain.stage import AttemptState, CommitStatus, ExperienceState, RunState
-from services.buffer.ingest.wire import open_parcel
-from services.buffer.operations.feedback import Given
+from services.buffer.ingest.wire import decode_batch
+from services.buffer.operations.feedback import FeedbackResult
 from services.buffer.store import curation, tasksets
 from services.buffer.store.database import of_stage
 from services.buffer.store.reports import CommitReport, insert_reports
@@ -33,7 +33,9 @@ def acknowledge_first(original: Function) -> Function:
     """Tell and acknowledge what is not stored yet."""
 
     async def commit(self: Any, messages: Any) -> None:
-        results = [one for each in messages for one in open_parcel(each.subject, each.data).results]
+        results = [
+            one for each in messages for one in decode_batch(each.subject, each.data).results
+        ]
         told = [
             CommitReport(producer=one.producer, sequence=one.sequence, fate=CommitStatus.COMMITTED)
             for one in results
@@ -182,7 +184,7 @@ def promise_rewards(original: Function) -> Function:
         if ids <= promised:
             return await original(connection, key, feedback, write)
         promised.update(ids)
-        return Given(num_set=len(ids))
+        return FeedbackResult(num_set=len(ids))
 
     return give_feedback
 

@@ -41,12 +41,12 @@ def _weakness(protection: str, process: Process, target: str, name: str) -> Weak
 
 WEAKNESSES = (
     _weakness("commit-before-ack", "buffer", "ingest.ingest:Ingest._commit", "acknowledge_first"),
-    _weakness("known-results", "buffer", "domain.results:Judge.judge", "store_again"),
-    _weakness("one-winner", "buffer", "domain.results:Judge._decide", "everyone_wins"),
+    _weakness("known-results", "buffer", "domain.results:ResultDeduplicator.judge", "store_again"),
+    _weakness("one-winner", "buffer", "domain.results:ResultDeduplicator._decide", "everyone_wins"),
     _weakness("one-winner", "explorer", "delivery.outbox:Outbox.enqueue_result", "send_twins"),
     _weakness("one-batch-a-row", "buffer", "operations.batch_sources:set_states", "leave_ready"),
     _weakness("one-transaction", "buffer", "operations.batch_sources:set_states", "take_first"),
-    _weakness("rest", "buffer", "domain.replay:has_rested", "never_tired"),
+    _weakness("rest", "buffer", "domain.replay:is_cooled_down", "never_tired"),
     _weakness("batch-kept", "buffer", "servicer.trainer_calls:load_rows", "shuffle_rows"),
     _weakness("incarnation", "buffer", "operations.training:check_incarnation", "let_pass"),
     _weakness("publication", "synchronizer", "store.versions:check_publication", "let_pass"),
@@ -58,8 +58,10 @@ WEAKNESSES = (
     _weakness("seeds", "explorer", "rollout.workflow_factory:SeedInputs.seed_of_call", "draw_anew"),
     _weakness("needed-contents", "buffer", "operations.retention:needed_segments", "need_nothing"),
     _weakness("heard-once", "buffer", "operations.grouping:mark_heard", "hear_again"),
-    _weakness("operators-again", "buffer", "pipeline.shaping:Shaper.shape", "think_done"),
-    _weakness("chance-from-seeds", "buffer", "domain.sampling:generator", "own_chance"),
+    _weakness(
+        "operators-again", "buffer", "pipeline.shaping:AdvantageComputer.shape", "think_done"
+    ),
+    _weakness("chance-from-seeds", "buffer", "domain.sampling:seeded_generator", "own_chance"),
     _weakness("ranking-kept", "buffer", "operations.explore_steps:ranked_rows", "rank_anew"),
     _weakness(
         "rewards-stored", "buffer", "servicer.curation_calls:give_feedback", "promise_rewards"

@@ -8,7 +8,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from services.buffer.maintenance import clear_once, delete_abandoned
+from services.buffer.maintenance import clean_up_once, delete_unused_tasksets
 from services.buffer.store.database import BufferDatabase
 from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.impatient import impatient_database
@@ -40,7 +40,7 @@ async def clear_up(dsn: str) -> None:
     engine = async_engine(dsn, "buffer")
     database = BufferDatabase(engine)
     database.open()
-    await delete_abandoned(database)
+    await delete_unused_tasksets(database)
     await engine.dispose()
 
 
@@ -95,7 +95,7 @@ async def test_an_upload_goes_although_what_producers_were_told_stays(
     fill_with_old_reports(shared_dsn, buffer.explorer_id)
     async with impatient_database(shared_dsn) as database:
         with held_old_report(shared_dsn, buffer.explorer_id):
-            await clear_once(database)
+            await clean_up_once(database)
     assert "what is old stays for now" in caplog.messages
     assert names(shared_dsn, tenant) == set()
 

@@ -12,7 +12,7 @@ from nats.aio.msg import Msg
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.results import CommitDecision, Result
-from services.buffer.ingest.ingest import HeldBack, Ingest
+from services.buffer.ingest.ingest import Ingest, PlanVersionWaits
 from services.buffer.ingest.stream import RunStream
 from services.buffer.operations.results import ResultWriter
 from services.buffer.store.database import BufferDatabase
@@ -133,7 +133,7 @@ async def _bodies_of_letters(
         fetch_messages=1,
         bound=asyncio.Event(),
         waits=waits,
-        held_back=HeldBack(waits),
+        held_back=PlanVersionWaits(waits),
     )
     reference = _reference(buffer, digest)
     message = Msg(buffer.broker, buffer.subject, buffer.broker.new_inbox(), reference)

@@ -6,7 +6,7 @@ from pathlib import Path
 from services.buffer.domain.stage import TasksetKind
 from services.buffer.store.database import BufferDatabase
 from services.buffer.store.tasksets import Taskset
-from services.buffer.tasksets.library import origin_of_stored
+from services.buffer.tasksets.library import source_of_submitted
 from services.buffer.types import NeededTaskset
 from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.looking import Looking
@@ -75,7 +75,7 @@ async def test_what_a_client_brought_goes_to_a_pipeline_a_few_bytes_at_a_time(
     database = BufferDatabase(engine)
     database.open()
     try:
-        origin = origin_of_stored(needed, taskset, database, "default", "experiment")
+        origin = source_of_submitted(needed, taskset, database, "default", "experiment")
         parts = [part async for part in origin.read()]
     finally:
         await engine.dispose()

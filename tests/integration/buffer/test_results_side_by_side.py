@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psycopg
 
-from services.buffer.ingest.wire import open_parcel
+from services.buffer.ingest.wire import decode_batch
 from services.buffer.operations.results import ResultWriter
 from services.buffer.store.runs import load_before
 from tests.integration.buffer.calls import CALL_SECONDS
@@ -41,7 +41,7 @@ async def on_its_way(
     buffer: Buffer, dsn: str, *results: experience_pb2.RunResult
 ) -> AsyncIterator[None]:
     """Another replica is about to store these results, and does so at the end of the block."""
-    told = open_parcel(buffer.subject, buffer.batch_of(results)).results
+    told = decode_batch(buffer.subject, buffer.batch_of(results)).results
     async with impatient_database(dsn) as database, database.transaction() as connection:
         assert await load_before(connection, buffer.key, told, is_alone=False)
         yield

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from services.buffer.maintenance import retain_once
-from services.buffer.operations.retention import BatchedSegments
+from services.buffer.operations.retention import BatchedSegmentCache
 from services.buffer.store.segments import stages_with_old_segments
 from services.buffer.store.stages import lock_stage
 from tests.integration.buffer.harness import talk_to
@@ -63,14 +63,14 @@ async def test_contents_go_while_another_stage_is_locked(
     async with impatient_database(own_process.dsn) as database:
         async with database.transaction() as connection:
             await lock_stage(connection, first)
-            await retain_once(database, BatchedSegments())
+            await retain_once(database, BatchedSegmentCache())
         assert "old contents of a stage stay for now" in caplog.messages
         assert num_retired(own_process, first) == 0
         assert num_retired(own_process, second) > 0
         with psycopg.connect(own_process.dsn) as connection:
             left = connection.execute(UNREMOVED).fetchone()
         assert left == (0,)
-        await retain_once(database, BatchedSegments())
+        await retain_once(database, BatchedSegmentCache())
     assert num_retired(own_process, first) > 0
 
 
@@ -80,7 +80,7 @@ async def test_contents_go_whatever_plan_a_stage_of_another_tenant_has(
     first, second = await two_with_old_contents(own_process, tmp_path)
     spoil(own_process.dsn, first)
     async with impatient_database(own_process.dsn) as database:
-        await retain_once(database, BatchedSegments())
+        await retain_once(database, BatchedSegmentCache())
     assert num_retired(own_process, first) == 0
     assert num_retired(own_process, second) > 0
 
@@ -92,5 +92,5 @@ async def test_contents_stay_that_an_open_stage_may_need_whose_plan_cannot_be_re
     first, second = await two_with_old_contents(own_process, tmp_path, ("one", "one"))
     spoil(own_process.dsn, first)
     async with impatient_database(own_process.dsn) as database:
-        await retain_once(database, BatchedSegments())
+        await retain_once(database, BatchedSegmentCache())
     assert num_retired(own_process, second) == 0

@@ -9,7 +9,7 @@ import grpc
 import psycopg
 import pytest
 
-from services.buffer.tasksets.task_pipeline import PipelineLimits, PipelineProcess
+from services.buffer.tasksets.task_pipeline import PipelineLimits, TaskPipelineProcess
 from tests.integration.buffer.harness import Buffer, talk_to
 from tests.integration.buffer.process import BufferProcess
 from tests.support.data_juicer_server import LongEnough, served
@@ -221,7 +221,7 @@ async def juiced_rows(url: str, *before: TaskOperator, call_seconds: float = 60.
     async def given() -> AsyncIterator[bytes]:
         yield "".join(json.dumps(task) + "\n" for task in tasks).encode()
 
-    async with PipelineProcess(ResolvedTaskPipeline(operators=operators), limits) as process:
+    async with TaskPipelineProcess(ResolvedTaskPipeline(operators=operators), limits) as process:
         await process.feed(given())
         parts = [some.lines async for some in process.rows()]
     return [json.loads(line) for line in b"".join(parts).splitlines()]

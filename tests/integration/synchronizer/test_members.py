@@ -38,7 +38,7 @@ async def test_a_silent_member_is_remembered_for_ten_minutes(
     age_members: Callable[[float], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(operations, "FORGET_SECONDS", 0.0)
+    monkeypatch.setattr(operations, "MEMBER_CLEANUP_SECONDS", 0.0)
     await beat(synchronizer, explorer())
     age_members(30)
     (shown,) = await members(synchronizer)

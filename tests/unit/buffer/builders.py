@@ -3,7 +3,7 @@
 import uuid
 from typing import Literal
 
-from services.buffer.domain.results import AssignmentView, OpenRun, Result
+from services.buffer.domain.results import AssignmentView, Result, RunProgress
 from services.buffer.domain.stage import (
     AssignmentKind,
     AssignmentState,
@@ -131,5 +131,5 @@ def view(num_runs: int = 2, state: AssignmentState = AssignmentState.LEASED) -> 
         explore_step=1,
         position=0,
         required_version=0,
-        runs={i: OpenRun(state=RunState.OPEN, num_failed=0) for i in range(num_runs)},
+        runs={i: RunProgress(state=RunState.OPEN, num_failed=0) for i in range(num_runs)},
     )

@@ -3,12 +3,12 @@
 import pytest
 
 from services.buffer.domain.admission import (
-    Load,
+    RowLoad,
     can_open_after,
+    check_credit,
+    check_step_order,
+    check_weights,
     credit_rows,
-    lack_of_credit,
-    lack_of_weights,
-    refusal,
     version_to_open,
 )
 from tests.unit.buffer.builders import plan, stage
@@ -20,9 +20,9 @@ def opened_with(published: int, **sizes: int) -> int:
     step = 0
     while True:
         rows = max(0, step * own.rows_per_explore_step - published * own.train_batch_size)
-        load = Load(num_outstanding=rows, num_ready=0)
+        load = RowLoad(num_outstanding=rows, num_ready=0)
         now = stage(own, explore_step=step, published=published)
-        if refusal(now) or lack_of_credit(now, load):
+        if check_step_order(now) or check_credit(now, load):
             return step
         step += 1
 
@@ -65,17 +65,17 @@ def test_credit_never_stands_in_the_way_of_steps_whose_weights_are_there() -> No
 
 
 def test_no_step_opens_without_weights_after_the_last_or_when_training_is_over() -> None:
-    nothing = refusal(stage(published=None))
+    nothing = check_step_order(stage(published=None))
     assert nothing is not None and not nothing.is_final
-    last = refusal(stage(explore_step=10, published=99))
+    last = check_step_order(stage(explore_step=10, published=99))
     assert last is not None and last.is_final
-    over = refusal(stage(explore_step=1, published=1, finished_step=1))
+    over = check_step_order(stage(explore_step=1, published=1, finished_step=1))
     assert over is not None and over.is_final
 
 
 def test_rows_without_end_hold_the_next_step_back() -> None:
-    load = Load(num_outstanding=4, num_ready=30)
-    refused = lack_of_credit(stage(explore_step=1, published=1), load)
+    load = RowLoad(num_outstanding=4, num_ready=30)
+    refused = check_credit(stage(explore_step=1, published=1), load)
     assert refused is not None
     assert refused.reason == "explore step 2 waits until the trainer has taken some of 34 rows"
 
@@ -87,21 +87,23 @@ def test_a_step_may_wait_for_weights_that_training_will_give() -> None:
 
 
 def test_a_step_opens_once_the_batch_is_recorded_that_gives_its_weights() -> None:
-    assert refusal(stage(explore_step=1, published=0, recorded_step=0))
-    assert refusal(stage(explore_step=1, published=0, recorded_step=1)) is None
-    assert refusal(stage(explore_step=2, published=0, recorded_step=1))
+    assert check_step_order(stage(explore_step=1, published=0, recorded_step=0))
+    assert check_step_order(stage(explore_step=1, published=0, recorded_step=1)) is None
+    assert check_step_order(stage(explore_step=2, published=0, recorded_step=1))
     every_second = plan(sync_interval=2)
-    assert refusal(stage(every_second, explore_step=2, published=0, recorded_step=1))
-    assert refusal(stage(every_second, explore_step=2, published=0, recorded_step=2)) is None
+    assert check_step_order(stage(every_second, explore_step=2, published=0, recorded_step=1))
+    assert (
+        check_step_order(stage(every_second, explore_step=2, published=0, recorded_step=2)) is None
+    )
 
 
 def test_a_new_life_of_the_trainer_opens_nothing_before_it_has_published() -> None:
-    assert refusal(stage(explore_step=1, published=None, recorded_step=3))
+    assert check_step_order(stage(explore_step=1, published=None, recorded_step=3))
 
 
-IDLE = Load(num_outstanding=0, num_ready=0)
-FULL = Load(num_outstanding=0, num_ready=8)
-BUSY = Load(num_outstanding=1, num_ready=0)
+IDLE = RowLoad(num_outstanding=0, num_ready=0)
+FULL = RowLoad(num_outstanding=0, num_ready=8)
+BUSY = RowLoad(num_outstanding=1, num_ready=0)
 
 
 def test_an_explorer_asks_for_weights_once_its_runs_are_done() -> None:
@@ -113,24 +115,24 @@ def test_an_explorer_asks_for_weights_once_its_runs_are_done() -> None:
         True,
     ]
     waiting = stage(own, explore_step=2, published=0, recorded_step=1)
-    busy, idle = lack_of_weights(waiting, BUSY), lack_of_weights(waiting, IDLE)
+    busy, idle = check_weights(waiting, BUSY), check_weights(waiting, IDLE)
     assert busy is not None and not busy.wants_version
     assert idle is not None and idle.wants_version
     newer = stage(own, explore_step=2, published=1, recorded_step=1)
-    assert lack_of_weights(newer, FULL) is None
+    assert check_weights(newer, FULL) is None
     assert version_to_open(newer) == 1
 
 
 def test_an_explorer_does_not_wait_for_a_trainer_that_waits_for_rows() -> None:
     own = plan(sync_style="explorer_driven")
     nothing_newer = stage(own, explore_step=2, published=1, recorded_step=1, step_version=1)
-    assert lack_of_weights(nothing_newer, IDLE) is None
-    assert lack_of_weights(nothing_newer, FULL) is not None
+    assert check_weights(nothing_newer, IDLE) is None
+    assert check_weights(nothing_newer, FULL) is not None
 
 
 def test_nobody_waits_for_weights_that_the_trainer_gives_out_as_it_has_them() -> None:
     own = plan(sync_style="trainer_driven", sync_interval=3)
     ahead = stage(own, explore_step=5, published=0, recorded_step=2)
-    assert refusal(ahead) is None
-    assert lack_of_weights(ahead, FULL) is None
+    assert check_step_order(ahead) is None
+    assert check_weights(ahead, FULL) is None
     assert version_to_open(stage(own, explore_step=5, published=3)) == 3

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from services.buffer.tasksets.row_sources import check_place, open_allowed
+from services.buffer.tasksets.row_sources import check_path, open_allowed
 from trinity.errors import UserError
 
 
@@ -31,9 +31,9 @@ def test_paths_and_links_that_lead_out_are_refused(root: Path) -> None:
         with pytest.raises(UserError, match="lies outside of"):
             open_allowed(root / path, [str(root)])
     with pytest.raises(UserError, match=r"link\.jsonl leads to .*/secret\.jsonl, which"):
-        check_place(str(root / "link.jsonl"), [str(root)])
+        check_path(str(root / "link.jsonl"), [str(root)])
     with pytest.raises(UserError, match="lies outside of"):
-        check_place(f"{root}-other/rows.jsonl", [str(root)])
+        check_path(f"{root}-other/rows.jsonl", [str(root)])
 
 
 def test_devices_pipes_and_the_kernel_s_files_are_refused(root: Path) -> None:

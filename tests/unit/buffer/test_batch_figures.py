@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.buffer.domain.batches import batch_figures
+from services.buffer.domain.batches import pipeline_metrics
 
 
 def test_counts_add_up_ratios_are_averaged_and_the_rest_has_mean_min_and_max() -> None:
@@ -11,7 +11,7 @@ def test_counts_add_up_ratios_are_averaged_and_the_rest_has_mean_min_and_max() -
         {"filtered_count": 3.0, "skipped_group_ratio": 0.0, "group_advantages/reward_mean": 1.0},
         {"filtered_count": 0.0, "skipped_group_ratio": 0.0},
     ]
-    assert batch_figures(groups) == pytest.approx(
+    assert pipeline_metrics(groups) == pytest.approx(
         {
             "experience_pipeline/filtered_count": 5.0,
             "experience_pipeline/skipped_group_ratio": 1 / 3,
@@ -23,4 +23,4 @@ def test_counts_add_up_ratios_are_averaged_and_the_rest_has_mean_min_and_max() -
 
 
 def test_what_is_not_finite_spoils_no_figure() -> None:
-    assert batch_figures([{"x": float("nan")}, {"x": 1.0}])["experience_pipeline/x/mean"] == 1.0
+    assert pipeline_metrics([{"x": float("nan")}, {"x": 1.0}])["experience_pipeline/x/mean"] == 1.0

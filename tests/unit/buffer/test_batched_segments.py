@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.stage import Stage
 from services.buffer.operations import retention
-from services.buffer.operations.retention import BatchedSegments
+from services.buffer.operations.retention import BatchedSegmentCache
 from tests.unit.buffer.builders import stage
 
 CONNECTION = cast(AsyncConnection, None)
@@ -35,12 +35,12 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> Batches:
     made = Batches()
     for name in ("segments_batched", "oldest_kept_step"):
         monkeypatch.setattr(retention, name, getattr(made, name))
-    monkeypatch.setattr(retention, "last_step_let_go", lambda _, oldest: oldest)
+    monkeypatch.setattr(retention, "last_releasable_step", lambda _, oldest: oldest)
     return made
 
 
 async def test_only_what_was_recorded_since_is_looked_at(batches: Batches) -> None:
-    batched = BatchedSegments()
+    batched = BatchedSegmentCache()
     assert await batched.of(CONNECTION, stage(recorded_step=3)) == {1, 2, 3}
     assert await batched.of(CONNECTION, stage(recorded_step=5)) == {1, 2, 3, 4, 5}
     assert batches.asked == [(1, 3), (4, 5)]
@@ -49,7 +49,7 @@ async def test_only_what_was_recorded_since_is_looked_at(batches: Batches) -> No
 async def test_what_is_let_go_is_needed_no_more_and_what_is_taken_back_is(
     batches: Batches,
 ) -> None:
-    batched = BatchedSegments()
+    batched = BatchedSegmentCache()
     await batched.of(CONNECTION, stage(recorded_step=3))
     batches.oldest_kept = 2
     assert await batched.of(CONNECTION, stage(recorded_step=4)) == {3, 4}

@@ -1,19 +1,19 @@
 """As many groups are claimed as their functions have time for."""
 
-from services.buffer.domain.operators import FunctionChain, Operator
-from services.buffer.pipeline.pipeline import MAX_CLAIMS, MAX_READ_CLAIMS, ClaimSizes
+from services.buffer.domain.operators import FunctionChain, PipelineFunction
+from services.buffer.pipeline.pipeline import MAX_CLAIMS, MAX_READ_CLAIMS, AdaptiveClaimSize
 from trinity.algorithm.advantage.needs import Needs
 from trinity.types import StageKey
 
 KEY = StageKey(tenant="default", experiment_id="one", stage="rft")
-CHAIN = FunctionChain(operators=(), advantage=Operator(name="grpo", arguments={}))
+CHAIN = FunctionChain(operators=(), advantage=PipelineFunction(name="grpo", arguments={}))
 READING = FunctionChain(
-    operators=(), advantage=Operator(name="grpo", arguments={}, needs=Needs(content=True))
+    operators=(), advantage=PipelineFunction(name="grpo", arguments={}, needs=Needs(content=True))
 )
 
 
 def test_a_stage_that_could_not_try_all_gets_fewer_and_more_again_when_it_can() -> None:
-    sizes = ClaimSizes()
+    sizes = AdaptiveClaimSize()
     assert sizes.most(KEY, CHAIN) == MAX_CLAIMS
     sizes.learn(KEY, num_claimed=MAX_CLAIMS, num_tried=3)
     assert sizes.most(KEY, CHAIN) == 3
@@ -26,14 +26,14 @@ def test_a_stage_that_could_not_try_all_gets_fewer_and_more_again_when_it_can() 
 
 
 def test_samples_that_are_read_whole_stay_few() -> None:
-    sizes = ClaimSizes()
+    sizes = AdaptiveClaimSize()
     assert sizes.most(KEY, READING) == MAX_READ_CLAIMS
     sizes.learn(KEY, num_claimed=MAX_READ_CLAIMS, num_tried=MAX_READ_CLAIMS)
     assert sizes.most(KEY, READING) == MAX_READ_CLAIMS
 
 
 def test_stages_without_work_are_forgotten() -> None:
-    sizes = ClaimSizes()
+    sizes = AdaptiveClaimSize()
     sizes.learn(KEY, num_claimed=5, num_tried=1)
     sizes.keep([KEY])
     assert sizes.most(KEY, CHAIN) == 1

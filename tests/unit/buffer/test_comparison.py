@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from services.buffer.domain.group import Detail, SampleGroup, ScoredSample
-from services.buffer.domain.operators import COPIED, Comparison
-from services.buffer.domain.sampling import draw_lots
+from services.buffer.domain.group import SampleDetail, SampleGroup, ScoredSample
+from services.buffer.domain.operators import COPIED, GroupArrays
+from services.buffer.domain.sampling import hash_uniform
 from trinity.algorithm.advantage.grpo import grpo
 from trinity.algorithm.advantage.samples import Advantages
 from trinity.types import FinishReason
@@ -29,8 +29,8 @@ def group(*samples: ScoredSample, explore_step: int = 1, position: int = 0) -> S
     return SampleGroup(explore_step=explore_step, position=position, samples=samples)
 
 
-def of_groups(*groups: SampleGroup) -> Comparison:
-    return Comparison.of(groups, {}, SEED)
+def of_groups(*groups: SampleGroup) -> GroupArrays:
+    return GroupArrays.of(groups, {}, SEED)
 
 
 def test_aborted_samples_are_left_out_and_truncated_prompts_count_as_zero() -> None:
@@ -80,13 +80,13 @@ def test_lots_are_a_samples_own_whatever_it_is_compared_with() -> None:
     assert (together[:2] == of_groups(first).samples.lots).all()
     assert (together[2:] == of_groups(second).samples.lots).all()
     assert len(set(together.tolist())) == 4
-    other_seed = Comparison.of([first], {}, SEED + 1).samples.lots
+    other_seed = GroupArrays.of([first], {}, SEED + 1).samples.lots
     assert not np.isclose(other_seed, together[:2]).any()
 
 
 def test_lots_are_spread_evenly() -> None:
     numbers = np.arange(20_000)
-    lots = draw_lots(3, numbers // 100, numbers % 100)
+    lots = hash_uniform(3, numbers // 100, numbers % 100)
     assert lots.min() >= 0.0 and lots.max() < 1.0
     counts, _ = np.histogram(lots, bins=20, range=(0.0, 1.0))
     assert counts.min() > 850 and counts.max() < 1150
@@ -94,12 +94,12 @@ def test_lots_are_spread_evenly() -> None:
 
 def test_details_reach_the_function_and_equal_states_have_equal_numbers() -> None:
     details = {
-        "a": Detail(mean_logprob=-0.5, step_reward=2.0, state="s"),
-        "c": Detail(state="t"),
-        "d": Detail(state="s"),
+        "a": SampleDetail(mean_logprob=-0.5, step_reward=2.0, state="s"),
+        "c": SampleDetail(state="t"),
+        "d": SampleDetail(state="s"),
     }
     groups = [group(sample("a"), sample("b")), group(sample("c"), sample("d"), position=1)]
-    samples = Comparison.of(groups, details, SEED).samples
+    samples = GroupArrays.of(groups, details, SEED).samples
     assert samples.mean_logprobs[0] == -0.5 and samples.step_rewards[0] == 2.0
     assert np.isnan(samples.step_rewards[1:]).all()
     first, unknown, other, same = samples.states.tolist()

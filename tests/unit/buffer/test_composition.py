@@ -1,12 +1,12 @@
 """What is decided about the next batch."""
 
 from services.buffer.domain.batches import (
+    BatchEnd,
+    BatchSupply,
     BatchWait,
-    End,
-    Refill,
-    Supply,
-    Take,
-    decide,
+    ComposeNow,
+    RefillTasks,
+    decide_batch,
     tasks_to_draw,
 )
 from services.buffer.domain.stage import first_unbatched_step, planned_rows
@@ -15,8 +15,8 @@ from tests.unit.buffer.builders import plan, stage
 
 def supply(
     num_rows: int, *, unfinished: str = "", next_step: str = "", refill_rounds: int = 0
-) -> Supply:
-    return Supply(
+) -> BatchSupply:
+    return BatchSupply(
         num_rows=num_rows,
         unfinished=unfinished,
         next_step=next_step,
@@ -25,17 +25,19 @@ def supply(
 
 
 def test_a_full_batch_is_taken_while_others_still_work() -> None:
-    assert decide(stage(), 1, supply(8, unfinished="something")) == Take()
+    assert decide_batch(stage(), 1, supply(8, unfinished="something")) == ComposeNow()
 
 
 def test_a_short_batch_waits_as_long_as_anything_can_fill_it() -> None:
-    assert decide(stage(), 1, supply(7, unfinished="one run")) == BatchWait("one run")
-    assert decide(stage(), 1, supply(7, next_step="explore step 2")) == BatchWait("explore step 2")
+    assert decide_batch(stage(), 1, supply(7, unfinished="one run")) == BatchWait("one run")
+    assert decide_batch(stage(), 1, supply(7, next_step="explore step 2")) == BatchWait(
+        "explore step 2"
+    )
 
 
 def test_lost_rows_are_drawn_again_in_groups() -> None:
-    assert decide(stage(), 1, supply(5)) == Refill(2, 1)
-    assert decide(stage(), 1, supply(0)) == Refill(4, 1)
+    assert decide_batch(stage(), 1, supply(5)) == RefillTasks(2, 1)
+    assert decide_batch(stage(), 1, supply(0)) == RefillTasks(4, 1)
 
 
 def test_as_many_tasks_are_drawn_as_the_rate_of_survival_suggests() -> None:
@@ -47,31 +49,31 @@ def test_as_many_tasks_are_drawn_as_the_rate_of_survival_suggests() -> None:
 
 
 def test_after_the_last_round_it_is_trained_short_or_fails() -> None:
-    assert decide(stage(), 1, supply(5, refill_rounds=3)) == Take()
-    nothing = decide(stage(), 1, supply(0, refill_rounds=3))
-    assert isinstance(nothing, End) and nothing.state == "failed"
+    assert decide_batch(stage(), 1, supply(5, refill_rounds=3)) == ComposeNow()
+    nothing = decide_batch(stage(), 1, supply(0, refill_rounds=3))
+    assert isinstance(nothing, BatchEnd) and nothing.state == "failed"
     strict = stage(plan(short_batch="fail"))
-    assert isinstance(decide(strict, 1, supply(5, refill_rounds=3)), End)
+    assert isinstance(decide_batch(strict, 1, supply(5, refill_rounds=3)), BatchEnd)
 
 
 def test_the_short_rest_of_the_tasks_is_no_loss() -> None:
     own = stage(plan(train_batch_size=12))
     assert (own.total_train_steps, planned_rows(own, 7)) == (7, 8)
-    assert decide(own, 7, supply(8)) == Take()
-    assert decide(own, 7, supply(6)) == Refill(1, 1)
+    assert decide_batch(own, 7, supply(8)) == ComposeNow()
+    assert decide_batch(own, 7, supply(6)) == RefillTasks(1, 1)
 
 
 def test_of_a_mixed_batch_rollouts_alone_are_waited_for() -> None:
     own = stage(plan(train_batch_size=16, expert_data_ratio=0.5), recorded_step=3)
     assert (own.total_train_steps, planned_rows(own, 4)) == (10, 8)
-    assert decide(own, 4, supply(8, unfinished="something")) == Take()
-    assert decide(own, 4, supply(6)) == Refill(1, 1)
+    assert decide_batch(own, 4, supply(8, unfinished="something")) == ComposeNow()
+    assert decide_batch(own, 4, supply(6)) == RefillTasks(1, 1)
     assert first_unbatched_step(own) == 4
 
 
 def test_nothing_comes_after_the_last_step() -> None:
-    end = decide(stage(), 11, supply(8))
-    assert isinstance(end, End) and end.state == "drained"
+    end = decide_batch(stage(), 11, supply(8))
+    assert isinstance(end, BatchEnd) and end.state == "drained"
 
 
 def test_versions_are_evaluated_at_intervals_of_explore_steps() -> None:

@@ -5,8 +5,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from services.buffer.domain.difficulty import Beliefs
-from services.buffer.domain.sampling import generator
+from services.buffer.domain.difficulty import PassRateBeliefs
+from services.buffer.domain.sampling import seeded_generator
 from services.buffer.operations.explore_steps import easy_to_hard
 from trinity.config.schema.choices import DifficultyConfig
 
@@ -15,18 +15,22 @@ STRONG = np.array([1.0, 0.8, 0.5, 0.2])
 CONFIG = DifficultyConfig()
 
 
-def initial(config: DifficultyConfig = CONFIG) -> Beliefs:
-    return Beliefs.initial(WEAK, STRONG, config.rho)
+def initial(config: DifficultyConfig = CONFIG) -> PassRateBeliefs:
+    return PassRateBeliefs.initial(WEAK, STRONG, config.rho)
 
 
-def learned(beliefs: Beliefs, seen: dict[int, float], config: DifficultyConfig = CONFIG) -> Beliefs:
+def learned(
+    beliefs: PassRateBeliefs, seen: dict[int, float], config: DifficultyConfig = CONFIG
+) -> PassRateBeliefs:
     tasks = np.array(list(seen), dtype=np.int64)
     return beliefs.learned(tasks, np.array(list(seen.values())), config)
 
 
-def choose(beliefs: Beliefs, count: int, number: int = 0, **arguments: float | bool) -> list[int]:
+def choose(
+    beliefs: PassRateBeliefs, count: int, number: int = 0, **arguments: float | bool
+) -> list[int]:
     return beliefs.choose(
-        DifficultyConfig.model_validate(arguments), generator((7, 42), number), count
+        DifficultyConfig.model_validate(arguments), seeded_generator((7, 42), number), count
     )
 
 
@@ -59,7 +63,7 @@ def test_rho_halves_when_predictions_are_off_and_only_if_it_may() -> None:
 def test_the_halved_rho_is_the_one_that_predictions_count_by_at_once() -> None:
     config = DifficultyConfig(adaptive_rho=True, m=10, lamb=0.5, rho=0.4)
     anchors = np.array([0.0, 0.0, 0.0]), np.array([1.0, 1.0, 0.5])
-    after = learned(Beliefs.initial(*anchors, config.rho), {0: 1.0, 1: 0.0}, config)
+    after = learned(PassRateBeliefs.initial(*anchors, config.rho), {0: 1.0, 1: 0.0}, config)
     # Predicted are 0.5, 0.5 and 0.25: off by 0.5, so rho is 0.2.
     assert after.alpha_N[2] == pytest.approx(0.5 + 0.5 + 0.2 * 10 * 0.25, abs=1e-4)
     assert after.beta_N[2] == pytest.approx(0.5 + 0.5 + 0.2 * 10 * 0.75, abs=1e-4)
@@ -93,7 +97,7 @@ def test_a_choice_repeats_no_task_and_follows_its_number() -> None:
 
 
 def test_what_a_step_has_taken_is_not_taken_again_while_there_is_more() -> None:
-    chance = generator((7, 42), 0)
+    chance = seeded_generator((7, 42), 0)
     assert initial().choose(CONFIG, chance, 2, {0, 1}) in ([2, 3], [3, 2])
     assert len(initial().choose(CONFIG, chance, 2, {0, 1, 2, 3})) == 2
 

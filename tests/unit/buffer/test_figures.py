@@ -9,16 +9,22 @@ import pytest
 
 from services.buffer.domain.batches import MeasuredRow, batch_metrics
 from services.buffer.domain.evaluation import RunScore, summarise
-from services.buffer.domain.sampling import draw
+from services.buffer.domain.sampling import draw_row_numbers
 
 
 def test_sequential_draws_go_round() -> None:
-    assert draw("sequential", seeds=(1, 2), num_rows=3, first=2, count=5) == [2, 0, 1, 2, 0]
+    assert draw_row_numbers("sequential", seeds=(1, 2), num_rows=3, first=2, count=5) == [
+        2,
+        0,
+        1,
+        2,
+        0,
+    ]
 
 
 def test_shuffled_draws_take_each_row_once_an_epoch_and_do_not_depend_on_the_cut() -> None:
-    whole = draw("shuffle", seeds=(1, 5), num_rows=10, first=0, count=30)
-    parts = [row for first in range(0, 30, 3) for row in draw(
+    whole = draw_row_numbers("shuffle", seeds=(1, 5), num_rows=10, first=0, count=30)
+    parts = [row for first in range(0, 30, 3) for row in draw_row_numbers(
         "shuffle", seeds=(1, 5), num_rows=10, first=first, count=3
     )]  # fmt: skip
     assert parts == whole
@@ -29,11 +35,14 @@ def test_shuffled_draws_take_each_row_once_an_epoch_and_do_not_depend_on_the_cut
 
 def test_the_order_follows_from_the_experiments_seed_and_the_selectors_own() -> None:
     orders = [
-        tuple(draw("shuffle", seeds=seeds, num_rows=20, first=0, count=20))
+        tuple(draw_row_numbers("shuffle", seeds=seeds, num_rows=20, first=0, count=20))
         for seeds in ((1, 5), (2, 5), (1, 6), (5, 1), (-1, 5))
     ]
     assert len(set(orders)) == len(orders)
-    assert tuple(draw("shuffle", seeds=(1, 5), num_rows=20, first=0, count=20)) == orders[0]
+    assert (
+        tuple(draw_row_numbers("shuffle", seeds=(1, 5), num_rows=20, first=0, count=20))
+        == orders[0]
+    )
 
 
 def row(position: int, run: int, reward: float, **metrics: float) -> MeasuredRow:

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from services.buffer.domain.operators import FunctionChain, Operator
+from services.buffer.domain.operators import FunctionChain, PipelineFunction
 from services.buffer.workers import functions as functions_module
-from services.buffer.workers.functions import NEEDS_UNKNOWN, FunctionRunner, ServiceAway
+from services.buffer.workers.functions import NEEDS_UNKNOWN, FunctionRunner, ServiceUnavailable
 from trinity.algorithm.advantage.needs import Needs
 from trinity.algorithm.advantage.samples import Samples
 
@@ -15,8 +15,8 @@ SLOW = "tests.integration.buffer.slow_advantage.slow"
 PART = Samples.of_groups([0.0, 1.0])
 
 
-def slow(seconds: float) -> Operator:
-    return Operator(name=SLOW, arguments={"seconds": seconds})
+def slow(seconds: float) -> PipelineFunction:
+    return PipelineFunction(name=SLOW, arguments={"seconds": seconds})
 
 
 async def test_a_turn_is_over_after_a_while_but_one_part_is_always_tried() -> None:
@@ -39,16 +39,16 @@ async def test_samples_that_were_read_without_its_needs_are_not_given_to_it() ->
         assert await functions.compute(wrong, [PART] * 2) == [NEEDS_UNKNOWN] * 2
 
 
-def juiced() -> Operator:
+def juiced() -> PipelineFunction:
     url = "http://127.0.0.1:1"
-    return Operator(
+    return PipelineFunction(
         kind="operator", name="data_juicer", arguments={"server_url": url, "operators": []}
     )
 
 
 async def test_what_asks_data_juicer_sees_a_group_a_call_and_others_of_ours_many() -> None:
     functions = FunctionRunner(limit_seconds=10, memory_bytes=2**31)
-    own, grpo = juiced(), Operator(name="grpo", arguments={})
+    own, grpo = juiced(), PipelineFunction(name="grpo", arguments={})
     own = replace(own, needs=await functions.needs(own))
     assert FunctionChain(operators=(), advantage=grpo).takes_many_groups
     assert not FunctionChain(operators=(own,), advantage=grpo).takes_many_groups
@@ -62,10 +62,10 @@ async def test_what_was_computed_before_a_service_went_away_is_kept(
 ) -> None:
     answers = iter(["an answer"] * num_before)
 
-    def call(_: Operator, __: Samples) -> str:
+    def call(_: PipelineFunction, __: Samples) -> str:
         for answer in answers:
             return answer
-        raise ServiceAway("it does not answer")
+        raise ServiceUnavailable("it does not answer")
 
     monkeypatch.setattr(functions_module, "_call", call)
     functions = FunctionRunner(limit_seconds=10, memory_bytes=2**31)
@@ -73,5 +73,5 @@ async def test_what_was_computed_before_a_service_went_away_is_kept(
     if num_before:
         assert await functions.compute(juiced(), parts) == ["an answer"] * num_before
     else:
-        with pytest.raises(ServiceAway):
+        with pytest.raises(ServiceUnavailable):
             await functions.compute(juiced(), parts)

@@ -11,12 +11,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from services.buffer.domain.operators import FunctionChain
 from services.buffer.domain.stage import Stage
 from services.buffer.pipeline import pipeline
-from services.buffer.pipeline.pipeline import GroupWork
-from services.buffer.pipeline.shaping import Shaper
+from services.buffer.pipeline.pipeline import ClaimProcessor
+from services.buffer.pipeline.shaping import AdvantageComputer
 from services.buffer.store.database import BufferDatabase
 from services.buffer.store.pipeline import Claim
-from services.buffer.types import Shaped
-from services.buffer.workers.functions import FunctionRunner, ServiceAway
+from services.buffer.types import GroupResult
+from services.buffer.workers.functions import FunctionRunner, ServiceUnavailable
 from tests.unit.buffer.builders import ASSIGNMENT, KEY, stage
 from trinity.errors import Unavailable
 from trinity.runtime.postgres import async_engine
@@ -43,20 +43,20 @@ class ComesBack(BufferDatabase):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slow(Shaper):
+class Slow(AdvantageComputer):
     """Shapes until somebody says that it was long enough, and gives nothing."""
 
     is_enough: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def shape(
         self, stage: Stage, chain: FunctionChain, claims: Sequence[Claim]
-    ) -> list[Shaped]:
+    ) -> list[GroupResult]:
         try:
             async with asyncio.timeout(SECONDS):
                 await self.is_enough.wait()
         except TimeoutError as error:
-            raise ServiceAway("nobody said so") from error
-        raise ServiceAway("it was long enough")
+            raise ServiceUnavailable("nobody said so") from error
+        raise ServiceUnavailable("it was long enough")
 
 
 async def test_claims_are_renewed_again_when_the_database_is_back(
@@ -74,7 +74,9 @@ async def test_claims_are_renewed_again_when_the_database_is_back(
     monkeypatch.setattr(pipeline, "CLAIM_SECONDS", 0.003)
     monkeypatch.setattr(pipeline, "renew_claims", renew)
     own = stage()
-    with pytest.raises(ServiceAway, match="long enough"):
-        await GroupWork(database=database, shaper=shaper).do(own, FunctionChain.of(own.plan), [OWN])
+    with pytest.raises(ServiceUnavailable, match="long enough"):
+        await ClaimProcessor(database=database, shaper=shaper).do(
+            own, FunctionChain.of(own.plan), [OWN]
+        )
     assert renewed[0] == OWN
     assert "the database is away" in str(caplog.records[0].__dict__)

@@ -3,7 +3,7 @@
 import pytest
 
 from services.buffer.ingest import ingest
-from services.buffer.ingest.ingest import HeldBack
+from services.buffer.ingest.ingest import PlanVersionWaits
 from services.buffer.store.stages import UnreadablePlan
 from trinity.runtime.presence import WaitRegistry
 from trinity.types import StageKey
@@ -13,12 +13,12 @@ KEY = StageKey(tenant="default", experiment_id="e", stage="rft")
 
 async def test_a_wait_is_over_when_no_result_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
     waits = WaitRegistry(owner="buffer", on_change=lambda: None)
-    seen = HeldBack(waits)
+    seen = PlanVersionWaits(waits)
     seen.note(UnreadablePlan("stage rft has an odd plan", key=KEY, is_open=True))
     seen.look()
     assert [one.reason for one in waits.to_proto()] == [
         "to store results: stage rft has an odd plan"
     ]
-    monkeypatch.setattr(ingest, "OVER_SECONDS", -1.0)
+    monkeypatch.setattr(ingest, "EXPIRY_SECONDS", -1.0)
     seen.look()
     assert waits.to_proto() == []

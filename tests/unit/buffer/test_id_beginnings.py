@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.buffer.servicer.query_calls import digits_of
+from services.buffer.servicer.query_calls import parse_uuid_prefix
 from trinity.errors import InvalidRequest
 
 WHOLE = "0123abcd-4567-89ab-cdef-0123456789ab"
@@ -14,7 +14,7 @@ def test_every_beginning_is_taken_with_dashes_and_without(length: int) -> None:
     beginning = WHOLE[:length]
     expected = beginning.replace("-", "")
     for text in (beginning, beginning.upper(), expected):
-        assert digits_of(text, "experience_id") == expected
+        assert parse_uuid_prefix(text, "experience_id") == expected
 
 
 @pytest.mark.parametrize(
@@ -27,4 +27,4 @@ def test_every_beginning_is_taken_with_dashes_and_without(length: int) -> None:
 )
 def test_what_no_uuid_begins_with_is_refused_by_its_field(text: str) -> None:
     with pytest.raises(InvalidRequest, match=r"^experience_id '.*' is not a UUID or the beginning"):
-        digits_of(text, "experience_id")
+        parse_uuid_prefix(text, "experience_id")

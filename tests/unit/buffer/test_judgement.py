@@ -2,14 +2,16 @@
 
 import random
 
-from services.buffer.domain.results import Judge
+from services.buffer.domain.results import ResultDeduplicator
 from services.buffer.domain.stage import AssignmentState, AttemptState, CommitStatus, RunState
 from tests.unit.buffer.builders import result, view
 
 
-def judge(*, state: AssignmentState = AssignmentState.LEASED, stage_is_open: bool = True) -> Judge:
+def judge(
+    *, state: AssignmentState = AssignmentState.LEASED, stage_is_open: bool = True
+) -> ResultDeduplicator:
     own = view(state=state)
-    return Judge(
+    return ResultDeduplicator(
         assignments={own.assignment_id: own}, known=(), stage_is_open=stage_is_open, max_attempts=2
     )
 

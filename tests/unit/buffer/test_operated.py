@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from services.buffer.domain.group import Detail, SampleGroup, ScoredSample
-from services.buffer.domain.operators import Comparison
+from services.buffer.domain.group import SampleDetail, SampleGroup, ScoredSample
+from services.buffer.domain.operators import GroupArrays
 from trinity.algorithm.advantage.grpo import grpo
 from trinity.algorithm.advantage.samples import Advantages
 from trinity.operators.kinds import (
@@ -35,8 +35,10 @@ def group(position: int, *rewards: float, reason: str = FinishReason.STOP) -> Sa
     return SampleGroup(explore_step=1, position=position, samples=samples)
 
 
-def compared(*groups: SampleGroup, details: Mapping[str, Detail] | None = None) -> Comparison:
-    return Comparison.of(groups, details or {}, SEED)
+def compared(
+    *groups: SampleGroup, details: Mapping[str, SampleDetail] | None = None
+) -> GroupArrays:
+    return GroupArrays.of(groups, details or {}, SEED)
 
 
 def of(*values: bool) -> np.ndarray:
@@ -46,8 +48,8 @@ def of(*values: bool) -> np.ndarray:
 def test_operators_see_what_is_known_beside_the_rewards() -> None:
     content = Content(prompt_text="p", response_text="r", info={}, metrics={})
     details = {
-        "0/0": Detail(numbers={"quality": 2.0}, content=content),
-        "0/1": Detail(numbers={"quality": np.nan}, content=content),
+        "0/0": SampleDetail(numbers={"quality": 2.0}, content=content),
+        "0/1": SampleDetail(numbers={"quality": np.nan}, content=content),
     }
     seen = compared(group(0, 1.0, 0.0, reason=FinishReason.LENGTH), details=details).samples
     assert seen.is_truncated.tolist() == [True, True]
@@ -108,7 +110,7 @@ def test_what_crosses_to_the_process_of_users_comes_back_the_same() -> None:
     content = Content(
         prompt_text="p", response_text="\ud83d\ude00", info={"a": [1]}, metrics={"accuracy": 1.0}
     )
-    details = {"0/0": Detail(numbers={"x": np.nan}, content=content)}
+    details = {"0/0": SampleDetail(numbers={"x": np.nan}, content=content)}
     sent = compared(group(0, 1.0, reason=FinishReason.LENGTH), details=details).samples
     got = rollouts_from_json(rollouts_to_json(sent))
     assert got.is_truncated.tolist() == [True] and got.rewards.tolist() == [1.0]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.buffer.servicer.stage_calls import plan_of
+from services.buffer.servicer.stage_calls import parse_and_check_plan
 from tests.integration.buffer.plans import rollout_plan
 from trinity.errors import InvalidRequest
 from trinity.types import JsonObject
@@ -24,7 +24,7 @@ def changed(directory: Path, where: str, value: object) -> str:
 
 
 def test_a_right_plan_is_taken(tmp_path: Path) -> None:
-    assert plan_of(rollout_plan(tmp_path).model_dump_json()).needs_rollout
+    assert parse_and_check_plan(rollout_plan(tmp_path).model_dump_json()).needs_rollout
 
 
 @pytest.mark.parametrize(
@@ -57,11 +57,11 @@ def test_a_right_plan_is_taken(tmp_path: Path) -> None:
 )
 def test_a_harmful_plan_is_refused(tmp_path: Path, where: str, value: object, named: str) -> None:
     with pytest.raises(InvalidRequest, match=named):
-        plan_of(changed(tmp_path, where, value))
+        parse_and_check_plan(changed(tmp_path, where, value))
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[" * 20_000, '"\\ud800"', "null"])
 def test_what_is_no_plan_is_refused_in_a_short_sentence(text: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        plan_of(text)
+        parse_and_check_plan(text)
     assert len(str(refused.value)) < 300

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.buffer.workers.functions import Priorities, PriorityFailed
+from services.buffer.workers.functions import PriorityFailed, PriorityRunner
 from trinity.algorithm.priority.candidate import Candidate
 
 OWN = "tests.integration.buffer.own_priorities"
@@ -13,7 +13,7 @@ CANDIDATES = [
 
 
 async def test_what_does_not_end_is_ended_and_others_are_served_again() -> None:
-    async with Priorities(limit_seconds=0.5, memory_bytes=2**31) as priorities:
+    async with PriorityRunner(limit_seconds=0.5, memory_bytes=2**31) as priorities:
         await priorities.load(f"{OWN}.endless", {})
         with pytest.raises(PriorityFailed, match=r"did not answer within 0\.5 s"):
             await priorities.compute(f"{OWN}.endless", {}, CANDIDATES)
@@ -22,7 +22,7 @@ async def test_what_does_not_end_is_ended_and_others_are_served_again() -> None:
 
 
 async def test_what_is_no_number_is_refused() -> None:
-    async with Priorities(limit_seconds=10, memory_bytes=2**31) as priorities:
+    async with PriorityRunner(limit_seconds=10, memory_bytes=2**31) as priorities:
         with pytest.raises(PriorityFailed, match="gave 'high', where a finite number or None is"):
             await priorities.compute(f"{OWN}.wordy", {}, CANDIDATES)
         with pytest.raises(PriorityFailed, match="defines no 'missing'"):
@@ -30,7 +30,7 @@ async def test_what_is_no_number_is_refused() -> None:
 
 
 async def test_ours_need_no_process() -> None:
-    async with Priorities(limit_seconds=10, memory_bytes=2**31) as priorities:
+    async with PriorityRunner(limit_seconds=10, memory_bytes=2**31) as priorities:
         assert await priorities.compute("linear_decay", {"decay": 0.5}, CANDIDATES) == [2.5, 2.0]
         with pytest.raises(PriorityFailed, match="TypeError"):
             await priorities.compute("linear_decay", {"sigma": 0.5}, CANDIDATES)

@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 from pyarrow import feather
 
-from services.buffer.domain.tasks import data_sample, storable
+from services.buffer.domain.tasks import data_sample, sanitize_text
 from services.buffer.tasksets.read_rows import MAX_ROW_BYTES, main
 from services.buffer.tasksets.row_sources import RowSource
 from trinity.config.data_rows import count_rows, first_row
@@ -169,4 +169,4 @@ def test_a_data_row_without_messages_is_shown_as_it_is(row: str) -> None:
 
 
 def test_text_that_a_database_cannot_hold_is_replaced() -> None:
-    assert storable("a\x00b\ud800") == "a\ufffdb?"
+    assert sanitize_text("a\x00b\ud800") == "a\ufffdb?"

@@ -10,7 +10,7 @@ import pytest
 
 from services.buffer.tasksets import row_sources
 from services.buffer.tasksets import row_sources as reading
-from services.buffer.tasksets.row_sources import RowSource, check_place, open_allowed, read_table
+from services.buffer.tasksets.row_sources import RowSource, check_path, open_allowed, read_table
 from trinity.errors import UserError
 
 
@@ -66,11 +66,11 @@ def lead_elsewhere(asked: Path) -> None:
 
 def change_once_checked(module: ModuleType, asked: Path, patch: pytest.MonkeyPatch) -> None:
     def checked(path: str, roots: Sequence[str]) -> str:
-        real = check_place(path, roots)
+        real = check_path(path, roots)
         lead_elsewhere(asked)
         return real
 
-    patch.setattr(module, "check_place", checked)
+    patch.setattr(module, "check_path", checked)
 
 
 def test_a_link_that_changes_once_it_was_checked_leads_nowhere(

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from services.buffer.tasksets import reader
-from services.buffer.tasksets.reader import reading
+from services.buffer.tasksets.reader import open_taskset_row_reader
 from services.buffer.tasksets.row_sources import RowSource
 from trinity.errors import PreconditionFailed
 
@@ -15,7 +15,7 @@ SOON_SECONDS = 20.0
 async def test_a_reader_that_says_much_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "MODULE", "tests.unit.buffer.says_much")
     source = RowSource(kind="file", place="rows.jsonl")
-    async with asyncio.timeout(SOON_SECONDS), reading(source) as child:
+    async with asyncio.timeout(SOON_SECONDS), open_taskset_row_reader(source) as child:
         rows = b"".join([lines async for lines in child.lines()])
         with pytest.raises(PreconditionFailed, match=r"^taskset sums: there is no second row$"):
             await child.check_end("sums")

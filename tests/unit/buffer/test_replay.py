@@ -4,8 +4,19 @@ from collections.abc import Sequence
 from typing import Literal
 
 from services.buffer.domain.admission import credit_rows
-from services.buffer.domain.batches import BatchWait, Refill, Supply, Take, decide_short
-from services.buffer.domain.replay import Choice, ReplayCandidate, candidates_of, choose
+from services.buffer.domain.batches import (
+    BatchSupply,
+    BatchWait,
+    ComposeNow,
+    RefillTasks,
+    decide_short_batch,
+)
+from services.buffer.domain.replay import (
+    ReplayCandidate,
+    ReplaySelection,
+    candidates_of,
+    select_replay_batch,
+)
 from services.buffer.domain.stage import due_explore_step, first_unbatched_step, planned_rows
 from tests.unit.buffer.builders import stage
 from tests.unit.config.builders import stage as plan_stage
@@ -45,9 +56,9 @@ def settings(
 
 def chosen(
     waiting: Sequence[ReplayCandidate], replay: ResolvedReplay, *, step: int = 5, size: int = 2
-) -> Choice:
+) -> ReplaySelection:
     priorities = [linear_decay(one) for one in candidates_of(waiting, seed=1)]
-    return choose(waiting, priorities, replay, step=step, size=size)
+    return select_replay_batch(waiting, priorities, replay, step=step, size=size)
 
 
 def ids(rows: Sequence[ReplayCandidate]) -> list[str]:
@@ -117,17 +128,19 @@ def test_too_many_that_were_never_trained_go_before_any_other() -> None:
     """Else a function that prefers old samples would let the others pile up."""
     waiting = [sample(number) for number in range(3)]
     priorities = [0.0, 1.0, 2.0]
-    choice = choose(waiting, priorities, settings(capacity=2), step=1, size=1)
+    choice = select_replay_batch(waiting, priorities, settings(capacity=2), step=1, size=1)
     assert ids(choice.taken) == ["2"]
     old = [sample(9, uses=3, last=1)]
-    both = choose([*waiting, *old], [*priorities, 99.0], settings(capacity=3), step=5, size=1)
+    both = select_replay_batch(
+        [*waiting, *old], [*priorities, 99.0], settings(capacity=3), step=5, size=1
+    )
     assert ids(both.taken) == ["2"]
     assert ids(both.retired) == ["9"]
 
 
 def test_a_function_may_say_that_it_was_enough() -> None:
     waiting = [sample(1, uses=3, last=1), sample(2)]
-    choice = choose(waiting, [None, None], settings(), step=5, size=2)
+    choice = select_replay_batch(waiting, [None, None], settings(), step=5, size=2)
     assert (ids(choice.retired), ids(choice.refused)) == (["1"], ["2"])
     assert not choice.taken
 
@@ -164,11 +177,13 @@ def test_a_batch_that_fills_up_waits_for_one_explore_step_alone() -> None:
     assert first_unbatched_step(stage(replayed_plan(), recorded_step=3)) == 4
     assert credit_rows(own) == 12 + 8 + 50
     assert (
-        decide_short(own, 2, Supply(num_rows=8, unfinished="", next_step="", refill_rounds=0))
-        == Take()
+        decide_short_batch(
+            own, 2, BatchSupply(num_rows=8, unfinished="", next_step="", refill_rounds=0)
+        )
+        == ComposeNow()
     )
-    short = Supply(num_rows=5, unfinished="", next_step="", refill_rounds=0)
-    assert decide_short(own, 2, short) == Refill(2, 1)
+    short = BatchSupply(num_rows=5, unfinished="", next_step="", refill_rounds=0)
+    assert decide_short_batch(own, 2, short) == RefillTasks(2, 1)
 
 
 def test_smaller_batches_take_their_share_of_an_explore_step() -> None:
@@ -181,6 +196,8 @@ def test_an_order_alone_changes_no_number_of_steps() -> None:
     own = stage(replayed_plan(train_batch_size=12, reuse_cooldown_time=None))
     assert (own.plan.num_fresh_rows, own.total_train_steps) == (12, 7)
     assert isinstance(
-        decide_short(own, 1, Supply(num_rows=8, unfinished="x", next_step="", refill_rounds=0)),
+        decide_short_batch(
+            own, 1, BatchSupply(num_rows=8, unfinished="x", next_step="", refill_rounds=0)
+        ),
         BatchWait,
     )

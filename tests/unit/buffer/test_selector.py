@@ -5,14 +5,16 @@ from itertools import pairwise
 
 import pytest
 
-from services.buffer.domain.sampling import draw, interleave
+from services.buffer.domain.sampling import draw_row_numbers, interleave
 from trinity.config.schema.data import SelectorType
 
 SEEDS = (7, 42)
 
 
 def drawn(kind: SelectorType, *, num_rows: int, first: int, count: int, seed: int = 7) -> list[int]:
-    return list(draw(kind, seeds=(seed, 42), num_rows=num_rows, first=first, count=count))
+    return list(
+        draw_row_numbers(kind, seeds=(seed, 42), num_rows=num_rows, first=first, count=count)
+    )
 
 
 @pytest.mark.parametrize("kind", ["sequential", "shuffle"])

@@ -2,15 +2,17 @@
 
 import pytest
 
-from services.buffer.domain.admission import StepTasks, has_enough, num_tasks_to_draw
+from services.buffer.domain.admission import ExploreStepTasks, can_cut_stragglers, num_tasks_to_draw
 from tests.unit.buffer.builders import plan, stage
 from tests.unit.config.builders import stage as plan_stage
 
 NUM_SPARE = 4
 
 
-def step(num_drawn: int, num_open: int, num_ended: int) -> StepTasks:
-    return StepTasks(explore_step=1, num_drawn=num_drawn, num_open=num_open, num_ended=num_ended)
+def step(num_drawn: int, num_open: int, num_ended: int) -> ExploreStepTasks:
+    return ExploreStepTasks(
+        explore_step=1, num_drawn=num_drawn, num_open=num_open, num_ended=num_ended
+    )
 
 
 @pytest.mark.parametrize(
@@ -28,9 +30,9 @@ def step(num_drawn: int, num_open: int, num_ended: int) -> StepTasks:
     ],
 )
 def test_a_step_has_enough_when_no_more_are_open_than_may_be_left_behind(
-    tasks: StepTasks, expected: bool
+    tasks: ExploreStepTasks, expected: bool
 ) -> None:
-    assert has_enough(tasks, NUM_SPARE) is expected
+    assert can_cut_stragglers(tasks, NUM_SPARE) is expected
 
 
 @pytest.mark.parametrize(
@@ -46,7 +48,7 @@ def test_a_step_has_enough_when_no_more_are_open_than_may_be_left_behind(
     ],
 )
 def test_what_ended_beyond_the_need_of_a_step_is_drawn_less_in_the_next(
-    before: list[StepTasks], expected: int
+    before: list[ExploreStepTasks], expected: int
 ) -> None:
     explored = plan_stage(
         algorithm={"repeat_times": 2},

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from services.buffer.servicer.common import UploadRoom
+from services.buffer.servicer.common import UploadMemoryBudget
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.errors import InvalidRequest, Unavailable
 from trinity.rpc.limits import CHUNK_BYTES
@@ -20,7 +20,7 @@ async def chunks(
 
 
 async def test_room_is_taken_and_given_back() -> None:
-    room = UploadRoom(max_bytes=100)
+    room = UploadMemoryBudget(max_bytes=100)
     async with room.receive(chunks(40, 40)) as upload:
         assert (upload.tenant, upload.sha256, len(upload.body)) == ("t", HASH, 80)
         with pytest.raises(Unavailable, match="too many uploads"):
@@ -43,5 +43,5 @@ async def test_room_is_taken_and_given_back() -> None:
 )
 async def test_what_is_no_upload_is_refused(requests: AsyncIterator[pb.UploadBlobRequest]) -> None:
     with pytest.raises(InvalidRequest):
-        async with UploadRoom().receive(requests):
+        async with UploadMemoryBudget().receive(requests):
             pass

@@ -16,9 +16,9 @@ from services.buffer.ingest.wire import (
     MAX_REASON_LENGTH,
     MAX_RESULTS,
     Unparsable,
-    count_parts,
+    count_fields,
+    decode_batch,
     decode_sample,
-    open_parcel,
     subject_of,
 )
 from tests.unit.buffer.builders import ASSIGNMENT, KEY, PRODUCER
@@ -71,7 +71,7 @@ def parcel_of(*results: pb.RunResult) -> bytes:
 
 
 def test_a_result_is_understood_with_what_the_buffer_looks_at() -> None:
-    parcel = open_parcel(SUBJECT, parcel_of(result(sample(0), sample(1))))
+    parcel = decode_batch(SUBJECT, parcel_of(result(sample(0), sample(1))))
     [understood] = parcel.results
     assert (understood.explore_step, understood.position, understood.task_index) == (1, 2, 5)
     first = understood.experiences[0]
@@ -126,7 +126,7 @@ def spoilt(what: str) -> pb.RunResult:
     ],
 )
 def test_a_result_that_contradicts_itself_is_refused_alone(what: str) -> None:
-    parcel = open_parcel(SUBJECT, parcel_of(spoilt(what), result()))
+    parcel = decode_batch(SUBJECT, parcel_of(spoilt(what), result()))
     assert len(parcel.results) == 1
     [refused] = parcel.refused
     assert refused.producer == PRODUCER and refused.reason
@@ -143,7 +143,7 @@ def test_a_result_that_contradicts_itself_is_refused_alone(what: str) -> None:
 )
 def test_a_message_of_another_form_is_put_away_whole(batch: pb.RunResultBatch) -> None:
     with pytest.raises(Unparsable):
-        open_parcel(SUBJECT, batch.SerializeToString())
+        decode_batch(SUBJECT, batch.SerializeToString())
 
 
 @pytest.mark.parametrize(
@@ -159,20 +159,20 @@ def test_a_message_of_another_form_is_put_away_whole(batch: pb.RunResultBatch) -
 def test_a_large_message_of_countless_parts_is_not_even_parsed(body: bytes) -> None:
     assert len(body) > COUNTED_BYTES
     with pytest.raises(Unparsable, match="parts"):
-        open_parcel(SUBJECT, body)
+        decode_batch(SUBJECT, body)
 
 
 def test_a_large_message_of_few_parts_is_read() -> None:
     large = sample()
     large.sequence.prompt_text = "x" * 2**21
-    assert count_parts(parcel_of(result(large)), BATCH, 1_000) < 200
-    assert len(open_parcel(SUBJECT, parcel_of(result(large))).results) == 1
+    assert count_fields(parcel_of(result(large)), BATCH, 1_000) < 200
+    assert len(decode_batch(SUBJECT, parcel_of(result(large))).results) == 1
 
 
 def test_what_is_said_of_a_refused_result_is_short() -> None:
     one = result()
     one.experiences[0].id = "x" * 100_000
-    [refused] = open_parcel(SUBJECT, parcel_of(one)).refused
+    [refused] = decode_batch(SUBJECT, parcel_of(one)).refused
     assert len(refused.reason) == MAX_REASON_LENGTH
 
 
@@ -191,7 +191,7 @@ def test_messages_are_taken_in_bundles_that_fit_and_references_alone() -> None:
 @given(st.binary(max_size=200))
 def test_garbage_is_unparsable_or_refused_and_nothing_else(body: bytes) -> None:
     try:
-        parcel = open_parcel(SUBJECT, body)
+        parcel = decode_batch(SUBJECT, body)
     except Unparsable:
         return
     assert parcel.results == ()
@@ -204,7 +204,7 @@ def test_a_flipped_byte_is_never_taken_for_something_else_than_a_result(
     body = bytearray(parcel_of(result()))
     body[place % len(body)] = value
     try:
-        parcel = open_parcel(SUBJECT, bytes(body))
+        parcel = decode_batch(SUBJECT, bytes(body))
     except Unparsable:
         return
     assert all(one.key == KEY for one in parcel.results)

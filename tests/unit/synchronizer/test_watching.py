@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.synchronizer.watching import Watching
+from services.synchronizer.watching import WatchStreams
 from trinity.errors import Unavailable
 from trinity.runtime.notifications import Listener
 
@@ -12,7 +12,7 @@ class Source:
 
     def __init__(self) -> None:
         self.listener = Listener("postgresql://nobody@127.0.0.1:1/none", "test")
-        self.watching = Watching(self.listener)
+        self.watching = WatchStreams(self.listener)
         self.state = 0
         self.failures = 0
 
