@@ -5,8 +5,6 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from services.buffer.domain.admission import RowLoad, credit_rows
 from services.buffer.domain.stage import Stage
 from services.buffer.ingest.stream import RunStream
@@ -28,6 +26,7 @@ from services.buffer.store.uploads import lock_abandoned
 from trinity.errors import PreconditionFailed, Unavailable
 from trinity.runtime.logs import RateLimitedLog
 from trinity.runtime.notifications import Listener
+from trinity.runtime.sql import Connection
 from trinity.telemetry import metrics, names
 from trinity.telemetry.metrics import Observation
 from trinity.telemetry.tracing import Attributes
@@ -109,7 +108,7 @@ async def run_straggler_cutoff(database: BufferDatabase) -> None:
 async def _in_each_stage(
     database: BufferDatabase,
     concerns: Callable[[Stage], bool],
-    act: Callable[[AsyncConnection, StageKey], Awaitable[object]],
+    act: Callable[[Connection, StageKey], Awaitable[object]],
     otherwise: str,
 ) -> None:
     """Acts on each open stage that `concerns` selects; a failure does not stop the others."""

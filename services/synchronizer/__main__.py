@@ -41,14 +41,9 @@ async def run(settings: SynchronizerSettings, stop: asyncio.Event) -> None:
         tables.SCHEMA,
         pool_size=settings.postgres_pool_size,
         idle_transaction_seconds=settings.idle_transaction_seconds,
-        is_autocommit=True,
     )
     async_commit = async_engine(
-        dsn,
-        tables.SCHEMA,
-        pool_size=1,
-        settings={"synchronous_commit": "off"},
-        is_autocommit=True,
+        dsn, tables.SCHEMA, pool_size=1, settings={"synchronous_commit": "off"}
     )
     probe = async_engine(dsn, tables.SCHEMA, pool_size=1, max_overflow=0)
     try:

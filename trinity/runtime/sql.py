@@ -10,7 +10,7 @@ next fetch or with the COMMIT. BEGIN goes with the first statement.
         await notify(connection, topic)  # both with COMMIT: 1 trip
 
 Invariant: between round trips a transaction's session is idle for Postgres, so that its timeout for
-silent transactions runs. A round trip
+silent transactions runs (docs/decisions/0055-one-way-to-talk-to-postgres.md). A round trip
 therefore ends with a Sync, never with the Flush of the driver's own pipeline block, and statements
 wait here, not in the session. The driver's pipeline block is left only with the COMMIT, and for
 COPY, which breaks the invariant until its first message.
@@ -25,6 +25,7 @@ from weakref import WeakKeyDictionary
 import psycopg
 import sqlalchemy as sa
 from psycopg import sql
+from psycopg.pq import PipelineStatus
 from psycopg.rows import namedtuple_row
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.sql.cache_key import CacheKey
@@ -52,9 +53,8 @@ class _Compiled:
     """A statement's text for the driver; statements of the same structure share it."""
 
     text: bytes
-    compiler: SQLCompiler
-    literals: frozenset[str]
-    """Names of the parameters whose values are part of the statement."""
+    literals: Mapping[str, int]
+    """Parameters whose values are part of the statement, with their places in its cache key."""
     processors: Mapping[str, Callable[[Any], object]]
     """Conversions of parameters that the driver needs in another form."""
 
@@ -67,15 +67,21 @@ _by_statement: WeakKeyDictionary[Statement, tuple[_Compiled, Params]] = WeakKeyD
 def bind(statement: Statement, params: Params = _NO_PARAMS) -> tuple[bytes, dict[str, Any]]:
     """Returns the text of a statement, and its parameters with the literals in it."""
     if (known := _by_statement.get(statement)) is None:
-        known = _by_statement[statement] = _look_up(statement, params)
+        known = _by_statement[statement] = _look_up(statement)
     compiled, literals = known
+    assert literals.keys().isdisjoint(params), "a parameter has the name of a literal"
     values = {**literals, **params}
     for name, process in compiled.processors.items():
         values[name] = process(values[name])
     return compiled.text, values
 
 
-def _look_up(statement: Statement, params: Params) -> tuple[_Compiled, Params]:
+def text_of(statement: Statement) -> bytes:
+    """Returns the text of a statement, whatever its parameters are."""
+    return _look_up(statement)[0].text
+
+
+def _look_up(statement: Statement) -> tuple[_Compiled, Params]:
     # A method with an underscore, the one use of SQLAlchemy's insides: its key of a statement's
     # structure. SQLAlchemy 2.0 and 2.1 have it; tests/unit/test_sql.py fails with others. Without
     # it, statements that are built where they stand would be compiled at each call.
@@ -83,9 +89,10 @@ def _look_up(statement: Statement, params: Params) -> tuple[_Compiled, Params]:
     assert key is not None, "the statement has a type or an element without `cache_ok`"
     if (compiled := _by_structure.get(key.key)) is None:
         compiled = _by_structure[key.key] = _compile(statement, key)
-    assert compiled.literals.isdisjoint(params), "a parameter has the name of a literal"
-    values = compiled.compiler.construct_params(params, extracted_parameters=key.bindparams)
-    return compiled, {name: values[name] for name in compiled.literals}
+    literals = {
+        name: key.bindparams[place].effective_value for name, place in compiled.literals.items()
+    }
+    return compiled, literals
 
 
 def _compile(statement: Statement, key: CacheKey) -> _Compiled:
@@ -93,13 +100,14 @@ def _compile(statement: Statement, key: CacheKey) -> _Compiled:
     assert isinstance(compiler, SQLCompiler)
     assert not compiler.post_compile_params, "use any_(array) in place of in_(list)"
     names = compiler.bind_names
+    places = {bound.key: place for place, bound in enumerate(key.bindparams)}
+    literals = {name: places[bound.key] for bound, name in names.items() if not bound.required}
     processors = {
         name: process
         for bound, name in names.items()
         if (process := bound.type.dialect_impl(_DIALECT).bind_processor(_DIALECT)) is not None
     }
-    literals = frozenset(name for bound, name in names.items() if not bound.required)
-    return _Compiled(str(compiler).encode(), compiler, literals, processors)
+    return _Compiled(str(compiler).encode(), literals, processors)
 
 
 class Connection:
@@ -167,7 +175,7 @@ class Connection:
             await self._run([])
 
     @contextlib.asynccontextmanager
-    async def copy(self, statement: sql.Composed) -> AsyncIterator[psycopg.AsyncCopy]:
+    async def copy(self, statement: sql.SQL | sql.Composed) -> AsyncIterator[psycopg.AsyncCopy]:
         """Opens a COPY, after what is queued; pipeline mode is left for it."""
         if not self._is_autocommit:
             await self._enter_pipeline()
@@ -271,8 +279,13 @@ async def transaction(
             yield connection
             await connection.commit()
         except BaseException:
+            is_usable = False
             try:
-                await connection.roll_back()
-            except psycopg.Error:
-                await pooled.invalidate()
+                with contextlib.suppress(psycopg.Error):  # the session is gone
+                    await connection.roll_back()
+                    # A user cancelled on its way into the driver's pipeline cannot leave it.
+                    is_usable = driver.pgconn.pipeline_status == PipelineStatus.OFF
+            finally:
+                if not is_usable:
+                    await pooled.invalidate()
             raise

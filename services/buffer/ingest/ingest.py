@@ -11,7 +11,6 @@ from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 from nats.js import JetStreamContext
 from nats.js.errors import Error as JetStreamError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.results import CommitDecision, Result
 from services.buffer.domain.stage import CommitStatus
@@ -41,6 +40,7 @@ from trinity.errors import Unavailable
 from trinity.runtime.logs import RateLimitedLog
 from trinity.runtime.nats import preserve_cancellation
 from trinity.runtime.presence import WaitRegistry
+from trinity.runtime.sql import Connection
 from trinity.telemetry import tracing
 from trinity.types import StageKey
 
@@ -307,11 +307,14 @@ class Ingest:
         self, opened: Sequence[DecodedMessage], *, is_alone: bool
     ) -> list[CommitDecision]:
         async with self.database.transaction() as connection:
-            return await self._settle_in(connection, opened, is_alone=is_alone)
+            verdicts, letters = await self._settle_in(connection, opened, is_alone=is_alone)
+        for letter in letters:
+            limited_log.warning("a result was not stored", why=letter.reason)
+        return verdicts
 
     async def _settle_in(
-        self, connection: AsyncConnection, opened: Sequence[DecodedMessage], *, is_alone: bool
-    ) -> list[CommitDecision]:
+        self, connection: Connection, opened: Sequence[DecodedMessage], *, is_alone: bool
+    ) -> tuple[list[CommitDecision], list[DeadLetter]]:
         results: list[Result] = []
         reports: list[CommitReport] = []
         letters: list[DeadLetter] = []
@@ -325,20 +328,13 @@ class Ingest:
                 results += content.parcel.results
                 reports += reports_of_invalid(content.parcel)
                 letters += dead_letters_of_invalid(content.subject, content.parcel)
-        settled = self.settler.settled(connection, results, is_alone=is_alone)
-        async with settled as verdicts:
-            letters += [
-                dead_letter_of(verdict)
-                for verdict in verdicts
-                if verdict.fate is CommitStatus.REJECTED
-            ]
-            await insert_dead_letters(connection, letters)
-            await insert_reports(
-                connection, [*reports, *(report_of(verdict) for verdict in verdicts)]
-            )
-        for letter in letters:
-            limited_log.warning("a result was not stored", why=letter.reason)
-        return verdicts
+        verdicts = await self.settler.settle(connection, results, is_alone=is_alone)
+        letters += [
+            dead_letter_of(verdict) for verdict in verdicts if verdict.fate is CommitStatus.REJECTED
+        ]
+        await insert_dead_letters(connection, letters)
+        await insert_reports(connection, [*reports, *(report_of(verdict) for verdict in verdicts)])
+        return verdicts, letters
 
 
 def _decode(message: Msg) -> DecodedMessage:
@@ -351,7 +347,7 @@ def _decode(message: Msg) -> DecodedMessage:
         return DecodedMessage(subject=subject, evidence=evidence, parcel=None, flaw=str(error))
 
 
-async def _with_content(connection: AsyncConnection, opened: DecodedMessage) -> DecodedMessage:
+async def _with_content(connection: Connection, opened: DecodedMessage) -> DecodedMessage:
     """Replaces a reference by the blob it refers to; most messages hold their results."""
     if opened.parcel is None or not opened.parcel.blob_sha256:
         return opened
@@ -403,7 +399,7 @@ def bundles(messages: Iterable[Msg]) -> Iterator[list[Msg]]:
         yield bundle
 
 
-async def _take_content(connection: AsyncConnection, subject: str, sha256: bytes) -> bytes:
+async def _take_content(connection: Connection, subject: str, sha256: bytes) -> bytes:
     """Takes a blob's content out of the database; empty if its results were stored before."""
     tenant = subject.split(".")[2] if subject.count(".") >= 2 else ""
     content = await take_blob(connection, tenant, sha256)

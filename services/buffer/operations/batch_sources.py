@@ -2,10 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.replay import (
     ReplayCandidate,
@@ -23,8 +20,7 @@ from services.buffer.store.batches import (
     insert_head,
     insert_items,
 )
-from services.buffer.store.bulk_insert import FEW_ROWS
-from services.buffer.store.database import committing, notify, stage_topics, unanswered, work_topic
+from services.buffer.store.database import notify, stage_topics, work_topic
 from services.buffer.store.experiences import set_states
 from services.buffer.store.ready_rows import Place, filter_stale, place_of_fresh
 from services.buffer.store.replay import enter_pool, leave_pool, load_unused, load_used
@@ -32,13 +28,14 @@ from services.buffer.store.reports import log_event
 from services.buffer.store.stages import stage_tasksets, update_stage
 from services.buffer.workers.functions import PriorityRunner
 from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedReplay
+from trinity.runtime.sql import Connection
 
 NUM_STALE = "sample/num_stale_rows"
 NUM_EXPERT = "sample/num_expert_rows"
 
 
 async def draw_data(
-    connection: AsyncConnection,
+    connection: Connection,
     stage: Stage,
     buffer: ResolvedExperienceBuffer,
     *,
@@ -57,7 +54,7 @@ async def draw_data(
     ]
 
 
-async def expert_rows(connection: AsyncConnection, stage: Stage, step: int) -> list[BatchItem]:
+async def expert_rows(connection: Connection, stage: Stage, step: int) -> list[BatchItem]:
     """Returns the rows of data that follow the rollouts in a batch; empty without a mix."""
     buffer = stage.plan.expert_buffer
     if buffer is None:
@@ -67,7 +64,7 @@ async def expert_rows(connection: AsyncConnection, stage: Stage, step: int) -> l
 
 
 async def filter_stale_rows(
-    connection: AsyncConnection, stage: Stage, step: int, before: Place | None
+    connection: Connection, stage: Stage, step: int, before: Place | None
 ) -> Stage:
     """Leaves out ready rows that are too old for `step`, and counts them for its batch.
 
@@ -158,7 +155,7 @@ def candidate_bounds(stage: Stage, step: int) -> Iterator[Place | None]:
 
 
 async def select_candidates(
-    connection: AsyncConnection,
+    connection: Connection,
     stage: Stage,
     step: int,
     before: Place | None,
@@ -189,7 +186,7 @@ async def select_candidates(
 
 
 async def apply_selection(
-    connection: AsyncConnection, stage: Stage, choice: ReplaySelection, step: int
+    connection: Connection, stage: Stage, choice: ReplaySelection, step: int
 ) -> dict[str, float]:
     """Applies a choice to the database; returns metrics for the batch."""
     replay, key = _replay(stage), stage.key
@@ -205,7 +202,7 @@ async def apply_selection(
 
 
 async def _filter_rows(
-    connection: AsyncConnection, stage: Stage, rows: Sequence[ReplayCandidate], reason: str
+    connection: Connection, stage: Stage, rows: Sequence[ReplayCandidate], reason: str
 ) -> None:
     if not rows:
         return
@@ -246,7 +243,7 @@ def _ids(rows: Sequence[ReplayCandidate]) -> list[str]:
 
 
 async def record_batch(
-    connection: AsyncConnection,
+    connection: Connection,
     stage: Stage,
     head: BatchHead,
     items: Sequence[BatchItem],
@@ -254,22 +251,16 @@ async def record_batch(
     taken: Sequence[str] = (),
     samples: SamplesEvent | None = None,
 ) -> None:
-    """Stores a batch with its rows, logs it, notifies waiters, and commits.
+    """Stores a batch with its rows, logs it and notifies waiters.
 
     `taken` are experiences to mark as batched; `samples` are shown to people.
     """
-    async with AsyncExitStack() as stack:
-        if len(items) <= FEW_ROWS:
-            await stack.enter_async_context(committing(connection))
-        async with unanswered(connection):
-            await set_states(connection, stage.key, taken, ExperienceState.BATCHED)
-            await insert_head(connection, stage, head)
-        await insert_items(connection, stage, head, items)
-        if len(items) > FEW_ROWS:
-            await stack.enter_async_context(committing(connection))
-        await update_stage(connection, stage.key, recorded_step=head.step, num_stale=0)
-        event = BatchComposed(step=head.step, num_rows=head.num_rows, metrics=head.metrics)
-        await log_event(connection, stage.key, event)
-        if samples is not None:
-            await log_event(connection, stage.key, samples)
-        await notify(connection, *stage_topics(stage.key))
+    await set_states(connection, stage.key, taken, ExperienceState.BATCHED)
+    await insert_head(connection, stage, head)
+    await insert_items(connection, stage, head, items)
+    await update_stage(connection, stage.key, recorded_step=head.step, num_stale=0)
+    event = BatchComposed(step=head.step, num_rows=head.num_rows, metrics=head.metrics)
+    await log_event(connection, stage.key, event)
+    if samples is not None:
+        await log_event(connection, stage.key, samples)
+    await notify(connection, *stage_topics(stage.key))

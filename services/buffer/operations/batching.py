@@ -5,8 +5,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from services.buffer import telemetry
 from services.buffer.domain.admission import can_open_after
 from services.buffer.domain.batches import (
@@ -60,6 +58,7 @@ from services.buffer.store.runs import commonest_failure, oldest_open_work
 from services.buffer.store.stages import losses, update_stage
 from services.buffer.workers.functions import PriorityFailed, PriorityProcessDied, PriorityRunner
 from trinity.errors import PreconditionFailed
+from trinity.runtime.sql import Connection
 from trinity.telemetry import tracing
 from trinity.types import StageKey
 
@@ -67,7 +66,7 @@ logger = logging.getLogger(__name__)
 
 
 async def handle_shortfall(
-    connection: AsyncConnection, stage: Stage, step: int, decision: BatchDecision, num_rows: int
+    connection: Connection, stage: Stage, step: int, decision: BatchDecision, num_rows: int
 ) -> BatchWait | BatchEnd:
     """Acts on a decision against composing a batch now."""
     match decision:
@@ -88,7 +87,7 @@ async def handle_shortfall(
 
 
 async def load_supply(
-    connection: AsyncConnection, stage: Stage, step: int, num_rows: int
+    connection: Connection, stage: Stage, step: int, num_rows: int
 ) -> BatchSupply:
     """Returns the rows that are ready for a step's batch, and the work that may add more."""
     unfinished = ""
@@ -117,7 +116,7 @@ def _next_step(stage: Stage, step: int) -> str:
     return f"no explorer has asked for explore step {number} yet"
 
 
-async def _why_short(connection: AsyncConnection, stage: Stage) -> str:
+async def _why_short(connection: Connection, stage: Stage) -> str:
     """Returns why rows are missing, as a clause to append to the reason."""
     filtered = "" if stage.num_stale else (await losses(connection, stage)).reason
     failure = filtered or await commonest_failure(connection, stage.key)
@@ -127,9 +126,7 @@ async def _why_short(connection: AsyncConnection, stage: Stage) -> str:
     return why
 
 
-async def _refill(
-    connection: AsyncConnection, stage: Stage, num_missing: int, refill_round: int
-) -> int:
+async def _refill(connection: Connection, stage: Stage, num_missing: int, refill_round: int) -> int:
     """Draws tasks to make up for missing ones; returns how many."""
     num_tasks = num_missing
     if not stage.num_stale:  # else rows were lost to age, which fresh ones are not
@@ -156,7 +153,7 @@ SampleDecoder = Callable[[bytes], SampleText]
 
 @dataclass(frozen=True, slots=True)
 class BatchComposer:
-    """Composes batches in the caller's transaction, which holds the stage's lock, and commits it.
+    """Composes batches in the caller's transaction, which holds the stage's lock.
 
     In a stage with fixed order, a batch is a function of the rollouts alone: no row is taken while
     work that would precede it is still open. The open work is read before the rows, so that the
@@ -172,7 +169,7 @@ class BatchComposer:
     """Consecutive deaths of the process that calls the priority function, by stage."""
 
     async def compose(
-        self, connection: AsyncConnection, stage: Stage, step: int
+        self, connection: Connection, stage: Stage, step: int
     ) -> BatchHead | BatchWait | BatchEnd | VersionRequested:
         """Composes the batch of `step`, which does not exist yet; `stage` is locked."""
         if not stage.is_open:
@@ -194,7 +191,7 @@ class BatchComposer:
         return await self._compose_rollouts(connection, stage, step)
 
     async def _compose_rollouts(
-        self, connection: AsyncConnection, stage: Stage, step: int
+        self, connection: Connection, stage: Stage, step: int
     ) -> BatchHead | BatchWait | BatchEnd:
         begun_ns = tracing.now_ns()
         if stage.plan.oldest_version(step):
@@ -220,7 +217,7 @@ class BatchComposer:
                 return await handle_shortfall(connection, stage, step, decision, num_rows)
 
     async def _compose_by_priority(
-        self, connection: AsyncConnection, stage: Stage, step: int
+        self, connection: Connection, stage: Stage, step: int
     ) -> BatchHead | BatchWait | BatchEnd:
         if step > stage.total_train_steps:
             return BatchEnd(
@@ -244,7 +241,7 @@ class BatchComposer:
         return await handle_shortfall(connection, stage, step, decision, num_rows)
 
     async def _look(
-        self, connection: AsyncConnection, stage: Stage, step: int, unfinished: Place | None
+        self, connection: Connection, stage: Stage, step: int, unfinished: Place | None
     ) -> ReplayAttempt | None:
         """Returns the first sufficient choice, or the last one; None if nothing can be chosen yet.
 
@@ -261,7 +258,7 @@ class BatchComposer:
         return seen
 
     async def _without_priorities(
-        self, connection: AsyncConnection, stage: Stage, error: PriorityFailed
+        self, connection: Connection, stage: Stage, error: PriorityFailed
     ) -> BatchWait | BatchEnd:
         """Retries after the process died, `MAX_TRIES` tries in all; otherwise fails the stage."""
         assert stage.plan.replay is not None
@@ -278,7 +275,7 @@ class BatchComposer:
         return BatchEnd("failed", reason)
 
     async def _take_chosen(
-        self, connection: AsyncConnection, step: int, seen: ReplayAttempt, begun_ns: int
+        self, connection: Connection, step: int, seen: ReplayAttempt, begun_ns: int
     ) -> BatchHead:
         stage, choice = seen.stage, seen.choice
         figures = await apply_selection(connection, stage, choice, step)
@@ -291,7 +288,7 @@ class BatchComposer:
 
     async def _take(
         self,
-        connection: AsyncConnection,
+        connection: Connection,
         stage: Stage,
         step: int,
         rows: Sequence[ReadyRow],
@@ -322,7 +319,7 @@ class BatchComposer:
         return head
 
     async def _compose_explored(
-        self, connection: AsyncConnection, stage: Stage, step: int
+        self, connection: Connection, stage: Stage, step: int
     ) -> BatchHead | BatchEnd:
         rows = await explored_rows(connection, stage) if step <= stage.total_train_steps else []
         if not rows:
@@ -332,7 +329,7 @@ class BatchComposer:
         return await self._take(connection, stage, step, rows, up_to=None, figures={})
 
     async def _compose_data(
-        self, connection: AsyncConnection, stage: Stage, step: int
+        self, connection: Connection, stage: Stage, step: int
     ) -> BatchHead | BatchEnd:
         if step > stage.total_train_steps:
             return BatchEnd(
@@ -357,7 +354,7 @@ class BatchComposer:
         return head
 
 
-async def _first_unfinished(connection: AsyncConnection, stage: Stage) -> Place | None:
+async def _first_unfinished(connection: Connection, stage: Stage) -> Place | None:
     """Returns the place of the first group that may still give rows, if their order is fixed."""
     return await first_unfinished(connection, stage.key) if stage.is_ordered else None
 

@@ -6,8 +6,6 @@ Excluded samples can still be viewed and included again; the content of deleted 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from services.buffer.domain.stage import AssignmentKind, ExperienceState, Stage, StageState
 from services.buffer.store.curation import (
     UNTRAINED,
@@ -30,6 +28,7 @@ from services.buffer.store.segments import retired_segments
 from services.buffer.store.stages import get_stage, list_unfinished, lock_stage
 from services.buffer.store.training import open_versions
 from trinity.errors import PreconditionFailed
+from trinity.runtime.sql import Connection
 from trinity.types import StageKey
 
 
@@ -58,7 +57,7 @@ class DeletedCounts:
 
 
 async def exclude_experiences(
-    connection: AsyncConnection, key: StageKey, rows: Sequence[StoredExperience], reason: str
+    connection: Connection, key: StageKey, rows: Sequence[StoredExperience], reason: str
 ) -> int:
     """Excludes samples from training, whatever the pipeline is doing with them.
 
@@ -88,7 +87,7 @@ def was_excluded(row: StoredExperience) -> bool:
 
 
 async def include_experiences(
-    connection: AsyncConnection,
+    connection: Connection,
     key: StageKey,
     rows: Sequence[StoredExperience],
     *,
@@ -122,7 +121,7 @@ async def include_experiences(
 
 
 async def _with_content(
-    connection: AsyncConnection, stage: Stage, rows: Sequence[StoredExperience]
+    connection: Connection, stage: Stage, rows: Sequence[StoredExperience]
 ) -> list[StoredExperience]:
     """Returns the rows whose content is still there."""
     retired = await retired_segments(connection, stage.key)
@@ -130,7 +129,7 @@ async def _with_content(
 
 
 async def check_deletable(
-    connection: AsyncConnection,
+    connection: Connection,
     key: StageKey,
     kind: AssignmentKind,
     rows: Sequence[StoredExperience],
@@ -161,7 +160,7 @@ async def check_deletable(
 
 
 async def delete_experiences(
-    connection: AsyncConnection,
+    connection: Connection,
     key: StageKey,
     kind: AssignmentKind,
     rows: Sequence[StoredExperience],

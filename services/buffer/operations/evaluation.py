@@ -1,7 +1,5 @@
 """Opens evaluations of a version, and summarises those whose runs have all ended."""
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from services.buffer import telemetry
 from services.buffer.domain.evaluation import summarise
 from services.buffer.domain.stage import AssignmentKind, Stage
@@ -17,9 +15,10 @@ from services.buffer.store.training import (
     finish_evaluation,
     insert_evaluation,
 )
+from trinity.runtime.sql import Connection
 
 
-async def open_evaluations(connection: AsyncConnection, stage: Stage, version: int) -> None:
+async def open_evaluations(connection: Connection, stage: Stage, version: int) -> None:
     """Opens evaluations that do not exist yet; positions count through all tasksets."""
     if not stage.plan.needs_rollout:
         return
@@ -47,7 +46,7 @@ async def open_evaluations(connection: AsyncConnection, stage: Stage, version: i
 
 
 async def close_evaluation(
-    connection: AsyncConnection, stage: Stage, version: int, taskset: str
+    connection: Connection, stage: Stage, version: int, taskset: str
 ) -> None:
     """Summarises an evaluation if all of its assignments have ended."""
     if await count_unfinished(connection, stage.key, version, taskset):

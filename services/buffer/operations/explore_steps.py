@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.admission import (
     STRAGGLER_REASON,
@@ -61,10 +60,11 @@ from services.buffer.store.training import RecordedVersion, insert_version, open
 from trinity.config.plan.lengths import train_steps_from
 from trinity.config.plan.parts import ResolvedSelector, ResolvedTaskset
 from trinity.config.plan.stage_plan import StagePlan
+from trinity.runtime.sql import Connection
 from trinity.types import StageKey
 
 
-async def cut_stragglers(connection: AsyncConnection, key: StageKey) -> int:
+async def cut_stragglers(connection: Connection, key: StageKey) -> int:
     """Cuts the open tasks of steps that have had enough for `wait_after_min` seconds.
 
     Returns the number of tasks left behind.
@@ -83,7 +83,7 @@ async def cut_stragglers(connection: AsyncConnection, key: StageKey) -> int:
     return num_cut
 
 
-async def count_tasks_to_draw(connection: AsyncConnection, stage: Stage) -> int:
+async def count_tasks_to_draw(connection: Connection, stage: Stage) -> int:
     """Returns the number of tasks that the next explore step begins with."""
     if not stage.plan.num_droppable_tasks:
         return stage.plan.config.buffer.batch_size
@@ -96,13 +96,13 @@ def _keeps_ended_runs(stage: Stage) -> bool:
     return stage.plan.config.explorer.over_rollout.return_partial_tasks
 
 
-async def _is_over(connection: AsyncConnection, stage: Stage, tasks: ExploreStepTasks) -> bool:
+async def _is_over(connection: Connection, stage: Stage, tasks: ExploreStepTasks) -> bool:
     number = tasks.num_drawn - stage.plan.num_droppable_tasks
     waited = await seconds_since_ended(connection, stage.key, tasks.explore_step, number)
     return waited is None or waited >= stage.plan.config.explorer.over_rollout.wait_after_min
 
 
-async def _cut(connection: AsyncConnection, stage: Stage, tasks: ExploreStepTasks) -> int:
+async def _cut(connection: Connection, stage: Stage, tasks: ExploreStepTasks) -> int:
     key = stage.key
     cut = await leave_behind(connection, key, tasks.explore_step, STRAGGLER_REASON)
     kept = await with_ended_runs(connection, key, cut) if _keeps_ended_runs(stage) else []
@@ -125,7 +125,7 @@ def _of_kept(num_kept: int) -> str:
     return f"; of {num_kept} of them the runs that had ended are trained" if num_kept else ""
 
 
-async def request_version(connection: AsyncConnection, stage: Stage) -> None:
+async def request_version(connection: Connection, stage: Stage) -> None:
     """Asks the trainer to publish its current weights, before its next step at the latest."""
     await update_stage(connection, stage.key, wants_version=True)
     await notify(connection, batch_topic(stage.key))
@@ -139,7 +139,7 @@ def requested_version(stage: Stage) -> VersionRequested | None:
     return VersionRequested(f"explorers wait for weights version {stage.recorded_step}")
 
 
-async def open_interval_evaluations(connection: AsyncConnection, stage: Stage) -> None:
+async def open_interval_evaluations(connection: Connection, stage: Stage) -> None:
     """Opens evaluations of the next step's weights after an interval's last explore step."""
     done = stage.explore_step - 1
     if stage.plan.has_dynamic_sync and done and done % stage.plan.eval_interval == 0:
@@ -150,7 +150,7 @@ INITIAL_VERSION = RecordedVersion(version=0, incarnation=0, weights_sha256=b"")
 """The initial weights, which no trainer publishes: explorers already have them."""
 
 
-async def begin_exploring(connection: AsyncConnection, stage: Stage) -> None:
+async def begin_exploring(connection: Connection, stage: Stage) -> None:
     """Records the initial weights as published, so that work can be leased."""
     await insert_version(connection, stage, INITIAL_VERSION)
     await update_stage(connection, stage.key, published=INITIAL_VERSION.version)
@@ -158,7 +158,7 @@ async def begin_exploring(connection: AsyncConnection, stage: Stage) -> None:
         await open_evaluations(connection, stage, INITIAL_VERSION.version)
 
 
-async def log_progress(connection: AsyncConnection, stage: Stage) -> None:
+async def log_progress(connection: Connection, stage: Stage) -> None:
     """Logs about ten notices of progress, because no train step reports any."""
     step, total = stage.explore_step, stage.total_explore_steps
     if not stage.plan.needs_training and 10 * step // total > 10 * (step - 1) // total:
@@ -167,7 +167,7 @@ async def log_progress(connection: AsyncConnection, stage: Stage) -> None:
         )
 
 
-async def finish_if_explored(connection: AsyncConnection, stage: Stage) -> bool:
+async def finish_if_explored(connection: Connection, stage: Stage) -> bool:
     """Ends a stage without a trainer when all of its tasks are done; returns whether they are."""
     unfinished = (
         stage.explore_step < stage.total_explore_steps
@@ -189,12 +189,12 @@ def steps_of_explored(plan: StagePlan, num_rows: int) -> int:
     return plan.config.buffer.total_epochs * num_rows // plan.train_batch_size
 
 
-async def explored_rows(connection: AsyncConnection, stage: Stage) -> list[ReadyRow]:
+async def explored_rows(connection: Connection, stage: Stage) -> list[ReadyRow]:
     """Returns the rows of the next batch: the least used ones first."""
     return await least_used(connection, stage, stage.plan.train_batch_size)
 
 
-async def load_queue(connection: AsyncConnection, stage: Stage) -> Taskset | None:
+async def load_queue(connection: Connection, stage: Stage) -> Taskset | None:
     """Returns the current queue of a stage, which has one or none."""
     for taskset in stage.plan.tasksets:
         if taskset.storage_type == "queue":
@@ -204,7 +204,7 @@ async def load_queue(connection: AsyncConnection, stage: Stage) -> Taskset | Non
 
 
 async def check_queue(
-    connection: AsyncConnection, stage: Stage
+    connection: Connection, stage: Stage
 ) -> tuple[Stage, AdmissionRefusal | None]:
     """Returns a refusal if a queue has too few tasks for the next explore step.
 
@@ -225,7 +225,7 @@ async def check_queue(
     )
 
 
-async def _end_queue(connection: AsyncConnection, stage: Stage, num_left: int) -> Stage:
+async def _end_queue(connection: Connection, stage: Stage, num_left: int) -> Stage:
     plan = stage.plan
     rows = stage.explore_step * plan.rows_per_explore_step
     made = train_steps_from(rows, plan.num_fresh_rows, plan.config.buffer.short_batch)
@@ -262,7 +262,7 @@ class DrawnTask:
 
 
 async def draw_tasks(
-    connection: AsyncConnection, stage: Stage, count: int, *, version: int
+    connection: Connection, stage: Stage, count: int, *, version: int
 ) -> list[DrawnTask]:
     """Returns the next tasks of a stage, to be rolled out with `version`.
 
@@ -292,7 +292,7 @@ async def draw_tasks(
     return [drawn[place] for place in range(count)]
 
 
-async def draw_counter_after(connection: AsyncConnection, stage: Stage, count: int) -> int:
+async def draw_counter_after(connection: Connection, stage: Stage, count: int) -> int:
     """Returns the draw counter of a stage after `count` more draws.
 
     It stops at the end of a queue: if a refill reuses tasks of the queue, tasks that are added
@@ -304,7 +304,7 @@ async def draw_counter_after(connection: AsyncConnection, stage: Stage, count: i
 
 
 async def _draw_share(
-    connection: AsyncConnection,
+    connection: Connection,
     stage: Stage,
     selector: ResolvedSelector,
     taskset: StageTaskset,
@@ -317,7 +317,7 @@ async def _draw_share(
 
 
 async def _draw_learned(
-    connection: AsyncConnection,
+    connection: Connection,
     stage: Stage,
     taskset: ResolvedTaskset,
     share: TasksetDraws,
@@ -333,7 +333,7 @@ async def _draw_learned(
 
 
 async def draw_rows(
-    connection: AsyncConnection,
+    connection: Connection,
     key: StageKey,
     taskset: StageTaskset,
     selector: ResolvedSelector,
@@ -356,7 +356,7 @@ async def draw_rows(
 
 
 async def prepare_selector(
-    connection: AsyncConnection, key: StageKey, taskset: StageTaskset, selector: ResolvedSelector
+    connection: Connection, key: StageKey, taskset: StageTaskset, selector: ResolvedSelector
 ) -> None:
     """Prepares a selector once per stage and taskset; learned state is never overwritten."""
     names = selector.feature_keys

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from services.buffer.domain.results import ExperienceRecord, Result
 from services.buffer.domain.stage import ExperienceState, Stage
 from services.buffer.domain.tasks import NoticeEvent
@@ -19,6 +17,7 @@ from services.buffer.store.feedback import (
 from services.buffer.store.queries import StoredExperience, load_experiences
 from services.buffer.store.reports import log_event
 from services.buffer.store.stages import lock_stage
+from trinity.runtime.sql import Connection
 from trinity.types import FinishReason, StageKey
 
 UNREWARDED = (FinishReason.ABORT, FinishReason.PROMPT_TRUNCATED)
@@ -66,7 +65,7 @@ def _is_awaited(sample: ExperienceRecord) -> bool:
 
 
 async def give_feedback(
-    connection: AsyncConnection,
+    connection: Connection,
     key: StageKey,
     feedback: Sequence[DelayedReward],
     write: RewardWriter,
@@ -114,7 +113,7 @@ def _rewarded(reward: DelayedReward, body: bytes) -> Rewarded:
     )
 
 
-async def drop_overdue_samples(connection: AsyncConnection, key: StageKey) -> None:
+async def drop_overdue_samples(connection: Connection, key: StageKey) -> None:
     """Leaves out samples whose reward is overdue, if `buffer.feedback_timeout` is set."""
     stage = await lock_stage(connection, key)
     seconds = stage.plan.config.buffer.feedback_timeout

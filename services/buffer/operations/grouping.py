@@ -5,20 +5,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.difficulty import PassRateBeliefs
 from services.buffer.domain.stage import ExperienceState, ScopeState, Stage
 from services.buffer.domain.tasks import NoticeEvent, sanitize_text
 from services.buffer.store.assignments import first_explore_step
-from services.buffer.store.database import (
-    SCOPES_TOPIC,
-    batch_topic,
-    committing,
-    notify,
-    unanswered,
-    work_topic,
-)
+from services.buffer.store.database import SCOPES_TOPIC, batch_topic, notify, work_topic
 from services.buffer.store.experiences import filter_raw, insert_derived, set_states
 from services.buffer.store.pipeline import Claim, end_claims, finish_claims
 from services.buffer.store.reports import log_event
@@ -33,13 +25,14 @@ from services.buffer.store.selection import (
 from services.buffer.store.stages import share_stage
 from services.buffer.types import GroupResult
 from trinity.config.schema.choices import DifficultyConfig
+from trinity.runtime.sql import Connection
 from trinity.types import StageKey
 
 MAX_ATTEMPTS = 3
 
 
-async def commit_group_results(connection: AsyncConnection, shaped: Sequence[GroupResult]) -> None:
-    """Stores the groups of one stage whose claims still hold, and commits.
+async def commit_group_results(connection: Connection, shaped: Sequence[GroupResult]) -> None:
+    """Stores the groups of one stage whose claims still hold.
 
     The stage is locked last, in shared mode with results and other groups: no other transaction
     changes these rows, or sees them before the commit.
@@ -55,12 +48,11 @@ async def commit_group_results(connection: AsyncConnection, shaped: Sequence[Gro
     if is_short or stage.plan.has_dynamic_sync or not stage.plan.needs_training:
         # Missing rows free credit for the next explore step, or it waits for the last run to end.
         topics.append(work_topic(stage.key))
-    async with committing(connection):
-        await notify(connection, *topics)
+    await notify(connection, *topics)
 
 
 async def _commit_outcomes(
-    connection: AsyncConnection, key: StageKey, shaped: Sequence[GroupResult]
+    connection: Connection, key: StageKey, shaped: Sequence[GroupResult]
 ) -> None:
     metrics = {group.claim: group.outcome.metrics for group in shaped}
     held = await finish_claims(connection, metrics)
@@ -69,14 +61,13 @@ async def _commit_outcomes(
     for group in own:
         for sample in group.outcome.left_out:
             left_out[sample.reason].append(sample.experience_id)
-    async with unanswered(connection):
-        for reason, ids in left_out.items():
-            await set_states(connection, key, ids, ExperienceState.FILTERED, sanitize_text(reason))
-        await insert_derived(connection, key, [row for group in own for row in group.derived])
+    for reason, ids in left_out.items():
+        await set_states(connection, key, ids, ExperienceState.FILTERED, sanitize_text(reason))
+    await insert_derived(connection, key, [row for group in own for row in group.derived])
 
 
 async def _commit_errors(
-    connection: AsyncConnection, stage: Stage, shaped: Sequence[GroupResult]
+    connection: Connection, stage: Stage, shaped: Sequence[GroupResult]
 ) -> None:
     """Reopens the scopes for a retry, or leaves out the groups that have used all attempts."""
     claims_by_error: dict[tuple[ScopeState, str, str], list[Claim]] = defaultdict(list)
@@ -93,7 +84,7 @@ async def _commit_errors(
 
 
 async def _filter_groups(
-    connection: AsyncConnection, stage: Stage, ids: Sequence[str], function: str, error: str
+    connection: Connection, stage: Stage, ids: Sequence[str], function: str, error: str
 ) -> None:
     await filter_raw(connection, stage.key, ids, f"the pipeline failed: {function}: {error}")
     step = await first_explore_step(connection, stage.key, ids)
@@ -104,7 +95,7 @@ async def _filter_groups(
     await log_event(connection, stage.key, NoticeEvent(text=text))
 
 
-async def release_untried_claims(connection: AsyncConnection, claims: Sequence[Claim]) -> None:
+async def release_untried_claims(connection: Connection, claims: Sequence[Claim]) -> None:
     """Releases claims on groups that were not tried, without counting an attempt."""
     if claims:
         await end_claims(connection, claims, ScopeState.OPEN, is_counted=False)
@@ -112,7 +103,7 @@ async def release_untried_claims(connection: AsyncConnection, claims: Sequence[C
 
 
 async def current_beliefs(
-    connection: AsyncConnection,
+    connection: Connection,
     stage: Stage,
     taskset: str,
     config: DifficultyConfig,

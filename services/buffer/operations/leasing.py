@@ -5,8 +5,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from services.buffer import telemetry
 from services.buffer.domain.admission import (
     AdmissionRefusal,
@@ -27,11 +25,12 @@ from services.buffer.operations.explore_steps import (
     request_version,
 )
 from services.buffer.store.assignments import NewAssignment, insert_assignments
-from services.buffer.store.database import notify, unanswered, work_topic
+from services.buffer.store.database import notify, work_topic
 from services.buffer.store.leases import Grant, free_lost_leases, seconds_until_expiry, take_leases
 from services.buffer.store.ready_rows import current_load
 from services.buffer.store.runs import OpenWork, oldest_open_work
 from services.buffer.store.stages import lock_stage, update_stage
+from trinity.runtime.sql import Connection
 from trinity.types import StageKey
 
 
@@ -110,7 +109,7 @@ class LeasingEnded:
 LeaseResult = LeasesGranted | LeasesDelayed | LeasingEnded
 
 
-async def lease(connection: AsyncConnection, request: LeaseRequest) -> LeaseResult:
+async def lease(connection: Connection, request: LeaseRequest) -> LeaseResult:
     """Leases work, or returns the reason why there is none."""
     stage = await lock_stage(connection, request.key)
     if ended := _leasing_ended(stage):
@@ -133,7 +132,7 @@ async def lease(connection: AsyncConnection, request: LeaseRequest) -> LeaseResu
     return LeasesDelayed(reason, await seconds_until_expiry(connection, stage.key))
 
 
-async def _release_undelivered(connection: AsyncConnection, request: LeaseRequest) -> None:
+async def _release_undelivered(connection: Connection, request: LeaseRequest) -> None:
     """Frees leases that were granted in a response that the explorer never received."""
     if request.held is None:
         return
@@ -150,7 +149,7 @@ def _leasing_ended(stage: Stage) -> LeasingEnded | None:
 
 
 async def _open_explore_steps(
-    connection: AsyncConnection, stage: Stage, max_assignments: int
+    connection: Connection, stage: Stage, max_assignments: int
 ) -> tuple[Stage, AdmissionRefusal]:
     """Opens steps until one is refused or there is enough for the lease; returns the refusal.
 
@@ -172,9 +171,7 @@ async def _open_explore_steps(
     )
 
 
-async def _refusal(
-    connection: AsyncConnection, stage: Stage
-) -> tuple[Stage, AdmissionRefusal | None]:
+async def _refusal(connection: Connection, stage: Stage) -> tuple[Stage, AdmissionRefusal | None]:
     """Returns the reason why the next explore step does not open now; None if it does."""
     refused = check_step_order(stage)
     if refused is None:
@@ -185,7 +182,7 @@ async def _refusal(
     return stage, refused
 
 
-async def _open_explore_step(connection: AsyncConnection, stage: Stage, num_tasks: int) -> Stage:
+async def _open_explore_step(connection: Connection, stage: Stage, num_tasks: int) -> Stage:
     version = version_to_open(stage)
     stage = dataclasses.replace(stage, explore_step=stage.explore_step + 1, step_version=version)
     stage = await draw_assignments(
@@ -202,7 +199,7 @@ async def _open_explore_step(connection: AsyncConnection, stage: Stage, num_task
 
 
 async def draw_assignments(
-    connection: AsyncConnection,
+    connection: Connection,
     stage: Stage,
     num_tasks: int,
     *,
@@ -228,20 +225,19 @@ async def draw_assignments(
         for i, task in enumerate(drawn)
     ]
     stage = dataclasses.replace(stage, num_drawn=num_drawn)
-    async with unanswered(connection):
-        await insert_assignments(connection, stage.key, new)
-        await update_stage(
-            connection,
-            stage.key,
-            explore_step=stage.explore_step,
-            num_drawn=stage.num_drawn,
-            step_version=stage.step_version,
-        )
+    await insert_assignments(connection, stage.key, new)
+    await update_stage(
+        connection,
+        stage.key,
+        explore_step=stage.explore_step,
+        num_drawn=stage.num_drawn,
+        step_version=stage.step_version,
+    )
     telemetry.record_drawn_tasks(stage.key, new)
     return stage
 
 
-async def _why_nothing(connection: AsyncConnection, stage: Stage, refused: AdmissionRefusal) -> str:
+async def _why_nothing(connection: Connection, stage: Stage, refused: AdmissionRefusal) -> str:
     if stage.published is None and stage.finished_step is None:
         return "the trainer has not published weights yet"
     evaluation, rollouts = await oldest_open_work(

@@ -1,11 +1,8 @@
 """Stores results of runs, and ends the assignments whose runs have all ended."""
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.results import (
     AssignmentView,
@@ -29,14 +26,7 @@ from services.buffer.operations.evaluation import close_evaluation
 from services.buffer.operations.feedback import split_awaiting_reward
 from services.buffer.operations.stage_end import finish_if_done
 from services.buffer.store.assignments import end_assignments
-from services.buffer.store.bulk_insert import FEW_ROWS
-from services.buffer.store.database import (
-    SCOPES_TOPIC,
-    committing,
-    notify,
-    stage_topics,
-    unanswered,
-)
+from services.buffer.store.database import SCOPES_TOPIC, notify, stage_topics
 from services.buffer.store.experiences import insert_experiences
 from services.buffer.store.feedback import hold_scopes
 from services.buffer.store.pipeline import open_scopes
@@ -50,6 +40,7 @@ from services.buffer.store.runs import (
 )
 from services.buffer.store.segments import Held, grow_segment, open_segment
 from services.buffer.store.stages import in_order, update_stage
+from trinity.runtime.sql import Connection
 from trinity.types import StageKey
 
 STORED_STATES = {
@@ -83,11 +74,6 @@ class _StageDecisions:
         """Assignments whose runs have all ended."""
         return [view for view in self.touched if _has_ended(view)]
 
-    @property
-    def num_rows(self) -> int:
-        """Number of attempts and samples to store."""
-        return len(self.new) + sum(len(result.experiences) for result, _ in self.samples)
-
 
 @dataclass(frozen=True, slots=True)
 class ResultWriter:
@@ -100,13 +86,10 @@ class ResultWriter:
     segment_max_rows: int
     segment_max_bytes: int
 
-    @asynccontextmanager
-    async def settled(
-        self, connection: AsyncConnection, results: Sequence[Result], *, is_alone: bool
-    ) -> AsyncIterator[list[CommitDecision]]:
+    async def settle(
+        self, connection: Connection, results: Sequence[Result], *, is_alone: bool
+    ) -> list[CommitDecision]:
         """Judges and stores results together with everything that follows from them.
-
-        The block may add statements but must not read their results. The commit follows it.
 
         Raises: NeedsExclusiveStage when another transaction must do it with `is_alone`.
         """
@@ -116,21 +99,11 @@ class ResultWriter:
         known = {part.stage.key for part in judged}
         verdicts = [_unknown(result) for result in results if result.key not in known]
         verdicts += [verdict for part in judged for verdict in part.verdicts]
-        are_few = sum(part.num_rows for part in judged) <= FEW_ROWS
-        if not are_few:  # many rows are streamed with COPY
-            for part in judged:
-                await _store(connection, part)
+        await _write(connection, judged)
         if is_alone:
-            async with unanswered(connection):
-                await _write(connection, judged, are_stored=not are_few)
             for part in judged:
                 await self._go_on(connection, part)
-            async with committing(connection):
-                yield verdicts
-            return
-        async with committing(connection):
-            await _write(connection, judged, are_stored=not are_few)
-            yield verdicts
+        return verdicts
 
     def _is_full(self, held: Held) -> bool:
         return held.num_rows >= self.segment_max_rows or held.num_bytes >= self.segment_max_bytes
@@ -139,7 +112,7 @@ class ResultWriter:
         """Returns whether the consequences need to read results of the database."""
         return self._is_full(judged.held) or bool(_measured(judged.ended))
 
-    async def _go_on(self, connection: AsyncConnection, judged: _StageDecisions) -> None:
+    async def _go_on(self, connection: Connection, judged: _StageDecisions) -> None:
         key = judged.stage.key
         if self._is_full(judged.held):
             await update_stage(connection, key, segment_id=await open_segment(connection, key))
@@ -147,7 +120,7 @@ class ResultWriter:
 
 
 async def _judge_all(
-    connection: AsyncConnection, results: Sequence[Result], *, is_alone: bool
+    connection: Connection, results: Sequence[Result], *, is_alone: bool
 ) -> list[_StageDecisions]:
     """Judges the results of existing stages."""
     by_stage: dict[StageKey, list[Result]] = defaultdict(list)
@@ -188,13 +161,11 @@ def _judge(
     )
 
 
-async def _write(
-    connection: AsyncConnection, judged: Sequence[_StageDecisions], *, are_stored: bool
-) -> None:
-    """Stores attempts with their samples, unless already stored, and their consequences."""
+async def _write(connection: Connection, judged: Sequence[_StageDecisions]) -> None:
+    """Stores attempts with their samples, and their consequences."""
     for part in judged:
-        if not are_stored:
-            await _store(connection, part)
+        await _store(connection, part)
+    for part in judged:
         await _store_runs(connection, part)
     # Rows that results of other assignments lock too are locked last, in a fixed order.
     for part in judged:
@@ -203,7 +174,7 @@ async def _write(
         await _close(connection, part.stage, part.ended)
 
 
-async def _store(connection: AsyncConnection, judged: _StageDecisions) -> None:
+async def _store(connection: Connection, judged: _StageDecisions) -> None:
     stage = judged.stage
     await insert_attempts(connection, stage.key, judged.new)
     await insert_experiences(connection, stage.key, stage.segment_id, judged.samples)
@@ -219,7 +190,7 @@ def _samples(
     return split_awaiting_reward(stage, verdict.result, state)
 
 
-async def _add_segment_size(connection: AsyncConnection, judged: _StageDecisions) -> None:
+async def _add_segment_size(connection: Connection, judged: _StageDecisions) -> None:
     """Adds the stored samples to the size of the segment."""
     stage = judged.stage
     sizes = [
@@ -229,7 +200,7 @@ async def _add_segment_size(connection: AsyncConnection, judged: _StageDecisions
         await grow_segment(connection, stage.key, stage.segment_id, len(sizes), sum(sizes))
 
 
-async def _store_runs(connection: AsyncConnection, judged: _StageDecisions) -> None:
+async def _store_runs(connection: Connection, judged: _StageDecisions) -> None:
     """Stores the state of the runs whose results counted."""
     places = {
         (verdict.result.assignment_id, verdict.result.run)
@@ -260,9 +231,7 @@ def _state_of(verdict: CommitDecision, view: AssignmentView) -> ExperienceState:
     return ExperienceState.RAW if view.kind is AssignmentKind.TRAIN else ExperienceState.EVAL
 
 
-async def _close(
-    connection: AsyncConnection, stage: Stage, ended: Sequence[AssignmentView]
-) -> None:
+async def _close(connection: Connection, stage: Stage, ended: Sequence[AssignmentView]) -> None:
     """Ends assignments whose runs have all ended, and starts what waits for them."""
     key = stage.key
     closed = [view for view in ended if _has_winner(view)]
@@ -285,7 +254,7 @@ async def _close(
 
 
 async def _end_evaluations(
-    connection: AsyncConnection, stage: Stage, ended: Sequence[AssignmentView]
+    connection: Connection, stage: Stage, ended: Sequence[AssignmentView]
 ) -> None:
     """Closes complete evaluations; for train groups, the pipeline notifies when it is done."""
     measured = _measured(ended)
@@ -316,7 +285,7 @@ def _reason(view: AssignmentView) -> str:
 
 
 async def _log_given_up(
-    connection: AsyncConnection, stage: Stage, views: Sequence[AssignmentView]
+    connection: Connection, stage: Stage, views: Sequence[AssignmentView]
 ) -> None:
     if not views:
         return

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from services.buffer.domain.replay import last_releasable_step
 from services.buffer.domain.stage import Stage, first_unbatched_step
 from services.buffer.domain.tasks import NoticeEvent
@@ -21,6 +19,7 @@ from services.buffer.store.segments import (
     segments_waiting,
 )
 from services.buffer.store.stages import get_stage, list_stopped, list_unfinished, lock_stage
+from trinity.runtime.sql import Connection
 from trinity.types import StageKey
 
 
@@ -50,7 +49,7 @@ class BatchedSegmentCache:
     def __init__(self) -> None:
         self._seen: dict[StageKey, _CachedSegments] = {}
 
-    async def of(self, connection: AsyncConnection, stage: Stage) -> set[int]:
+    async def of(self, connection: Connection, stage: Stage) -> set[int]:
         """Returns all of them; the cost grows with the batches recorded since the last call."""
         let_go = last_releasable_step(stage, await oldest_kept_step(connection, stage))
         seen = self._seen.get(stage.key)
@@ -63,7 +62,7 @@ class BatchedSegmentCache:
 
 
 async def retire_contents(
-    connection: AsyncConnection, key: StageKey, batched: BatchedSegmentCache
+    connection: Connection, key: StageKey, batched: BatchedSegmentCache
 ) -> RetiredCounts:
     """Retires every old segment that holds nothing needed.
 
@@ -91,7 +90,7 @@ async def retire_contents(
 
 
 async def needed_segments(
-    connection: AsyncConnection, stage: Stage, batched: BatchedSegmentCache
+    connection: Connection, stage: Stage, batched: BatchedSegmentCache
 ) -> set[int]:
     """Returns segments with contents that may still be read.
 
@@ -110,7 +109,7 @@ async def needed_segments(
     }
 
 
-async def _trained_again(connection: AsyncConnection, stage: Stage) -> set[int]:
+async def _trained_again(connection: Connection, stage: Stage) -> set[int]:
     """Returns segments that another, unfinished stage reads from this one.
 
     A stage that failed or was cancelled may be reopened: it then trains its newest batches again
@@ -132,7 +131,7 @@ async def _trained_again(connection: AsyncConnection, stage: Stage) -> set[int]:
     return found
 
 
-async def _log_retention_started(connection: AsyncConnection, stage: Stage) -> None:
+async def _log_retention_started(connection: Connection, stage: Stage) -> None:
     kept = stage.plan.config.buffer.keep_steps
     text = (
         f"contents of old samples are removed from now on (`buffer.keep_steps: {kept}`); what "

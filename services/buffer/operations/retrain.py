@@ -1,7 +1,5 @@
 """Stages that evaluate the checkpoints of another stage."""
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from services.buffer.domain.batches import BatchEnd
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.tasks import NoticeEvent
@@ -20,13 +18,14 @@ from services.buffer.store.training import (
 )
 from trinity.config.plan.parts import StoredBatches
 from trinity.errors import PreconditionFailed
+from trinity.runtime.sql import Connection
 from trinity.types import StageKey
 
 INITIAL_CHECKPOINT = Checkpoint(step=0, incarnation=0, path="", manifest_sha256=b"")
 """The weights that the source stage started from, which need no checkpoint."""
 
 
-async def benched_checkpoints(connection: AsyncConnection, stage: Stage) -> list[Checkpoint]:
+async def benched_checkpoints(connection: Connection, stage: Stage) -> list[Checkpoint]:
     """Returns the checkpoints still to evaluate, newest first; the newest is always among them.
 
     Raises: PreconditionFailed when there is no checkpoint at all.
@@ -38,7 +37,7 @@ async def benched_checkpoints(connection: AsyncConnection, stage: Stage) -> list
     return [wanted[0], *(checkpoint for checkpoint in wanted[1:] if checkpoint.step not in known)]
 
 
-async def _wanted(connection: AsyncConnection, stage: Stage) -> list[Checkpoint]:
+async def _wanted(connection: Connection, stage: Stage) -> list[Checkpoint]:
     benched, explorer = stage.plan.benched, stage.plan.config.explorer
     assert benched is not None, "the stage evaluates checkpoints"
     key = StageKey(
@@ -60,7 +59,7 @@ async def _wanted(connection: AsyncConnection, stage: Stage) -> list[Checkpoint]
     return found
 
 
-async def newest_benched(connection: AsyncConnection, stage: Stage) -> int:
+async def newest_benched(connection: Connection, stage: Stage) -> int:
     """Returns the newest version that will be evaluated."""
     return (await _wanted(connection, stage))[0].step
 
@@ -73,7 +72,7 @@ def source_key(tenant: str, stored: StoredBatches) -> StageKey:
     return StageKey(tenant=tenant, experiment_id=stored.experiment_id, stage=stored.stage)
 
 
-async def find_source(connection: AsyncConnection, tenant: str, stored: StoredBatches) -> Stage:
+async def find_source(connection: Connection, tenant: str, stored: StoredBatches) -> Stage:
     """Returns the stage whose batches are to be trained on again.
 
     It is locked, so that their contents cannot be deleted before this transaction ends.
@@ -99,7 +98,7 @@ async def find_source(connection: AsyncConnection, tenant: str, stored: StoredBa
     return source
 
 
-async def _check_kept(connection: AsyncConnection, source: Stage, stored: StoredBatches) -> None:
+async def _check_kept(connection: Connection, source: Stage, stored: StoredBatches) -> None:
     num_retired, last = await count_retired(connection, source, stored.first_step, stored.last_step)
     if num_retired:
         raise PreconditionFailed(
@@ -109,7 +108,7 @@ async def _check_kept(connection: AsyncConnection, source: Stage, stored: Stored
         )
 
 
-async def _check_start(connection: AsyncConnection, source: Stage, stored: StoredBatches) -> None:
+async def _check_start(connection: Connection, source: Stage, stored: StoredBatches) -> None:
     if stored.first_step == 1 or await _start(connection, source, stored):
         return
     kept = sorted(checkpoint.step + 1 for checkpoint in await kept_checkpoints(connection, source))
@@ -120,9 +119,7 @@ async def _check_start(connection: AsyncConnection, source: Stage, stored: Store
     )
 
 
-async def _start(
-    connection: AsyncConnection, source: Stage, stored: StoredBatches
-) -> list[Checkpoint]:
+async def _start(connection: Connection, source: Stage, stored: StoredBatches) -> list[Checkpoint]:
     """Returns checkpoints that the first stored step may begin from, newest incarnation first."""
     before = stored.first_step - 1
     return [
@@ -132,7 +129,7 @@ async def _start(
     ]
 
 
-async def starting_checkpoints(connection: AsyncConnection, stage: Stage) -> list[Checkpoint]:
+async def starting_checkpoints(connection: Connection, stage: Stage) -> list[Checkpoint]:
     """Returns checkpoints for a stage that trains stored batches or evaluates checkpoints."""
     if stage.plan.benched is not None:
         return await benched_checkpoints(connection, stage)
@@ -143,10 +140,8 @@ async def starting_checkpoints(connection: AsyncConnection, stage: Stage) -> lis
     return await _start(connection, source, stored)
 
 
-async def compose_stored(
-    connection: AsyncConnection, stage: Stage, step: int
-) -> BatchHead | BatchEnd:
-    """Records a copy of the stored batch of `step` and commits; the caller holds the lock.
+async def compose_stored(connection: Connection, stage: Stage, step: int) -> BatchHead | BatchEnd:
+    """Records a copy of the stored batch of `step`; the caller holds the lock.
 
     Raises: PreconditionFailed for a step before the first.
     """
@@ -185,9 +180,7 @@ async def compose_stored(
     return head
 
 
-async def compare_with_source(
-    connection: AsyncConnection, stage: Stage, new: RecordedVersion
-) -> None:
+async def compare_with_source(connection: Connection, stage: Stage, new: RecordedVersion) -> None:
     """Logs whether training again produced the same weights as before."""
     stored = stage.plan.stored_batches
     if stored is None:

@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from services.buffer.domain.stage import (
     AssignmentKind,
     Stage,
@@ -20,7 +18,8 @@ from services.buffer.operations.explore_steps import (
     steps_of_explored,
 )
 from services.buffer.operations.retrain import find_source, newest_benched
-from services.buffer.store.database import insert_rows, key_columns, notify, stage_topics
+from services.buffer.store.bulk_insert import insert_rows
+from services.buffer.store.database import key_columns, notify, stage_topics
 from services.buffer.store.ready_rows import count_taken
 from services.buffer.store.reports import log_event
 from services.buffer.store.schema import stage_taskset
@@ -53,12 +52,13 @@ from trinity.config.plan.sizes import row_shortage_error
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.plan.stored_rollouts import check_stored_advantages
 from trinity.errors import InvalidRequest, PreconditionFailed, UserError
+from trinity.runtime.sql import Connection
 from trinity.types import StageKey
 
 ENDINGS = {StageState.FAILED: "had failed", StageState.CANCELLED: "was cancelled"}
 
 
-async def reopen_stage(connection: AsyncConnection, stage: Stage) -> None:
+async def reopen_stage(connection: Connection, stage: Stage) -> None:
     """Resumes the work where it stopped; the caller holds the stage's lock.
 
     Lost work is retried, because a person may have fixed the cause. No lease is granted until the
@@ -73,7 +73,7 @@ async def reopen_stage(connection: AsyncConnection, stage: Stage) -> None:
     await log_event(connection, stage.key, NoticeEvent(text=text))
 
 
-async def _reopen_training(connection: AsyncConnection, stage: Stage) -> None:
+async def _reopen_training(connection: Connection, stage: Stage) -> None:
     """Reopens lost tasks, but only up to the planned number: refills replaced some of them."""
     key = stage.key
     await forget_refills(connection, key, stage.explore_step)
@@ -89,7 +89,7 @@ async def _reopen_training(connection: AsyncConnection, stage: Stage) -> None:
     await reopen_assignments(connection, key, [*cancelled, *given_up])
 
 
-async def count_explored(connection: AsyncConnection, stage: Stage) -> int:
+async def count_explored(connection: Connection, stage: Stage) -> int:
     """Returns the number of rows for a stage that trains on stored experiences.
 
     Their stage is locked, so that their contents cannot be removed before this transaction ends.
@@ -142,7 +142,7 @@ def _check_enough(stage: Stage, source: Stage, num_rows: int, num_gone: int) -> 
     )
 
 
-async def log_source_rows(connection: AsyncConnection, stage: Stage) -> None:
+async def log_source_rows(connection: Connection, stage: Stage) -> None:
     """Logs the number of rows taken from another run, and of those whose contents are gone."""
     stored = stage.plan.stored_rollouts
     if stored is None or not stored.run or stage.plan.stored_batches is not None:
@@ -196,7 +196,7 @@ def _needed(
 
 
 async def open_stage(
-    connection: AsyncConnection,
+    connection: Connection,
     key: StageKey,
     plan_json: str,
     seed: int,
@@ -234,7 +234,7 @@ async def open_stage(
 
 
 async def _insert_tasksets(
-    connection: AsyncConnection, key: StageKey, plan: StagePlan, tasksets: Sequence[StageTaskset]
+    connection: Connection, key: StageKey, plan: StagePlan, tasksets: Sequence[StageTaskset]
 ) -> None:
     """Stores the tasksets of the stage; existing ones stay as they are."""
     rows = [
@@ -262,7 +262,7 @@ class _Size:
 
 
 async def _size_of(
-    connection: AsyncConnection, key: StageKey, plan: StagePlan, tasksets: Sequence[StageTaskset]
+    connection: Connection, key: StageKey, plan: StagePlan, tasksets: Sequence[StageTaskset]
 ) -> _Size:
     num_stored = 0
     if plan.stored_rollouts is not None and plan.stored_batches is None:
@@ -283,7 +283,7 @@ async def _size_of(
     )
 
 
-async def _initialise(connection: AsyncConnection, stage: Stage) -> None:
+async def _initialise(connection: Connection, stage: Stage) -> None:
     """Initialises a new stage."""
     key, plan = stage.key, stage.plan
     await update_stage(connection, key, segment_id=await open_segment(connection, key))
@@ -298,7 +298,7 @@ async def _initialise(connection: AsyncConnection, stage: Stage) -> None:
 
 
 async def _lock_tasksets(
-    connection: AsyncConnection, tenant: str, tasksets: Sequence[StageTaskset]
+    connection: Connection, tenant: str, tasksets: Sequence[StageTaskset]
 ) -> None:
     """Locks the tasksets, because a client may have deleted one after it was looked up."""
     held = await hold_tasksets(connection, tenant, [taskset.taskset_id for taskset in tasksets])
@@ -321,7 +321,7 @@ def _selected(
             yield taskset, selectors[taskset.name]
 
 
-async def _log_opened(connection: AsyncConnection, stage: Stage) -> None:
+async def _log_opened(connection: Connection, stage: Stage) -> None:
     event = StageOpened(
         total_train_steps=stage.total_train_steps,
         total_explore_steps=stage.total_explore_steps,

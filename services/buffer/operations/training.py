@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from services.buffer.domain.population import SamplePopulation, population_metrics
 from services.buffer.domain.stage import AssignmentKind, Stage, StageState
 from services.buffer.domain.tasks import NoticeEvent, StepTrained
@@ -19,7 +17,7 @@ from services.buffer.store.batches import (
     store_feedback,
     was_trained_before,
 )
-from services.buffer.store.database import RETENTION_TOPIC, committing, notify, stage_topics
+from services.buffer.store.database import RETENTION_TOPIC, notify, stage_topics
 from services.buffer.store.leases import pinned_versions
 from services.buffer.store.population import compared_step, last_settled_step, load_population
 from services.buffer.store.reports import log_event
@@ -37,13 +35,14 @@ from services.buffer.store.training import (
     versions_of,
 )
 from trinity.errors import InvalidRequest, PreconditionFailed, Superseded
+from trinity.runtime.sql import Connection
 from trinity.types import StageKey
 
 SHOWN_STEPS = 64
 """Number of newest explore steps that are shown to people together."""
 
 
-async def new_shift_metrics(connection: AsyncConnection, stage: Stage) -> dict[str, float]:
+async def new_shift_metrics(connection: Connection, stage: Stage) -> dict[str, float]:
     """Returns metrics of the explore steps settled since the last call, each step once.
 
     The caller holds the stage's lock. This is kept out of composing a batch, where the trainer
@@ -60,9 +59,7 @@ async def new_shift_metrics(connection: AsyncConnection, stage: Stage) -> dict[s
     return {} if population is None else population_metrics(population)
 
 
-async def load_newest_population(
-    connection: AsyncConnection, stage: Stage
-) -> SamplePopulation | None:
+async def load_newest_population(connection: Connection, stage: Stage) -> SamplePopulation | None:
     """Returns the population of the newest settled explore steps together."""
     settled = await last_settled_step(connection, stage)
     return await load_population(
@@ -96,7 +93,7 @@ def check_incarnation(stage: Stage, incarnation: int) -> None:
 
 
 async def lock_current_incarnation(
-    connection: AsyncConnection, key: StageKey, incarnation: int
+    connection: Connection, key: StageKey, incarnation: int
 ) -> Stage:
     """Locks and returns the stage if this incarnation owns it.
 
@@ -108,7 +105,7 @@ async def lock_current_incarnation(
 
 
 async def begin_incarnation(
-    connection: AsyncConnection, key: StageKey, trainer_id: str
+    connection: Connection, key: StageKey, trainer_id: str
 ) -> IncarnationStart:
     """Fences off the previous incarnation; no lease is granted until the new one has published.
 
@@ -135,7 +132,7 @@ async def begin_incarnation(
 
 
 async def record_version(
-    connection: AsyncConnection, key: StageKey, new: RecordedVersion
+    connection: Connection, key: StageKey, new: RecordedVersion
 ) -> Sequence[int]:
     """Records published weights, so that work can be leased; returns the versions to keep."""
     stage = await lock_current_incarnation(connection, key, new.incarnation)
@@ -157,7 +154,7 @@ async def record_version(
 
 
 async def _check_weights(
-    connection: AsyncConnection,
+    connection: Connection,
     stage: Stage,
     new: RecordedVersion,
     before: Sequence[RecordedVersion],
@@ -177,14 +174,14 @@ async def _check_weights(
 
 
 async def report_step(
-    connection: AsyncConnection,
+    connection: Connection,
     key: StageKey,
     incarnation: int,
     step: int,
     metrics: dict[str, float],
     rows: Sequence[RowFeedback],
 ) -> Sequence[int]:
-    """Records that a step is trained, and commits; returns the versions to keep."""
+    """Records that a step is trained; returns the versions to keep."""
     stage, head = await find_with_stage(connection, key, step, locks=True)
     check_incarnation(stage, incarnation)
     if head is None:
@@ -197,15 +194,14 @@ async def report_step(
             metrics=metrics | await new_shift_metrics(connection, stage),
             replayed=await was_trained_before(connection, stage, step),
         )
-        async with committing(connection):
-            await store_feedback(connection, stage, head, rows)
-            await update_stage(connection, key, trained_step=max(step, stage.trained_step))
-            await log_event(connection, key, event)
+        await store_feedback(connection, stage, head, rows)
+        await update_stage(connection, key, trained_step=max(step, stage.trained_step))
+        await log_event(connection, key, event)
     return pinned
 
 
 async def commit_checkpoint(
-    connection: AsyncConnection, key: StageKey, new: Checkpoint
+    connection: Connection, key: StageKey, new: Checkpoint
 ) -> Sequence[Checkpoint]:
     """Makes a checkpoint the one to resume from; returns those whose files may be deleted."""
     stage = await lock_current_incarnation(connection, key, new.incarnation)
@@ -227,7 +223,7 @@ async def commit_checkpoint(
 
 
 async def finish_training(
-    connection: AsyncConnection, key: StageKey, incarnation: int, step: int
+    connection: Connection, key: StageKey, incarnation: int, step: int
 ) -> None:
     """Ends the training; the last weights are evaluated unless they already were.
 

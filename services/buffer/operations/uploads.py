@@ -7,8 +7,6 @@ are added. Two clients that send the same upload concurrently store each row onc
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from services.buffer.domain.tasks import RefusedRow
 from services.buffer.store.database import notify, tasksets_topic, work_topic
 from services.buffer.store.stages import stages_using
@@ -29,6 +27,7 @@ from services.buffer.store.uploads import (
     insert_upload,
 )
 from trinity.errors import InvalidRequest, PreconditionFailed
+from trinity.runtime.sql import Connection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +40,7 @@ class UploadKey:
     is_queue: bool
 
 
-async def begin_upload(connection: AsyncConnection, key: UploadKey) -> StoredUpload:
+async def begin_upload(connection: Connection, key: UploadKey) -> StoredUpload:
     """Returns the current upload; the unfinished one of another request is replaced.
 
     Raises: PreconditionFailed when the taskset accepts no more rows; InvalidRequest when the
@@ -69,14 +68,14 @@ async def begin_upload(connection: AsyncConnection, key: UploadKey) -> StoredUpl
     )
 
 
-async def _start_over(connection: AsyncConnection, key: UploadKey, found: Taskset) -> None:
+async def _start_over(connection: Connection, key: UploadKey, found: Taskset) -> None:
     await delete_uploads(connection, key.tenant, found.taskset_id)
     await delete_tasks(connection, key.tenant, found.taskset_id)
     await update_taskset(connection, key.tenant, found.taskset_id, num_rows=0)
 
 
 async def store_rows(
-    connection: AsyncConnection, key: UploadKey, first: int, bodies: Sequence[str]
+    connection: Connection, key: UploadKey, first: int, bodies: Sequence[str]
 ) -> None:
     """Stores rows of an upload; `first` is the number of accepted rows before them.
 
@@ -99,7 +98,7 @@ async def store_rows(
 
 
 async def end_upload(
-    connection: AsyncConnection, key: UploadKey, num_refused: int, refused: Sequence[RefusedRow]
+    connection: Connection, key: UploadKey, num_refused: int, refused: Sequence[RefusedRow]
 ) -> StoredUpload:
     """Completes the upload, and its taskset too unless that is a queue."""
     found, upload = await _lock_upload(connection, key)
@@ -115,7 +114,7 @@ async def end_upload(
     return ended
 
 
-async def _lock_upload(connection: AsyncConnection, key: UploadKey) -> tuple[Taskset, StoredUpload]:
+async def _lock_upload(connection: Connection, key: UploadKey) -> tuple[Taskset, StoredUpload]:
     found = await find_taskset(connection, key.tenant, name=key.name, for_update=True)
     upload = await find_upload(connection, key.tenant, key.request_id)
     if found is None or upload is None or upload.taskset_id != found.taskset_id:
@@ -123,21 +122,21 @@ async def _lock_upload(connection: AsyncConnection, key: UploadKey) -> tuple[Tas
     return found, upload
 
 
-async def _lock_taskset(connection: AsyncConnection, key: UploadKey) -> Taskset:
+async def _lock_taskset(connection: Connection, key: UploadKey) -> Taskset:
     found = await find_taskset(connection, key.tenant, name=key.name, for_update=True)
     if found is None:
         raise PreconditionFailed(f"taskset {key.name} was deleted at this moment: submit it again")
     return found
 
 
-async def close_queue(connection: AsyncConnection, tenant: str, found: Taskset) -> None:
+async def close_queue(connection: Connection, tenant: str, found: Taskset) -> None:
     """Closes a queue; stages that draw from it end with the tasks it has."""
     await update_taskset(connection, tenant, found.taskset_id, is_complete=True)
     await notify(connection, tasksets_topic(tenant))
     await _notify_stages(connection, tenant, found.taskset_id)
 
 
-async def _notify_stages(connection: AsyncConnection, tenant: str, taskset_id: str) -> None:
+async def _notify_stages(connection: Connection, tenant: str, taskset_id: str) -> None:
     topics = [work_topic(key) for key in await stages_using(connection, tenant, taskset_id)]
     if topics:
         await notify(connection, *topics)

@@ -4,8 +4,6 @@ import uuid
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from services.buffer.domain.stage import ExperienceState, Stage
 from services.buffer.servicer.common import Context
 from services.buffer.servicer.convert import (
@@ -50,6 +48,7 @@ from services.buffer.store.stages import get_stage
 from trinity.api.v1 import buffer_pb2, query_pb2
 from trinity.codec import stage_key_to_proto
 from trinity.errors import InvalidRequest, NotFound
+from trinity.runtime.sql import Connection
 from trinity.types import StageKey
 
 HEX_DIGITS = frozenset("0123456789abcdef")
@@ -203,7 +202,7 @@ def parse_uuid_prefix(prefix: str, name: str) -> str:
     raise InvalidRequest(f"{name} {prefix[:60]!r} is not a UUID or the beginning of one")
 
 
-async def _only(connection: AsyncConnection, key: StageKey, prefix: str) -> str:
+async def _only(connection: Connection, key: StageKey, prefix: str) -> str:
     """Returns the id of the only sample with the prefix.
 
     Raises: InvalidRequest when several samples match, NotFound when none does.
@@ -219,7 +218,7 @@ async def _only(connection: AsyncConnection, key: StageKey, prefix: str) -> str:
 
 
 async def _removed(
-    connection: AsyncConnection, stage: Stage, rows: Sequence[StoredExperience]
+    connection: Connection, stage: Stage, rows: Sequence[StoredExperience]
 ) -> dict[str, str]:
     """Returns reasons, by experience, for contents that retention removed."""
     retired = await retired_segments(connection, stage.key)
@@ -231,7 +230,7 @@ async def _removed(
     }
 
 
-async def _head(connection: AsyncConnection, stage: Stage, batch: BatchHead) -> query_pb2.StepHead:
+async def _head(connection: Connection, stage: Stage, batch: BatchHead) -> query_pb2.StepHead:
     before = await newest_version_up_to(connection, stage, batch.step - 1)
     after = await newest_version_up_to(connection, stage, batch.step)
     trained = await times_trained(connection, stage, batch.step)
@@ -259,7 +258,7 @@ async def _head(connection: AsyncConnection, stage: Stage, batch: BatchHead) -> 
 
 
 async def _sizes(
-    connection: AsyncConnection, stage: Stage, items: Sequence[Item]
+    connection: Connection, stage: Stage, items: Sequence[Item]
 ) -> dict[tuple[str, int], int]:
     """Returns the sizes of data rows in bytes; records of experiences are small."""
     drawn = [place for item in items if (place := item.data_row)]
@@ -267,7 +266,7 @@ async def _sizes(
 
 
 async def _rows(
-    connection: AsyncConnection, stage: Stage, items: Sequence[Item]
+    connection: Connection, stage: Stage, items: Sequence[Item]
 ) -> list[query_pb2.StepRow]:
     ids = [item.experience_id for item in items if item.experience_id is not None]
     found = await load_experiences(connection, stage.samples_key, ids)

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pydantic import ValidationError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.operators import FunctionChain
 from services.buffer.domain.stage import (
@@ -44,6 +43,7 @@ from trinity.config.plan.data import ANCHORS
 from trinity.config.plan.parts import ResolvedReplay, ResolvedTaskset
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import InvalidRequest, PreconditionFailed, TooLarge, Unavailable, UserError
+from trinity.runtime.sql import Connection
 
 MAX_PLAN_LENGTH = 1024 * 1024
 MAX_PATH_BYTES = 1_000
@@ -258,7 +258,7 @@ class StageRpcs(BufferServicerBase):
 
 
 async def _describe(
-    connection: AsyncConnection, stage: Stage, num_stream_pending: int
+    connection: Connection, stage: Stage, num_stream_pending: int
 ) -> pb.StageStatus:
     counts = await count_open(connection, stage.key)
     now, lost = await pace(connection, stage), await losses(connection, stage)
@@ -292,7 +292,7 @@ async def _describe(
     )
 
 
-async def _replay(connection: AsyncConnection, stage: Stage) -> pb.ReplayStatus | None:
+async def _replay(connection: Connection, stage: Stage) -> pb.ReplayStatus | None:
     if stage.plan.replay is None:
         return None
     counts = await count_replayed(connection, stage)

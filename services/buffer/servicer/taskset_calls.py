@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from services.buffer.domain.tasks import RowBuffer
 from services.buffer.operations.uploads import (
     UploadKey,
@@ -37,6 +35,7 @@ from services.buffer.store.uploads import StoredUpload
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1 import taskset_pb2
 from trinity.errors import InvalidRequest, NotFound, PreconditionFailed
+from trinity.runtime.sql import Connection
 
 ROWS_AT_ONCE = 500
 """Number of rows to parse before yielding to other calls."""
@@ -193,7 +192,7 @@ class TasksetServicer:
 
 
 async def _find(
-    connection: AsyncConnection, tenant: str, taskset: str, *, for_update: bool = False
+    connection: Connection, tenant: str, taskset: str, *, for_update: bool = False
 ) -> Described:
     wanted = parse_name(taskset, "taskset")
     found = await find_described(connection, tenant, wanted, for_update=for_update)

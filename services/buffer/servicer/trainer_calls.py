@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from services.buffer.domain.batches import BatchEnd, BatchWait, VersionRequested
 from services.buffer.domain.stage import Stage, StageState
 from services.buffer.operations.training import (
@@ -41,6 +39,7 @@ from services.buffer.store.database import batch_topic, decode_numbers, progress
 from services.buffer.store.reports import LoggedEvent, load_events
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.errors import InvalidRequest
+from trinity.runtime.sql import Connection
 from trinity.types import StageKey
 
 FIRST_ROWS = 64
@@ -204,7 +203,7 @@ class TrainerRpcs(BufferServicerBase):
 
 
 async def _find(
-    connection: AsyncConnection, key: StageKey, incarnation: int, step: int
+    connection: Connection, key: StageKey, incarnation: int, step: int
 ) -> tuple[Stage, BatchAnswer] | None:
     stage, head = await find_with_stage(connection, key, step, locks=False)
     check_incarnation(stage, incarnation)

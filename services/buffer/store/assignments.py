@@ -5,23 +5,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.stage import AssignmentKind, AssignmentState, RunState
+from services.buffer.store.bulk_insert import insert_rows
 from services.buffer.store.database import (
-    among,
-    among_given,
-    execute,
-    given,
+    id_in,
     in_stage,
-    insert_rows,
     key_columns,
-    of_given_stage,
     of_stage,
-    unanswered,
+    one_of,
+    stage_params,
 )
 from services.buffer.store.schema import STAGE_KEY, assignment, run
 from trinity.ids import name_uuid
+from trinity.runtime.sql import Connection
 from trinity.types import StageKey
 
 ASSIGNMENT_NAMESPACE = uuid.UUID("b1f0a1c2-54f7-5f2e-8a53-0c0f8f2a7e11")
@@ -62,12 +59,12 @@ _INSERT_RUNS = sa.insert(run).from_select(
         sa.literal(RunState.OPEN.value),
     )
     .join_from(assignment, _RUN, sa.true())
-    .where(of_given_stage(assignment), among_given(assignment.c.assignment_id)),
+    .where(of_stage(assignment), id_in(assignment.c.assignment_id)),
 )
 
 
 async def insert_assignments(
-    connection: AsyncConnection, key: StageKey, new: Sequence[NewAssignment]
+    connection: Connection, key: StageKey, new: Sequence[NewAssignment]
 ) -> None:
     """Inserts assignments with all their runs."""
     rows = [
@@ -88,15 +85,14 @@ async def insert_assignments(
         }
         for draw in new
     ]
-    async with unanswered(connection):
-        await insert_rows(connection, assignment, rows)
-        ids = [row["assignment_id"] for row in rows]
-        await execute(connection, _INSERT_RUNS, given(key, ids=ids))
+    await insert_rows(connection, assignment, rows)
+    ids = [row["assignment_id"] for row in rows]
+    await connection.execute(_INSERT_RUNS, stage_params(key, ids=ids))
 
 
 _END = (
     sa.update(assignment)
-    .where(of_given_stage(assignment), among_given(assignment.c.assignment_id))
+    .where(of_stage(assignment), id_in(assignment.c.assignment_id))
     .values(
         state=sa.bindparam("new_state"),
         reason=sa.bindparam("new_reason"),
@@ -107,7 +103,7 @@ _END = (
 
 
 async def end_assignments(
-    connection: AsyncConnection,
+    connection: Connection,
     key: StageKey,
     ids: Sequence[str],
     state: AssignmentState,
@@ -115,12 +111,12 @@ async def end_assignments(
 ) -> None:
     """Moves assignments to a final state."""
     if ids:
-        values = given(key, ids=ids, new_state=state, new_reason=reason)
-        await execute(connection, _END, values)
+        values = stage_params(key, ids=ids, new_state=state, new_reason=reason)
+        await connection.execute(_END, values)
 
 
 async def cancel_open(
-    connection: AsyncConnection, key: StageKey, reason: str, kinds: Iterable[AssignmentKind]
+    connection: Connection, key: StageKey, reason: str, kinds: Iterable[AssignmentKind]
 ) -> int:
     """Cancels all open assignments of these kinds, leased ones too; returns their number."""
     statement = (
@@ -128,11 +124,11 @@ async def cancel_open(
         .where(
             in_stage(assignment, key),
             assignment.c.is_open,
-            assignment.c.kind.in_(list(kinds)),
+            one_of(assignment.c.kind, kinds),
         )
         .values(state=AssignmentState.CANCELLED, reason=reason, lease_token=None, lease_until=None)
     )
-    return len((await connection.execute(statement.returning(assignment.c.stage))).all())
+    return len(await connection.fetch(statement.returning(assignment.c.stage)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +141,7 @@ class Refills:
     """Tasks added by refills, over all rounds."""
 
 
-async def count_refills(connection: AsyncConnection, key: StageKey, explore_step: int) -> Refills:
+async def count_refills(connection: Connection, key: StageKey, explore_step: int) -> Refills:
     """Counts the refills of an explore step, and finds the position after its last assignment."""
     statement = sa.select(
         sa.func.coalesce(sa.func.max(assignment.c.refill_round), 0).label("rounds"),
@@ -156,24 +152,24 @@ async def count_refills(connection: AsyncConnection, key: StageKey, explore_step
         assignment.c.kind == AssignmentKind.TRAIN,
         assignment.c.explore_step == explore_step,
     )
-    row = (await connection.execute(statement)).one()
+    row = await connection.fetch_one(statement)
     return Refills(num_rounds=row.rounds, next_position=row.next_position, num_tasks=row.num_tasks)
 
 
-async def first_explore_step(connection: AsyncConnection, key: StageKey, ids: Sequence[str]) -> int:
+async def first_explore_step(connection: Connection, key: StageKey, ids: Sequence[str]) -> int:
     """Returns the earliest explore step of these assignments."""
     statement = sa.select(sa.func.min(assignment.c.explore_step)).where(
-        of_stage(assignment, key), among(assignment.c.assignment_id, ids)
+        of_stage(assignment, key), id_in(assignment.c.assignment_id, ids)
     )
-    return int((await connection.execute(statement)).scalar_one())
+    return int(await connection.fetch_value(statement))
 
 
-async def count_open(connection: AsyncConnection, key: StageKey) -> dict[AssignmentState, int]:
+async def count_open(connection: Connection, key: StageKey) -> dict[AssignmentState, int]:
     """Counts the open assignments of a stage by state."""
     statement = (
         sa.select(assignment.c.state, sa.func.count())
         .where(in_stage(assignment, key), assignment.c.is_open)
         .group_by(assignment.c.state)
     )
-    rows = await connection.execute(statement)
+    rows = await connection.fetch(statement)
     return {AssignmentState(state): number for state, number in rows}

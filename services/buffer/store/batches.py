@@ -3,30 +3,24 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, insert
-from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import Grouping
 
 from services.buffer.domain.stage import Stage
-from services.buffer.store.bulk_insert import add_rows
+from services.buffer.store.bulk_insert import insert_rows
 from services.buffer.store.database import (
     FLOATS,
-    Row,
-    among,
-    among_numbers,
     decode_numbers,
     encode_numbers,
-    fetch,
-    fetch_together,
-    given,
-    given_as,
-    in_given_stage,
+    id_in,
     in_stage,
     key_columns,
-    unanswered,
+    number_in,
+    prefixed_params,
+    stage_params,
 )
 from services.buffer.store.experiences import PLACE, bodies_at, has_content, in_order_of
 from services.buffer.store.schema import (
@@ -41,6 +35,7 @@ from services.buffer.store.schema import (
 )
 from services.buffer.store.stages import FIND, locking, opened, stage_of
 from services.buffer.store.training import RecordedVersion
+from trinity.runtime.sql import Connection, Row
 from trinity.types import StageKey
 
 Value = TypeVar("Value")
@@ -89,27 +84,27 @@ class RowFeedback:
 
 
 _FIND = sa.select(batch).where(
-    in_given_stage(batch),
-    batch.c.line == sa.select(stage.c.line).where(in_given_stage(stage)).scalar_subquery(),
+    in_stage(batch),
+    batch.c.line == sa.select(stage.c.line).where(in_stage(stage)).scalar_subquery(),
     batch.c.step == sa.bindparam("given_step"),
 )
 
 
-async def find_batch(connection: AsyncConnection, key: StageKey, step: int) -> BatchHead | None:
+async def find_batch(connection: Connection, key: StageKey, step: int) -> BatchHead | None:
     """Returns the batch of a step, or None if it is not composed yet."""
-    return _head_of(await fetch(connection, _FIND, given(key, given_step=step)))
+    return _head_of(await connection.fetch(_FIND, stage_params(key, given_step=step)))
 
 
 async def find_with_stage(
-    connection: AsyncConnection, key: StageKey, step: int, *, locks: bool
+    connection: Connection, key: StageKey, step: int, *, locks: bool
 ) -> tuple[Stage, BatchHead | None]:
     """Returns the stage, locked on request, and the batch of a step, if it is composed.
 
     Raises: NotFound when the stage was never opened.
     """
-    found = locking(key) if locks else ((FIND, given(key)),)
-    *_, stages, heads = await fetch_together(
-        connection, *found, (_FIND, given(key, given_step=step))
+    found = locking(key) if locks else ((FIND, stage_params(key)),)
+    *_, stages, heads = await connection.fetch_together(
+        *found, (_FIND, stage_params(key, given_step=step))
     )
     return opened(key, stage_of(stages)), _head_of(heads)
 
@@ -126,7 +121,7 @@ def _head_of(rows: Sequence[Row]) -> BatchHead | None:
     )
 
 
-async def insert_head(connection: AsyncConnection, stage: Stage, head: BatchHead) -> None:
+async def insert_head(connection: Connection, stage: Stage, head: BatchHead) -> None:
     """Inserts a batch; its rows follow in the same transaction."""
     values = {
         **_place_of(stage, head),
@@ -134,12 +129,11 @@ async def insert_head(connection: AsyncConnection, stage: Stage, head: BatchHead
         "num_rows": head.num_rows,
         "metrics": encode_numbers(head.metrics),
     }
-    async with unanswered(connection):
-        await add_rows(connection, batch, [values])
+    await insert_rows(connection, batch, [values])
 
 
 async def insert_items(
-    connection: AsyncConnection, stage: Stage, head: BatchHead, items: Sequence[BatchItem]
+    connection: Connection, stage: Stage, head: BatchHead, items: Sequence[BatchItem]
 ) -> None:
     """Inserts the rows of a batch in order."""
     own = _place_of(stage, head)
@@ -156,24 +150,24 @@ async def insert_items(
         }
         for position, item in enumerate(items)
     ]
-    await add_rows(connection, batch_item, rows)
+    await insert_rows(connection, batch_item, rows)
 
 
 def _place_of(stage: Stage, head: BatchHead) -> dict[str, object]:
     return {**key_columns(stage.key), "line": stage.line, "step": head.step}
 
 
-async def any_metric_above_zero(connection: AsyncConnection, stage: Stage, name: str) -> bool:
+async def any_metric_above_zero(connection: Connection, stage: Stage, name: str) -> bool:
     """Returns True if this metric is above zero in any batch of the stage."""
     counted = sa.exists().where(in_stage(batch, stage.key), batch.c.metrics[name].as_float() > 0)
-    return bool((await connection.execute(sa.select(counted))).scalar_one())
+    return bool(await connection.fetch_value(sa.select(counted)))
 
 
-async def sum_metric(connection: AsyncConnection, stage: Stage, name: str) -> float:
+async def sum_metric(connection: Connection, stage: Stage, name: str) -> float:
     """Returns the sum of a metric over the batches of the line."""
     counted = sa.func.coalesce(sa.func.sum(batch.c.metrics[name].as_float()), 0.0)
     found = sa.select(counted).where(in_stage(batch, stage.key), batch.c.line == stage.line)
-    return float((await connection.execute(found)).scalar_one())
+    return float(await connection.fetch_value(found))
 
 
 _ITEM = ("position", "experience_id", "taskset_id", "row_index", "advantage", "weight")
@@ -188,7 +182,7 @@ _ITEMS = (
     sa.select(*(batch_item.c[name] for name in _ITEM), *_SAMPLE.c)
     .join_from(batch_item, _SAMPLE, sa.true(), isouter=True)
     .where(
-        in_given_stage(batch_item),
+        in_stage(batch_item),
         batch_item.c.line == sa.bindparam("given_line"),
         batch_item.c.step == sa.bindparam("given_step"),
         batch_item.c.position >= sa.bindparam("first"),
@@ -199,12 +193,12 @@ _ITEMS = (
 
 
 async def load_rows(
-    connection: AsyncConnection, stage: Stage, step: int, first: int, count: int
+    connection: Connection, stage: Stage, step: int, first: int, count: int
 ) -> list[LoadedRow]:
     """Returns rows of a batch from position `first` on, in order, with their content."""
-    place = given(stage.key, given_line=stage.line, given_step=step)
-    place |= given_as("samples", stage.samples_key)
-    items = await fetch(connection, _ITEMS, {**place, "first": first, "end": first + count})
+    place = stage_params(stage.key, given_line=stage.line, given_step=step)
+    place |= prefixed_params("samples", stage.samples_key)
+    items = await connection.fetch(_ITEMS, {**place, "first": first, "end": first + count})
     sampled = [item.experience_id for item in items if item.experience_id is not None]
     kept = [item for item in items if item.segment_id is not None]
     found = await bodies_at(connection, stage.samples_key, kept)
@@ -225,21 +219,21 @@ async def load_rows(
 
 
 async def load_tasks(
-    connection: AsyncConnection, tenant: str, places: Iterable[tuple[str, int]]
+    connection: Connection, tenant: str, places: Iterable[tuple[str, int]]
 ) -> dict[tuple[str, int], str]:
     """Returns data rows by their taskset and index."""
     return await _of_tasks(connection, tenant, places, task.c.body)
 
 
 async def sizes_of_tasks(
-    connection: AsyncConnection, tenant: str, places: Iterable[tuple[str, int]]
+    connection: Connection, tenant: str, places: Iterable[tuple[str, int]]
 ) -> dict[tuple[str, int], int]:
     """Returns the sizes of data rows in bytes, without reading the rows."""
     return await _of_tasks(connection, tenant, places, sa.func.octet_length(task.c.body))
 
 
 async def _of_tasks(
-    connection: AsyncConnection,
+    connection: Connection,
     tenant: str,
     places: Iterable[tuple[str, int]],
     value: sa.ColumnElement[Value],
@@ -253,15 +247,15 @@ async def _of_tasks(
         statement = sa.select(task.c.index, value).where(
             task.c.tenant == tenant,
             task.c.taskset_id == taskset_id,
-            among_numbers(task.c.index, indexes),
+            number_in(task.c.index, indexes),
         )
-        for number, own in (await connection.execute(statement)).tuples():
+        for number, own in await connection.fetch(statement):
             values[taskset_id, number] = own
     return values
 
 
 async def insert_report(
-    connection: AsyncConnection,
+    connection: Connection,
     stage: Stage,
     step: int,
     metrics: dict[str, float],
@@ -279,10 +273,10 @@ async def insert_report(
         .on_conflict_do_nothing()
         .returning(step_report.c.step)
     )
-    return (await connection.execute(statement)).first() is not None
+    return await connection.fetch_first(statement) is not None
 
 
-async def was_trained_before(connection: AsyncConnection, stage: Stage, step: int) -> bool:
+async def was_trained_before(connection: Connection, stage: Stage, step: int) -> bool:
     """Returns True if an earlier incarnation trained this step."""
     statement = sa.select(step_report.c.step).where(
         in_stage(step_report, stage.key),
@@ -290,11 +284,11 @@ async def was_trained_before(connection: AsyncConnection, stage: Stage, step: in
         step_report.c.step == step,
         step_report.c.incarnation < stage.incarnation,
     )
-    return (await connection.execute(statement)).first() is not None
+    return await connection.fetch_first(statement) is not None
 
 
 async def store_feedback(
-    connection: AsyncConnection, stage: Stage, head: BatchHead, rows: Sequence[RowFeedback]
+    connection: Connection, stage: Stage, head: BatchHead, rows: Sequence[RowFeedback]
 ) -> None:
     """Stores the trainer's values for the rows of a batch."""
     known = {row.position: row for row in rows if 0 <= row.position < head.num_rows}
@@ -311,7 +305,7 @@ async def store_feedback(
             in_stage(batch_item, stage.key),
             batch_item.c.line == stage.line,
             batch_item.c.step == head.step,
-            among_numbers(batch_item.c.position, known),
+            number_in(batch_item.c.position, known),
         )
         .values(mean_ratio=ratios[place], trained_advantage=advantages[place])
     )
@@ -364,7 +358,7 @@ class Trained:
 
 
 async def load_uses(
-    connection: AsyncConnection, key: StageKey, ids: Iterable[str]
+    connection: Connection, key: StageKey, ids: Iterable[str]
 ) -> dict[str, list[Use]]:
     """Returns the uses of each of these samples in batches."""
     statement = (
@@ -372,18 +366,18 @@ async def load_uses(
         .where(
             in_stage(batch_item, key),
             C.experience_id.is_not(None),
-            among(C.experience_id, ids),
+            id_in(C.experience_id, ids),
         )
         .order_by(C.line, C.step, C.position)
     )
     uses: dict[str, list[Use]] = defaultdict(list)
-    for row in await connection.execute(statement):
+    for row in await connection.fetch(statement):
         uses[row.experience_id].append(_use(row))
     return uses
 
 
 async def load_items(
-    connection: AsyncConnection, stage: Stage, step: int, *, first: int, count: int
+    connection: Connection, stage: Stage, step: int, *, first: int, count: int
 ) -> list[Item]:
     """Returns rows of a batch from position `first` on, in order."""
     statement = (
@@ -404,11 +398,11 @@ async def load_items(
             taskset_id=row.taskset_id,
             row_index=row.row_index,
         )
-        for row in await connection.execute(statement)
+        for row in await connection.fetch(statement)
     ]
 
 
-def _use(row: sa.Row[Any]) -> Use:
+def _use(row: Row) -> Use:
     return Use(
         line=row.line,
         step=row.step,
@@ -420,7 +414,7 @@ def _use(row: sa.Row[Any]) -> Use:
     )
 
 
-async def times_trained(connection: AsyncConnection, stage: Stage, step: int) -> Sequence[Trained]:
+async def times_trained(connection: Connection, stage: Stage, step: int) -> Sequence[Trained]:
     """Returns every incarnation that trained a step, earliest first."""
     c = step_report.c
     statement = (
@@ -430,12 +424,12 @@ async def times_trained(connection: AsyncConnection, stage: Stage, step: int) ->
     )
     return [
         Trained(incarnation=row.incarnation, metrics=decode_numbers(row.metrics))
-        for row in await connection.execute(statement)
+        for row in await connection.fetch(statement)
     ]
 
 
 async def newest_version_up_to(
-    connection: AsyncConnection, stage: Stage, most: int
+    connection: Connection, stage: Stage, most: int
 ) -> RecordedVersion | None:
     """Returns the newest weights published on the line, up to a version number."""
     c = version.c
@@ -445,7 +439,7 @@ async def newest_version_up_to(
         .order_by(c.version.desc(), c.incarnation.desc())
         .limit(1)
     )
-    row = (await connection.execute(statement)).first()
+    row = await connection.fetch_first(statement)
     if row is None:
         return None
     return RecordedVersion(
@@ -454,7 +448,7 @@ async def newest_version_up_to(
 
 
 async def load_attempt(
-    connection: AsyncConnection, key: StageKey, assignment_id: str, run: int, attempt: int
+    connection: Connection, key: StageKey, assignment_id: str, run: int, attempt: int
 ) -> tuple[float, dict[str, float]]:
     """Returns the duration of an attempt in seconds, and its metrics."""
     c = run_attempt.c
@@ -464,5 +458,5 @@ async def load_attempt(
         c.run == run,
         c.attempt == attempt,
     )
-    row = (await connection.execute(statement)).one()
+    row = await connection.fetch_one(statement)
     return row.duration_seconds, decode_numbers(row.metrics)

@@ -1,18 +1,22 @@
-"""Bulk inserts: many rows are streamed with binary COPY, without a detour over text."""
+"""Inserts of rows: few are queued as JSON, many are streamed with binary COPY."""
 
+import json
+import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import sqlalchemy as sa
 from psycopg import sql
 from psycopg.types.json import Jsonb
-from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.dialects.postgresql import JSONB, Insert, insert
 
-from services.buffer.store.database import Values, driver_of, execute, is_unanswered
+from services.buffer.store.database import Values
+from trinity.runtime.sql import Connection
 
-FEW_ROWS = 8
-"""Up to so many rows COPY is not worth it: it takes round trips of its own."""
+MAX_JSON_ROWS = 64
+"""More rows are streamed with COPY, which takes round trips of its own: JSON is queued."""
+MAX_SINGLE_BODIES = 8
+"""So many rows with large bytes are inserted one by one; as JSON they would be twice as large."""
 Adapter = Callable[[object], object]
 
 
@@ -30,6 +34,7 @@ def _json_of(value: object) -> object:
 _TYPE_NAMES: dict[type[object], str] = {
     sa.Text: "text",
     sa.Uuid: "bytea",
+    sa.Boolean: "bool",
     sa.BigInteger: "int8",
     sa.Integer: "int4",
     sa.Float: "float8",
@@ -39,19 +44,30 @@ _TYPE_NAMES: dict[type[object], str] = {
 _ADAPTERS: dict[type[object], Adapter] = {sa.Uuid: _bytes_of, JSONB: _json_of}
 
 
-async def add_rows(connection: AsyncConnection, table: sa.Table, rows: Sequence[Values]) -> None:
-    """Adds rows with the same columns to a table, in their order; none is fine.
-
-    They are streamed with COPY; within `unanswered`, where COPY is not possible, each is inserted
-    by its own statement.
-    """
+async def insert_rows(
+    connection: Connection,
+    table: sa.Table,
+    rows: Sequence[Values],
+    *,
+    ignore_existing: bool = False,
+) -> None:
+    """Inserts rows with the same columns, in their order; none is fine."""
     if not rows:
         return
-    if is_unanswered(connection):
-        for row in rows:
-            await execute(connection, _insert(table, tuple(row)), row)
+    if len(rows) > MAX_JSON_ROWS and not ignore_existing:
+        await _copy(connection, table, rows)
         return
-    await _copy(connection, table, rows)
+    statement = (_insert_new_json if ignore_existing else _insert_json)(table, tuple(rows[0]))
+    await connection.execute(statement, {"rows": _as_json(rows)})
+
+
+async def insert_bodies(connection: Connection, table: sa.Table, rows: Sequence[Values]) -> None:
+    """Does the same with rows that hold large bytes."""
+    if len(rows) > MAX_SINGLE_BODIES:
+        await _copy(connection, table, rows)
+        return
+    for row in rows:
+        await connection.execute(_insert(table, tuple(row)), row)
 
 
 @lru_cache(maxsize=1024)
@@ -60,13 +76,53 @@ def _insert(table: sa.Table, names: tuple[str, ...]) -> sa.Insert:
     return sa.insert(table).values(values)
 
 
-async def _copy(connection: AsyncConnection, table: sa.Table, rows: Sequence[Values]) -> None:
+@lru_cache
+def _insert_json(table: sa.Table, names: tuple[str, ...]) -> Insert:
+    """Builds an insert of the rows in the parameter `rows`, made by `_as_json`, in order.
+
+    Postgres parses JSON faster than the driver writes an array for each column.
+    """
+    columns = ", ".join(f'"{name}"' for name in names)
+    chosen = sa.text(
+        f"SELECT {columns} FROM json_populate_recordset(NULL::{table.name}, CAST(:rows AS json))"
+    )
+    return insert(table).from_select(names, chosen.columns(*(table.c[name] for name in names)))
+
+
+@lru_cache
+def _insert_new_json(table: sa.Table, names: tuple[str, ...]) -> Insert:
+    """Builds the same insert, ignoring rows that exist."""
+    return _insert_json(table, names).on_conflict_do_nothing()
+
+
+def _as_json(rows: Sequence[Values]) -> str:
+    """Returns rows as one JSON parameter."""
+    try:
+        return json.dumps(rows, default=_hex, allow_nan=False)
+    except ValueError:  # NaN and infinity are not JSON, but Postgres reads them as texts
+        return json.dumps(
+            [{name: _finite(value) for name, value in row.items()} for row in rows], default=_hex
+        )
+
+
+def _finite(value: object) -> object:
+    is_odd = isinstance(value, float) and not math.isfinite(value)
+    return str(value) if is_odd else value
+
+
+def _hex(value: object) -> str:
+    """Encodes bytes, the only kind of value here that JSON does not know."""
+    assert isinstance(value, bytes)
+    return f"\\x{value.hex()}"
+
+
+async def _copy(connection: Connection, table: sa.Table, rows: Sequence[Values]) -> None:
     names = tuple(rows[0])
     types, adapters = _forms(table, names)
     statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT BINARY)").format(
         sql.Identifier(table.name), sql.SQL(", ").join(map(sql.Identifier, names))
     )
-    async with driver_of(connection).cursor() as cursor, cursor.copy(statement) as copy:
+    async with connection.copy(statement) as copy:
         copy.set_types(types)
         for row in rows:
             values = [row[name] for name in names]

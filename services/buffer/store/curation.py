@@ -4,13 +4,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.stage import OPEN_SCOPE, ExperienceState, ScopeState, Stage
-from services.buffer.store.database import SCOPES_TOPIC, among, in_stage, notify, of_stage, one_of
+from services.buffer.store.database import SCOPES_TOPIC, id_in, in_stage, notify, of_stage, one_of
 from services.buffer.store.queries import StoredExperience
 from services.buffer.store.schema import NOW, batch_item, checkpoint, experience, pipeline_scope
 from services.buffer.store.segments import payloads_of, retired_segments
+from trinity.runtime.sql import Connection
 from trinity.types import FinishReason, StageKey
 
 E = experience.c
@@ -19,7 +19,7 @@ UNTRAINED = (ExperienceState.AWAITING, ExperienceState.RAW, ExperienceState.READ
 
 
 async def revoke_claims(
-    connection: AsyncConnection, key: StageKey, assignment_ids: Iterable[str]
+    connection: Connection, key: StageKey, assignment_ids: Iterable[str]
 ) -> None:
     """Revokes claims, so that the pipeline starts over on groups that it has not finished.
 
@@ -28,7 +28,7 @@ async def revoke_claims(
     c = pipeline_scope.c
     own = sa.and_(
         in_stage(pipeline_scope, key),
-        among(c.assignment_id, assignment_ids),
+        id_in(c.assignment_id, assignment_ids),
         one_of(c.state, OPEN_SCOPE),
     )
     await connection.execute(sa.select(c.assignment_id).where(own).with_for_update())
@@ -43,7 +43,7 @@ async def revoke_claims(
 
 
 async def exclude(
-    connection: AsyncConnection, key: StageKey, rows: Sequence[StoredExperience], reason: str
+    connection: Connection, key: StageKey, rows: Sequence[StoredExperience], reason: str
 ) -> int:
     """Excludes samples and their revisions from batches; returns the number of rows."""
     ids = [row.experience_id for row in rows]
@@ -51,18 +51,18 @@ async def exclude(
         sa.update(experience)
         .where(
             of_stage(experience, key),
-            among(E.assignment_id, {row.assignment_id for row in rows}),
-            sa.or_(among(E.experience_id, ids), among(E.parent_id, ids)),
+            id_in(E.assignment_id, {row.assignment_id for row in rows}),
+            sa.or_(id_in(E.experience_id, ids), id_in(E.parent_id, ids)),
             one_of(E.state, UNTRAINED),
         )
         .values(state=ExperienceState.EXCLUDED, reason=reason)
         .returning(E.experience_id)
     )
-    return len((await connection.execute(statement)).all())
+    return len(await connection.fetch(statement))
 
 
 async def needed_steps(
-    connection: AsyncConnection, stage: Stage, rows: Sequence[StoredExperience]
+    connection: Connection, stage: Stage, rows: Sequence[StoredExperience]
 ) -> dict[int, int]:
     """Counts uses of these contents in batches that may be trained again, by train step."""
     c = batch_item.c
@@ -73,21 +73,21 @@ async def needed_steps(
         c.step > await oldest_kept_step(connection, stage),
         c.experience_id.in_(siblings),
     )
-    found = await connection.execute(items.group_by(c.step).order_by(c.step))
+    found = await connection.fetch(items.group_by(c.step).order_by(c.step))
     return {row.step: row.number for row in found}
 
 
-async def oldest_kept_step(connection: AsyncConnection, stage: Stage) -> int:
+async def oldest_kept_step(connection: Connection, stage: Stage) -> int:
     """Returns the step of the oldest kept checkpoint of the line; 0 without one."""
     c = checkpoint.c
     statement = sa.select(sa.func.min(c.step)).where(
         in_stage(checkpoint, stage.key), c.line == stage.line, c.is_kept
     )
-    return (await connection.execute(statement)).scalar() or 0
+    return await connection.fetch_value(statement) or 0
 
 
 async def count_deleted(
-    connection: AsyncConnection, stage: Stage, first_step: int, last_step: int
+    connection: Connection, stage: Stage, first_step: int, last_step: int
 ) -> int:
     """Counts deleted samples in the batches of these steps."""
     c = batch_item.c
@@ -106,11 +106,11 @@ async def count_deleted(
             E.state == ExperienceState.DELETED,
         )
     )
-    return int((await connection.execute(gone)).scalar_one())
+    return int(await connection.fetch_value(gone))
 
 
 async def mark_deleted(
-    connection: AsyncConnection, key: StageKey, rows: Sequence[StoredExperience], reason: str
+    connection: Connection, key: StageKey, rows: Sequence[StoredExperience], reason: str
 ) -> list[str]:
     """Marks these samples, and all with the same content, as deleted; returns their ids."""
     statement = (
@@ -119,11 +119,11 @@ async def mark_deleted(
         .values(state=ExperienceState.DELETED, reason=reason)
         .returning(E.experience_id)
     )
-    return [str(own_id) for own_id in (await connection.execute(statement)).scalars()]
+    return [str(own_id) for own_id in await connection.fetch_column(statement)]
 
 
 async def delete_content(
-    connection: AsyncConnection, key: StageKey, rows: Sequence[StoredExperience]
+    connection: Connection, key: StageKey, rows: Sequence[StoredExperience]
 ) -> int:
     """Deletes the contents of these samples; returns their size in bytes. The rows stay.
 
@@ -142,11 +142,11 @@ async def delete_content(
             .where(
                 in_stage(table, key),
                 table.c.segment_id == segment_id,
-                among(table.c.payload_id, ids),
+                id_in(table.c.payload_id, ids),
             )
             .returning(sa.func.octet_length(table.c.body))
         )
-        num_bytes += sum((await connection.execute(statement)).scalars())
+        num_bytes += sum(await connection.fetch_column(statement))
     return num_bytes
 
 
@@ -154,8 +154,8 @@ def _same_content(key: StageKey, rows: Sequence[StoredExperience]) -> sa.ColumnE
     """Condition: samples with the content of these; a sample and its revisions share one."""
     return sa.and_(
         of_stage(experience, key),
-        among(E.assignment_id, {row.assignment_id for row in rows}),
-        among(E.payload_id, {row.payload_id for row in rows}),
+        id_in(E.assignment_id, {row.assignment_id for row in rows}),
+        id_in(E.payload_id, {row.payload_id for row in rows}),
     )
 
 
@@ -163,7 +163,7 @@ EXPERIENCE, SCOPE = experience.c, pipeline_scope.c
 
 
 async def find_includable(
-    connection: AsyncConnection, key: StageKey, rows: Sequence[StoredExperience]
+    connection: Connection, key: StageKey, rows: Sequence[StoredExperience]
 ) -> list[StoredExperience]:
     """Returns excluded samples with an advantage, or whose group was not judged without them."""
     raw = {row.assignment_id for row in rows if row.parent_id is None}
@@ -176,26 +176,24 @@ async def find_includable(
     ]
 
 
-async def _judged(
-    connection: AsyncConnection, key: StageKey, assignment_ids: Iterable[str]
-) -> set[str]:
+async def _judged(connection: Connection, key: StageKey, assignment_ids: Iterable[str]) -> set[str]:
     """Returns the groups that have advantages, were filtered as a whole, or were cut."""
     samples = sa.select(EXPERIENCE.assignment_id, EXPERIENCE.revision).where(
         of_stage(experience, key),
-        among(EXPERIENCE.assignment_id, assignment_ids),
+        id_in(EXPERIENCE.assignment_id, assignment_ids),
         sa.or_(
             EXPERIENCE.revision > 0,
             sa.and_(EXPERIENCE.state == ExperienceState.FILTERED, _IS_COMPARED),
         ),
     )
-    rows = (await connection.execute(samples)).all()
+    rows = await connection.fetch(samples)
     filtered = {row.assignment_id for row in rows if row.revision == 0}
     scopes = sa.select(SCOPE.assignment_id, SCOPE.error).where(
         in_stage(pipeline_scope, key),
-        among(SCOPE.assignment_id, assignment_ids),
+        id_in(SCOPE.assignment_id, assignment_ids),
         SCOPE.state == ScopeState.DONE,
     )
-    done = (await connection.execute(scopes)).all()
+    done = await connection.fetch(scopes)
     shaped = {row.assignment_id for row in rows if row.revision > 0}
     left_out = {row.assignment_id for row in done if row.assignment_id in filtered}
     # A scope that the pipeline finished has no error; that of a cut task has the reason.
@@ -212,9 +210,7 @@ _IS_COMPARED = sa.and_(
 )
 
 
-async def take_back(
-    connection: AsyncConnection, stage: Stage, rows: Sequence[StoredExperience]
-) -> int:
+async def take_back(connection: Connection, stage: Stage, rows: Sequence[StoredExperience]) -> int:
     """Restores the state that the samples would have; returns their number."""
     awaits = stage.plan.config.buffer.await_feedback
     no_reward = sa.and_(EXPERIENCE.reward.is_(None), sa.literal(awaits))
@@ -227,25 +223,25 @@ async def take_back(
         sa.update(experience)
         .where(
             in_stage(experience, stage.key),
-            among(EXPERIENCE.assignment_id, {row.assignment_id for row in rows}),
-            among(EXPERIENCE.experience_id, [row.experience_id for row in rows]),
+            id_in(EXPERIENCE.assignment_id, {row.assignment_id for row in rows}),
+            id_in(EXPERIENCE.experience_id, [row.experience_id for row in rows]),
             one_of(EXPERIENCE.state, [ExperienceState.EXCLUDED]),
         )
         .values(state=state, reason="")
         .returning(EXPERIENCE.experience_id)
     )
-    return len((await connection.execute(statement)).all())
+    return len(await connection.fetch(statement))
 
 
 async def reopen_finished_scopes(
-    connection: AsyncConnection, key: StageKey, assignment_ids: Iterable[str]
+    connection: Connection, key: StageKey, assignment_ids: Iterable[str]
 ) -> None:
     """Lets the pipeline process groups again that it had finished without these samples."""
     await connection.execute(
         sa.update(pipeline_scope)
         .where(
             in_stage(pipeline_scope, key),
-            among(SCOPE.assignment_id, assignment_ids),
+            id_in(SCOPE.assignment_id, assignment_ids),
             one_of(SCOPE.state, [ScopeState.DONE, ScopeState.DEAD]),
         )
         .values(

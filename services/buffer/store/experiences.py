@@ -5,38 +5,32 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.evaluation import RunScore
 from services.buffer.domain.group import ScoredSample
 from services.buffer.domain.results import Result
 from services.buffer.domain.stage import ExperienceState
-from services.buffer.store.bulk_insert import add_rows
+from services.buffer.store.bulk_insert import insert_bodies, insert_rows
 from services.buffer.store.database import (
     BOOLEANS,
     FLOATS,
+    PREFIX,
     UUIDS,
-    Row,
-    among,
-    among_given,
     decode_numbers,
     encode_numbers,
-    execute,
-    fetch,
-    fetch_binary,
-    given,
-    in_given_stage,
+    id_in,
     in_stage,
     key_columns,
-    of_given_stage,
     of_stage,
     one_of,
+    stage_params,
 )
 from services.buffer.store.runs import won_runs
 from services.buffer.store.schema import experience, segment
 from services.buffer.store.segments import payloads_of, while_it_is_there
 from trinity.api.v1 import experience_pb2 as pb
 from trinity.errors import PreconditionFailed
+from trinity.runtime.sql import Connection, Row
 from trinity.types import StageKey
 
 CODEC = "trinity.api.v1.Experience"
@@ -45,7 +39,7 @@ C = experience.c
 
 
 async def insert_experiences(
-    connection: AsyncConnection,
+    connection: Connection,
     key: StageKey,
     segment_id: int,
     stored: Sequence[tuple[Result, ExperienceState]],
@@ -80,15 +74,15 @@ async def insert_experiences(
                     "content_hash": sample.content_hash,
                 }
             )
-    await add_rows(connection, payloads_of(segment_id), payloads)
-    await add_rows(connection, experience, rows)
+    await insert_bodies(connection, payloads_of(segment_id), payloads)
+    await insert_rows(connection, experience, rows)
 
 
 _RAW_SAMPLES = (
     sa.select(C.assignment_id, C.experience_id, C.run, C.reward, C.finish_reason, C.response_length)
     .where(
-        of_given_stage(experience),
-        among_given(C.assignment_id),
+        of_stage(experience),
+        id_in(C.assignment_id),
         sa.func.concat(C.state) == ExperienceState.RAW,  # keeps the planner off the index by state
     )
     .order_by(C.run, C.step, C.suffix)
@@ -96,11 +90,11 @@ _RAW_SAMPLES = (
 
 
 async def load_raw_samples(
-    connection: AsyncConnection, key: StageKey, assignment_ids: Sequence[str]
+    connection: Connection, key: StageKey, assignment_ids: Sequence[str]
 ) -> dict[str, list[ScoredSample]]:
     """Returns raw samples by assignment, in order: those that the pipeline has not processed."""
     samples: dict[str, list[ScoredSample]] = {own_id: [] for own_id in assignment_ids}
-    for row in await fetch(connection, _RAW_SAMPLES, given(key, ids=assignment_ids)):
+    for row in await connection.fetch(_RAW_SAMPLES, stage_params(key, ids=assignment_ids)):
         samples[row.assignment_id].append(
             ScoredSample(
                 experience_id=row.experience_id,
@@ -160,7 +154,7 @@ _NEW = (
 # A lateral lookup per row: a join might compare every new row with every parent.
 _PARENT = (
     sa.select(*COPIED, C.revision)
-    .where(of_given_stage(experience), C.experience_id == _NEW.c.parent_id)
+    .where(of_stage(experience), C.experience_id == _NEW.c.parent_id)
     .limit(1)
     .lateral("parent")
 )
@@ -182,13 +176,13 @@ _INSERT_DERIVED = sa.insert(experience).from_select(
 
 
 async def insert_derived(
-    connection: AsyncConnection, key: StageKey, derived: Sequence[DerivedExperience]
+    connection: Connection, key: StageKey, derived: Sequence[DerivedExperience]
 ) -> None:
     """Inserts ready revisions of raw samples, in the order given; marks the parents as derived."""
     if not derived:
         return
     parents = [sample.parent_id for sample in derived]
-    values = given(
+    values = stage_params(
         key,
         ids=[sample.experience_id for sample in derived],
         parents=parents,
@@ -196,19 +190,19 @@ async def insert_derived(
         rewards=[sample.reward for sample in derived],
         masked=[sample.is_masked for sample in derived],
     )
-    await execute(connection, _INSERT_DERIVED, values)
+    await connection.execute(_INSERT_DERIVED, values)
     await set_states(connection, key, parents, ExperienceState.DERIVED)
 
 
 _SET_STATES = (
     sa.update(experience)
-    .where(of_given_stage(experience), among_given(C.experience_id))
+    .where(of_stage(experience), id_in(C.experience_id))
     .values(state=sa.bindparam("new_state"), reason=sa.bindparam("new_reason"))
 )
 
 
 async def set_states(
-    connection: AsyncConnection,
+    connection: Connection,
     key: StageKey,
     ids: Sequence[str],
     state: ExperienceState,
@@ -216,34 +210,34 @@ async def set_states(
 ) -> None:
     """Moves experiences to a state, with the reason if they are left out."""
     if ids:
-        values = given(key, ids=ids, new_state=state, new_reason=reason)
-        await execute(connection, _SET_STATES, values)
+        values = stage_params(key, ids=ids, new_state=state, new_reason=reason)
+        await connection.execute(_SET_STATES, values)
 
 
 async def filter_raw(
-    connection: AsyncConnection, key: StageKey, assignment_ids: Sequence[str], reason: str
+    connection: Connection, key: StageKey, assignment_ids: Sequence[str], reason: str
 ) -> None:
     """Filters every raw sample of groups that the pipeline could not process."""
     await connection.execute(
         sa.update(experience)
         .where(
             of_stage(experience, key),
-            among(experience.c.assignment_id, assignment_ids),
+            id_in(experience.c.assignment_id, assignment_ids),
             experience.c.state == ExperienceState.RAW,
         )
         .values(state=ExperienceState.FILTERED, reason=reason)
     )
 
 
-async def count_state(connection: AsyncConnection, key: StageKey, state: ExperienceState) -> int:
+async def count_state(connection: Connection, key: StageKey, state: ExperienceState) -> int:
     """Counts the experiences of a stage in this state."""
     counted = sa.select(sa.func.count()).select_from(experience)
     statement = counted.where(in_stage(experience, key), one_of(C.state, [state]))
-    return (await connection.execute(statement)).scalar_one()
+    return int(await connection.fetch_value(statement))
 
 
 async def run_scores(
-    connection: AsyncConnection, key: StageKey, assignment_ids: Sequence[str]
+    connection: Connection, key: StageKey, assignment_ids: Sequence[str]
 ) -> list[RunScore]:
     """Returns the metrics of every finished run: its own, and the means over its samples."""
     c = experience.c
@@ -251,13 +245,13 @@ async def run_scores(
         sa.select(c.assignment_id, c.run, c.reward, c.metrics)
         .where(
             of_stage(experience, key),
-            among(c.assignment_id, assignment_ids),
+            id_in(c.assignment_id, assignment_ids),
             c.state == ExperienceState.EVAL,
         )
         .order_by(c.explore_step, c.position, c.run, c.step)
     )
     values: dict[tuple[str, int], dict[str, list[float]]] = {}
-    for row in await connection.execute(statement):
+    for row in await connection.fetch(statement):
         own = values.setdefault((row.assignment_id, row.run), {})
         for name, value in decode_numbers(row.metrics).items():
             own.setdefault(name, []).append(value)
@@ -304,22 +298,20 @@ PLACE = (
 """Columns that locate the content of an experience, and its changes by operators."""
 
 
-def has_content(whose: str = "given") -> sa.ColumnElement[bool]:
+def has_content(prefix: str = PREFIX) -> sa.ColumnElement[bool]:
     """Condition: the content is in a segment that is not retired; it may still be deleted."""
     retired = sa.select(SEGMENT.segment_id).where(
-        in_given_stage(segment, whose), SEGMENT.retired_at.is_not(None)
+        in_stage(segment, prefix=prefix), SEGMENT.retired_at.is_not(None)
     )
-    return sa.and_(of_given_stage(experience, whose), EXPERIENCE.segment_id.not_in(retired))
+    return sa.and_(of_stage(experience, prefix=prefix), EXPERIENCE.segment_id.not_in(retired))
 
 
 _PLACES = sa.select(EXPERIENCE.experience_id, *PLACE).where(
-    among_given(EXPERIENCE.experience_id), has_content()
+    id_in(EXPERIENCE.experience_id), has_content()
 )
 
 
-async def load_bodies(
-    connection: AsyncConnection, key: StageKey, ids: Sequence[str]
-) -> list[bytes]:
+async def load_bodies(connection: Connection, key: StageKey, ids: Sequence[str]) -> list[bytes]:
     """Returns wire bytes of experiences as operators left them, in the order of `ids`.
 
     Raises: PreconditionFailed when some of them are gone.
@@ -341,22 +333,22 @@ def in_order_of(ids: Sequence[str], found: Mapping[str, bytes], key: StageKey) -
 
 
 async def find_bodies(
-    connection: AsyncConnection, key: StageKey, ids: Sequence[str]
+    connection: Connection, key: StageKey, ids: Sequence[str]
 ) -> dict[str, bytes]:
     """Returns wire bytes by id, as operators left them, of experiences that still have them."""
-    return await bodies_at(connection, key, await fetch(connection, _PLACES, given(key, ids=ids)))
+    return await bodies_at(
+        connection, key, await connection.fetch(_PLACES, stage_params(key, ids=ids))
+    )
 
 
-async def bodies_at(
-    connection: AsyncConnection, key: StageKey, rows: Sequence[Row]
-) -> dict[str, bytes]:
+async def bodies_at(connection: Connection, key: StageKey, rows: Sequence[Row]) -> dict[str, bytes]:
     """Does the same for rows with the `PLACE` columns."""
     bodies: dict[str, bytes] = {}
     for segment_id in {row.segment_id for row in rows}:
         own = list({row.payload_id for row in rows if row.segment_id == segment_id})
-        values = given(key, ids=own, segment=segment_id)
+        values = stage_params(key, ids=own, segment=segment_id)
         with while_it_is_there():
-            found = await fetch_binary(connection, _bodies_in(segment_id), values)
+            found = await connection.fetch_binary(_bodies_in(segment_id), values)
         bodies |= {str(payload_id): body for payload_id, body in found}
     return {
         row.experience_id: _revised(bodies[row.payload_id], row)
@@ -369,9 +361,9 @@ async def bodies_at(
 def _bodies_in(segment_id: int) -> sa.Select[tuple[str, bytes]]:
     table = payloads_of(segment_id)
     return sa.select(table.c.payload_id, table.c.body).where(
-        in_given_stage(table),
+        in_stage(table),
         table.c.segment_id == sa.bindparam("segment"),
-        among_given(table.c.payload_id),
+        id_in(table.c.payload_id),
     )
 
 

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.stage import ExperienceState, ScopeState
 from services.buffer.store.database import (
     SCOPES_TOPIC,
-    among,
     encode_numbers,
+    id_in,
     in_stage,
     notify,
     of_stage,
@@ -19,6 +18,7 @@ from services.buffer.store.database import (
 )
 from services.buffer.store.schema import NOW, experience, pipeline_scope
 from services.buffer.store.segments import payloads_of
+from trinity.runtime.sql import Connection
 from trinity.types import StageKey
 
 E, C = experience.c, pipeline_scope.c
@@ -34,15 +34,13 @@ class Rewarded:
     reward_parts: Mapping[str, float]
 
 
-async def hold_scopes(
-    connection: AsyncConnection, key: StageKey, assignment_ids: Iterable[str]
-) -> None:
+async def hold_scopes(connection: Connection, key: StageKey, assignment_ids: Iterable[str]) -> None:
     """Withholds groups that wait for a reward from the pipeline."""
     await connection.execute(
         sa.update(pipeline_scope)
         .where(
             in_stage(pipeline_scope, key),
-            among(C.assignment_id, assignment_ids),
+            id_in(C.assignment_id, assignment_ids),
             C.state == ScopeState.OPEN,
             C.assignment_id.in_(_waiting(key, assignment_ids)),
         )
@@ -51,14 +49,14 @@ async def hold_scopes(
 
 
 async def release_scopes(
-    connection: AsyncConnection, key: StageKey, assignment_ids: Iterable[str]
+    connection: Connection, key: StageKey, assignment_ids: Iterable[str]
 ) -> None:
     """Releases groups to the pipeline once all their rewards have arrived."""
     await connection.execute(
         sa.update(pipeline_scope)
         .where(
             in_stage(pipeline_scope, key),
-            among(C.assignment_id, assignment_ids),
+            id_in(C.assignment_id, assignment_ids),
             C.state == ScopeState.AWAITING,
             C.assignment_id.not_in(_waiting(key, assignment_ids)),
         )
@@ -70,22 +68,22 @@ async def release_scopes(
 def _waiting(key: StageKey, assignment_ids: Iterable[str]) -> sa.Select[tuple[str]]:
     return sa.select(E.assignment_id).where(
         of_stage(experience, key),
-        among(E.assignment_id, assignment_ids),
+        id_in(E.assignment_id, assignment_ids),
         one_of(E.state, [ExperienceState.AWAITING]),
     )
 
 
-async def count_held(connection: AsyncConnection, key: StageKey) -> int:
+async def count_held(connection: Connection, key: StageKey) -> int:
     """Counts the groups that wait for a reward."""
     statement = (
         sa.select(sa.func.count())
         .select_from(pipeline_scope)
         .where(in_stage(pipeline_scope, key), one_of(C.state, [ScopeState.AWAITING]))
     )
-    return int((await connection.execute(statement)).scalar_one())
+    return int(await connection.fetch_value(statement))
 
 
-async def store_reward(connection: AsyncConnection, key: StageKey, rewarded: Rewarded) -> None:
+async def store_reward(connection: Connection, key: StageKey, rewarded: Rewarded) -> None:
     """Stores the reward of a sample, and replaces its content by the one with the reward."""
     statement = (
         sa.update(experience)
@@ -97,7 +95,7 @@ async def store_reward(connection: AsyncConnection, key: StageKey, rewarded: Rew
         )
         .returning(E.segment_id, E.payload_id)
     )
-    segment_id, payload_id = (await connection.execute(statement)).one()
+    segment_id, payload_id = await connection.fetch_one(statement)
     table = payloads_of(segment_id)
     await connection.execute(
         sa.update(table)
@@ -111,7 +109,7 @@ async def store_reward(connection: AsyncConnection, key: StageKey, rewarded: Rew
 
 
 async def leave_out_overdue(
-    connection: AsyncConnection, key: StageKey, *, seconds: float, reason: str
+    connection: Connection, key: StageKey, *, seconds: float, reason: str
 ) -> list[str]:
     """Filters samples that have waited for so long; returns their groups, one entry per sample."""
     age = sa.func.make_interval(0, 0, 0, 0, 0, 0, seconds)
@@ -125,4 +123,4 @@ async def leave_out_overdue(
         .values(state=ExperienceState.FILTERED, reason=reason)
         .returning(E.assignment_id)
     )
-    return list((await connection.execute(statement)).scalars())
+    return await connection.fetch_column(statement)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.stage import (
     AssignmentKind,
@@ -14,15 +13,7 @@ from services.buffer.domain.stage import (
     RunState,
     Stage,
 )
-from services.buffer.store.database import (
-    UUIDS,
-    fetch,
-    fetch_column,
-    given,
-    in_given_stage,
-    in_stage,
-    of_given_stage,
-)
+from services.buffer.store.database import UUIDS, in_stage, of_stage, stage_params
 from services.buffer.store.schema import (
     NOW,
     UUID,
@@ -34,6 +25,7 @@ from services.buffer.store.schema import (
     version,
 )
 from trinity.rpc.limits import MAX_MESSAGE_BYTES
+from trinity.runtime.sql import Connection, Row
 from trinity.types import StageKey
 
 MAX_GRANTED_BYTES = MAX_MESSAGE_BYTES // 2
@@ -86,19 +78,19 @@ def _task_of(row: sa.FromClause, value: sa.ColumnElement[Any]) -> sa.ScalarSelec
     """Builds a lookup of `value` for the task that the assignment in `row` draws."""
     taskset_id = (
         sa.select(stage_taskset.c.taskset_id)
-        .where(in_given_stage(stage_taskset), stage_taskset.c.name == row.c.taskset)
+        .where(in_stage(stage_taskset), stage_taskset.c.name == row.c.taskset)
         .correlate(row)
         .scalar_subquery()
     )
     statement = sa.select(value).where(
-        task.c.tenant == sa.bindparam("given_tenant"),
+        task.c.tenant == sa.bindparam("key_tenant"),
         task.c.taskset_id == taskset_id,
         task.c.index == row.c.task_index,
     )
     return statement.correlate(row).scalar_subquery()
 
 
-_RECORDED = sa.select(version.c.version).where(in_given_stage(version)).scalar_subquery()
+_RECORDED = sa.select(version.c.version).where(in_stage(version)).scalar_subquery()
 
 _MAY_BE_GRANTED = sa.or_(
     sa.and_(
@@ -116,7 +108,7 @@ _MAY_BE_GRANTED = sa.or_(
 _FREE = (
     sa.select(_C.assignment_id, _C.taskset, _C.task_index, *_PLACES)
     .where(
-        in_given_stage(assignment),
+        in_stage(assignment),
         _C.is_open,
         sa.or_(_C.state == AssignmentState.PENDING, _C.lease_until < NOW),
         _MAY_BE_GRANTED,
@@ -141,7 +133,7 @@ _CHOSEN = sa.select(_SIZED.c.assignment_id).where(
 
 _NEWEST_INCARNATION = (
     sa.select(sa.func.max(version.c.incarnation))
-    .where(in_given_stage(version), version.c.version == _C.required_version)
+    .where(in_stage(version), version.c.version == _C.required_version)
     .correlate(assignment)
     .scalar_subquery()
 )
@@ -150,7 +142,7 @@ _NEWEST_INCARNATION = (
 _OPEN_RUNS = (
     sa.select(run.c.run)
     .where(
-        in_given_stage(run),
+        in_stage(run),
         run.c.assignment_id == _C.assignment_id,
         run.c.state == RunState.OPEN,
     )
@@ -166,7 +158,7 @@ _GRANTED = (
 _TAKE = (
     sa.update(assignment)
     .where(
-        of_given_stage(assignment),
+        of_stage(assignment),
         _C.assignment_id == sa.any_(sa.func.array(_CHOSEN.scalar_subquery())),
     )
     .values(
@@ -187,7 +179,7 @@ _TAKE = (
 
 
 async def take_leases(
-    connection: AsyncConnection,
+    connection: Connection,
     stage: Stage,
     *,
     explorer_id: str,
@@ -195,7 +187,7 @@ async def take_leases(
     lease_seconds: float,
 ) -> list[Grant]:
     """Leases assignments that are pending or whose lease has expired, oldest weights first."""
-    values = given(
+    values = stage_params(
         stage.key,
         published=stage.published,
         may_evaluate=stage.published is not None or stage.finished_step is not None,
@@ -205,13 +197,13 @@ async def take_leases(
         lease_seconds=lease_seconds,
     )
     rows = sorted(
-        await fetch(connection, _TAKE, values),
+        await connection.fetch(_TAKE, values),
         key=lambda row: (row.place_0, row.place_1, row.place_2, row.place_3),
     )
     return [_grant(stage, row) for row in rows]
 
 
-def _grant(stage: Stage, row: sa.Row[Any]) -> Grant:
+def _grant(stage: Stage, row: Row) -> Grant:
     return Grant(
         assignment_id=row.assignment_id,
         kind=AssignmentKind(row.kind),
@@ -230,7 +222,7 @@ def _grant(stage: Stage, row: sa.Row[Any]) -> Grant:
 
 
 async def renew_leases(
-    connection: AsyncConnection,
+    connection: Connection,
     key: StageKey,
     explorer_id: str,
     tokens: dict[str, str],
@@ -252,11 +244,11 @@ async def renew_leases(
         .values(lease_until=lease_end(lease_seconds))
         .returning(assignment.c.assignment_id)
     )
-    return set((await connection.execute(statement)).scalars())
+    return set(await connection.fetch_column(statement))
 
 
 async def release_leases(
-    connection: AsyncConnection, key: StageKey, explorer_id: str, tokens: dict[str, str]
+    connection: Connection, key: StageKey, explorer_id: str, tokens: dict[str, str]
 ) -> int:
     """Makes leased work pending again; no tokens mean all that this explorer holds."""
     where = _held(key, explorer_id)
@@ -266,7 +258,7 @@ async def release_leases(
 
 
 _IS_LEASED = sa.and_(
-    in_given_stage(assignment),
+    in_stage(assignment),
     assignment.c.is_open,
     assignment.c.state == AssignmentState.LEASED,
 )
@@ -286,16 +278,16 @@ _FREE_LOST = (
 
 
 async def free_lost_leases(
-    connection: AsyncConnection, key: StageKey, explorer_id: str, held: Iterable[str]
+    connection: Connection, key: StageKey, explorer_id: str, held: Iterable[str]
 ) -> int:
     """Makes work pending again whose lease never reached its explorer: its token is not held."""
-    values = given(key, explorer_id=explorer_id, held=list(held))
-    return len(await fetch(connection, _FREE_LOST, values))
+    values = stage_params(key, explorer_id=explorer_id, held=list(held))
+    return len(await connection.fetch(_FREE_LOST, values))
 
 
-async def _free(connection: AsyncConnection, which: sa.ColumnElement[bool]) -> int:
+async def _free(connection: Connection, which: sa.ColumnElement[bool]) -> int:
     statement = sa.update(assignment).where(which).values(state=AssignmentState.PENDING)
-    return len((await connection.execute(statement.returning(assignment.c.stage))).all())
+    return len(await connection.fetch(statement.returning(assignment.c.stage)))
 
 
 def _held(key: StageKey, explorer_id: str) -> sa.ColumnElement[bool]:
@@ -321,27 +313,27 @@ _SECONDS_UNTIL_EXPIRY = sa.select(
 ).where(_IS_LEASED, assignment.c.lease_until > NOW)
 
 
-async def seconds_until_expiry(connection: AsyncConnection, key: StageKey) -> float | None:
+async def seconds_until_expiry(connection: Connection, key: StageKey) -> float | None:
     """Returns the seconds until the next lease expires; None without one that will.
 
     Leases that have already expired do not count: their work waits for weights, not for the clock.
     """
-    seconds = (await fetch_column(connection, _SECONDS_UNTIL_EXPIRY, given(key)))[0]
+    seconds = (await connection.fetch_column(_SECONDS_UNTIL_EXPIRY, stage_params(key)))[0]
     return None if seconds is None else float(seconds)
 
 
 _OF_EVALUATIONS = sa.select(evaluation.c.version).where(
-    in_given_stage(evaluation), evaluation.c.state == EvaluationState.OPEN
+    in_stage(evaluation), evaluation.c.state == EvaluationState.OPEN
 )
 _OLDEST_OF_TRAINING = sa.select(sa.func.min(assignment.c.required_version)).where(
-    in_given_stage(assignment),
+    in_stage(assignment),
     assignment.c.kind == AssignmentKind.TRAIN,
     assignment.c.is_open,
 )
 _PINNED = sa.union(_OF_EVALUATIONS, _OLDEST_OF_TRAINING)
 
 
-async def pinned_versions(connection: AsyncConnection, key: StageKey) -> list[int]:
+async def pinned_versions(connection: Connection, key: StageKey) -> list[int]:
     """Returns the versions needed by open evaluations and by the oldest open training work."""
-    found = await fetch_column(connection, _PINNED, given(key))
+    found = await connection.fetch_column(_PINNED, stage_params(key))
     return sorted(version for version in found if version is not None)

@@ -10,7 +10,6 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.stage import (
     OPEN_SCOPE,
@@ -22,24 +21,20 @@ from services.buffer.domain.stage import (
 from services.buffer.store.database import (
     SCOPES_TOPIC,
     UUIDS,
-    Row,
-    among_given,
-    among_numbers,
     decode_numbers,
     encode_numbers,
-    execute,
-    fetch,
-    fetch_column,
-    given,
-    in_given_stage,
+    id_in,
     in_stage,
     key_from_row,
     notify,
-    of_given_stage,
+    number_in,
+    of_stage,
     one_of,
+    stage_params,
 )
 from services.buffer.store.schema import NOW, STAGE_KEY, assignment, pipeline_scope, stage
 from services.buffer.store.stages import lock_stage
+from trinity.runtime.sql import Connection, Row
 from trinity.types import StageKey
 
 Place = tuple[int, int]
@@ -54,18 +49,16 @@ _COPIED = (*(A[name] for name in STAGE_KEY), A.assignment_id, A.explore_step, A.
 _OPEN = sa.insert(pipeline_scope).from_select(
     [*(column.name for column in _COPIED), "state"],
     sa.select(*_COPIED, sa.literal(ScopeState.OPEN.value))
-    .where(of_given_stage(assignment), among_given(A.assignment_id))
+    .where(of_stage(assignment), id_in(A.assignment_id))
     .order_by(A.explore_step, A.position),
 )
 
 
-async def open_scopes(
-    connection: AsyncConnection, key: StageKey, assignment_ids: Sequence[str]
-) -> None:
+async def open_scopes(connection: Connection, key: StageKey, assignment_ids: Sequence[str]) -> None:
     """Opens scopes for complete groups, so that the pipeline processes them."""
     if not assignment_ids:
         return
-    await execute(connection, _OPEN, given(key, ids=assignment_ids))
+    await connection.execute(_OPEN, stage_params(key, ids=assignment_ids))
     await notify(connection, SCOPES_TOPIC)
 
 
@@ -80,9 +73,9 @@ _WITH_WORK: sa.Select[Any] = sa.select(
 ).where(stage.c.state == StageState.OPEN)
 
 
-async def stages_with_work(connection: AsyncConnection) -> list[StageKey]:
+async def stages_with_work(connection: Connection) -> list[StageKey]:
     """Returns open stages with free scopes, the longest waiting first."""
-    found = [row for row in await fetch(connection, _WITH_WORK) if row.since is not None]
+    found = [row for row in await connection.fetch(_WITH_WORK) if row.since is not None]
     return [key_from_row(row) for row in sorted(found, key=lambda row: row.since)]
 
 
@@ -91,31 +84,29 @@ _UNTIL_CLAIMS_END = sa.select(sa.extract("epoch", sa.func.min(C.claimed_until) -
 )
 
 
-async def seconds_until_claims_end(connection: AsyncConnection) -> float | None:
+async def seconds_until_claims_end(connection: Connection) -> float | None:
     """Returns the seconds until the next claim of any worker expires; None without one."""
-    seconds = (await fetch_column(connection, _UNTIL_CLAIMS_END))[0]
+    seconds = (await connection.fetch_column(_UNTIL_CLAIMS_END))[0]
     return None if seconds is None else float(seconds)
 
 
 _UNFINISHED = sa.select(
     sa.func.min(C.explore_step).label("first_step"), sa.func.count().label("number")
-).where(in_given_stage(pipeline_scope), one_of(C.state, UNFINISHED_SCOPE))
+).where(in_stage(pipeline_scope), one_of(C.state, UNFINISHED_SCOPE))
 
 
-async def count_unfinished_scopes(
-    connection: AsyncConnection, key: StageKey
-) -> tuple[int, int] | None:
+async def count_unfinished_scopes(connection: Connection, key: StageKey) -> tuple[int, int] | None:
     """Returns the first explore step with unfinished scopes and the number of all unfinished ones.
 
     None if there are none.
     """
-    (row,) = await fetch(connection, _UNFINISHED, given(key))
+    (row,) = await connection.fetch(_UNFINISHED, stage_params(key))
     return (row.first_step, row.number) if row.number else None
 
 
 @lru_cache
 def _take_figures(is_bounded: bool) -> sa.Update:
-    own = [in_given_stage(pipeline_scope), one_of(C.state, [ScopeState.DONE])]
+    own = [in_stage(pipeline_scope), one_of(C.state, [ScopeState.DONE])]
     if is_bounded:
         last = (sa.bindparam(name, type_=sa.BigInteger) for name in ("last_step", "last_position"))
         own.append(sa.tuple_(C.explore_step, C.position) <= sa.tuple_(*last))
@@ -128,15 +119,15 @@ def _take_figures(is_bounded: bool) -> sa.Update:
 
 
 async def take_figures(
-    connection: AsyncConnection, key: StageKey, step: int, up_to: Place | None
+    connection: Connection, key: StageKey, step: int, up_to: Place | None
 ) -> list[dict[str, float]]:
     """Takes the metrics of groups that were finished since the last batch, for batch `step`.
 
     With `up_to`, those of later groups stay for a later batch.
     """
     bound = {} if up_to is None else {"last_step": up_to[0], "last_position": up_to[1]}
-    values = given(key, taken_by=step, **bound)
-    found = await fetch_column(connection, _take_figures(up_to is not None), values)
+    values = stage_params(key, taken_by=step, **bound)
+    found = await connection.fetch_column(_take_figures(up_to is not None), values)
     return [decode_numbers(metrics) for metrics in found]
 
 
@@ -156,27 +147,25 @@ class Claim:
 # waiting for them under that lock would be a deadlock.
 _FREE = (
     sa.select(C.assignment_id)
-    .where(in_given_stage(pipeline_scope), one_of(C.state, OPEN_SCOPE), IS_FREE)
+    .where(in_stage(pipeline_scope), one_of(C.state, OPEN_SCOPE), IS_FREE)
     .with_for_update(skip_locked=True)
 )
-_THESE_FREE = _FREE.where(among_given(C.assignment_id))
+_THESE_FREE = _FREE.where(id_in(C.assignment_id))
 
 
 async def claim_groups(
-    connection: AsyncConnection, key: StageKey, *, limit: int, claim_seconds: float
+    connection: Connection, key: StageKey, *, limit: int, claim_seconds: float
 ) -> list[Claim]:
     """Claims free groups of a stage, oldest first; other workers skip them from then on.
 
     One statement, which needs no transaction around it.
     """
     token = str(uuid.uuid4())
-    values = given(key, limit=limit, token=token, seconds=claim_seconds)
-    return _claims(key, token, await fetch(connection, _CLAIM_OLDEST, values))
+    values = stage_params(key, limit=limit, token=token, seconds=claim_seconds)
+    return _claims(key, token, await connection.fetch(_CLAIM_OLDEST, values))
 
 
-async def claim_step(
-    connection: AsyncConnection, key: StageKey, *, claim_seconds: float
-) -> list[Claim]:
+async def claim_step(connection: Connection, key: StageKey, *, claim_seconds: float) -> list[Claim]:
     """Claims all groups of the first explore step that has no open assignment.
 
     All or none: a worker that got a part of the step would get a different part each time.
@@ -187,7 +176,7 @@ async def claim_step(
     ids = await _ended_groups(connection, key) if stage_now.is_open else []
     if not ids:
         return []
-    free = await fetch(connection, _THESE_FREE, given(key, ids=ids))
+    free = await connection.fetch(_THESE_FREE, stage_params(key, ids=ids))
     if {row.assignment_id for row in free} != set(ids):
         return []
     claims = await _claim(connection, key, ids, claim_seconds)
@@ -195,14 +184,14 @@ async def claim_step(
     return [replace(claim, attempts=attempts) for claim in claims]
 
 
-async def _ended_groups(connection: AsyncConnection, key: StageKey) -> list[str]:
+async def _ended_groups(connection: Connection, key: StageKey) -> list[str]:
     """Returns all unfinished groups of the first step that can be claimed as a whole, if any."""
     statement = (
         sa.select(C.explore_step, C.assignment_id, IS_FREE.label("is_free"))
         .where(in_stage(pipeline_scope, key), one_of(C.state, UNFINISHED_SCOPE))
         .order_by(C.explore_step, C.position)
     )
-    scopes = list(await connection.execute(statement))
+    scopes = await connection.fetch(statement)
     taken = {row.explore_step for row in scopes if not row.is_free}
     steps = {row.explore_step for row in scopes} - taken
     a = assignment.c
@@ -210,9 +199,9 @@ async def _ended_groups(connection: AsyncConnection, key: StageKey) -> list[str]
         in_stage(assignment, key),
         a.kind == AssignmentKind.TRAIN,
         a.is_open,
-        among_numbers(a.explore_step, steps),
+        number_in(a.explore_step, steps),
     )
-    if ended := steps - set((await connection.execute(unfinished.distinct())).scalars()):
+    if ended := steps - set(await connection.fetch_column(unfinished.distinct())):
         return [row.assignment_id for row in scopes if row.explore_step == min(ended)]
     return []
 
@@ -220,7 +209,7 @@ async def _ended_groups(connection: AsyncConnection, key: StageKey) -> list[str]
 _UNTIL = NOW + sa.func.make_interval(0, 0, 0, 0, 0, 0, sa.bindparam("seconds", type_=sa.Float))
 _CLAIM = (
     sa.update(pipeline_scope)
-    .where(in_given_stage(pipeline_scope))
+    .where(in_stage(pipeline_scope))
     .values(
         state=ScopeState.CLAIMED,
         claim_token=sa.bindparam("token"),
@@ -230,7 +219,7 @@ _CLAIM = (
     )
     .returning(C.assignment_id, C.explore_step, C.position, C.attempts)
 )
-_CLAIM_THESE = _CLAIM.where(among_given(C.assignment_id))
+_CLAIM_THESE = _CLAIM.where(id_in(C.assignment_id))
 _OLDEST_FREE = _FREE.order_by(C.opened_at).limit(sa.bindparam("limit", type_=sa.Integer))
 _CLAIM_OLDEST = _CLAIM.where(
     C.assignment_id == sa.any_(sa.func.array(_OLDEST_FREE.correlate(None).scalar_subquery()))
@@ -238,14 +227,14 @@ _CLAIM_OLDEST = _CLAIM.where(
 
 
 async def _claim(
-    connection: AsyncConnection,
+    connection: Connection,
     key: StageKey,
     ids: Sequence[str],
     claim_seconds: float,
 ) -> list[Claim]:
     token = str(uuid.uuid4())
-    values = given(key, ids=ids, token=token, seconds=claim_seconds)
-    return _claims(key, token, await fetch(connection, _CLAIM_THESE, values))
+    values = stage_params(key, ids=ids, token=token, seconds=claim_seconds)
+    return _claims(key, token, await connection.fetch(_CLAIM_THESE, values))
 
 
 def _claims(key: StageKey, token: str, rows: Sequence[Row]) -> list[Claim]:
@@ -268,23 +257,23 @@ _RENEW = (
     .where(
         one_of(C.state, OPEN_SCOPE),
         C.state == ScopeState.CLAIMED,
-        among_given(C.claim_token, "tokens"),
+        id_in(C.claim_token, name="tokens"),
     )
     .values(claimed_until=_UNTIL)
 )
 
 
 async def renew_claims(
-    connection: AsyncConnection, claims: Sequence[Claim], claim_seconds: float
+    connection: Connection, claims: Sequence[Claim], claim_seconds: float
 ) -> None:
     """Extends claims; those that have ended or that another worker holds are left as they are."""
     tokens = list({claim.token for claim in claims})
-    await execute(connection, _RENEW, {"tokens": tokens, "seconds": claim_seconds})
+    await connection.execute(_RENEW, {"tokens": tokens, "seconds": claim_seconds})
 
 
 _HELD = sa.and_(
-    in_given_stage(pipeline_scope),
-    among_given(C.assignment_id),
+    in_stage(pipeline_scope),
+    id_in(C.assignment_id),
     C.claim_token == sa.bindparam("token"),
     C.state == ScopeState.CLAIMED,
 )
@@ -303,7 +292,7 @@ _END = (
 
 
 async def end_claims(
-    connection: AsyncConnection,
+    connection: Connection,
     claims: Sequence[Claim],
     state: ScopeState,
     error: str = "",
@@ -319,7 +308,7 @@ async def end_claims(
         values = _held_values(
             own, token, new_state=state, new_error=error, not_counted=0 if is_counted else 1
         )
-        held |= set(await fetch_column(connection, _END, values))
+        held |= set(await connection.fetch_column(_END, values))
     return held
 
 
@@ -346,14 +335,14 @@ _FINISH = (
 
 
 async def finish_claims(
-    connection: AsyncConnection, done: Mapping[Claim, Mapping[str, float]]
+    connection: Connection, done: Mapping[Claim, Mapping[str, float]]
 ) -> set[str]:
     """Marks groups of one stage as done, with their metrics; returns the same as `end_claims`."""
     held: set[str] = set()
     for token, own in _by_token(done).items():
         figures = [json.dumps(encode_numbers(done[claim])) for claim in own]
         values = _held_values(own, token, figures=figures)
-        held |= set(await fetch_column(connection, _FINISH, values))
+        held |= set(await connection.fetch_column(_FINISH, values))
     return held
 
 
@@ -366,4 +355,4 @@ def _by_token(claims: Iterable[Claim]) -> dict[str, list[Claim]]:
 
 def _held_values(claims: Sequence[Claim], token: str, **values: object) -> dict[str, object]:
     ids = [claim.assignment_id for claim in claims]
-    return given(claims[0].key, ids=ids, token=token, **values)
+    return stage_params(claims[0].key, ids=ids, token=token, **values)

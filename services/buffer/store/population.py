@@ -2,16 +2,15 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.population import GeneratedSample, SamplePopulation, Task
 from services.buffer.domain.stage import UNFINISHED_SCOPE, AssignmentKind, ExperienceState, Stage
-from services.buffer.store.database import among, in_stage, one_of
+from services.buffer.store.database import id_in, in_stage, one_of
 from services.buffer.store.schema import assignment, batch_item, experience, pipeline_scope
 from services.buffer.store.schema import stage as stage_table
+from trinity.runtime.sql import Connection, Row
 from trinity.types import StageKey
 
 MAX_GROUPS = 1024
@@ -23,7 +22,7 @@ BATCHED = (ExperienceState.BATCHED, ExperienceState.DELETED)
 A, E, USED = assignment.c, experience.c, batch_item.c
 
 
-async def last_settled_step(connection: AsyncConnection, stage: Stage) -> int:
+async def last_settled_step(connection: Connection, stage: Stage) -> int:
     """Returns the last explore step up to which every sample is batched or finally left out."""
     key = stage.key
     open_steps = [
@@ -43,18 +42,18 @@ async def last_settled_step(connection: AsyncConnection, stage: Stage) -> int:
         ),
     ]
     firsts = sa.select(*(step.scalar_subquery() for step in open_steps))
-    row = (await connection.execute(firsts)).one()
+    row = await connection.fetch_one(firsts)
     return min((step - 1 for step in row if step is not None), default=stage.explore_step)
 
 
-async def compared_step(connection: AsyncConnection, key: StageKey) -> int:
+async def compared_step(connection: Connection, key: StageKey) -> int:
     """Returns the explore step up to which populations were compared."""
     statement = sa.select(stage_table.c.compared_step).where(in_stage(stage_table, key))
-    return int((await connection.execute(statement)).scalar_one())
+    return int(await connection.fetch_value(statement))
 
 
 async def load_population(
-    connection: AsyncConnection, stage: Stage, *, after: int, up_to: int
+    connection: Connection, stage: Stage, *, after: int, up_to: int
 ) -> SamplePopulation | None:
     """Returns the population of explore steps `after` + 1 to `up_to`; None without groups."""
     key = stage.key
@@ -69,7 +68,7 @@ async def load_population(
         .order_by(A.explore_step.desc(), A.position)
         .limit(MAX_GROUPS)
     )
-    groups = list(await connection.execute(statement))
+    groups = await connection.fetch(statement)
     if not groups:
         return None
     tasks = {group.assignment_id: (group.taskset, group.task_index) for group in groups}
@@ -85,7 +84,7 @@ async def load_population(
 
 
 async def _samples(
-    connection: AsyncConnection, stage: Stage, tasks: Mapping[str, Task]
+    connection: Connection, stage: Stage, tasks: Mapping[str, Task]
 ) -> Sequence[GeneratedSample]:
     """Returns each sample once, with the outcome of all its revisions."""
     statement = sa.select(
@@ -98,11 +97,11 @@ async def _samples(
         E.response_length,
     ).where(
         in_stage(experience, stage.key),
-        among(E.assignment_id, tasks),
-        E.state.not_in(UNCOUNTED),
+        id_in(E.assignment_id, tasks),
+        ~one_of(E.state, UNCOUNTED),
     )
-    rows_of: dict[str, list[sa.Row[Any]]] = defaultdict(list)
-    found: Iterable[sa.Row[Any]] = await connection.execute(statement)
+    rows_of: dict[str, list[Row]] = defaultdict(list)
+    found: Iterable[Row] = await connection.fetch(statement)
     for row in found:
         rows_of[row.payload_id].append(row)
     batched = [
@@ -113,7 +112,7 @@ async def _samples(
 
 
 async def _count_uses(
-    connection: AsyncConnection, stage: Stage, ids: Iterable[str]
+    connection: Connection, stage: Stage, ids: Iterable[str]
 ) -> Mapping[str, int]:
     """Counts the rows of each of these samples in the batches of the line."""
     statement = (
@@ -122,14 +121,14 @@ async def _count_uses(
             in_stage(batch_item, stage.key),
             USED.line == stage.line,
             USED.experience_id.is_not(None),
-            among(USED.experience_id, ids),
+            id_in(USED.experience_id, ids),
         )
         .group_by(USED.experience_id)
     )
-    return {row.experience_id: row.number for row in await connection.execute(statement)}
+    return {row.experience_id: row.number for row in await connection.fetch(statement)}
 
 
-def _sample(rows: Sequence[sa.Row[Any]], task: Task, uses: Mapping[str, int]) -> GeneratedSample:
+def _sample(rows: Sequence[Row], task: Task, uses: Mapping[str, int]) -> GeneratedSample:
     return GeneratedSample(
         task=task,
         response_length=rows[0].response_length,

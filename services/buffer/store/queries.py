@@ -4,16 +4,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from operator import eq, ge, le
-from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.stage import ExperienceState
 from services.buffer.domain.tasks import SampleCursor, SampleFilter
-from services.buffer.store.database import among, decode_numbers, in_stage, of_stage, one_of
+from services.buffer.store.database import decode_numbers, id_in, in_stage, of_stage, one_of
 from services.buffer.store.schema import assignment, batch_item, experience, stage
 from services.buffer.store.segments import payloads_of, retired_segments, while_it_is_there
+from trinity.runtime.sql import Connection, Row
 from trinity.types import StageKey
 
 GROUPS_A_LOOK = 256
@@ -72,7 +71,7 @@ class PageRequest:
     """Descending by explore step and position; samples of a group stay in ascending order."""
 
 
-async def list_page(connection: AsyncConnection, look: PageRequest) -> Page:
+async def list_page(connection: Connection, look: PageRequest) -> Page:
     """Returns the next page of samples; a page may be empty without being the last.
 
     Groups are found first, in the order of their places, then their samples by the groups' ids: one
@@ -87,10 +86,10 @@ async def list_page(connection: AsyncConnection, look: PageRequest) -> Page:
     return Page(rows=rows, end=_end_of(groups[-1]))
 
 
-async def _groups(connection: AsyncConnection, look: PageRequest) -> list[sa.Row[Any]]:
+async def _groups(connection: Connection, look: PageRequest) -> list[Row]:
     conditions = [in_stage(assignment, look.key), *_group_conditions(look.wanted)]
     if (named := await _named(connection, look.key, look.wanted)) is not None:
-        conditions.append(among(A.assignment_id, named))
+        conditions.append(id_in(A.assignment_id, named))
     if look.after is not None:
         place = sa.tuple_(A.explore_step, A.position)
         here = (look.after.explore_step, look.after.position)
@@ -102,7 +101,7 @@ async def _groups(connection: AsyncConnection, look: PageRequest) -> list[sa.Row
         .order_by(*(column.desc() for column in order) if look.latest_first else order)
         .limit(GROUPS_A_LOOK)
     )
-    return list(await connection.execute(statement))
+    return await connection.fetch(statement)
 
 
 def _group_conditions(wanted: SampleFilter) -> list[sa.ColumnElement[bool]]:
@@ -116,19 +115,17 @@ def _group_conditions(wanted: SampleFilter) -> list[sa.ColumnElement[bool]]:
     return found
 
 
-async def _named(
-    connection: AsyncConnection, key: StageKey, wanted: SampleFilter
-) -> set[str] | None:
+async def _named(connection: Connection, key: StageKey, wanted: SampleFilter) -> set[str] | None:
     """Returns the groups of samples that the filter names by id or batch; None if it does not."""
     if not wanted.experience_ids and wanted.train_step is None:
         return None
     is_own = of_stage if wanted.experience_ids else in_stage
     statement = sa.select(E.assignment_id).where(is_own(experience, key))
     if wanted.experience_ids:
-        statement = statement.where(among(E.experience_id, wanted.experience_ids))
+        statement = statement.where(id_in(E.experience_id, wanted.experience_ids))
     if wanted.train_step is not None:
         statement = statement.where(_in_batch(key, wanted.train_step))
-    return set((await connection.execute(statement.distinct())).scalars())
+    return set(await connection.fetch_column(statement.distinct()))
 
 
 def _in_batch(key: StageKey, train_step: int) -> sa.ColumnElement[bool]:
@@ -144,7 +141,7 @@ def _in_batch(key: StageKey, train_step: int) -> sa.ColumnElement[bool]:
 
 
 async def _of_groups(
-    connection: AsyncConnection, look: PageRequest, groups: Sequence[sa.Row[Any]]
+    connection: Connection, look: PageRequest, groups: Sequence[Row]
 ) -> list[StoredExperience]:
     group_of = {group.assignment_id: group for group in groups}
     if not group_of:
@@ -152,7 +149,7 @@ async def _of_groups(
     key = look.key
     place = (E.explore_step, E.position)
     tail = (E.run, E.step, E.suffix, E.revision, E.experience_id)
-    conditions = [of_stage(experience, key), among(E.assignment_id, group_of)]
+    conditions = [of_stage(experience, key), id_in(E.assignment_id, group_of)]
     conditions += _conditions(key, look.wanted)
     if look.after is not None:
         conditions.append(_is_after(look.after, look.latest_first))
@@ -162,7 +159,7 @@ async def _of_groups(
         .order_by(*(column.desc() for column in place) if look.latest_first else place, *tail)
         .limit(look.size)
     )
-    rows = await connection.execute(statement)
+    rows = await connection.fetch(statement)
     return [_stored(row, group_of[row.assignment_id]) for row in rows]
 
 
@@ -181,7 +178,7 @@ def _conditions(key: StageKey, wanted: SampleFilter) -> list[sa.ColumnElement[bo
             found.append(holds(column, bound))
     if wanted.experience_ids:
         ids = wanted.experience_ids
-        found.append(sa.or_(among(E.experience_id, ids), among(E.parent_id, ids)))
+        found.append(sa.or_(id_in(E.experience_id, ids), id_in(E.parent_id, ids)))
     if wanted.train_step is not None:
         found.append(_in_batch(key, wanted.train_step))
     return found
@@ -196,7 +193,7 @@ def _is_after(cursor: SampleCursor, latest_first: bool) -> sa.ColumnElement[bool
     return sa.or_(beyond, sa.and_(place == here, tail > last))
 
 
-def _end_of(group: sa.Row[Any]) -> SampleCursor:
+def _end_of(group: Row) -> SampleCursor:
     """Returns a cursor after every sample of a group."""
     return SampleCursor(
         explore_step=group.explore_step,
@@ -209,7 +206,7 @@ def _end_of(group: sa.Row[Any]) -> SampleCursor:
     )
 
 
-def _stored(row: sa.Row[Any], group: sa.Row[Any]) -> StoredExperience:
+def _stored(row: Row, group: Row) -> StoredExperience:
     return StoredExperience(
         cursor=SampleCursor(
             explore_step=row.explore_step,
@@ -242,21 +239,21 @@ def _stored(row: sa.Row[Any], group: sa.Row[Any]) -> StoredExperience:
 
 
 async def load_experiences(
-    connection: AsyncConnection, key: StageKey, ids: Iterable[str]
+    connection: Connection, key: StageKey, ids: Iterable[str]
 ) -> dict[str, StoredExperience]:
     """Returns samples by id; ids without a sample are left out."""
-    statement = sa.select(experience).where(of_stage(experience, key), among(E.experience_id, ids))
-    rows = list(await connection.execute(statement))
+    statement = sa.select(experience).where(of_stage(experience, key), id_in(E.experience_id, ids))
+    rows = await connection.fetch(statement)
     tasks = sa.select(A.assignment_id, A.taskset, A.task_index).where(
-        of_stage(assignment, key), among(A.assignment_id, {row.assignment_id for row in rows})
+        of_stage(assignment, key), id_in(A.assignment_id, {row.assignment_id for row in rows})
     )
-    found: Iterable[sa.Row[Any]] = await connection.execute(tasks)
+    found: Iterable[Row] = await connection.fetch(tasks)
     task_of = {row.assignment_id: row for row in found}
     return {row.experience_id: _stored(row, task_of[row.assignment_id]) for row in rows}
 
 
 async def find_by_prefix(
-    connection: AsyncConnection, key: StageKey, digits: str, *, limit: int
+    connection: Connection, key: StageKey, digits: str, *, limit: int
 ) -> list[str]:
     """Returns ids that begin with these hexadecimal digits (lower case, without dashes)."""
     first, last = digits.ljust(32, "0"), digits.ljust(32, "f")
@@ -266,7 +263,7 @@ async def find_by_prefix(
         .order_by(E.experience_id)
         .limit(limit)
     )
-    return list((await connection.execute(statement)).scalars())
+    return await connection.fetch_column(statement)
 
 
 def _holds(text: str, body: sa.Column[bytes]) -> sa.ColumnElement[bool]:
@@ -277,7 +274,7 @@ def _holds(text: str, body: sa.Column[bytes]) -> sa.ColumnElement[bool]:
 
 
 async def sizes_of(
-    connection: AsyncConnection,
+    connection: Connection,
     key: StageKey,
     rows: Sequence[StoredExperience],
     *,
@@ -294,11 +291,11 @@ async def sizes_of(
         table = payloads_of(segment_id)
         c = table.c
         statement = sa.select(c.payload_id, sa.func.octet_length(c.body).label("size")).where(
-            in_stage(table, key), c.segment_id == segment_id, among(c.payload_id, own)
+            in_stage(table, key), c.segment_id == segment_id, id_in(c.payload_id, own)
         )
         if holding:
             statement = statement.where(_holds(holding, c.body))
         with while_it_is_there():
-            found = await connection.execute(statement)
+            found = await connection.fetch(statement)
         sizes |= {row.payload_id: row.size for row in found}
     return {row.experience_id: sizes[row.payload_id] for row in rows if row.payload_id in sizes}

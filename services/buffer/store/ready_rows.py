@@ -6,7 +6,6 @@ from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.admission import RowLoad
 from services.buffer.domain.batches import MeasuredRow
@@ -18,17 +17,13 @@ from services.buffer.domain.stage import (
     Stage,
 )
 from services.buffer.store.database import (
-    Row,
-    among_given,
+    BIGINTS,
     decode_numbers,
-    fetch,
-    fetch_column,
-    fetch_together,
-    given,
-    in_given_stage,
+    id_in,
     in_stage,
-    of_given_stage,
+    of_stage,
     one_of,
+    stage_params,
 )
 from services.buffer.store.schema import (
     STAGE_KEY,
@@ -39,15 +34,16 @@ from services.buffer.store.schema import (
     run_attempt,
 )
 from services.buffer.store.segments import retired_segments
+from trinity.runtime.sql import Connection, Row
 from trinity.types import StageKey
 
 A, S = assignment.c, pipeline_scope.c
 _IN_WORK = sa.and_(
-    in_given_stage(assignment),
+    in_stage(assignment),
     A.kind == AssignmentKind.TRAIN,
     A.is_open,
 )
-_IN_PIPELINE = sa.and_(in_given_stage(pipeline_scope), one_of(S.state, UNFINISHED_SCOPE))
+_IN_PIPELINE = sa.and_(in_stage(pipeline_scope), one_of(S.state, UNFINISHED_SCOPE))
 
 
 def _first(table: sa.Table, which: sa.ColumnElement[bool]) -> sa.Select[tuple[int, int]]:
@@ -68,9 +64,9 @@ FIRST_PLACE = (
 """The first unfinished place, as part of a statement on the stage; beyond all places if none."""
 
 
-async def first_unfinished(connection: AsyncConnection, key: StageKey) -> tuple[int, int] | None:
+async def first_unfinished(connection: Connection, key: StageKey) -> tuple[int, int] | None:
     """Returns explore step and position of the first open or unprocessed training group."""
-    rows = await fetch(connection, _FIRST, given(key))
+    rows = await connection.fetch(_FIRST, stage_params(key))
     return min(((row.explore_step, row.position) for row in rows), default=None)
 
 
@@ -101,7 +97,7 @@ def is_ready(key: StageKey, before: Place | None) -> sa.ColumnElement[bool]:
 
 def _can_be_batched(is_ordered: bool) -> sa.ColumnElement[bool]:
     """Condition: the same with parameters; `is_ordered` stops at the first unfinished group."""
-    ready = sa.and_(in_given_stage(experience), one_of(C.state, [ExperienceState.READY]))
+    ready = sa.and_(in_stage(experience), one_of(C.state, [ExperienceState.READY]))
     if not is_ordered:
         return ready
     return sa.and_(ready, sa.tuple_(C.explore_step, C.position) < FIRST_PLACE)
@@ -116,17 +112,17 @@ def _count(is_ordered: bool) -> sa.Select[Any]:
     return sa.select(sa.func.count()).select_from(some)
 
 
-async def count_ready(connection: AsyncConnection, stage: Stage) -> int:
+async def count_ready(connection: Connection, stage: Stage) -> int:
     """Counts rows that can be batched; in ordered stages up to the first unfinished group.
 
     The count stops at one more than a batch takes.
     """
-    values = given(stage.key, limit=stage.plan.num_rollout_rows)
-    return int((await fetch_column(connection, _count(stage.is_ordered), values))[0])
+    values = stage_params(stage.key, limit=stage.plan.num_rollout_rows)
+    return int((await connection.fetch_column(_count(stage.is_ordered), values))[0])
 
 
 async def place_of_fresh(
-    connection: AsyncConnection, stage: Stage, number: int, *, oldest: int, before: Place | None
+    connection: Connection, stage: Stage, number: int, *, oldest: int, before: Place | None
 ) -> Place | None:
     """Returns the place of the `number`-th ready row with weights not older than `oldest`.
 
@@ -140,12 +136,12 @@ async def place_of_fresh(
         .offset(number - 1)
         .limit(1)
     )
-    row = (await connection.execute(statement)).first()
+    row = await connection.fetch_first(statement)
     return None if row is None else (row.explore_step, row.position)
 
 
 async def filter_stale(
-    connection: AsyncConnection,
+    connection: Connection,
     stage: Stage,
     *,
     oldest: int,
@@ -164,7 +160,7 @@ async def filter_stale(
         stale = sa.and_(stale, sa.tuple_(c.explore_step, c.position) <= up_to)
     left_out = {"state": ExperienceState.FILTERED, "reason": reason}
     statement = sa.update(experience).where(stale).values(left_out).returning(c.run)
-    return len((await connection.execute(statement)).all())
+    return len(await connection.fetch(statement))
 
 
 _NAMES = (
@@ -217,21 +213,21 @@ class Ready:
     """The next rows, in rollout order or in the order they became ready; empty if too few."""
 
 
-async def load_ready(connection: AsyncConnection, stage: Stage, *, wanted: int) -> Ready:
+async def load_ready(connection: Connection, stage: Stage, *, wanted: int) -> Ready:
     """Returns the rows of a batch, if there are as many as wanted, and the number of ready rows."""
-    values = given(stage.key, limit=stage.plan.num_rollout_rows, wanted=wanted)
-    [[number], rows] = await fetch_together(
-        connection, (_count(stage.is_ordered), values), (_next(stage.is_ordered), values)
+    values = stage_params(stage.key, limit=stage.plan.num_rollout_rows, wanted=wanted)
+    [[number], rows] = await connection.fetch_together(
+        (_count(stage.is_ordered), values), (_next(stage.is_ordered), values)
     )
     return Ready(number[0], [_measured(row) for row in rows])
 
 
-_THESE = _with_run(experience).where(of_given_stage(experience), among_given(C.experience_id))
+_THESE = _with_run(experience).where(of_stage(experience), id_in(C.experience_id))
 
 
-async def rows_of(connection: AsyncConnection, key: StageKey, ids: Sequence[str]) -> list[ReadyRow]:
+async def rows_of(connection: Connection, key: StageKey, ids: Sequence[str]) -> list[ReadyRow]:
     """Returns rows to batch, in the order of `ids`."""
-    rows = await fetch(connection, _THESE, given(key, ids=list(ids)))
+    rows = await connection.fetch(_THESE, stage_params(key, ids=list(ids)))
     found = {row.experience_id: _measured(row) for row in rows}
     return [found[own_id] for own_id in ids]
 
@@ -260,7 +256,7 @@ def _num_in_state(state: ExperienceState) -> sa.ScalarSelect[int]:
     return (
         sa.select(sa.func.count())
         .select_from(experience)
-        .where(in_given_stage(experience), one_of(experience.c.state, [state]))
+        .where(in_stage(experience), one_of(experience.c.state, [state]))
         .scalar_subquery()
     )
 
@@ -268,7 +264,7 @@ def _num_in_state(state: ExperienceState) -> sa.ScalarSelect[int]:
 _OPEN_RUNS = (
     sa.select(sa.func.coalesce(sa.func.sum(assignment.c.num_open_runs), 0))
     .where(
-        in_given_stage(assignment),
+        in_stage(assignment),
         assignment.c.kind == AssignmentKind.TRAIN,
         assignment.c.is_open,
     )
@@ -283,14 +279,14 @@ _COUNTS = sa.select(
 _READY = sa.select(_num_in_state(ExperienceState.READY).label("number"))
 
 
-async def current_load(connection: AsyncConnection, stage: Stage) -> RowLoad:
+async def current_load(connection: Connection, stage: Stage) -> RowLoad:
     """Counts the open runs of training assignments, and rows that are not batched yet.
 
     Without a trainer no ready row is ever batched, so ready rows do not count then.
     """
-    key = given(stage.key)
+    key = stage_params(stage.key)
     asked = [_COUNTS, _READY] if stage.plan.needs_training else [_COUNTS]
-    [row], *ready = await fetch_together(connection, *((statement, key) for statement in asked))
+    [row], *ready = await connection.fetch_together(*((statement, key) for statement in asked))
     return RowLoad(
         num_outstanding=int(row.open_runs) + row.raw + row.awaiting,
         num_ready=sum(rows[0].number for rows in ready),
@@ -303,7 +299,7 @@ TAKEN = (ExperienceState.READY, ExperienceState.BATCHED)
 excluded has a reason."""
 
 
-async def least_used(connection: AsyncConnection, stage: Stage, count: int) -> list[ReadyRow]:
+async def least_used(connection: Connection, stage: Stage, count: int) -> list[ReadyRow]:
     """Returns the rows of the source that this stage has trained least often, in order."""
     uses = (
         sa.select(batch_item.c.experience_id, sa.func.count().label("num"))
@@ -316,29 +312,31 @@ async def least_used(connection: AsyncConnection, stage: Stage, count: int) -> l
     statement = (
         sa.select(E.experience_id)
         .join_from(experience, uses, uses.c.experience_id == E.experience_id, isouter=True)
-        .where(_is_taken(stage.samples_key), E.segment_id.not_in(retired))
+        .where(
+            _is_taken(stage.samples_key), E.segment_id != sa.all_(sa.cast(list(retired), BIGINTS))
+        )
         .order_by(num_uses, E.explore_step, E.position, E.run, E.step, E.suffix)
         .limit(count)
     )
-    ids = list((await connection.execute(statement)).scalars())
+    ids = await connection.fetch_column(statement)
     return await rows_of(connection, stage.samples_key, ids)
 
 
-async def count_taken(connection: AsyncConnection, key: StageKey) -> tuple[int, int]:
+async def count_taken(connection: Connection, key: StageKey) -> tuple[int, int]:
     """Counts the rows of a source with contents, and those in retired segments."""
     retired = await retired_segments(connection, key)
     statement = (
         sa.select(E.segment_id, sa.func.count()).where(_is_taken(key)).group_by(E.segment_id)
     )
-    numbers = (await connection.execute(statement)).all()
+    numbers = await connection.fetch(statement)
     num_gone = sum(number for segment_id, number in numbers if segment_id in retired)
     return sum(number for _, number in numbers) - num_gone, num_gone
 
 
-async def segments_taken(connection: AsyncConnection, key: StageKey) -> Iterable[int]:
+async def segments_taken(connection: Connection, key: StageKey) -> Iterable[int]:
     """Returns the segments with rows that another stage may train on."""
     statement = sa.select(E.segment_id).distinct().where(_is_taken(key))
-    return (await connection.execute(statement)).scalars()
+    return await connection.fetch_column(statement)
 
 
 def _is_taken(key: StageKey) -> sa.ColumnElement[bool]:

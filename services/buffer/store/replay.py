@@ -5,27 +5,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.replay import ReplayCandidate
 from services.buffer.domain.stage import ExperienceState, Stage
+from services.buffer.store.bulk_insert import insert_rows
 from services.buffer.store.database import (
-    among,
-    among_given,
-    execute,
-    fetch,
-    fetch_column,
-    given,
-    in_given_stage,
+    id_in,
     in_stage,
-    insert_rows,
     key_columns,
-    of_given_stage,
     of_stage,
     one_of,
+    stage_params,
 )
 from services.buffer.store.ready_rows import Place, is_ready
 from services.buffer.store.schema import batch_item, experience, replay_pool
+from trinity.runtime.sql import Connection
 from trinity.types import StageKey
 
 E, P, USED = experience.c, replay_pool.c, batch_item.c
@@ -45,40 +39,40 @@ _SEEN = (
 
 
 async def load_unused(
-    connection: AsyncConnection, stage: Stage, before: Place | None
+    connection: Connection, stage: Stage, before: Place | None
 ) -> list[ReplayCandidate]:
     """Returns samples that were in no batch; with `before`, only of groups before that place."""
     statement: sa.Select[Any] = sa.select(*_SEEN).where(is_ready(stage.key, before))
-    return [_waiting(row, 0, 0) for row in await connection.execute(statement)]
+    return [_waiting(row, 0, 0) for row in await connection.fetch(statement)]
 
 
-_POOL = sa.select(sa.cast(P.experience_id, sa.Text)).where(in_given_stage(replay_pool))
+_POOL = sa.select(sa.cast(P.experience_id, sa.Text)).where(in_stage(replay_pool))
 _POOLED: sa.Select[Any] = sa.select(*_SEEN).where(
-    of_given_stage(experience),
-    among_given(E.experience_id),
+    of_stage(experience),
+    id_in(E.experience_id),
     one_of(E.state, [ExperienceState.BATCHED]),
 )
 _USES = (
     sa.select(sa.cast(USED.experience_id, sa.Text), sa.func.count(), sa.func.max(USED.step))
     .where(
-        in_given_stage(batch_item),
+        in_stage(batch_item),
         USED.line == sa.bindparam("given_line"),
         USED.experience_id.is_not(None),
-        among_given(USED.experience_id),
+        id_in(USED.experience_id),
     )
     .group_by(USED.experience_id)
 )
 
 
-async def load_used(connection: AsyncConnection, stage: Stage) -> list[ReplayCandidate]:
+async def load_used(connection: Connection, stage: Stage) -> list[ReplayCandidate]:
     """Returns samples of the pool, with the number and last step of their uses on the line."""
-    ids = list(await fetch_column(connection, _POOL, given(stage.key)))
+    ids = list(await connection.fetch_column(_POOL, stage_params(stage.key)))
     if not ids:
         return []
-    of_line = given(stage.key, ids=ids, given_line=stage.line)
-    found = await fetch(connection, _USES, of_line)
+    of_line = stage_params(stage.key, ids=ids, given_line=stage.line)
+    found = await connection.fetch(_USES, of_line)
     uses = {experience_id: (number, last) for experience_id, number, last in found}
-    rows = await fetch(connection, _POOLED, given(stage.key, ids=ids))
+    rows = await connection.fetch(_POOLED, stage_params(stage.key, ids=ids))
     return [_waiting(row, *uses[row[0]]) for row in rows if row[0] in uses]
 
 
@@ -95,23 +89,23 @@ def _waiting(row: Sequence[Any], num_uses: int, last_step: int) -> ReplayCandida
     )
 
 
-async def enter_pool(connection: AsyncConnection, key: StageKey, ids: Sequence[str]) -> None:
+async def enter_pool(connection: Connection, key: StageKey, ids: Sequence[str]) -> None:
     """Adds samples to the pool: further batches may use them."""
     rows = [{**key_columns(key), "experience_id": own_id} for own_id in ids]
     await insert_rows(connection, replay_pool, rows, ignore_existing=True)
 
 
-_LEAVE = sa.delete(replay_pool).where(in_given_stage(replay_pool), among_given(P.experience_id))
+_LEAVE = sa.delete(replay_pool).where(in_stage(replay_pool), id_in(P.experience_id))
 
 
-async def leave_pool(connection: AsyncConnection, key: StageKey, ids: Collection[str]) -> None:
+async def leave_pool(connection: Connection, key: StageKey, ids: Collection[str]) -> None:
     """Removes samples from the pool: no further batch uses them."""
     if ids:
-        await execute(connection, _LEAVE, given(key, ids=list(ids)))
+        await connection.execute(_LEAVE, stage_params(key, ids=list(ids)))
 
 
 async def withdraw(
-    connection: AsyncConnection, key: StageKey, ids: Collection[str], reason: str
+    connection: Connection, key: StageKey, ids: Collection[str], reason: str
 ) -> None:
     """Keeps samples out of further batches of any stage, and records the user's reason."""
     await leave_pool(connection, key, ids)
@@ -120,7 +114,7 @@ async def withdraw(
         await connection.execute(sa.update(experience).where(chosen).values(reason=reason))
 
 
-async def take_back_batched(connection: AsyncConnection, stage: Stage, ids: Collection[str]) -> int:
+async def take_back_batched(connection: Connection, stage: Stage, ids: Collection[str]) -> int:
     """Reverses `withdraw` for those of the samples that have a reason; returns their number."""
     if not ids:
         return 0
@@ -130,7 +124,7 @@ async def take_back_batched(connection: AsyncConnection, stage: Stage, ids: Coll
         .values(reason="")
         .returning(ID)
     )
-    withdrawn = list((await connection.execute(statement)).scalars())
+    withdrawn = await connection.fetch_column(statement)
     if stage.plan.replay is not None and stage.plan.replay.cooldown_steps is not None:
         await enter_pool(connection, stage.key, withdrawn)
     return len(withdrawn)
@@ -139,7 +133,7 @@ async def take_back_batched(connection: AsyncConnection, stage: Stage, ids: Coll
 def _batched(key: StageKey, ids: Collection[str]) -> sa.ColumnElement[bool]:
     return sa.and_(
         of_stage(experience, key),
-        among(E.experience_id, ids),
+        id_in(E.experience_id, ids),
         one_of(E.state, [ExperienceState.BATCHED]),
     )
 
@@ -156,7 +150,7 @@ class ReplayCounts:
     num_waiting: int
 
 
-async def count_replayed(connection: AsyncConnection, stage: Stage) -> ReplayCounts:
+async def count_replayed(connection: Connection, stage: Stage) -> ReplayCounts:
     """Counts replayed samples over all batches of the line."""
     uses = (
         sa.select(sa.func.count().label("number"))
@@ -172,23 +166,21 @@ async def count_replayed(connection: AsyncConnection, stage: Stage) -> ReplayCou
     totals = sa.select(
         sa.func.count(), sa.func.coalesce(sa.func.sum(number), 0), sa.func.max(number)
     )
-    num_trained, num_rows, most = (await connection.execute(totals)).one()
+    num_trained, num_rows, most = await connection.fetch_one(totals)
     pooled = sa.select(sa.func.count()).select_from(replay_pool)
-    waiting = await connection.execute(pooled.where(in_stage(replay_pool, stage.key)))
+    num_waiting = await connection.fetch_value(pooled.where(in_stage(replay_pool, stage.key)))
     return ReplayCounts(
         num_trained=num_trained,
         num_replayed=int(num_rows) - num_trained,
         max_uses=most or 0,
-        num_waiting=waiting.scalar_one(),
+        num_waiting=num_waiting,
     )
 
 
-async def segments_replayed(connection: AsyncConnection, key: StageKey) -> set[int]:
+async def segments_replayed(connection: Connection, key: StageKey) -> set[int]:
     """Returns the segments with contents of samples in the pool."""
-    ids = list(await fetch_column(connection, _POOL, given(key)))
+    ids = list(await connection.fetch_column(_POOL, stage_params(key)))
     statement = (
-        sa.select(E.segment_id)
-        .distinct()
-        .where(of_given_stage(experience), among_given(E.experience_id))
+        sa.select(E.segment_id).distinct().where(of_stage(experience), id_in(E.experience_id))
     )
-    return set((await connection.execute(statement, given(key, ids=ids))).scalars())
+    return set(await connection.fetch_column(statement, stage_params(key, ids=ids)))

@@ -5,29 +5,26 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql as pg
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.stage import CommitStatus
 from services.buffer.domain.tasks import KINDS, Event, SamplesEvent
-from services.buffer.store.bulk_insert import add_rows
+from services.buffer.store.bulk_insert import insert_bodies
 from services.buffer.store.database import (
     BIGINTS,
     CHANNEL,
-    among_numbers,
     encode_numbers,
-    execute,
-    fetch,
     key_columns,
     notify,
+    number_in,
     producer_topic,
     progress_topic,
 )
 from services.buffer.store.schema import NOW, blob, commit_report, dead_letter, progress
+from trinity.runtime.sql import Connection, Row
 from trinity.types import JsonValue, StageKey
 
 MAX_DEAD_LETTERS = 10_000
@@ -93,7 +90,7 @@ _INSERT = (
 )
 
 
-async def insert_reports(connection: AsyncConnection, reports: Sequence[CommitReport]) -> None:
+async def insert_reports(connection: Connection, reports: Sequence[CommitReport]) -> None:
     """Stores reports; a stored status is never changed. Equal ones share a statement.
 
     Producers are locked first, so that their reports become visible in order of their numbers.
@@ -102,7 +99,7 @@ async def insert_reports(connection: AsyncConnection, reports: Sequence[CommitRe
         return
     producers = sorted({report.producer for report in reports})
     topics = [producer_topic(producer) for producer in producers]
-    await execute(connection, _LOCK_AND_NOTIFY, {"topics": topics, "channel": CHANNEL})
+    await connection.execute(_LOCK_AND_NOTIFY, {"topics": topics, "channel": CHANNEL})
     first: dict[tuple[str, int], CommitReport] = {}
     for report in reports:
         first.setdefault((report.producer, report.sequence), report)
@@ -111,7 +108,7 @@ async def insert_reports(connection: AsyncConnection, reports: Sequence[CommitRe
         alike[producer, report.fate, report.reason].append(sequence)
     for (producer, fate, reason), sequences in alike.items():
         own = {"own_producer": producer, "own_state": fate, "own_reason": reason}
-        await execute(connection, _INSERT, {**own, "sequences": sequences})
+        await connection.execute(_INSERT, {**own, "sequences": sequences})
 
 
 _AFTER = (
@@ -126,15 +123,15 @@ _AFTER = (
 
 
 async def load_reports(
-    connection: AsyncConnection, producer: str, *, after: int, limit: int
+    connection: Connection, producer: str, *, after: int, limit: int
 ) -> list[CommitReport]:
     """Returns reports to a producer after a number."""
     values = {"given_producer": producer, "after": after, "limit": limit}
-    return _reports(await fetch(connection, _AFTER, values))
+    return _reports(await connection.fetch(_AFTER, values))
 
 
 async def load_fates(
-    connection: AsyncConnection,
+    connection: Connection,
     producer: str,
     sequences: Sequence[int],
     *,
@@ -148,25 +145,25 @@ async def load_fates(
     if not sequences:
         return []
     c = commit_report.c
-    wanted = sa.or_(among_numbers(c.sequence, sequences), c.sequence > max(sequences))
+    wanted = sa.or_(number_in(c.sequence, sequences), c.sequence > max(sequences))
     statement = (
         sa.select(commit_report)
         .where(c.producer == producer, c.sequence > after_sequence, wanted)
         .order_by(c.sequence)
         .limit(limit)
     )
-    return _reports(await connection.execute(statement))
+    return _reports(await connection.fetch(statement))
 
 
-async def newest_report(connection: AsyncConnection, producer: str) -> int:
+async def newest_report(connection: Connection, producer: str) -> int:
     """Returns the number of the last report to a producer; 0 if there is none."""
     statement = sa.select(sa.func.max(commit_report.c.number)).where(
         commit_report.c.producer == producer
     )
-    return (await connection.execute(statement)).scalar() or 0
+    return await connection.fetch_value(statement) or 0
 
 
-def _reports(rows: Iterable[sa.Row[Any]]) -> list[CommitReport]:
+def _reports(rows: Iterable[Row]) -> list[CommitReport]:
     return [
         CommitReport(
             producer=row.producer,
@@ -179,7 +176,7 @@ def _reports(rows: Iterable[sa.Row[Any]]) -> list[CommitReport]:
     ]
 
 
-async def insert_dead_letters(connection: AsyncConnection, letters: Iterable[DeadLetter]) -> None:
+async def insert_dead_letters(connection: Connection, letters: Iterable[DeadLetter]) -> None:
     """Stores dead letters for inspection by a person; only the newest are kept."""
     rows = [
         {
@@ -193,22 +190,22 @@ async def insert_dead_letters(connection: AsyncConnection, letters: Iterable[Dea
     ]
     if not rows:
         return
-    await add_rows(connection, dead_letter, rows)
+    await insert_bodies(connection, dead_letter, rows)
     newest = sa.select(sa.func.max(dead_letter.c.number)).scalar_subquery()
     await connection.execute(
         sa.delete(dead_letter).where(dead_letter.c.number <= newest - MAX_DEAD_LETTERS)
     )
 
 
-async def count_dead_letters(connection: AsyncConnection, subject: str) -> int:
+async def count_dead_letters(connection: Connection, subject: str) -> int:
     """Counts the dead letters of a subject."""
     statement = (
         sa.select(sa.func.count()).select_from(dead_letter).where(dead_letter.c.subject == subject)
     )
-    return (await connection.execute(statement)).scalar_one()
+    return int(await connection.fetch_value(statement))
 
 
-async def store_blob(connection: AsyncConnection, tenant: str, sha256: bytes, body: bytes) -> None:
+async def store_blob(connection: Connection, tenant: str, sha256: bytes, body: bytes) -> None:
     """Stores content under its hash; restores it if it was taken out before."""
     statement = insert(blob).values(tenant=tenant, sha256=sha256, size=len(body), body=body)
     again = statement.on_conflict_do_update(
@@ -219,10 +216,10 @@ async def store_blob(connection: AsyncConnection, tenant: str, sha256: bytes, bo
     await connection.execute(again)
 
 
-async def take_blob(connection: AsyncConnection, tenant: str, sha256: bytes) -> bytes | None:
+async def take_blob(connection: Connection, tenant: str, sha256: bytes) -> bytes | None:
     """Takes content out; None if it was never stored, empty if it was taken out before."""
     own = sa.and_(blob.c.tenant == tenant, blob.c.sha256 == sha256)
-    found = (await connection.execute(sa.select(blob.c.body).where(own).with_for_update())).first()
+    found = await connection.fetch_first(sa.select(blob.c.body).where(own).with_for_update())
     if found is None:
         return None
     await connection.execute(sa.update(blob).where(own).values(body=None, stored_at=NOW))
@@ -236,7 +233,7 @@ _OLD_BLOB = sa.or_(
 )
 
 
-async def forget_reports(connection: AsyncConnection) -> None:
+async def forget_reports(connection: Connection) -> None:
     """Deletes old reports, as `_forget` does.
 
     A producer that still asks sends its result again and gets the same report.
@@ -244,7 +241,7 @@ async def forget_reports(connection: AsyncConnection) -> None:
     await _forget(connection, commit_report, _OLD_REPORT, REPORT_PAGES)
 
 
-async def forget_blobs(connection: AsyncConnection) -> None:
+async def forget_blobs(connection: Connection) -> None:
     """Deletes old blobs, as `_forget` does."""
     await _forget(connection, blob, _OLD_BLOB, BLOB_PAGES)
 
@@ -256,14 +253,14 @@ _IN_PAGES = sa.text("ctid >= CAST(:first AS tid) AND ctid < CAST(:after AS tid)"
 
 
 async def _forget(
-    connection: AsyncConnection, table: sa.Table, is_old: sa.ColumnElement[bool], num_pages: int
+    connection: Connection, table: sa.Table, is_old: sa.ColumnElement[bool], num_pages: int
 ) -> None:
     """Deletes old rows, `num_pages` pages of the table at a time, on an autocommit connection.
 
     No index is by age. Each statement is short, however many old rows there are; rows deleted by
     the first statements stay deleted if a later one fails.
     """
-    pages = (await connection.execute(_NUM_PAGES, {"name": table.name})).scalar_one()
+    pages = await connection.fetch_value(_NUM_PAGES, {"name": table.name})
     statement = sa.delete(table).where(_IN_PAGES, is_old)
     for first in range(0, pages, num_pages):
         places = {"first": f"({first},0)", "after": f"({first + num_pages},0)"}
@@ -303,19 +300,19 @@ _APPEND = (
 )
 
 
-async def log_event(connection: AsyncConnection, key: StageKey, event: Event) -> None:
+async def log_event(connection: Connection, key: StageKey, event: Event) -> None:
     """Appends an event; when number n is visible, so are all numbers before it."""
     body = dataclasses.asdict(event)
     if "metrics" in body and isinstance(body["metrics"], dict):
         body["metrics"] = encode_numbers(body["metrics"])
     own = {**key_columns(key), "kind": KINDS[type(event)], "body": body}
     topic = progress_topic(key.tenant, key.experiment_id)
-    await execute(connection, _LOCK, {"topic": topic})
-    await execute(connection, _APPEND, own)
+    await connection.execute(_LOCK, {"topic": topic})
+    await connection.execute(_APPEND, own)
     await notify(connection, topic)
 
 
-async def forget_samples(connection: AsyncConnection, tenant: str, ids: Collection[str]) -> None:
+async def forget_samples(connection: Connection, tenant: str, ids: Collection[str]) -> None:
     """Clears the bodies of events with any of these samples, in all experiments of the tenant."""
     c = progress.c
     nothing: dict[str, JsonValue] = {"samples": [], "experience_ids": []}
@@ -328,7 +325,7 @@ async def forget_samples(connection: AsyncConnection, tenant: str, ids: Collecti
 
 
 async def load_events(
-    connection: AsyncConnection, tenant: str, experiment_id: str, after: int, limit: int
+    connection: Connection, tenant: str, experiment_id: str, after: int, limit: int
 ) -> list[LoggedEvent]:
     """Returns events of an experiment after a number, in order."""
     statement = (
@@ -349,5 +346,5 @@ async def load_events(
             kind=row.kind,
             body=row.body,
         )
-        for row in await connection.execute(statement)
+        for row in await connection.fetch(statement)
     ]

@@ -3,10 +3,8 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.results import (
     AssignmentView,
@@ -22,28 +20,24 @@ from services.buffer.domain.stage import (
     RunState,
     Stage,
 )
-from services.buffer.store.bulk_insert import add_rows
+from services.buffer.store.bulk_insert import insert_rows
 from services.buffer.store.database import (
     BIGINTS,
     INTEGERS,
     UUIDS,
-    Row,
-    among_given,
     decode_numbers,
     encode_numbers,
-    execute,
-    fetch,
-    fetch_together,
-    given,
-    in_given_stage,
+    id_in,
     in_stage,
     key_columns,
-    of_given_stage,
+    of_stage,
     one_of,
+    stage_params,
 )
 from services.buffer.store.schema import STAGE_KEY, assignment, run, run_attempt
 from services.buffer.store.segments import FILL, Held
 from services.buffer.store.stages import locking, stage_of
+from trinity.runtime.sql import Connection, Row
 from trinity.types import StageKey
 
 RUN_COLUMNS = ("run", "state", "num_failed", "reason")
@@ -56,11 +50,11 @@ _RUNS = (
     .scalar_subquery()
 )
 _VIEWS = sa.select(assignment, _RUNS.label("runs")).where(
-    of_given_stage(assignment), among_given(assignment.c.assignment_id)
+    of_stage(assignment), id_in(assignment.c.assignment_id)
 )
 
 
-def _view(row: sa.Row[Any]) -> AssignmentView:
+def _view(row: Row) -> AssignmentView:
     return AssignmentView(
         assignment_id=row.assignment_id,
         kind=AssignmentKind(row.kind),
@@ -82,7 +76,7 @@ _KNOWN = sa.select(
     *(run_attempt.c[name] for name in ("producer", "sequence", "content_hash", "state")),
 )
 _BY_PLACE_OR_SEQUENCE = sa.union_all(
-    _KNOWN.where(in_given_stage(run_attempt), among_given(run_attempt.c.assignment_id)),
+    _KNOWN.where(in_stage(run_attempt), id_in(run_attempt.c.assignment_id)),
     _KNOWN.where(
         run_attempt.c.producer == sa.bindparam("given_producer"),
         run_attempt.c.sequence == sa.any_(sa.bindparam("sequences", type_=BIGINTS)),
@@ -93,7 +87,7 @@ _BY_PLACE_OR_SEQUENCE = sa.union_all(
 # Serializes commits of results of the same assignments; the fixed order avoids deadlocks.
 _HOLD = sa.select(sa.func.count()).select_from(
     sa.select(assignment.c.assignment_id)
-    .where(of_given_stage(assignment), among_given(assignment.c.assignment_id))
+    .where(of_stage(assignment), id_in(assignment.c.assignment_id))
     .order_by(assignment.c.assignment_id)
     .with_for_update(key_share=True)
     .subquery("held")
@@ -114,7 +108,7 @@ class Before:
 
 
 async def load_before(
-    connection: AsyncConnection, key: StageKey, results: Sequence[Result], *, is_alone: bool
+    connection: Connection, key: StageKey, results: Sequence[Result], *, is_alone: bool
 ) -> Before | None:
     """Loads the state that results of a stage are judged by; None without such a stage.
 
@@ -124,12 +118,11 @@ async def load_before(
     Raises: UnreadablePlan.
     """
     ids = list({result.assignment_id for result in results})
-    _, stages, _, views, fill, *found = await fetch_together(
-        connection,
+    _, stages, _, views, fill, *found = await connection.fetch_together(
         *locking(key, is_shared=not is_alone),
-        (_HOLD, given(key, ids=ids)),
-        (_VIEWS, given(key, ids=ids)),
-        (FILL, given(key)),
+        (_HOLD, stage_params(key, ids=ids)),
+        (_VIEWS, stage_params(key, ids=ids)),
+        (FILL, stage_params(key)),
         *((_BY_PLACE_OR_SEQUENCE, values) for values in _by_producer(key, results)),
     )
     if (stage := stage_of(stages)) is None:
@@ -160,11 +153,11 @@ def _by_producer(key: StageKey, results: Sequence[Result]) -> Iterator[dict[str,
     for producer, own in by_producer.items():
         ids = list({result.assignment_id for result in own})
         sequences = [result.sequence for result in own]
-        yield given(key, ids=ids, given_producer=producer, sequences=sequences)
+        yield stage_params(key, ids=ids, given_producer=producer, sequences=sequences)
 
 
 async def insert_attempts(
-    connection: AsyncConnection, key: StageKey, verdicts: Sequence[CommitDecision]
+    connection: Connection, key: StageKey, verdicts: Sequence[CommitDecision]
 ) -> None:
     """Inserts new attempts."""
     rows = [
@@ -183,7 +176,7 @@ async def insert_attempts(
         }
         for verdict in verdicts
     ]
-    await add_rows(connection, run_attempt, rows)
+    await insert_rows(connection, run_attempt, rows)
 
 
 # The ids find the rows by index, the places select among them. `IN (SELECT ...) IS TRUE` makes
@@ -195,8 +188,8 @@ _PLACES = sa.select(
 _UPDATE_RUNS = (
     sa.update(run)
     .where(
-        in_given_stage(run),
-        among_given(run.c.assignment_id),
+        in_stage(run),
+        id_in(run.c.assignment_id),
         sa.tuple_(run.c.assignment_id, run.c.run).in_(_PLACES).is_(sa.true()),
     )
     .values(
@@ -208,7 +201,7 @@ _UPDATE_RUNS = (
 
 
 async def update_runs(
-    connection: AsyncConnection, key: StageKey, changed: Sequence[tuple[str, int, RunProgress]]
+    connection: Connection, key: StageKey, changed: Sequence[tuple[str, int, RunProgress]]
 ) -> None:
     """Stores the state of runs after their results were judged; equal ones share a statement."""
     alike: dict[tuple[RunState, int, str], list[tuple[str, int]]] = defaultdict(list)
@@ -219,7 +212,7 @@ async def update_runs(
         run_ids, numbers = zip(*runs, strict=True)
         ids = list(set(run_ids))
         places = {"ids": ids, "run_ids": run_ids, "run_numbers": numbers}
-        await execute(connection, _UPDATE_RUNS, given(key, **places, **values))
+        await connection.execute(_UPDATE_RUNS, stage_params(key, **places, **values))
 
 
 _NUM_OPEN_RUNS = (
@@ -231,17 +224,15 @@ _NUM_OPEN_RUNS = (
 )
 _UPDATE_OPEN_COUNTS = (
     sa.update(assignment)
-    .where(of_given_stage(assignment), among_given(assignment.c.assignment_id))
+    .where(of_stage(assignment), id_in(assignment.c.assignment_id))
     .values(num_open_runs=_NUM_OPEN_RUNS)
 )
 
 
-async def update_open_counts(
-    connection: AsyncConnection, key: StageKey, ids: Sequence[str]
-) -> None:
+async def update_open_counts(connection: Connection, key: StageKey, ids: Sequence[str]) -> None:
     """Updates the number of open runs of these assignments."""
     if ids:
-        await execute(connection, _UPDATE_OPEN_COUNTS, given(key, ids=ids))
+        await connection.execute(_UPDATE_OPEN_COUNTS, stage_params(key, ids=ids))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,7 +248,7 @@ class OpenWork:
     """The newest weights that any of them needs."""
 
 
-async def commonest_failure(connection: AsyncConnection, key: StageKey) -> str:
+async def commonest_failure(connection: Connection, key: StageKey) -> str:
     """Returns the most frequent reason of runs that were given up; empty without any."""
     counted = (
         sa.select(run.c.reason)
@@ -266,11 +257,11 @@ async def commonest_failure(connection: AsyncConnection, key: StageKey) -> str:
         .order_by(sa.func.count().desc(), run.c.reason)
         .limit(1)
     )
-    return (await connection.execute(counted)).scalar() or ""
+    return await connection.fetch_value(counted) or ""
 
 
 _OF_KIND = sa.and_(
-    in_given_stage(assignment), assignment.c.kind == sa.bindparam("given_kind", type_=sa.Text)
+    in_stage(assignment), assignment.c.kind == sa.bindparam("given_kind", type_=sa.Text)
 )
 _COUNT = sa.func.count()
 _FIRST_STEP = (
@@ -292,11 +283,11 @@ _OLDEST_OPEN = sa.select(
 
 
 async def oldest_open_work(
-    connection: AsyncConnection, key: StageKey, *kinds: AssignmentKind
+    connection: Connection, key: StageKey, *kinds: AssignmentKind
 ) -> list[OpenWork | None]:
     """Returns, for each kind, the first explore step (evaluations: version) with open work."""
-    asked = [(_OLDEST_OPEN, given(key, given_kind=kind)) for kind in kinds]
-    return [_open_work(row) for [row] in await fetch_together(connection, *asked)]
+    asked = [(_OLDEST_OPEN, stage_params(key, given_kind=kind)) for kind in kinds]
+    return [_open_work(row) for [row] in await connection.fetch_together(*asked)]
 
 
 def _open_work(row: Row) -> OpenWork | None:
@@ -328,8 +319,8 @@ _WON_RUNS = (
         run_attempt.c.duration_seconds,
     )
     .where(
-        in_given_stage(run_attempt),
-        among_given(run_attempt.c.assignment_id),
+        in_stage(run_attempt),
+        id_in(run_attempt.c.assignment_id),
         one_of(run_attempt.c.state, [AttemptState.WON]),
     )
     .order_by(run_attempt.c.assignment_id, run_attempt.c.run)
@@ -337,10 +328,10 @@ _WON_RUNS = (
 
 
 async def won_runs(
-    connection: AsyncConnection, key: StageKey, assignment_ids: Iterable[str]
+    connection: Connection, key: StageKey, assignment_ids: Iterable[str]
 ) -> dict[tuple[str, int], WonRun]:
     """Returns won runs by assignment and run."""
-    rows = await fetch(connection, _WON_RUNS, given(key, ids=list(assignment_ids)))
+    rows = await connection.fetch(_WON_RUNS, stage_params(key, ids=list(assignment_ids)))
     return {
         (row.assignment_id, row.run): WonRun(decode_numbers(row.metrics), row.duration_seconds)
         for row in rows

@@ -12,21 +12,18 @@ from functools import lru_cache
 
 import psycopg
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.stage import AssignmentKind, EvaluationState, ExperienceState, Stage
 from services.buffer.domain.stage import ScopeState as Scope
 from services.buffer.store.database import (
-    among,
-    execute,
-    fetch,
-    given,
-    in_given_stage,
+    id_in,
     in_stage,
     key_columns,
     key_from_row,
+    number_in,
     of_stage,
     one_of,
+    stage_params,
 )
 from services.buffer.store.schema import (
     NOW,
@@ -41,6 +38,7 @@ from services.buffer.store.schema import (
     stage,
 )
 from trinity.errors import Unavailable
+from trinity.runtime.sql import Connection, Row
 from trinity.types import StageKey
 
 REMOVERS_LOCK = 0x7365676D
@@ -55,13 +53,13 @@ class Held:
     num_bytes: int
 
 
-async def open_segment(connection: AsyncConnection, key: StageKey) -> int:
+async def open_segment(connection: Connection, key: StageKey) -> int:
     """Creates a partition for the next payloads of this stage; returns its segment id.
 
     It is created as a table and attached: creating it in place would lock out readers of payloads.
     """
     statement = sa.insert(segment).values(key_columns(key)).returning(segment.c.segment_id)
-    segment_id = int((await connection.execute(statement)).scalar_one())
+    segment_id = int(await connection.fetch_value(statement))
     name = partition(segment_id)
     await connection.execute(sa.text(f"CREATE TABLE {name} (LIKE payload INCLUDING ALL)"))
     await connection.execute(
@@ -89,22 +87,18 @@ def while_it_is_there() -> Iterator[None]:
     """
     try:
         yield
-    except (psycopg.errors.UndefinedTable, sa.exc.ProgrammingError) as error:
-        cause = getattr(error, "orig", error)
-        if not isinstance(cause, psycopg.errors.UndefinedTable):
-            raise
+    except psycopg.errors.UndefinedTable as error:
         raise Unavailable("contents were removed while they were read: ask again") from error
 
 
 FILL = sa.select(segment.c.num_rows, segment.c.num_bytes).where(
-    in_given_stage(segment),
-    segment.c.segment_id
-    == sa.select(stage.c.segment_id).where(in_given_stage(stage)).scalar_subquery(),
+    in_stage(segment),
+    segment.c.segment_id == sa.select(stage.c.segment_id).where(in_stage(stage)).scalar_subquery(),
 )
 """Size of the segment that takes a stage's samples."""
 _GROW = (
     sa.update(segment)
-    .where(in_given_stage(segment), segment.c.segment_id == sa.bindparam("given_segment"))
+    .where(in_stage(segment), segment.c.segment_id == sa.bindparam("given_segment"))
     .values(
         num_rows=segment.c.num_rows + sa.bindparam("more_rows", type_=sa.BigInteger),
         num_bytes=segment.c.num_bytes + sa.bindparam("more_bytes", type_=sa.BigInteger),
@@ -113,20 +107,20 @@ _GROW = (
 
 
 async def grow_segment(
-    connection: AsyncConnection, key: StageKey, segment_id: int, num_rows: int, num_bytes: int
+    connection: Connection, key: StageKey, segment_id: int, num_rows: int, num_bytes: int
 ) -> None:
     """Adds stored rows and bytes to the size of a segment."""
-    values = given(key, given_segment=segment_id, more_rows=num_rows, more_bytes=num_bytes)
-    await execute(connection, _GROW, values)
+    values = stage_params(key, given_segment=segment_id, more_rows=num_rows, more_bytes=num_bytes)
+    await connection.execute(_GROW, values)
 
 
-async def try_to_remove_alone(connection: AsyncConnection) -> bool:
+async def try_to_remove_alone(connection: Connection) -> bool:
     """Tries to get the lock for removing partitions, held until `let_others_remove`."""
     asked = sa.select(sa.func.pg_try_advisory_lock(REMOVERS_LOCK))
-    return bool((await connection.execute(asked)).scalar_one())
+    return bool(await connection.fetch_value(asked))
 
 
-async def let_others_remove(connection: AsyncConnection) -> None:
+async def let_others_remove(connection: Connection) -> None:
     """Releases the lock of `try_to_remove_alone`."""
     await connection.execute(sa.select(sa.func.pg_advisory_unlock(REMOVERS_LOCK)))
 
@@ -140,13 +134,13 @@ _UNREMOVED = sa.text(
 )
 
 
-async def remove_retired(connection: AsyncConnection) -> int:
+async def remove_retired(connection: Connection) -> int:
     """Drops the partitions of retired segments; returns their number.
 
     Each statement is a transaction of its own: after a crash between two of them, the next caller
     continues there. Readers and writers of other partitions are not blocked.
     """
-    found = await fetch(connection, _UNREMOVED)
+    found = await connection.fetch(_UNREMOVED)
     for row in found:
         name = partition(row.segment_id)
         if row.is_attached:
@@ -157,7 +151,7 @@ async def remove_retired(connection: AsyncConnection) -> int:
     return len(found)
 
 
-async def _detach(connection: AsyncConnection, name: str, how: str) -> None:
+async def _detach(connection: Connection, name: str, how: str) -> None:
     await connection.execute(sa.text(f"ALTER TABLE payload DETACH PARTITION {name} {how}"))
 
 
@@ -167,7 +161,7 @@ WAITING = (ExperienceState.AWAITING, ExperienceState.RAW, ExperienceState.READY)
 IDS_AT_ONCE = 20_000
 
 
-async def stages_with_old_segments(connection: AsyncConnection) -> list[StageKey]:
+async def stages_with_old_segments(connection: Connection) -> list[StageKey]:
     """Returns the stages with a full segment that is neither retired nor removed."""
     columns = [segment.c[name] for name in STAGE_KEY]
     statement = (
@@ -176,10 +170,10 @@ async def stages_with_old_segments(connection: AsyncConnection) -> list[StageKey
         .group_by(*columns)
         .having(sa.func.count() > 1)
     )
-    return [key_from_row(row) for row in await connection.execute(statement)]
+    return [key_from_row(row) for row in await connection.fetch(statement)]
 
 
-async def old_segments(connection: AsyncConnection, stage: Stage) -> set[int]:
+async def old_segments(connection: Connection, stage: Stage) -> set[int]:
     """Returns the segments with contents that are not written to any more."""
     statement = sa.select(S.segment_id).where(
         in_stage(segment, stage.key),
@@ -187,15 +181,15 @@ async def old_segments(connection: AsyncConnection, stage: Stage) -> set[int]:
         S.retired_at.is_(None),
         S.segment_id < stage.segment_id,
     )
-    return set((await connection.execute(statement)).scalars())
+    return set(await connection.fetch_column(statement))
 
 
-async def segments_waiting(connection: AsyncConnection, key: StageKey) -> set[int]:
+async def segments_waiting(connection: Connection, key: StageKey) -> set[int]:
     """Returns the segments with samples that may still be batched."""
     return await _segments(connection, key, one_of(E.state, WAITING))
 
 
-async def segments_evaluated(connection: AsyncConnection, key: StageKey) -> set[int]:
+async def segments_evaluated(connection: Connection, key: StageKey) -> set[int]:
     """Returns the segments with samples of open evaluations."""
     versions = sa.select(evaluation.c.version).where(
         in_stage(evaluation, key), evaluation.c.state == EvaluationState.OPEN
@@ -205,25 +199,23 @@ async def segments_evaluated(connection: AsyncConnection, key: StageKey) -> set[
         assignment.c.kind == AssignmentKind.EVAL,
         assignment.c.explore_step.in_(versions),
     )
-    ids = list((await connection.execute(measured)).scalars())
-    return await _segments(connection, key, among(E.assignment_id, ids)) if ids else set()
+    ids = await connection.fetch_column(measured)
+    return await _segments(connection, key, id_in(E.assignment_id, ids)) if ids else set()
 
 
-async def segments_reopened(
-    connection: AsyncConnection, key: StageKey, first_step: int
-) -> set[int]:
+async def segments_reopened(connection: Connection, key: StageKey, first_step: int) -> set[int]:
     """Returns the segments with dead groups, which are retried if the stage is reopened."""
     dead = sa.select(pipeline_scope.c.assignment_id).where(
         in_stage(pipeline_scope, key),
         pipeline_scope.c.state == Scope.DEAD,
         pipeline_scope.c.explore_step >= first_step,
     )
-    ids = list((await connection.execute(dead)).scalars())
-    return await _segments(connection, key, among(E.assignment_id, ids)) if ids else set()
+    ids = await connection.fetch_column(dead)
+    return await _segments(connection, key, id_in(E.assignment_id, ids)) if ids else set()
 
 
 async def segments_batched(
-    connection: AsyncConnection, stage: Stage, first_step: int, last_step: int
+    connection: Connection, stage: Stage, first_step: int, last_step: int
 ) -> set[int]:
     """Returns the segments with the samples of the batches of these train steps."""
     c = batch_item.c
@@ -237,43 +229,41 @@ async def segments_batched(
     last = (first_step, -1)
     while True:
         after = sa.tuple_(c.step, c.position) > last
-        some = (await connection.execute(rows.where(after))).all()
+        some = await connection.fetch(rows.where(after))
         ids = [row.experience_id for row in some if row.experience_id is not None]
         if ids:
-            found |= await _segments(connection, stage.samples_key, among(E.experience_id, ids))
+            found |= await _segments(connection, stage.samples_key, id_in(E.experience_id, ids))
         if len(some) < IDS_AT_ONCE:
             return found
         last = (some[-1].step, some[-1].position)
 
 
 async def _segments(
-    connection: AsyncConnection, key: StageKey, chosen: sa.ColumnElement[bool]
+    connection: Connection, key: StageKey, chosen: sa.ColumnElement[bool]
 ) -> set[int]:
     statement = sa.select(E.segment_id).distinct().where(in_stage(experience, key), chosen)
-    return set((await connection.execute(statement)).scalars())
+    return set(await connection.fetch_column(statement))
 
 
-async def retire_segments(
-    connection: AsyncConnection, key: StageKey, ids: Iterable[int]
-) -> Sequence[sa.Row[tuple[int, int]]]:
+async def retire_segments(connection: Connection, key: StageKey, ids: Iterable[int]) -> list[Row]:
     """Retires segments; returns rows and bytes of each."""
     statement = (
         sa.update(segment)
-        .where(in_stage(segment, key), S.segment_id.in_(list(ids)))
+        .where(in_stage(segment, key), number_in(S.segment_id, ids))
         .values(retired_at=NOW)
         .returning(S.num_rows, S.num_bytes)
     )
-    return (await connection.execute(statement)).all()
+    return await connection.fetch(statement)
 
 
-async def retired_segments(connection: AsyncConnection, key: StageKey) -> set[int]:
+async def retired_segments(connection: Connection, key: StageKey) -> set[int]:
     """Returns the retired segments, removed or not."""
     statement = sa.select(S.segment_id).where(in_stage(segment, key), S.retired_at.is_not(None))
-    return set((await connection.execute(statement)).scalars())
+    return set(await connection.fetch_column(statement))
 
 
 async def count_retired(
-    connection: AsyncConnection, stage: Stage, first_step: int, last_step: int
+    connection: Connection, stage: Stage, first_step: int, last_step: int
 ) -> tuple[int, int]:
     """Counts samples in retired segments in the batches of these steps; also the last such step."""
     c = batch_item.c
@@ -286,10 +276,10 @@ async def count_retired(
             in_stage(batch_item, stage.key),
             c.line == stage.line,
             c.step.between(first_step, last_step),
-            E.segment_id.in_(retired),
+            number_in(E.segment_id, retired),
         )
     )
-    number, last = (await connection.execute(statement)).one()
+    number, last = await connection.fetch_one(statement)
     return int(number), int(last or 0)
 
 
@@ -313,7 +303,7 @@ class StoredStage:
 
 
 async def stored_stages(
-    connection: AsyncConnection, tenant: str, experiment_id: str
+    connection: Connection, tenant: str, experiment_id: str
 ) -> Sequence[StoredStage]:
     """Returns stages in the order in which they were opened; empty names mean all."""
     statement = sa.select(stage).order_by(stage.c.opened_at)
@@ -328,11 +318,11 @@ async def stored_stages(
             trained_step=row.trained_step,
             recorded_step=row.recorded_step,
         )
-        for row in await connection.execute(statement)
+        for row in await connection.fetch(statement)
     ]
 
 
-async def count_by_reason(connection: AsyncConnection, key: StageKey) -> Sequence[Count]:
+async def count_by_reason(connection: Connection, key: StageKey) -> Sequence[Count]:
     """Counts samples by state and reason, highest count first."""
     c = experience.c
     number = sa.func.count()
@@ -344,5 +334,5 @@ async def count_by_reason(connection: AsyncConnection, key: StageKey) -> Sequenc
     )
     return [
         Count(state=ExperienceState(row.state), reason=row.reason, number=row.number)
-        for row in await connection.execute(statement)
+        for row in await connection.fetch(statement)
     ]

@@ -7,20 +7,13 @@ from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import psycopg
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.dialects.postgresql import ARRAY, insert
 
 from services.buffer.domain.difficulty import FloatVector, IntVector, PassRateBeliefs
 from services.buffer.domain.stage import AssignmentState, ExperienceState, Stage
-from services.buffer.store.database import (
-    among,
-    fetch_binary,
-    given,
-    in_given_stage,
-    in_stage,
-    key_columns,
-)
+from services.buffer.store.database import id_in, in_stage, key_columns, one_of, stage_params
 from services.buffer.store.ready_rows import Place
 from services.buffer.store.schema import (
     assignment,
@@ -32,6 +25,7 @@ from services.buffer.store.schema import (
     task_ranking,
 )
 from trinity.errors import PreconditionFailed
+from trinity.runtime.sql import Connection
 from trinity.types import JsonValue, StageKey
 
 WORD_BYTES = 8
@@ -40,19 +34,19 @@ C = task_beliefs.c
 COLUMNS = ("weak", "strong", "alpha", "beta")
 
 
-async def has_selection(connection: AsyncConnection, key: StageKey, taskset: str) -> bool:
+async def has_selection(connection: Connection, key: StageKey, taskset: str) -> bool:
     """Returns True if a ranking or beliefs are stored for the taskset."""
     for table in (task_ranking, task_beliefs):
         statement = sa.select(table.c.taskset).where(
             in_stage(table, key), table.c.taskset == taskset
         )
-        if (await connection.execute(statement)).first() is not None:
+        if await connection.fetch_first(statement) is not None:
             return True
     return False
 
 
 async def insert_ranking(
-    connection: AsyncConnection, key: StageKey, taskset: str, rows_N: IntVector
+    connection: Connection, key: StageKey, taskset: str, rows_N: IntVector
 ) -> None:
     """Stores the order of the rows, unless one is stored already."""
     values = {**key_columns(key), "taskset": taskset, "rows": rows_N.astype("<i8").tobytes()}
@@ -60,7 +54,7 @@ async def insert_ranking(
 
 
 async def ranked_rows(
-    connection: AsyncConnection, key: StageKey, taskset: str, places: Sequence[int]
+    connection: Connection, key: StageKey, taskset: str, places: Sequence[int]
 ) -> list[int]:
     """Returns the rows at these places of the ranking; reads only the range that holds them."""
     first, last = min(places), max(places)
@@ -70,12 +64,12 @@ async def ranked_rows(
     statement = sa.select(part).where(
         in_stage(task_ranking, key), task_ranking.c.taskset == taskset
     )
-    rows = np.frombuffer((await connection.execute(statement)).scalar_one(), dtype="<i8")
+    rows = np.frombuffer(await connection.fetch_value(statement), dtype="<i8")
     return [int(rows[place - first]) for place in places]
 
 
 async def insert_beliefs(
-    connection: AsyncConnection, key: StageKey, taskset: str, beliefs: PassRateBeliefs
+    connection: Connection, key: StageKey, taskset: str, beliefs: PassRateBeliefs
 ) -> None:
     """Stores the initial beliefs of a stage, unless some are stored already."""
     values = {
@@ -85,12 +79,12 @@ async def insert_beliefs(
         "rho": beliefs.rho,
     }
     statement = insert(task_beliefs).values(values).on_conflict_do_nothing()
-    if (await connection.execute(statement.returning(C.taskset))).first() is not None:
+    if await connection.fetch_first(statement.returning(C.taskset)) is not None:
         await _store(connection, key, taskset, weak=beliefs.weak_N, strong=beliefs.strong_N)
         await _store(connection, key, taskset, alpha=beliefs.alpha_N, beta=beliefs.beta_N)
 
 
-_OWN_BELIEFS = sa.and_(in_given_stage(task_beliefs), C.taskset == sa.bindparam("given_taskset"))
+_OWN_BELIEFS = sa.and_(in_stage(task_beliefs), C.taskset == sa.bindparam("given_taskset"))
 _SCALARS = sa.select(C.capability, C.rho, sa.func.octet_length(C.weak).label("num_bytes")).where(
     _OWN_BELIEFS
 )
@@ -102,27 +96,23 @@ _PARTS = {
 }
 
 
-async def load_beliefs(connection: AsyncConnection, key: StageKey, taskset: str) -> PassRateBeliefs:
+async def load_beliefs(connection: Connection, key: StageKey, taskset: str) -> PassRateBeliefs:
     """Returns the beliefs, read in parts: a connection keeps memory for its largest row."""
-    own = given(key, given_taskset=taskset)
-    [(capability, rho, num_bytes)] = await fetch_binary(connection, _SCALARS, own)
+    own = stage_params(key, given_taskset=taskset)
+    [(capability, rho, num_bytes)] = await connection.fetch_binary(_SCALARS, own)
     loaded = {}
     for name in COLUMNS:
         whole = bytearray()
         for first in range(0, num_bytes, PART_BYTES):
             values = {**own, "first": first + 1, "count": PART_BYTES}
-            [(part,)] = await fetch_binary(connection, _PARTS[name], values)
+            [(part,)] = await connection.fetch_binary(_PARTS[name], values)
             whole += part
         loaded[f"{name}_N"] = np.frombuffer(whole, dtype="<f4")
     return PassRateBeliefs(**loaded, capability=capability, rho=rho)
 
 
 async def update_beliefs(
-    connection: AsyncConnection,
-    key: StageKey,
-    taskset: str,
-    beliefs: PassRateBeliefs,
-    num_updates: int,
+    connection: Connection, key: StageKey, taskset: str, beliefs: PassRateBeliefs, num_updates: int
 ) -> None:
     """Stores the beliefs after `num_updates` more explore steps."""
     statement = (
@@ -139,12 +129,13 @@ async def update_beliefs(
 
 
 async def _store(
-    connection: AsyncConnection, key: StageKey, taskset: str, **columns: FloatVector
+    connection: Connection, key: StageKey, taskset: str, **columns: FloatVector
 ) -> None:
     """Stores columns one by one: a connection keeps memory for its largest statement."""
     for name, numbers_N in columns.items():
         values = {name: _bytes(numbers_N)}
         await connection.execute(sa.update(task_beliefs).where(_own(key, taskset)).values(values))
+        await connection.flush()
 
 
 def _own(key: StageKey, taskset: str) -> sa.ColumnElement[bool]:
@@ -164,17 +155,19 @@ FEATURE = task_feature.c
 
 
 async def known_features(
-    connection: AsyncConnection, tenant: str, taskset_id: str, names: Sequence[str]
+    connection: Connection, tenant: str, taskset_id: str, names: Sequence[str]
 ) -> set[str]:
     """Returns those of the features that are already stored."""
     statement = sa.select(FEATURE.name).where(
-        FEATURE.tenant == tenant, FEATURE.taskset_id == taskset_id, FEATURE.name.in_(list(names))
+        FEATURE.tenant == tenant,
+        FEATURE.taskset_id == taskset_id,
+        FEATURE.name == sa.any_(sa.cast(list(names), ARRAY(sa.Text))),
     )
-    return set((await connection.execute(statement)).scalars())
+    return set(await connection.fetch_column(statement))
 
 
 async def load_features(
-    connection: AsyncConnection, tenant: str, taskset_id: str, names: Sequence[str]
+    connection: Connection, tenant: str, taskset_id: str, names: Sequence[str]
 ) -> list[Numbers]:
     """Returns the features as arrays by row, in the order of `names`.
 
@@ -198,19 +191,19 @@ _PART = sa.select(
 ).where(_OWN)
 
 
-async def _load(connection: AsyncConnection, own: Mapping[str, str]) -> Numbers:
+async def _load(connection: Connection, own: Mapping[str, str]) -> Numbers:
     """Reads in parts: a connection keeps memory for the largest row that it ever received."""
-    [(num_bytes,)] = await fetch_binary(connection, _SIZE, own)
+    [(num_bytes,)] = await connection.fetch_binary(_SIZE, own)
     whole = bytearray()
     for first in range(0, num_bytes, PART_BYTES):
         values = {**own, "first": first + 1, "count": PART_BYTES}
-        [(part,)] = await fetch_binary(connection, _PART, values)
+        [(part,)] = await connection.fetch_binary(_PART, values)
         whole += part
     return np.frombuffer(whole, dtype="<f8")
 
 
 async def read_features(
-    connection: AsyncConnection, tenant: str, taskset_id: str, num_rows: int, name: str
+    connection: Connection, tenant: str, taskset_id: str, num_rows: int, name: str
 ) -> Numbers:
     """Returns a column of all rows as numbers, which the database extracts in parts.
 
@@ -222,9 +215,9 @@ async def read_features(
     for first in range(0, num_rows, READ_AT_ONCE):
         some = range(first, min(first + READ_AT_ONCE, num_rows))
         try:
-            async with connection.begin_nested():
+            async with connection.savepoint():
                 texts = await _texts(connection, own, some, name)
-        except sa.exc.DataError:  # the JSON holds a null character or an unpaired surrogate
+        except psycopg.DataError:  # the JSON holds a null character or an unpaired surrogate
             texts = await _parsed(connection, own, some, name)
         for row, text in texts:
             numbers[row] = _number(text, name, row)
@@ -232,7 +225,7 @@ async def read_features(
 
 
 async def _texts(
-    connection: AsyncConnection, own: sa.ColumnElement[bool], rows: range, name: str
+    connection: Connection, own: sa.ColumnElement[bool], rows: range, name: str
 ) -> list[tuple[int, str | None]]:
     """Returns the values of a column as texts.
 
@@ -243,7 +236,7 @@ async def _texts(
 
 
 async def _parsed(
-    connection: AsyncConnection, own: sa.ColumnElement[bool], rows: range, name: str
+    connection: Connection, own: sa.ColumnElement[bool], rows: range, name: str
 ) -> list[tuple[int, str | None]]:
     """Returns the same for any JSON, by parsing whole rows; few at a time, as they may be large."""
     texts = []
@@ -255,7 +248,7 @@ async def _parsed(
 
 
 async def _select(
-    connection: AsyncConnection,
+    connection: Connection,
     own: sa.ColumnElement[bool],
     rows: range,
     column: sa.ColumnElement[T],
@@ -265,7 +258,7 @@ async def _select(
         .where(own, task.c.index >= rows.start, task.c.index < rows.stop)
         .order_by(task.c.index)
     )
-    return [(row, value) for row, value in await connection.execute(statement)]
+    return [(row, value) for row, value in await connection.fetch(statement)]
 
 
 def _as_text(value: JsonValue) -> str | None:
@@ -284,14 +277,14 @@ def _number(text: str | None, name: str, row: int) -> float:
 
 
 async def store_features(
-    connection: AsyncConnection, tenant: str, taskset_id: str, name: str, numbers: Numbers
+    connection: Connection, tenant: str, taskset_id: str, name: str, numbers: Numbers
 ) -> None:
     """Stores a column, unless it is stored already; every read of it gives the same."""
     whole = numbers.astype("<f8").tobytes()
     own = {"tenant": tenant, "taskset_id": taskset_id, "name": name}
     statement = insert(task_feature).values({**own, "numbers": whole[:STORED_BYTES]})
     statement = statement.on_conflict_do_nothing()
-    if (await connection.execute(statement.returning(FEATURE.name))).first() is None:
+    if await connection.fetch_first(statement.returning(FEATURE.name)) is None:
         return
     for first in range(STORED_BYTES, len(whole), STORED_BYTES):
         more = sa.literal(whole[first : first + STORED_BYTES], sa.LargeBinary)
@@ -299,6 +292,7 @@ async def store_features(
             FEATURE.tenant == tenant, FEATURE.taskset_id == taskset_id, FEATURE.name == name
         )
         await connection.execute(grown.values(numbers=FEATURE.numbers.op("||")(more)))
+        await connection.flush()  # what is queued is in memory
 
 
 A = assignment.c
@@ -316,7 +310,7 @@ class RolledOut:
     rewards: list[float]
 
 
-async def last_place_of_batch(connection: AsyncConnection, stage: Stage, step: int) -> Place | None:
+async def last_place_of_batch(connection: Connection, stage: Stage, step: int) -> Place | None:
     """Returns the place of the last group with a row in the batch of a step; None without one."""
     ids = sa.select(batch_item.c.experience_id).where(
         in_stage(batch_item, stage.key),
@@ -324,19 +318,19 @@ async def last_place_of_batch(connection: AsyncConnection, stage: Stage, step: i
         batch_item.c.step == step,
         batch_item.c.experience_id.is_not(None),
     )
-    chosen = list((await connection.execute(ids)).scalars())
+    chosen = await connection.fetch_column(ids)
     statement = (
         sa.select(E.explore_step, E.position)
-        .where(in_stage(experience, stage.key), among(E.experience_id, chosen))
+        .where(in_stage(experience, stage.key), id_in(E.experience_id, chosen))
         .order_by(E.explore_step.desc(), E.position.desc())
         .limit(1)
     )
-    row = (await connection.execute(statement)).first()
+    row = await connection.fetch_first(statement)
     return None if row is None else (row.explore_step, row.position)
 
 
 async def unheard_groups(
-    connection: AsyncConnection, key: StageKey, taskset: str, up_to: Place
+    connection: Connection, key: StageKey, taskset: str, up_to: Place
 ) -> list[RolledOut]:
     """Returns groups up to this place whose rewards the selector has not received, in order."""
     statement = (
@@ -350,7 +344,7 @@ async def unheard_groups(
         )
         .order_by(A.explore_step, A.position)
     )
-    rows = list(await connection.execute(statement))
+    rows = await connection.fetch(statement)
     rewards = await _rewards(connection, key, [row.assignment_id for row in rows])
     return [
         RolledOut(
@@ -363,38 +357,36 @@ async def unheard_groups(
     ]
 
 
-async def _rewards(
-    connection: AsyncConnection, key: StageKey, ids: list[str]
-) -> dict[str, list[float]]:
+async def _rewards(connection: Connection, key: StageKey, ids: list[str]) -> dict[str, list[float]]:
     """Returns the original rewards of samples in any later state, in the order of the runs."""
     statement = (
         sa.select(E.assignment_id, E.reward)
         .where(
             in_stage(experience, key),
-            among(E.assignment_id, ids),
+            id_in(E.assignment_id, ids),
             E.revision == 0,
             E.reward.is_not(None),
-            E.state.not_in(NOT_WON),
+            ~one_of(E.state, NOT_WON),
         )
         .order_by(E.run, E.step, E.suffix)
     )
     rewards: dict[str, list[float]] = {}
-    for row in await connection.execute(statement):
+    for row in await connection.fetch(statement):
         rewards.setdefault(row.assignment_id, []).append(row.reward)
     return rewards
 
 
-async def mark_heard(connection: AsyncConnection, key: StageKey, ids: list[str]) -> None:
+async def mark_heard(connection: Connection, key: StageKey, ids: list[str]) -> None:
     """Marks groups as received by the selector."""
     await connection.execute(
         sa.update(assignment)
-        .where(in_stage(assignment, key), among(A.assignment_id, ids))
+        .where(in_stage(assignment, key), id_in(A.assignment_id, ids))
         .values(awaits_feedback=False)
     )
 
 
 async def tasks_of_step(
-    connection: AsyncConnection, key: StageKey, taskset: str, explore_step: int
+    connection: Connection, key: StageKey, taskset: str, explore_step: int
 ) -> set[int]:
     """Returns the tasks that an explore step has drawn from a taskset."""
     statement = sa.select(A.task_index).where(
@@ -403,4 +395,4 @@ async def tasks_of_step(
         A.taskset == taskset,
         A.explore_step == explore_step,
     )
-    return set((await connection.execute(statement)).scalars())
+    return set(await connection.fetch_column(statement))

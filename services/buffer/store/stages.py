@@ -6,12 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
 
 import sqlalchemy as sa
 from pydantic import ValidationError
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.stage import (
     AssignmentKind,
@@ -24,18 +22,13 @@ from services.buffer.domain.stage import (
     parse_plan,
 )
 from services.buffer.store.database import (
-    Asked,
-    Row,
-    among,
-    execute,
-    fetch,
-    fetch_together,
-    given,
-    given_place,
-    in_given_stage,
+    id_in,
     in_stage,
     key_columns,
     key_from_row,
+    one_of,
+    stage_name,
+    stage_params,
 )
 from services.buffer.store.schema import (
     NOW,
@@ -49,6 +42,7 @@ from services.buffer.store.schema import (
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import NotFound, PreconditionFailed
 from trinity.runtime.logs import RateLimitedLog
+from trinity.runtime.sql import Connection, Query, Row
 from trinity.types import StageKey
 
 limited_log = RateLimitedLog(logging.getLogger(__name__))
@@ -74,7 +68,7 @@ class UnreadablePlan(PreconditionFailed):
         """True if that version could still continue the stage."""
 
 
-def _from_row(row: sa.Row[Any]) -> Stage:
+def _from_row(row: Row) -> Stage:
     """Converts a row.
 
     Raises: UnreadablePlan.
@@ -104,7 +98,7 @@ def _from_row(row: sa.Row[Any]) -> Stage:
     )
 
 
-def _plan_of(key: StageKey, row: sa.Row[Any]) -> StagePlan:
+def _plan_of(key: StageKey, row: Row) -> StagePlan:
     try:
         return parse_plan(row.plan)
     except ValidationError as error:
@@ -119,18 +113,18 @@ def _plan_of(key: StageKey, row: sa.Row[Any]) -> StagePlan:
         ) from error
 
 
-FIND = sa.select(stage).where(in_given_stage(stage))
-_LOCKED = sa.func.hashtextextended(sa.func.concat("stage/", given_place(stage)), 0)
+FIND = sa.select(stage).where(in_stage(stage))
+_LOCKED = sa.func.hashtextextended(sa.func.concat("stage/", stage_name(stage)), 0)
 _ALONE = sa.select(sa.func.pg_advisory_xact_lock(_LOCKED))
 _SHARED = sa.select(sa.func.pg_advisory_xact_lock_shared(_LOCKED))
 
 
-async def find_stage(connection: AsyncConnection, key: StageKey) -> Stage | None:
+async def find_stage(connection: Connection, key: StageKey) -> Stage | None:
     """Returns the stage; None if it was never opened."""
-    return stage_of(await fetch(connection, FIND, given(key)))
+    return stage_of(await connection.fetch(FIND, stage_params(key)))
 
 
-async def get_stage(connection: AsyncConnection, key: StageKey) -> Stage:
+async def get_stage(connection: Connection, key: StageKey) -> Stage:
     """Returns the stage.
 
     Raises: NotFound when it was never opened.
@@ -148,31 +142,31 @@ def opened(key: StageKey, found: Stage | None) -> Stage:
     return found
 
 
-async def lock_stage(connection: AsyncConnection, key: StageKey) -> Stage:
+async def lock_stage(connection: Connection, key: StageKey) -> Stage:
     """Locks the stage exclusively for this transaction; required for changing a stage's row.
 
     Raises: NotFound when it was never opened.
     """
-    _, rows = await fetch_together(connection, *locking(key))
+    _, rows = await connection.fetch_together(*locking(key))
     return opened(key, stage_of(rows))
 
 
-async def share_stage(connection: AsyncConnection, key: StageKey) -> Stage:
+async def share_stage(connection: Connection, key: StageKey) -> Stage:
     """Locks the stage in shared mode until this transaction ends, and returns it.
 
     Raises: NotFound when it was never opened.
     """
-    _, rows = await fetch_together(connection, *locking(key, is_shared=True))
+    _, rows = await connection.fetch_together(*locking(key, is_shared=True))
     return opened(key, stage_of(rows))
 
 
-def locking(key: StageKey, *, is_shared: bool = False) -> tuple[Asked, Asked]:
+def locking(key: StageKey, *, is_shared: bool = False) -> tuple[Query, Query]:
     """Returns two statements: lock a stage, then read it, with all changes made before the lock.
 
     It is an advisory lock. On a row lock an exclusive request would starve while shared holders
     follow one another; advisory locks are granted in the order of the requests.
     """
-    return (_SHARED if is_shared else _ALONE, given(key)), (FIND, given(key))
+    return (_SHARED if is_shared else _ALONE, stage_params(key)), (FIND, stage_params(key))
 
 
 def in_order(keys: Iterable[StageKey]) -> list[StageKey]:
@@ -185,35 +179,31 @@ def stage_of(rows: Sequence[Row]) -> Stage | None:
     return _from_row(rows[0]) if rows else None
 
 
-async def insert_stage(connection: AsyncConnection, key: StageKey, **values: str | int) -> bool:
+async def insert_stage(connection: Connection, key: StageKey, **values: str | int) -> bool:
     """Inserts an open stage; False if it exists already."""
     row = {**key_columns(key), "state": StageState.OPEN, **values}
     statement = insert(stage).values(row).on_conflict_do_nothing().returning(stage.c.stage)
-    return (await connection.execute(statement)).first() is not None
+    return await connection.fetch_first(statement) is not None
 
 
-async def update_stage(
-    connection: AsyncConnection, key: StageKey, **values: str | int | None
-) -> None:
+async def update_stage(connection: Connection, key: StageKey, **values: str | int | None) -> None:
     """Updates columns of a stage."""
     new = {f"new_{name}": value for name, value in values.items()}
-    await execute(connection, _update(tuple(values)), given(key, **new))
+    await connection.execute(_update(tuple(values)), stage_params(key, **new))
 
 
 @lru_cache
 def _update(names: tuple[str, ...]) -> sa.Update:
     new = {name: sa.bindparam(f"new_{name}", type_=stage.c[name].type) for name in names}
-    return sa.update(stage).where(in_given_stage(stage)).values(new)
+    return sa.update(stage).where(in_stage(stage)).values(new)
 
 
-_TASKSETS = (
-    sa.select(stage_taskset).where(in_given_stage(stage_taskset)).order_by(stage_taskset.c.name)
-)
+_TASKSETS = sa.select(stage_taskset).where(in_stage(stage_taskset)).order_by(stage_taskset.c.name)
 
 
-async def stage_tasksets(connection: AsyncConnection, key: StageKey) -> dict[str, StageTaskset]:
+async def stage_tasksets(connection: Connection, key: StageKey) -> dict[str, StageTaskset]:
     """Returns the tasksets of a stage by name."""
-    rows = await fetch(connection, _TASKSETS, given(key))
+    rows = await connection.fetch(_TASKSETS, stage_params(key))
     return {
         row.name: StageTaskset(
             name=row.name,
@@ -225,20 +215,18 @@ async def stage_tasksets(connection: AsyncConnection, key: StageKey) -> dict[str
     }
 
 
-async def stages_using(connection: AsyncConnection, tenant: str, taskset_id: str) -> list[StageKey]:
+async def stages_using(connection: Connection, tenant: str, taskset_id: str) -> list[StageKey]:
     """Returns the stages that use a taskset, in any state."""
     statement = sa.select(stage_taskset).where(
         stage_taskset.c.tenant == tenant, stage_taskset.c.taskset_id == taskset_id
     )
-    return [key_from_row(row) for row in await connection.execute(statement)]
+    return [key_from_row(row) for row in await connection.fetch(statement)]
 
 
 _UNFINISHED = sa.select(stage).where(stage.c.state == StageState.OPEN).order_by(stage.c.opened_at)
 
 
-async def list_unfinished(
-    connection: AsyncConnection, tenant: str, experiment_id: str
-) -> list[Stage]:
+async def list_unfinished(connection: Connection, tenant: str, experiment_id: str) -> list[Stage]:
     """Returns the open stages; empty names mean all.
 
     Raises: UnreadablePlan when the plan of one cannot be read.
@@ -248,16 +236,16 @@ async def list_unfinished(
         statement = statement.where(stage.c.tenant == tenant)
     if experiment_id:
         statement = statement.where(stage.c.experiment_id == experiment_id)
-    return [_from_row(row) for row in await connection.execute(statement)]
+    return [_from_row(row) for row in await connection.fetch(statement)]
 
 
-async def list_readable(connection: AsyncConnection) -> list[Stage]:
+async def list_readable(connection: Connection) -> list[Stage]:
     """Returns the open stages of all tenants; stages with unreadable plans are logged and skipped.
 
     For loops over all stages: an abandoned stage must not stop them.
     """
     found = []
-    for row in await connection.execute(_UNFINISHED):
+    for row in await connection.fetch(_UNFINISHED):
         try:
             found.append(_from_row(row))
         except UnreadablePlan as error:
@@ -267,15 +255,15 @@ async def list_readable(connection: AsyncConnection) -> list[Stage]:
     return found
 
 
-async def list_stopped(connection: AsyncConnection, source: StageKey) -> list[Stage]:
+async def list_stopped(connection: Connection, source: StageKey) -> list[Stage]:
     """Returns failed and cancelled stages of the experiment, or whose plans name it."""
-    is_stopped = stage.c.state.in_([StageState.FAILED, StageState.CANCELLED])
+    is_stopped = one_of(stage.c.state, [StageState.FAILED, StageState.CANCELLED])
     names_it = sa.or_(
         stage.c.experiment_id == source.experiment_id,
         stage.c.plan.contains(source.experiment_id, autoescape=True),
     )
     statement = sa.select(stage).where(stage.c.tenant == source.tenant, is_stopped, names_it)
-    return [_from_row(row) for row in await connection.execute(statement)]
+    return [_from_row(row) for row in await connection.fetch(statement)]
 
 
 R = step_report.c
@@ -305,7 +293,7 @@ class Losses:
     """The most frequent reason."""
 
 
-async def pace(connection: AsyncConnection, stage: Stage) -> Pace:
+async def pace(connection: Connection, stage: Stage) -> Pace:
     """Measures the current pace of training, from the newest reports of any incarnation."""
     life = stage.incarnation
     ages = await _ages(connection, stage, life)
@@ -319,7 +307,7 @@ async def pace(connection: AsyncConnection, stage: Stage) -> Pace:
     )
 
 
-async def _ages(connection: AsyncConnection, stage: Stage, incarnation: int) -> list[float]:
+async def _ages(connection: Connection, stage: Stage, incarnation: int) -> list[float]:
     """Returns the ages of an incarnation's newest reports; it trains its steps in order.
 
     The index is by step, not by time. Reading per incarnation skips older reports of the same steps
@@ -331,27 +319,27 @@ async def _ages(connection: AsyncConnection, stage: Stage, incarnation: int) -> 
         .order_by(R.step.desc())
         .limit(RECENT_REPORTS)
     )
-    return [float(age) for age in (await connection.execute(statement)).scalars()]
+    return [float(age) for age in await connection.fetch_column(statement)]
 
 
-async def _life_before(connection: AsyncConnection, stage: Stage, incarnation: int) -> int:
+async def _life_before(connection: Connection, stage: Stage, incarnation: int) -> int:
     """Returns the newest earlier incarnation that has reports; 0 without any."""
     statement = sa.select(sa.func.max(R.incarnation)).where(
         in_stage(step_report, stage.key), R.line == stage.line, R.incarnation < incarnation
     )
-    return (await connection.execute(statement)).scalar() or 0
+    return await connection.fetch_value(statement) or 0
 
 
-async def losses(connection: AsyncConnection, stage: Stage) -> Losses:
+async def losses(connection: Connection, stage: Stage) -> Losses:
     """Counts the lost runs of the newest explore steps, over assignments that have ended."""
     a = assignment.c
     ended = sa.select(a.assignment_id, a.repeat_times).where(
         in_stage(assignment, stage.key),
         a.kind == AssignmentKind.TRAIN,
         a.explore_step > stage.explore_step - RECENT_EXPLORE_STEPS,
-        a.state.in_([AssignmentState.CLOSED, AssignmentState.GIVEN_UP]),
+        one_of(a.state, [AssignmentState.CLOSED, AssignmentState.GIVEN_UP]),
     )
-    rows = (await connection.execute(ended)).all()
+    rows = await connection.fetch(ended)
     ids = [row.assignment_id for row in rows]
     reasons = await _filtered(connection, stage.key, ids)
     reasons += await _given_up(connection, stage.key, ids)
@@ -362,23 +350,23 @@ async def losses(connection: AsyncConnection, stage: Stage) -> Losses:
     )
 
 
-async def _filtered(connection: AsyncConnection, key: StageKey, ids: list[str]) -> list[str]:
+async def _filtered(connection: Connection, key: StageKey, ids: list[str]) -> list[str]:
     """Returns a reason for each run with filtered samples."""
     c = experience.c
     statement = (
         sa.select(sa.func.min(c.reason).label("reason"))
         .where(
             in_stage(experience, key),
-            among(c.assignment_id, ids),
+            id_in(c.assignment_id, ids),
             c.state == ExperienceState.FILTERED,
         )
         .group_by(c.assignment_id, c.run)
     )
-    return list((await connection.execute(statement)).scalars())
+    return await connection.fetch_column(statement)
 
 
-async def _given_up(connection: AsyncConnection, key: StageKey, ids: list[str]) -> list[str]:
+async def _given_up(connection: Connection, key: StageKey, ids: list[str]) -> list[str]:
     statement = sa.select(run.c.reason).where(
-        in_stage(run, key), among(run.c.assignment_id, ids), run.c.state == RunState.GIVEN_UP
+        in_stage(run, key), id_in(run.c.assignment_id, ids), run.c.state == RunState.GIVEN_UP
     )
-    return list((await connection.execute(statement)).scalars())
+    return await connection.fetch_column(statement)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.dialects.postgresql import ARRAY
 
 from services.buffer.domain.admission import CancelledStraggler, ExploreStepTasks
 from services.buffer.domain.stage import (
@@ -16,11 +16,12 @@ from services.buffer.domain.stage import (
     RunState,
     ScopeState,
 )
+from services.buffer.store.bulk_insert import insert_rows
 from services.buffer.store.database import (
+    BIGINTS,
     SCOPES_TOPIC,
-    among,
+    id_in,
     in_stage,
-    insert_rows,
     key_columns,
     notify,
     of_stage,
@@ -34,6 +35,7 @@ from services.buffer.store.schema import (
     pipeline_scope,
     run,
 )
+from trinity.runtime.sql import Connection
 from trinity.types import StageKey
 
 A, E = assignment.c, experience.c
@@ -42,7 +44,7 @@ UNFINISHED = (ExperienceState.RAW, ExperienceState.AWAITING)
 
 
 async def tasks_by_step(
-    connection: AsyncConnection, key: StageKey, *, only_open: bool
+    connection: Connection, key: StageKey, *, only_open: bool
 ) -> list[ExploreStepTasks]:
     """Counts the tasks of each explore step; `only_open` leaves out steps without open tasks."""
     count = sa.func.count()
@@ -52,7 +54,7 @@ async def tasks_by_step(
             A.explore_step,
             count.label("num_drawn"),
             num_open.label("num_open"),
-            count.filter(A.state.in_(ENDED)).label("num_ended"),
+            count.filter(one_of(A.state, ENDED)).label("num_ended"),
         )
         .where(in_stage(assignment, key), A.kind == AssignmentKind.TRAIN, A.refill_round == 0)
         .group_by(A.explore_step)
@@ -70,12 +72,12 @@ async def tasks_by_step(
             num_open=row.num_open,
             num_ended=row.num_ended,
         )
-        for row in await connection.execute(statement)
+        for row in await connection.fetch(statement)
     ]
 
 
 async def seconds_since_ended(
-    connection: AsyncConnection, key: StageKey, explore_step: int, number: int
+    connection: Connection, key: StageKey, explore_step: int, number: int
 ) -> float | None:
     """Returns the seconds since `number` tasks of a step had ended; None if unknown.
 
@@ -97,8 +99,8 @@ async def seconds_since_ended(
         A.refill_round == 0,
         A.state == AssignmentState.GIVEN_UP,
     )
-    num_given_up = (await connection.execute(given_up)).scalar_one()
-    place = min(number - num_given_up, (await connection.execute(num_closed)).scalar_one())
+    num_given_up = await connection.fetch_value(given_up)
+    place = min(number - num_given_up, await connection.fetch_value(num_closed))
     if place < 1:
         return None
     scope = pipeline_scope.c
@@ -112,11 +114,11 @@ async def seconds_since_ended(
         .offset(place - 1)
         .limit(1)
     )
-    return float((await connection.execute(statement)).scalar_one())
+    return float(await connection.fetch_value(statement))
 
 
 async def leave_behind(
-    connection: AsyncConnection, key: StageKey, explore_step: int, reason: str
+    connection: Connection, key: StageKey, explore_step: int, reason: str
 ) -> list[CancelledStraggler]:
     """Cuts the open tasks of a step, leased ones too; returns them."""
     statement = (
@@ -133,12 +135,12 @@ async def leave_behind(
     )
     return [
         CancelledStraggler(row.assignment_id, row.explore_step, row.position)
-        for row in await connection.execute(statement)
+        for row in await connection.fetch(statement)
     ]
 
 
 async def with_ended_runs(
-    connection: AsyncConnection, key: StageKey, cut: Sequence[CancelledStraggler]
+    connection: Connection, key: StageKey, cut: Sequence[CancelledStraggler]
 ) -> list[str]:
     """Returns the ids of those tasks that have a won run."""
     statement = (
@@ -146,14 +148,14 @@ async def with_ended_runs(
         .distinct()
         .where(
             in_stage(run, key),
-            among(run.c.assignment_id, [task.assignment_id for task in cut]),
+            id_in(run.c.assignment_id, [task.assignment_id for task in cut]),
             run.c.state == RunState.WON,
         )
     )
-    return sorted((await connection.execute(statement)).scalars())
+    return sorted(await connection.fetch_column(statement))
 
 
-async def count_kept_runs(connection: AsyncConnection, key: StageKey) -> int:
+async def count_kept_runs(connection: Connection, key: StageKey) -> int:
     """Counts the won runs of cut tasks."""
     statement = (
         sa.select(sa.func.count())
@@ -168,11 +170,11 @@ async def count_kept_runs(connection: AsyncConnection, key: StageKey) -> int:
             ),
         )
     )
-    return (await connection.execute(statement)).scalar_one()
+    return int(await connection.fetch_value(statement))
 
 
 async def drop(
-    connection: AsyncConnection, key: StageKey, cut: Sequence[CancelledStraggler], reason: str
+    connection: Connection, key: StageKey, cut: Sequence[CancelledStraggler], reason: str
 ) -> None:
     """Filters the samples of cut tasks, so that they are not trained on.
 
@@ -196,27 +198,27 @@ async def drop(
     await insert_rows(connection, pipeline_scope, scopes)
 
 
-async def _open_runs(connection: AsyncConnection, key: StageKey, ids: list[str]) -> dict[str, int]:
+async def _open_runs(connection: Connection, key: StageKey, ids: list[str]) -> dict[str, int]:
     statement = (
         sa.select(run.c.assignment_id, sa.func.count().label("number"))
-        .where(in_stage(run, key), among(run.c.assignment_id, ids), run.c.state == RunState.OPEN)
+        .where(in_stage(run, key), id_in(run.c.assignment_id, ids), run.c.state == RunState.OPEN)
         .group_by(run.c.assignment_id)
     )
-    return {row.assignment_id: row.number for row in await connection.execute(statement)}
+    return {row.assignment_id: row.number for row in await connection.fetch(statement)}
 
 
 async def _filter_samples(
-    connection: AsyncConnection, key: StageKey, ids: list[str], reason: str
+    connection: Connection, key: StageKey, ids: list[str], reason: str
 ) -> dict[str, list[int]]:
     """Filters the unfinished samples of these tasks; returns their response lengths."""
     statement = (
         sa.update(experience)
-        .where(of_stage(experience, key), among(E.assignment_id, ids), one_of(E.state, UNFINISHED))
+        .where(of_stage(experience, key), id_in(E.assignment_id, ids), one_of(E.state, UNFINISHED))
         .values(state=ExperienceState.FILTERED, reason=reason)
         .returning(E.assignment_id, E.response_length)
     )
     lengths: dict[str, list[int]] = defaultdict(list)
-    for row in await connection.execute(statement):
+    for row in await connection.fetch(statement):
         lengths[row.assignment_id].append(row.response_length)
     return lengths
 
@@ -246,12 +248,12 @@ class Lost:
     given_up: Sequence[str]
 
 
-async def find_lost(connection: AsyncConnection, key: StageKey, first_step: int) -> Lost:
+async def find_lost(connection: Connection, key: StageKey, first_step: int) -> Lost:
     """Finds the groups that explore steps from `first_step` on have lost."""
     dead = sa.select(pipeline_scope.c.assignment_id).where(
         in_stage(pipeline_scope, key), pipeline_scope.c.state == ScopeState.DEAD
     )
-    unshaped = set((await connection.execute(dead)).scalars())
+    unshaped = set(await connection.fetch_column(dead))
     drawn = (
         sa.select(ASSIGNMENT.assignment_id, ASSIGNMENT.state)
         .where(
@@ -261,7 +263,7 @@ async def find_lost(connection: AsyncConnection, key: StageKey, first_step: int)
         )
         .order_by(ASSIGNMENT.explore_step, ASSIGNMENT.position)
     )
-    rows = list(await connection.execute(drawn))
+    rows = await connection.fetch(drawn)
     return Lost(
         num_drawn=len(rows),
         unshaped=[row.assignment_id for row in rows if row.assignment_id in unshaped],
@@ -269,19 +271,17 @@ async def find_lost(connection: AsyncConnection, key: StageKey, first_step: int)
     )
 
 
-async def find_cancelled(
-    connection: AsyncConnection, key: StageKey, kind: AssignmentKind
-) -> list[str]:
+async def find_cancelled(connection: Connection, key: StageKey, kind: AssignmentKind) -> list[str]:
     """Returns the cancelled assignments of a kind."""
     statement = sa.select(ASSIGNMENT.assignment_id).where(
         in_stage(assignment, key),
         ASSIGNMENT.kind == kind,
         ASSIGNMENT.state == AssignmentState.CANCELLED,
     )
-    return list((await connection.execute(statement)).scalars())
+    return await connection.fetch_column(statement)
 
 
-async def reopen_evaluations(connection: AsyncConnection, key: StageKey) -> list[str]:
+async def reopen_evaluations(connection: Connection, key: StageKey) -> list[str]:
     """Reopens cancelled evaluations; returns their assignments that were cancelled or given up."""
     statement = (
         sa.update(evaluation)
@@ -289,25 +289,31 @@ async def reopen_evaluations(connection: AsyncConnection, key: StageKey) -> list
         .values(state=EvaluationState.OPEN, opened_at=NOW, done_at=None)
         .returning(evaluation.c.version, evaluation.c.taskset)
     )
-    reopened = [(row.version, row.taskset) for row in await connection.execute(statement)]
+    reopened = [(row.version, row.taskset) for row in await connection.fetch(statement)]
     if not reopened:
         return []
     tasks = sa.select(ASSIGNMENT.assignment_id).where(
         in_stage(assignment, key),
         ASSIGNMENT.kind == AssignmentKind.EVAL,
-        ASSIGNMENT.state.in_([AssignmentState.CANCELLED, AssignmentState.GIVEN_UP]),
-        sa.tuple_(ASSIGNMENT.explore_step, ASSIGNMENT.taskset).in_(reopened),
+        one_of(ASSIGNMENT.state, [AssignmentState.CANCELLED, AssignmentState.GIVEN_UP]),
+        sa.tuple_(ASSIGNMENT.explore_step, ASSIGNMENT.taskset).in_(_pairs(reopened)),
     )
-    return list((await connection.execute(tasks)).scalars())
+    return await connection.fetch_column(tasks)
 
 
-async def reopen_assignments(
-    connection: AsyncConnection, key: StageKey, ids: Sequence[str]
-) -> None:
+def _pairs(measured: Sequence[tuple[int, str]]) -> sa.Select[tuple[int, str]]:
+    versions = sa.cast([version for version, _ in measured], BIGINTS)
+    names = sa.cast([taskset for _, taskset in measured], ARRAY(sa.Text))
+    pairs = sa.func.unnest(versions, names).table_valued("version", "taskset", name="reopened")
+    rows = pairs.render_derived()
+    return sa.select(rows.c.version, rows.c.taskset)
+
+
+async def reopen_assignments(connection: Connection, key: StageKey, ids: Sequence[str]) -> None:
     """Makes assignments pending again; won runs stay, failures of other runs are cleared."""
     await connection.execute(
         sa.update(run)
-        .where(in_stage(run, key), among(run.c.assignment_id, ids), run.c.state != RunState.WON)
+        .where(in_stage(run, key), id_in(run.c.assignment_id, ids), run.c.state != RunState.WON)
         .values(state=RunState.OPEN, num_failed=0, reason="")
     )
     num_open = (
@@ -322,7 +328,7 @@ async def reopen_assignments(
     )
     await connection.execute(
         sa.update(assignment)
-        .where(in_stage(assignment, key), among(ASSIGNMENT.assignment_id, ids))
+        .where(in_stage(assignment, key), id_in(ASSIGNMENT.assignment_id, ids))
         .values(
             state=AssignmentState.PENDING,
             reason="",
@@ -333,20 +339,18 @@ async def reopen_assignments(
     )
 
 
-async def reopen_left_out_scopes(
-    connection: AsyncConnection, key: StageKey, ids: Sequence[str]
-) -> None:
+async def reopen_left_out_scopes(connection: Connection, key: StageKey, ids: Sequence[str]) -> None:
     """Lets the pipeline retry groups that it had left out."""
     await connection.execute(
         sa.update(pipeline_scope)
-        .where(in_stage(pipeline_scope, key), among(pipeline_scope.c.assignment_id, ids))
+        .where(in_stage(pipeline_scope, key), id_in(pipeline_scope.c.assignment_id, ids))
         .values(state=ScopeState.OPEN, attempts=0, error="")
     )
     await connection.execute(
         sa.update(experience)
         .where(
             in_stage(experience, key),
-            among(experience.c.assignment_id, ids),
+            id_in(experience.c.assignment_id, ids),
             experience.c.state == ExperienceState.FILTERED,
         )
         .values(state=ExperienceState.RAW, reason="")
@@ -354,7 +358,7 @@ async def reopen_left_out_scopes(
     await notify(connection, SCOPES_TOPIC)
 
 
-async def forget_refills(connection: AsyncConnection, key: StageKey, explore_step: int) -> None:
+async def forget_refills(connection: Connection, key: StageKey, explore_step: int) -> None:
     """Resets the refill rounds of an explore step."""
     await connection.execute(
         sa.update(assignment)

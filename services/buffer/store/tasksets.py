@@ -8,11 +8,12 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
+from psycopg import sql
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.stage import StageState, TasksetKind
-from services.buffer.store.database import among, driver_of, in_stage, insert_rows
+from services.buffer.store.bulk_insert import insert_rows
+from services.buffer.store.database import id_in, in_stage, one_of
 from services.buffer.store.schema import (
     STAGE_KEY,
     stage,
@@ -23,6 +24,7 @@ from services.buffer.store.schema import (
     taskset,
     taskset_upload,
 )
+from trinity.runtime.sql import Connection, Row
 from trinity.types import StageKey
 
 
@@ -42,7 +44,7 @@ def own_taskset(tenant: str, taskset_id: str) -> sa.ColumnElement[bool]:
     return sa.and_(taskset.c.tenant == tenant, taskset.c.taskset_id == taskset_id)
 
 
-def from_row(row: sa.Row[Any]) -> Taskset:
+def from_row(row: Row) -> Taskset:
     """Converts a row with all columns."""
     return Taskset(
         taskset_id=row.taskset_id,
@@ -52,7 +54,7 @@ def from_row(row: sa.Row[Any]) -> Taskset:
     )
 
 
-async def claim_source(connection: AsyncConnection, tenant: str, source: str) -> str | None:
+async def claim_source(connection: Connection, tenant: str, source: str) -> str | None:
     """Inserts a taskset for content of this identity; None if a complete one exists.
 
     Waits for another transaction that is reading the same content, without a timeout.
@@ -65,12 +67,12 @@ async def claim_source(connection: AsyncConnection, tenant: str, source: str) ->
         .on_conflict_do_nothing()
         .returning(taskset.c.taskset_id)
     )
-    row = (await connection.execute(statement)).first()
+    row = await connection.fetch_first(statement)
     return None if row is None else str(row.taskset_id)
 
 
 async def copy_rows(
-    connection: AsyncConnection,
+    connection: Connection,
     tenant: str,
     taskset_id: str,
     rows: AsyncIterator[bytes],
@@ -81,11 +83,10 @@ async def copy_rows(
 
     Returns the number of rows that the taskset has then.
     """
-    driver = driver_of(connection)
     count = first
     owner = _escaped(f"{tenant}\t{taskset_id}".encode(), b"\\")
-    statement = "COPY task (tenant, taskset_id, index, body) FROM STDIN"
-    async with driver.cursor() as cursor, cursor.copy(statement) as copy:
+    statement = sql.SQL("COPY task (tenant, taskset_id, index, body) FROM STDIN")
+    async with connection.copy(statement) as copy:
         async for lines in rows:
             bodies = _escaped(lines, b"\\\t\r").split(b"\n")[:-1]
             numbered = enumerate(bodies, count)
@@ -106,7 +107,7 @@ def _escaped(text: bytes, characters: bytes) -> bytes:
 
 
 async def update_taskset(
-    connection: AsyncConnection, tenant: str, taskset_id: str, **values: int | bool
+    connection: Connection, tenant: str, taskset_id: str, **values: int | bool
 ) -> None:
     """Updates columns of a taskset."""
     own = own_taskset(tenant, taskset_id)
@@ -114,7 +115,7 @@ async def update_taskset(
 
 
 async def find_taskset(
-    connection: AsyncConnection,
+    connection: Connection,
     tenant: str,
     *,
     name: str | None = None,
@@ -126,29 +127,29 @@ async def find_taskset(
     statement = sa.select(taskset).where(taskset.c.tenant == tenant, by_name)
     if for_update:
         statement = statement.with_for_update()
-    row = (await connection.execute(statement)).first()
+    row = await connection.fetch_first(statement)
     return None if row is None else from_row(row)
 
 
-async def get_taskset(connection: AsyncConnection, tenant: str, taskset_id: str) -> Taskset:
+async def get_taskset(connection: Connection, tenant: str, taskset_id: str) -> Taskset:
     """Returns a taskset that exists."""
     statement = sa.select(taskset).where(own_taskset(tenant, taskset_id))
-    return from_row((await connection.execute(statement)).one())
+    return from_row(await connection.fetch_one(statement))
 
 
-async def hold_tasksets(connection: AsyncConnection, tenant: str, ids: Sequence[str]) -> set[str]:
+async def hold_tasksets(connection: Connection, tenant: str, ids: Sequence[str]) -> set[str]:
     """Locks tasksets against deletion until the transaction ends; returns those that exist."""
     statement = (
         sa.select(taskset.c.taskset_id)
-        .where(taskset.c.tenant == tenant, among(taskset.c.taskset_id, ids))
+        .where(taskset.c.tenant == tenant, id_in(taskset.c.taskset_id, ids))
         .order_by(taskset.c.taskset_id)
         .with_for_update(read=True)
     )
-    return set((await connection.execute(statement)).scalars())
+    return set(await connection.fetch_column(statement))
 
 
 async def insert_tasks(
-    connection: AsyncConnection, tenant: str, taskset_id: str, first: int, bodies: Sequence[str]
+    connection: Connection, tenant: str, taskset_id: str, first: int, bodies: Sequence[str]
 ) -> None:
     """Inserts rows from index `first` on."""
     rows = [
@@ -158,7 +159,7 @@ async def insert_tasks(
     await insert_rows(connection, task, rows)
 
 
-async def delete_tasks(connection: AsyncConnection, tenant: str, taskset_id: str) -> None:
+async def delete_tasks(connection: Connection, tenant: str, taskset_id: str) -> None:
     """Deletes all rows of a taskset, without a statement timeout."""
     await connection.execute(sa.text("SET LOCAL statement_timeout = 0"))
     await connection.execute(
@@ -190,7 +191,7 @@ class StagePipeline:
 
 
 async def insert_pipeline(
-    connection: AsyncConnection, tenant: str, taskset_id: str, counts: PipelineCounts
+    connection: Connection, tenant: str, taskset_id: str, counts: PipelineCounts
 ) -> None:
     """Stores the counts of a task pipeline."""
     values = {
@@ -203,7 +204,7 @@ async def insert_pipeline(
 
 
 async def insert_source_rows(
-    connection: AsyncConnection, tenant: str, taskset_id: str, *, first: int, rows: bytes
+    connection: Connection, tenant: str, taskset_id: str, *, first: int, rows: bytes
 ) -> None:
     """Stores the source rows of the rows from `first` on, 8 bytes each."""
     values = {"tenant": tenant, "taskset_id": taskset_id, "first": first, "rows": rows}
@@ -211,7 +212,7 @@ async def insert_source_rows(
 
 
 async def source_rows_of(
-    connection: AsyncConnection, tenant: str, taskset_id: str, *, first: int, count: int
+    connection: Connection, tenant: str, taskset_id: str, *, first: int, count: int
 ) -> list[int]:
     """Returns the source rows of `count` rows from `first` on; empty without a task pipeline."""
     begin, size = task_origin.c.first, sa.func.octet_length(task_origin.c.rows) / WORD_BYTES
@@ -231,10 +232,10 @@ async def source_rows_of(
         )
         .order_by(begin)
     )
-    return array("q", b"".join((await connection.execute(statement)).scalars())).tolist()
+    return array("q", b"".join(await connection.fetch_column(statement))).tolist()
 
 
-async def stage_pipelines(connection: AsyncConnection, key: StageKey) -> list[StagePipeline]:
+async def stage_pipelines(connection: Connection, key: StageKey) -> list[StagePipeline]:
     """Returns the task pipelines of a stage's tasksets."""
     same = sa.and_(
         taskset.c.tenant == stage_taskset.c.tenant,
@@ -250,7 +251,7 @@ async def stage_pipelines(connection: AsyncConnection, key: StageKey) -> list[St
         StagePipeline(
             taskset=row.name, num_rows=row.num_rows, counts=PipelineCounts(**row.pipeline)
         )
-        for row in await connection.execute(statement)
+        for row in await connection.fetch(statement)
     ]
 
 
@@ -261,12 +262,10 @@ def says_none_left(counts: PipelineCounts) -> str:
     return f"task_pipeline leaves none of its {counts.num_read:,} rows: {listed}"
 
 
-async def counts_of(
-    connection: AsyncConnection, tenant: str, taskset_id: str
-) -> PipelineCounts | None:
+async def counts_of(connection: Connection, tenant: str, taskset_id: str) -> PipelineCounts | None:
     """Returns the counts of a taskset; None without a task pipeline."""
     statement = sa.select(taskset.c.pipeline).where(own_taskset(tenant, taskset_id))
-    found = (await connection.execute(statement)).scalar_one_or_none()
+    found = await connection.fetch_value(statement)
     return None if found is None else PipelineCounts(**found)
 
 
@@ -312,7 +311,7 @@ def _described(tenant: str) -> sa.Select[Any]:
     return chosen.where(taskset.c.tenant == tenant)
 
 
-def _from_row(row: sa.Row[Any]) -> Described:
+def _from_row(row: Row) -> Described:
     return Described(
         taskset_id=row.taskset_id,
         name=row.name or "",
@@ -328,16 +327,16 @@ def _from_row(row: sa.Row[Any]) -> Described:
 
 
 async def list_tasksets(
-    connection: AsyncConnection, tenant: str, *, limit: int, offset: int
+    connection: Connection, tenant: str, *, limit: int, offset: int
 ) -> list[Described]:
     """Returns tasksets of a tenant, newest first."""
     order = (taskset.c.created_at.desc(), taskset.c.taskset_id)
     statement = _described(tenant).order_by(*order).limit(limit).offset(offset)
-    return [_from_row(row) for row in await connection.execute(statement)]
+    return [_from_row(row) for row in await connection.fetch(statement)]
 
 
 async def find_described(
-    connection: AsyncConnection, tenant: str, name_or_id: str, *, for_update: bool = False
+    connection: Connection, tenant: str, name_or_id: str, *, for_update: bool = False
 ) -> Described | None:
     """Returns a taskset by its name or UUID."""
     wanted = taskset.c.name == name_or_id
@@ -346,7 +345,7 @@ async def find_described(
     statement = _described(tenant).where(wanted)
     if for_update:
         statement = statement.with_for_update(of=taskset)
-    row = (await connection.execute(statement)).first()
+    row = await connection.fetch_first(statement)
     return None if row is None else _from_row(row)
 
 
@@ -358,7 +357,7 @@ def _uuid(text: str) -> str | None:
 
 
 async def rows_of(
-    connection: AsyncConnection, tenant: str, taskset_id: str, *, first: int, count: int
+    connection: Connection, tenant: str, taskset_id: str, *, first: int, count: int
 ) -> Sequence[str]:
     """Returns at most `count` rows in order, within `MAX_READ_BYTES` but at least one."""
     num_bytes = sa.func.sum(sa.func.octet_length(task.c.body)).over(order_by=task.c.index)
@@ -377,10 +376,10 @@ async def rows_of(
         .where(sa.or_(sized.c.num_bytes <= MAX_READ_BYTES, sized.c["index"] == first))
         .order_by(sized.c["index"])
     )
-    return list((await connection.execute(statement)).scalars())
+    return await connection.fetch_column(statement)
 
 
-async def find_need(connection: AsyncConnection, tenant: str, taskset_id: str) -> str:
+async def find_need(connection: Connection, tenant: str, taskset_id: str) -> str:
     """Names a stage that still needs a taskset, as the end of a sentence; empty without one."""
     same = sa.and_(*(stage.c[name] == stage_taskset.c[name] for name in STAGE_KEY))
     statement = (
@@ -391,19 +390,19 @@ async def find_need(connection: AsyncConnection, tenant: str, taskset_id: str) -
             stage_taskset.c.taskset_id == taskset_id,
             sa.or_(
                 stage.c.state != StageState.FINISHED,
-                stage_taskset.c.kind.in_(list(KEPT_KINDS)),
+                one_of(stage_taskset.c.kind, KEPT_KINDS),
             ),
         )
         .limit(1)
     )
-    row = (await connection.execute(statement)).first()
+    row = await connection.fetch_first(statement)
     if row is None:
         return ""
     why = "has its rows in batches" if row.state == StageState.FINISHED else f"is {row.state}"
     return f"stage {row.stage} of experiment {row.experiment_id} {why}"
 
 
-async def delete_taskset(connection: AsyncConnection, tenant: str, taskset_id: str) -> None:
+async def delete_taskset(connection: Connection, tenant: str, taskset_id: str) -> None:
     """Deletes a taskset and everything that belongs to it."""
     await delete_tasks(connection, tenant, taskset_id)
     for table in (task_feature, task_origin, taskset_upload):

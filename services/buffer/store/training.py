@@ -2,15 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.evaluation import MetricSummary
 from services.buffer.domain.stage import AssignmentKind, EvaluationState, RunState, Stage
-from services.buffer.store.database import among, in_stage, key_columns
+from services.buffer.store.database import id_in, in_stage, key_columns
 from services.buffer.store.schema import (
     NOW,
     assignment,
@@ -20,6 +18,7 @@ from services.buffer.store.schema import (
     run,
     version,
 )
+from trinity.runtime.sql import Connection, Row
 from trinity.types import StageKey
 
 
@@ -43,14 +42,14 @@ class Checkpoint:
 
 
 async def insert_incarnation(
-    connection: AsyncConnection, stage: Stage, number: int, trainer_id: str
+    connection: Connection, stage: Stage, number: int, trainer_id: str
 ) -> None:
     """Records a new incarnation of the trainer."""
     values = {**key_columns(stage.key), "incarnation": number, "trainer_id": trainer_id}
     await connection.execute(sa.insert(incarnation).values(values))
 
 
-async def insert_version(connection: AsyncConnection, stage: Stage, new: RecordedVersion) -> None:
+async def insert_version(connection: Connection, stage: Stage, new: RecordedVersion) -> None:
     """Records published weights; idempotent."""
     statement = insert(version).values(
         **key_columns(stage.key),
@@ -62,19 +61,17 @@ async def insert_version(connection: AsyncConnection, stage: Stage, new: Recorde
     await connection.execute(statement.on_conflict_do_nothing())
 
 
-async def versions_of(
-    connection: AsyncConnection, stage: Stage, number: int
-) -> list[RecordedVersion]:
+async def versions_of(connection: Connection, stage: Stage, number: int) -> list[RecordedVersion]:
     """Returns the weights published under a version number, newest incarnation first."""
     statement = (
         sa.select(version)
         .where(in_stage(version, stage.key), version.c.version == number)
         .order_by(version.c.incarnation.desc())
     )
-    return [_version(row) for row in await connection.execute(statement)]
+    return [_version(row) for row in await connection.fetch(statement)]
 
 
-async def newest_version(connection: AsyncConnection, stage: Stage) -> RecordedVersion | None:
+async def newest_version(connection: Connection, stage: Stage) -> RecordedVersion | None:
     """Returns the newest weights published on this line."""
     statement = (
         sa.select(version)
@@ -82,17 +79,17 @@ async def newest_version(connection: AsyncConnection, stage: Stage) -> RecordedV
         .order_by(version.c.version.desc(), version.c.incarnation.desc())
         .limit(1)
     )
-    row = (await connection.execute(statement)).first()
+    row = await connection.fetch_first(statement)
     return None if row is None else _version(row)
 
 
-def _version(row: sa.Row[Any]) -> RecordedVersion:
+def _version(row: Row) -> RecordedVersion:
     return RecordedVersion(
         version=row.version, incarnation=row.incarnation, weights_sha256=bytes(row.weights_sha256)
     )
 
 
-async def insert_checkpoint(connection: AsyncConnection, stage: Stage, new: Checkpoint) -> None:
+async def insert_checkpoint(connection: Connection, stage: Stage, new: Checkpoint) -> None:
     """Records a written checkpoint; idempotent."""
     statement = insert(checkpoint).values(
         **key_columns(stage.key),
@@ -106,13 +103,13 @@ async def insert_checkpoint(connection: AsyncConnection, stage: Stage, new: Chec
     await connection.execute(statement.on_conflict_do_nothing())
 
 
-async def kept_checkpoints(connection: AsyncConnection, stage: Stage) -> list[Checkpoint]:
+async def kept_checkpoints(connection: Connection, stage: Stage) -> list[Checkpoint]:
     """Returns the checkpoints of the line that can be resumed from, newest first."""
     return await _checkpoints(connection, _of_line(stage, is_kept=True))
 
 
 async def tell_dropped(
-    connection: AsyncConnection, stage: Stage, teller: Checkpoint
+    connection: Connection, stage: Stage, teller: Checkpoint
 ) -> list[Checkpoint]:
     """Returns checkpoints whose files may be deleted, newest first, when `teller` is committed.
 
@@ -133,9 +130,7 @@ def _of_line(stage: Stage, *, is_kept: bool) -> sa.ColumnElement[bool]:
     return sa.and_(in_stage(checkpoint, stage.key), c.line == stage.line, c.is_kept == is_kept)
 
 
-async def _checkpoints(
-    connection: AsyncConnection, chosen: sa.ColumnElement[bool]
-) -> list[Checkpoint]:
+async def _checkpoints(connection: Connection, chosen: sa.ColumnElement[bool]) -> list[Checkpoint]:
     newest_first = (checkpoint.c.step.desc(), checkpoint.c.incarnation.desc())
     statement = sa.select(checkpoint).where(chosen).order_by(*newest_first)
     return [
@@ -145,11 +140,11 @@ async def _checkpoints(
             path=row.path,
             manifest_sha256=bytes(row.manifest_sha256),
         )
-        for row in await connection.execute(statement)
+        for row in await connection.fetch(statement)
     ]
 
 
-async def drop_checkpoint(connection: AsyncConnection, stage: Stage, old: Checkpoint) -> None:
+async def drop_checkpoint(connection: Connection, stage: Stage, old: Checkpoint) -> None:
     """Marks a checkpoint as not kept: its files may be deleted."""
     await connection.execute(
         sa.update(checkpoint)
@@ -163,7 +158,7 @@ async def drop_checkpoint(connection: AsyncConnection, stage: Stage, old: Checkp
 
 
 async def insert_evaluation(
-    connection: AsyncConnection, key: StageKey, version: int, taskset: str, num_tasks: int
+    connection: Connection, key: StageKey, version: int, taskset: str, num_tasks: int
 ) -> bool:
     """Opens the evaluation of a version on a taskset; False if it was opened before."""
     statement = (
@@ -179,10 +174,10 @@ async def insert_evaluation(
         .on_conflict_do_nothing()
         .returning(evaluation.c.version)
     )
-    return (await connection.execute(statement)).first() is not None
+    return await connection.fetch_first(statement) is not None
 
 
-async def open_versions(connection: AsyncConnection, key: StageKey) -> list[int]:
+async def open_versions(connection: Connection, key: StageKey) -> list[int]:
     """Returns the versions that open evaluations are pinned to."""
     statement = (
         sa.select(evaluation.c.version)
@@ -190,10 +185,10 @@ async def open_versions(connection: AsyncConnection, key: StageKey) -> list[int]
         .where(in_stage(evaluation, key), evaluation.c.state == EvaluationState.OPEN)
         .order_by(evaluation.c.version)
     )
-    return list((await connection.execute(statement)).scalars())
+    return await connection.fetch_column(statement)
 
 
-async def done_versions(connection: AsyncConnection, key: StageKey) -> list[int]:
+async def done_versions(connection: Connection, key: StageKey) -> list[int]:
     """Returns the versions whose evaluations are all done."""
     has_figures = sa.func.bool_and(evaluation.c.state == EvaluationState.DONE)
     statement = (
@@ -202,11 +197,11 @@ async def done_versions(connection: AsyncConnection, key: StageKey) -> list[int]
         .group_by(evaluation.c.version)
         .having(has_figures)
     )
-    return list((await connection.execute(statement)).scalars())
+    return await connection.fetch_column(statement)
 
 
 async def count_unfinished(
-    connection: AsyncConnection, key: StageKey, version: int, taskset: str
+    connection: Connection, key: StageKey, version: int, taskset: str
 ) -> int:
     """Counts the open assignments of an evaluation."""
     statement = (
@@ -220,11 +215,11 @@ async def count_unfinished(
             assignment.c.is_open,
         )
     )
-    return (await connection.execute(statement)).scalar_one()
+    return int(await connection.fetch_value(statement))
 
 
 async def evaluated_assignments(
-    connection: AsyncConnection, key: StageKey, version: int, taskset: str
+    connection: Connection, key: StageKey, version: int, taskset: str
 ) -> list[str]:
     """Returns the ids of the assignments of an evaluation, in order."""
     statement = (
@@ -237,11 +232,11 @@ async def evaluated_assignments(
         )
         .order_by(assignment.c.position)
     )
-    return list((await connection.execute(statement)).scalars())
+    return await connection.fetch_column(statement)
 
 
 async def count_failed_runs(
-    connection: AsyncConnection, key: StageKey, assignment_ids: Sequence[str]
+    connection: Connection, key: StageKey, assignment_ids: Sequence[str]
 ) -> int:
     """Counts the runs of these assignments that were given up."""
     statement = (
@@ -249,15 +244,15 @@ async def count_failed_runs(
         .select_from(run)
         .where(
             in_stage(run, key),
-            among(run.c.assignment_id, assignment_ids),
+            id_in(run.c.assignment_id, assignment_ids),
             run.c.state == RunState.GIVEN_UP,
         )
     )
-    return (await connection.execute(statement)).scalar_one()
+    return int(await connection.fetch_value(statement))
 
 
 async def finish_evaluation(
-    connection: AsyncConnection,
+    connection: Connection,
     key: StageKey,
     version: int,
     taskset: str,
@@ -283,10 +278,10 @@ async def finish_evaluation(
         )
         .returning(sa.extract("epoch", evaluation.c.done_at - evaluation.c.opened_at))
     )
-    return float((await connection.execute(statement)).scalar_one())
+    return float(await connection.fetch_value(statement))
 
 
-async def cancel_evaluations(connection: AsyncConnection, key: StageKey) -> None:
+async def cancel_evaluations(connection: Connection, key: StageKey) -> None:
     """Cancels open evaluations; they get no metrics."""
     await connection.execute(
         sa.update(evaluation)

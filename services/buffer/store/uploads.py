@@ -7,10 +7,10 @@ from datetime import timedelta
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.tasks import RefusedRow
 from services.buffer.store.schema import NOW, stage_taskset, taskset, taskset_upload
+from trinity.runtime.sql import Connection
 
 C = taskset_upload.c
 
@@ -27,7 +27,7 @@ class StoredUpload:
 
 
 async def insert_submitted(
-    connection: AsyncConnection, tenant: str, name: str, *, is_queue: bool
+    connection: Connection, tenant: str, name: str, *, is_queue: bool
 ) -> None:
     """Inserts a taskset that a client is about to upload, unless it exists."""
     statement = insert(taskset).values(
@@ -40,13 +40,9 @@ async def insert_submitted(
     await connection.execute(statement.on_conflict_do_nothing())
 
 
-async def find_upload(
-    connection: AsyncConnection, tenant: str, request_id: str
-) -> StoredUpload | None:
+async def find_upload(connection: Connection, tenant: str, request_id: str) -> StoredUpload | None:
     """Returns the upload of a request, if it has begun."""
-    row = (
-        await connection.execute(sa.select(taskset_upload).where(_own(tenant, request_id)))
-    ).first()
+    row = await connection.fetch_first(sa.select(taskset_upload).where(_own(tenant, request_id)))
     if row is None:
         return None
     return StoredUpload(
@@ -59,16 +55,14 @@ async def find_upload(
 
 
 async def insert_upload(
-    connection: AsyncConnection, tenant: str, request_id: str, taskset_id: str
+    connection: Connection, tenant: str, request_id: str, taskset_id: str
 ) -> None:
     """Inserts an upload."""
     values = {"tenant": tenant, "request_id": request_id, "taskset_id": taskset_id}
     await connection.execute(sa.insert(taskset_upload).values(values))
 
 
-async def grow_upload(
-    connection: AsyncConnection, tenant: str, request_id: str, num_rows: int
-) -> None:
+async def grow_upload(connection: Connection, tenant: str, request_id: str, num_rows: int) -> None:
     """Records that more rows of an upload are stored."""
     await connection.execute(
         sa.update(taskset_upload)
@@ -78,7 +72,7 @@ async def grow_upload(
 
 
 async def complete_upload(
-    connection: AsyncConnection,
+    connection: Connection,
     tenant: str,
     request_id: str,
     *,
@@ -94,7 +88,7 @@ async def complete_upload(
     )
 
 
-async def delete_uploads(connection: AsyncConnection, tenant: str, taskset_id: str) -> None:
+async def delete_uploads(connection: Connection, tenant: str, taskset_id: str) -> None:
     """Deletes all uploads of a taskset."""
     await connection.execute(
         sa.delete(taskset_upload).where(C.tenant == tenant, C.taskset_id == taskset_id)
@@ -129,7 +123,7 @@ class Abandoned:
     name: str
 
 
-async def lock_abandoned(connection: AsyncConnection) -> Abandoned | None:
+async def lock_abandoned(connection: Connection) -> Abandoned | None:
     """Locks and returns one such taskset; no stage can take it before the transaction ends.
 
     It is an unfinished upload, or rows of files, which can be read again. A complete upload of a
@@ -143,12 +137,12 @@ async def lock_abandoned(connection: AsyncConnection) -> Abandoned | None:
         .limit(1)
         .with_for_update(skip_locked=True)
     )
-    row = (await connection.execute(statement)).first()
+    row = await connection.fetch_first(statement)
     if row is None:
         return None
     # A stage may have taken it, or its client resumed, before the lock was held: check again.
     own = sa.and_(T.tenant == row.tenant, T.taskset_id == row.taskset_id)
     is_wanted = sa.select(sa.or_(_IS_USED, _IS_COMING)).select_from(taskset).where(own)
-    if (await connection.execute(is_wanted)).scalar_one():
+    if await connection.fetch_value(is_wanted):
         return None
     return Abandoned(row.tenant, row.taskset_id, row.name or row.source)

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from sqlalchemy.ext.asyncio import AsyncConnection
-
 from services.buffer.domain.tasks import sanitize_text
 from services.buffer.store.tasksets import (
     PipelineCounts,
@@ -23,6 +21,7 @@ from services.buffer.store.tasksets import (
 )
 from services.buffer.workers.process import end_child, start_child
 from trinity.errors import PreconditionFailed, Unavailable
+from trinity.runtime.sql import Connection
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
 
 logger = logging.getLogger(__name__)
@@ -166,7 +165,7 @@ class TaskPipelineRun:
 
 
 async def copy_kept_rows(
-    connection: AsyncConnection, tenant: str, taskset_id: str, piping: TaskPipelineRun
+    connection: Connection, tenant: str, taskset_id: str, piping: TaskPipelineRun
 ) -> None:
     """Stores the rows that the pipeline keeps, in order, and counts of the others.
 
@@ -174,7 +173,7 @@ async def copy_kept_rows(
     """
     for tries_left in reversed(range(MAX_TRIES)):
         try:
-            async with connection.begin_nested():
+            async with connection.savepoint():
                 await _copy(connection, tenant, taskset_id, piping)
             return
         except TaskPipelineProcessDied as error:
@@ -184,7 +183,7 @@ async def copy_kept_rows(
 
 
 async def _copy(
-    connection: AsyncConnection, tenant: str, taskset_id: str, piping: TaskPipelineRun
+    connection: Connection, tenant: str, taskset_id: str, piping: TaskPipelineRun
 ) -> None:
     async with (
         aclosing(piping.read()) as rows,
@@ -203,7 +202,7 @@ async def _copy(
 
 
 async def _store(
-    connection: AsyncConnection, tenant: str, taskset_id: str, process: TaskPipelineProcess
+    connection: Connection, tenant: str, taskset_id: str, process: TaskPipelineProcess
 ) -> None:
     """Stores rows and their source numbers alternately, so that few of them are in memory."""
     num_rows = 0

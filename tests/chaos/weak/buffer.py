@@ -4,12 +4,14 @@ import asyncio
 import os
 import random
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
 import sqlalchemy as sa
+from psycopg import AsyncConnection
 
 from services.buffer.domain.results import CommitDecision
 from services.buffer.domain.stage import AttemptState, CommitStatus, ExperienceState, RunState
@@ -22,6 +24,7 @@ from services.buffer.store.schema import experience, payload
 from services.buffer.store.segments import partition
 from tests.chaos.folder import FaultsFolder
 from tests.chaos.patching import Function
+from trinity.runtime.sql import READ_WRITE, Connection
 
 HEARD_SECONDS = 0.3
 """Until explorers have heard what they were told."""
@@ -81,6 +84,17 @@ def everyone_wins(_: Function) -> Function:
     return decide
 
 
+@asynccontextmanager
+async def _another(connection: Connection) -> AsyncIterator[Connection]:
+    """A transaction of its own, in another session of the same database."""
+    info = connection._driver.info
+    options: dict[str, Any] = {**info.get_parameters(), "password": info.password}
+    async with await AsyncConnection.connect(**options, autocommit=True) as driver:
+        own = Connection(driver, READ_WRITE)
+        yield own
+        await own.commit()
+
+
 def leave_ready(original: Function) -> Function:
     """Do not note that rows are in a batch."""
 
@@ -95,7 +109,7 @@ def take_first(original: Function) -> Function:
     """Note that rows are in a batch before there is one, in a transaction of its own."""
 
     async def set_states(connection: Any, key: Any, ids: Any, state: Any, reason: str = "") -> None:
-        async with connection.engine.begin() as own:
+        async with _another(connection) as own:
             await original(own, key, ids, state, reason)
 
     return set_states
@@ -258,8 +272,9 @@ def keep_both(original: Function) -> Function:
 
     async def store_reward(connection: Any, key: Any, one: Any) -> None:
         held = (experience.c.experience_id == one.experience_id, of_stage(experience, key))
-        found = await connection.execute(sa.select(experience.c.segment_id).where(*held))
-        name = partition(found.scalar_one())
+        name = partition(
+            await connection.fetch_value(sa.select(experience.c.segment_id).where(*held))
+        )
         columns = ", ".join(one.name for one in payload.c if one.name != "payload_id")
         await connection.execute(
             sa.text(
@@ -285,7 +300,7 @@ def tell_first(original: Function) -> Function:
     """Tell of what is not done yet, in a transaction of its own."""
 
     async def log_event(connection: Any, key: Any, event: Any) -> None:
-        async with connection.engine.begin() as own:
+        async with _another(connection) as own:
             await original(own, key, event)
 
     return log_event
@@ -298,6 +313,8 @@ def delete_in_parts(original: Function) -> Function:
         with patch.object(tasksets, "delete_tasks", forget_count(original)):
             await original(connection, tenant, taskset_id)
         await connection.execute(sa.text("COMMIT"))
+        await connection.execute(sa.text("BEGIN"))
+        await connection.flush()
         await original(connection, tenant, taskset_id)
 
     return delete_taskset

@@ -2,14 +2,12 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psycopg
 import pytest
 from nats.aio.msg import Msg
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.results import CommitDecision, Result
 from services.buffer.ingest.ingest import Ingest, PlanVersionWaits
@@ -24,6 +22,7 @@ from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1.experience_pb2 import RunResult, RunResultBatch
 from trinity.runtime.postgres import async_engine
 from trinity.runtime.presence import WaitRegistry
+from trinity.runtime.sql import Connection
 
 Spoil = Callable[[RunResult], None]
 LETTERS = "SELECT reason FROM dead_letter WHERE producer = %s ORDER BY number"
@@ -109,13 +108,12 @@ async def test_a_result_of_an_unknown_experiment_is_put_away(
 class _Unsettling(ResultWriter):
     """Stores no result."""
 
-    @asynccontextmanager
-    async def settled(
-        self, connection: AsyncConnection, results: Sequence[Result], *, is_alone: bool
-    ) -> AsyncIterator[list[CommitDecision]]:
+    async def settle(
+        self, connection: Connection, results: Sequence[Result], *, is_alone: bool
+    ) -> list[CommitDecision]:
         if results:
             raise ValueError("it breaks what stores it")
-        yield []
+        return []
 
 
 async def _bodies_of_letters(

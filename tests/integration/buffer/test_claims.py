@@ -10,6 +10,7 @@ from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.plans import rollout_plan
 from tests.integration.buffer.process import BufferProcess
 from trinity.runtime.postgres import async_engine
+from trinity.runtime.sql import transaction
 
 CLAIM = "UPDATE pipeline_scope SET state = 'claimed', claimed_until = now() + :ends * interval '1s'"
 
@@ -29,7 +30,7 @@ async def test_an_idle_worker_knows_when_the_next_claim_ends(
 ) -> None:
     await end_with_claims_done(own_process, own_buffer, tmp_path)
     engine = async_engine(own_process.dsn, "buffer")
-    async with engine.begin() as connection:
+    async with transaction(engine) as connection:
         assert await seconds_until_claims_end(connection) is None
         await connection.execute(sa.text(CLAIM), {"ends": 600})
         left = await seconds_until_claims_end(connection)
@@ -45,7 +46,7 @@ async def test_who_died_with_a_claim_has_not_tried(
     """Else a group whose buffer is killed twice is left out by the first failure."""
     await end_with_claims_done(own_process, own_buffer, tmp_path)
     engine = async_engine(own_process.dsn, "buffer")
-    async with engine.begin() as connection:
+    async with transaction(engine) as connection:
         await connection.execute(sa.text("UPDATE pipeline_scope SET state = 'open', attempts = 0"))
         for ends_in in (-2.0, -1.0):
             lapsed = await claim_groups(connection, own_buffer.key, limit=1, claim_seconds=ends_in)

@@ -28,6 +28,7 @@ from tests.support.infra_fixtures import NatsUnderTest
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.errors import Unavailable
 from trinity.runtime.postgres import async_engine
+from trinity.runtime.sql import transaction
 
 Report = pb.CommitReport
 
@@ -187,7 +188,7 @@ async def test_what_producers_were_told_long_ago_is_forgotten_and_told_again_whe
     results = [buffer.complete(first, 0), buffer.complete(second, 0)]
     await buffer.settle(*results)
     engine = async_engine(shared_dsn, "buffer")
-    async with engine.begin() as connection:
+    async with transaction(engine, None) as connection:
         aged = sa.text(
             "UPDATE commit_report SET reported_at = now() - interval '2 days'"
             " WHERE producer = :producer AND sequence = 1"

@@ -19,6 +19,7 @@ from tests.integration.buffer.process import BufferProcess
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.runtime.postgres import async_engine
+from trinity.runtime.sql import transaction
 
 USERS = """
 from trinity.algorithm.advantage.needs import Needs, needs
@@ -201,7 +202,7 @@ async def test_of_many_workers_one_takes_the_step_and_it_takes_all_of_it(
     engine = async_engine(own_process.dsn, "buffer")
 
     async def claim() -> list[str]:
-        async with engine.begin() as connection:
+        async with transaction(engine) as connection:
             claims = await claim_step(connection, own_buffer.key, claim_seconds=CLAIM_SECONDS)
             return [claim.assignment_id for claim in claims]
 

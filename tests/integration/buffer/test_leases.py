@@ -12,6 +12,7 @@ from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import Sizes, rollout_plan
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.runtime.postgres import async_engine
+from trinity.runtime.sql import transaction
 
 Lease = pb.LeaseAssignmentsResponse
 
@@ -52,9 +53,8 @@ async def leased_and_open(
     """Explore steps of what a lease gives, and the tasks that are open then."""
     leased = [one.explore_step for one in (await buffer.lease(count)).assignments]
     number = sa.text("SELECT count(*) FROM assignment WHERE experiment_id = :id")
-    async with engine.connect() as connection:
-        found = await connection.execute(number, {"id": buffer.key.experiment_id})
-        return leased, found.scalar_one()
+    async with transaction(engine) as connection:
+        return leased, await connection.fetch_value(number, {"id": buffer.key.experiment_id})
 
 
 async def test_work_of_a_dead_explorer_goes_to_another_without_its_finished_runs(
@@ -86,7 +86,7 @@ async def test_a_lease_that_is_over_and_may_not_be_granted_is_not_looked_for_aga
     await opened(buffer, tmp_path)
     await buffer.lease(lease_seconds=600)
     engine = async_engine(shared_dsn, "buffer")
-    async with engine.begin() as connection:
+    async with transaction(engine) as connection:
         left = await seconds_until_expiry(connection, buffer.key)
         assert left is not None and 0 < left <= 600
         expired = sa.text("UPDATE assignment SET lease_until = now() WHERE experiment_id = :id")

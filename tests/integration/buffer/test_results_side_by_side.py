@@ -45,8 +45,7 @@ async def on_its_way(
     async with impatient_database(dsn) as database, database.transaction() as connection:
         assert await load_before(connection, buffer.key, told, is_alone=False)
         yield
-        async with ResultWriter(MANY, MANY * MANY).settled(connection, told, is_alone=False):
-            pass
+        await ResultWriter(MANY, MANY * MANY).settle(connection, told, is_alone=False)
 
 
 async def until_waiting(dsn: str, number: int) -> None:

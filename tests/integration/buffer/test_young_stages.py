@@ -9,14 +9,12 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-import sqlalchemy as sa
 
 from services.buffer.store import assignments, batches, experiences, pipeline, ready_rows, runs
-from services.buffer.store.database import _prepared
 from tests.integration.buffer.process import BufferProcess
+from trinity.runtime.sql import Statement, text_of
 
 ROWS = 5_000
-DIALECT = sa.create_engine("postgresql+psycopg://").dialect
 BY_EXPERIENCE = {
     "derive": experiences._INSERT_DERIVED,
     "move on": experiences._SET_STATES,
@@ -60,13 +58,13 @@ def young(process: BufferProcess) -> Iterator[psycopg.Connection]:
         connection.rollback()
 
 
-def plan_of(connection: psycopg.Connection, statement: sa.Executable) -> str:
+def plan_of(connection: psycopg.Connection, statement: Statement) -> str:
     """How Postgres would run it whatever the values are."""
     numbers: dict[str, str] = {}
     text = re.sub(
         r"%\((\w+)\)s",
         lambda found: numbers.setdefault(found[1], f"${len(numbers) + 1}"),
-        _prepared(statement, DIALECT).text.decode(),
+        text_of(statement).decode(),
     )
     explained = connection.execute(f"EXPLAIN (GENERIC_PLAN) {text}".encode())
     return "\n".join(row[0] for row in explained)

@@ -29,6 +29,7 @@ from trinity.api.v1 import experience_pb2 as pb
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.rpc.channel import open_channel
 from trinity.runtime.postgres import async_engine
+from trinity.runtime.sql import transaction
 from trinity.types import StageKey
 
 pytestmark = pytest.mark.asyncio(loop_scope="package")
@@ -131,7 +132,7 @@ async def test_of_many_dead_letters_the_newest_stay(arena: Arena) -> None:
         for i in range(MAX_DEAD_LETTERS + 50)
     ]
     engine = async_engine(arena.buffer_dsn, "buffer")
-    async with engine.begin() as connection:
+    async with transaction(engine) as connection:
         await insert_dead_letters(connection, letters)
     await engine.dispose()
     with psycopg.connect(arena.buffer_dsn) as connection:

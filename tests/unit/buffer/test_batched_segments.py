@@ -3,14 +3,14 @@
 from typing import cast
 
 import pytest
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from services.buffer.domain.stage import Stage
 from services.buffer.operations import retention
 from services.buffer.operations.retention import BatchedSegmentCache
 from tests.unit.buffer.builders import stage
+from trinity.runtime.sql import Connection
 
-CONNECTION = cast(AsyncConnection, None)
+CONNECTION = cast(Connection, None)
 
 
 class Batches:
@@ -21,7 +21,7 @@ class Batches:
         self.asked: list[tuple[int, int]] = []
 
     async def segments_batched(
-        self, _: AsyncConnection, __: Stage, first_step: int, last_step: int
+        self, _: Connection, __: Stage, first_step: int, last_step: int
     ) -> set[int]:
         self.asked.append((first_step, last_step))
         return set(range(first_step, last_step + 1))
