@@ -122,7 +122,7 @@ def init(
 
     if file is not None and output is not None:
         raise UserError(f"{file} and --output {output} are both given: name one file to write")
-    wishes = DraftOptions(
+    options = DraftOptions(
         name=name or _asked("How is the run called", "--name", "first-run"),
         model=model or _asked("Directory or hub name of the model", "--model", None),
         taskset=taskset or _asked("File or directory of the tasks", "--taskset", None),
@@ -134,7 +134,7 @@ def init(
         eval_split=eval_split,
         gpus=gpus,
     )
-    write_draft(file or output or Path("trinity.yaml"), wishes)
+    write_draft(file or output or Path("trinity.yaml"), options)
 
 
 def _asked(question: str, option: str, default: str | None) -> str:

@@ -158,12 +158,12 @@ def print_schema() -> None:
     print(json.dumps(json_schema(), indent=1))
 
 
-def write_draft(output: Path, wishes: DraftOptions) -> None:
+def write_draft(output: Path, options: DraftOptions) -> None:
     """Writes the file, unless it exists, and prints what is still to be fixed."""
     if output.exists():
         raise UserError(f"{output} exists: give another FILE")
     with write_errors(output, "give another FILE"), output.open("x", encoding="utf-8") as file:
-        file.write(draft_config(wishes))
+        file.write(draft_config(options))
     errors = check_file(output).errors
     for error in errors:
         print(f"fix: {error}")

@@ -2,7 +2,7 @@
 
 import asyncio
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -10,6 +10,9 @@ from trinity.cli.output import write_errors
 from trinity.cli.overrides import OverridesArgument, parse_overrides
 from trinity.cli.run import ConfigOption, PluginDirOption, use_plugins
 from trinity.errors import UserError
+
+if TYPE_CHECKING:
+    from trinity.config.plan.stage_plan import ExperimentPlan
 
 app = typer.Typer(
     help="Write manifests and secrets, start and cancel experiments on running services.",
@@ -45,20 +48,10 @@ def render(
     from trinity.config.planning import plan_experiment
     from trinity.deploy.deployment import ContainerImages, ExperimentDeployment
     from trinity.deploy.render import ManifestRenderer, render_notes
-    from trinity.launch.modes import is_bench, is_serve
 
     use_plugins(plugin_dir)
     plan = plan_experiment(load_config(config, parse_overrides(overrides or [])))
-    if is_serve(plan):
-        raise UserError(
-            "`mode: serve` is started with `trinity run`, on the serving machine: a model "
-            "inside a deployed explorer cannot be reached"
-        )
-    if is_bench(plan):
-        raise UserError(
-            "`mode: bench` of a run is started with `trinity run`, on the machine that has the run "
-            "in its directory and its database"
-        )
+    _refuse_local_modes(plan)
     deployment = ExperimentDeployment(
         plan=plan,
         explorers=explorers,
@@ -75,6 +68,21 @@ def render(
     print(f"  {command}")
     for note in render_notes(deployment, target, overlay):
         print(f"note: {note}")
+
+
+def _refuse_local_modes(plan: "ExperimentPlan") -> None:
+    from trinity.launch.modes import is_bench, is_serve
+
+    if is_serve(plan):
+        raise UserError(
+            "`mode: serve` is started with `trinity run`, on the serving machine: a model "
+            "inside a deployed explorer cannot be reached"
+        )
+    if is_bench(plan):
+        raise UserError(
+            "`mode: bench` of a run is started with `trinity run`, on the machine that has the run "
+            "in its directory and its database"
+        )
 
 
 @app.command()

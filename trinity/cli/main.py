@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 import trinity
 from trinity.errors import ServiceNotReady, TrinityError, UserError
 
-FEW_COLLECTIONS = 100_000
+GC_THRESHOLD = 100_000
 """Imports make many objects and no garbage; collections took a tenth of a short command."""
 USER_ERROR = 2
 FAILURE = 1
@@ -123,13 +123,12 @@ def show_full_summaries(command: object) -> None:
 
 def main() -> None:
     """Entry point; exit code 2 for a user's error, 1 for a failed run, 3 for no answer yet."""
-    gc.set_threshold(FEW_COLLECTIONS)
+    gc.set_threshold(GC_THRESHOLD)
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # hides log lines of gRPC's core
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(
-                errors="replace"
-            )  # samples may hold characters that a terminal cannot show
+            # Samples may hold characters that a terminal cannot show.
+            stream.reconfigure(errors="replace")
     try:
         app()
     except UserError as error:

@@ -202,13 +202,17 @@ def _default_run(root: Path) -> Path:
     if not stopped:
         raise UserError(f"no run was started below {root}: give its --config or its --job-dir")
     if len(stopped) > 1:
-        named = ", ".join(str(path) for path in stopped[:MAX_NAMED_RUNS])
-        more = f" and {len(stopped) - MAX_NAMED_RUNS} more" if len(stopped) > MAX_NAMED_RUNS else ""
-        raise UserError(
-            f"no run is going on below {root}: give the --job-dir of one that has stopped, the "
-            f"newest first: {named}{more}"
-        )
+        raise _several_stopped(root, stopped)
     return stopped[0]
+
+
+def _several_stopped(root: Path, stopped: list[Path]) -> UserError:
+    named = ", ".join(str(path) for path in stopped[:MAX_NAMED_RUNS])
+    more = f" and {len(stopped) - MAX_NAMED_RUNS} more" if len(stopped) > MAX_NAMED_RUNS else ""
+    return UserError(
+        f"no run is going on below {root}: give the --job-dir of one that has stopped, the "
+        f"newest first: {named}{more}"
+    )
 
 
 def _run_dirs_with(root: Path, name: str) -> list[Path]:

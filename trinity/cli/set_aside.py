@@ -34,11 +34,7 @@ def exclude(
 
 
 async def _exclude(
-    directory: Path,
-    stage: str | None,
-    wanted: query_pb2.ExperienceFilter,
-    reason: str,
-    yes: bool,
+    directory: Path, stage: str | None, wanted: query_pb2.ExperienceFilter, reason: str, yes: bool
 ) -> None:
     async with open_stored_experiment(directory) as stored:
         request = query_pb2.ExcludeExperiencesRequest(

@@ -43,14 +43,12 @@ def status(config: ConfigOption = None, job_dir: JobDirOption = None) -> None:
     For a stopped run: how it ended, and its newest checkpoints.
     """
     directory = find_job_dir(config, job_dir)
-    running = running_stack(directory)
-    if running is None:
+    if (running := running_stack(directory)) is None:
         for line in stopped_run_lines(directory):
             print(line)
         return
-    addresses = running.addresses
     try:
-        now, work, populations = asyncio.run(_ask(addresses))
+        now, work, populations = asyncio.run(_ask(running.addresses))
     except grpc.aio.AioRpcError as error:
         raise RunFailed(
             f"the run in {directory} does not answer: {error.details()}; "
@@ -74,14 +72,15 @@ async def _ask(
         work = await buffer_pb2_grpc.BufferServiceStub(to_buffer).GetBufferStatus(
             buffer_pb2.GetBufferStatusRequest(), timeout=CALL_SECONDS
         )
-        queries = query_pb2_grpc.QueryServiceStub(to_buffer)
-        populations = [
-            await queries.GetPopulation(
-                query_pb2.GetPopulationRequest(key=stage.key), timeout=CALL_SECONDS
-            )
-            for stage in work.stages
-        ]
+        populations = await _populations(query_pb2_grpc.QueryServiceStub(to_buffer), work)
     return now, label_stages(work, now.experiments), populations
+
+
+async def _populations(
+    queries: query_pb2_grpc.QueryServiceStub, work: buffer_pb2.GetBufferStatusResponse
+) -> Populations:
+    requests = (query_pb2.GetPopulationRequest(key=stage.key) for stage in work.stages)
+    return [await queries.GetPopulation(request, timeout=CALL_SECONDS) for request in requests]
 
 
 def label_stages(

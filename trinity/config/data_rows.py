@@ -100,7 +100,6 @@ def _arrow_rows(file: Path) -> Iterator[Row]:
         raise UserError(
             f"reading {file} needs pyarrow: run `make setup`, or pip install pyarrow"
         ) from error
-
     try:
         if file.suffix == ".parquet":
             for batch in pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=1):

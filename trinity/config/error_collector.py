@@ -33,7 +33,7 @@ def did_you_mean(name: str, valid: Iterable[str]) -> str:
 
 
 class ErrorCollector:
-    """Runs calls one after the other and collects the UserErrors they raise.
+    """Runs calls one after the other and collects the errors of users they raise.
 
     errors = ErrorCollector()
     lengths = errors.attempt(lambda: resolve_lengths(model, stage))    # None if it raised

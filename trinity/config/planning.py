@@ -222,16 +222,13 @@ def _tasksets(
     errors = ErrorCollector()
     tasksets: tuple[ResolvedTaskset, ...] | None = ()
     if config.mode in EXPLORING:
-        tasksets = errors.attempt(
-            lambda: resolve_train_tasksets(config, lengths, repeat_times, stage)
-        )
+        resolve = partial(resolve_train_tasksets, config, lengths, repeat_times, stage)
+        tasksets = errors.attempt(resolve)
     eval_tasksets = errors.attempt(lambda: resolve_eval_tasksets(config, lengths, stage))
     errors.raise_all()
     assert tasksets is not None and eval_tasksets is not None
-    auxiliary = config.buffer.trainer_input.auxiliary_buffers
-    check_unique_names(
-        [*(taskset.name for taskset in (*tasksets, *eval_tasksets)), *auxiliary], stage
-    )
+    names = [taskset.name for taskset in (*tasksets, *eval_tasksets)]
+    check_unique_names([*names, *config.buffer.trainer_input.auxiliary_buffers], stage)
     return tasksets, eval_tasksets
 
 
@@ -262,12 +259,12 @@ def plan_experiment(config: Config, *, now: datetime | None = None) -> Experimen
     stages = resolve_stored_rollouts(planned)
     parts = [part for part in (config.project, config.group) if part]
     parent = Path(absolute(config.checkpoint_root_dir)).joinpath(*parts)
-    name = config.name
-    looks_back = any(
+    uses_run = any(
         stage.mode == "serve" or (stage.mode == "bench" and stage.needs_training)
         for stage in stages
     )
-    if _starts_new_run(config) and not looks_back and _is_used(parent / name):
+    name = config.name
+    if _starts_new_run(config) and not uses_run and _is_used(parent / name):
         name = f"{name}_{now or datetime.now():%Y%m%d%H%M%S}"
     return ExperimentPlan(
         tenant=config.tenant,

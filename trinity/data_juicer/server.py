@@ -37,7 +37,7 @@ class OperatorSession:
     """Loaded operators."""
 
     operators: Sequence[Any]
-    most_processes: int
+    max_processes: int
 
     @classmethod
     def from_request(cls, request: Mapping[str, Any]) -> "OperatorSession":
@@ -66,7 +66,7 @@ class OperatorSession:
         except pa.ArrowInvalid as error:
             raise BadRequest(f"arrow_data is no Arrow stream: {error}") from error
         rows = NestedDataset(Dataset(table))
-        num_processes = min(self.most_processes, 1 + table.num_rows // ROWS_A_PROCESS)
+        num_processes = min(self.max_processes, 1 + table.num_rows // ROWS_A_PROCESS)
         for operator in self.operators:
             operator.num_proc = num_processes
             if rows.num_rows:

@@ -12,6 +12,7 @@ Overlay = Literal["one-node", "cluster"]
 Files = dict[str, str]
 """File contents by relative path."""
 IMAGES = ("synchronizer", "buffer", "trainer", "explorer")
+NAME_LABEL = "app.kubernetes.io/name"
 KINDS: Mapping[str, tuple[str, str]] = {
     "buffer": ("apps/v1", "Deployment"),
     "explorer": ("apps/v1", "Deployment"),
@@ -39,29 +40,23 @@ def kubernetes_files(deployment: ExperimentDeployment, overlay: Overlay) -> File
 
 
 def _kustomization(deployment: ExperimentDeployment, resources: list[str]) -> JsonValue:
-    images = deployment.images
+    num_explorers = deployment.explorers if deployment.needs_explorer else 0
     return {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "namespace": "trinity",
         "resources": [*resources],
         "patches": [{"path": f"{name}.yaml"} for name in KINDS],
-        "replicas": [
-            {
-                "name": "explorer",
-                "count": deployment.explorers if deployment.needs_explorer else 0,
-            }
-        ],
-        "images": [
-            {
-                "name": f"trinity-{name}",
-                "newName": images.name(name),
-                "newTag": images.tag_of(name, deployment.variant),
-            }
-            for name in IMAGES
-        ],
+        "replicas": [{"name": "explorer", "count": num_explorers}],
+        "images": [_image(deployment, name) for name in IMAGES],
         "configMapGenerator": [{"name": "experiment-plan", "files": ["plan.json"]}],
     }
+
+
+def _image(deployment: ExperimentDeployment, name: str) -> JsonValue:
+    images = deployment.images
+    tag = images.tag_of(name, deployment.variant)
+    return {"name": f"trinity-{name}", "newName": images.name(name), "newTag": tag}
 
 
 def _patch(deployment: ExperimentDeployment, name: str, overlay: Overlay) -> JsonValue:
@@ -79,12 +74,8 @@ def _patch(deployment: ExperimentDeployment, name: str, overlay: Overlay) -> Jso
         container["volumeMounts"] = [_mount(*numbered, overlay) for numbered in enumerate(folders)]
         spec["volumes"] = _volumes(folders, overlay)
     version, kind = KINDS[name]
-    return {
-        "apiVersion": version,
-        "kind": kind,
-        "metadata": {"name": name},
-        "spec": {"template": {"spec": spec}},
-    }
+    template: JsonValue = {"template": {"spec": spec}}
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name}, "spec": template}
 
 
 def _of_secret(variable: str) -> JsonValue:
@@ -122,20 +113,20 @@ def _telemetry_policy(port: int) -> JsonValue:
 
 
 def _egress_policy(name: str, services: list[JsonValue], port: int) -> JsonValue:
-    who: JsonValue = {"key": "app.kubernetes.io/name", "operator": "In", "values": services}
+    selected: JsonValue = {"key": NAME_LABEL, "operator": "In", "values": services}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
         "metadata": {"name": name},
         "spec": {
-            "podSelector": {"matchExpressions": [who]},
+            "podSelector": {"matchExpressions": [selected]},
             "policyTypes": ["Egress"],
             "egress": [{"ports": [{"protocol": "TCP", "port": port}]}],
         },
     }
 
 
-def _submitting() -> JsonValue:
+def _submit_container() -> JsonValue:
     """Returns the container that starts the experiment and follows it to its end."""
     return {
         "name": "experiment",
@@ -164,55 +155,54 @@ def _submitting() -> JsonValue:
     }
 
 
+def _pod_security() -> JsonValue:
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": 10001,
+        "runAsGroup": 10001,
+        "fsGroup": 10001,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def _submit_pod() -> JsonValue:
+    return {
+        "restartPolicy": "Never",
+        "serviceAccountName": "trinity",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": _pod_security(),
+        "containers": [_submit_container()],
+        "volumes": [
+            {"name": "tmp", "emptyDir": {}},
+            {"name": "tls", "secret": {"secretName": "operator-tls", "defaultMode": 0o440}},
+            {"name": "plan", "configMap": {"name": "experiment-plan"}},
+        ],
+    }
+
+
+def _failure_rules() -> JsonValue:
+    errors: JsonValue = {"containerName": "experiment", "operator": "In", "values": [1, 2]}
+    return [
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+        {"action": "FailJob", "onExitCodes": errors},
+    ]
+
+
 def _experiment(deployment: ExperimentDeployment) -> JsonValue:
     """Returns a Job that ends with the experiment: a failed one stays failed.
 
     A lost pod is replaced. So is one whose services did not answer, after a growing pause.
     """
-    labels: JsonValue = {
-        "app.kubernetes.io/name": "experiment",
-        "app.kubernetes.io/part-of": "trinity",
-    }
-    failures: JsonValue = [
-        {
-            "action": "Ignore",
-            "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}],
-        },
-        {
-            "action": "FailJob",
-            "onExitCodes": {"containerName": "experiment", "operator": "In", "values": [1, 2]},
-        },
-    ]
-    pod: JsonValue = {
-        "restartPolicy": "Never",
-        "serviceAccountName": "trinity",
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": 10001,
-            "runAsGroup": 10001,
-            "fsGroup": 10001,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "containers": [_submitting()],
-        "volumes": [
-            {"name": "tmp", "emptyDir": {}},
-            {
-                "name": "tls",
-                "secret": {"secretName": "operator-tls", "defaultMode": 0o440},
-            },
-            {"name": "plan", "configMap": {"name": "experiment-plan"}},
-        ],
-    }
+    labels: JsonValue = {NAME_LABEL: "experiment", "app.kubernetes.io/part-of": "trinity"}
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {"name": f"experiment-{deployment.name}", "labels": labels},
         "spec": {
             "backoffLimit": 10,
-            "podFailurePolicy": {"rules": failures},
-            "template": {"metadata": {"labels": labels}, "spec": pod},
+            "podFailurePolicy": {"rules": _failure_rules()},
+            "template": {"metadata": {"labels": labels}, "spec": _submit_pod()},
         },
     }
 

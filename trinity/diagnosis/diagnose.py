@@ -116,12 +116,12 @@ def _unknown(snapshot: SystemSnapshot) -> Diagnosis | None:
     if (busy := find_busy(snapshot, "postgres", part)) is not None:
         return busy
     text = f"the run waits for {display_name(part)}, which is alive but cannot report the state"
-    complaint = f" ({snapshot.complaint})" if snapshot.complaint else ""
+    unanswered = f" ({snapshot.unanswered})" if snapshot.unanswered else ""
     own = _own_wait(snapshot, part)
     return Diagnosis(
         state=DiagnosisState.BROKEN,
         cause=f"{part} unknown",
-        text=as_sentence(f"{text}{complaint}{own}{log_of(snapshot.part(part))}"),
+        text=as_sentence(f"{text}{unanswered}{own}{log_of(snapshot.part(part))}"),
     )
 
 

@@ -48,7 +48,7 @@ CANNOT_SERVE = ("57P03", "53300")
 MAX_ANSWER_BYTES = 4096
 Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 TAIL_BYTES = 8192
-MAX_WORDS = 300
+MAX_LINE_LENGTH = 300
 STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 GONE = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 T = TypeVar("T")
@@ -56,12 +56,12 @@ NO_PROXY = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)
 SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
 FOREIGN = ProcessState.FOREIGN
 WORKERS = ("trainer", "explorer")
-REMEMBERED_SECONDS = 60.0
+RECENT_EXIT_SECONDS = 60.0
 LEAST_FREE_BYTES = 16 * 1024 * 1024
 """The database's log alone grows by this much at a time."""
 SHORT_SECONDS = 0.5
 """When a process is stopped or gone the cause is clear: other answers are details."""
-PATIENT_SECONDS = 10.0
+RETRY_ANSWER_SECONDS = 10.0
 """For a second attempt, when a busy part has not answered the first."""
 
 
@@ -96,12 +96,12 @@ async def probe_service(channel: grpc.aio.Channel, seconds: float = ANSWER_SECON
 
 async def probe_nats(url: str, seconds: float = ANSWER_SECONDS) -> ProbeResult:
     """Checks the greeting that a broker sends to every client."""
-    return await _ask(host_and_port(url, NATS_PORT), _introduction, seconds)
+    return await _ask(host_and_port(url, NATS_PORT), _read_nats_greeting, seconds)
 
 
 async def probe_postgres(url: str, seconds: float = ANSWER_SECONDS) -> ProbeResult:
     """Checks that a database asks for a password, or returns its reason not to."""
-    return await _ask(host_and_port(url, POSTGRES_PORT), _first_answer, seconds)
+    return await _ask(host_and_port(url, POSTGRES_PORT), _read_postgres_reply, seconds)
 
 
 async def _ask(
@@ -132,7 +132,7 @@ async def _connection(host: str, port: int) -> AsyncIterator[Connection]:
             await writer.wait_closed()
 
 
-async def _introduction(connection: Connection) -> ProbeResult:
+async def _read_nats_greeting(connection: Connection) -> ProbeResult:
     reader, _ = connection
     greeting = await reader.readline()
     if greeting.startswith(b"INFO"):
@@ -140,7 +140,7 @@ async def _introduction(connection: Connection) -> ProbeResult:
     raise ConnectionError("it does not greet like a broker")
 
 
-async def _first_answer(connection: Connection) -> ProbeResult:
+async def _read_postgres_reply(connection: Connection) -> ProbeResult:
     reader, writer = connection
     fields = b"user\0trinity_probe\0database\0postgres\0\0"
     writer.write(struct.pack("!ii", len(fields) + 8, PROTOCOL) + fields)
@@ -185,11 +185,11 @@ class Processes:
             child = waiting.pop()
             waiting += self._children.get(child, [])
             if self.condition(child) is ProcessState.STOPPED:
-                found[child] = _what(child)
+                found[child] = _program_name(child)
         return dict(sorted(found.items()))
 
 
-def _what(pid: int) -> str:
+def _program_name(pid: int) -> str:
     """Returns the module or program that a process runs."""
     try:
         line = psutil.Process(pid).cmdline()
@@ -210,7 +210,7 @@ def last_log_line(log_file: Path) -> str:
     except OSError:
         return ""
     nonempty_lines = [line.strip() for line in lines if line.strip()]
-    return nonempty_lines[-1][:MAX_WORDS] if nonempty_lines else ""
+    return nonempty_lines[-1][:MAX_LINE_LENGTH] if nonempty_lines else ""
 
 
 def build_snapshot(
@@ -219,36 +219,37 @@ def build_snapshot(
     work: buffer_pb2.GetBufferStatusResponse | str,
 ) -> SystemSnapshot:
     """Builds the snapshot; a text in place of an answer is the reason why it is missing."""
-    complaints = [answer for answer in (status, work) if isinstance(answer, str)]
+    unanswered = [answer for answer in (status, work) if isinstance(answer, str)]
     if isinstance(status, str):
-        return SystemSnapshot(parts=parts, complaint=complaints[0])
+        return SystemSnapshot(parts=parts, unanswered=unanswered[0])
     return SystemSnapshot(
         parts=parts,
         members=tuple(map(_member, status.members)),
         experiments=tuple(map(_experiment, status.experiments)),
         work=None if isinstance(work, str) else tuple(map(_work, work.stages)),
-        complaint=complaints[0] if complaints else "",
+        unanswered=unanswered[0] if unanswered else "",
     )
 
 
 def _member(message: synchronizer_pb2.Member) -> MemberSnapshot:
     return MemberSnapshot(
-        role=_word(synchronizer_pb2.Role.Name(message.role)),
+        role=_short_name(synchronizer_pb2.Role.Name(message.role)),
         activity=message.activity,
         address=message.address,
         experiment_id=message.experiment_id,
         stage=message.stage,
         silent_seconds=message.silent_seconds,
-        waits=tuple(
-            WaitSnapshot(
-                owner=wait.owner,
-                waits_for=wait.waits_for,
-                reason=wait.reason,
-                waited_seconds=wait.waited_seconds,
-                deadline_seconds=wait.deadline_seconds,
-            )
-            for wait in message.waits
-        ),
+        waits=tuple(map(_wait, message.waits)),
+    )
+
+
+def _wait(message: synchronizer_pb2.Wait) -> WaitSnapshot:
+    return WaitSnapshot(
+        owner=message.owner,
+        waits_for=message.waits_for,
+        reason=message.reason,
+        waited_seconds=message.waited_seconds,
+        deadline_seconds=message.deadline_seconds,
     )
 
 
@@ -257,7 +258,7 @@ def _experiment(message: synchronizer_pb2.Experiment) -> ExperimentSnapshot:
         stage for stage in message.stages if stage.state == synchronizer_pb2.STAGE_STATE_RUNNING
     ]
     roles = [
-        _word(synchronizer_pb2.Role.Name(role))
+        _short_name(synchronizer_pb2.Role.Name(role))
         for stage in running[:1]
         for role in stage.roles
         if role not in stage.finished_roles
@@ -265,7 +266,7 @@ def _experiment(message: synchronizer_pb2.Experiment) -> ExperimentSnapshot:
     return ExperimentSnapshot(
         id=message.id,
         label=message.label,
-        state=_word(synchronizer_pb2.ExperimentState.Name(message.state)),
+        state=_short_name(synchronizer_pb2.ExperimentState.Name(message.state)),
         reason=message.reason,
         stage=running[0].name if running else "",
         roles=tuple(roles),
@@ -289,7 +290,7 @@ def _work(message: buffer_pb2.StageStatus) -> StageProgress:
     )
 
 
-def _word(constant: str) -> str:
+def _short_name(constant: str) -> str:
     """Converts `EXPERIMENT_STATE_RUNNING` to `running`."""
     return constant.rpartition("_")[2].lower()
 
@@ -300,18 +301,20 @@ class _ProbeAnswers:
     """Time that the parts were given to answer."""
     demands: dict[str, CpuDemand]
     """CPU demand meanwhile of the parts whose processes are ours."""
-    signs: dict[str, ProbeResult]
+    results: dict[str, ProbeResult]
     status: synchronizer_pb2.GetStatusResponse | str
     work: buffer_pb2.GetBufferStatusResponse | str
 
     @property
-    def lack_somebody_busy(self) -> bool:
+    def has_busy_silent_part(self) -> bool:
         """True if a part that has not answered is busy: more time may help."""
-        lacking = {name for name, sign in self.signs.items() if sign.reply is ProbeState.SILENT}
-        told = {"synchronizer": self.status, "buffer": self.work}
-        lacking |= {name for name, answer in told.items() if isinstance(answer, str)}
+        unanswered = {
+            name for name, result in self.results.items() if result.reply is ProbeState.SILENT
+        }
+        answers = {"synchronizer": self.status, "buffer": self.work}
+        unanswered |= {name for name, answer in answers.items() if isinstance(answer, str)}
         return any(
-            self.demands[name].is_busy(self.seconds) for name in lacking & self.demands.keys()
+            self.demands[name].is_busy(self.seconds) for name in unanswered & self.demands.keys()
         )
 
 
@@ -326,13 +329,13 @@ async def gather(running: RunningStack, job_dir: Path) -> SystemSnapshot:
     is_clear = any(condition in NEVER_ANSWERS for condition in conditions.values())
     seconds = SHORT_SECONDS if is_clear else ANSWER_SECONDS
     answers = await _ask_services(running, addresses, seconds)
-    if not is_clear and answers.lack_somebody_busy:
-        answers = await _ask_services(running, addresses, PATIENT_SECONDS)
+    if not is_clear and answers.has_busy_silent_part:
+        answers = await _ask_services(running, addresses, RETRY_ANSWER_SECONDS)
     parts = []
     for name, address in addresses.items():
         if name in WORKERS and name not in running.pids:
             continue  # this stack has no such worker
-        pid, sign = running.pids.get(name, 0), answers.signs[name]
+        pid, result = running.pids.get(name, 0), answers.results[name]
         log_file = job_dir / "log" / f"{name}.log"
         is_gone = conditions[name] is ProcessState.GONE
         parts.append(
@@ -341,18 +344,18 @@ async def gather(running: RunningStack, job_dir: Path) -> SystemSnapshot:
                 address=address.rpartition("//")[2].partition("/")[0],
                 pid=pid,
                 condition=conditions[name],
-                reply=sign.reply,
-                detail=sign.detail,
+                reply=result.reply,
+                detail=result.detail,
                 log_file=str(log_file) if pid else "",
-                last_words=last_log_line(log_file) if is_gone else "",
+                last_log_line=last_log_line(log_file) if is_gone else "",
                 died=_died(running.deaths.get(name)),
                 stopped=processes.stopped_below(pid) if pid else {},
                 asked_seconds=answers.seconds,
                 demand=answers.demands.get(name, CpuDemand()),
             )
         )
-    told = build_snapshot(tuple(parts), answers.status, answers.work)
-    return replace(told, full_disk=str(job_dir) if is_disk_full(job_dir) else "")
+    snapshot = build_snapshot(tuple(parts), answers.status, answers.work)
+    return replace(snapshot, full_disk=str(job_dir) if is_disk_full(job_dir) else "")
 
 
 def is_disk_full(folder: Path) -> bool:
@@ -368,7 +371,7 @@ def _died(death: ProcessExit | None) -> RecentExit | None:
     if death is None:
         return None
     seconds_ago = (datetime.now(UTC) - death.at).total_seconds()
-    if seconds_ago > REMEMBERED_SECONDS:
+    if seconds_ago > RECENT_EXIT_SECONDS:
         return None
     return RecentExit(
         pid=death.pid, last_log_line=death.last_words, seconds_ago=max(seconds_ago, 0.0)
@@ -396,9 +399,11 @@ async def _ask_services(
     before = {name: demand_of(pid) for name, pid in running.pids.items()}
     try:
         async with asyncio.TaskGroup() as tasks:
-            status = tasks.create_task(_told(_ask_synchronizer(channels["synchronizer"], seconds)))
-            work = tasks.create_task(_told(_ask_buffer(channels["buffer"], seconds)))
-            signs = {
+            status = tasks.create_task(
+                _answer_or_reason(_ask_synchronizer(channels["synchronizer"], seconds))
+            )
+            work = tasks.create_task(_answer_or_reason(_ask_buffer(channels["buffer"], seconds)))
+            probes = {
                 "postgres": tasks.create_task(probe_postgres(addresses["postgres"], seconds)),
                 "nats": tasks.create_task(probe_nats(addresses["nats"], seconds)),
                 **{
@@ -411,13 +416,13 @@ async def _ask_services(
     return _ProbeAnswers(
         seconds=seconds,
         demands={name: demand_of(running.pids[name]) - demand for name, demand in before.items()},
-        signs={name: sign.result() for name, sign in signs.items()},
+        results={name: probe.result() for name, probe in probes.items()},
         status=status.result(),
         work=work.result(),
     )
 
 
-async def _told(call: Coroutine[object, object, T]) -> T | str:
+async def _answer_or_reason(call: Coroutine[object, object, T]) -> T | str:
     """Returns the answer, or the reason why there is none."""
     try:
         return await call

@@ -142,11 +142,11 @@ def _is_slow_at_most(part: ComponentSnapshot) -> bool:
 def fault_of(part: ComponentSnapshot) -> str:
     """Describes the fault of a part; empty if there is none."""
     if part.condition is ProcessState.GONE:
-        return _gone(part.pid, part.last_words)
+        return _exit_text(part.pid, part.last_log_line)
     if part.condition is ProcessState.STOPPED:
         return f"its process {part.pid} is stopped"
     if part.died is not None and part.reply is not ProbeState.ANSWERS:
-        return f"{_gone(part.died.pid, part.died.last_log_line)}; process {part.pid} starts"
+        return f"{_exit_text(part.died.pid, part.died.last_log_line)}; process {part.pid} starts"
     if part.reply is ProbeState.REFUSES:
         return part.detail or f"{part.address} refuses connections"
     if part.reply is ProbeState.SILENT and not part.is_busy:
@@ -160,15 +160,15 @@ def restart_notes(snapshot: SystemSnapshot) -> tuple[str, ...]:
         as_sentence(
             f"{display_name(part.name)} was started again "
             f"{format_duration(part.died.seconds_ago)} ago: "
-            f"{_gone(part.died.pid, part.died.last_log_line)}"
+            f"{_exit_text(part.died.pid, part.died.last_log_line)}"
         )
         for part in snapshot.parts
         if part.died is not None
     )
 
 
-def _gone(pid: int, last_words: str) -> str:
-    words = f" (its last words: {last_words})" if last_words else ""
+def _exit_text(pid: int, last_log_line: str) -> str:
+    words = f" (its last words: {last_log_line})" if last_log_line else ""
     return f"its process {pid} is gone{words}"
 
 

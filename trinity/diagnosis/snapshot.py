@@ -84,7 +84,7 @@ class ComponentSnapshot:
     detail: str = ""
     """Its text, if it refused."""
     log_file: str = ""
-    last_words: str = ""
+    last_log_line: str = ""
     """The last line of its log, if its process is gone."""
     died: "RecentExit | None" = None
     """The process before this one, if that ended by itself recently."""
@@ -178,7 +178,7 @@ class SystemSnapshot:
     experiments: tuple[ExperimentSnapshot, ...] | None = None
     """Newest first."""
     work: tuple[StageProgress, ...] | None = None
-    complaint: str = ""
+    unanswered: str = ""
     """The reason why something could not be queried."""
     full_disk: str = ""
     """The run's directory, if its disk is full."""

@@ -36,7 +36,7 @@ _VALUE = re.compile(r" (?P<name>[a-z_]+)=(?P<value>\S+)")
 _SHOWN_APART = ("time", "level", "service", "logger", "message", "traceback")
 FOLDER = "log"
 ENDING = ".log"
-LOOK_SECONDS = 0.3
+POLL_SECONDS = 0.3
 by_time = attrgetter("time")
 _AGO = re.compile(r"(?P<number>\d+)(?P<unit>[smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -151,7 +151,7 @@ def follow_logs(job_dir: Path, services: Sequence[str]) -> Iterator[LogLine | No
         new = [line for tail in tails.values() for line in tail.look()]
         yield from sorted(new, key=by_time)
         yield None
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 def _all_files(job_dir: Path) -> dict[str, Path]:

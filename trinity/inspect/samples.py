@@ -1,6 +1,7 @@
 """Stored samples as flat rows, the same for JSON lines, Parquet and tables."""
 
 from collections.abc import AsyncIterator
+from dataclasses import asdict
 from datetime import UTC, datetime
 
 from trinity.api.v1 import buffer_pb2, experience_pb2, query_pb2
@@ -87,15 +88,7 @@ def _content(sample: Experience) -> JsonObject:
         **_sequence(sequence),
         "rejected": _sequence(pair.rejected) if pair else None,
         "reward_parts": dict(sample.reward_parts),
-        "version_spans": [
-            {
-                "start": span.start,
-                "end": span.end,
-                "version": span.version,
-                "incarnation": span.incarnation,
-            }
-            for span in sample.version_spans
-        ],
+        "version_spans": [asdict(span) for span in sample.version_spans],
         "sampling": _sampling(sample),
         "info": sample.info,
         "arrays": {name: _array(array) for name, array in sample.arrays.items()},
@@ -154,11 +147,7 @@ async def samples(
 ) -> AsyncIterator[query_pb2.ExperienceRecord]:
     """Yields samples one by one; at most a page of them is in memory."""
     request = query_pb2.ListExperiencesRequest(
-        key=key,
-        filter=wanted,
-        limit=limit,
-        latest_first=latest_first,
-        with_content=with_content,
+        key=key, filter=wanted, limit=limit, latest_first=latest_first, with_content=with_content
     )
     async for page in queries.ListExperiences(request, timeout=STREAM_SECONDS):
         for record in page.experiences:

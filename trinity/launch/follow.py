@@ -42,28 +42,28 @@ class StreamRetry:
     The file may hold a new token by then. Only a client that is refused for a minute, each time
     that it opens a stream, has none.
 
-    reopening.opened()
+    retry.record_open()
     try:
-        async for answer in stream: reopening.heard()
+        async for answer in stream: retry.record_answer()
     except grpc.aio.AioRpcError as error:
-        reopening.check(error)
+        retry.raise_if_permanent(error)
     """
 
     clock: Callable[[], float] = time.monotonic
     _opened_at: float = 0.0
-    _was_heard: bool = False
+    _got_answer: bool = False
     _refused_since: float | None = None
 
-    def opened(self) -> None:
+    def record_open(self) -> None:
         """Records that a stream is opened now."""
-        self._opened_at, self._was_heard = self.clock(), False
+        self._opened_at, self._got_answer = self.clock(), False
 
-    def heard(self) -> None:
+    def record_answer(self) -> None:
         """Records an answer: the token was accepted."""
-        self._was_heard, self._refused_since = True, None
+        self._got_answer, self._refused_since = True, None
 
     def raise_if_permanent(self, error: grpc.aio.AioRpcError) -> None:
-        """Returns when the stream should be opened again.
+        """Returns when the stream should be record_open again.
 
         Raises: the error, if opening it again would not help.
         """
@@ -73,7 +73,7 @@ class StreamRetry:
         if error.code() is not grpc.StatusCode.UNAUTHENTICATED:
             raise error
         now = self.clock()
-        if self._was_heard or now - self._opened_at > REFUSED_SECONDS:
+        if self._got_answer or now - self._opened_at > REFUSED_SECONDS:
             self._refused_since = None  # it was open, so this is the end of its token
             return
         if self._refused_since is None:
@@ -96,11 +96,11 @@ class ExperimentFollower:
     reporter: Reporter
     on_stage: Callable[[str], None]
     """Called with the name of each stage when it is seen running."""
-    began_millis: int = 0
+    started_millis: int = 0
     """Events before this belong to earlier starts: they update the view but are not reported."""
-    _untold: set[str] = field(default_factory=set)
+    _unreported_stages: set[str] = field(default_factory=set)
     """Stages with such events, until their earlier progress is reported."""
-    _told: set[tuple[str, int]] = field(default_factory=set)
+    _reported: set[tuple[str, int]] = field(default_factory=set)
 
     async def until_ended(self) -> synchronizer_pb2.Experiment:
         """Follows until the experiment has ended and its events are applied; returns it."""
@@ -111,7 +111,7 @@ class ExperimentFollower:
             if events.done():
                 events.result()
             ended = ending.result()
-            await self._settle()
+            await self._drain_events()
             return ended
         finally:
             for task in (events, ending):
@@ -120,26 +120,26 @@ class ExperimentFollower:
 
     async def _until_not_running(self) -> synchronizer_pb2.Experiment:
         request = synchronizer_pb2.WatchExperimentRequest(experiment_id=self.experiment.id)
-        reopening = StreamRetry()
+        retry = StreamRetry()
         while True:
-            reopening.opened()
+            retry.record_open()
             try:
                 async for answer in self.synchronizer.WatchExperiment(request):
-                    reopening.heard()
+                    retry.record_answer()
                     self._report_stages(answer.experiment)
                     if self.experiment.state != RUNNING:
                         return self.experiment
             except grpc.aio.AioRpcError as error:
-                reopening.raise_if_permanent(error)
+                retry.raise_if_permanent(error)
             await asyncio.sleep(RETRY_SECONDS)
 
     def _report_stages(self, now: synchronizer_pb2.Experiment) -> None:
         finished = synchronizer_pb2.STAGE_STATE_FINISHED
         before = {stage.name for stage in self.experiment.stages if stage.state == finished}
         for stage in now.stages:
-            if stage.name in before or (stage.name, stage.state) in self._told:
+            if stage.name in before or (stage.name, stage.state) in self._reported:
                 continue
-            self._told.add((stage.name, stage.state))
+            self._reported.add((stage.name, stage.state))
             if stage.state == synchronizer_pb2.STAGE_STATE_RUNNING:
                 self.on_stage(stage.name)
                 self.reporter.print_line(f"[{stage.name}] started")
@@ -149,64 +149,64 @@ class ExperimentFollower:
 
     async def _read_events_again(self) -> None:
         """Runs until cancelled; errors other than passing outages are raised, and end the run."""
-        reopening = StreamRetry()
+        retry = StreamRetry()
         while True:
-            reopening.opened()
+            retry.record_open()
             try:
-                await self._read_events(reopening)
+                await self._read_events(retry)
             except grpc.aio.AioRpcError as error:
-                reopening.raise_if_permanent(error)
+                retry.raise_if_permanent(error)
             await asyncio.sleep(RETRY_SECONDS)
 
-    async def _read_events(self, reopening: StreamRetry) -> None:
+    async def _read_events(self, retry: StreamRetry) -> None:
         request = buffer_pb2.WatchProgressRequest(
             tenant=self.experiment.tenant,
             experiment_id=self.experiment.id,
             after_event=self.view.last_event,
         )
         async for answer in self.buffer.WatchProgress(request):
-            reopening.heard()
+            retry.record_answer()
             for event in answer.events:
-                self._take(event)
+                self._apply_event(event)
             self.reporter.refresh(self.view)
 
-    def _take(self, event: buffer_pb2.ProgressEvent) -> None:
-        if event.unix_millis < self.began_millis:
+    def _apply_event(self, event: buffer_pb2.ProgressEvent) -> None:
+        if event.unix_millis < self.started_millis:
             self.view.apply(event)
-            self._untold.add(event.stage)
+            self._unreported_stages.add(event.stage)
             return
-        if event.stage in self._untold:
-            self._untold.remove(event.stage)
-            self._say_where(event.stage)
+        if event.stage in self._unreported_stages:
+            self._unreported_stages.remove(event.stage)
+            self._report_earlier_progress(event.stage)
         self.view.apply(event)
         self.reporter.event(self.view, event)
 
-    def _say_where(self, stage_name: str) -> None:
+    def _report_earlier_progress(self, stage_name: str) -> None:
         """Reports how far a stage had come before this start."""
         stage = self.view.stages.get(stage_name)
         if stage is not None and stage.last_step:
             steps = f"step {stage.last_step}/{stage.total_steps or '?'}"
             self.reporter.print_line(f"[{stage_name}] goes on; it had come to {steps}")
 
-    async def _settle(self) -> None:
+    async def _drain_events(self) -> None:
         """Waits until finished stages are shown and no events arrive: these may lag the end."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + SETTLE_SECONDS
         seen = -1
-        while loop.time() < deadline and not (seen == self.view.last_event and self._is_told()):
+        while loop.time() < deadline and not (seen == self.view.last_event and self._is_complete()):
             seen = self.view.last_event
             await asyncio.sleep(RETRY_SECONDS)
 
-    def _is_told(self) -> bool:
+    def _is_complete(self) -> bool:
         """Returns true when the view has each finished stage's opening and last step."""
         finished = synchronizer_pb2.STAGE_STATE_FINISHED
         return all(
-            self._is_stage_told(stage)
+            self._is_stage_complete(stage)
             for stage in self.experiment.stages
             if stage.state == finished and stage.name in self.view.stages
         )
 
-    def _is_stage_told(self, stage: synchronizer_pb2.Stage) -> bool:
+    def _is_stage_complete(self, stage: synchronizer_pb2.Stage) -> bool:
         seen = self.view.stages[stage.name]
         if seen.mode == "bench":  # it ends with the newest weights, and has trained none
             return seen.opened_millis > 0

@@ -24,10 +24,10 @@ PREPARING = ("starting the engine", "starting the ranks", "opening the stage", "
 SERVING = "serving at "
 """Prefix of the activity that gives a served model's address."""
 ROLES = {synchronizer_pb2.ROLE_EXPLORER: "explorer", synchronizer_pb2.ROLE_TRAINER: "trainer"}
-SAID_AGAIN_SECONDS = 5.0
+REPEAT_SECONDS = 5.0
 """Time until the first repeated report; each later one takes twice as long."""
-LOOK_SECONDS = 2.0
-SAID_AFTER_SECONDS = 10.0
+DIAGNOSE_SECONDS = 2.0
+STALL_SECONDS = 10.0
 GRACE_SECONDS = 30.0
 """Services whose waits time out end the run themselves, as far as they can."""
 WORKING = Diagnosis(state=DiagnosisState.WORKING, cause="", text="")
@@ -39,7 +39,7 @@ class MemberStartup:
 
     activity: str
     since: float
-    next_said: float
+    next_report: float
 
 
 @dataclass(slots=True)
@@ -58,22 +58,22 @@ class StartupReporter:
         if member.activity not in PREPARING:
             if (over := self._by_member.pop(member.id, None)) is not None:
                 self.reporter.print_line(f"{role}: ready after {format_duration(now - over.since)}")
-            self._say_served(role, member)
+            self._report_served(role, member)
             return
         preparation = self._by_member.setdefault(
-            member.id, MemberStartup(activity="", since=now, next_said=now + SAID_AGAIN_SECONDS)
+            member.id, MemberStartup(activity="", since=now, next_report=now + REPEAT_SECONDS)
         )
         if preparation.activity != member.activity:
             preparation.activity = member.activity
             self.reporter.print_line(f"{role}: {member.activity}")
-        elif now >= preparation.next_said:
+        elif now >= preparation.next_report:
             lasted = now - preparation.since
-            preparation.next_said = now + lasted
+            preparation.next_report = now + lasted
             self.reporter.print_line(
                 f"{role}: still {member.activity}, after {format_duration(lasted)}"
             )
 
-    def _say_served(self, role: str, member: synchronizer_pb2.Member) -> None:
+    def _report_served(self, role: str, member: synchronizer_pb2.Member) -> None:
         """Reports the address of a served model whenever it changes."""
         if not member.activity.startswith(SERVING):
             return
@@ -122,7 +122,7 @@ class StallNotifier:
         if verdict.is_healthy:
             return
         lasted = now - self._since
-        if lasted >= SAID_AFTER_SECONDS and not self._is_said:
+        if lasted >= STALL_SECONDS and not self._is_said:
             self._is_said = True
             self.reporter.print_line(f"held up: {verdict.text}")
         if verdict.state is DiagnosisState.BROKEN and lasted >= self.max_broken_seconds:
@@ -160,4 +160,4 @@ async def report_stalls(
             snapshot = await gather(running, job_dir)
             verdict = without_startup(diagnose(snapshot), snapshot)
         holdups.observe_diagnosis(verdict, time.monotonic())
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(DIAGNOSE_SECONDS)

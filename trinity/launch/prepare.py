@@ -86,41 +86,43 @@ def prepare_run(
     reading = read_config(path, overrides)
     raise_errors(reading)
     config = require_runnable(reading)
-    name = config.name
-    notes: tuple[str, ...] = ()
+    notes: list[str] = []
     if max_steps is not None:
         name = f"{config.name}-max-steps-{max_steps}"
-        notes = (f"a trial of at most {max_steps} train steps a stage, kept as {name}",)
+        notes.append(f"a trial of at most {max_steps} train steps a stage, kept as {name}")
         config = config.model_copy(update={"name": name})
     plan = plan_config(config, reading.source)
-    if plan.job_path.name != name:
+    if plan.job_path.name != config.name:
         why = "trainer.resume_mode is disable"
         if not config.continue_from_checkpoint:
             why = "continue_from_checkpoint is false"
-        notes = (*notes, f"{why}: starting over as {plan.label}")
+        notes.append(f"{why}: starting over as {plan.label}")
     if max_steps is not None:
         plan = capped(plan, max_steps)
-    source = plan if is_bench(plan) else None
-    if source is not None:
-        plan = bench_plan(source)
+    benched = plan if is_bench(plan) else None
+    if benched is not None:
+        plan = bench_plan(benched)
     serves = is_serve(plan)
     if serves:
         plan = serve_plan(plan)
+    _check_plan(plan, serves=serves)
+    return PreparedRun(
+        plan=plan,
+        resumes=not serves and has_run(plan.job_path),
+        notes=(*notes, *advise(plan)),
+        notices=reading.notices,
+        benched=benched,
+        sources=SourceRuns.from_plan(plan),
+    )
+
+
+def _check_plan(plan: ExperimentPlan, *, serves: bool) -> None:
     errors = ErrorCollector()
     errors.attempt(partial(check_inputs, plan))
     errors.attempt(partial(check_names, plan))
     if not serves:  # nothing is computed that other settings would change
         errors.attempt(partial(check_resumable, plan))
     errors.raise_all()
-    notes = (*notes, *advise(plan))
-    return PreparedRun(
-        plan=plan,
-        resumes=not serves and has_run(plan.job_path),
-        notes=notes,
-        notices=reading.notices,
-        benched=source,
-        sources=SourceRuns.from_plan(plan),
-    )
 
 
 def capped(plan: ExperimentPlan, max_steps: int) -> ExperimentPlan:

@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 TOTAL = "total"
 SECONDS_FILE = "seconds.json"
-KEEP_SECONDS = 10.0
+SAVE_SECONDS = 10.0
 """The most that a killed launcher forgets."""
 T = TypeVar("T")
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
@@ -89,7 +89,7 @@ class CumulativePhases:
             self._before = {}  # a first start, or a damaged file: figures must not stop a run
 
     def save(self, job_dir: Path) -> None:
-        """Writes the phases for the next start; does nothing until `read` was called."""
+        """Writes the phases for the next start; does nothing until `load_earlier` was called."""
         if self._before is None:
             return
         path = job_dir / SECONDS_FILE
@@ -103,7 +103,7 @@ class CumulativePhases:
         """Writes the phases periodically; never returns."""
         while True:
             self.save(job_dir)
-            await asyncio.sleep(KEEP_SECONDS)
+            await asyncio.sleep(SAVE_SECONDS)
 
     def seconds(self) -> dict[str, float]:
         """Returns the rounded phases of all starts, and their `total`."""
@@ -128,7 +128,7 @@ class GracefulShutdown:
     kill.
 
         stop = GracefulShutdown(reporter)
-        await stop.guard(work())   # raises Interrupted after work() has shut down
+        await stop.guard(work())   # raises RunInterrupted after work() has shut down
     """
 
     def __init__(self, reporter: LineSink) -> None:
@@ -142,7 +142,7 @@ class GracefulShutdown:
     async def guard(self, work: Awaitable[T]) -> T:
         """Awaits the work.
 
-        Raises: Interrupted when a signal has ended it.
+        Raises: RunInterrupted when a signal has ended it.
         """
         task = asyncio.ensure_future(work)
         loop = asyncio.get_running_loop()
@@ -188,7 +188,7 @@ class LocalRun:
     """Adds to the plan what only the running stack knows."""
     secure: bool = False
     """Use certificates and tokens on loopback too."""
-    _began_millis: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
+    _started_millis: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     _phases: PhaseTimer = field(default_factory=lambda: PhaseTimer("start"))
     _starts: CumulativePhases = field(init=False)
     _stop: GracefulShutdown = field(init=False)
@@ -200,36 +200,34 @@ class LocalRun:
     async def run_to_end(self) -> RunSummary:
         """Runs to the end.
 
-        Raises: RunFailed with the reason and the log to read; Interrupted after a graceful
+        Raises: RunFailed with the reason and the log to read; RunInterrupted after a graceful
         shutdown.
         """
         view = RunView.from_plan(self.plan)
         ended = await self._stop.guard(self._follow(view))
         self._phases.begin("results")
-        return self._leave_results(view, ended)
+        return self._write_results(view, ended)
 
     async def _follow(self, view: RunView) -> synchronizer_pb2.Experiment:
         try:
             async with self._stack() as stack:
-                return await self._on(stack, view)
+                return await self._run_on_stack(stack, view)
         finally:
             self._starts.save(self.plan.job_path)
 
     @contextlib.asynccontextmanager
     async def _stack(self) -> AsyncIterator[LocalStack]:
         self.reporter.print_line("starting the broker, the database and the services")
-        level = self.plan.stages[0].config.log.level
         async with LocalStack(
             job_dir=self._home,
-            log_level=level,
+            log_level=self.plan.stages[0].config.log.level,
             environment=share_gpus(self.plan),
             services=self.services,
             secure=self.secure,
         ) as stack:
             self._starts.load_earlier(self.plan.job_path)
-            self.reporter.print_line(
-                f"all services answer after {self._phases.seconds()['start']:.1f} s"
-            )
+            seconds = self._phases.seconds()["start"]
+            self.reporter.print_line(f"all services answer after {seconds:.1f} s")
             try:
                 yield stack
             finally:
@@ -237,7 +235,7 @@ class LocalRun:
                 self._phases.begin("stop")
                 self.reporter.print_line("stopping the services")
 
-    async def _on(self, stack: LocalStack, view: RunView) -> synchronizer_pb2.Experiment:
+    async def _run_on_stack(self, stack: LocalStack, view: RunView) -> synchronizer_pb2.Experiment:
         addresses = stack.addresses
         async with (
             open_channel(addresses.synchronizer, addresses.security) as to_synchronizer,
@@ -253,7 +251,7 @@ class LocalRun:
                 view=view,
                 reporter=self.reporter,
                 on_stage=self._phases.begin,
-                began_millis=self._began_millis,
+                started_millis=self._started_millis,
             )
             async with (
                 watched(
@@ -263,9 +261,9 @@ class LocalRun:
                     self.reporter,
                     self.plan.job_path / MONITOR_FOLDER,
                 ) as monitor,
-                self._told_when_cancelled(synchronizer, experiment),
+                self._cancel_on_interrupt(synchronizer, experiment),
             ):
-                ended = await self._first(
+                ended = await self._first_completed(
                     follower.until_ended(),
                     self._until_stack_fails(stack),
                     report_startup(synchronizer, self.reporter),
@@ -307,7 +305,7 @@ class LocalRun:
         return answer.experiment
 
     @contextlib.asynccontextmanager
-    async def _told_when_cancelled(
+    async def _cancel_on_interrupt(
         self,
         synchronizer: SynchronizerStub,
         experiment: synchronizer_pb2.Experiment,
@@ -331,7 +329,7 @@ class LocalRun:
                 raise RunFailed(f"{event.process}: {event.reason}; see {event.log_file}")
         raise RunFailed(f"the supervisor ended; see {self._home / 'log'}")
 
-    async def _first(self, *awaitables: Awaitable[T]) -> T:
+    async def _first_completed(self, *awaitables: Awaitable[T]) -> T:
         """Returns the first result; the others are cancelled."""
         tasks = [asyncio.ensure_future(awaitable) for awaitable in awaitables]
         try:
@@ -345,7 +343,7 @@ class LocalRun:
     def _sync_timeout(self) -> float:
         return max(stage.config.synchronizer.sync_timeout for stage in self.plan.stages)
 
-    def _leave_results(self, view: RunView, ended: synchronizer_pb2.Experiment) -> RunSummary:
+    def _write_results(self, view: RunView, ended: synchronizer_pb2.Experiment) -> RunSummary:
         finished = ended.state == FINISHED
         draw_curves(view, self.plan.job_path / "curves.png", self.plan.label)
         summary = summarize(

@@ -41,7 +41,7 @@ def _check(result: int, what: str) -> None:
         raise OSError(ctypes.get_errno(), what)
 
 
-def _keep_only(capabilities: int) -> None:
+def _drop_capabilities_except(capabilities: int) -> None:
     header = _CapabilityHeader(_CAPABILITY_VERSION_3, 0)
     words = (_CapabilityWord * 2)()
     words[0] = _CapabilityWord(capabilities, capabilities, capabilities)
@@ -60,11 +60,11 @@ def _become_user(uid: int, gid: int) -> None:
     if not may_keep:
         return
     try:
-        _keep_only(1 << _CAP_DAC_OVERRIDE)
+        _drop_capabilities_except(1 << _CAP_DAC_OVERRIDE)
         raised = _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _CAP_DAC_OVERRIDE, 0, 0)
         _check(raised, "ambient capability")
     except OSError:
-        _keep_only(0)
+        _drop_capabilities_except(0)
 
 
 def _enter_namespace(uid: int, gid: int) -> None:

@@ -18,7 +18,7 @@ LOCK_FILE = "run.lock"
 _CLEAN_UP_SECONDS = 30.0
 _NOBODY = b"-"
 """Written in place of a process number when there is none."""
-_MOST_BYTES = 64
+_MAX_BYTES = 64
 """Enough for a process number and its start time."""
 
 
@@ -233,7 +233,7 @@ def _lock(descriptor: int, job_dir: Path) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
-            if process := _living(os.pread(descriptor, _MOST_BYTES, 0)):
+            if process := _living(os.pread(descriptor, _MAX_BYTES, 0)):
                 raise _taken(process, job_dir) from None
             if time.monotonic() > deadline:
                 raise _left_over(job_dir) from None

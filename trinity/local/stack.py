@@ -27,7 +27,7 @@ _DATA_FOLDERS = {"postgres": "the database", "nats": "the broker"}
 """Processes whose data is in `infra/<name>` of the run's directory."""
 _CAUSES = (" PANIC: ", " FATAL: ")
 """A database logs these first and then at length how it ends."""
-_MAX_WORDS = 300
+_MAX_LINE_LENGTH = 300
 
 
 def start_error(event: StackEvent) -> TrinityError:
@@ -263,4 +263,4 @@ class LocalStack:
 
 def _death(event: StackEvent) -> ProcessExit:
     last_line = event.log_tail.strip().rpartition("\n")[2]
-    return ProcessExit(pid=event.pid, last_words=last_line[:_MAX_WORDS], at=datetime.now(UTC))
+    return ProcessExit(pid=event.pid, last_words=last_line[:_MAX_LINE_LENGTH], at=datetime.now(UTC))

@@ -24,15 +24,15 @@ logger = logging.getLogger(__name__)
 
 FILE = "away.json"
 RETRY_SECONDS = 0.5
-LONGEST_RETRY_SECONDS = 30.0
+MAX_RETRY_SECONDS = 30.0
 SLOW_SECONDS = 15.0
 """A monitor that takes longer to answer is reported."""
-MOST_PENDING = 2000
+MAX_PENDING = 2000
 """Limit of events read ahead of the monitor; the rest stays with the buffer."""
 CATCH_UP_SECONDS = 30.0
 """Time that the end of a run waits for its monitor."""
 CLOSE_SECONDS = 20.0
-LONGEST_REASON = 300
+MAX_REASON_LENGTH = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,14 +69,14 @@ class MonitorOutage:
 
 @dataclass(slots=True, kw_only=True)
 class MonitorFeed:
-    """Reads progress as fast as the monitor accepts it, at most `MOST_PENDING` events ahead.
+    """Reads progress as fast as the monitor accepts it, at most `MAX_PENDING` events ahead.
 
     feed = MonitorFeed(...)
-    task = asyncio.create_task(feed.run())
+    task = asyncio.create_task(feed.feed_forever())
     ...
     await feed.catch_up(last_event)  # until the monitor has it, or a timeout
     task.cancel()
-    await feed.close()
+    await feed.close_monitor()
 
     The monitor's calls block in a daemon thread, one at a time: a call that hangs never keeps a
     process from exiting.
@@ -101,7 +101,7 @@ class MonitorFeed:
     _read: int = 0
     _written: int = 0
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
-    _absence: MonitorOutage | None = None
+    _outage: MonitorOutage | None = None
     _call: "asyncio.Future[None] | None" = None
     _threads: DaemonThreads = field(
         default_factory=lambda: DaemonThreads(name="monitor", max_threads=1)
@@ -111,8 +111,8 @@ class MonitorFeed:
         """Runs until it is cancelled, and never fails."""
         MonitorOutage.clear_outage(self.directory)
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._read_again_and_again())
-            group.create_task(self._write_again_and_again())
+            group.create_task(self._read_forever())
+            group.create_task(self._write_forever())
         raise AssertionError("both go on until they are cancelled")
 
     async def catch_up(self, last_event: int) -> None:
@@ -141,15 +141,15 @@ class MonitorFeed:
             logger.warning("monitor not closed", extra={"error": self._reason(error)})
         MonitorOutage.clear_outage(self.directory)
 
-    async def _read_again_and_again(self) -> None:
+    async def _read_forever(self) -> None:
         while True:
             try:
-                await self._read_on()
+                await self._read_events()
             except grpc.aio.AioRpcError as error:
                 logger.debug("progress is read again", extra={"code": error.code().name})
             await asyncio.sleep(self.retry_seconds)
 
-    async def _read_on(self) -> None:
+    async def _read_events(self) -> None:
         request = buffer_pb2.WatchProgressRequest(
             tenant=self.tenant, experiment_id=self.experiment_id, after_event=self._read
         )
@@ -158,57 +158,57 @@ class MonitorFeed:
                 self._pending += [self.points.points_of_event(event) for event in answer.events]
                 self._read = answer.events[-1].number
                 self._changed.notify_all()
-                await self._changed.wait_for(lambda: len(self._pending) < MOST_PENDING)
+                await self._changed.wait_for(lambda: len(self._pending) < MAX_PENDING)
 
-    async def _write_again_and_again(self) -> None:
+    async def _write_forever(self) -> None:
         while True:
             async with self._changed:
                 await self._changed.wait_for(lambda: bool(self._pending))
                 taken, self._pending = self._pending, []
                 self._changed.notify_all()
-            await self._written_at_last(taken)
+            await self._write_with_retry(taken)
             async with self._changed:
                 self._written = taken[-1].event
                 self._changed.notify_all()
 
-    async def _written_at_last(self, taken: list[EventPoints]) -> None:
+    async def _write_with_retry(self, taken: list[EventPoints]) -> None:
         points = [point for reading in taken for point in reading.points]
         pause = self.retry_seconds
         while points:
             try:
-                await self._called(lambda: self.monitor.write_points(points))
+                await self._call_monitor(lambda: self.monitor.write_points(points))
             except Exception as error:
                 logger.debug("monitor did not take figures", exc_info=error)
-                self._is_away(self._reason(error))
+                self._report_outage(self._reason(error))
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_RETRY_SECONDS)
+                pause = min(2 * pause, MAX_RETRY_SECONDS)
             else:
-                self._is_back()
+                self._report_recovery()
                 return
 
-    async def _called(self, function: Callable[[], None]) -> None:
+    async def _call_monitor(self, function: Callable[[], None]) -> None:
         """Makes a call that continues when its awaiter is cancelled: `close` waits for it."""
         self._call = asyncio.ensure_future(self._threads.run_in_thread(function))
         done, _ = await asyncio.wait((self._call,), timeout=self.slow_seconds)
         if not done:
-            self._is_away(f"no answer for {self.slow_seconds:.0f} s")
+            self._report_outage(f"no answer for {self.slow_seconds:.0f} s")
             await asyncio.wait((self._call,))
         call, self._call = self._call, None
         call.result()
 
-    def _is_away(self, reason: str) -> None:
-        if self._absence is None:
+    def _report_outage(self, reason: str) -> None:
+        if self._outage is None:
             self.reporter.print_line(
                 f"the monitor {self.name} is away ({reason}): training goes on, and it gets its "
                 "figures when it is back"
             )
-            self._absence = MonitorOutage(monitor=self.name, reason=reason, since=time.time())
-            self._absence.save_outage(self.directory)
+            self._outage = MonitorOutage(monitor=self.name, reason=reason, since=time.time())
+            self._outage.save_outage(self.directory)
 
-    def _is_back(self) -> None:
-        if self._absence is not None:
-            lasted = time.time() - self._absence.since
-            self._absence = None
+    def _report_recovery(self) -> None:
+        if self._outage is not None:
+            lasted = time.time() - self._outage.since
+            self._outage = None
             MonitorOutage.clear_outage(self.directory)
             self.reporter.print_line(f"the monitor {self.name} is back after {lasted:.0f} s")
 
@@ -216,4 +216,4 @@ class MonitorFeed:
         text = " ".join(str(error).split()) or type(error).__name__
         for secret in self.secrets:
             text = text.replace(secret, "***")
-        return str(redact_secrets("", text))[:LONGEST_REASON]
+        return str(redact_secrets("", text))[:MAX_REASON_LENGTH]

@@ -20,11 +20,11 @@ EVENT_TAG = "trinity.event"
 """The last event whose metrics a run has."""
 ROLE_TAG = "trinity.role"
 GROUP_TAG = "trinity.group"
-MOST_METRICS = 999
+MAX_METRICS = 999
 """Limit of one call with a tag; above it, MLflow's client would send the tag before the rest."""
 LONGEST_NAME = 250
 HASH_LENGTH = 10
-MOST_PARAMS = 100
+MAX_PARAMS = 100
 LONGEST_PARAM = 500
 REQUEST_SECONDS = 20
 """Client limits unless the user sets any: MLflow's defaults retry for a quarter of an hour."""
@@ -73,9 +73,9 @@ class MlflowMonitor:
 
         last, client = points[-1].event, self._connected()
         metrics = [metric for point in points for metric in _metrics(point)]
-        while len(metrics) > MOST_METRICS:
-            client.log_batch(run.run_id, metrics=metrics[:MOST_METRICS])
-            metrics = metrics[MOST_METRICS:]
+        while len(metrics) > MAX_METRICS:
+            client.log_batch(run.run_id, metrics=metrics[:MAX_METRICS])
+            metrics = metrics[MAX_METRICS:]
         client.log_batch(run.run_id, metrics=metrics, tags=[RunTag(EVENT_TAG, str(last))])
         run.written = last
 
@@ -106,8 +106,8 @@ class MlflowMonitor:
         run = client.create_run(self._experiment_id, run_name=names.name_of(series), tags=tags)
         settings = self._setting.configuration_of(series.stage)
         params = [Param(key, value[:LONGEST_PARAM]) for key, value in flat(settings)]
-        for start in range(0, len(params), MOST_PARAMS):
-            client.log_batch(run.info.run_id, params=params[start : start + MOST_PARAMS])
+        for start in range(0, len(params), MAX_PARAMS):
+            client.log_batch(run.info.run_id, params=params[start : start + MAX_PARAMS])
         return _Run(run.info.run_id, 0)
 
     def _connected(self) -> "MlflowClient":
@@ -174,7 +174,7 @@ def _parts(points: Sequence[MetricPoint]) -> Iterator[Sequence[MetricPoint]]:
     part: list[MetricPoint] = []
     size = 0
     for point in points:
-        if part and size + len(point.figures) > MOST_METRICS:
+        if part and size + len(point.figures) > MAX_METRICS:
             yield part
             part, size = [], 0
         part.append(point)

@@ -62,7 +62,7 @@ class PointBuilder:
 
         points = PointBuilder(runs_of_task(plan))
         for event in events:
-            monitor.write(points.of(event))
+            monitor.write_points(points.points_of_event(event).points)
     """
 
     def __init__(self, runs_of_task: RunsOfTask, *, is_detailed: bool = False) -> None:

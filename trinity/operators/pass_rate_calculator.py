@@ -23,8 +23,5 @@ def pass_rate_calculator(rollouts: Rollouts) -> Changes:
         "<15_16_ratio": rates_G < MOST,
         ">1_16_ratio": rates_G > FEW,
     }
-    return Changes(
-        metrics={
-            f"selection/{name}": share_G.astype(np.float64) for name, share_G in shares.items()
-        }
-    )
+    metrics = {f"selection/{name}": share_G.astype(np.float64) for name, share_G in shares.items()}
+    return Changes(metrics=metrics)

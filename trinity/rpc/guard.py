@@ -209,28 +209,28 @@ class MethodGuard:
         return request, caller
 
 
-def guard_unary(handler: UnaryHandler, door: MethodGuard) -> UnaryHandler:
+def guard_unary(handler: UnaryHandler, guard: MethodGuard) -> UnaryHandler:
     """Wraps a handler that answers once."""
 
     async def guarded(request: Any, context: Context) -> Message:
         try:
-            allowed, _ = await door.authorize(request, context)
+            allowed, _ = await guard.authorize(request, context)
             return await handler(allowed, context)
         except grpc.aio.AbortError:
             raise
         except Exception as error:  # the edge of an RPC
-            await _abort(context, error, door.method)
+            await _abort(context, error, guard.method)
             raise
 
     return guarded
 
 
-def guard_stream(handler: StreamHandler, door: MethodGuard) -> StreamHandler:
+def guard_stream(handler: StreamHandler, guard: MethodGuard) -> StreamHandler:
     """Wraps a handler that answers with a stream."""
 
     async def guarded(request: Any, context: Context) -> AsyncIterator[Message]:
         try:
-            allowed, caller = await door.authorize(request, context)
+            allowed, caller = await guard.authorize(request, context)
             answers = handler(allowed, context)
             if inspect.isawaitable(answers):  # it writes its answers to the context itself
                 await answers
@@ -242,7 +242,7 @@ def guard_stream(handler: StreamHandler, door: MethodGuard) -> StreamHandler:
         except grpc.aio.AbortError:
             raise
         except Exception as error:  # the edge of an RPC
-            await _abort(context, error, door.method)
+            await _abort(context, error, guard.method)
 
     return guarded
 
@@ -254,17 +254,17 @@ def guard_handler(
     parse = parse_with(handler.request_deserializer)
     serialize = handler.response_serializer
     streams = bool(handler.request_streaming)
-    door = MethodGuard(method=method, request_streaming=streams, admission=admission)
+    guard = MethodGuard(method=method, request_streaming=streams, admission=admission)
     if handler.request_streaming and handler.response_streaming:
-        stream = guard_stream(handler.stream_stream, door)
+        stream = guard_stream(handler.stream_stream, guard)
         return grpc.stream_stream_rpc_method_handler(stream, parse, serialize)
     if handler.response_streaming:
-        stream = guard_stream(handler.unary_stream, door)
+        stream = guard_stream(handler.unary_stream, guard)
         return grpc.unary_stream_rpc_method_handler(stream, parse, serialize)
     if handler.request_streaming:
-        unary = guard_unary(handler.stream_unary, door)
+        unary = guard_unary(handler.stream_unary, guard)
         return grpc.stream_unary_rpc_method_handler(unary, parse, serialize)
-    unary = guard_unary(handler.unary_unary, door)
+    unary = guard_unary(handler.unary_unary, guard)
     return grpc.unary_unary_rpc_method_handler(unary, parse, serialize)
 
 

@@ -42,10 +42,10 @@ class QuickConnection(psycopg.AsyncConnection[Any]):
 
     async def wait(self, gen: PQGen[T], *args: Any, **kwargs: Any) -> T:
         """Completes a protocol exchange with the database."""
-        return await super().wait(_looking_first(gen, self.pgconn.socket), *args, **kwargs)
+        return await super().wait(_poll_first(gen, self.pgconn.socket), *args, **kwargs)
 
 
-def _looking_first(gen: PQGen[T], fileno: int) -> Generator[Wait, Ready | int, T]:
+def _poll_first(gen: PQGen[T], fileno: int) -> Generator[Wait, Ready | int, T]:
     """Drives the same exchange, but polls the socket here before yielding to the event loop."""
     poller = select.poll()
     until = time.monotonic() + BUSY_SECONDS
@@ -54,7 +54,7 @@ def _looking_first(gen: PQGen[T], fileno: int) -> Generator[Wait, Ready | int, T
         while True:
             ready: Ready | int = 0
             if time.monotonic() < until:
-                ready = _look(poller, fileno, wanted)
+                ready = _poll(poller, fileno, wanted)
             if not ready:
                 ready = yield wanted
                 until = time.monotonic() + BUSY_SECONDS
@@ -63,7 +63,7 @@ def _looking_first(gen: PQGen[T], fileno: int) -> Generator[Wait, Ready | int, T
         return cast("T", ended.value)
 
 
-def _look(poller: select.poll, fileno: int, wanted: Wait) -> int:
+def _poll(poller: select.poll, fileno: int, wanted: Wait) -> int:
     poller.register(fileno, _EVENTS[wanted])
     events = dict(poller.poll(0)).get(fileno, 0)
     ready = Ready.R if events & (select.POLLIN | _FAILED) else 0
@@ -95,7 +95,7 @@ _ReadOnly = psycopg.errors.ReadOnlySqlTransaction
 _WasSilent = psycopg.errors.IdleInTransactionSessionTimeout
 """The server ended a session that this process, frozen or starved, left in a transaction."""
 IDLE_TRANSACTION_SECONDS = 60.0
-_REST_SECONDS = 0.5
+_IDLE_SECONDS = 0.5
 _USED_AT = "used_at"
 
 
@@ -196,7 +196,7 @@ def async_engine(
         },
     )
     sa.event.listen(engine.sync_engine, "connect", _prepare_driver)
-    _test_rested(engine.sync_engine)
+    _ping_idle_connections(engine.sync_engine)
     return engine
 
 
@@ -204,8 +204,8 @@ def _milliseconds(seconds: float) -> str:
     return str(int(seconds * 1000))
 
 
-def _test_rested(engine: sa.Engine) -> None:
-    """Pings rested connections; `pool_pre_ping` pings always, a third more statements when busy.
+def _ping_idle_connections(engine: sa.Engine) -> None:
+    """Pings idle connections; `pool_pre_ping` pings always, a third more statements when busy.
 
     After one connection was lost, it pings the others too, before their next use.
     """
@@ -224,7 +224,7 @@ def _test_rested(engine: sa.Engine) -> None:
     @sa.event.listens_for(engine, "checkout")
     def test(connection: DBAPIConnection, record: ConnectionPoolEntry, _: object) -> None:
         used_at = record.info[_USED_AT]
-        if used_at > lost_at and time.monotonic() - used_at < _REST_SECONDS:
+        if used_at > lost_at and time.monotonic() - used_at < _IDLE_SECONDS:
             return
         try:
             engine.dialect.do_ping(connection)

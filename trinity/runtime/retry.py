@@ -52,10 +52,10 @@ class RetryWait:
 class Retry:
     """Consecutive failures of one operation, which is tried again until a deadline.
 
-    retry = Retry(seconds=60.0, timeout_error=StageFailed, prefix="to lease work: ")
+    retry = Retry(seconds=60.0, timeout_error=RunFailed, prefix="to lease work: ")
     lease = await retry.call_async(buffer.lease)  # again for as long as it raises Unavailable
 
-    The deadline counts from the first failure, or from `start`. `end` begins anew: the operation
+    The deadline counts from the first failure, or from `start`. `end` resets it: the operation
     works again, or it got further than before.
     """
 

@@ -63,15 +63,15 @@ class DaemonThreads:
 
     def _start_threads(self) -> None:
         """Starts a thread for each call that may run; call it under the lock."""
-        while len(self._running) < self._room and (call := self._next()) is not None:
+        while len(self._running) < self._num_allowed and (call := self._next()) is not None:
             self._running.add(call)
             threading.Thread(target=self._work, args=(call,), daemon=True, name=self._name).start()
-        if not self._room:
+        if not self._num_allowed:
             while (call := self._next()) is not None:
                 call.refuse(self._refusal())
 
     @property
-    def _room(self) -> int:
+    def _num_allowed(self) -> int:
         """The number of calls that may run."""
         return min(self._max_threads, self._max_lost - len(self._lost))
 
@@ -129,19 +129,19 @@ class _Call(Generic[T]):
 
     def run_call(self) -> None:
         """Runs the call in the thread; its result or error goes to the awaiting task."""
-        self._tell(self._begin)
+        self._notify_loop(self._begin)
         try:
             value = self._function()
         except Exception as error:
-            self._tell(self._fail, error)
+            self._notify_loop(self._fail, error)
         except BaseException as error:  # such as SystemExit, which must not end the event loop
-            self._tell(self._fail, RuntimeError(f"{type(error).__name__}: {error}"))
+            self._notify_loop(self._fail, RuntimeError(f"{type(error).__name__}: {error}"))
         else:
-            self._tell(self._succeed, value)
+            self._notify_loop(self._succeed, value)
 
     def refuse(self, error: Exception) -> None:
         """Fails the call: it will never run."""
-        self._tell(self._fail, error)
+        self._notify_loop(self._fail, error)
 
     def _begin(self) -> None:
         if self._on_begin is not None and not self.result.done():
@@ -155,7 +155,7 @@ class _Call(Generic[T]):
         if not self.result.done():
             self.result.set_exception(error)
 
-    def _tell(self, function: Callable[..., None], *args: object) -> None:
+    def _notify_loop(self, function: Callable[..., None], *args: object) -> None:
         """Calls `function` on the event loop, unless that has ended."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *args)

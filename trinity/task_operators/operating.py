@@ -58,15 +58,14 @@ def effective_weights(ordering: Ordering, names: set[str]) -> dict[str, float]:
     """
     weights = ordering.priority_weights or DEFAULT_WEIGHTS
     used = {name: weight for name, weight in weights.items() if _measures(name, names)}
+    known = ", ".join(sorted(names)) or "none"
     for name in weights:
         if name not in used and name not in MEASURES:
-            known = ", ".join(sorted(names)) or "none"
             raise UserError(
                 f"`priority_weights.{name}` is measured by no operator: the scores are {known}"
             )
     if ordering.priority_weights and not used:
         requested = ", ".join(f"`priority_weights.{name}`" for name in weights)
-        known = ", ".join(sorted(names)) or "none"
         raise UserError(f"no operator measures {requested}: the scores are {known}")
     return used
 

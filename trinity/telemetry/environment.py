@@ -48,16 +48,11 @@ def telemetry_config(environment: Mapping[str, str]) -> TelemetryConfig:
 def _signal(environment: Mapping[str, str], name: str) -> ExportConfig:
     exporter = f"OTEL_{name}_EXPORTER"
     value = environment.get(exporter, "").strip()
-    if not value and (
-        environment.get("OTEL_EXPORTER_OTLP_ENDPOINT")
-        or environment.get(f"OTEL_EXPORTER_OTLP_{name}_ENDPOINT")
-    ):
+    endpoints = ("OTEL_EXPORTER_OTLP_ENDPOINT", f"OTEL_EXPORTER_OTLP_{name}_ENDPOINT")
+    if not value and any(environment.get(variable) for variable in endpoints):
         value = "otlp"
-    exporters = tuple(
-        exporter_name.strip()
-        for exporter_name in value.split(",")
-        if exporter_name.strip() not in ("", "none")
-    )
+    names = (part.strip() for part in value.split(","))
+    exporters = tuple(part for part in names if part not in ("", "none"))
     for exporter_name in exporters:
         _check(exporter, exporter_name, (*EXPORTERS, "none"))
     own = f"OTEL_EXPORTER_OTLP_{name}_PROTOCOL"

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar, Unpack
 
@@ -78,6 +78,75 @@ class AttemptOver(asyncio.CancelledError):
         super().__init__("this attempt is over")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperienceBuilder:
+    """Makes experiences of answers by one version of the weights."""
+
+    tokenizer: ChatTokenizer
+    limits: ModelLimits
+    version: int
+    incarnation: int
+    auxiliary_name: str
+    """Name of the auxiliary model that answers; empty for the policy."""
+
+    def from_generation(
+        self, prompt: Prompt, generation: Generation, sampling: SamplingParams
+    ) -> Experience:
+        """Returns an answer; its action mask is all false without log-probabilities."""
+        num_tokens = len(generation.token_ids)
+        has_logprobs = len(generation.logprobs) == num_tokens
+        logprobs = generation.logprobs if has_logprobs else [0.0] * num_tokens
+        response = self.tokenizer.decode(generation.token_ids)
+        body = TokenSequence(
+            tokens=np.array(prompt.token_ids + generation.token_ids, dtype=np.int32),
+            prompt_length=len(prompt.token_ids),
+            action_mask=np.full(num_tokens, has_logprobs, dtype=np.bool_),
+            rollout_logprobs=np.array(logprobs, dtype=np.float32),
+            prompt_text=prompt.text,
+            response_text=truncate_at_stop(response, sampling.stop),
+        )
+        experience = self._wrap(body, generation.finish_reason, sampling)
+        experience.arrays |= likeliest_arrays(generation, sampling.logprobs)
+        return experience
+
+    def from_long_prompt(self, prompt: Prompt, sampling: SamplingParams) -> Experience:
+        """Returns a placeholder that keeps the group complete; its action mask is all false."""
+        limit = self.limits.max_prompt_tokens
+        if not self.limits.truncate_prompts:
+            raise UserError(
+                f"a prompt has {len(prompt.token_ids)} tokens, model.max_prompt_tokens is {limit}; "
+                "raise it, or set model.enable_prompt_truncation"
+            )
+        body = TokenSequence(
+            tokens=np.array(prompt.token_ids[: limit + 1], dtype=np.int32),
+            prompt_length=limit,
+            action_mask=np.zeros(1, dtype=np.bool_),
+            rollout_logprobs=np.zeros(1, dtype=np.float32),
+            prompt_text=prompt.text,
+        )
+        experience = self._wrap(body, FinishReason.PROMPT_TRUNCATED, sampling)
+        experience.reward = 0.0
+        return experience
+
+    def _wrap(
+        self, body: TokenSequence, finish_reason: FinishReason, sampling: SamplingParams
+    ) -> Experience:
+        span = VersionSpan(
+            start=0,
+            end=body.response_length,
+            version=self.version,
+            incarnation=self.incarnation,
+        )
+        return Experience(
+            body=body,
+            finish_reason=finish_reason,
+            version_spans=(span,),
+            sampling=sampling,
+            chat_template_sha256=self.tokenizer.template_sha256,
+            info={AUXILIARY_MODEL: self.auxiliary_name} if self.auxiliary_name else {},
+        )
+
+
 class ModelWrapper(HttpModelAccess):
     """The model for one attempt at a run: fixed weights, and a separate seed for each call.
 
@@ -108,9 +177,15 @@ class ModelWrapper(HttpModelAccess):
         self._loop = asyncio.get_running_loop()
         self._pending: set[asyncio.Task[object]] = set()
         self._is_closed = False
-        self._place = tracing.current()
+        self._span_context = tracing.current()
         self._history = CallHistory() if keeps_history else None
-        self._auxiliary_name = auxiliary_name
+        self._builder = ExperienceBuilder(
+            tokenizer=tokenizer,
+            limits=limits,
+            version=self._version,
+            incarnation=self._incarnation,
+            auxiliary_name=auxiliary_name,
+        )
 
     @property
     def model_version(self) -> int:
@@ -140,7 +215,7 @@ class ModelWrapper(HttpModelAccess):
         prompt = self._tokenizer.encode_chat(messages, tools)
         answers = await self._sample(prompt, n, sampling, on_delta)
         for answer in answers if tools else ():
-            answer.tools_sha256 = _hash_of(tools)
+            answer.tools_sha256 = _tools_hash(tools)
         return answers
 
     async def generate_async(
@@ -284,7 +359,7 @@ class ModelWrapper(HttpModelAccess):
         self._num_calls += n
         calls = [replace(merged, seed=self._seed_of_call(number)) for number in numbers]
         if len(prompt.token_ids) > self._limits.max_prompt_tokens:
-            answers = [self._truncated(prompt, sampling) for sampling in calls]
+            answers = [self._builder.from_long_prompt(prompt, sampling) for sampling in calls]
         else:
             listeners = [on_delta and partial(on_delta, index) for index in range(n)]
             answers = await asyncio.gather(
@@ -306,12 +381,15 @@ class ModelWrapper(HttpModelAccess):
         sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
         min_tokens = min(self._limits.min_tokens, sampling.max_tokens)
         generation = await self._generate(prompt, sampling, min_tokens, on_delta)
-        return self._experience(prompt, generation, sampling)
+        return self._builder.from_generation(prompt, generation, sampling)
 
     async def _generate(
         self, prompt: Prompt, sampling: SamplingParams, min_tokens: int, on_delta: OnDelta | None
     ) -> Generation:
-        with self._call(), trace_generation(self._place, len(prompt.token_ids), sampling) as made:
+        with (
+            self._call(),
+            trace_generation(self._span_context, len(prompt.token_ids), sampling) as made,
+        ):
             generation = await self._generator.generate(
                 prompt.token_ids, sampling, min_tokens=min_tokens, on_delta=on_delta
             )
@@ -344,63 +422,6 @@ class ModelWrapper(HttpModelAccess):
         finally:
             self._pending.discard(task)
 
-    def _experience(
-        self, prompt: Prompt, generation: Generation, sampling: SamplingParams
-    ) -> Experience:
-        num_tokens = len(generation.token_ids)
-        knows_logprobs = len(generation.logprobs) == num_tokens
-        logprobs = generation.logprobs if knows_logprobs else [0.0] * num_tokens
-        body = TokenSequence(
-            tokens=np.array(prompt.token_ids + generation.token_ids, dtype=np.int32),
-            prompt_length=len(prompt.token_ids),
-            action_mask=np.full(num_tokens, knows_logprobs, dtype=np.bool_),
-            rollout_logprobs=np.array(logprobs, dtype=np.float32),
-            prompt_text=prompt.text,
-            response_text=truncate_at_stop(
-                self._tokenizer.decode(generation.token_ids), sampling.stop
-            ),
-        )
-        experience = self._wrap(body, generation.finish_reason, sampling)
-        experience.arrays |= likeliest_arrays(generation, sampling.logprobs)
-        return experience
-
-    def _truncated(self, prompt: Prompt, sampling: SamplingParams) -> Experience:
-        """Returns a placeholder that keeps the group complete; its action mask is all false."""
-        limit = self._limits.max_prompt_tokens
-        if not self._limits.truncate_prompts:
-            raise UserError(
-                f"a prompt has {len(prompt.token_ids)} tokens, model.max_prompt_tokens is {limit}; "
-                "raise it, or set model.enable_prompt_truncation"
-            )
-        body = TokenSequence(
-            tokens=np.array(prompt.token_ids[: limit + 1], dtype=np.int32),
-            prompt_length=limit,
-            action_mask=np.zeros(1, dtype=np.bool_),
-            rollout_logprobs=np.zeros(1, dtype=np.float32),
-            prompt_text=prompt.text,
-        )
-        experience = self._wrap(body, FinishReason.PROMPT_TRUNCATED, sampling)
-        experience.reward = 0.0
-        return experience
-
-    def _wrap(
-        self, body: TokenSequence, finish_reason: FinishReason, sampling: SamplingParams
-    ) -> Experience:
-        span = VersionSpan(
-            start=0,
-            end=body.response_length,
-            version=self._version,
-            incarnation=self._incarnation,
-        )
-        return Experience(
-            body=body,
-            finish_reason=finish_reason,
-            version_spans=(span,),
-            sampling=sampling,
-            chat_template_sha256=self._tokenizer.template_sha256,
-            info={AUXILIARY_MODEL: self._auxiliary_name} if self._auxiliary_name else {},
-        )
-
 
 def _offset_index(on_delta: OnIndexedDelta | None, begin: int) -> OnIndexedDelta | None:
     """Offsets the index of answers by those of earlier prompts."""
@@ -409,5 +430,5 @@ def _offset_index(on_delta: OnIndexedDelta | None, begin: int) -> OnIndexedDelta
     return lambda index, delta: on_delta(begin + index, delta)
 
 
-def _hash_of(tools: Sequence[JsonObject]) -> bytes:
+def _tools_hash(tools: Sequence[JsonObject]) -> bytes:
     return hashlib.sha256(json.dumps(list(tools), sort_keys=True).encode()).digest()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trinity.diagnosis.gather import ANSWER_SECONDS, PATIENT_SECONDS, gather
+from trinity.diagnosis.gather import ANSWER_SECONDS, RETRY_ANSWER_SECONDS, gather
 from trinity.diagnosis.snapshot import ComponentSnapshot, ProbeState
 from trinity.local.addresses import ServiceAddresses
 from trinity.local.run_file import RunningStack
@@ -50,7 +50,8 @@ async def buffer_of(process: tuple[int, str], job_dir: Path) -> ComponentSnapsho
 
 
 @pytest.mark.parametrize(
-    ("then", "is_busy", "seconds"), [(SPIN, True, PATIENT_SECONDS), (HANG, False, ANSWER_SECONDS)]
+    ("then", "is_busy", "seconds"),
+    [(SPIN, True, RETRY_ANSWER_SECONDS), (HANG, False, ANSWER_SECONDS)],
 )
 async def test_who_works_is_asked_once_more_and_known_to_live(
     then: str, is_busy: bool, seconds: float, tmp_path: Path

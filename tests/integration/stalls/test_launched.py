@@ -66,8 +66,8 @@ async def test_the_launcher_says_what_holds_the_run_and_fails_when_it_is_gone_fo
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "LocalStack", without_model)
-    monkeypatch.setattr(messages, "SAID_AFTER_SECONDS", 0.5)
-    monkeypatch.setattr(messages, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(messages, "STALL_SECONDS", 0.5)
+    monkeypatch.setattr(messages, "DIAGNOSE_SECONDS", 0.2)
     plan = experiment_plan(
         tmp_path, buffer={"total_steps": 100_000}, monitor={"monitor_type": "none"}
     )

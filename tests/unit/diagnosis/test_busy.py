@@ -17,7 +17,7 @@ def busy(name: str, demand: CpuDemand, **changes: object) -> ComponentSnapshot:
 
 
 def test_a_part_that_is_starved_is_said_to_live_and_what_else_takes_the_processors() -> None:
-    now = with_parts(snapshot(work=None, complaint=UNKNOWN), busy("buffer", STARVED))
+    now = with_parts(snapshot(work=None, unanswered=UNKNOWN), busy("buffer", STARVED))
     verdict = diagnose(now)
     assert verdict.state is DiagnosisState.HELD
     assert verdict.text.startswith(
@@ -29,7 +29,7 @@ def test_a_part_that_is_starved_is_said_to_live_and_what_else_takes_the_processo
 
 
 def test_a_part_that_works_all_the_time_may_do_so_for_ever() -> None:
-    now = with_parts(snapshot(work=None, complaint=UNKNOWN), busy("buffer", AT_WORK))
+    now = with_parts(snapshot(work=None, unanswered=UNKNOWN), busy("buffer", AT_WORK))
     verdict = diagnose(now)
     assert "worked for 9.7 s" in verdict.text and "Ask again in a moment" in verdict.text
     assert "if this lasts, `kill -KILL 100` has it restarted" in verdict.text
@@ -44,7 +44,7 @@ def test_while_the_others_tell_how_things_stand_a_slow_part_is_a_note() -> None:
 
 def test_a_slow_part_does_not_stand_for_another_that_cannot_say_how_things_stand() -> None:
     now = with_parts(
-        snapshot(work=None, complaint="the database does not answer"), busy("explorer", STARVED)
+        snapshot(work=None, unanswered="the database does not answer"), busy("explorer", STARVED)
     )
     verdict = diagnose(now)
     assert verdict.text.startswith("The run waits for the buffer, which is alive but cannot report")
@@ -53,7 +53,7 @@ def test_a_slow_part_does_not_stand_for_another_that_cannot_say_how_things_stand
 
 def test_a_slow_part_hides_none_that_is_gone() -> None:
     now = with_parts(
-        snapshot(members=None, work=None, complaint=UNKNOWN),
+        snapshot(members=None, work=None, unanswered=UNKNOWN),
         busy("postgres", STARVED),
         part("buffer", condition=ProcessState.GONE),
     )

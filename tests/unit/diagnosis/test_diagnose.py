@@ -109,7 +109,7 @@ def test_someone_at_work_who_says_nothing_is_not_believed_for_ever() -> None:
     ("changes", "words"),
     [
         (
-            {"condition": ProcessState.GONE, "last_words": "PANIC: full"},
+            {"condition": ProcessState.GONE, "last_log_line": "PANIC: full"},
             "is gone (its last words: PA",
         ),
         ({"condition": ProcessState.STOPPED}, "kill -CONT 100"),
@@ -160,7 +160,7 @@ def test_a_part_of_somebody_elses_is_not_said_to_be_started_anew() -> None:
 
 
 def test_who_answers_and_cannot_tell_is_named() -> None:
-    verdict = diagnose(snapshot(members=None, experiments=None, complaint="no disk left"))
+    verdict = diagnose(snapshot(members=None, experiments=None, unanswered="no disk left"))
     assert "the synchronizer, which is alive but cannot report" in verdict.text
     assert "(no disk left)" in verdict.text
     assert "the buffer, which is alive" in diagnose(snapshot(work=None)).text
@@ -238,7 +238,7 @@ def test_a_synchronizer_that_was_away_itself_accuses_nobody() -> None:
 
 def test_a_buffer_that_cannot_say_how_things_stand_is_told_of_with_what_it_waits_for() -> None:
     away = wait("buffer", "database", 4, "The database has not answered for 2 s")
-    verdict = diagnose(snapshot(member("buffer", away), work=None, complaint="Deadline Exceeded"))
+    verdict = diagnose(snapshot(member("buffer", away), work=None, unanswered="Deadline Exceeded"))
     assert verdict.text.startswith("The run waits for the buffer, which is alive but cannot report")
     assert "the buffer has waited 4 s for Postgres" in verdict.text
     assert "Postgres answers here: look at the network" in verdict.text

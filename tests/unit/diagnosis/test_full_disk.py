@@ -24,7 +24,9 @@ def test_a_full_disk_is_the_cause_of_what_waits_for_the_broker() -> None:
 
 
 def test_a_full_disk_is_the_cause_of_a_database_that_is_gone() -> None:
-    parts = (part("postgres", condition=ProcessState.GONE, last_words="No space left on device"),)
+    parts = (
+        part("postgres", condition=ProcessState.GONE, last_log_line="No space left on device"),
+    )
     verdict = diagnose(snapshot(parts=parts, full_disk=FOLDER))
     assert verdict.cause == "disk full"
     assert "What is seen of it: " in verdict.text

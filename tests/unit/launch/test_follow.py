@@ -38,7 +38,7 @@ class Buffer:
         )
 
 
-async def followed(began_millis: int) -> tuple[ExperimentFollower, list[str]]:
+async def followed(started_millis: int) -> tuple[ExperimentFollower, list[str]]:
     lines: list[str] = []
     stub = SynchronizerServiceStub(grpc.aio.insecure_channel("127.0.0.1:1"))
     follower = ExperimentFollower(
@@ -48,7 +48,7 @@ async def followed(began_millis: int) -> tuple[ExperimentFollower, list[str]]:
         view=empty_view(),
         reporter=LineReporter(lines.append),
         on_stage=lambda _: None,
-        began_millis=began_millis,
+        started_millis=started_millis,
     )
     try:
         await follower.until_ended()
@@ -58,7 +58,7 @@ async def followed(began_millis: int) -> tuple[ExperimentFollower, list[str]]:
 
 
 async def test_what_earlier_starts_had_told_is_not_told_again() -> None:
-    follower, lines = await followed(began_millis=7500)
+    follower, lines = await followed(started_millis=7500)
     assert lines[0] == "[rft] goes on; it had come to step 1/3"
     assert lines[1].startswith("[rft] step 1/3  replayed from its recorded batch")
     assert not [line for line in lines if "samples before" in line or "[sft]" in line]
@@ -67,7 +67,7 @@ async def test_what_earlier_starts_had_told_is_not_told_again() -> None:
 
 
 async def test_a_first_start_tells_everything() -> None:
-    _, lines = await followed(began_millis=0)
+    _, lines = await followed(started_millis=0)
     assert "[rft] samples before training:" in lines
     assert not [line for line in lines if "goes on" in line]
 

@@ -27,37 +27,37 @@ def clock() -> Clock:
 
 
 def test_who_is_refused_for_a_minute_is_told_so(clock: Clock) -> None:
-    reopening = StreamRetry(clock)
+    retry = StreamRetry(clock)
     for clock.now in (0.0, REFUSED_SECONDS / 2, REFUSED_SECONDS):
-        reopening.opened()
-        reopening.raise_if_permanent(REFUSED)
+        retry.record_open()
+        retry.raise_if_permanent(REFUSED)
     clock.now += 1.0
-    reopening.opened()
+    retry.record_open()
     with pytest.raises(grpc.aio.AioRpcError):
-        reopening.raise_if_permanent(REFUSED)
+        retry.raise_if_permanent(REFUSED)
 
 
 @pytest.mark.parametrize("seconds", [1.0, 10 * REFUSED_SECONDS])
 def test_a_silent_stream_that_lasted_ended_with_its_token(clock: Clock, seconds: float) -> None:
-    reopening = StreamRetry(clock)
+    retry = StreamRetry(clock)
     for _ in range(100):
-        reopening.opened()
+        retry.record_open()
         if seconds < REFUSED_SECONDS:
-            reopening.heard()
+            retry.record_answer()
         clock.now += seconds
-        reopening.raise_if_permanent(REFUSED)
+        retry.raise_if_permanent(REFUSED)
 
 
 def test_an_outage_between_two_refusals_starts_the_minute_anew(clock: Clock) -> None:
-    reopening = StreamRetry(clock)
+    retry = StreamRetry(clock)
     for error in (REFUSED, AWAY, REFUSED):
-        reopening.opened()
-        reopening.raise_if_permanent(error)
+        retry.record_open()
+        retry.raise_if_permanent(error)
         clock.now += REFUSED_SECONDS
 
 
 def test_other_errors_are_not_waited_out(clock: Clock) -> None:
-    reopening = StreamRetry(clock)
-    reopening.opened()
+    retry = StreamRetry(clock)
+    retry.record_open()
     with pytest.raises(grpc.aio.AioRpcError):
-        reopening.raise_if_permanent(broken(grpc.StatusCode.PERMISSION_DENIED))
+        retry.raise_if_permanent(broken(grpc.StatusCode.PERMISSION_DENIED))

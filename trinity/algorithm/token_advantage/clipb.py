@@ -6,7 +6,7 @@ from trinity.algorithm.token_advantage.grpo_verl import normalized_scores
 from trinity.algorithm.token_advantage.masked import broadcast_rows, clipped_fractions
 from trinity.algorithm.token_advantage.token_batch import TokenAdvantages, TokenBatch
 
-LEAST_STD = 1e-12
+MIN_STD = 1e-12
 
 
 def clipb(batch: TokenBatch, *, epsilon: float = 1e-6, mu: float = 2.5) -> TokenAdvantages:
@@ -24,7 +24,7 @@ def clipb(batch: TokenBatch, *, epsilon: float = 1e-6, mu: float = 2.5) -> Token
     variance = float(np.square(discriminator_N - mean).mean()) if len(discriminator_N) else 0.0
     std = variance**0.5
     kept_BT = mask_BT.copy()
-    if std >= LEAST_STD:
+    if std >= MIN_STD:
         low_N = discriminator_N - mean < -mu * std
         kept_BT[mask_BT] = ~(low_N & (advantages_BT[mask_BT] < 0))
     fractions = clipped_fractions(advantages_BT, mask_BT, kept_BT)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from trinity.algorithm.token_advantage.clipb import LEAST_STD
+from trinity.algorithm.token_advantage.clipb import MIN_STD
 from trinity.algorithm.token_advantage.grpo_verl import normalized_scores
 from trinity.algorithm.token_advantage.masked import broadcast_rows, clipped_fractions
 from trinity.algorithm.token_advantage.token_batch import (
@@ -30,7 +30,7 @@ def clipv(
     excess_N = batch.needed("discriminator")[mask_BT] - own_N
     std = float(excess_N.std()) if len(excess_N) else 0.0
     kept_BT = mask_BT.copy()
-    if std >= LEAST_STD:
+    if std >= MIN_STD:
         wanted_N = (advantages_BT[mask_BT] < 0) & (excess_N > mu * std)
         kept_BT[mask_BT] = ~_worst(excess_N, wanted_N, max(int(max_frac * len(excess_N)), 1))
     return TokenAdvantages(

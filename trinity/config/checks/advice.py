@@ -19,6 +19,10 @@ OF_TRAINING_DATA = (
     "enable_thinking",
 )
 """Keys of `format` that make a row's tokens."""
+_GUESSED_WORKFLOWS = {
+    "math_workflow": "answers are graded as mathematics (`math_workflow`)",
+    "simple_workflow": "one answer a task is given to the reward (`simple_workflow`)",
+}
 LOOKED_AT_STEPS = 100
 """Explore steps after which nothing new is expected."""
 
@@ -207,11 +211,8 @@ def _eval_interval_rounded(stage: StagePlan) -> Iterator[str]:
 
 
 def _workflow_is_guessed(stage: StagePlan) -> Iterator[str]:
-    explorer_input, defaults = (
-        stage.config.buffer.explorer_input,
-        stage.config.buffer.explorer_input,
-    )
-    if stage.taskset is None or defaults.default_workflow_type is not None:
+    explorer_input = stage.config.buffer.explorer_input
+    if stage.taskset is None or explorer_input.default_workflow_type is not None:
         return
     tasksets = (
         *((explorer_input.taskset,) if explorer_input.taskset else ()),
@@ -219,13 +220,9 @@ def _workflow_is_guessed(stage: StagePlan) -> Iterator[str]:
         *explorer_input.eval_tasksets,
     )
     if any(taskset.default_workflow_type is None for taskset in tasksets):
-        guessed = {
-            "math_workflow": "answers are graded as mathematics (`math_workflow`)",
-            "simple_workflow": "one answer a task is given to the reward (`simple_workflow`)",
-        }
+        workflow = stage.taskset.workflow
         yield (
-            "no workflow is named, so "
-            f"{guessed.get(stage.taskset.workflow, f'it is `{stage.taskset.workflow}`')}: "
+            f"no workflow is named, so {_GUESSED_WORKFLOWS.get(workflow, f'it is `{workflow}`')}: "
             "if that is not meant, give `buffer.explorer_input.default_workflow_type`"
         )
 

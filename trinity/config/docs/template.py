@@ -31,48 +31,48 @@ class DraftOptions:
     gpus: int = 0
 
 
-def draft_config(wishes: DraftOptions) -> str:
+def draft_config(options: DraftOptions) -> str:
     """The file's text; it loads unchanged if the model and the tasks exist at the given paths."""
     head = [
         SCHEMA_LINE,
         "# `trinity config explain KEY` explains a key, `trinity config check` checks the file,",
         "# `trinity run --dry-run` also checks that the model and the data exist.",
     ]
-    return "\n".join([*head, *_lines(_tree(wishes), "", "")]) + "\n"
+    return "\n".join([*head, *_lines(_tree(options), "", "")]) + "\n"
 
 
-def _tree(wishes: DraftOptions) -> dict[str, Any]:
-    columns = {"prompt_key": wishes.prompt_key, "response_key": wishes.response_key}
-    tasks: dict[str, Any] = {"default_workflow_type": wishes.workflow}
-    if wishes.reward:
-        tasks["default_reward_fn_type"] = wishes.reward
-    tasks["taskset"] = {"name": "train", "path": wishes.taskset, "split": "train"}
+def _tree(options: DraftOptions) -> dict[str, Any]:
+    columns = {"prompt_key": options.prompt_key, "response_key": options.response_key}
+    tasks: dict[str, Any] = {"default_workflow_type": options.workflow}
+    if options.reward:
+        tasks["default_reward_fn_type"] = options.reward
+    tasks["taskset"] = {"name": "train", "path": options.taskset, "split": "train"}
     tasks["taskset"] |= {"format": columns, "data_selector": {"selector_type": "shuffle"}}
-    if wishes.eval_split:
+    if options.eval_split:
         held_out: dict[str, Any] = {
             "name": "held_out",
-            "path": wishes.taskset,
-            "split": wishes.eval_split,
+            "path": options.taskset,
+            "split": options.eval_split,
         }
         held_out |= {"format": columns, "rollout_args": {"temperature": 0.0}}
         tasks["eval_tasksets"] = [held_out]
     tree: dict[str, Any] = {
         "project": "trinity",
-        "name": wishes.name,
+        "name": options.name,
         "checkpoint_root_dir": "./checkpoints",
         "mode": "both",
         "seed": 42,
         "model": {
-            "model_path": wishes.model,
+            "model_path": options.model,
             "max_prompt_tokens": 1024,
             "max_response_tokens": 1024,
         },
         "algorithm": {
-            "algorithm_type": wishes.algorithm,
+            "algorithm_type": options.algorithm,
             "repeat_times": 8,
             "optimizer": {"lr": 1e-6, "lr_warmup_steps": 10},
         },
-        "cluster": {"gpu_per_node": wishes.gpus},
+        "cluster": {"gpu_per_node": options.gpus},
         "buffer": {"batch_size": 32, "total_epochs": 1, "explorer_input": tasks},
         "explorer": {"runner_per_model": 32, "eval_interval": 20},
         "trainer": {"save_interval": 50, "max_checkpoints_to_keep": 2},

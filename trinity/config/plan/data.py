@@ -316,7 +316,7 @@ def _resolve(
         repeat_times=repeat_times,
         workflow=taskset.default_workflow_type
         or _default_workflow(defaults, is_eval)
-        or _usual_workflow(taskset, reward),
+        or _guessed_workflow(taskset, reward),
         workflow_args=taskset.workflow_args,
         reward=reward,
         reward_args=taskset.reward_fn_args,
@@ -331,8 +331,8 @@ def _default_workflow(defaults: ExplorerInput, is_eval: bool) -> str | None:
     return for_eval or defaults.default_workflow_type
 
 
-def _usual_workflow(taskset: TasksetConfig, reward: str | None) -> str:
-    """Default workflow, one question and one answer: scored by the named reward, else as maths."""
+def _guessed_workflow(taskset: TasksetConfig, reward: str | None) -> str:
+    """The workflow where none is named, one question and one answer: scored by the named reward, else as maths."""
     has_reward = reward is not None or bool(taskset.format.reward_fn_key)
     return "simple_workflow" if has_reward else "math_workflow"
 

@@ -100,13 +100,13 @@ def total_steps(
     if config.mode in ("bench", "serve"):
         return TotalSteps(explore=0, train=None)
     if rows_per_explore_step == 0:
-        return TotalSteps(explore=0, train=_least(explore, train))
+        return TotalSteps(explore=0, train=_minimum(explore, train))
     if train is not None:
-        explore = _least(explore, -(-train * rows_per_train_step // rows_per_explore_step))
+        explore = _minimum(explore, -(-train * rows_per_train_step // rows_per_explore_step))
     if explore is not None:
         rows = explore * rows_per_explore_step
         made = train_steps_from(rows, rows_per_train_step, config.buffer.short_batch)
-        train = _least(train, made)
+        train = _minimum(train, made)
     return TotalSteps(explore, train)
 
 
@@ -118,7 +118,7 @@ def train_steps_from(
     return (rows + last) // rows_per_train_step
 
 
-def _least(*numbers: int | None) -> int | None:
+def _minimum(*numbers: int | None) -> int | None:
     return min((number for number in numbers if number is not None), default=None)
 
 

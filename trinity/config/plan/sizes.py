@@ -14,7 +14,7 @@ from trinity.config.schema.choices import EXPLORING
 from trinity.config.schema.experiment import Config, MergedStage
 from trinity.errors import UserError
 
-LEAST_TOKENS_ON_CPU = 16384
+MIN_TOKENS_ON_CPU = 16384
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,16 +161,16 @@ def _max_token_len(
             f"stage `{stage}`: `trainer.max_token_len_per_gpu: {configured}` is less than {what} "
             f"tokens: give {least} or more"
         )
-    return configured or _usual_token_len(config, lengths)
+    return configured or _default_token_len(config, lengths)
 
 
-def _usual_token_len(config: Config, lengths: SequenceLengths) -> int:
+def _default_token_len(config: Config, lengths: SequenceLengths) -> int:
     """Two of the longest sequences, for which a GPU's memory is planned.
 
     Without a GPU, small micro-batches are dominated by their fixed cost.
     """
     two = 2 * lengths.model
-    return two if config.cluster.gpu_per_node else max(two, LEAST_TOKENS_ON_CPU)
+    return two if config.cluster.gpu_per_node else max(two, MIN_TOKENS_ON_CPU)
 
 
 def row_shortage_error(stage: StagePlan, num_rows: int) -> str:

@@ -40,7 +40,7 @@ def convert_batches(work: Conversion) -> None:
             f"{batch} tasks lie between two versions of the weights"
         )
     source = work.origin(MINI, mini) if batch == mini else work.origin(TRAIN, tasks)
-    _put_ends(work, interval)
+    _put_total_steps(work, interval)
     work.put("buffer.batch_size", batch, source, "tasks of one train step")
     n_key = "actor_rollout_ref.rollout.n"
     work.put("buffer.train_batch_size", batch * rollouts, f"{batch} * {rollouts} ({n_key})")
@@ -56,7 +56,7 @@ def convert_batches(work: Conversion) -> None:
     )
 
 
-def _put_ends(work: Conversion, interval: int) -> None:
+def _put_total_steps(work: Conversion, interval: int) -> None:
     key, epochs = "trainer.total_training_steps", "trainer.total_epochs"
     steps = work.settings.take(key)
     if steps is None or steps.value is None or steps.value == -1:
@@ -89,20 +89,17 @@ def _put_intervals(work: Conversion, interval: int) -> None:
     setting = work.settings.take(key)
     if setting is None or not isinstance(setting.value, int) or setting.value <= 0:
         work.put("explorer.eval_interval", NEVER * interval, work.origin(key, -1), "never")
+        evaluations = ""
     else:
         work.put(
             "explorer.eval_interval", setting.value, setting, _spacing(setting.value, interval)
         )
+        evaluations = f" and `explorer.eval_interval: {setting.value * interval}`"
     save = work.settings.peek("trainer.save_freq")
     if interval > 1 and isinstance(save, int) and save > 0:
         work.report.advice.append(
             f"a step of veRL's is {interval} of ours: for the same spacing give "
-            f"`trainer.save_interval: {save * interval}`"
-            + (
-                f" and `explorer.eval_interval: {setting.value * interval}`"
-                if setting is not None and isinstance(setting.value, int) and setting.value > 0
-                else ""
-            )
+            f"`trainer.save_interval: {save * interval}`{evaluations}"
         )
 
 

@@ -108,24 +108,10 @@ def _put_location(
 
 
 def _put_format(work: Conversion, key: str) -> None:
-    settings = work.settings
-    check = "check it against the rows"
-    prompt = settings.take("data.prompt_key")
-    work.put(
-        f"{key}.format.prompt_key",
-        prompt.value if prompt else "prompt",
-        prompt or "veRL's default of data.prompt_key",
-        check,
-    )
-    response = settings.take("data.response_key")
-    work.put(
-        f"{key}.format.response_key",
-        response.value if response else "answer",
-        response or "column of the truth",
-        check,
-    )
+    _put_column(work, key, "prompt_key", "prompt", "veRL's default of data.prompt_key")
+    _put_column(work, key, "response_key", "answer", "column of the truth")
     for name in _FORMAT_KEYS:
-        if (setting := settings.take(f"data.{name}")) is not None and name != "reward_fn_key":
+        if (setting := work.settings.take(f"data.{name}")) is not None and name != "reward_fn_key":
             work.put(f"{key}.format.{name}", setting.value, setting)
 
 
@@ -140,6 +126,12 @@ def _put_order(work: Conversion, key: str) -> None:
     seed = work.settings.take("data.seed")
     if seed is not None and seed.value is not None:
         work.put(f"{key}.data_selector.seed", seed.value, seed)
+
+
+def _put_column(work: Conversion, key: str, name: str, default: str, remark: str) -> None:
+    setting = work.settings.take(f"data.{name}")
+    value = setting.value if setting else default
+    work.put(f"{key}.format.{name}", value, setting or remark, "check it against the rows")
 
 
 def _put_sampling(work: Conversion, key: str) -> None:

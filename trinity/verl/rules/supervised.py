@@ -15,7 +15,7 @@ def convert_supervised(work: Conversion) -> None:
     work.put("algorithm.algorithm_type", "sft", work.settings.module or "supervised fine-tuning")
     _put_rows(work)
     _put_machines(work)
-    _put_ends(work)
+    _put_total_steps(work)
     _put_model(work)
 
 
@@ -77,7 +77,7 @@ def _put_machines(work: Conversion) -> None:
         )
 
 
-def _put_ends(work: Conversion) -> None:
+def _put_total_steps(work: Conversion) -> None:
     key = "trainer.total_training_steps"
     steps = work.settings.take(key)
     if steps is None or steps.value is None or steps.value == -1:
