@@ -139,15 +139,12 @@ def check_sequence(sequence: Sequence) -> None:
     length = len(sequence.tokens)
     if not 1 <= sequence.prompt_length <= length:
         raise ValueError(f"prompt_length {sequence.prompt_length} is outside 1..{length}")
-    for name, array in (
-        ("action_mask", sequence.action_mask),
-        ("rollout_logprobs", sequence.rollout_logprobs),
-    ):
+    logprobs = sequence.rollout_logprobs
+    for name, array in (("action_mask", sequence.action_mask), ("rollout_logprobs", logprobs)):
         if array.shape != (sequence.response_length,):
             raise ValueError(
                 f"{name} has shape {array.shape}, the response {sequence.response_length} tokens"
             )
-    logprobs = sequence.rollout_logprobs
     if not np.isfinite(logprobs).all() and not np.isfinite(logprobs[sequence.action_mask]).all():
         raise ValueError("rollout_logprobs holds values that are not finite")
 

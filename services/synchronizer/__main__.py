@@ -12,7 +12,7 @@ from services.synchronizer.settings import SynchronizerSettings
 from services.synchronizer.store.database import CHANNEL, SynchronizerDatabase
 from services.synchronizer.watching import WatchStreams
 from trinity.api.v1.synchronizer_pb2_grpc import add_SynchronizerServiceServicer_to_server
-from trinity.rpc.runner import USER_MISTAKE, run_service
+from trinity.rpc.runner import USER_ERROR, run_service
 from trinity.rpc.server import Servicer, serve
 from trinity.runtime.migrations import Migrations
 from trinity.runtime.notifications import Listener
@@ -87,7 +87,7 @@ def main() -> int:
             return run_service("synchronizer", SynchronizerSettings, migrate)
         case arguments:
             sys.stderr.write(f"synchronizer: unknown arguments {arguments}; try `migrate`\n")
-            return USER_MISTAKE
+            return USER_ERROR
 
 
 if __name__ == "__main__":

@@ -180,13 +180,17 @@ class RunOptions:
         return shlex.join([*parts, *self.overrides])
 
 
+def _print_notices(prepared: PreparedRun, *, strict: bool) -> None:
+    for notice in prepared.notices:
+        print(f"{STATUS_LABELS[notice.status]} {notice.place}: {notice}")
+    if strict and prepared.notices:
+        raise UserError("`--strict` rejects a configuration with keys that do not act as written")
+
+
 def run_experiment(options: RunOptions) -> None:
     """Runs the experiment, or describes it; the results of a finished one are shown again."""
     prepared = prepare_run(options.config, options.max_steps, parse_overrides(options.overrides))
-    for notice in prepared.notices:
-        print(f"{STATUS_LABELS[notice.status]} {notice.place}: {notice}")
-    if options.strict and prepared.notices:
-        raise UserError("`--strict` rejects a configuration with keys that do not act as written")
+    _print_notices(prepared, strict=options.strict)
     check_reach(prepared.plan, secure=options.secure)
     if options.dry_run:
         check_hub(prepared.plan, must_answer=False)

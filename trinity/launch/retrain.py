@@ -82,12 +82,11 @@ class RetrainSource:
         experiment = await run.experiment(synchronizer)
         [stage] = made.stages
         assert stage.stored_batches is not None, "it is a plan of this module"
-        stored = stage.stored_batches.model_copy(update={"experiment_id": experiment.id})
+        source = {"experiment_id": experiment.id}
+        stored = stage.stored_batches.model_copy(update=source)
         changes: dict[str, object] = {"stored_batches": stored}
         if (rollouts := stage.stored_rollouts) is not None and not rollouts.run:
-            changes["stored_rollouts"] = rollouts.model_copy(
-                update={"experiment_id": experiment.id}
-            )
+            changes["stored_rollouts"] = rollouts.model_copy(update=source)
         changed = run.with_initial_weights(experiment, stage).model_copy(update=changes)
         return await with_source_runs(synchronizer, made.model_copy(update={"stages": (changed,)}))
 

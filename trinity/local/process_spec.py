@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TypedDict
 
-USER_MISTAKE_EXIT_CODE = 2
+USER_ERROR_EXIT_CODE = 2
 """Exit code of a process that says that restarting it would change nothing."""
 
 

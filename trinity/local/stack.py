@@ -14,7 +14,7 @@ from trinity.errors import RunFailed, TrinityError, UserError
 from trinity.local.addresses import ServiceAddresses
 from trinity.local.files import OPERATOR, StackCredentials, make_socket_folder, remove_socket_folder
 from trinity.local.infrastructure import ExternalServers, Infrastructure, ProcessWithProbe
-from trinity.local.process_spec import USER_MISTAKE_EXIT_CODE, EventKind, StackEvent
+from trinity.local.process_spec import USER_ERROR_EXIT_CODE, EventKind, StackEvent
 from trinity.local.reaper import JobLock, kill_orphans_of_job
 from trinity.local.run_file import ProcessExit, RunningStack, remove_run_file
 from trinity.local.services import StackContext, service_processes
@@ -33,7 +33,7 @@ _MAX_LINE_LENGTH = 300
 def start_error(event: StackEvent) -> TrinityError:
     """Returns a UserError if the process itself reported that its settings are wrong."""
     lines = event.log_tail.strip().splitlines() or [event.reason]
-    if event.exit_code == USER_MISTAKE_EXIT_CODE:
+    if event.exit_code == USER_ERROR_EXIT_CODE:
         return UserError(f"{event.process} refused to start: {lines[-1]}")
     causes = [line for line in lines if any(cause in line for cause in _CAUSES)]
     why = (causes or lines)[-1]

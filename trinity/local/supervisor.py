@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trinity.local import reaper
 from trinity.local.process_spec import (
-    USER_MISTAKE_EXIT_CODE,
+    USER_ERROR_EXIT_CODE,
     EventKind,
     ProcessSpec,
     StackEvent,
@@ -174,7 +174,7 @@ class ProcessSupervisor:
             _emit(EventKind.STOPPED, child, reason, exit_code)
             return
         _emit(EventKind.EXITED, child, reason, exit_code)
-        if exit_code == USER_MISTAKE_EXIT_CODE and not child.restarts:
+        if exit_code == USER_ERROR_EXIT_CODE and not child.restarts:
             # A restarted process had valid settings before: another part does not answer.
             _emit(EventKind.FAILED, child, "refused to start", exit_code)
         else:

@@ -63,12 +63,7 @@ def _losses(stage: StageProgressView) -> tuple[list[int], list[float]]:
 def _draw_stage(axis: Any, stage: StageProgressView) -> None:
     steps, rewards = _rewards(stage)
     if rewards:
-        _draw_series(axis, steps, rewards, "reward of the batch")
-        _draw_evaluations(axis, stage)
-        means = (done.headline().mean for done in stage.evaluations)
-        shown = [*rewards, *(mean for mean in means if math.isfinite(mean))]
-        axis.set_ylim(*limits(shown))
-        axis.legend(loc="lower right", frameon=False)
+        _draw_rewards(axis, stage, steps, rewards)
     else:
         steps, losses = _losses(stage)
         _draw_series(axis, steps, losses, "loss")
@@ -79,6 +74,16 @@ def _draw_stage(axis: Any, stage: StageProgressView) -> None:
     axis.set_ylabel(_measured(stage) if rewards else "loss")
     axis.grid(alpha=0.25)
     axis.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_rewards(
+    axis: Any, stage: StageProgressView, steps: list[int], rewards: list[float]
+) -> None:
+    _draw_series(axis, steps, rewards, "reward of the batch")
+    _draw_evaluations(axis, stage)
+    means = (done.headline().mean for done in stage.evaluations)
+    axis.set_ylim(*limits([*rewards, *(mean for mean in means if math.isfinite(mean))]))
+    axis.legend(loc="lower right", frameon=False)
 
 
 def _measured(stage: StageProgressView) -> str:

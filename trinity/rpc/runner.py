@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 SettingsT = TypeVar("SettingsT", bound=ServiceSettings)
 ServiceMain = Callable[[SettingsT, asyncio.Event], Awaitable[None]]
 
-USER_MISTAKE = 2
+USER_ERROR = 2
 CRASH = 1
 
 
@@ -34,11 +34,11 @@ def run_service(name: str, settings_type: type[SettingsT], main: ServiceMain[Set
         asyncio.run(_run(settings, main))
     except UserError as error:
         sys.stderr.write(f"{name}: {error}\n")
-        return USER_MISTAKE
+        return USER_ERROR
     except Exception as error:
         if mistake := _user_error_in(error):
             sys.stderr.write(f"{name}: {mistake}\n")
-            return USER_MISTAKE
+            return USER_ERROR
         cause = _first_in(error)
         logger.exception("the service crashed")
         # The process's starter shows the log's last line.

@@ -332,7 +332,7 @@ def _default_workflow(defaults: ExplorerInput, is_eval: bool) -> str | None:
 
 
 def _guessed_workflow(taskset: TasksetConfig, reward: str | None) -> str:
-    """The workflow where none is named, one question and one answer: scored by the named reward, else as maths."""
+    """Guesses a workflow of one question and answer: by the named reward, else as maths."""
     has_reward = reward is not None or bool(taskset.format.reward_fn_key)
     return "simple_workflow" if has_reward else "math_workflow"
 

@@ -164,9 +164,8 @@ def _finish(work: Conversion) -> None:
         "`reward_model.ground_truth`: give the columns of your rows in `format`, and the workflow "
         "and reward that read them"
     )
-    work.report_not_needed(
-        "data.reward_fn_key", "a column that names a reward is `format.reward_fn_key`"
-    )
+    column = "a column that names a reward is `format.reward_fn_key`"
+    work.report_not_needed("data.reward_fn_key", column)
     if (cut := work.settings.take("data.truncation")) is not None:
         if not work.settings.has("data.filter_overlong_prompts"):
             work.put("model.enable_prompt_truncation", cut.value != "error", cut)
