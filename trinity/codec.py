@@ -204,16 +204,6 @@ class SampleRef:
     task_index: int
 
 
-def sequence_to_proto(sequence: Sequence) -> experience_pb2.Sequence:
-    """Converts a sequence to protobuf.
-
-    Raises: ValueError when the arrays' lengths do not fit together.
-    """
-    message = experience_pb2.Sequence()
-    _set_sequence(message, sequence)
-    return message
-
-
 def _set_sequence(message: experience_pb2.Sequence, sequence: Sequence) -> None:
     check_sequence(sequence)
     tokens = sequence.tokens.astype(np.int32, copy=False)

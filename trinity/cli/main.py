@@ -40,7 +40,7 @@ COMMANDS = {
 }
 """Command to its help line; a command is the function of that name in the module of that name."""
 
-MODULES = {"exclude": "set_aside", "include": "set_aside", "delete": "set_aside"}
+MODULES = {"exclude": "curation", "include": "curation", "delete": "curation"}
 """Commands that share a module."""
 
 GROUPS = {

@@ -27,6 +27,31 @@ BUSY_SECONDS = 0.005
 """After this time other tasks get a turn, however much there is to read."""
 _EVENTS = {Wait.R: select.POLLIN, Wait.W: select.POLLOUT, Wait.RW: select.POLLIN | select.POLLOUT}
 _FAILED = select.POLLERR | select.POLLHUP | select.POLLNVAL
+_CONNECT_SECONDS = 3
+_RETRY_SECONDS = 0.05
+# Detect a peer that vanished silently within seconds: TCP itself retransmits after ever longer
+# pauses, and so notices as late that the peer is back.
+_TCP_OPTIONS = {
+    "connect_timeout": _CONNECT_SECONDS,
+    "keepalives_idle": 2,
+    "keepalives_interval": 2,
+    "keepalives_count": 2,
+    "tcp_user_timeout": 8_000,
+}
+# The same on the server's side: a session whose client is gone holds its locks until then.
+_SESSION_OPTIONS = {
+    "tcp_keepalives_idle": 2,
+    "tcp_keepalives_interval": 2,
+    "tcp_keepalives_count": 2,
+    "tcp_user_timeout": 8_000,
+}
+_ReadOnly = psycopg.errors.ReadOnlySqlTransaction
+"""Raised by a server that became a standby, or was made read-only to save its disk."""
+_WasSilent = psycopg.errors.IdleInTransactionSessionTimeout
+"""The server ended a session that this process, frozen or starved, left in a transaction."""
+IDLE_TRANSACTION_SECONDS = 60.0
+_IDLE_SECONDS = 0.5
+_USED_AT = "used_at"
 
 
 class QuickConnection(psycopg.AsyncConnection[Any]):
@@ -68,35 +93,6 @@ def _poll(poller: select.poll, fileno: int, wanted: Wait) -> int:
     events = dict(poller.poll(0)).get(fileno, 0)
     ready = Ready.R if events & (select.POLLIN | _FAILED) else 0
     return ready | (Ready.W if events & (select.POLLOUT | _FAILED) else 0)
-
-
-_CONNECT_SECONDS = 3
-_RETRY_SECONDS = 0.05
-# Detect a peer that vanished silently within seconds: TCP itself retransmits after ever longer
-# pauses, and so notices as late that the peer is back.
-_TCP_OPTIONS = {
-    "connect_timeout": _CONNECT_SECONDS,
-    "keepalives_idle": 2,
-    "keepalives_interval": 2,
-    "keepalives_count": 2,
-    "tcp_user_timeout": 8_000,
-}
-# The same on the server's side: a session whose client is gone holds its locks until then.
-_SESSION_OPTIONS = {
-    "tcp_keepalives_idle": 2,
-    "tcp_keepalives_interval": 2,
-    "tcp_keepalives_count": 2,
-    "tcp_user_timeout": 8_000,
-}
-
-
-_ReadOnly = psycopg.errors.ReadOnlySqlTransaction
-"""Raised by a server that became a standby, or was made read-only to save its disk."""
-_WasSilent = psycopg.errors.IdleInTransactionSessionTimeout
-"""The server ended a session that this process, frozen or starved, left in a transaction."""
-IDLE_TRANSACTION_SECONDS = 60.0
-_IDLE_SECONDS = 0.5
-_USED_AT = "used_at"
 
 
 class Readiness(Protocol):

@@ -1,4 +1,4 @@
-"""The replay buffer with its priority function and that function's arguments."""
+"""Resolves a replay buffer: its priority function, with the arguments checked."""
 
 import math
 

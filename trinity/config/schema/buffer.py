@@ -1,4 +1,4 @@
-"""Section `buffer`: how much is explored and trained, and on which data."""
+"""Sections `buffer` and `data_processor`: tasks, training data, and the pipelines over them."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal

@@ -1,4 +1,4 @@
-"""Subsections `explorer.rollout_model` and `explorer.auxiliary_models`: inference engines."""
+"""Section `explorer`: engines, auxiliary models, over-rollout and timeouts."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal

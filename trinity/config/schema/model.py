@@ -1,4 +1,4 @@
-"""Subsection `model.lora_configs`: an adapter that is trained in place of the weights."""
+"""Section `model`: the model, its adapters, and models that others serve."""
 
 import re
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""Subsection `trainer.megatron`: parallel sizes of an engine that is planned."""
+"""Section `trainer`, with its critic and the keys of Megatron, which is planned."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
