@@ -82,7 +82,7 @@ job "trinity-experiment" {
       user   = "10001:10001"
       config {
         image = var.images.synchronizer
-        # 3: nobody answered yet.
+        # 3: no service has answered yet.
         entrypoint      = ["sh", "-c", "while trinity deploy submit \"$@\"; code=$?; [ $code -eq 3 ]; do sleep 5; done; exit $code", "submit"]
         args            = ["--plan=/local/plan.json", "--synchronizer=${SYNCHRONIZER}", "--buffer=${BUFFER}"]
         volumes         = ["${var.security}/operator:/etc/trinity/tls:ro"]

@@ -2,7 +2,7 @@
 
 python -m examples.addition.prepare [--seed 42] [--work DIR]
 
-Run again with the same seed it does nothing; with another seed it makes everything anew.
+Run again with the same seed it does nothing; with another seed it makes all files again.
 """
 
 import argparse

@@ -60,15 +60,15 @@ class StartupReporter:
                 self.reporter.print_line(f"{role}: ready after {format_duration(now - over.since)}")
             self._report_served(role, member)
             return
-        preparation = self._by_member.setdefault(
+        startup = self._by_member.setdefault(
             member.id, MemberStartup(activity="", since=now, next_report=now + REPEAT_SECONDS)
         )
-        if preparation.activity != member.activity:
-            preparation.activity = member.activity
+        if startup.activity != member.activity:
+            startup.activity = member.activity
             self.reporter.print_line(f"{role}: {member.activity}")
-        elif now >= preparation.next_report:
-            lasted = now - preparation.since
-            preparation.next_report = now + lasted
+        elif now >= startup.next_report:
+            lasted = now - startup.since
+            startup.next_report = now + lasted
             self.reporter.print_line(
                 f"{role}: still {member.activity}, after {format_duration(lasted)}"
             )
@@ -86,7 +86,7 @@ async def report_startup(
     synchronizer: synchronizer_pb2_grpc.SynchronizerServiceStub, reporter: LineSink
 ) -> NoReturn:
     """Reports what members prepare while they do; never returns."""
-    preparations = StartupReporter(reporter)
+    startup = StartupReporter(reporter)
     while True:
         try:
             answer: synchronizer_pb2.GetStatusResponse = await synchronizer.GetStatus(
@@ -96,7 +96,7 @@ async def report_startup(
             pass  # a restart of the synchronizer, which others report
         else:
             for member in answer.members:
-                preparations.observe_member(member, time.monotonic())
+                startup.observe_member(member, time.monotonic())
         await asyncio.sleep(POLL_SECONDS)
 
 
@@ -109,7 +109,7 @@ class StallNotifier:
     """Time that a part may stay broken before the run fails: the services may not notice."""
     _cause: str = ""
     _since: float = 0.0
-    _is_said: bool = False
+    _is_reported: bool = False
 
     def observe_diagnosis(self, verdict: Diagnosis, now: float) -> None:
         """Reports a stall that begins or ends.
@@ -117,23 +117,23 @@ class StallNotifier:
         Raises: RunFailed when a part is broken for longer than the limit.
         """
         if verdict.cause != self._cause or verdict.is_healthy:
-            self._over(now)
+            self._report_end(now)
             self._cause, self._since = verdict.cause, now
         if verdict.is_healthy:
             return
         lasted = now - self._since
-        if lasted >= STALL_SECONDS and not self._is_said:
-            self._is_said = True
+        if lasted >= STALL_SECONDS and not self._is_reported:
+            self._is_reported = True
             self.reporter.print_line(f"held up: {verdict.text}")
         if verdict.state is DiagnosisState.BROKEN and lasted >= self.max_broken_seconds:
             raise RunFailed(f"no progress for {format_duration(lasted)}: {verdict.text}")
 
-    def _over(self, now: float) -> None:
-        if self._is_said:
+    def _report_end(self, now: float) -> None:
+        if self._is_reported:
             self.reporter.print_line(
                 f"no longer held up: that lasted {format_duration(now - self._since)}"
             )
-        self._is_said = False
+        self._is_reported = False
 
 
 def without_startup(verdict: Diagnosis, snapshot: SystemSnapshot) -> Diagnosis:
@@ -151,7 +151,7 @@ async def report_stalls(
 
     Raises: RunFailed when nothing can make it continue.
     """
-    holdups = StallNotifier(reporter, sync_timeout + GRACE_SECONDS)
+    stalls = StallNotifier(reporter, sync_timeout + GRACE_SECONDS)
     seen = -1
     while True:
         if seen != view.last_event:
@@ -159,5 +159,5 @@ async def report_stalls(
         elif (running := read_running(job_dir)) is not None:
             snapshot = await gather(running, job_dir)
             verdict = without_startup(diagnose(snapshot), snapshot)
-        holdups.observe_diagnosis(verdict, time.monotonic())
+        stalls.observe_diagnosis(verdict, time.monotonic())
         await asyncio.sleep(DIAGNOSE_SECONDS)
