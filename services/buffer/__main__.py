@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncIterator
 
 from services.buffer.ingest.ingest import Ingest, PlanVersionWaits
-from services.buffer.ingest.stream import ResultsClient, RunStream, connect
+from services.buffer.ingest.stream import RunStream, connect
 from services.buffer.ingest.wire import decode_sample
 from services.buffer.maintenance import (
     QueueDepthMetrics,
@@ -41,6 +41,7 @@ from trinity.api.v1 import (
 )
 from trinity.rpc.runner import run_service
 from trinity.rpc.server import Servicer, serve
+from trinity.runtime.nats_client import LenientClient
 from trinity.runtime.notifications import Listener
 from trinity.runtime.postgres import async_engine, report_health, wait_until_up
 from trinity.runtime.presence import WaitRegistry
@@ -87,7 +88,7 @@ class Components:
         self.database = BufferDatabase(self.engine)
         self.listener = Listener(dsn, CHANNEL)
         self.poller = LongPoller(self.listener)
-        self.broker = ResultsClient()
+        self.broker = LenientClient()
         self.stream = RunStream(self.broker, settings.stream_max_bytes, settings.stream_replicas)
         self.functions = FunctionRunner(settings.advantage_seconds, settings.function_memory_bytes)
         self.priorities = PriorityRunner(settings.priority_seconds, settings.function_memory_bytes)

@@ -12,6 +12,7 @@ from typing import Any
 
 from services.buffer.domain.tasks import sanitize_text
 from trinity.local.identity import OWN_IDENTITY
+from trinity.runtime.asyncio_internals import close_pipes
 
 
 async def start_child(argv: list[str], *, limit: int, stderr: int | None = None) -> Process:
@@ -28,13 +29,12 @@ async def start_child(argv: list[str], *, limit: int, stderr: int | None = None)
 async def end_child(process: Process) -> None:
     """Kills the process and its group.
 
-    A descendant that has moved to another group may still hold the pipes. They are closed here,
-    because `wait` would wait for them.
+    A descendant that has moved to another group may still hold the pipes; they are closed here.
     """
     if process.returncode is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-    process._transport.close()  # type: ignore[attr-defined]  # there is no other way
+    close_pipes(process)
     await process.wait()
 
 
