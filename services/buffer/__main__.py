@@ -1,4 +1,4 @@
-"""Tunes malloc so that large blocks are returned to the system when freed."""
+"""Runs the buffer (`python -m services.buffer`), or only migrates its schema."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Periodic maintenance: deletes obsolete records, ends overdue waits."""
+"""Periodic work: timeouts, straggler cutoff, retention, clean-up, queue metrics."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Readiness of the buffer: it needs the database and a subscription to the stream."""
+"""The state that the buffer reports: its readiness, and heartbeats to the synchronizer."""
 
 import uuid
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Results of runs as they arrive, and the known state of the runs they belong to."""
+"""Results of runs, and the decision on each: the first complete attempt at a run wins."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""State enums of the rows in the database."""
+"""A stage and the states of the rows that belong to it."""
 
 from bisect import bisect_left
 from dataclasses import dataclass

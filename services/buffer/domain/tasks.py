@@ -1,4 +1,4 @@
-"""Validation of incoming taskset rows: accepted, or refused with a reason."""
+"""Rows of tasksets on their way in, events of a stage, and filters of samples."""
 
 import json
 import math

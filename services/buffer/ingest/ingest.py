@@ -1,4 +1,4 @@
-"""Waits of stages whose results need another version of the buffer to read their plan."""
+"""Takes results from the stream and stores them: committed first, acknowledged second."""
 
 import asyncio
 import logging

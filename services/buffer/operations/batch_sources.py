@@ -1,4 +1,4 @@
-"""Composition of a batch beyond fresh rollouts: adds rows of data, leaves out stale rows."""
+"""Sources of the rows of a batch: data, expert rows, fresh rollouts, the replay pool."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence

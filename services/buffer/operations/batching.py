@@ -1,4 +1,4 @@
-"""Handles a batch that lacks rows: draws more tasks, waits with a reason, or ends the stage."""
+"""Composes the batch of a train step, or says what it waits for."""
 
 import logging
 from collections import Counter

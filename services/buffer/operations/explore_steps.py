@@ -1,4 +1,4 @@
-"""Straggler cutoff: explore steps that have enough leave their open tasks behind."""
+"""Explore steps: drawing of their tasks, straggler cutoff, and the end of exploring."""
 
 import asyncio
 import dataclasses

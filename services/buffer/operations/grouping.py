@@ -1,4 +1,4 @@
-"""Commits the results computed for groups, under the claims on them."""
+"""Commits the results computed for groups, and updates the beliefs of selectors by them."""
 
 import asyncio
 from collections import defaultdict

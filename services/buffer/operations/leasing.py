@@ -1,4 +1,4 @@
-"""Texts for the reasons why a caller waits."""
+"""Leases work to explorers, and opens explore steps as they are admitted."""
 
 import dataclasses
 from collections.abc import Collection, Sequence

@@ -1,4 +1,4 @@
-"""Stages that evaluate the checkpoints of another stage."""
+"""Stages that use what another stage stored: its batches or its checkpoints."""
 
 from services.buffer.domain.batches import BatchEnd
 from services.buffer.domain.stage import Stage

@@ -1,4 +1,4 @@
-"""Reopens a stage that failed or was cancelled."""
+"""Opens a stage, or reopens one that failed or was cancelled."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass

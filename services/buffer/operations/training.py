@@ -1,4 +1,4 @@
-"""Compares the distribution of trained samples with that of generated ones."""
+"""Operations of the trainer: incarnations, versions, step reports, checkpoints, the end."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

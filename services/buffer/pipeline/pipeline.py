@@ -1,4 +1,4 @@
-"""Processes claims: holds them, processes their groups, commits the results."""
+"""The worker of the pipeline: claims groups, processes them, commits the results."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Reads values from whole samples that some functions need and database columns lack."""
+"""Computes the results of groups: operators in order, then the advantage function."""
 
 import asyncio
 import hashlib

@@ -1,4 +1,4 @@
-"""Long polls: look, wait for a change, look again."""
+"""Parts that the RPC methods share: long polls, blob uploads, their base class."""
 
 import asyncio
 import contextlib

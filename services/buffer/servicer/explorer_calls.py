@@ -1,4 +1,4 @@
-"""RPC methods for explorers: leases of assignments."""
+"""RPC methods for explorers: leases, blob uploads, commit reports."""
 
 import hashlib
 from collections.abc import AsyncIterator, Callable, Collection, Sequence

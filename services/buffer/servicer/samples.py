@@ -1,4 +1,4 @@
-"""Converts stored samples to protobuf, and filters, cursors and feedback from it."""
+"""Converts stored samples to protobuf and filters from it, and reads samples in pages."""
 
 import base64
 import dataclasses

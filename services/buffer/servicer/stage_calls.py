@@ -1,4 +1,4 @@
-"""Validates incoming stage plans against values that would harm the buffer."""
+"""RPC methods for stages: open, cancel, status; checks of incoming plans."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""RPC method for tasksets that a client streams."""
+"""RPC methods for tasksets: the upload of tasks, and TasksetService."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence

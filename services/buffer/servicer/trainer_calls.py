@@ -1,4 +1,4 @@
-"""RPC methods for the trainer."""
+"""RPC methods for the trainer, and the stream of progress events."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Statements on batches, which are composed once and never changed."""
+"""Statements on batches and step reports; a batch is composed once and never changed."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

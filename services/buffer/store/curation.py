@@ -1,4 +1,4 @@
-"""Statements that exclude or delete samples at a user's request."""
+"""Statements that exclude, include or delete samples at a user's request."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence

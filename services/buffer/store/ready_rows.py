@@ -1,4 +1,4 @@
-"""The statement that finds the first group that may still give rows."""
+"""Statements on rows that are ready to be batched or trained again, and counts of them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Statements on commit reports to producers, on dead letters and on blobs."""
+"""Statements on commit reports to producers, dead letters, blobs and progress events."""
 
 import dataclasses
 from collections import defaultdict

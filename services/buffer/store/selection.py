@@ -1,4 +1,4 @@
-"""Statements on the state of selectors for a stage's tasksets: a ranking, or beliefs."""
+"""Statements on selectors of a stage's tasksets: ranking, beliefs, features, feedback."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Statements on stages and their tasksets."""
+"""Statements on stages and their tasksets, on the pace of training, and on lost runs."""
 
 import logging
 import statistics

@@ -1,4 +1,4 @@
-"""Statements on stragglers: tasks that are cut once enough others of their step have ended."""
+"""Statements that cut stragglers, and that reopen lost work of a reopened stage."""
 
 from collections import defaultdict
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Statements on tasksets and their rows."""
+"""Statements on tasksets, their rows and their task pipelines."""
 
 import uuid
 from array import array

@@ -1,4 +1,4 @@
-"""Statements on the trainer: its incarnations, published versions and checkpoints."""
+"""Statements on the trainer's incarnations, versions and checkpoints, and on evaluations."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

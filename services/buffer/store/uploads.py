@@ -1,4 +1,4 @@
-"""Statements on uploads of tasks: the stored and refused rows of each request."""
+"""Statements on uploads of tasks, and on tasksets that uploads or stages have abandoned."""
 
 import uuid
 from collections.abc import Sequence

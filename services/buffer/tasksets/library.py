@@ -1,4 +1,4 @@
-"""Identity of the content of a taskset, so that the same content is read only once."""
+"""Finds tasksets and their features by content identity, and reads new ones."""
 
 import asyncio
 import hashlib

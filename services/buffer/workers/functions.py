@@ -1,4 +1,4 @@
-"""Calls operators and advantage functions: built-in ones here, users' in a worker process."""
+"""Calls operators, advantage and priority functions: users' ones in worker processes."""
 
 import asyncio
 import json
