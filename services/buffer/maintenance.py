@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from services.buffer.domain.admission import RowLoad, credit_rows
 from services.buffer.domain.stage import Stage
@@ -52,21 +53,23 @@ async def run_maintenance(database: BufferDatabase) -> None:
 
 async def clean_up_once(database: BufferDatabase) -> None:
     """Cleans up each kind independently, so that a failure of one does not stop the others."""
-    for clear in (_delete_old_reports, _delete_old_blobs, delete_unused_tasksets):
+    clean_ups = (
+        partial(_in_autocommit, forget_reports),
+        partial(_in_autocommit, forget_blobs),
+        delete_unused_tasksets,
+    )
+    for clean_up in clean_ups:
         try:
-            await clear(database)
+            await clean_up(database)
         except Unavailable as error:
             logger.warning("what is old stays for now", extra={"why": str(error)})
 
 
-async def _delete_old_reports(database: BufferDatabase) -> None:
+async def _in_autocommit(
+    clean_up: Callable[[Connection], Awaitable[None]], database: BufferDatabase
+) -> None:
     async with database.autocommit() as connection:
-        await forget_reports(connection)
-
-
-async def _delete_old_blobs(database: BufferDatabase) -> None:
-    async with database.autocommit() as connection:
-        await forget_blobs(connection)
+        await clean_up(connection)
 
 
 async def delete_unused_tasksets(database: BufferDatabase) -> None:

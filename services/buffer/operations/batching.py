@@ -220,9 +220,7 @@ class BatchComposer:
         self, connection: Connection, stage: Stage, step: int
     ) -> BatchHead | BatchWait | BatchEnd:
         if step > stage.total_train_steps:
-            return BatchEnd(
-                "drained", f"all {stage.total_train_steps} train steps have their batch"
-            )
+            return _drained(stage)
         begun_ns = tracing.now_ns()
         unfinished = await _first_unfinished(connection, stage)
         try:
@@ -307,56 +305,65 @@ class BatchComposer:
             for row in rows
         ]
         items += await expert_rows(connection, stage, step)
-        samples = None
-        if step == 1:
-            ids = _of_different_groups(rows)
-            bodies = await load_bodies(connection, stage.samples_key, ids)
-            shown = [self.decode_sample(body) for body in bodies]
-            samples = SamplesEvent(samples=shown, experience_ids=ids)
+        samples = await self._samples(connection, stage, rows) if step == 1 else None
         head = _head(stage, step, items, metrics)
         taken = [row.experience_id for row in rows] if are_new else []
         await record_batch(connection, stage, head, items, taken=taken, samples=samples)
         return head
+
+    async def _samples(
+        self, connection: Connection, stage: Stage, rows: Sequence[ReadyRow]
+    ) -> SamplesEvent:
+        ids = _of_different_groups(rows)
+        bodies = await load_bodies(connection, stage.samples_key, ids)
+        shown = [self.decode_sample(body) for body in bodies]
+        return SamplesEvent(samples=shown, experience_ids=ids)
 
     async def _compose_explored(
         self, connection: Connection, stage: Stage, step: int
     ) -> BatchHead | BatchEnd:
         rows = await explored_rows(connection, stage) if step <= stage.total_train_steps else []
         if not rows:
-            return BatchEnd(
-                "drained", f"all {stage.total_train_steps} train steps have their batch"
-            )
+            return _drained(stage)
         return await self._take(connection, stage, step, rows, up_to=None, figures={})
 
     async def _compose_data(
         self, connection: Connection, stage: Stage, step: int
     ) -> BatchHead | BatchEnd:
         if step > stage.total_train_steps:
-            return BatchEnd(
-                "drained", f"all {stage.total_train_steps} train steps have their batch"
-            )
-        buffer = stage.plan.experience_buffer
+            return _drained(stage)
         size = stage.plan.train_batch_size
-        items = await draw_data(connection, stage, buffer, step=step, count=size)
+        items = await draw_data(
+            connection, stage, stage.plan.experience_buffer, step=step, count=size
+        )
         await update_stage(connection, stage.key, num_drawn=step * size)
-        samples = None
-        if step == 1:
-            places = [
-                (item.taskset_id, item.row_index)
-                for item in items[:NUM_SAMPLES]
-                if item.taskset_id is not None and item.row_index is not None
-            ]
-            texts = await load_tasks(connection, stage.key.tenant, places)
-            shown = [data_sample(texts[place], buffer.format) for place in places]
-            samples = SamplesEvent(samples=shown, experience_ids=[])
+        samples = await _data_samples(connection, stage, items) if step == 1 else None
         head = _head(stage, step, items, {"num_rows": float(size)})
         await record_batch(connection, stage, head, items, samples=samples)
         return head
 
 
+async def _data_samples(
+    connection: Connection, stage: Stage, items: Sequence[BatchItem]
+) -> SamplesEvent:
+    places = [
+        (item.taskset_id, item.row_index)
+        for item in items[:NUM_SAMPLES]
+        if item.taskset_id is not None and item.row_index is not None
+    ]
+    texts = await load_tasks(connection, stage.key.tenant, places)
+    form = stage.plan.experience_buffer.format
+    shown = [data_sample(texts[place], form) for place in places]
+    return SamplesEvent(samples=shown, experience_ids=[])
+
+
 async def _first_unfinished(connection: Connection, stage: Stage) -> Place | None:
     """Returns the place of the first group that may still give rows, if their order is fixed."""
     return await first_unfinished(connection, stage.key) if stage.is_ordered else None
+
+
+def _drained(stage: Stage) -> BatchEnd:
+    return BatchEnd("drained", f"all {stage.total_train_steps} train steps have their batch")
 
 
 def _head(

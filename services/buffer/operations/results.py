@@ -61,13 +61,26 @@ class _StageDecisions:
     verdicts: Sequence[CommitDecision]
     touched: Sequence[AssignmentView]
     samples: Sequence[tuple[Result, ExperienceState]]
-    held: Held
-    """Size of the segment including these samples."""
+    before: Held
+    """Size of the segment without these samples."""
+
+    @property
+    def held(self) -> Held:
+        """Size of the segment including these samples."""
+        before, sizes = self.before, self.sizes
+        return Held(before.num_rows + len(sizes), before.num_bytes + sum(sizes))
 
     @property
     def new(self) -> list[CommitDecision]:
         """Verdicts on results that are stored."""
         return [verdict for verdict in self.verdicts if verdict.state is not None]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Sizes of the samples to store, in bytes."""
+        return [
+            len(experience.body) for result, _ in self.samples for experience in result.experiences
+        ]
 
     @property
     def ended(self) -> list[AssignmentView]:
@@ -150,14 +163,12 @@ def _judge(
     new = [verdict for verdict in verdicts if verdict.state is not None]
     ids = {verdict.result.assignment_id: None for verdict in new}
     samples = [part for verdict in new for part in _samples(stage, verdict, before.views)]
-    sizes = [len(experience.body) for result, _ in samples for experience in result.experiences]
-    held = before.held
     return _StageDecisions(
         stage=stage,
         verdicts=verdicts,
         touched=[before.views[assignment_id] for assignment_id in ids],
         samples=samples,
-        held=Held(held.num_rows + len(sizes), held.num_bytes + sum(sizes)),
+        before=before.held,
     )
 
 
@@ -192,10 +203,7 @@ def _samples(
 
 async def _add_segment_size(connection: Connection, judged: _StageDecisions) -> None:
     """Adds the stored samples to the size of the segment."""
-    stage = judged.stage
-    sizes = [
-        len(experience.body) for result, _ in judged.samples for experience in result.experiences
-    ]
+    stage, sizes = judged.stage, judged.sizes
     if sizes:
         await grow_segment(connection, stage.key, stage.segment_id, len(sizes), sum(sizes))
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, TypeVar
 
@@ -159,6 +159,24 @@ class UploadMemoryBudget:
             raise Unavailable("too many uploads at once: try again after a pause")
         self._left_bytes -= len(chunk)
         body += chunk
+
+
+BYTES_A_MESSAGE = 8 * 1024 * 1024
+
+
+def by_size(rows: Sequence[T], size_of: Callable[[T], int]) -> Iterator[Sequence[T]]:
+    """Splits rows in order into parts whose contents fit into a message, at least one in each."""
+    part: list[T] = []
+    num_bytes = 0
+    for row in rows:
+        size = size_of(row)
+        if part and num_bytes + size > BYTES_A_MESSAGE:
+            yield part
+            part, num_bytes = [], 0
+        part.append(row)
+        num_bytes += size
+    if part:
+        yield part
 
 
 Context: TypeAlias = grpc.aio.ServicerContext

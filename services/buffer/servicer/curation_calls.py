@@ -31,7 +31,7 @@ from services.buffer.servicer.samples import (
 )
 from services.buffer.store.curation import UNTRAINED
 from services.buffer.store.database import BufferDatabase
-from services.buffer.store.segments import Count
+from services.buffer.store.experiences import Count
 from services.buffer.store.stages import get_stage
 from trinity.api.v1 import query_pb2 as pb
 from trinity.errors import InvalidRequest

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from services.buffer.domain.stage import ExperienceState, Stage
-from services.buffer.servicer.common import Context
+from services.buffer.servicer.common import Context, by_size
 from services.buffer.servicer.convert import (
     parse_name,
     parse_stage_key,
@@ -15,7 +15,6 @@ from services.buffer.servicer.convert import (
 from services.buffer.servicer.samples import (
     SamplePage,
     SamplePages,
-    by_size,
     count_to_proto,
     cursor_to_text,
     parse_cursor,
@@ -31,20 +30,15 @@ from services.buffer.store.batches import (
     load_items,
     load_tasks,
     load_uses,
-    newest_version_up_to,
     sizes_of_tasks,
     times_trained,
 )
 from services.buffer.store.database import BufferDatabase
-from services.buffer.store.experiences import find_bodies
+from services.buffer.store.experiences import count_by_reason, find_bodies
 from services.buffer.store.queries import StoredExperience, find_by_prefix, load_experiences
-from services.buffer.store.segments import (
-    StoredStage,
-    count_by_reason,
-    retired_segments,
-    stored_stages,
-)
-from services.buffer.store.stages import get_stage
+from services.buffer.store.segments import retired_segments
+from services.buffer.store.stages import StoredStage, get_stage, stored_stages
+from services.buffer.store.training import newest_version
 from trinity.api.v1 import buffer_pb2, query_pb2
 from trinity.codec import stage_key_to_proto
 from trinity.errors import InvalidRequest, NotFound
@@ -231,8 +225,8 @@ async def _removed(
 
 
 async def _head(connection: Connection, stage: Stage, batch: BatchHead) -> query_pb2.StepHead:
-    before = await newest_version_up_to(connection, stage, batch.step - 1)
-    after = await newest_version_up_to(connection, stage, batch.step)
+    before = await newest_version(connection, stage, up_to=batch.step - 1)
+    after = await newest_version(connection, stage, up_to=batch.step)
     trained = await times_trained(connection, stage, batch.step)
     stored, source = stage.plan.stored_rollouts, stage.samples_key
     return query_pb2.StepHead(

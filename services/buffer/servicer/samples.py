@@ -5,13 +5,14 @@ import dataclasses
 import json
 import math
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import cast
 
 from services.buffer.domain.stage import AssignmentKind, ExperienceState
 from services.buffer.domain.tasks import SampleCursor, SampleFilter
 from services.buffer.operations.feedback import DelayedReward
+from services.buffer.servicer.common import by_size
 from services.buffer.servicer.convert import (
     check_max_items,
     parse_metrics,
@@ -21,9 +22,8 @@ from services.buffer.servicer.convert import (
 )
 from services.buffer.store.batches import Use
 from services.buffer.store.database import BufferDatabase
-from services.buffer.store.experiences import find_bodies
+from services.buffer.store.experiences import Count, find_bodies
 from services.buffer.store.queries import PageRequest, StoredExperience, list_page, sizes_of
-from services.buffer.store.segments import Count
 from trinity.api.v1 import buffer_pb2, experience_pb2, query_pb2
 from trinity.codec import FINISH_REASON_NAMES, FINISH_REASONS
 from trinity.errors import InvalidRequest, TooLarge
@@ -209,8 +209,6 @@ def contains_text(body: bytes, text: str) -> bool:
 
 
 ROWS_A_PAGE = 256
-BYTES_A_PAGE = 8 * 1024 * 1024
-Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,18 +277,3 @@ class SamplePages:
             }
             rows = [row for row in rows if row.experience_id in own]
         return SamplePage(rows=rows, bodies=bodies if self.with_content else {}, end=end)
-
-
-def by_size(rows: Sequence[Row], size_of: Callable[[Row], int]) -> Iterator[Sequence[Row]]:
-    """Splits rows in order into parts whose contents fit into a message."""
-    part: list[Row] = []
-    num_bytes = 0
-    for row in rows:
-        size = size_of(row)
-        if part and num_bytes + size > BYTES_A_PAGE:
-            yield part
-            part, num_bytes = [], 0
-        part.append(row)
-        num_bytes += size
-    if part:
-        yield part

@@ -1,7 +1,7 @@
 """RPC methods for the trainer, and the stream of progress events."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from services.buffer.domain.batches import BatchEnd, BatchWait, VersionRequested
@@ -14,7 +14,7 @@ from services.buffer.operations.training import (
     record_version,
     report_step,
 )
-from services.buffer.servicer.common import BufferServicerBase, Context
+from services.buffer.servicer.common import BufferServicerBase, Context, by_size
 from services.buffer.servicer.convert import (
     check_max_items,
     checkpoint_to_proto,
@@ -46,7 +46,6 @@ FIRST_ROWS = 64
 """Number of rows to read before the size of rows is known."""
 BYTES_A_PART = 1024 * 1024
 """Target size of a part; the trainer reads one while the next is loaded."""
-BYTES_A_MESSAGE = 8 * 1024 * 1024
 BatchAnswer = BatchHead | BatchWait | BatchEnd | VersionRequested
 HEAD_STATES = {"drained": pb.BatchHead.STATE_DRAINED, "failed": pb.BatchHead.STATE_CANCELLED}
 
@@ -121,7 +120,7 @@ class TrainerRpcs(BufferServicerBase):
         yield pb.GetBatchResponse(head=_head(answer, request.incarnation))
         if isinstance(answer, BatchHead):
             async for rows in self._rows(stage, answer):
-                for part in _by_size(rows):
+                for part in by_size(rows, _size):
                     yield _message(part)
 
     async def _rows(self, stage: Stage, head: BatchHead) -> AsyncIterator[list[LoadedRow]]:
@@ -234,20 +233,6 @@ def _head(answer: BatchAnswer, incarnation: int) -> pb.BatchHead:
             return pb.BatchHead(state=pb.BatchHead.STATE_VERSION_WANTED, reason=reason)
         case BatchEnd(state, reason):
             return pb.BatchHead(state=HEAD_STATES[state], reason=reason)
-
-
-def _by_size(rows: Sequence[LoadedRow]) -> Iterator[list[LoadedRow]]:
-    """Splits rows in order into parts that fit into a message."""
-    part: list[LoadedRow] = []
-    num_bytes = 0
-    for row in rows:
-        num_bytes += _size(row)
-        if part and num_bytes > BYTES_A_MESSAGE:
-            yield part
-            part, num_bytes = [], _size(row)
-        part.append(row)
-    if part:
-        yield part
 
 
 def _size(row: LoadedRow) -> int:

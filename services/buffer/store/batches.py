@@ -31,14 +31,13 @@ from services.buffer.store.schema import (
     stage,
     step_report,
     task,
-    version,
 )
 from services.buffer.store.stages import FIND, locking, opened, stage_of
-from services.buffer.store.training import RecordedVersion
 from trinity.runtime.sql import Connection, Row
 from trinity.types import StageKey
 
 Value = TypeVar("Value")
+C = batch_item.c
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,21 +173,21 @@ _ITEM = ("position", "experience_id", "taskset_id", "row_index", "advantage", "w
 # A lateral lookup per row: a join might compare every row with every experience.
 _SAMPLE = (
     sa.select(*PLACE)
-    .where(has_content("samples"), experience.c.experience_id == batch_item.c.experience_id)
+    .where(has_content("samples"), experience.c.experience_id == C.experience_id)
     .limit(1)
     .lateral("sample")
 )
 _ITEMS = (
-    sa.select(*(batch_item.c[name] for name in _ITEM), *_SAMPLE.c)
+    sa.select(*(C[name] for name in _ITEM), *_SAMPLE.c)
     .join_from(batch_item, _SAMPLE, sa.true(), isouter=True)
     .where(
         in_stage(batch_item),
-        batch_item.c.line == sa.bindparam("given_line"),
-        batch_item.c.step == sa.bindparam("given_step"),
-        batch_item.c.position >= sa.bindparam("first"),
-        batch_item.c.position < sa.bindparam("end"),
+        C.line == sa.bindparam("given_line"),
+        C.step == sa.bindparam("given_step"),
+        C.position >= sa.bindparam("first"),
+        C.position < sa.bindparam("end"),
     )
-    .order_by(batch_item.c.position)
+    .order_by(C.position)
 )
 
 
@@ -298,14 +297,14 @@ async def store_feedback(
     ratios = _floats([row.mean_ratio if row else None for row in ordered])
     advantages = _floats([row.advantage if row else None for row in ordered])
     # A row indexes the array by its position: a join might compare every row with every other.
-    place = batch_item.c.position + 1
+    place = C.position + 1
     statement = (
         sa.update(batch_item)
         .where(
             in_stage(batch_item, stage.key),
-            batch_item.c.line == stage.line,
-            batch_item.c.step == head.step,
-            number_in(batch_item.c.position, known),
+            C.line == stage.line,
+            C.step == head.step,
+            number_in(C.position, known),
         )
         .values(mean_ratio=ratios[place], trained_advantage=advantages[place])
     )
@@ -314,9 +313,6 @@ async def store_feedback(
 
 def _floats(values: Sequence[float | None]) -> sa.ColumnElement[Sequence[float]]:
     return Grouping(sa.type_coerce(sa.cast(list(values), FLOATS), ARRAY(sa.Float)))
-
-
-C = batch_item.c
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -380,15 +376,10 @@ async def load_items(
     connection: Connection, stage: Stage, step: int, *, first: int, count: int
 ) -> list[Item]:
     """Returns rows of a batch from position `first` on, in order."""
+    places = C.position.between(first, first + count - 1)
     statement = (
         sa.select(batch_item)
-        .where(
-            in_stage(batch_item, stage.key),
-            C.line == stage.line,
-            C.step == step,
-            C.position >= first,
-            C.position < first + count,
-        )
+        .where(in_stage(batch_item, stage.key), C.line == stage.line, C.step == step, places)
         .order_by(C.position)
     )
     return [
@@ -426,25 +417,6 @@ async def times_trained(connection: Connection, stage: Stage, step: int) -> Sequ
         Trained(incarnation=row.incarnation, metrics=decode_numbers(row.metrics))
         for row in await connection.fetch(statement)
     ]
-
-
-async def newest_version_up_to(
-    connection: Connection, stage: Stage, most: int
-) -> RecordedVersion | None:
-    """Returns the newest weights published on the line, up to a version number."""
-    c = version.c
-    statement = (
-        sa.select(version)
-        .where(in_stage(version, stage.key), c.line == stage.line, c.version <= most)
-        .order_by(c.version.desc(), c.incarnation.desc())
-        .limit(1)
-    )
-    row = await connection.fetch_first(statement)
-    if row is None:
-        return None
-    return RecordedVersion(
-        version=row.version, incarnation=row.incarnation, weights_sha256=bytes(row.weights_sha256)
-    )
 
 
 async def load_attempt(

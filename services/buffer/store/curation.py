@@ -6,14 +6,22 @@ from collections.abc import Iterable, Sequence
 import sqlalchemy as sa
 
 from services.buffer.domain.stage import OPEN_SCOPE, ExperienceState, ScopeState, Stage
-from services.buffer.store.database import SCOPES_TOPIC, id_in, in_stage, notify, of_stage, one_of
+from services.buffer.store.database import (
+    SCOPES_TOPIC,
+    count_rows,
+    id_in,
+    in_stage,
+    notify,
+    of_stage,
+    one_of,
+)
 from services.buffer.store.queries import StoredExperience
 from services.buffer.store.schema import NOW, batch_item, checkpoint, experience, pipeline_scope
 from services.buffer.store.segments import payloads_of, retired_segments
 from trinity.runtime.sql import Connection
 from trinity.types import FinishReason, StageKey
 
-E = experience.c
+E, SCOPE = experience.c, pipeline_scope.c
 UNTRAINED = (ExperienceState.AWAITING, ExperienceState.RAW, ExperienceState.READY)
 """States of samples that may still be batched."""
 
@@ -25,18 +33,17 @@ async def revoke_claims(
 
     Call it before locking the stage: the pipeline takes the locks in this order.
     """
-    c = pipeline_scope.c
     own = sa.and_(
         in_stage(pipeline_scope, key),
-        id_in(c.assignment_id, assignment_ids),
-        one_of(c.state, OPEN_SCOPE),
+        id_in(SCOPE.assignment_id, assignment_ids),
+        one_of(SCOPE.state, OPEN_SCOPE),
     )
-    await connection.execute(sa.select(c.assignment_id).where(own).with_for_update())
+    await connection.execute(sa.select(SCOPE.assignment_id).where(own).with_for_update())
     await connection.execute(
         sa.update(pipeline_scope)
-        .where(own, c.state == ScopeState.CLAIMED)
+        .where(own, SCOPE.state == ScopeState.CLAIMED)
         .values(
-            state=ScopeState.OPEN, claim_token=None, claimed_until=None, attempts=c.attempts - 1
+            state=ScopeState.OPEN, claim_token=None, claimed_until=None, attempts=SCOPE.attempts - 1
         )
     )
     await notify(connection, SCOPES_TOPIC)
@@ -97,16 +104,8 @@ async def count_deleted(
         c.step.between(first_step, last_step),
         c.experience_id.is_not(None),
     )
-    gone = (
-        sa.select(sa.func.count())
-        .select_from(experience)
-        .where(
-            in_stage(experience, stage.samples_key),
-            E.experience_id.in_(ids),
-            E.state == ExperienceState.DELETED,
-        )
-    )
-    return int(await connection.fetch_value(gone))
+    is_own = sa.and_(in_stage(experience, stage.samples_key), E.experience_id.in_(ids))
+    return await count_rows(connection, experience, is_own, E.state == ExperienceState.DELETED)
 
 
 async def mark_deleted(
@@ -119,7 +118,7 @@ async def mark_deleted(
         .values(state=ExperienceState.DELETED, reason=reason)
         .returning(E.experience_id)
     )
-    return [str(own_id) for own_id in await connection.fetch_column(statement)]
+    return await connection.fetch_column(statement)
 
 
 async def delete_content(
@@ -159,9 +158,6 @@ def _same_content(key: StageKey, rows: Sequence[StoredExperience]) -> sa.ColumnE
     )
 
 
-EXPERIENCE, SCOPE = experience.c, pipeline_scope.c
-
-
 async def find_includable(
     connection: Connection, key: StageKey, rows: Sequence[StoredExperience]
 ) -> list[StoredExperience]:
@@ -178,12 +174,12 @@ async def find_includable(
 
 async def _judged(connection: Connection, key: StageKey, assignment_ids: Iterable[str]) -> set[str]:
     """Returns the groups that have advantages, were filtered as a whole, or were cut."""
-    samples = sa.select(EXPERIENCE.assignment_id, EXPERIENCE.revision).where(
+    samples = sa.select(E.assignment_id, E.revision).where(
         of_stage(experience, key),
-        id_in(EXPERIENCE.assignment_id, assignment_ids),
+        id_in(E.assignment_id, assignment_ids),
         sa.or_(
-            EXPERIENCE.revision > 0,
-            sa.and_(EXPERIENCE.state == ExperienceState.FILTERED, _IS_COMPARED),
+            E.revision > 0,
+            sa.and_(E.state == ExperienceState.FILTERED, _IS_COMPARED),
         ),
     )
     rows = await connection.fetch(samples)
@@ -203,19 +199,17 @@ async def _judged(connection: Connection, key: StageKey, assignment_ids: Iterabl
 
 # The same rule as `Sample.why_not_compared`.
 _IS_COMPARED = sa.and_(
-    EXPERIENCE.finish_reason != FinishReason.ABORT,
-    sa.or_(
-        EXPERIENCE.reward.is_not(None), EXPERIENCE.finish_reason == FinishReason.PROMPT_TRUNCATED
-    ),
+    E.finish_reason != FinishReason.ABORT,
+    sa.or_(E.reward.is_not(None), E.finish_reason == FinishReason.PROMPT_TRUNCATED),
 )
 
 
 async def take_back(connection: Connection, stage: Stage, rows: Sequence[StoredExperience]) -> int:
     """Restores the state that the samples would have; returns their number."""
     awaits = stage.plan.config.buffer.await_feedback
-    no_reward = sa.and_(EXPERIENCE.reward.is_(None), sa.literal(awaits))
+    no_reward = sa.and_(E.reward.is_(None), sa.literal(awaits))
     state = sa.case(
-        (EXPERIENCE.parent_id.is_not(None), ExperienceState.READY.value),
+        (E.parent_id.is_not(None), ExperienceState.READY.value),
         (no_reward, ExperienceState.AWAITING.value),
         else_=ExperienceState.RAW.value,
     )
@@ -223,12 +217,12 @@ async def take_back(connection: Connection, stage: Stage, rows: Sequence[StoredE
         sa.update(experience)
         .where(
             in_stage(experience, stage.key),
-            id_in(EXPERIENCE.assignment_id, {row.assignment_id for row in rows}),
-            id_in(EXPERIENCE.experience_id, [row.experience_id for row in rows]),
-            one_of(EXPERIENCE.state, [ExperienceState.EXCLUDED]),
+            id_in(E.assignment_id, {row.assignment_id for row in rows}),
+            id_in(E.experience_id, [row.experience_id for row in rows]),
+            one_of(E.state, [ExperienceState.EXCLUDED]),
         )
         .values(state=state, reason="")
-        .returning(EXPERIENCE.experience_id)
+        .returning(E.experience_id)
     )
     return len(await connection.fetch(statement))
 

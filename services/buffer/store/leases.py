@@ -13,7 +13,13 @@ from services.buffer.domain.stage import (
     RunState,
     Stage,
 )
-from services.buffer.store.database import UUIDS, in_stage, of_stage, stage_params
+from services.buffer.store.database import (
+    UUIDS,
+    in_stage,
+    of_stage,
+    seconds_from_now,
+    stage_params,
+)
 from services.buffer.store.schema import (
     NOW,
     UUID,
@@ -49,11 +55,6 @@ class Grant:
     required_version: int
     required_incarnation: int
     repeat_times: int
-
-
-def lease_end(seconds: float | sa.BindParameter[float]) -> sa.ColumnElement[object]:
-    """Returns the time so many seconds from now, by the database's clock."""
-    return NOW + sa.func.make_interval(0, 0, 0, 0, 0, 0, seconds)
 
 
 _C = assignment.c
@@ -166,7 +167,7 @@ _TAKE = (
         lease_token=sa.func.gen_random_uuid(),
         num_attempts=_C.num_attempts + sa.bindparam("attempts_a_lease", type_=sa.BigInteger),
         leased_by=sa.bindparam("explorer_id", type_=UUID),
-        lease_until=lease_end(sa.bindparam("lease_seconds", type_=sa.Float)),
+        lease_until=seconds_from_now(sa.bindparam("lease_seconds", type_=sa.Float)),
     )
     .returning(
         *(_C[name] for name in _GRANTED),
@@ -187,7 +188,7 @@ async def take_leases(
     lease_seconds: float,
 ) -> list[Grant]:
     """Leases assignments that are pending or whose lease has expired, oldest weights first."""
-    values = stage_params(
+    params = stage_params(
         stage.key,
         published=stage.published,
         may_evaluate=stage.published is not None or stage.finished_step is not None,
@@ -196,10 +197,8 @@ async def take_leases(
         explorer_id=explorer_id,
         lease_seconds=lease_seconds,
     )
-    rows = sorted(
-        await connection.fetch(_TAKE, values),
-        key=lambda row: (row.place_0, row.place_1, row.place_2, row.place_3),
-    )
+    rows = await connection.fetch(_TAKE, params)
+    rows.sort(key=lambda row: (row.place_0, row.place_1, row.place_2, row.place_3))
     return [_grant(stage, row) for row in rows]
 
 
@@ -241,7 +240,7 @@ async def renew_leases(
             in_stage(assignment, key),
             c.assignment_id == sa.any_(sa.func.array(locked.scalar_subquery())),
         )
-        .values(lease_until=lease_end(lease_seconds))
+        .values(lease_until=seconds_from_now(lease_seconds))
         .returning(assignment.c.assignment_id)
     )
     return set(await connection.fetch_column(statement))
@@ -318,7 +317,7 @@ async def seconds_until_expiry(connection: Connection, key: StageKey) -> float |
 
     Leases that have already expired do not count: their work waits for weights, not for the clock.
     """
-    seconds = (await connection.fetch_column(_SECONDS_UNTIL_EXPIRY, stage_params(key)))[0]
+    seconds = await connection.fetch_value(_SECONDS_UNTIL_EXPIRY, stage_params(key))
     return None if seconds is None else float(seconds)
 
 

@@ -30,6 +30,7 @@ from services.buffer.store.database import (
     number_in,
     of_stage,
     one_of,
+    seconds_from_now,
     stage_params,
 )
 from services.buffer.store.schema import NOW, STAGE_KEY, assignment, pipeline_scope, stage
@@ -86,7 +87,7 @@ _UNTIL_CLAIMS_END = sa.select(sa.extract("epoch", sa.func.min(C.claimed_until) -
 
 async def seconds_until_claims_end(connection: Connection) -> float | None:
     """Returns the seconds until the next claim of any worker expires; None without one."""
-    seconds = (await connection.fetch_column(_UNTIL_CLAIMS_END))[0]
+    seconds = await connection.fetch_value(_UNTIL_CLAIMS_END)
     return None if seconds is None else float(seconds)
 
 
@@ -100,7 +101,7 @@ async def count_unfinished_scopes(connection: Connection, key: StageKey) -> tupl
 
     None if there are none.
     """
-    (row,) = await connection.fetch(_UNFINISHED, stage_params(key))
+    row = await connection.fetch_one(_UNFINISHED, stage_params(key))
     return (row.first_step, row.number) if row.number else None
 
 
@@ -206,7 +207,7 @@ async def _ended_groups(connection: Connection, key: StageKey) -> list[str]:
     return []
 
 
-_UNTIL = NOW + sa.func.make_interval(0, 0, 0, 0, 0, 0, sa.bindparam("seconds", type_=sa.Float))
+_UNTIL = seconds_from_now(sa.bindparam("seconds", type_=sa.Float))
 _CLAIM = (
     sa.update(pipeline_scope)
     .where(in_stage(pipeline_scope))

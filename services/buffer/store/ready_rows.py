@@ -118,7 +118,7 @@ async def count_ready(connection: Connection, stage: Stage) -> int:
     The count stops at one more than a batch takes.
     """
     values = stage_params(stage.key, limit=stage.plan.num_rollout_rows)
-    return int((await connection.fetch_column(_count(stage.is_ordered), values))[0])
+    return int(await connection.fetch_value(_count(stage.is_ordered), values))
 
 
 async def place_of_fresh(

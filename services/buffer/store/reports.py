@@ -16,6 +16,7 @@ from services.buffer.store.bulk_insert import insert_bodies
 from services.buffer.store.database import (
     BIGINTS,
     CHANNEL,
+    count_rows,
     encode_numbers,
     key_columns,
     notify,
@@ -199,10 +200,7 @@ async def insert_dead_letters(connection: Connection, letters: Iterable[DeadLett
 
 async def count_dead_letters(connection: Connection, subject: str) -> int:
     """Counts the dead letters of a subject."""
-    statement = (
-        sa.select(sa.func.count()).select_from(dead_letter).where(dead_letter.c.subject == subject)
-    )
-    return int(await connection.fetch_value(statement))
+    return await count_rows(connection, dead_letter, dead_letter.c.subject == subject)
 
 
 async def store_blob(connection: Connection, tenant: str, sha256: bytes, body: bytes) -> None:

@@ -5,7 +5,7 @@ partitions at the moment when another one attaches a partition may miss it until
 attached (docs/decisions/0047-contents-by-the-name-of-their-partition.md).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -281,58 +281,3 @@ async def count_retired(
     )
     number, last = await connection.fetch_one(statement)
     return int(number), int(last or 0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Count:
-    """Samples that are in one state for one reason."""
-
-    state: ExperienceState
-    reason: str
-    number: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredStage:
-    """A stage without its plan, which may be unreadable for this version."""
-
-    key: StageKey
-    state: str
-    trained_step: int
-    recorded_step: int
-
-
-async def stored_stages(
-    connection: Connection, tenant: str, experiment_id: str
-) -> Sequence[StoredStage]:
-    """Returns stages in the order in which they were opened; empty names mean all."""
-    statement = sa.select(stage).order_by(stage.c.opened_at)
-    if tenant:
-        statement = statement.where(stage.c.tenant == tenant)
-    if experiment_id:
-        statement = statement.where(stage.c.experiment_id == experiment_id)
-    return [
-        StoredStage(
-            key=key_from_row(row),
-            state=row.state,
-            trained_step=row.trained_step,
-            recorded_step=row.recorded_step,
-        )
-        for row in await connection.fetch(statement)
-    ]
-
-
-async def count_by_reason(connection: Connection, key: StageKey) -> Sequence[Count]:
-    """Counts samples by state and reason, highest count first."""
-    c = experience.c
-    number = sa.func.count()
-    statement = (
-        sa.select(c.state, c.reason, number.label("number"))
-        .where(in_stage(experience, key))
-        .group_by(c.state, c.reason)
-        .order_by(number.desc(), c.state, c.reason)
-    )
-    return [
-        Count(state=ExperienceState(row.state), reason=row.reason, number=row.number)
-        for row in await connection.fetch(statement)
-    ]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from typing import Any
 
 import sqlalchemy as sa
 from pydantic import ValidationError
@@ -231,12 +232,43 @@ async def list_unfinished(connection: Connection, tenant: str, experiment_id: st
 
     Raises: UnreadablePlan when the plan of one cannot be read.
     """
-    statement = _UNFINISHED
+    statement = _narrowed(_UNFINISHED, tenant, experiment_id)
+    return [_from_row(row) for row in await connection.fetch(statement)]
+
+
+def _narrowed(statement: sa.Select[Any], tenant: str, experiment_id: str) -> sa.Select[Any]:
+    """Restricts a statement to a tenant and an experiment; empty names mean all."""
     if tenant:
         statement = statement.where(stage.c.tenant == tenant)
     if experiment_id:
         statement = statement.where(stage.c.experiment_id == experiment_id)
-    return [_from_row(row) for row in await connection.fetch(statement)]
+    return statement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredStage:
+    """A stage without its plan, which may be unreadable for this version."""
+
+    key: StageKey
+    state: str
+    trained_step: int
+    recorded_step: int
+
+
+async def stored_stages(
+    connection: Connection, tenant: str, experiment_id: str
+) -> Sequence[StoredStage]:
+    """Returns stages in the order in which they were opened; empty names mean all."""
+    statement = _narrowed(sa.select(stage).order_by(stage.c.opened_at), tenant, experiment_id)
+    return [
+        StoredStage(
+            key=key_from_row(row),
+            state=row.state,
+            trained_step=row.trained_step,
+            recorded_step=row.recorded_step,
+        )
+        for row in await connection.fetch(statement)
+    ]
 
 
 async def list_readable(connection: Connection) -> list[Stage]:

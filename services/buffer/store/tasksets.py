@@ -67,8 +67,8 @@ async def claim_source(connection: Connection, tenant: str, source: str) -> str 
         .on_conflict_do_nothing()
         .returning(taskset.c.taskset_id)
     )
-    row = await connection.fetch_first(statement)
-    return None if row is None else str(row.taskset_id)
+    inserted: str | None = await connection.fetch_value(statement)
+    return inserted
 
 
 async def copy_rows(

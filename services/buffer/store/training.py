@@ -8,7 +8,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from services.buffer.domain.evaluation import MetricSummary
 from services.buffer.domain.stage import AssignmentKind, EvaluationState, RunState, Stage
-from services.buffer.store.database import id_in, in_stage, key_columns
+from services.buffer.store.database import count_rows, id_in, in_stage, key_columns
 from services.buffer.store.schema import (
     NOW,
     assignment,
@@ -71,14 +71,15 @@ async def versions_of(connection: Connection, stage: Stage, number: int) -> list
     return [_version(row) for row in await connection.fetch(statement)]
 
 
-async def newest_version(connection: Connection, stage: Stage) -> RecordedVersion | None:
-    """Returns the newest weights published on this line."""
-    statement = (
-        sa.select(version)
-        .where(in_stage(version, stage.key), version.c.line == stage.line)
-        .order_by(version.c.version.desc(), version.c.incarnation.desc())
-        .limit(1)
-    )
+async def newest_version(
+    connection: Connection, stage: Stage, *, up_to: int | None = None
+) -> RecordedVersion | None:
+    """Returns the newest weights published on this line, up to a version number if given."""
+    statement = sa.select(version).where(in_stage(version, stage.key), version.c.line == stage.line)
+    if up_to is not None:
+        statement = statement.where(version.c.version <= up_to)
+    order = (version.c.version.desc(), version.c.incarnation.desc())
+    statement = statement.order_by(*order).limit(1)
     row = await connection.fetch_first(statement)
     return None if row is None else _version(row)
 
@@ -204,18 +205,19 @@ async def count_unfinished(
     connection: Connection, key: StageKey, version: int, taskset: str
 ) -> int:
     """Counts the open assignments of an evaluation."""
-    statement = (
-        sa.select(sa.func.count())
-        .select_from(assignment)
-        .where(
-            in_stage(assignment, key),
-            assignment.c.kind == AssignmentKind.EVAL,
-            assignment.c.explore_step == version,
-            assignment.c.taskset == taskset,
-            assignment.c.is_open,
-        )
+    return await count_rows(
+        connection, assignment, _of_evaluation(key, version, taskset), assignment.c.is_open
     )
-    return int(await connection.fetch_value(statement))
+
+
+def _of_evaluation(key: StageKey, version: int, taskset: str) -> sa.ColumnElement[bool]:
+    """Condition: assignments of an evaluation."""
+    return sa.and_(
+        in_stage(assignment, key),
+        assignment.c.kind == AssignmentKind.EVAL,
+        assignment.c.explore_step == version,
+        assignment.c.taskset == taskset,
+    )
 
 
 async def evaluated_assignments(
@@ -224,12 +226,7 @@ async def evaluated_assignments(
     """Returns the ids of the assignments of an evaluation, in order."""
     statement = (
         sa.select(assignment.c.assignment_id)
-        .where(
-            in_stage(assignment, key),
-            assignment.c.kind == AssignmentKind.EVAL,
-            assignment.c.explore_step == version,
-            assignment.c.taskset == taskset,
-        )
+        .where(_of_evaluation(key, version, taskset))
         .order_by(assignment.c.position)
     )
     return await connection.fetch_column(statement)
@@ -239,16 +236,9 @@ async def count_failed_runs(
     connection: Connection, key: StageKey, assignment_ids: Sequence[str]
 ) -> int:
     """Counts the runs of these assignments that were given up."""
-    statement = (
-        sa.select(sa.func.count())
-        .select_from(run)
-        .where(
-            in_stage(run, key),
-            id_in(run.c.assignment_id, assignment_ids),
-            run.c.state == RunState.GIVEN_UP,
-        )
-    )
-    return int(await connection.fetch_value(statement))
+    is_own = id_in(run.c.assignment_id, assignment_ids)
+    is_given_up = run.c.state == RunState.GIVEN_UP
+    return await count_rows(connection, run, in_stage(run, key), is_own, is_given_up)
 
 
 async def finish_evaluation(
