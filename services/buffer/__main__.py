@@ -94,11 +94,11 @@ class Components:
         self.ingest = Ingest(
             database=self.database,
             stream=self.stream,
-            settler=ResultWriter(settings.segment_max_rows, settings.segment_max_bytes),
+            result_writer=ResultWriter(settings.segment_max_rows, settings.segment_max_bytes),
             fetch_messages=settings.fetch_messages,
             bound=asyncio.Event(),
             waits=waits,
-            held_back=PlanVersionWaits(waits),
+            plan_version_waits=PlanVersionWaits(waits),
         )
         self.pipeline = ExperiencePipeline(
             database=self.database, listener=self.listener, functions=self.functions, waits=waits
@@ -151,14 +151,14 @@ async def run_buffer(settings: BufferSettings, stop: asyncio.Event) -> None:
     ):
         parts = Components(settings, workers, member.waits)
         async with serve(settings, parts.servicers) as server:
-            member.serves(server.address)
+            member.set_address(server.address)
             needs = BufferReadiness(
                 health=server.health, ingest=parts.ingest, stream=parts.stream, waits=parts.waits
             )
             working = workers.create_task(_work(settings, parts, needs))
             await stop.wait()
-            parts.poller.close()
-        parts.jobs.close()
+            parts.poller.stop_polling()
+        parts.jobs.cancel_jobs()
         working.cancel()
 
 
@@ -175,11 +175,11 @@ async def _work(settings: BufferSettings, parts: Components, needs: BufferReadin
             gc.freeze()
             gc.set_threshold(ALLOCATIONS_A_COLLECTION)
             async with asyncio.TaskGroup() as loops:
-                loops.create_task(parts.ingest.run(), name="ingest")
-                loops.create_task(parts.pipeline.run(), name="pipeline")
+                loops.create_task(parts.ingest.run_ingest(), name="ingest")
+                loops.create_task(parts.pipeline.run_pipeline(), name="pipeline")
                 loops.create_task(run_maintenance(parts.database), name="upkeep")
                 loops.create_task(
-                    QueueDepthMetrics(parts.database, parts.stream).run(), name="depths"
+                    QueueDepthMetrics(parts.database, parts.stream).run_metrics(), name="depths"
                 )
                 loops.create_task(run_feedback_timeouts(parts.database), name="feedback")
                 stragglers = run_straggler_cutoff(parts.database)

@@ -14,12 +14,12 @@ from services.buffer.operations.feedback import drop_overdue_samples
 from services.buffer.operations.retention import BatchedSegmentCache, retire_contents
 from services.buffer.store.database import RETENTION_TOPIC, BufferDatabase
 from services.buffer.store.ready_rows import current_load
-from services.buffer.store.reports import forget_blobs, forget_reports
+from services.buffer.store.reports import delete_old_blobs, delete_old_reports
 from services.buffer.store.segments import (
-    let_others_remove,
+    release_removal_lock,
     remove_retired,
     stages_with_old_segments,
-    try_to_remove_alone,
+    try_removal_lock,
 )
 from services.buffer.store.stages import list_readable
 from services.buffer.store.tasksets import delete_taskset
@@ -54,8 +54,8 @@ async def run_maintenance(database: BufferDatabase) -> None:
 async def clean_up_once(database: BufferDatabase) -> None:
     """Cleans up each kind independently, so that a failure of one does not stop the others."""
     clean_ups = (
-        partial(_in_autocommit, forget_reports),
-        partial(_in_autocommit, forget_blobs),
+        partial(_in_autocommit, delete_old_reports),
+        partial(_in_autocommit, delete_old_blobs),
         delete_unused_tasksets,
     )
     for clean_up in clean_ups:
@@ -173,12 +173,12 @@ async def _retain(database: BufferDatabase, key: StageKey, batched: BatchedSegme
 async def _remove(database: BufferDatabase) -> None:
     """Drops retired contents, unless another replica is already doing so."""
     async with database.autocommit() as connection:
-        if not await try_to_remove_alone(connection):
+        if not await try_removal_lock(connection):
             return
         try:
             await remove_retired(connection)
         finally:
-            await let_others_remove(connection)
+            await release_removal_lock(connection)
 
 
 MEASURE_SECONDS = 1.0
@@ -194,7 +194,7 @@ class QueueDepthMetrics:
     _pending: int | None = None
     _loads: list[tuple[Stage, RowLoad]] = field(default_factory=list)
 
-    async def run(self) -> None:
+    async def run_metrics(self) -> None:
         """Measures periodically until cancelled, if metrics are on."""
         if not metrics.is_on():
             return

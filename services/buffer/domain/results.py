@@ -113,7 +113,7 @@ class CommitDecision:
     """The decision on a result."""
 
     result: Result
-    fate: CommitStatus
+    status: CommitStatus
     state: AttemptState | None = None
     """State of the attempt to store; None if nothing is stored."""
     reason: str = ""
@@ -142,7 +142,7 @@ class ResultDeduplicator:
         self._by_place = {attempt.place: attempt for attempt in self.known}
         self._by_sequence = {(known.producer, known.sequence): known for known in self.known}
 
-    def judge(self, result: Result) -> CommitDecision:
+    def decide(self, result: Result) -> CommitDecision:
         """Decides on a result; the decision counts for the results that follow."""
         before = self._by_place.get(result.place) or self._by_sequence.get(
             (result.producer, result.sequence)
@@ -150,8 +150,8 @@ class ResultDeduplicator:
         if before is not None:
             return _compare(result, before)
         if contradiction := self._contradiction(result):
-            return CommitDecision(result=result, fate=CommitStatus.REJECTED, reason=contradiction)
-        state = self._decide(result)
+            return CommitDecision(result=result, status=CommitStatus.REJECTED, reason=contradiction)
+        state = self._attempt_state(result)
         known = StoredAttempt(
             place=result.place,
             producer=result.producer,
@@ -162,7 +162,7 @@ class ResultDeduplicator:
         self.stored.append(known)
         self._by_place[known.place] = known
         self._by_sequence[known.producer, known.sequence] = known
-        return CommitDecision(result=result, fate=COMMIT_STATUSES[state], state=state)
+        return CommitDecision(result=result, status=COMMIT_STATUSES[state], state=state)
 
     def _contradiction(self, result: Result) -> str:
         view = self.assignments.get(result.assignment_id)
@@ -178,7 +178,7 @@ class ResultDeduplicator:
             return "the task is not the assignment's"
         return ""
 
-    def _decide(self, result: Result) -> AttemptState:
+    def _attempt_state(self, result: Result) -> AttemptState:
         view = self.assignments[result.assignment_id]
         run = view.runs[result.run]
         if run.state is RunState.WON:
@@ -195,9 +195,9 @@ class ResultDeduplicator:
 
 def _compare(result: Result, before: StoredAttempt) -> CommitDecision:
     if before.place == result.place and before.content_hash == result.content_hash:
-        return CommitDecision(result=result, fate=COMMIT_STATUSES[AttemptState(before.state)])
+        return CommitDecision(result=result, status=COMMIT_STATUSES[AttemptState(before.state)])
     reason = "another result was stored under the same attempt or sequence"
-    return CommitDecision(result=result, fate=CommitStatus.REJECTED, reason=reason)
+    return CommitDecision(result=result, status=CommitStatus.REJECTED, reason=reason)
 
 
 def _count_failure(run: RunProgress, reason: str, max_attempts: int) -> None:

@@ -181,7 +181,7 @@ class Stage:
         return self.plan.config.explorer.max_retry_times + 1
 
     @property
-    def attempts_a_lease(self) -> int:
+    def attempts_per_lease(self) -> int:
         """Attempt numbers that a lease has for each run: one extra for a rejected result."""
         return self.max_attempts + 1
 

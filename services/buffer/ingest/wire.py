@@ -117,7 +117,7 @@ class DecodedBatch:
     """A decoded message."""
 
     results: tuple[Result, ...]
-    refused: tuple[InvalidResult, ...]
+    invalid: tuple[InvalidResult, ...]
     blob_sha256: bytes
     """Hash of the blob with the results, if they were too large for the message."""
 
@@ -162,7 +162,7 @@ def decode_batch(subject: str, body: bytes) -> DecodedBatch:
                 )
             )
     return DecodedBatch(
-        results=tuple(results), refused=tuple(refused), blob_sha256=message.blob_sha256
+        results=tuple(results), invalid=tuple(refused), blob_sha256=message.blob_sha256
     )
 
 

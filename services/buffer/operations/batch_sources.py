@@ -135,7 +135,7 @@ class ReplayAttempt:
     """A choice among the samples up to a place."""
 
     stage: Stage
-    choice: ReplaySelection
+    selection: ReplaySelection
     before: Place | None
     is_enough: bool
     """True if all due rows are there."""
@@ -173,7 +173,7 @@ async def select_candidates(
     stale = [row for row in used if row.version is not None and row.version < oldest]
     stale_ids = {row.experience_id for row in stale}
     waiting = [*unused, *(row for row in used if row.experience_id not in stale_ids)]
-    computed = await priorities.compute(
+    computed = await priorities.compute_priorities(
         settings.priority_fn, settings.priority_fn_args, candidates_of(waiting, stage.seed)
     )
     size = stage.plan.num_rollout_rows

@@ -49,8 +49,8 @@ from services.buffer.store.selection import (
 from services.buffer.store.stages import StageTaskset, lock_stage, stage_tasksets, update_stage
 from services.buffer.store.stragglers import (
     count_kept_runs,
+    cut_open_tasks,
     drop,
-    leave_behind,
     seconds_since_ended,
     tasks_by_step,
     with_ended_runs,
@@ -104,7 +104,7 @@ async def _is_over(connection: Connection, stage: Stage, tasks: ExploreStepTasks
 
 async def _cut(connection: Connection, stage: Stage, tasks: ExploreStepTasks) -> int:
     key = stage.key
-    cut = await leave_behind(connection, key, tasks.explore_step, STRAGGLER_REASON)
+    cut = await cut_open_tasks(connection, key, tasks.explore_step, STRAGGLER_REASON)
     kept = await with_ended_runs(connection, key, cut) if _keeps_ended_runs(stage) else []
     await drop(
         connection, key, [task for task in cut if task.assignment_id not in kept], STRAGGLER_REASON
@@ -329,7 +329,7 @@ async def _draw_learned(
     excluded = await tasks_of_step(connection, stage.key, taskset.name, stage.explore_step)
     chance = seeded_generator((stage.seed, taskset.selector.seed), share.first)
     count = len(share.places)
-    return await asyncio.to_thread(beliefs.choose, config, chance, count, excluded)
+    return await asyncio.to_thread(beliefs.sample_tasks, config, chance, count, excluded)
 
 
 async def draw_rows(

@@ -16,10 +16,10 @@ from services.buffer.store.pipeline import Claim, end_claims, finish_claims
 from services.buffer.store.reports import log_event
 from services.buffer.store.selection import (
     RolledOut,
+    groups_awaiting_feedback,
     last_place_of_batch,
     load_beliefs,
-    mark_heard,
-    unheard_groups,
+    mark_feedback_received,
     update_beliefs,
 )
 from services.buffer.store.stages import share_stage
@@ -63,7 +63,9 @@ async def _commit_outcomes(
             left_out[sample.reason].append(sample.experience_id)
     for reason, ids in left_out.items():
         await set_states(connection, key, ids, ExperienceState.FILTERED, sanitize_text(reason))
-    await insert_derived(connection, key, [row for group in own for row in group.derived])
+    await insert_derived(
+        connection, key, [row for group in own for row in group.derived_experiences]
+    )
 
 
 async def _commit_errors(
@@ -115,13 +117,13 @@ async def current_beliefs(
     last = await last_place_of_batch(connection, stage, version)
     if last is None:
         return beliefs
-    groups = await unheard_groups(connection, stage.key, taskset, last)
+    groups = await groups_awaiting_feedback(connection, stage.key, taskset, last)
     if not groups:
         return beliefs
     steps = _pass_rates(groups)
     beliefs = await asyncio.to_thread(_learn, beliefs, steps, config)
     await update_beliefs(connection, stage.key, taskset, beliefs, len(steps))
-    await mark_heard(connection, stage.key, [group.assignment_id for group in groups])
+    await mark_feedback_received(connection, stage.key, [group.assignment_id for group in groups])
     return beliefs
 
 
@@ -142,5 +144,5 @@ def _learn(
 ) -> PassRateBeliefs:
     for rates in steps:
         tasks_K = np.array(list(rates), dtype=np.int64)
-        beliefs = beliefs.learned(tasks_K, np.array(list(rates.values())), config)
+        beliefs = beliefs.updated(tasks_K, np.array(list(rates.values())), config)
     return beliefs

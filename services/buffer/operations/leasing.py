@@ -26,7 +26,12 @@ from services.buffer.operations.explore_steps import (
 )
 from services.buffer.store.assignments import NewAssignment, insert_assignments
 from services.buffer.store.database import notify, work_topic
-from services.buffer.store.leases import Grant, free_lost_leases, seconds_until_expiry, take_leases
+from services.buffer.store.leases import (
+    LeaseGrant,
+    free_lost_leases,
+    seconds_until_expiry,
+    take_leases,
+)
 from services.buffer.store.ready_rows import current_load
 from services.buffer.store.runs import OpenWork, oldest_open_work
 from services.buffer.store.stages import lock_stage, update_stage
@@ -87,7 +92,7 @@ class LeaseRequest:
 class LeasesGranted:
     """Leases for the explorer."""
 
-    grants: Sequence[Grant]
+    grants: Sequence[LeaseGrant]
 
 
 @dataclass(frozen=True, slots=True)

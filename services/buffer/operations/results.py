@@ -32,13 +32,13 @@ from services.buffer.store.feedback import hold_scopes
 from services.buffer.store.pipeline import open_scopes
 from services.buffer.store.reports import log_event
 from services.buffer.store.runs import (
-    Before,
+    CommitContext,
     insert_attempts,
-    load_before,
+    load_commit_context,
     update_open_counts,
     update_runs,
 )
-from services.buffer.store.segments import Held, grow_segment, open_segment
+from services.buffer.store.segments import SegmentSize, grow_segment, open_segment
 from services.buffer.store.stages import in_order, update_stage
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey
@@ -58,22 +58,22 @@ class _StageDecisions:
     """Decisions on a stage's results, and what to store."""
 
     stage: Stage
-    verdicts: Sequence[CommitDecision]
+    decisions: Sequence[CommitDecision]
     touched: Sequence[AssignmentView]
     samples: Sequence[tuple[Result, ExperienceState]]
-    before: Held
+    before: SegmentSize
     """Size of the segment without these samples."""
 
     @property
-    def held(self) -> Held:
+    def segment_size(self) -> SegmentSize:
         """Size of the segment including these samples."""
         before, sizes = self.before, self.sizes
-        return Held(before.num_rows + len(sizes), before.num_bytes + sum(sizes))
+        return SegmentSize(before.num_rows + len(sizes), before.num_bytes + sum(sizes))
 
     @property
     def new(self) -> list[CommitDecision]:
-        """Verdicts on results that are stored."""
-        return [verdict for verdict in self.verdicts if verdict.state is not None]
+        """Decisions on results that are stored."""
+        return [decision for decision in self.decisions if decision.state is not None]
 
     @property
     def sizes(self) -> list[int]:
@@ -99,7 +99,7 @@ class ResultWriter:
     segment_max_rows: int
     segment_max_bytes: int
 
-    async def settle(
+    async def write_results(
         self, connection: Connection, results: Sequence[Result], *, is_alone: bool
     ) -> list[CommitDecision]:
         """Judges and stores results together with everything that follows from them.
@@ -107,27 +107,27 @@ class ResultWriter:
         Raises: NeedsExclusiveStage when another transaction must do it with `is_alone`.
         """
         judged = await _judge_all(connection, results, is_alone=is_alone)
-        if not is_alone and any(self._asks_more(part) for part in judged):
+        if not is_alone and any(self._needs_exclusive(part) for part in judged):
             raise NeedsExclusiveStage
         known = {part.stage.key for part in judged}
-        verdicts = [_unknown(result) for result in results if result.key not in known]
-        verdicts += [verdict for part in judged for verdict in part.verdicts]
+        decisions = [_unknown(result) for result in results if result.key not in known]
+        decisions += [decision for part in judged for decision in part.decisions]
         await _write(connection, judged)
         if is_alone:
             for part in judged:
-                await self._go_on(connection, part)
-        return verdicts
+                await self._finish_consequences(connection, part)
+        return decisions
 
-    def _is_full(self, held: Held) -> bool:
-        return held.num_rows >= self.segment_max_rows or held.num_bytes >= self.segment_max_bytes
+    def _is_full(self, size: SegmentSize) -> bool:
+        return size.num_rows >= self.segment_max_rows or size.num_bytes >= self.segment_max_bytes
 
-    def _asks_more(self, judged: _StageDecisions) -> bool:
+    def _needs_exclusive(self, judged: _StageDecisions) -> bool:
         """Returns whether the consequences need to read results of the database."""
-        return self._is_full(judged.held) or bool(_measured(judged.ended))
+        return self._is_full(judged.segment_size) or bool(_measured(judged.ended))
 
-    async def _go_on(self, connection: Connection, judged: _StageDecisions) -> None:
+    async def _finish_consequences(self, connection: Connection, judged: _StageDecisions) -> None:
         key = judged.stage.key
-        if self._is_full(judged.held):
+        if self._is_full(judged.segment_size):
             await update_stage(connection, key, segment_id=await open_segment(connection, key))
         await _end_evaluations(connection, judged.stage, judged.ended)
 
@@ -142,14 +142,14 @@ async def _judge_all(
     judged = []
     earlier: list[StoredAttempt] = []  # attempts of the previous stages
     for key in in_order(by_stage):
-        before = await load_before(connection, key, by_stage[key], is_alone=is_alone)
+        before = await load_commit_context(connection, key, by_stage[key], is_alone=is_alone)
         if before is not None:
             judged.append(_judge(before, by_stage[key], earlier))
     return judged
 
 
 def _judge(
-    before: Before, results: Sequence[Result], earlier: list[StoredAttempt]
+    before: CommitContext, results: Sequence[Result], earlier: list[StoredAttempt]
 ) -> _StageDecisions:
     stage = before.stage
     judge = ResultDeduplicator(
@@ -158,17 +158,17 @@ def _judge(
         stage_is_open=stage.is_open,
         max_attempts=stage.max_attempts,
     )
-    verdicts = [judge.judge(result) for result in results]
+    decisions = [judge.decide(result) for result in results]
     earlier += judge.stored
-    new = [verdict for verdict in verdicts if verdict.state is not None]
-    ids = {verdict.result.assignment_id: None for verdict in new}
-    samples = [part for verdict in new for part in _samples(stage, verdict, before.views)]
+    new = [decision for decision in decisions if decision.state is not None]
+    ids = {decision.result.assignment_id: None for decision in new}
+    samples = [part for decision in new for part in _samples(stage, decision, before.views)]
     return _StageDecisions(
         stage=stage,
-        verdicts=verdicts,
+        decisions=decisions,
         touched=[before.views[assignment_id] for assignment_id in ids],
         samples=samples,
-        before=before.held,
+        before=before.segment_size,
     )
 
 
@@ -192,13 +192,13 @@ async def _store(connection: Connection, judged: _StageDecisions) -> None:
 
 
 def _samples(
-    stage: Stage, verdict: CommitDecision, views: Mapping[str, AssignmentView]
+    stage: Stage, decision: CommitDecision, views: Mapping[str, AssignmentView]
 ) -> Iterable[tuple[Result, ExperienceState]]:
     """Returns the parts of a result to store, with their states."""
-    if not verdict.result.experiences:
+    if not decision.result.experiences:
         return ()
-    state = _state_of(verdict, views[verdict.result.assignment_id])
-    return split_awaiting_reward(stage, verdict.result, state)
+    state = _state_of(decision, views[decision.result.assignment_id])
+    return split_awaiting_reward(stage, decision.result, state)
 
 
 async def _add_segment_size(connection: Connection, judged: _StageDecisions) -> None:
@@ -211,9 +211,9 @@ async def _add_segment_size(connection: Connection, judged: _StageDecisions) -> 
 async def _store_runs(connection: Connection, judged: _StageDecisions) -> None:
     """Stores the state of the runs whose results counted."""
     places = {
-        (verdict.result.assignment_id, verdict.result.run)
-        for verdict in judged.new
-        if verdict.state in (AttemptState.WON, AttemptState.FAILED)
+        (decision.result.assignment_id, decision.result.run)
+        for decision in judged.new
+        if decision.state in (AttemptState.WON, AttemptState.FAILED)
     }
     by_id = {view.assignment_id: view for view in judged.touched}
     changed = [
@@ -229,13 +229,13 @@ async def _store_runs(connection: Connection, judged: _StageDecisions) -> None:
 
 def _unknown(result: Result) -> CommitDecision:
     reason = f"stage {result.key.stage} of experiment {result.key.experiment_id} is not open"
-    return CommitDecision(result=result, fate=CommitStatus.REJECTED, reason=reason)
+    return CommitDecision(result=result, status=CommitStatus.REJECTED, reason=reason)
 
 
-def _state_of(verdict: CommitDecision, view: AssignmentView) -> ExperienceState:
-    assert verdict.state is not None
-    if verdict.state in STORED_STATES:
-        return STORED_STATES[verdict.state]
+def _state_of(decision: CommitDecision, view: AssignmentView) -> ExperienceState:
+    assert decision.state is not None
+    if decision.state in STORED_STATES:
+        return STORED_STATES[decision.state]
     return ExperienceState.RAW if view.kind is AssignmentKind.TRAIN else ExperienceState.EVAL
 
 

@@ -34,11 +34,11 @@ from services.buffer.store.stages import (
 )
 from services.buffer.store.stragglers import (
     find_cancelled,
-    find_lost,
-    forget_refills,
+    find_lost_work,
     reopen_assignments,
     reopen_evaluations,
     reopen_left_out_scopes,
+    reset_refills,
 )
 from services.buffer.store.tasksets import hold_tasksets
 from services.buffer.types import NeededTaskset
@@ -76,10 +76,10 @@ async def reopen_stage(connection: Connection, stage: Stage) -> None:
 async def _reopen_training(connection: Connection, stage: Stage) -> None:
     """Reopens lost tasks, but only up to the planned number: refills replaced some of them."""
     key = stage.key
-    await forget_refills(connection, key, stage.explore_step)
+    await reset_refills(connection, key, stage.explore_step)
     cancelled = await find_cancelled(connection, key, AssignmentKind.TRAIN)
     first_step = first_unbatched_step(stage)
-    lost = await find_lost(connection, key, first_step)
+    lost = await find_lost_work(connection, key, first_step)
     num_planned = (stage.explore_step - first_step + 1) * stage.plan.config.buffer.batch_size
     num_alive = lost.num_drawn - len(lost.unshaped) - len(lost.given_up)
     num_wanted = max(0, num_planned - num_alive)

@@ -25,13 +25,13 @@ from services.buffer.store.stages import lock_stage, update_stage
 from services.buffer.store.training import (
     Checkpoint,
     RecordedVersion,
+    announce_removable,
     drop_checkpoint,
     insert_checkpoint,
     insert_incarnation,
     insert_version,
     kept_checkpoints,
     newest_version,
-    tell_dropped,
     versions_of,
 )
 from trinity.errors import InvalidRequest, PreconditionFailed, Superseded
@@ -219,7 +219,7 @@ async def commit_checkpoint(
         for old in others[num_kept - 1 :]:
             await drop_checkpoint(connection, stage, old)
     await notify(connection, RETENTION_TOPIC)
-    return await tell_dropped(connection, stage, new)
+    return await announce_removable(connection, stage, new)
 
 
 async def finish_training(

@@ -48,11 +48,11 @@ class LongPoller:
         self._listener = listener
         self._closing = asyncio.Event()
 
-    def close(self) -> None:
+    def stop_polling(self) -> None:
         """Ends every wait in progress with its current answer."""
         self._closing.set()
 
-    async def poll(
+    async def poll_until_final(
         self, topic: str, wait_seconds: float, look: Callable[[], Awaitable[PollResult[T]]]
     ) -> T:
         """Looks until an answer is final or the time is over."""
@@ -68,7 +68,7 @@ class LongPoller:
                     seconds_left = min(seconds_left, seen.look_again_seconds + 0.01)
                 await self._wait(changes, seconds_left)
 
-    async def changes(self, topic: str) -> AsyncIterator[None]:
+    async def notifications(self, topic: str) -> AsyncIterator[None]:
         """Yields once at the start, then whenever something may have changed, until closed."""
         with self._listener.subscribe(topic) as changes:
             while not self._closing.is_set():

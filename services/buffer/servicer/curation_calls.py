@@ -31,7 +31,7 @@ from services.buffer.servicer.samples import (
 )
 from services.buffer.store.curation import UNTRAINED
 from services.buffer.store.database import BufferDatabase
-from services.buffer.store.experiences import Count
+from services.buffer.store.experiences import StateCount
 from services.buffer.store.stages import get_stage
 from trinity.api.v1 import query_pb2 as pb
 from trinity.errors import InvalidRequest
@@ -117,7 +117,7 @@ class CurationRpcs:
         async with self.database.transaction() as connection:
             await get_stage(connection, key)
         pages = SamplePages(database=self.database, key=key, wanted=wanted, with_content=False)
-        async for part in pages.parts():
+        async for part in pages.read_pages():
             if part.rows:
                 yield part
 
@@ -201,9 +201,9 @@ def _population(found: SamplePopulation) -> pb.GetPopulationResponse:
     )
 
 
-def _left_out(samples: Sequence[GeneratedSample]) -> list[Count]:
+def _left_out(samples: Sequence[GeneratedSample]) -> list[StateCount]:
     counted = Counter((sample.state, sample.reason) for sample in samples if not sample.is_trained)
     return [
-        Count(state=ExperienceState(state), reason=reason, number=number)
+        StateCount(state=ExperienceState(state), reason=reason, number=number)
         for (state, reason), number in counted.most_common(MAX_REASONS)
     ]

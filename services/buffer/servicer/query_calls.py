@@ -24,7 +24,7 @@ from services.buffer.servicer.samples import (
 )
 from services.buffer.store.batches import (
     BatchHead,
-    Item,
+    RecordedItem,
     find_batch,
     load_attempt,
     load_items,
@@ -97,7 +97,7 @@ class QueryRpcs:
             latest_first=request.latest_first,
         )
         num_left = request.limit or UNLIMITED
-        async for part in pages.parts(parse_cursor(request.cursor)):
+        async for part in pages.read_pages(parse_cursor(request.cursor)):
             yield await self._page(stage, part, num_left)
             num_left -= len(part.rows)
             if num_left <= 0:
@@ -173,7 +173,7 @@ class QueryRpcs:
             items = await load_items(connection, stage, step, first=first, count=ITEMS_A_MESSAGE)
             sizes = await _sizes(connection, stage, items)
 
-        def size_of(item: Item) -> int:
+        def size_of(item: RecordedItem) -> int:
             return 0 if item.data_row is None else sizes.get(item.data_row, 0)
 
         for part in by_size(items, size_of):
@@ -252,7 +252,7 @@ async def _head(connection: Connection, stage: Stage, batch: BatchHead) -> query
 
 
 async def _sizes(
-    connection: Connection, stage: Stage, items: Sequence[Item]
+    connection: Connection, stage: Stage, items: Sequence[RecordedItem]
 ) -> dict[tuple[str, int], int]:
     """Returns the sizes of data rows in bytes; records of experiences are small."""
     drawn = [place for item in items if (place := item.data_row)]
@@ -260,7 +260,7 @@ async def _sizes(
 
 
 async def _rows(
-    connection: Connection, stage: Stage, items: Sequence[Item]
+    connection: Connection, stage: Stage, items: Sequence[RecordedItem]
 ) -> list[query_pb2.StepRow]:
     ids = [item.experience_id for item in items if item.experience_id is not None]
     found = await load_experiences(connection, stage.samples_key, ids)

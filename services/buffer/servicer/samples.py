@@ -20,9 +20,9 @@ from services.buffer.servicer.convert import (
     parse_text,
     parse_uuid,
 )
-from services.buffer.store.batches import Use
+from services.buffer.store.batches import BatchUse
 from services.buffer.store.database import BufferDatabase
-from services.buffer.store.experiences import Count, find_bodies
+from services.buffer.store.experiences import StateCount, find_bodies
 from services.buffer.store.queries import PageRequest, StoredExperience, list_page, sizes_of
 from trinity.api.v1 import buffer_pb2, experience_pb2, query_pb2
 from trinity.codec import FINISH_REASON_NAMES, FINISH_REASONS
@@ -118,7 +118,7 @@ def _number(value: object) -> int:
     return value
 
 
-def use_to_proto(use: Use) -> query_pb2.BatchUse:
+def use_to_proto(use: BatchUse) -> query_pb2.BatchUse:
     """Converts a use in a batch to protobuf."""
     return query_pb2.BatchUse(
         line=use.line,
@@ -132,7 +132,7 @@ def use_to_proto(use: Use) -> query_pb2.BatchUse:
 
 
 def record_to_proto(
-    stage: str, row: StoredExperience, uses: list[Use], body: bytes | None, removed: str = ""
+    stage: str, row: StoredExperience, uses: list[BatchUse], body: bytes | None, removed: str = ""
 ) -> query_pb2.ExperienceRecord:
     """Converts a stored sample to protobuf, with its content or the reason why it is removed."""
     place = row.cursor
@@ -171,7 +171,7 @@ def record_to_proto(
     return record
 
 
-def count_to_proto(count: Count) -> query_pb2.StateCount:
+def count_to_proto(count: StateCount) -> query_pb2.StateCount:
     """Converts a count to protobuf."""
     return query_pb2.StateCount(state=STATES[count.state], reason=count.reason, count=count.number)
 
@@ -231,7 +231,7 @@ class SamplePages:
     with_content: bool
     latest_first: bool = False
 
-    async def parts(self, after: SampleCursor | None = None) -> AsyncIterator[SamplePage]:
+    async def read_pages(self, after: SampleCursor | None = None) -> AsyncIterator[SamplePage]:
         """Yields the samples in order, starting after a place."""
         while True:
             async with self.database.transaction() as connection:

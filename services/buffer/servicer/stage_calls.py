@@ -33,7 +33,13 @@ from services.buffer.store.database import tasksets_topic
 from services.buffer.store.experiences import count_state
 from services.buffer.store.replay import count_replayed
 from services.buffer.store.reports import count_dead_letters
-from services.buffer.store.stages import list_unfinished, lock_stage, losses, pace, stage_tasksets
+from services.buffer.store.stages import (
+    list_unfinished,
+    lock_stage,
+    pace,
+    run_losses,
+    stage_tasksets,
+)
 from services.buffer.store.tasksets import stage_pipelines
 from services.buffer.tasksets.library import ResolvedTasksets
 from services.buffer.workers.functions import FunctionFailed, PriorityFailed
@@ -188,7 +194,9 @@ class StageRpcs(BufferServicerBase):
             found.awaited.extend(await self.features.awaited(key.tenant, needed, stored))
             return TasksetPoll(found)
 
-        resolved = await self.poller.poll(tasksets_topic(key.tenant), READ_SECONDS, look)
+        resolved = await self.poller.poll_until_final(
+            tasksets_topic(key.tenant), READ_SECONDS, look
+        )
         if resolved.awaited:
             reason = "; ".join(resolved.awaited)
             return Opened(state=Opened.STATE_READING, reason=reason)
@@ -210,7 +218,7 @@ class StageRpcs(BufferServicerBase):
     async def _check_parts(self, plan: StagePlan) -> None:
         """Checks that all functions of the pipeline can be loaded before any rollout."""
         try:
-            await self.functions.load(FunctionChain.of(plan).steps)
+            await self.functions.load_functions(FunctionChain.from_plan(plan).functions)
         except FunctionFailed as error:
             raise PreconditionFailed(str(error)) from error
         if plan.replay is not None and plan.needs_rollout:
@@ -218,7 +226,7 @@ class StageRpcs(BufferServicerBase):
 
     async def _check_priority(self, replay: ResolvedReplay) -> None:
         try:
-            await self.priorities.load(replay.priority_fn, replay.priority_fn_args)
+            await self.priorities.load_priority(replay.priority_fn, replay.priority_fn_args)
         except PriorityFailed as error:
             raise PreconditionFailed(f"priority_fn {replay.priority_fn}: {error}") from error
 
@@ -261,7 +269,7 @@ async def _describe(
     connection: Connection, stage: Stage, num_stream_pending: int
 ) -> pb.StageStatus:
     counts = await count_open(connection, stage.key)
-    now, lost = await pace(connection, stage), await losses(connection, stage)
+    now, lost = await pace(connection, stage), await run_losses(connection, stage)
     refills = await count_refills(connection, stage.key, stage.explore_step)
     return pb.StageStatus(
         key=stage_key_to_proto(stage.key),

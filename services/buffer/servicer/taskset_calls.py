@@ -22,7 +22,7 @@ from services.buffer.servicer.convert import (
 )
 from services.buffer.store.database import BufferDatabase
 from services.buffer.store.tasksets import (
-    Described,
+    TasksetDescription,
     delete_taskset,
     find_described,
     find_need,
@@ -72,7 +72,7 @@ class TasksetRpcs(BufferServicerBase):
             if request.WhichOneof("part") == "end":
                 return await self._store(key, intake)
             for row in _rows_of(request):
-                intake.add(row)
+                intake.add_row(row)
                 if intake.is_chunk:
                     await self._store(key, intake)
                 elif intake.num_seen % ROWS_AT_ONCE == 0:
@@ -83,7 +83,7 @@ class TasksetRpcs(BufferServicerBase):
         )
 
     async def _store(self, key: UploadKey, intake: RowBuffer) -> None:
-        first, bodies = intake.take()
+        first, bodies = intake.take_chunk()
         async with self.database.transaction() as connection:
             await store_rows(connection, key, first, bodies)
 
@@ -193,7 +193,7 @@ class TasksetServicer:
 
 async def _find(
     connection: Connection, tenant: str, taskset: str, *, for_update: bool = False
-) -> Described:
+) -> TasksetDescription:
     wanted = parse_name(taskset, "taskset")
     found = await find_described(connection, tenant, wanted, for_update=for_update)
     if found is None:
@@ -215,7 +215,7 @@ def _offset_of(token: str) -> int:
     return int(token)
 
 
-def _state(taskset: Described) -> taskset_pb2.Taskset.State:
+def _state(taskset: TasksetDescription) -> taskset_pb2.Taskset.State:
     if taskset.is_complete:
         return taskset_pb2.Taskset.STATE_COMPLETE
     return (
@@ -223,7 +223,7 @@ def _state(taskset: Described) -> taskset_pb2.Taskset.State:
     )
 
 
-def _to_proto(taskset: Described) -> taskset_pb2.Taskset:
+def _to_proto(taskset: TasksetDescription) -> taskset_pb2.Taskset:
     return taskset_pb2.Taskset(
         id=taskset.taskset_id,
         name=taskset.name,

@@ -116,7 +116,7 @@ class TrainerRpcs(BufferServicerBase):
             is_first = False
             return BatchPoll(answer)
 
-        stage, answer = await self.poller.poll(batch_topic(key), wait_seconds, look)
+        stage, answer = await self.poller.poll_until_final(batch_topic(key), wait_seconds, look)
         yield pb.GetBatchResponse(head=_head(answer, request.incarnation))
         if isinstance(answer, BatchHead):
             async for rows in self._rows(stage, answer):
@@ -158,7 +158,7 @@ class TrainerRpcs(BufferServicerBase):
             check_incarnation(stage, incarnation)
             if _has_failed(stage):
                 return stage, BatchEnd("failed", stage.reason)
-            return stage, head or await self.composer.compose(connection, stage, step)
+            return stage, head or await self.composer.compose_batch(connection, stage, step)
 
     async def ReportStep(self, request: pb.ReportStepRequest, _: Context) -> pb.ReportStepResponse:
         """Records a trained step."""
@@ -277,7 +277,7 @@ class ProgressRpcs(BufferServicerBase):
         tenant = parse_name(request.tenant, "tenant")
         experiment_id = parse_uuid(request.experiment_id, "experiment_id")
         seen = request.after_event
-        async for _change in self.poller.changes(progress_topic(tenant, experiment_id)):
+        async for _change in self.poller.notifications(progress_topic(tenant, experiment_id)):
             while True:
                 async with self.database.transaction() as connection:
                     events = await load_events(

@@ -316,7 +316,7 @@ def _floats(values: Sequence[float | None]) -> sa.ColumnElement[Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
+class BatchUse:
     """The use of a sample or data row in a batch."""
 
     line: int
@@ -329,10 +329,10 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
+class RecordedItem:
     """A row of a batch without its content."""
 
-    use: Use
+    use: BatchUse
     experience_id: str | None
     taskset_id: str | None
     row_index: int | None
@@ -346,7 +346,7 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
+class StepTraining:
     """An incarnation of the trainer that trained the step."""
 
     incarnation: int
@@ -355,7 +355,7 @@ class Trained:
 
 async def load_uses(
     connection: Connection, key: StageKey, ids: Iterable[str]
-) -> dict[str, list[Use]]:
+) -> dict[str, list[BatchUse]]:
     """Returns the uses of each of these samples in batches."""
     statement = (
         sa.select(batch_item)
@@ -366,7 +366,7 @@ async def load_uses(
         )
         .order_by(C.line, C.step, C.position)
     )
-    uses: dict[str, list[Use]] = defaultdict(list)
+    uses: dict[str, list[BatchUse]] = defaultdict(list)
     for row in await connection.fetch(statement):
         uses[row.experience_id].append(_use(row))
     return uses
@@ -374,7 +374,7 @@ async def load_uses(
 
 async def load_items(
     connection: Connection, stage: Stage, step: int, *, first: int, count: int
-) -> list[Item]:
+) -> list[RecordedItem]:
     """Returns rows of a batch from position `first` on, in order."""
     places = C.position.between(first, first + count - 1)
     statement = (
@@ -383,7 +383,7 @@ async def load_items(
         .order_by(C.position)
     )
     return [
-        Item(
+        RecordedItem(
             use=_use(row),
             experience_id=row.experience_id,
             taskset_id=row.taskset_id,
@@ -393,8 +393,8 @@ async def load_items(
     ]
 
 
-def _use(row: Row) -> Use:
-    return Use(
+def _use(row: Row) -> BatchUse:
+    return BatchUse(
         line=row.line,
         step=row.step,
         position=row.position,
@@ -405,7 +405,7 @@ def _use(row: Row) -> Use:
     )
 
 
-async def times_trained(connection: Connection, stage: Stage, step: int) -> Sequence[Trained]:
+async def times_trained(connection: Connection, stage: Stage, step: int) -> Sequence[StepTraining]:
     """Returns every incarnation that trained a step, earliest first."""
     c = step_report.c
     statement = (
@@ -414,7 +414,7 @@ async def times_trained(connection: Connection, stage: Stage, step: int) -> Sequ
         .order_by(c.incarnation)
     )
     return [
-        Trained(incarnation=row.incarnation, metrics=decode_numbers(row.metrics))
+        StepTraining(incarnation=row.incarnation, metrics=decode_numbers(row.metrics))
         for row in await connection.fetch(statement)
     ]
 

@@ -204,7 +204,9 @@ _IS_COMPARED = sa.and_(
 )
 
 
-async def take_back(connection: Connection, stage: Stage, rows: Sequence[StoredExperience]) -> int:
+async def restore_excluded(
+    connection: Connection, stage: Stage, rows: Sequence[StoredExperience]
+) -> int:
     """Restores the state that the samples would have; returns their number."""
     awaits = stage.plan.config.buffer.await_feedback
     no_reward = sa.and_(E.reward.is_(None), sa.literal(awaits))

@@ -53,7 +53,7 @@ FLOATS = ArrayText("FLOAT8")
 BOOLEANS = ArrayText("BOOLEAN")
 
 
-Values = Mapping[str, object]
+RowValues = Mapping[str, object]
 """A row to insert: its values by column."""
 PREFIX = "key"
 """Prefix of the parameters that hold the key of a stage."""

@@ -28,7 +28,7 @@ from services.buffer.store.database import (
 )
 from services.buffer.store.runs import won_runs
 from services.buffer.store.schema import experience, segment
-from services.buffer.store.segments import payloads_of, while_it_is_there
+from services.buffer.store.segments import payloads_of, unavailable_if_dropped
 from trinity.api.v1 import experience_pb2 as pb
 from trinity.errors import PreconditionFailed
 from trinity.runtime.sql import Connection, Row
@@ -237,7 +237,7 @@ async def count_state(connection: Connection, key: StageKey, state: ExperienceSt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Count:
+class StateCount:
     """Samples that are in one state for one reason."""
 
     state: ExperienceState
@@ -245,7 +245,7 @@ class Count:
     number: int
 
 
-async def count_by_reason(connection: Connection, key: StageKey) -> Sequence[Count]:
+async def count_by_reason(connection: Connection, key: StageKey) -> Sequence[StateCount]:
     """Counts samples by state and reason, highest count first."""
     number = sa.func.count()
     statement = (
@@ -255,7 +255,7 @@ async def count_by_reason(connection: Connection, key: StageKey) -> Sequence[Cou
         .order_by(number.desc(), C.state, C.reason)
     )
     return [
-        Count(state=ExperienceState(row.state), reason=row.reason, number=row.number)
+        StateCount(state=ExperienceState(row.state), reason=row.reason, number=row.number)
         for row in await connection.fetch(statement)
     ]
 
@@ -361,7 +361,7 @@ async def bodies_at(connection: Connection, key: StageKey, rows: Sequence[Row]) 
     for segment_id in {row.segment_id for row in rows}:
         own = list({row.payload_id for row in rows if row.segment_id == segment_id})
         values = stage_params(key, ids=own, segment=segment_id)
-        with while_it_is_there():
+        with unavailable_if_dropped():
             found = await connection.fetch_binary(_bodies_in(segment_id), values)
         bodies |= {str(payload_id): body for payload_id, body in found}
     return {

@@ -39,7 +39,7 @@ MAX_GRANTED_BYTES = MAX_MESSAGE_BYTES // 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
+class LeaseGrant:
     """An assignment as it is leased."""
 
     assignment_id: str
@@ -186,14 +186,14 @@ async def take_leases(
     explorer_id: str,
     max_assignments: int,
     lease_seconds: float,
-) -> list[Grant]:
+) -> list[LeaseGrant]:
     """Leases assignments that are pending or whose lease has expired, oldest weights first."""
     params = stage_params(
         stage.key,
         published=stage.published,
         may_evaluate=stage.published is not None or stage.finished_step is not None,
         max_assignments=max_assignments,
-        attempts_a_lease=stage.attempts_a_lease,
+        attempts_a_lease=stage.attempts_per_lease,
         explorer_id=explorer_id,
         lease_seconds=lease_seconds,
     )
@@ -202,8 +202,8 @@ async def take_leases(
     return [_grant(stage, row) for row in rows]
 
 
-def _grant(stage: Stage, row: Row) -> Grant:
-    return Grant(
+def _grant(stage: Stage, row: Row) -> LeaseGrant:
+    return LeaseGrant(
         assignment_id=row.assignment_id,
         kind=AssignmentKind(row.kind),
         explore_step=row.explore_step,
@@ -212,7 +212,7 @@ def _grant(stage: Stage, row: Row) -> Grant:
         task_index=row.task_index,
         task_json=row.task_body,
         runs=tuple(row.open_runs),
-        first_attempt=row.num_attempts - stage.attempts_a_lease,
+        first_attempt=row.num_attempts - stage.attempts_per_lease,
         lease_token=row.lease_token,
         required_version=row.required_version,
         required_incarnation=row.incarnation or stage.incarnation,

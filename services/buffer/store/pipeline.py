@@ -106,7 +106,7 @@ async def count_unfinished_scopes(connection: Connection, key: StageKey) -> tupl
 
 
 @lru_cache
-def _take_figures(is_bounded: bool) -> sa.Update:
+def _take_metrics(is_bounded: bool) -> sa.Update:
     own = [in_stage(pipeline_scope), one_of(C.state, [ScopeState.DONE])]
     if is_bounded:
         last = (sa.bindparam(name, type_=sa.BigInteger) for name in ("last_step", "last_position"))
@@ -119,7 +119,7 @@ def _take_figures(is_bounded: bool) -> sa.Update:
     )
 
 
-async def take_figures(
+async def take_metrics(
     connection: Connection, key: StageKey, step: int, up_to: Place | None
 ) -> list[dict[str, float]]:
     """Takes the metrics of groups that were finished since the last batch, for batch `step`.
@@ -128,7 +128,7 @@ async def take_figures(
     """
     bound = {} if up_to is None else {"last_step": up_to[0], "last_position": up_to[1]}
     values = stage_params(key, taken_by=step, **bound)
-    found = await connection.fetch_column(_take_figures(up_to is not None), values)
+    found = await connection.fetch_column(_take_metrics(up_to is not None), values)
     return [decode_numbers(metrics) for metrics in found]
 
 

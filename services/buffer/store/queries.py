@@ -11,7 +11,7 @@ from services.buffer.domain.stage import ExperienceState
 from services.buffer.domain.tasks import SampleCursor, SampleFilter
 from services.buffer.store.database import decode_numbers, id_in, in_stage, of_stage, one_of
 from services.buffer.store.schema import assignment, batch_item, experience, stage
-from services.buffer.store.segments import payloads_of, retired_segments, while_it_is_there
+from services.buffer.store.segments import payloads_of, retired_segments, unavailable_if_dropped
 from trinity.runtime.sql import Connection, Row
 from trinity.types import StageKey
 
@@ -295,7 +295,7 @@ async def sizes_of(
         )
         if holding:
             statement = statement.where(_holds(holding, c.body))
-        with while_it_is_there():
+        with unavailable_if_dropped():
             found = await connection.fetch(statement)
         sizes |= {row.payload_id: row.size for row in found}
     return {row.experience_id: sizes[row.payload_id] for row in rows if row.payload_id in sizes}

@@ -113,7 +113,7 @@ async def withdraw(
         await connection.execute(sa.update(experience).where(chosen).values(reason=reason))
 
 
-async def take_back_batched(connection: Connection, stage: Stage, ids: Collection[str]) -> int:
+async def restore_withdrawn(connection: Connection, stage: Stage, ids: Collection[str]) -> int:
     """Reverses `withdraw` for those of the samples that have a reason; returns their number."""
     if not ids:
         return 0

@@ -53,7 +53,7 @@ class CommitReport:
 
     producer: str
     sequence: int
-    fate: CommitStatus
+    status: CommitStatus
     reason: str = ""
     number: int = 0
 
@@ -106,7 +106,7 @@ async def insert_reports(connection: Connection, reports: Sequence[CommitReport]
         first.setdefault((report.producer, report.sequence), report)
     alike: dict[tuple[str, CommitStatus, str], list[int]] = defaultdict(list)
     for (producer, sequence), report in first.items():
-        alike[producer, report.fate, report.reason].append(sequence)
+        alike[producer, report.status, report.reason].append(sequence)
     for (producer, fate, reason), sequences in alike.items():
         own = {"own_producer": producer, "own_state": fate, "own_reason": reason}
         await connection.execute(_INSERT, {**own, "sequences": sequences})
@@ -131,7 +131,7 @@ async def load_reports(
     return _reports(await connection.fetch(_AFTER, values))
 
 
-async def load_fates(
+async def load_statuses(
     connection: Connection,
     producer: str,
     sequences: Sequence[int],
@@ -169,7 +169,7 @@ def _reports(rows: Iterable[Row]) -> list[CommitReport]:
         CommitReport(
             producer=row.producer,
             sequence=row.sequence,
-            fate=CommitStatus(row.state),
+            status=CommitStatus(row.state),
             reason=row.reason,
             number=row.number,
         )
@@ -231,7 +231,7 @@ _OLD_BLOB = sa.or_(
 )
 
 
-async def forget_reports(connection: Connection) -> None:
+async def delete_old_reports(connection: Connection) -> None:
     """Deletes old reports, as `_forget` does.
 
     A producer that still asks sends its result again and gets the same report.
@@ -239,7 +239,7 @@ async def forget_reports(connection: Connection) -> None:
     await _forget(connection, commit_report, _OLD_REPORT, REPORT_PAGES)
 
 
-async def forget_blobs(connection: Connection) -> None:
+async def delete_old_blobs(connection: Connection) -> None:
     """Deletes old blobs, as `_forget` does."""
     await _forget(connection, blob, _OLD_BLOB, BLOB_PAGES)
 
@@ -310,7 +310,7 @@ async def log_event(connection: Connection, key: StageKey, event: Event) -> None
     await notify(connection, topic)
 
 
-async def forget_samples(connection: Connection, tenant: str, ids: Collection[str]) -> None:
+async def clear_sample_events(connection: Connection, tenant: str, ids: Collection[str]) -> None:
     """Clears the bodies of events with any of these samples, in all experiments of the tenant."""
     c = progress.c
     nothing: dict[str, JsonValue] = {"samples": [], "experience_ids": []}

@@ -46,7 +46,7 @@ REMOVERS_LOCK = 0x7365676D
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class SegmentSize:
     """Size of the contents of a segment."""
 
     num_rows: int
@@ -80,7 +80,7 @@ def payloads_of(segment_id: int) -> sa.Table:
 
 
 @contextmanager
-def while_it_is_there() -> Iterator[None]:
+def unavailable_if_dropped() -> Iterator[None]:
     """Wraps reads of a segment that may be retired and dropped in the meantime.
 
     Raises: Unavailable when it was dropped; a retry finds that the contents are gone.
@@ -114,14 +114,14 @@ async def grow_segment(
     await connection.execute(_GROW, values)
 
 
-async def try_to_remove_alone(connection: Connection) -> bool:
-    """Tries to get the lock for removing partitions, held until `let_others_remove`."""
+async def try_removal_lock(connection: Connection) -> bool:
+    """Tries to get the lock for removing partitions, held until `release_removal_lock`."""
     asked = sa.select(sa.func.pg_try_advisory_lock(REMOVERS_LOCK))
     return bool(await connection.fetch_value(asked))
 
 
-async def let_others_remove(connection: Connection) -> None:
-    """Releases the lock of `try_to_remove_alone`."""
+async def release_removal_lock(connection: Connection) -> None:
+    """Releases the lock of `try_removal_lock`."""
     await connection.execute(sa.select(sa.func.pg_advisory_unlock(REMOVERS_LOCK)))
 
 

@@ -329,7 +329,7 @@ async def last_place_of_batch(connection: Connection, stage: Stage, step: int) -
     return None if row is None else (row.explore_step, row.position)
 
 
-async def unheard_groups(
+async def groups_awaiting_feedback(
     connection: Connection, key: StageKey, taskset: str, up_to: Place
 ) -> list[RolledOut]:
     """Returns groups up to this place whose rewards the selector has not received, in order."""
@@ -376,7 +376,7 @@ async def _rewards(connection: Connection, key: StageKey, ids: list[str]) -> dic
     return rewards
 
 
-async def mark_heard(connection: Connection, key: StageKey, ids: list[str]) -> None:
+async def mark_feedback_received(connection: Connection, key: StageKey, ids: list[str]) -> None:
     """Marks groups as received by the selector."""
     await connection.execute(
         sa.update(assignment)

@@ -305,7 +305,7 @@ RECENT_EXPLORE_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class TrainingPace:
     """The pace of training."""
 
     age_seconds: float
@@ -315,7 +315,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Losses:
+class RunLosses:
     """Lost runs of the newest explore steps."""
 
     num_runs: int
@@ -325,15 +325,17 @@ class Losses:
     """The most frequent reason."""
 
 
-async def pace(connection: Connection, stage: Stage) -> Pace:
+async def pace(connection: Connection, stage: Stage) -> TrainingPace:
     """Measures the current pace of training, from the newest reports of any incarnation."""
     life = stage.incarnation
     ages = await _ages(connection, stage, life)
-    while len(ages) < RECENT_REPORTS and (life := await _life_before(connection, stage, life)):
+    while len(ages) < RECENT_REPORTS and (
+        life := await _incarnation_before(connection, stage, life)
+    ):
         ages += await _ages(connection, stage, life)
     ages = sorted(ages)[:RECENT_REPORTS]
     gaps = [older - newer for newer, older in pairwise(ages)]
-    return Pace(
+    return TrainingPace(
         age_seconds=max(ages[0], 0.0) if ages else NEVER,
         usual_seconds=statistics.median(gaps) if gaps else 0.0,
     )
@@ -354,7 +356,7 @@ async def _ages(connection: Connection, stage: Stage, incarnation: int) -> list[
     return [float(age) for age in await connection.fetch_column(statement)]
 
 
-async def _life_before(connection: Connection, stage: Stage, incarnation: int) -> int:
+async def _incarnation_before(connection: Connection, stage: Stage, incarnation: int) -> int:
     """Returns the newest earlier incarnation that has reports; 0 without any."""
     statement = sa.select(sa.func.max(R.incarnation)).where(
         in_stage(step_report, stage.key), R.line == stage.line, R.incarnation < incarnation
@@ -362,7 +364,7 @@ async def _life_before(connection: Connection, stage: Stage, incarnation: int) -
     return await connection.fetch_value(statement) or 0
 
 
-async def losses(connection: Connection, stage: Stage) -> Losses:
+async def run_losses(connection: Connection, stage: Stage) -> RunLosses:
     """Counts the lost runs of the newest explore steps, over assignments that have ended."""
     a = assignment.c
     ended = sa.select(a.assignment_id, a.repeat_times).where(
@@ -375,7 +377,7 @@ async def losses(connection: Connection, stage: Stage) -> Losses:
     ids = [row.assignment_id for row in rows]
     reasons = await _filtered(connection, stage.key, ids)
     reasons += await _given_up(connection, stage.key, ids)
-    return Losses(
+    return RunLosses(
         num_runs=sum(row.repeat_times for row in rows),
         num_lost=len(reasons),
         reason=statistics.mode(reasons) if reasons else "",

@@ -116,7 +116,7 @@ def _of_step(key: StageKey, explore_step: int) -> sa.ColumnElement[bool]:
     )
 
 
-async def leave_behind(
+async def cut_open_tasks(
     connection: Connection, key: StageKey, explore_step: int, reason: str
 ) -> list[CancelledStraggler]:
     """Cuts the open tasks of a step, leased ones too; returns them."""
@@ -222,7 +222,7 @@ def _figures(num_open_runs: int, lengths: list[int]) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lost:
+class LostWork:
     """Training work from some explore step on: its size, and the groups that gave no rows."""
 
     num_drawn: int
@@ -231,7 +231,7 @@ class Lost:
     given_up: Sequence[str]
 
 
-async def find_lost(connection: Connection, key: StageKey, first_step: int) -> Lost:
+async def find_lost_work(connection: Connection, key: StageKey, first_step: int) -> LostWork:
     """Finds the groups that explore steps from `first_step` on have lost."""
     dead = sa.select(pipeline_scope.c.assignment_id).where(
         in_stage(pipeline_scope, key), pipeline_scope.c.state == ScopeState.DEAD
@@ -247,7 +247,7 @@ async def find_lost(connection: Connection, key: StageKey, first_step: int) -> L
         .order_by(A.explore_step, A.position)
     )
     rows = await connection.fetch(drawn)
-    return Lost(
+    return LostWork(
         num_drawn=len(rows),
         unshaped=[row.assignment_id for row in rows if row.assignment_id in unshaped],
         given_up=[row.assignment_id for row in rows if row.state == AssignmentState.GIVEN_UP],
@@ -341,7 +341,7 @@ async def reopen_left_out_scopes(connection: Connection, key: StageKey, ids: Seq
     await notify(connection, SCOPES_TOPIC)
 
 
-async def forget_refills(connection: Connection, key: StageKey, explore_step: int) -> None:
+async def reset_refills(connection: Connection, key: StageKey, explore_step: int) -> None:
     """Resets the refill rounds of an explore step."""
     await connection.execute(
         sa.update(assignment)

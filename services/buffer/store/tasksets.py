@@ -255,7 +255,7 @@ async def stage_pipelines(connection: Connection, key: StageKey) -> list[StagePi
     ]
 
 
-def says_none_left(counts: PipelineCounts) -> str:
+def empty_pipeline_error(counts: PipelineCounts) -> str:
     """Explains why a taskset is empty, as the end of a sentence."""
     reasons = sorted(counts.left_out.items(), key=lambda item: -item[1])
     listed = "; ".join(f"{count:,} by {reason}" for reason, count in reasons)
@@ -276,7 +276,7 @@ MAX_READ_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
+class TasksetDescription:
     """A taskset with the numbers that its description shows."""
 
     taskset_id: str
@@ -311,8 +311,8 @@ def _described(tenant: str) -> sa.Select[Any]:
     return chosen.where(taskset.c.tenant == tenant)
 
 
-def _from_row(row: Row) -> Described:
-    return Described(
+def _from_row(row: Row) -> TasksetDescription:
+    return TasksetDescription(
         taskset_id=row.taskset_id,
         name=row.name or "",
         source=row.source or "",
@@ -328,7 +328,7 @@ def _from_row(row: Row) -> Described:
 
 async def list_tasksets(
     connection: Connection, tenant: str, *, limit: int, offset: int
-) -> list[Described]:
+) -> list[TasksetDescription]:
     """Returns tasksets of a tenant, newest first."""
     order = (taskset.c.created_at.desc(), taskset.c.taskset_id)
     statement = _described(tenant).order_by(*order).limit(limit).offset(offset)
@@ -337,7 +337,7 @@ async def list_tasksets(
 
 async def find_described(
     connection: Connection, tenant: str, name_or_id: str, *, for_update: bool = False
-) -> Described | None:
+) -> TasksetDescription | None:
     """Returns a taskset by its name or UUID."""
     wanted = taskset.c.name == name_or_id
     if (own_id := _uuid(name_or_id)) is not None:

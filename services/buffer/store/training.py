@@ -109,7 +109,7 @@ async def kept_checkpoints(connection: Connection, stage: Stage) -> list[Checkpo
     return await _checkpoints(connection, _of_line(stage, is_kept=True))
 
 
-async def tell_dropped(
+async def announce_removable(
     connection: Connection, stage: Stage, teller: Checkpoint
 ) -> list[Checkpoint]:
     """Returns checkpoints whose files may be deleted, newest first, when `teller` is committed.

@@ -115,7 +115,7 @@ _IS_COMING = sa.exists().where(
 
 
 @dataclass(frozen=True, slots=True)
-class Abandoned:
+class AbandonedTaskset:
     """A taskset to delete."""
 
     tenant: str
@@ -123,7 +123,7 @@ class Abandoned:
     name: str
 
 
-async def lock_abandoned(connection: Connection) -> Abandoned | None:
+async def lock_abandoned(connection: Connection) -> AbandonedTaskset | None:
     """Locks and returns one such taskset; no stage can take it before the transaction ends.
 
     It is an unfinished upload, or rows of files, which can be read again. A complete upload of a
@@ -145,4 +145,4 @@ async def lock_abandoned(connection: Connection) -> Abandoned | None:
     is_wanted = sa.select(sa.or_(_IS_USED, _IS_COMING)).select_from(taskset).where(own)
     if await connection.fetch_value(is_wanted):
         return None
-    return Abandoned(row.tenant, row.taskset_id, row.name or row.source)
+    return AbandonedTaskset(row.tenant, row.taskset_id, row.name or row.source)

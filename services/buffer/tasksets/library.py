@@ -15,9 +15,9 @@ from services.buffer.store.tasksets import (
     claim_source,
     copy_rows,
     counts_of,
+    empty_pipeline_error,
     find_taskset,
     rows_of,
-    says_none_left,
 )
 from services.buffer.tasksets.background_jobs import BackgroundJobs, TasksetJob
 from services.buffer.tasksets.reader import open_taskset_row_reader
@@ -102,11 +102,11 @@ ROWS_AT_ONCE = 1_000
 class DatasetSource:
     """A source of rows that are not stored yet."""
 
-    content: str
+    identity: str
     """Identity of the rows: a text that differs whenever they may differ."""
-    place: str
+    description: str
     """Description for people."""
-    read: Callable[[], AsyncGenerator[bytes]]
+    read_lines: Callable[[], AsyncGenerator[bytes]]
     """Yields all rows from the first: chunks of lines."""
     commits: Mapping[str, str] = field(default_factory=dict)
     """Commits of the hub datasets that are read, by name."""
@@ -176,9 +176,9 @@ def _pipeline_identity(
 async def _read(name: str, sources: Sequence[RowSource]) -> AsyncGenerator[bytes]:
     for source in sources:
         async with open_taskset_row_reader(source) as reader:
-            async for lines in reader.lines():
+            async for lines in reader.read_lines():
                 yield lines
-            await reader.check_end(name)
+            await reader.raise_for_exit(name)
 
 
 async def _stored(database: BufferDatabase, tenant: str, taskset_id: str) -> AsyncGenerator[bytes]:
@@ -213,7 +213,7 @@ class ResolvedTasksets:
 class _Commits:
     """Commits of datasets, with the time when they were chosen."""
 
-    of: Mapping[str, str]
+    by_dataset: Mapping[str, str]
     noted_at: float = field(default_factory=time.monotonic)
 
 
@@ -274,7 +274,7 @@ class TasksetLibrary:
                 return found
             origin = source_of_submitted(needed, found, self._database, tenant, experiment_id)
         async with self._database.transaction() as connection:
-            stored = await find_taskset(connection, tenant, source=origin.content)
+            stored = await find_taskset(connection, tenant, source=origin.identity)
         self._commits.pop(reading, None)
         if stored is not None:
             return stored
@@ -287,17 +287,17 @@ class TasksetLibrary:
         oldest = time.monotonic() - FORGOTTEN_SECONDS
         self._commits = {key: own for key, own in self._commits.items() if own.noted_at > oldest}
         known = self._commits.get(reading)
-        return known.of if known else {}
+        return known.by_dataset if known else {}
 
     def _begin(self, tenant: str, needed: NeededTaskset, origin: DatasetSource) -> str:
         async def work(job: TasksetJob) -> None:
             await self._read(job, tenant, origin, needed.pipeline)
 
-        job = self._jobs.ask(
-            (tenant, origin.content),
+        job = self._jobs.get_or_start(
+            (tenant, origin.identity),
             work,
             name=f"taskset {needed.name}",
-            reason=f"to read taskset {needed.name} ({origin.place})",
+            reason=f"to read taskset {needed.name} ({origin.description})",
         )
         return f"taskset {needed.name}: {job.num_rows:,} rows read so far"
 
@@ -323,13 +323,13 @@ class TasksetLibrary:
     ) -> None:
         """Reads the rows unless their content is stored; a failure leaves nothing behind."""
         async with self._database.transaction() as connection:
-            claimed = await claim_source(connection, tenant, origin.content)
+            claimed = await claim_source(connection, tenant, origin.identity)
             if claimed is None:
                 return
 
             def read() -> AsyncGenerator[bytes]:
                 job.num_rows = 0
-                return _counted(origin.read(), job)
+                return _counted(origin.read_lines(), job)
 
             if pipeline is not None:
                 piping = TaskPipelineRun(pipeline, self._limits, read)
@@ -344,7 +344,7 @@ class TasksetLibrary:
         async with self._database.transaction() as connection:
             counts = await counts_of(connection, tenant, found.taskset_id)
         if counts is not None and counts.num_read:
-            return says_none_left(counts)
+            return empty_pipeline_error(counts)
         return f"{needed.path or 'it'} has no rows"
 
 
@@ -396,7 +396,7 @@ class FeatureLibrary:
                 await store_features(connection, tenant, taskset.taskset_id, name, numbers)
                 await notify(connection, tasksets_topic(tenant))
 
-        self._jobs.ask(
+        self._jobs.get_or_start(
             (tenant, taskset.taskset_id, name),
             work,
             name=f"taskset {taskset.name}",

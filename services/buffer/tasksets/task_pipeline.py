@@ -160,7 +160,7 @@ class TaskPipelineRun:
 
     pipeline: ResolvedTaskPipeline
     limits: PipelineLimits
-    read: Callable[[], AsyncGenerator[bytes]]
+    read_lines: Callable[[], AsyncGenerator[bytes]]
     """Yields all rows, from the first on each call: chunks of lines."""
 
 
@@ -186,7 +186,7 @@ async def _copy(
     connection: Connection, tenant: str, taskset_id: str, piping: TaskPipelineRun
 ) -> None:
     async with (
-        aclosing(piping.read()) as rows,
+        aclosing(piping.read_lines()) as rows,
         TaskPipelineProcess(piping.pipeline, piping.limits) as process,
     ):
         try:
