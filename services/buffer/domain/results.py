@@ -73,7 +73,7 @@ class StoredAttempt:
 
 @dataclass(slots=True, kw_only=True)
 class RunProgress:
-    """The current state of a run while a batch of results is judged."""
+    """The current state of a run while results of it are decided on."""
 
     state: RunState
     num_failed: int
@@ -82,7 +82,7 @@ class RunProgress:
 
 @dataclass(slots=True, kw_only=True)
 class AssignmentView:
-    """An assignment whose runs are being judged."""
+    """An assignment with the state of its runs."""
 
     assignment_id: str
     kind: AssignmentKind
@@ -122,11 +122,11 @@ class CommitDecision:
 
 @dataclass(slots=True, kw_only=True)
 class ResultDeduplicator:
-    """Judges the results of one stage in order of arrival; the first complete attempt wins.
+    """Decides on the results of one stage in their order; the first complete attempt wins.
 
     The same result may arrive any number of times and gets the same decision each time. Different
     content under the same attempt is rejected. The caller makes sure that no other transaction
-    judges results of these assignments meanwhile.
+    decides on results of these assignments meanwhile.
     """
 
     assignments: dict[str, AssignmentView]

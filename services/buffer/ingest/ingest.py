@@ -126,7 +126,7 @@ def dead_letters_of_invalid(subject: str, batch: DecodedBatch) -> list[DeadLette
 
 
 def report_of(decision: CommitDecision) -> CommitReport:
-    """Returns the report for a judged result."""
+    """Returns the report on a result that was decided on."""
     return CommitReport(
         producer=decision.result.producer,
         sequence=decision.result.sequence,

@@ -113,9 +113,9 @@ async def include_experiences(
         return included
     included.num_included = await restore_withdrawn(connection, stage, batched_ids)
     included.num_included += await restore_excluded(connection, stage, found)
-    unshaped = {row.assignment_id for row in found if row.parent_id is None}
-    await reopen_finished_scopes(connection, key, unshaped)
-    await hold_scopes(connection, key, unshaped)
+    raw_groups = {row.assignment_id for row in found if row.parent_id is None}
+    await reopen_finished_scopes(connection, key, raw_groups)
+    await hold_scopes(connection, key, raw_groups)
     await notify(connection, *stage_topics(key))
     return included
 

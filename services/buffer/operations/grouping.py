@@ -31,20 +31,20 @@ from trinity.types import StageKey
 MAX_ATTEMPTS = 3
 
 
-async def commit_group_results(connection: Connection, shaped: Sequence[GroupResult]) -> None:
+async def commit_group_results(connection: Connection, results: Sequence[GroupResult]) -> None:
     """Stores the groups of one stage whose claims still hold.
 
     The stage is locked last, in shared mode with results and other groups: no other transaction
     changes these rows, or sees them before the commit.
     """
-    if not shaped:
+    if not results:
         return
-    key = shaped[0].claim.key
-    await _commit_outcomes(connection, key, [group for group in shaped if not group.outcome.error])
+    key = results[0].claim.key
+    await _commit_outcomes(connection, key, [group for group in results if not group.outcome.error])
     stage = await share_stage(connection, key)
-    await _commit_errors(connection, stage, [group for group in shaped if group.outcome.error])
+    await _commit_errors(connection, stage, [group for group in results if group.outcome.error])
     topics = [batch_topic(stage.key)]
-    is_short = any(len(group.outcome.rows) < stage.repeat_times for group in shaped)
+    is_short = any(len(group.outcome.rows) < stage.repeat_times for group in results)
     if is_short or stage.plan.has_dynamic_sync or not stage.plan.needs_training:
         # Missing rows free credit for the next explore step, or it waits for the last run to end.
         topics.append(work_topic(stage.key))
@@ -52,11 +52,11 @@ async def commit_group_results(connection: Connection, shaped: Sequence[GroupRes
 
 
 async def _commit_outcomes(
-    connection: Connection, key: StageKey, shaped: Sequence[GroupResult]
+    connection: Connection, key: StageKey, results: Sequence[GroupResult]
 ) -> None:
-    metrics = {group.claim: group.outcome.metrics for group in shaped}
+    metrics = {group.claim: group.outcome.metrics for group in results}
     held = await finish_claims(connection, metrics)
-    own = [group for group in shaped if group.claim.assignment_id in held]
+    own = [group for group in results if group.claim.assignment_id in held]
     left_out: dict[str, list[str]] = defaultdict(list)
     for group in own:
         for sample in group.outcome.left_out:
@@ -69,11 +69,11 @@ async def _commit_outcomes(
 
 
 async def _commit_errors(
-    connection: Connection, stage: Stage, shaped: Sequence[GroupResult]
+    connection: Connection, stage: Stage, results: Sequence[GroupResult]
 ) -> None:
     """Reopens the scopes for a retry, or leaves out the groups that have used all attempts."""
     claims_by_error: dict[tuple[ScopeState, str, str], list[Claim]] = defaultdict(list)
-    for group in shaped:
+    for group in results:
         state = ScopeState.DEAD if group.claim.attempts >= MAX_ATTEMPTS else ScopeState.OPEN
         claims_by_error[state, group.outcome.function, group.outcome.error].append(group.claim)
     for (state, function, error), claims in claims_by_error.items():

@@ -102,64 +102,64 @@ class ResultWriter:
     async def write_results(
         self, connection: Connection, results: Sequence[Result], *, is_alone: bool
     ) -> list[CommitDecision]:
-        """Judges and stores results together with everything that follows from them.
+        """Decides on results and stores them, together with everything that follows.
 
         Raises: NeedsExclusiveStage when another transaction must do it with `is_alone`.
         """
-        judged = await _judge_all(connection, results, is_alone=is_alone)
-        if not is_alone and any(self._needs_exclusive(part) for part in judged):
+        decided = await _decide_all(connection, results, is_alone=is_alone)
+        if not is_alone and any(self._needs_exclusive(part) for part in decided):
             raise NeedsExclusiveStage
-        known = {part.stage.key for part in judged}
+        known = {part.stage.key for part in decided}
         decisions = [_unknown(result) for result in results if result.key not in known]
-        decisions += [decision for part in judged for decision in part.decisions]
-        await _write(connection, judged)
+        decisions += [decision for part in decided for decision in part.decisions]
+        await _write(connection, decided)
         if is_alone:
-            for part in judged:
+            for part in decided:
                 await self._finish_consequences(connection, part)
         return decisions
 
     def _is_full(self, size: SegmentSize) -> bool:
         return size.num_rows >= self.segment_max_rows or size.num_bytes >= self.segment_max_bytes
 
-    def _needs_exclusive(self, judged: _StageDecisions) -> bool:
+    def _needs_exclusive(self, decided: _StageDecisions) -> bool:
         """Returns whether the consequences need to read results of the database."""
-        return self._is_full(judged.segment_size) or bool(_measured(judged.ended))
+        return self._is_full(decided.segment_size) or bool(_measured(decided.ended))
 
-    async def _finish_consequences(self, connection: Connection, judged: _StageDecisions) -> None:
-        key = judged.stage.key
-        if self._is_full(judged.segment_size):
+    async def _finish_consequences(self, connection: Connection, decided: _StageDecisions) -> None:
+        key = decided.stage.key
+        if self._is_full(decided.segment_size):
             await update_stage(connection, key, segment_id=await open_segment(connection, key))
-        await _end_evaluations(connection, judged.stage, judged.ended)
+        await _end_evaluations(connection, decided.stage, decided.ended)
 
 
-async def _judge_all(
+async def _decide_all(
     connection: Connection, results: Sequence[Result], *, is_alone: bool
 ) -> list[_StageDecisions]:
-    """Judges the results of existing stages."""
+    """Decides on the results of existing stages."""
     by_stage: dict[StageKey, list[Result]] = defaultdict(list)
     for result in results:
         by_stage[result.key].append(result)
-    judged = []
+    decided = []
     earlier: list[StoredAttempt] = []  # attempts of the previous stages
     for key in in_order(by_stage):
         before = await load_commit_context(connection, key, by_stage[key], is_alone=is_alone)
         if before is not None:
-            judged.append(_judge(before, by_stage[key], earlier))
-    return judged
+            decided.append(_decide(before, by_stage[key], earlier))
+    return decided
 
 
-def _judge(
+def _decide(
     before: CommitContext, results: Sequence[Result], earlier: list[StoredAttempt]
 ) -> _StageDecisions:
     stage = before.stage
-    judge = ResultDeduplicator(
+    deduplicator = ResultDeduplicator(
         assignments=before.views,
         known=[*before.known, *earlier],
         stage_is_open=stage.is_open,
         max_attempts=stage.max_attempts,
     )
-    decisions = [judge.decide(result) for result in results]
-    earlier += judge.stored
+    decisions = [deduplicator.decide(result) for result in results]
+    earlier += deduplicator.stored
     new = [decision for decision in decisions if decision.state is not None]
     ids = {decision.result.assignment_id: None for decision in new}
     samples = [part for decision in new for part in _samples(stage, decision, before.views)]
@@ -172,23 +172,23 @@ def _judge(
     )
 
 
-async def _write(connection: Connection, judged: Sequence[_StageDecisions]) -> None:
+async def _write(connection: Connection, decided: Sequence[_StageDecisions]) -> None:
     """Stores attempts with their samples, and their consequences."""
-    for part in judged:
+    for part in decided:
         await _store(connection, part)
-    for part in judged:
+    for part in decided:
         await _store_runs(connection, part)
     # Rows that results of other assignments lock too are locked last, in a fixed order.
-    for part in judged:
+    for part in decided:
         await _add_segment_size(connection, part)
-    for part in judged:
+    for part in decided:
         await _close(connection, part.stage, part.ended)
 
 
-async def _store(connection: Connection, judged: _StageDecisions) -> None:
-    stage = judged.stage
-    await insert_attempts(connection, stage.key, judged.new)
-    await insert_experiences(connection, stage.key, stage.segment_id, judged.samples)
+async def _store(connection: Connection, decided: _StageDecisions) -> None:
+    stage = decided.stage
+    await insert_attempts(connection, stage.key, decided.new)
+    await insert_experiences(connection, stage.key, stage.segment_id, decided.samples)
 
 
 def _samples(
@@ -201,26 +201,26 @@ def _samples(
     return split_awaiting_reward(stage, decision.result, state)
 
 
-async def _add_segment_size(connection: Connection, judged: _StageDecisions) -> None:
+async def _add_segment_size(connection: Connection, decided: _StageDecisions) -> None:
     """Adds the stored samples to the size of the segment."""
-    stage, sizes = judged.stage, judged.sizes
+    stage, sizes = decided.stage, decided.sizes
     if sizes:
         await grow_segment(connection, stage.key, stage.segment_id, len(sizes), sum(sizes))
 
 
-async def _store_runs(connection: Connection, judged: _StageDecisions) -> None:
+async def _store_runs(connection: Connection, decided: _StageDecisions) -> None:
     """Stores the state of the runs whose results counted."""
     places = {
         (decision.result.assignment_id, decision.result.run)
-        for decision in judged.new
+        for decision in decided.new
         if decision.state in (AttemptState.WON, AttemptState.FAILED)
     }
-    by_id = {view.assignment_id: view for view in judged.touched}
+    by_id = {view.assignment_id: view for view in decided.touched}
     changed = [
         (assignment_id, number, by_id[assignment_id].runs[number])
         for assignment_id, number in sorted(places)
     ]
-    key = judged.stage.key
+    key = decided.stage.key
     await update_runs(connection, key, changed)
     await update_open_counts(
         connection, key, sorted({assignment_id for assignment_id, _ in places})

@@ -81,11 +81,11 @@ async def _reopen_training(connection: Connection, stage: Stage) -> None:
     first_step = first_unbatched_step(stage)
     lost = await find_lost_work(connection, key, first_step)
     num_planned = (stage.explore_step - first_step + 1) * stage.plan.config.buffer.batch_size
-    num_alive = lost.num_drawn - len(lost.unshaped) - len(lost.given_up)
+    num_alive = lost.num_drawn - len(lost.failed_groups) - len(lost.given_up)
     num_wanted = max(0, num_planned - num_alive)
-    unshaped = lost.unshaped[:num_wanted]
-    given_up = lost.given_up[: num_wanted - len(unshaped)]
-    await reopen_left_out_scopes(connection, key, unshaped)
+    failed_groups = lost.failed_groups[:num_wanted]
+    given_up = lost.given_up[: num_wanted - len(failed_groups)]
+    await reopen_left_out_scopes(connection, key, failed_groups)
     await reopen_assignments(connection, key, [*cancelled, *given_up])
 
 

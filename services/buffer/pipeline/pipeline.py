@@ -104,14 +104,14 @@ class ClaimProcessor:
         self, stage: Stage, chain: FunctionChain, claims: Sequence[Claim]
     ) -> int:
         begun_ns = tracing.now_ns()
-        shaped = await self.computer.compute_groups(stage, chain, claims)
-        tried = {group.claim.assignment_id for group in shaped}
+        results = await self.computer.compute_groups(stage, chain, claims)
+        tried = {group.claim.assignment_id for group in results}
         async with self.database.transaction() as connection:
             untried = [claim for claim in claims if claim.assignment_id not in tried]
             await release_untried_claims(connection, untried)
-            await commit_group_results(connection, shaped)
-        telemetry.record_groups(shaped, begun_ns)
-        for group in shaped:
+            await commit_group_results(connection, results)
+        telemetry.record_groups(results, begun_ns)
+        for group in results:
             if group.outcome.error:
                 extra = {"assignment": group.claim.assignment_id, "why": group.outcome.error}
                 logger.warning("a group cannot be shaped", extra=extra)

@@ -222,20 +222,20 @@ class CommitRpcs(BufferServicerBase):
         self, producer: str, sequences: Sequence[int]
     ) -> AsyncIterator[list[CommitReport]]:
         """Yields the reports known now, in parts; one empty part if there are none."""
-        last, told = 0, REPORTS_A_MESSAGE
-        while told == REPORTS_A_MESSAGE:
+        last, num_reports = 0, REPORTS_A_MESSAGE
+        while num_reports == REPORTS_A_MESSAGE:
             async with self.database.autocommit() as connection:
                 reports = await load_statuses(
                     connection, producer, sequences, after_sequence=last, limit=REPORTS_A_MESSAGE
                 )
             if reports or not last:
                 yield reports
-            told, last = len(reports), reports[-1].sequence if reports else last
+            num_reports, last = len(reports), reports[-1].sequence if reports else last
 
     async def _after(self, producer: str, number: int) -> AsyncIterator[list[CommitReport]]:
         """Yields reports after a number, in parts."""
-        told = REPORTS_A_MESSAGE
-        while told == REPORTS_A_MESSAGE:
+        num_reports = REPORTS_A_MESSAGE
+        while num_reports == REPORTS_A_MESSAGE:
             async with self.database.autocommit() as connection:
                 reports = await load_reports(
                     connection, producer, after=number, limit=REPORTS_A_MESSAGE
@@ -243,7 +243,7 @@ class CommitRpcs(BufferServicerBase):
             if reports:
                 number = reports[-1].number
                 yield reports
-            told = len(reports)
+            num_reports = len(reports)
 
 
 def _message(reports: list[CommitReport]) -> pb.WatchCommitsResponse:

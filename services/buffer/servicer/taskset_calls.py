@@ -53,37 +53,37 @@ class TasksetRpcs(BufferServicerBase):
             upload = await begin_upload(connection, key)
         if upload.is_complete:
             return _response(upload)
-        intake = RowBuffer()
-        await self._take_in(key, intake, requests)
+        received = RowBuffer()
+        await self._take_in(key, received, requests)
         async with self.database.transaction() as connection:
-            ended = await end_upload(connection, key, intake.num_refused, intake.refused)
+            ended = await end_upload(connection, key, received.num_refused, received.refused)
         return _response(ended)
 
     async def _take_in(
-        self, key: UploadKey, intake: RowBuffer, requests: AsyncIterator[pb.SubmitTasksetRequest]
+        self, key: UploadKey, received: RowBuffer, requests: AsyncIterator[pb.SubmitTasksetRequest]
     ) -> None:
         """Reads rows until the explicit `end`, because an aborted stream looks complete."""
         async for request in requests:
-            if request.num_before != intake.num_seen:
+            if request.num_before != received.num_seen:
                 raise InvalidRequest(
-                    f"num_before is {request.num_before}, but {intake.num_seen} rows have come: "
+                    f"num_before is {request.num_before}, but {received.num_seen} rows have come: "
                     "send all of it again with the same request_id"
                 )
             if request.WhichOneof("part") == "end":
-                return await self._store(key, intake)
+                return await self._store(key, received)
             for row in _rows_of(request):
-                intake.add_row(row)
-                if intake.is_chunk:
-                    await self._store(key, intake)
-                elif intake.num_seen % ROWS_AT_ONCE == 0:
+                received.add_row(row)
+                if received.is_chunk:
+                    await self._store(key, received)
+                elif received.num_seen % ROWS_AT_ONCE == 0:
                     await asyncio.sleep(0)
         raise InvalidRequest(
-            f"the stream stopped after {intake.num_seen} rows without an `end`: send all of it "
+            f"the stream stopped after {received.num_seen} rows without an `end`: send all of it "
             "again with the same request_id"
         )
 
-    async def _store(self, key: UploadKey, intake: RowBuffer) -> None:
-        first, bodies = intake.take_chunk()
+    async def _store(self, key: UploadKey, received: RowBuffer) -> None:
+        first, bodies = received.take_chunk()
         async with self.database.transaction() as connection:
             await store_rows(connection, key, first, bodies)
 

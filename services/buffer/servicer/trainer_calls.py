@@ -77,15 +77,15 @@ class TrainerRpcs(BufferServicerBase):
         """Starts a new incarnation of the trainer."""
         trainer_id = parse_uuid(request.trainer_id, "trainer_id")
         async with self.database.transaction() as connection:
-            begun = await begin_incarnation(connection, parse_stage_key(request.key), trainer_id)
-        newest = begun.newest_version
+            start = await begin_incarnation(connection, parse_stage_key(request.key), trainer_id)
+        newest = start.newest_version
         return pb.BeginIncarnationResponse(
-            incarnation=begun.incarnation,
-            line=begun.line,
-            checkpoints=[checkpoint_to_proto(checkpoint) for checkpoint in begun.checkpoints],
-            recorded_step=begun.recorded_step,
+            incarnation=start.incarnation,
+            line=start.line,
+            checkpoints=[checkpoint_to_proto(checkpoint) for checkpoint in start.checkpoints],
+            recorded_step=start.recorded_step,
             newest_version=None if newest is None else version_to_proto(newest),
-            finished_step=begun.finished_step,
+            finished_step=start.finished_step,
         )
 
     async def RecordVersion(

@@ -96,7 +96,7 @@ _HOLD = sa.select(sa.func.count()).select_from(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitContext:
-    """The stored state that results are judged by."""
+    """The stored state that decisions on results depend on."""
 
     stage: Stage
     views: dict[str, AssignmentView]
@@ -110,7 +110,7 @@ class CommitContext:
 async def load_commit_context(
     connection: Connection, key: StageKey, results: Sequence[Result], *, is_alone: bool
 ) -> CommitContext | None:
-    """Loads the state that results of a stage are judged by; None without such a stage.
+    """Loads the state that decisions on a stage's results depend on; None without a stage.
 
     It is locked until the transaction ends: the assignments exclusively, the stage shared, or
     exclusively too with `is_alone`.
@@ -203,7 +203,7 @@ _UPDATE_RUNS = (
 async def update_runs(
     connection: Connection, key: StageKey, changed: Sequence[tuple[str, int, RunProgress]]
 ) -> None:
-    """Stores the state of runs after their results were judged; equal ones share a statement."""
+    """Stores the state of runs after decisions on their results; equal ones share a statement."""
     alike: dict[tuple[RunState, int, str], list[tuple[str, int]]] = defaultdict(list)
     for own_id, number, open_run in changed:
         alike[open_run.state, open_run.num_failed, open_run.reason].append((own_id, number))

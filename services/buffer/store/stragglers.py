@@ -226,7 +226,7 @@ class LostWork:
     """Training work from some explore step on: its size, and the groups that gave no rows."""
 
     num_drawn: int
-    unshaped: Sequence[str]
+    failed_groups: Sequence[str]
     """Groups whose runs succeeded but whose advantages could not be computed, in order of place."""
     given_up: Sequence[str]
 
@@ -236,7 +236,7 @@ async def find_lost_work(connection: Connection, key: StageKey, first_step: int)
     dead = sa.select(pipeline_scope.c.assignment_id).where(
         in_stage(pipeline_scope, key), pipeline_scope.c.state == ScopeState.DEAD
     )
-    unshaped = set(await connection.fetch_column(dead))
+    failed_groups = set(await connection.fetch_column(dead))
     drawn = (
         sa.select(A.assignment_id, A.state)
         .where(
@@ -249,7 +249,7 @@ async def find_lost_work(connection: Connection, key: StageKey, first_step: int)
     rows = await connection.fetch(drawn)
     return LostWork(
         num_drawn=len(rows),
-        unshaped=[row.assignment_id for row in rows if row.assignment_id in unshaped],
+        failed_groups=[row.assignment_id for row in rows if row.assignment_id in failed_groups],
         given_up=[row.assignment_id for row in rows if row.state == AssignmentState.GIVEN_UP],
     )
 

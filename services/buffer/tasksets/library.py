@@ -119,7 +119,7 @@ async def source_of_files(
     experiment_id: str,
     commits: Mapping[str, str],
 ) -> DatasetSource:
-    """Returns the origin of files, tables or hub datasets, at their `commits` or the newest ones.
+    """Returns the source of files, tables or hub datasets, at their `commits` or the newest ones.
 
     Raises: PreconditionFailed that names the taskset when its data are missing or unreadable.
     """
@@ -150,7 +150,7 @@ def source_of_submitted(
     tenant: str,
     experiment_id: str,
 ) -> DatasetSource:
-    """Returns the origin of submitted tasks that go through a pipeline."""
+    """Returns the source of submitted tasks that go through a pipeline."""
     assert needed.pipeline is not None
     content = _pipeline_identity(
         f"taskset {taskset.taskset_id}|", [], needed.pipeline, experiment_id
@@ -267,19 +267,21 @@ class TasksetLibrary:
         reading = (tenant, experiment_id, needed.name)
         if needed.path is not None:
             commits = self._commits_of(reading)
-            origin = await source_of_files(needed, needed.path, self._roots, experiment_id, commits)
+            dataset = await source_of_files(
+                needed, needed.path, self._roots, experiment_id, commits
+            )
         else:
             found = await self._submitted(tenant, needed)
             if isinstance(found, str) or needed.pipeline is None:
                 return found
-            origin = source_of_submitted(needed, found, self._database, tenant, experiment_id)
+            dataset = source_of_submitted(needed, found, self._database, tenant, experiment_id)
         async with self._database.transaction() as connection:
-            stored = await find_taskset(connection, tenant, source=origin.identity)
+            stored = await find_taskset(connection, tenant, source=dataset.identity)
         self._commits.pop(reading, None)
         if stored is not None:
             return stored
-        waits_for = self._begin(tenant, needed, origin)
-        self._commits[reading] = _Commits(origin.commits)
+        waits_for = self._begin(tenant, needed, dataset)
+        self._commits[reading] = _Commits(dataset.commits)
         return waits_for
 
     def _commits_of(self, reading: tuple[str, str, str]) -> Mapping[str, str]:
@@ -289,15 +291,15 @@ class TasksetLibrary:
         known = self._commits.get(reading)
         return known.by_dataset if known else {}
 
-    def _begin(self, tenant: str, needed: NeededTaskset, origin: DatasetSource) -> str:
+    def _begin(self, tenant: str, needed: NeededTaskset, dataset: DatasetSource) -> str:
         async def work(job: TasksetJob) -> None:
-            await self._read(job, tenant, origin, needed.pipeline)
+            await self._read(job, tenant, dataset, needed.pipeline)
 
         job = self._jobs.get_or_start(
-            (tenant, origin.identity),
+            (tenant, dataset.identity),
             work,
             name=f"taskset {needed.name}",
-            reason=f"to read taskset {needed.name} ({origin.description})",
+            reason=f"to read taskset {needed.name} ({dataset.description})",
         )
         return f"taskset {needed.name}: {job.num_rows:,} rows read so far"
 
@@ -318,22 +320,22 @@ class TasksetLibrary:
         self,
         job: TasksetJob,
         tenant: str,
-        origin: DatasetSource,
+        dataset: DatasetSource,
         pipeline: ResolvedTaskPipeline | None,
     ) -> None:
         """Reads the rows unless their content is stored; a failure leaves nothing behind."""
         async with self._database.transaction() as connection:
-            claimed = await claim_source(connection, tenant, origin.identity)
+            claimed = await claim_source(connection, tenant, dataset.identity)
             if claimed is None:
                 return
 
             def read() -> AsyncGenerator[bytes]:
                 job.num_rows = 0
-                return _counted(origin.read_lines(), job)
+                return _counted(dataset.read_lines(), job)
 
             if pipeline is not None:
-                piping = TaskPipelineRun(pipeline, self._limits, read)
-                await copy_kept_rows(connection, tenant, claimed, piping)
+                run = TaskPipelineRun(pipeline, self._limits, read)
+                await copy_kept_rows(connection, tenant, claimed, run)
             else:
                 async with aclosing(read()) as rows:
                     await copy_rows(connection, tenant, claimed, rows)
