@@ -109,8 +109,7 @@ class Components:
             jobs=self.jobs,
             roots=settings.root_paths,
             limits=PipelineLimits(
-                call_seconds=settings.advantage_seconds,
-                memory_bytes=settings.function_memory_bytes,
+                call_seconds=settings.advantage_seconds, memory_bytes=settings.function_memory_bytes
             ),
         )
         self.features = FeatureLibrary(database=self.database, jobs=self.jobs)

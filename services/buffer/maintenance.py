@@ -236,8 +236,4 @@ def _credit(stage: Stage, load: RowLoad) -> int:
 def _about(stage: Stage) -> Attributes:
     """Returns attributes that tell apart stages with the same name in several experiments."""
     key = stage.key
-    return {
-        names.RL_RUN: key.experiment_id,
-        names.TENANT: key.tenant,
-        names.STAGE: key.stage,
-    }
+    return {names.RL_RUN: key.experiment_id, names.TENANT: key.tenant, names.STAGE: key.stage}

@@ -21,11 +21,7 @@ from trinity.types import StageKey, experience_id
 FIXED_BYTES = {1: 8, 5: 4}
 """Length of a fixed-size value by wire type, which is in the lowest bits of a field's tag."""
 VARINT, LENGTH = 0, 2
-NOT_PACKED = {
-    FieldDescriptor.TYPE_STRING,
-    FieldDescriptor.TYPE_BYTES,
-    FieldDescriptor.TYPE_MESSAGE,
-}
+NOT_PACKED = {FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_MESSAGE}
 
 
 def count_fields(body: bytes, kind: Descriptor, most: int) -> int:

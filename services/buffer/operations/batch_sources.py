@@ -35,12 +35,7 @@ NUM_EXPERT = "sample/num_expert_rows"
 
 
 async def draw_data(
-    connection: Connection,
-    stage: Stage,
-    buffer: ResolvedExperienceBuffer,
-    *,
-    step: int,
-    count: int,
+    connection: Connection, stage: Stage, buffer: ResolvedExperienceBuffer, *, step: int, count: int
 ) -> list[BatchItem]:
     """Returns the rows of data that belong to a step: a function of its number alone."""
     taskset = (await stage_tasksets(connection, stage.key))[buffer.name]

@@ -87,11 +87,7 @@ def was_excluded(row: StoredExperience) -> bool:
 
 
 async def include_experiences(
-    connection: Connection,
-    key: StageKey,
-    rows: Sequence[StoredExperience],
-    *,
-    is_dry_run: bool,
+    connection: Connection, key: StageKey, rows: Sequence[StoredExperience], *, is_dry_run: bool
 ) -> IncludedCounts:
     """Includes samples again that were excluded.
 
@@ -129,10 +125,7 @@ async def _with_content(
 
 
 async def check_deletable(
-    connection: Connection,
-    key: StageKey,
-    kind: AssignmentKind,
-    rows: Sequence[StoredExperience],
+    connection: Connection, key: StageKey, kind: AssignmentKind, rows: Sequence[StoredExperience]
 ) -> None:
     """Checks that no content is still needed.
 

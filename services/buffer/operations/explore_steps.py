@@ -231,10 +231,7 @@ async def _end_queue(connection: Connection, stage: Stage, num_left: int) -> Sta
     made = train_steps_from(rows, plan.num_fresh_rows, plan.config.buffer.short_batch)
     total = max(stage.recorded_step, min(stage.total_train_steps, made))
     await update_stage(
-        connection,
-        stage.key,
-        total_explore_steps=stage.explore_step,
-        total_train_steps=total,
+        connection, stage.key, total_explore_steps=stage.explore_step, total_train_steps=total
     )
     text = f"queue {plan.tasksets[0].name} is closed and used up: {total} train steps in all"
     if num_left:

@@ -105,12 +105,7 @@ async def release_untried_claims(connection: Connection, claims: Sequence[Claim]
 
 
 async def current_beliefs(
-    connection: Connection,
-    stage: Stage,
-    taskset: str,
-    config: DifficultyConfig,
-    *,
-    version: int,
+    connection: Connection, stage: Stage, taskset: str, config: DifficultyConfig, *, version: int
 ) -> PassRateBeliefs:
     """Returns the beliefs for draws that roll out `version`; the caller holds the stage's lock."""
     beliefs = await load_beliefs(connection, stage.key, taskset)

@@ -191,12 +191,7 @@ async def _open_explore_step(connection: Connection, stage: Stage, num_tasks: in
     version = version_to_open(stage)
     stage = dataclasses.replace(stage, explore_step=stage.explore_step + 1, step_version=version)
     stage = await draw_assignments(
-        connection,
-        stage,
-        num_tasks,
-        first_position=0,
-        refill_round=0,
-        required_version=version,
+        connection, stage, num_tasks, first_position=0, refill_round=0, required_version=version
     )
     await open_interval_evaluations(connection, stage)
     await log_progress(connection, stage)

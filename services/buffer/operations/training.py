@@ -154,10 +154,7 @@ async def record_version(
 
 
 async def _check_weights(
-    connection: Connection,
-    stage: Stage,
-    new: RecordedVersion,
-    before: Sequence[RecordedVersion],
+    connection: Connection, stage: Stage, new: RecordedVersion, before: Sequence[RecordedVersion]
 ) -> None:
     """Checks the hash of a version: it may differ, with a notice, only between incarnations."""
     for old in before:

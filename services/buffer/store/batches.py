@@ -254,10 +254,7 @@ async def _of_tasks(
 
 
 async def insert_report(
-    connection: Connection,
-    stage: Stage,
-    step: int,
-    metrics: dict[str, float],
+    connection: Connection, stage: Stage, step: int, metrics: dict[str, float]
 ) -> bool:
     """Records that the newest incarnation trained a step; False if that is already recorded."""
     statement = (
@@ -359,11 +356,7 @@ async def load_uses(
     """Returns the uses of each of these samples in batches."""
     statement = (
         sa.select(batch_item)
-        .where(
-            in_stage(batch_item, key),
-            C.experience_id.is_not(None),
-            id_in(C.experience_id, ids),
-        )
+        .where(in_stage(batch_item, key), C.experience_id.is_not(None), id_in(C.experience_id, ids))
         .order_by(C.line, C.step, C.position)
     )
     uses: dict[str, list[BatchUse]] = defaultdict(list)

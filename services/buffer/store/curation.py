@@ -177,10 +177,7 @@ async def _judged(connection: Connection, key: StageKey, assignment_ids: Iterabl
     samples = sa.select(E.assignment_id, E.revision).where(
         of_stage(experience, key),
         id_in(E.assignment_id, assignment_ids),
-        sa.or_(
-            E.revision > 0,
-            sa.and_(E.state == ExperienceState.FILTERED, _IS_COMPARED),
-        ),
+        sa.or_(E.revision > 0, sa.and_(E.state == ExperienceState.FILTERED, _IS_COMPARED)),
     )
     rows = await connection.fetch(samples)
     filtered = {row.assignment_id for row in rows if row.revision == 0}

@@ -375,9 +375,7 @@ async def bodies_at(connection: Connection, key: StageKey, rows: Sequence[Row]) 
 def _bodies_in(segment_id: int) -> sa.Select[tuple[str, bytes]]:
     table = payloads_of(segment_id)
     return sa.select(table.c.payload_id, table.c.body).where(
-        in_stage(table),
-        table.c.segment_id == sa.bindparam("segment"),
-        id_in(table.c.payload_id),
+        in_stage(table), table.c.segment_id == sa.bindparam("segment"), id_in(table.c.payload_id)
     )
 
 

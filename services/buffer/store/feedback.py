@@ -98,9 +98,7 @@ async def store_reward(connection: Connection, key: StageKey, rewarded: Rewarded
     await connection.execute(
         sa.update(table)
         .where(
-            in_stage(table, key),
-            table.c.segment_id == segment_id,
-            table.c.payload_id == payload_id,
+            in_stage(table, key), table.c.segment_id == segment_id, table.c.payload_id == payload_id
         )
         .values(body=rewarded.body)
     )

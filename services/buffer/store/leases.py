@@ -13,13 +13,7 @@ from services.buffer.domain.stage import (
     RunState,
     Stage,
 )
-from services.buffer.store.database import (
-    UUIDS,
-    in_stage,
-    of_stage,
-    seconds_from_now,
-    stage_params,
-)
+from services.buffer.store.database import UUIDS, in_stage, of_stage, seconds_from_now, stage_params
 from services.buffer.store.schema import (
     NOW,
     UUID,
@@ -142,11 +136,7 @@ _NEWEST_INCARNATION = (
 
 _OPEN_RUNS = (
     sa.select(run.c.run)
-    .where(
-        in_stage(run),
-        run.c.assignment_id == _C.assignment_id,
-        run.c.state == RunState.OPEN,
-    )
+    .where(in_stage(run), run.c.assignment_id == _C.assignment_id, run.c.state == RunState.OPEN)
     .order_by(run.c.run)
     .correlate(assignment)
     .scalar_subquery()
@@ -159,8 +149,7 @@ _GRANTED = (
 _TAKE = (
     sa.update(assignment)
     .where(
-        of_stage(assignment),
-        _C.assignment_id == sa.any_(sa.func.array(_CHOSEN.scalar_subquery())),
+        of_stage(assignment), _C.assignment_id == sa.any_(sa.func.array(_CHOSEN.scalar_subquery()))
     )
     .values(
         state=AssignmentState.LEASED,
@@ -257,9 +246,7 @@ async def release_leases(
 
 
 _IS_LEASED = sa.and_(
-    in_stage(assignment),
-    assignment.c.is_open,
-    assignment.c.state == AssignmentState.LEASED,
+    in_stage(assignment), assignment.c.is_open, assignment.c.state == AssignmentState.LEASED
 )
 
 # As rows, which Postgres hashes; it would scan an array for each lease.
@@ -325,9 +312,7 @@ _OF_EVALUATIONS = sa.select(evaluation.c.version).where(
     in_stage(evaluation), evaluation.c.state == EvaluationState.OPEN
 )
 _OLDEST_OF_TRAINING = sa.select(sa.func.min(assignment.c.required_version)).where(
-    in_stage(assignment),
-    assignment.c.kind == AssignmentKind.TRAIN,
-    assignment.c.is_open,
+    in_stage(assignment), assignment.c.kind == AssignmentKind.TRAIN, assignment.c.is_open
 )
 _PINNED = sa.union(_OF_EVALUATIONS, _OLDEST_OF_TRAINING)
 

@@ -228,10 +228,7 @@ _CLAIM_OLDEST = _CLAIM.where(
 
 
 async def _claim(
-    connection: Connection,
-    key: StageKey,
-    ids: Sequence[str],
-    claim_seconds: float,
+    connection: Connection, key: StageKey, ids: Sequence[str], claim_seconds: float
 ) -> list[Claim]:
     token = str(uuid.uuid4())
     values = stage_params(key, ids=ids, token=token, seconds=claim_seconds)
@@ -314,10 +311,7 @@ async def end_claims(
 
 
 _FIGURES = (
-    sa.func.unnest(
-        sa.bindparam("ids", type_=UUIDS),
-        sa.bindparam("figures", type_=ARRAY(sa.Text)),
-    )
+    sa.func.unnest(sa.bindparam("ids", type_=UUIDS), sa.bindparam("figures", type_=ARRAY(sa.Text)))
     .table_valued("assignment_id", "metrics", name="new")
     .render_derived()
 )

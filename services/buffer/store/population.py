@@ -27,9 +27,7 @@ async def last_settled_step(connection: Connection, stage: Stage) -> int:
     key = stage.key
     open_steps = [
         sa.select(sa.func.min(A.explore_step)).where(
-            in_stage(assignment, key),
-            A.kind == AssignmentKind.TRAIN,
-            A.is_open,
+            in_stage(assignment, key), A.kind == AssignmentKind.TRAIN, A.is_open
         ),
         sa.select(sa.func.min(pipeline_scope.c.explore_step)).where(
             in_stage(pipeline_scope, key), one_of(pipeline_scope.c.state, UNFINISHED_SCOPE)
@@ -96,9 +94,7 @@ async def _samples(
         E.reward,
         E.response_length,
     ).where(
-        in_stage(experience, stage.key),
-        id_in(E.assignment_id, tasks),
-        ~one_of(E.state, UNCOUNTED),
+        in_stage(experience, stage.key), id_in(E.assignment_id, tasks), ~one_of(E.state, UNCOUNTED)
     )
     rows_of: dict[str, list[Row]] = defaultdict(list)
     found: Iterable[Row] = await connection.fetch(statement)

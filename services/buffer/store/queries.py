@@ -274,11 +274,7 @@ def _holds(text: str, body: sa.Column[bytes]) -> sa.ColumnElement[bool]:
 
 
 async def sizes_of(
-    connection: Connection,
-    key: StageKey,
-    rows: Sequence[StoredExperience],
-    *,
-    holding: str = "",
+    connection: Connection, key: StageKey, rows: Sequence[StoredExperience], *, holding: str = ""
 ) -> dict[str, int]:
     """Returns the content size in bytes by sample id; samples without content are left out.
 

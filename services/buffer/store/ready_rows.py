@@ -38,11 +38,7 @@ from trinity.runtime.sql import Connection, Row
 from trinity.types import StageKey
 
 A, S = assignment.c, pipeline_scope.c
-_IN_WORK = sa.and_(
-    in_stage(assignment),
-    A.kind == AssignmentKind.TRAIN,
-    A.is_open,
-)
+_IN_WORK = sa.and_(in_stage(assignment), A.kind == AssignmentKind.TRAIN, A.is_open)
 _IN_PIPELINE = sa.and_(in_stage(pipeline_scope), one_of(S.state, UNFINISHED_SCOPE))
 
 
@@ -263,11 +259,7 @@ def _num_in_state(state: ExperienceState) -> sa.ScalarSelect[int]:
 
 _OPEN_RUNS = (
     sa.select(sa.func.coalesce(sa.func.sum(assignment.c.num_open_runs), 0))
-    .where(
-        in_stage(assignment),
-        assignment.c.kind == AssignmentKind.TRAIN,
-        assignment.c.is_open,
-    )
+    .where(in_stage(assignment), assignment.c.kind == AssignmentKind.TRAIN, assignment.c.is_open)
     .scalar_subquery()
 )
 

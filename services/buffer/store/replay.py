@@ -47,9 +47,7 @@ async def load_unused(
 
 _POOL = sa.select(P.experience_id).where(in_stage(replay_pool))
 _POOLED: sa.Select[Any] = sa.select(*_SEEN).where(
-    of_stage(experience),
-    id_in(E.experience_id),
-    one_of(E.state, [ExperienceState.BATCHED]),
+    of_stage(experience), id_in(E.experience_id), one_of(E.state, [ExperienceState.BATCHED])
 )
 _USES = (
     sa.select(USED.experience_id, sa.func.count(), sa.func.max(USED.step))

@@ -248,10 +248,7 @@ async def _parsed(
 
 
 async def _select(
-    connection: Connection,
-    own: sa.ColumnElement[bool],
-    rows: range,
-    column: sa.ColumnElement[T],
+    connection: Connection, own: sa.ColumnElement[bool], rows: range, column: sa.ColumnElement[T]
 ) -> list[tuple[int, T]]:
     statement = (
         sa.select(task.c.index, column)

@@ -240,9 +240,7 @@ async def find_lost_work(connection: Connection, key: StageKey, first_step: int)
     drawn = (
         sa.select(A.assignment_id, A.state)
         .where(
-            in_stage(assignment, key),
-            A.kind == AssignmentKind.TRAIN,
-            A.explore_step >= first_step,
+            in_stage(assignment, key), A.kind == AssignmentKind.TRAIN, A.explore_step >= first_step
         )
         .order_by(A.explore_step, A.position)
     )
@@ -257,9 +255,7 @@ async def find_lost_work(connection: Connection, key: StageKey, first_step: int)
 async def find_cancelled(connection: Connection, key: StageKey, kind: AssignmentKind) -> list[str]:
     """Returns the cancelled assignments of a kind."""
     statement = sa.select(A.assignment_id).where(
-        in_stage(assignment, key),
-        A.kind == kind,
-        A.state == AssignmentState.CANCELLED,
+        in_stage(assignment, key), A.kind == kind, A.state == AssignmentState.CANCELLED
     )
     return await connection.fetch_column(statement)
 
@@ -303,9 +299,7 @@ async def reopen_assignments(connection: Connection, key: StageKey, ids: Sequenc
         sa.select(sa.func.count())
         .select_from(run)
         .where(
-            in_stage(run, key),
-            run.c.assignment_id == A.assignment_id,
-            run.c.state == RunState.OPEN,
+            in_stage(run, key), run.c.assignment_id == A.assignment_id, run.c.state == RunState.OPEN
         )
         .scalar_subquery()
     )

@@ -296,8 +296,7 @@ def _described(tenant: str) -> sa.Select[Any]:
     refused = (
         sa.select(sa.func.coalesce(sa.func.sum(taskset_upload.c.num_refused), 0))
         .where(
-            taskset_upload.c.tenant == tenant,
-            taskset_upload.c.taskset_id == taskset.c.taskset_id,
+            taskset_upload.c.tenant == tenant, taskset_upload.c.taskset_id == taskset.c.taskset_id
         )
         .scalar_subquery()
     )
@@ -388,10 +387,7 @@ async def find_need(connection: Connection, tenant: str, taskset_id: str) -> str
         .where(
             stage_taskset.c.tenant == tenant,
             stage_taskset.c.taskset_id == taskset_id,
-            sa.or_(
-                stage.c.state != StageState.FINISHED,
-                one_of(stage_taskset.c.kind, KEPT_KINDS),
-            ),
+            sa.or_(stage.c.state != StageState.FINISHED, one_of(stage_taskset.c.kind, KEPT_KINDS)),
         )
         .limit(1)
     )

@@ -31,11 +31,7 @@ async def insert_submitted(
 ) -> None:
     """Inserts a taskset that a client is about to upload, unless it exists."""
     statement = insert(taskset).values(
-        tenant=tenant,
-        taskset_id=str(uuid.uuid4()),
-        name=name,
-        is_complete=False,
-        is_queue=is_queue,
+        tenant=tenant, taskset_id=str(uuid.uuid4()), name=name, is_complete=False, is_queue=is_queue
     )
     await connection.execute(statement.on_conflict_do_nothing())
 

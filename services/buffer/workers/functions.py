@@ -183,11 +183,7 @@ def _asked(operator: PipelineFunction) -> str:
 
 
 def _request(operator: PipelineFunction) -> dict[str, Any]:
-    return {
-        "kind": operator.kind,
-        "name": operator.name,
-        "arguments": dict(operator.arguments),
-    }
+    return {"kind": operator.kind, "name": operator.name, "arguments": dict(operator.arguments)}
 
 
 def _needs(operator: PipelineFunction) -> Needs:
