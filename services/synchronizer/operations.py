@@ -191,12 +191,12 @@ class Operations:
         """
         async with self._database.autocommit() as connection:
             if member.activity == GONE:
-                await members.forget(connection, member, tenant)
+                await members.delete_member(connection, member, tenant)
                 return True
             if time.monotonic() >= self._next_cleanup_at:
                 self._next_cleanup_at = time.monotonic() + MEMBER_CLEANUP_SECONDS
-                await members.forget_silent(connection)
-            return await members.heard(connection, member, tenant)
+                await members.delete_silent(connection)
+            return await members.record_heartbeat(connection, member, tenant)
 
     async def tenant_of(self, experiment_id: str) -> str | None:
         """Returns the tenant of an experiment; None without an experiment of this id."""
@@ -223,8 +223,8 @@ class Operations:
                 )
             else:
                 listed = (await experiments.get(connection, experiment_id),)
-            remembered = await members.remembered(connection, experiment_id, tenant)
-            return SystemState(experiments=listed, members=remembered)
+            heard = await members.recently_heard(connection, experiment_id, tenant)
+            return SystemState(experiments=listed, members=heard)
 
     async def _change(
         self, experiment_id: uuid.UUID, rule: Callable[[Experiment], Experiment]

@@ -152,6 +152,10 @@ class ResultDeduplicator:
         if contradiction := self._contradiction(result):
             return CommitDecision(result=result, status=CommitStatus.REJECTED, reason=contradiction)
         state = self._attempt_state(result)
+        self._remember(result, state)
+        return CommitDecision(result=result, status=COMMIT_STATUSES[state], state=state)
+
+    def _remember(self, result: Result, state: AttemptState) -> None:
         known = StoredAttempt(
             place=result.place,
             producer=result.producer,
@@ -162,7 +166,6 @@ class ResultDeduplicator:
         self.stored.append(known)
         self._by_place[known.place] = known
         self._by_sequence[known.producer, known.sequence] = known
-        return CommitDecision(result=result, status=COMMIT_STATUSES[state], state=state)
 
     def _contradiction(self, result: Result) -> str:
         view = self.assignments.get(result.assignment_id)

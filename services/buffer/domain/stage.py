@@ -76,6 +76,10 @@ class ExperienceState(StrEnum):
     """Left out by a person, with its content deleted."""
 
 
+UNTRAINED = (ExperienceState.AWAITING, ExperienceState.RAW, ExperienceState.READY)
+"""States of samples that may still be batched."""
+
+
 class ScopeState(StrEnum):
     """States of a scope, the unit of work of the pipeline."""
 

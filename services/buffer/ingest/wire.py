@@ -149,16 +149,18 @@ def decode_batch(subject: str, body: bytes) -> DecodedBatch:
         try:
             results.append(_read_result(subject, producer, result))
         except ValueError as error:
-            refused.append(
-                InvalidResult(
-                    producer=producer,
-                    sequence=result.sequence,
-                    reason=sanitize_text(str(error))[:MAX_REASON_LENGTH],
-                    body=result.SerializeToString(),
-                )
-            )
+            refused.append(_invalid(producer, result, error))
     return DecodedBatch(
         results=tuple(results), invalid=tuple(refused), blob_sha256=message.blob_sha256
+    )
+
+
+def _invalid(producer: str, result: pb.RunResult, error: ValueError) -> InvalidResult:
+    return InvalidResult(
+        producer=producer,
+        sequence=result.sequence,
+        reason=sanitize_text(str(error))[:MAX_REASON_LENGTH],
+        body=result.SerializeToString(),
     )
 
 

@@ -6,9 +6,14 @@ Excluded samples can still be viewed and included again; the content of deleted 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from services.buffer.domain.stage import AssignmentKind, ExperienceState, Stage, StageState
-from services.buffer.store.curation import (
+from services.buffer.domain.stage import (
     UNTRAINED,
+    AssignmentKind,
+    ExperienceState,
+    Stage,
+    StageState,
+)
+from services.buffer.store.curation import (
     delete_content,
     exclude,
     find_includable,

@@ -244,13 +244,11 @@ async def _close(connection: Connection, stage: Stage, ended: Sequence[Assignmen
     key = stage.key
     closed = [view for view in ended if _has_winner(view)]
     given_up = [view for view in ended if not _has_winner(view)]
-    await end_assignments(
-        connection, key, [view.assignment_id for view in closed], AssignmentState.CLOSED, ""
-    )
+    closed_ids = [view.assignment_id for view in closed]
+    await end_assignments(connection, key, closed_ids, AssignmentState.CLOSED, "")
     for view in given_up:
-        await end_assignments(
-            connection, key, [view.assignment_id], AssignmentState.GIVEN_UP, _reason(view)
-        )
+        ids, reason = [view.assignment_id], _reason(view)
+        await end_assignments(connection, key, ids, AssignmentState.GIVEN_UP, reason)
     await _log_given_up(connection, stage, given_up)
     trained = [view.assignment_id for view in closed if view.kind is AssignmentKind.TRAIN]
     await open_scopes(connection, key, trained)

@@ -267,9 +267,8 @@ async def _size_of(
     num_stored = 0
     if plan.stored_rollouts is not None and plan.stored_batches is None:
         num_stored = await count_explored(connection, await get_stage(connection, key))
-    num_rows = (
-        sum(taskset.num_rows for taskset in tasksets if taskset.kind in STEP_KINDS) + num_stored
-    )
+    own_rows = [taskset.num_rows for taskset in tasksets if taskset.kind in STEP_KINDS]
+    num_rows = sum(own_rows, num_stored)
     total_train_steps = plan.num_train_steps(num_rows)
     if num_stored:
         total_train_steps = min(total_train_steps, steps_of_explored(plan, num_stored))

@@ -205,14 +205,10 @@ async def commit_checkpoint(
     if new.step > stage.recorded_step:
         raise InvalidRequest(f"step {new.step} has no batch")
     await insert_checkpoint(connection, stage, new)
-    num_kept = stage.plan.config.trainer.max_checkpoints_to_keep
-    if num_kept:
+    if num_kept := stage.plan.config.trainer.max_checkpoints_to_keep:
+        kept = await kept_checkpoints(connection, stage)
         # The new one stays: the incarnation that wrote it did not resume from later steps' ones.
-        others = [
-            checkpoint
-            for checkpoint in await kept_checkpoints(connection, stage)
-            if checkpoint != new
-        ]
+        others = [checkpoint for checkpoint in kept if checkpoint != new]
         for old in others[num_kept - 1 :]:
             await drop_checkpoint(connection, stage, old)
     await notify(connection, RETENTION_TOPIC)

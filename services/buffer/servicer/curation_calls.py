@@ -4,8 +4,13 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 
-from services.buffer.domain.population import GeneratedSample, SamplePopulation, distribution_shifts
-from services.buffer.domain.stage import ExperienceState
+from services.buffer.domain.population import (
+    DistributionShift,
+    GeneratedSample,
+    SamplePopulation,
+    distribution_shifts,
+)
+from services.buffer.domain.stage import UNTRAINED, ExperienceState
 from services.buffer.domain.tasks import SampleFilter
 from services.buffer.operations.curation import (
     DeletedCounts,
@@ -29,7 +34,6 @@ from services.buffer.servicer.samples import (
     parse_filter,
     with_reward,
 )
-from services.buffer.store.curation import UNTRAINED
 from services.buffer.store.database import BufferDatabase
 from services.buffer.store.experiences import StateCount
 from services.buffer.store.stages import get_stage
@@ -187,17 +191,18 @@ def _population(found: SamplePopulation) -> pb.GetPopulationResponse:
         num_runs=sum(found.runs_of.values()),
         num_generated=len(found.samples),
         num_trained=found.num_trained,
-        comparisons=[
-            pb.Comparison(
-                name=shift.name,
-                generated_mean=shift.generated_mean,
-                trained_mean=shift.trained_mean,
-                shift=shift.distance,
-                is_significant=shift.is_significant,
-            )
-            for shift in distribution_shifts(found)
-        ],
+        comparisons=[_comparison(shift) for shift in distribution_shifts(found)],
         left_out=[count_to_proto(count) for count in _left_out(found.samples)],
+    )
+
+
+def _comparison(shift: DistributionShift) -> pb.Comparison:
+    return pb.Comparison(
+        name=shift.name,
+        generated_mean=shift.generated_mean,
+        trained_mean=shift.trained_mean,
+        shift=shift.distance,
+        is_significant=shift.is_significant,
     )
 
 

@@ -67,18 +67,22 @@ def parse_and_check_plan(text: str) -> StagePlan:
     """
     if len(text) > MAX_PLAN_LENGTH:
         raise TooLarge(f"plan_json has more than {MAX_PLAN_LENGTH} characters")
-    try:
-        plan = parse_plan(text)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise InvalidRequest(f"plan_json is not a stage's plan: {where}: {first['msg']}") from error
+    plan = _parse(text)
     _check_sampling(plan)
     _check_tasksets(plan)
     for name, number, least, most in _numbers(plan):
         if not least <= number <= most:
             raise InvalidRequest(f"plan_json: {name} is {number}, which is not in {least}..{most}")
     return plan
+
+
+def _parse(text: str) -> StagePlan:
+    try:
+        return parse_plan(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise InvalidRequest(f"plan_json is not a stage's plan: {where}: {first['msg']}") from error
 
 
 def _check_sampling(plan: StagePlan) -> None:
@@ -289,15 +293,19 @@ async def _describe(
         refill_round=refills.num_rounds,
         num_refill_tasks=refills.num_tasks,
         replay=await _replay(connection, stage),
-        task_pipelines=[
-            pb.TaskPipelineStatus(
-                taskset=pipeline.taskset,
-                num_rows=pipeline.num_rows,
-                counts=pipeline_to_proto(pipeline.counts),
-            )
-            for pipeline in await stage_pipelines(connection, stage.key)
-        ],
+        task_pipelines=await _task_pipelines(connection, stage),
     )
+
+
+async def _task_pipelines(connection: Connection, stage: Stage) -> list[pb.TaskPipelineStatus]:
+    return [
+        pb.TaskPipelineStatus(
+            taskset=pipeline.taskset,
+            num_rows=pipeline.num_rows,
+            counts=pipeline_to_proto(pipeline.counts),
+        )
+        for pipeline in await stage_pipelines(connection, stage.key)
+    ]
 
 
 async def _replay(connection: Connection, stage: Stage) -> pb.ReplayStatus | None:

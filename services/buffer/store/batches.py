@@ -19,6 +19,7 @@ from services.buffer.store.database import (
     in_stage,
     key_columns,
     number_in,
+    of_taskset,
     prefixed_params,
     stage_params,
 )
@@ -244,9 +245,7 @@ async def _of_tasks(
     values = {}
     for taskset_id, indexes in wanted.items():
         statement = sa.select(task.c.index, value).where(
-            task.c.tenant == tenant,
-            task.c.taskset_id == taskset_id,
-            number_in(task.c.index, indexes),
+            of_taskset(task, tenant, taskset_id), number_in(task.c.index, indexes)
         )
         for number, own in await connection.fetch(statement):
             values[taskset_id, number] = own
@@ -375,15 +374,16 @@ async def load_items(
         .where(in_stage(batch_item, stage.key), C.line == stage.line, C.step == step, places)
         .order_by(C.position)
     )
-    return [
-        RecordedItem(
-            use=_use(row),
-            experience_id=row.experience_id,
-            taskset_id=row.taskset_id,
-            row_index=row.row_index,
-        )
-        for row in await connection.fetch(statement)
-    ]
+    return [_recorded(row) for row in await connection.fetch(statement)]
+
+
+def _recorded(row: Row) -> RecordedItem:
+    return RecordedItem(
+        use=_use(row),
+        experience_id=row.experience_id,
+        taskset_id=row.taskset_id,
+        row_index=row.row_index,
+    )
 
 
 def _use(row: Row) -> BatchUse:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 import sqlalchemy as sa
 
-from services.buffer.domain.stage import OPEN_SCOPE, ExperienceState, ScopeState, Stage
+from services.buffer.domain.stage import OPEN_SCOPE, UNTRAINED, ExperienceState, ScopeState, Stage
 from services.buffer.store.database import (
     SCOPES_TOPIC,
     count_rows,
@@ -22,8 +22,6 @@ from trinity.runtime.sql import Connection
 from trinity.types import FinishReason, StageKey
 
 E, SCOPE = experience.c, pipeline_scope.c
-UNTRAINED = (ExperienceState.AWAITING, ExperienceState.RAW, ExperienceState.READY)
-"""States of samples that may still be batched."""
 
 
 async def revoke_claims(
@@ -33,11 +31,7 @@ async def revoke_claims(
 
     Call it before locking the stage: the pipeline takes the locks in this order.
     """
-    own = sa.and_(
-        in_stage(pipeline_scope, key),
-        id_in(SCOPE.assignment_id, assignment_ids),
-        one_of(SCOPE.state, OPEN_SCOPE),
-    )
+    own = sa.and_(_scopes_of(key, assignment_ids), one_of(SCOPE.state, OPEN_SCOPE))
     await connection.execute(sa.select(SCOPE.assignment_id).where(own).with_for_update())
     await connection.execute(
         sa.update(pipeline_scope)
@@ -47,6 +41,11 @@ async def revoke_claims(
         )
     )
     await notify(connection, SCOPES_TOPIC)
+
+
+def _scopes_of(key: StageKey, assignment_ids: Iterable[str]) -> sa.ColumnElement[bool]:
+    """Condition: scopes of these groups."""
+    return sa.and_(in_stage(pipeline_scope, key), id_in(SCOPE.assignment_id, assignment_ids))
 
 
 async def exclude(
@@ -182,9 +181,7 @@ async def _judged(connection: Connection, key: StageKey, assignment_ids: Iterabl
     rows = await connection.fetch(samples)
     filtered = {row.assignment_id for row in rows if row.revision == 0}
     scopes = sa.select(SCOPE.assignment_id, SCOPE.error).where(
-        in_stage(pipeline_scope, key),
-        id_in(SCOPE.assignment_id, assignment_ids),
-        SCOPE.state == ScopeState.DONE,
+        _scopes_of(key, assignment_ids), SCOPE.state == ScopeState.DONE
     )
     done = await connection.fetch(scopes)
     shaped = {row.assignment_id for row in rows if row.revision > 0}
@@ -230,13 +227,10 @@ async def reopen_finished_scopes(
     connection: Connection, key: StageKey, assignment_ids: Iterable[str]
 ) -> None:
     """Lets the pipeline process groups again that it had finished without these samples."""
+    is_finished = one_of(SCOPE.state, [ScopeState.DONE, ScopeState.DEAD])
     await connection.execute(
         sa.update(pipeline_scope)
-        .where(
-            in_stage(pipeline_scope, key),
-            id_in(SCOPE.assignment_id, assignment_ids),
-            one_of(SCOPE.state, [ScopeState.DONE, ScopeState.DEAD]),
-        )
+        .where(_scopes_of(key, assignment_ids), is_finished)
         .values(
             state=ScopeState.OPEN,
             attempts=0,

@@ -178,6 +178,11 @@ async def count_rows(
     return int(await connection.fetch_value(statement))
 
 
+def of_taskset(table: sa.Table, tenant: str, taskset_id: str) -> sa.ColumnElement[bool]:
+    """Condition: rows of one taskset."""
+    return sa.and_(table.c.tenant == tenant, table.c.taskset_id == taskset_id)
+
+
 def key_columns(key: StageKey) -> dict[str, object]:
     """Returns the stage's key as values to insert."""
     return {"tenant": key.tenant, "experiment_id": key.experiment_id, "stage": key.stage}

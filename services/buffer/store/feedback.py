@@ -94,13 +94,19 @@ async def store_reward(connection: Connection, key: StageKey, rewarded: Rewarded
         .returning(E.segment_id, E.payload_id)
     )
     segment_id, payload_id = await connection.fetch_one(statement)
+    await _replace_content(connection, key, segment_id, payload_id, rewarded.body)
+
+
+async def _replace_content(
+    connection: Connection, key: StageKey, segment_id: int, payload_id: str, body: bytes
+) -> None:
     table = payloads_of(segment_id)
     await connection.execute(
         sa.update(table)
         .where(
             in_stage(table, key), table.c.segment_id == segment_id, table.c.payload_id == payload_id
         )
-        .values(body=rewarded.body)
+        .values(body=body)
     )
 
 

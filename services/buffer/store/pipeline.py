@@ -303,9 +303,8 @@ async def end_claims(
     """
     held: set[str] = set()
     for token, own in _by_token(claims).items():
-        values = _held_values(
-            own, token, new_state=state, new_error=error, not_counted=0 if is_counted else 1
-        )
+        new = {"new_state": state, "new_error": error, "not_counted": int(not is_counted)}
+        values = _held_values(own, token, **new)
         held |= set(await connection.fetch_column(_END, values))
     return held
 

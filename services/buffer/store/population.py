@@ -6,7 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 import sqlalchemy as sa
 
 from services.buffer.domain.population import GeneratedSample, SamplePopulation, Task
-from services.buffer.domain.stage import UNFINISHED_SCOPE, AssignmentKind, ExperienceState, Stage
+from services.buffer.domain.stage import (
+    UNFINISHED_SCOPE,
+    UNTRAINED,
+    AssignmentKind,
+    ExperienceState,
+    Stage,
+)
 from services.buffer.store.database import id_in, in_stage, one_of
 from services.buffer.store.schema import assignment, batch_item, experience, pipeline_scope
 from services.buffer.store.schema import stage as stage_table
@@ -36,7 +42,7 @@ async def last_settled_step(connection: Connection, stage: Stage) -> int:
             sa.select(sa.func.min(E.explore_step)).where(
                 in_stage(experience, key), one_of(E.state, [state])
             )
-            for state in (ExperienceState.AWAITING, ExperienceState.RAW, ExperienceState.READY)
+            for state in UNTRAINED
         ),
     ]
     firsts = sa.select(*(step.scalar_subquery() for step in open_steps))

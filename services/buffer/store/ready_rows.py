@@ -293,12 +293,7 @@ excluded has a reason."""
 
 async def least_used(connection: Connection, stage: Stage, count: int) -> list[ReadyRow]:
     """Returns the rows of the source that this stage has trained least often, in order."""
-    uses = (
-        sa.select(batch_item.c.experience_id, sa.func.count().label("num"))
-        .where(in_stage(batch_item, stage.key), batch_item.c.line == stage.line)
-        .group_by(batch_item.c.experience_id)
-        .subquery()
-    )
+    uses = _uses(stage)
     num_uses = sa.func.coalesce(uses.c.num, 0)
     retired = await retired_segments(connection, stage.samples_key)
     statement = (
@@ -312,6 +307,17 @@ async def least_used(connection: Connection, stage: Stage, count: int) -> list[R
     )
     ids = await connection.fetch_column(statement)
     return await rows_of(connection, stage.samples_key, ids)
+
+
+def _uses(stage: Stage) -> sa.Subquery:
+    """Builds a count of the uses of each sample in the batches of the line."""
+    used = batch_item.c.experience_id
+    return (
+        sa.select(used, sa.func.count().label("num"))
+        .where(in_stage(batch_item, stage.key), batch_item.c.line == stage.line)
+        .group_by(used)
+        .subquery()
+    )
 
 
 async def count_taken(connection: Connection, key: StageKey) -> tuple[int, int]:

@@ -193,9 +193,8 @@ async def insert_dead_letters(connection: Connection, letters: Iterable[DeadLett
         return
     await insert_bodies(connection, dead_letter, rows)
     newest = sa.select(sa.func.max(dead_letter.c.number)).scalar_subquery()
-    await connection.execute(
-        sa.delete(dead_letter).where(dead_letter.c.number <= newest - MAX_DEAD_LETTERS)
-    )
+    is_old = dead_letter.c.number <= newest - MAX_DEAD_LETTERS
+    await connection.execute(sa.delete(dead_letter).where(is_old))
 
 
 async def count_dead_letters(connection: Connection, subject: str) -> int:
@@ -336,13 +335,14 @@ async def load_events(
         .order_by(progress.c.number)
         .limit(limit)
     )
-    return [
-        LoggedEvent(
-            number=row.number,
-            stage=row.stage,
-            unix_millis=int(row.millis),
-            kind=row.kind,
-            body=row.body,
-        )
-        for row in await connection.fetch(statement)
-    ]
+    return [_logged(row) for row in await connection.fetch(statement)]
+
+
+def _logged(row: Row) -> LoggedEvent:
+    return LoggedEvent(
+        number=row.number,
+        stage=row.stage,
+        unix_millis=int(row.millis),
+        kind=row.kind,
+        body=row.body,
+    )

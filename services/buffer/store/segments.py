@@ -13,7 +13,7 @@ from functools import lru_cache
 import psycopg
 import sqlalchemy as sa
 
-from services.buffer.domain.stage import AssignmentKind, EvaluationState, ExperienceState, Stage
+from services.buffer.domain.stage import UNTRAINED, AssignmentKind, EvaluationState, Stage
 from services.buffer.domain.stage import ScopeState as Scope
 from services.buffer.store.database import (
     id_in,
@@ -156,8 +156,6 @@ async def _detach(connection: Connection, name: str, how: str) -> None:
 
 
 E, S = experience.c, segment.c
-WAITING = (ExperienceState.AWAITING, ExperienceState.RAW, ExperienceState.READY)
-"""Samples that may still come into a batch."""
 IDS_AT_ONCE = 20_000
 
 
@@ -186,7 +184,7 @@ async def old_segments(connection: Connection, stage: Stage) -> set[int]:
 
 async def segments_waiting(connection: Connection, key: StageKey) -> set[int]:
     """Returns the segments with samples that may still be batched."""
-    return await _segments(connection, key, one_of(E.state, WAITING))
+    return await _segments(connection, key, one_of(E.state, UNTRAINED))
 
 
 async def segments_evaluated(connection: Connection, key: StageKey) -> set[int]:
@@ -267,17 +265,13 @@ async def count_retired(
 ) -> tuple[int, int]:
     """Counts samples in retired segments in the batches of these steps; also the last such step."""
     c = batch_item.c
+    is_own = sa.and_(in_stage(batch_item, stage.key), c.line == stage.line)
     same = sa.and_(E.experience_id == c.experience_id, of_stage(experience, stage.samples_key))
     retired = await retired_segments(connection, stage.samples_key)
     statement = (
         sa.select(sa.func.count(), sa.func.max(c.step))
         .join_from(batch_item, experience, same)
-        .where(
-            in_stage(batch_item, stage.key),
-            c.line == stage.line,
-            c.step.between(first_step, last_step),
-            number_in(E.segment_id, retired),
-        )
+        .where(is_own, c.step.between(first_step, last_step), number_in(E.segment_id, retired))
     )
     number, last = await connection.fetch_one(statement)
     return int(number), int(last or 0)

@@ -13,7 +13,14 @@ from sqlalchemy.dialects.postgresql import ARRAY, insert
 
 from services.buffer.domain.difficulty import FloatVector, IntVector, PassRateBeliefs
 from services.buffer.domain.stage import AssignmentState, ExperienceState, Stage
-from services.buffer.store.database import id_in, in_stage, key_columns, one_of, stage_params
+from services.buffer.store.database import (
+    id_in,
+    in_stage,
+    key_columns,
+    of_taskset,
+    one_of,
+    stage_params,
+)
 from services.buffer.store.ready_rows import Place
 from services.buffer.store.schema import (
     assignment,
@@ -159,8 +166,7 @@ async def known_features(
 ) -> set[str]:
     """Returns those of the features that are already stored."""
     statement = sa.select(FEATURE.name).where(
-        FEATURE.tenant == tenant,
-        FEATURE.taskset_id == taskset_id,
+        of_taskset(task_feature, tenant, taskset_id),
         FEATURE.name == sa.any_(sa.cast(list(names), ARRAY(sa.Text))),
     )
     return set(await connection.fetch_column(statement))
@@ -211,7 +217,7 @@ async def read_features(
     """
     numbers = np.empty(num_rows, dtype="<f8")
     await connection.execute(sa.text("SET LOCAL statement_timeout = 0"))
-    own = sa.and_(task.c.tenant == tenant, task.c.taskset_id == taskset_id)
+    own = of_taskset(task, tenant, taskset_id)
     for first in range(0, num_rows, READ_AT_ONCE):
         some = range(first, min(first + READ_AT_ONCE, num_rows))
         try:
@@ -286,7 +292,7 @@ async def store_features(
     for first in range(STORED_BYTES, len(whole), STORED_BYTES):
         more = sa.literal(whole[first : first + STORED_BYTES], sa.LargeBinary)
         grown = sa.update(task_feature).where(
-            FEATURE.tenant == tenant, FEATURE.taskset_id == taskset_id, FEATURE.name == name
+            of_taskset(task_feature, tenant, taskset_id), FEATURE.name == name
         )
         await connection.execute(grown.values(numbers=FEATURE.numbers.op("||")(more)))
         await connection.flush()  # what is queued is in memory

@@ -27,6 +27,7 @@ from services.buffer.store.database import (
     in_stage,
     key_columns,
     key_from_row,
+    of_taskset,
     one_of,
     stage_name,
     stage_params,
@@ -218,9 +219,7 @@ async def stage_tasksets(connection: Connection, key: StageKey) -> dict[str, Sta
 
 async def stages_using(connection: Connection, tenant: str, taskset_id: str) -> list[StageKey]:
     """Returns the stages that use a taskset, in any state."""
-    statement = sa.select(stage_taskset).where(
-        stage_taskset.c.tenant == tenant, stage_taskset.c.taskset_id == taskset_id
-    )
+    statement = sa.select(stage_taskset).where(of_taskset(stage_taskset, tenant, taskset_id))
     return [key_from_row(row) for row in await connection.fetch(statement)]
 
 

@@ -237,11 +237,10 @@ async def find_lost_work(connection: Connection, key: StageKey, first_step: int)
         in_stage(pipeline_scope, key), pipeline_scope.c.state == ScopeState.DEAD
     )
     failed_groups = set(await connection.fetch_column(dead))
+    is_train = A.kind == AssignmentKind.TRAIN
     drawn = (
         sa.select(A.assignment_id, A.state)
-        .where(
-            in_stage(assignment, key), A.kind == AssignmentKind.TRAIN, A.explore_step >= first_step
-        )
+        .where(in_stage(assignment, key), is_train, A.explore_step >= first_step)
         .order_by(A.explore_step, A.position)
     )
     rows = await connection.fetch(drawn)

@@ -13,7 +13,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from services.buffer.domain.stage import StageState, TasksetKind
 from services.buffer.store.bulk_insert import insert_rows
-from services.buffer.store.database import id_in, in_stage, one_of
+from services.buffer.store.database import id_in, in_stage, of_taskset, one_of
 from services.buffer.store.schema import (
     STAGE_KEY,
     stage,
@@ -37,11 +37,6 @@ class Taskset:
     num_rows: int
     is_queue: bool = False
     """True if rows are added over time and drawn while more are still expected."""
-
-
-def own_taskset(tenant: str, taskset_id: str) -> sa.ColumnElement[bool]:
-    """Condition: the row of a taskset."""
-    return sa.and_(taskset.c.tenant == tenant, taskset.c.taskset_id == taskset_id)
 
 
 def from_row(row: Row) -> Taskset:
@@ -110,7 +105,7 @@ async def update_taskset(
     connection: Connection, tenant: str, taskset_id: str, **values: int | bool
 ) -> None:
     """Updates columns of a taskset."""
-    own = own_taskset(tenant, taskset_id)
+    own = of_taskset(taskset, tenant, taskset_id)
     await connection.execute(sa.update(taskset).where(own).values(**values))
 
 
@@ -133,7 +128,7 @@ async def find_taskset(
 
 async def get_taskset(connection: Connection, tenant: str, taskset_id: str) -> Taskset:
     """Returns a taskset that exists."""
-    statement = sa.select(taskset).where(own_taskset(tenant, taskset_id))
+    statement = sa.select(taskset).where(of_taskset(taskset, tenant, taskset_id))
     return from_row(await connection.fetch_one(statement))
 
 
@@ -162,9 +157,7 @@ async def insert_tasks(
 async def delete_tasks(connection: Connection, tenant: str, taskset_id: str) -> None:
     """Deletes all rows of a taskset, without a statement timeout."""
     await connection.execute(sa.text("SET LOCAL statement_timeout = 0"))
-    await connection.execute(
-        sa.delete(task).where(task.c.tenant == tenant, task.c.taskset_id == taskset_id)
-    )
+    await connection.execute(sa.delete(task).where(of_taskset(task, tenant, taskset_id)))
 
 
 WORD_BYTES = 8
@@ -199,7 +192,7 @@ async def insert_pipeline(
         "left_out": counts.left_out,
         "ordered_by": counts.ordered_by,
     }
-    own = own_taskset(tenant, taskset_id)
+    own = of_taskset(taskset, tenant, taskset_id)
     await connection.execute(sa.update(taskset).where(own).values(pipeline=values))
 
 
@@ -225,10 +218,7 @@ async def source_rows_of(
     statement = (
         sa.select(part)
         .where(
-            task_origin.c.tenant == tenant,
-            task_origin.c.taskset_id == taskset_id,
-            begin < first + count,
-            begin + size > first,
+            of_taskset(task_origin, tenant, taskset_id), begin < first + count, begin + size > first
         )
         .order_by(begin)
     )
@@ -264,7 +254,7 @@ def empty_pipeline_error(counts: PipelineCounts) -> str:
 
 async def counts_of(connection: Connection, tenant: str, taskset_id: str) -> PipelineCounts | None:
     """Returns the counts of a taskset; None without a task pipeline."""
-    statement = sa.select(taskset.c.pipeline).where(own_taskset(tenant, taskset_id))
+    statement = sa.select(taskset.c.pipeline).where(of_taskset(taskset, tenant, taskset_id))
     found = await connection.fetch_value(statement)
     return None if found is None else PipelineCounts(**found)
 
@@ -363,8 +353,7 @@ async def rows_of(
     sized = (
         sa.select(task.c.index, task.c.body, num_bytes.label("num_bytes"))
         .where(
-            task.c.tenant == tenant,
-            task.c.taskset_id == taskset_id,
+            of_taskset(task, tenant, taskset_id),
             task.c.index >= first,
             task.c.index < first + count,
         )
@@ -381,14 +370,12 @@ async def rows_of(
 async def find_need(connection: Connection, tenant: str, taskset_id: str) -> str:
     """Names a stage that still needs a taskset, as the end of a sentence; empty without one."""
     same = sa.and_(*(stage.c[name] == stage_taskset.c[name] for name in STAGE_KEY))
+    is_unfinished = stage.c.state != StageState.FINISHED
+    is_kept = one_of(stage_taskset.c.kind, KEPT_KINDS)
     statement = (
         sa.select(stage.c.stage, stage.c.experiment_id, stage.c.state)
         .join_from(stage_taskset, stage, same)
-        .where(
-            stage_taskset.c.tenant == tenant,
-            stage_taskset.c.taskset_id == taskset_id,
-            sa.or_(stage.c.state != StageState.FINISHED, one_of(stage_taskset.c.kind, KEPT_KINDS)),
-        )
+        .where(of_taskset(stage_taskset, tenant, taskset_id), sa.or_(is_unfinished, is_kept))
         .limit(1)
     )
     row = await connection.fetch_first(statement)
@@ -402,7 +389,5 @@ async def delete_taskset(connection: Connection, tenant: str, taskset_id: str) -
     """Deletes a taskset and everything that belongs to it."""
     await delete_tasks(connection, tenant, taskset_id)
     for table in (task_feature, task_origin, taskset_upload):
-        await connection.execute(
-            sa.delete(table).where(table.c.tenant == tenant, table.c.taskset_id == taskset_id)
-        )
-    await connection.execute(sa.delete(taskset).where(own_taskset(tenant, taskset_id)))
+        await connection.execute(sa.delete(table).where(of_taskset(table, tenant, taskset_id)))
+    await connection.execute(sa.delete(taskset).where(of_taskset(taskset, tenant, taskset_id)))

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
 from services.buffer.domain.tasks import RefusedRow
+from services.buffer.store.database import of_taskset
 from services.buffer.store.schema import NOW, stage_taskset, taskset, taskset_upload
 from trinity.runtime.sql import Connection
 
@@ -86,9 +87,8 @@ async def complete_upload(
 
 async def delete_uploads(connection: Connection, tenant: str, taskset_id: str) -> None:
     """Deletes all uploads of a taskset."""
-    await connection.execute(
-        sa.delete(taskset_upload).where(C.tenant == tenant, C.taskset_id == taskset_id)
-    )
+    own = of_taskset(taskset_upload, tenant, taskset_id)
+    await connection.execute(sa.delete(taskset_upload).where(own))
 
 
 def _own(tenant: str, request_id: str) -> sa.ColumnElement[bool]:
@@ -137,7 +137,7 @@ async def lock_abandoned(connection: Connection) -> AbandonedTaskset | None:
     if row is None:
         return None
     # A stage may have taken it, or its client resumed, before the lock was held: check again.
-    own = sa.and_(T.tenant == row.tenant, T.taskset_id == row.taskset_id)
+    own = of_taskset(taskset, row.tenant, row.taskset_id)
     is_wanted = sa.select(sa.or_(_IS_USED, _IS_COMING)).select_from(taskset).where(own)
     if await connection.fetch_value(is_wanted):
         return None

@@ -49,7 +49,7 @@ class Slow(AdvantageComputer):
 
     is_enough: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def shape(
+    async def compute_groups(
         self, stage: Stage, chain: FunctionChain, claims: Sequence[Claim]
     ) -> list[GroupResult]:
         try:
