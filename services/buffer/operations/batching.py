@@ -52,7 +52,7 @@ from services.buffer.store.ready_rows import (
     count_ready,
     first_unfinished,
     load_ready,
-    rows_of,
+    ready_rows_by_id,
 )
 from services.buffer.store.runs import most_common_failure, oldest_open_work
 from services.buffer.store.stages import run_losses, update_stage
@@ -278,7 +278,7 @@ class BatchComposer:
         stage, choice = seen.stage, seen.selection
         figures = await apply_selection(connection, stage, choice, step)
         ids = [row.experience_id for row in choice.taken]
-        rows = await rows_of(connection, stage.key, ids)
+        rows = await ready_rows_by_id(connection, stage.key, ids)
         up_to = (seen.before[0], seen.before[1] - 1) if seen.before else None
         head = await self._record(connection, stage, step, rows, up_to=up_to, figures=figures)
         telemetry.record_batch_span(stage.key, step, rows, stage.incarnation, begun_ns)

@@ -28,7 +28,7 @@ from services.buffer.store.tasksets import (
     find_need,
     get_taskset,
     list_tasksets,
-    rows_of,
+    load_row_bodies,
     source_rows_of,
 )
 from services.buffer.store.uploads import StoredUpload
@@ -157,7 +157,9 @@ class TasksetServicer:
         count = _within(request.num_rows, 0, MAX_SHOWN, "num_rows")
         async with self.database.transaction() as connection:
             found = await _find(connection, tenant, request.taskset)
-            rows = await rows_of(connection, tenant, found.taskset_id, first=first, count=count)
+            rows = await load_row_bodies(
+                connection, tenant, found.taskset_id, first=first, count=count
+            )
             numbers = await source_rows_of(
                 connection, tenant, found.taskset_id, first=first, count=count
             )

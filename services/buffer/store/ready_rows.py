@@ -221,7 +221,9 @@ async def load_ready(connection: Connection, stage: Stage, *, wanted: int) -> Re
 _THESE = _with_run(experience).where(of_stage(experience), id_in(C.experience_id))
 
 
-async def rows_of(connection: Connection, key: StageKey, ids: Sequence[str]) -> list[ReadyRow]:
+async def ready_rows_by_id(
+    connection: Connection, key: StageKey, ids: Sequence[str]
+) -> list[ReadyRow]:
     """Returns rows to batch, in the order of `ids`."""
     rows = await connection.fetch(_THESE, stage_params(key, ids=list(ids)))
     found = {row.experience_id: _measured(row) for row in rows}
@@ -306,7 +308,7 @@ async def least_used(connection: Connection, stage: Stage, count: int) -> list[R
         .limit(count)
     )
     ids = await connection.fetch_column(statement)
-    return await rows_of(connection, stage.samples_key, ids)
+    return await ready_rows_by_id(connection, stage.samples_key, ids)
 
 
 def _uses(stage: Stage) -> sa.Subquery:

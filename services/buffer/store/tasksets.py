@@ -345,7 +345,7 @@ def _uuid(text: str) -> str | None:
         return None
 
 
-async def rows_of(
+async def load_row_bodies(
     connection: Connection, tenant: str, taskset_id: str, *, first: int, count: int
 ) -> Sequence[str]:
     """Returns at most `count` rows in order, within `MAX_READ_BYTES` but at least one."""

@@ -17,7 +17,7 @@ from services.buffer.store.tasksets import (
     counts_of,
     empty_pipeline_error,
     find_taskset,
-    rows_of,
+    load_row_bodies,
 )
 from services.buffer.tasksets.background_jobs import BackgroundJobs, TasksetJob
 from services.buffer.tasksets.reader import open_taskset_row_reader
@@ -194,7 +194,9 @@ async def _some_stored(
     database: BufferDatabase, tenant: str, taskset_id: str, first: int
 ) -> Sequence[str]:
     async with database.autocommit() as connection:
-        return await rows_of(connection, tenant, taskset_id, first=first, count=ROWS_AT_ONCE)
+        return await load_row_bodies(
+            connection, tenant, taskset_id, first=first, count=ROWS_AT_ONCE
+        )
 
 
 FORGOTTEN_SECONDS = 600.0
