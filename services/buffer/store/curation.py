@@ -160,18 +160,20 @@ def _same_content(key: StageKey, rows: Sequence[StoredExperience]) -> sa.ColumnE
 async def find_includable(
     connection: Connection, key: StageKey, rows: Sequence[StoredExperience]
 ) -> list[StoredExperience]:
-    """Returns excluded samples with an advantage, or whose group was not judged without them."""
+    """Returns excluded samples with an advantage, or whose group is not processed without them."""
     raw = {row.assignment_id for row in rows if row.parent_id is None}
-    judged = await _judged(connection, key, raw) if raw else set()
+    processed = await _processed_groups(connection, key, raw) if raw else set()
     return [
         row
         for row in rows
         if row.state is ExperienceState.EXCLUDED
-        and (row.parent_id is not None or row.assignment_id not in judged)
+        and (row.parent_id is not None or row.assignment_id not in processed)
     ]
 
 
-async def _judged(connection: Connection, key: StageKey, assignment_ids: Iterable[str]) -> set[str]:
+async def _processed_groups(
+    connection: Connection, key: StageKey, assignment_ids: Iterable[str]
+) -> set[str]:
     """Returns the groups that have advantages, were filtered as a whole, or were cut."""
     samples = sa.select(E.assignment_id, E.revision).where(
         of_stage(experience, key),

@@ -110,18 +110,18 @@ async def kept_checkpoints(connection: Connection, stage: Stage) -> list[Checkpo
 
 
 async def announce_removable(
-    connection: Connection, stage: Stage, teller: Checkpoint
+    connection: Connection, stage: Stage, new: Checkpoint
 ) -> list[Checkpoint]:
-    """Returns checkpoints whose files may be deleted, newest first, when `teller` is committed.
+    """Returns checkpoints whose files may be deleted, newest first, when `new` is committed.
 
     A later commit of the same incarnation shows that it received the earlier responses: the
     checkpoints told in them are deleted here.
     """
     c = checkpoint.c
     dropped = _of_line(stage, is_kept=False)
-    was_told = sa.and_(c.told_incarnation == teller.incarnation, c.told_step < teller.step)
+    was_told = sa.and_(c.told_incarnation == new.incarnation, c.told_step < new.step)
     await connection.execute(sa.delete(checkpoint).where(dropped, was_told))
-    told = {"told_step": teller.step, "told_incarnation": teller.incarnation}
+    told = {"told_step": new.step, "told_incarnation": new.incarnation}
     await connection.execute(sa.update(checkpoint).where(dropped).values(told))
     return await _checkpoints(connection, dropped)
 
