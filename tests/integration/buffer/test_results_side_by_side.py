@@ -45,7 +45,7 @@ async def on_its_way(
     async with impatient_database(dsn) as database, database.transaction() as connection:
         assert await load_commit_context(connection, buffer.key, told, is_alone=False)
         yield
-        await ResultWriter(MANY, MANY * MANY).settle(connection, told, is_alone=False)
+        await ResultWriter(MANY, MANY * MANY).write_results(connection, told, is_alone=False)
 
 
 async def until_waiting(dsn: str, number: int) -> None:
