@@ -161,7 +161,7 @@ class UploadMemoryBudget:
         body += chunk
 
 
-BYTES_A_MESSAGE = 8 * 1024 * 1024
+BYTES_PER_MESSAGE = 8 * 1024 * 1024
 
 
 def by_size(rows: Sequence[T], size_of: Callable[[T], int]) -> Iterator[Sequence[T]]:
@@ -170,7 +170,7 @@ def by_size(rows: Sequence[T], size_of: Callable[[T], int]) -> Iterator[Sequence
     num_bytes = 0
     for row in rows:
         size = size_of(row)
-        if part and num_bytes + size > BYTES_A_MESSAGE:
+        if part and num_bytes + size > BYTES_PER_MESSAGE:
             yield part
             part, num_bytes = [], 0
         part.append(row)

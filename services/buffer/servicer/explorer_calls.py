@@ -169,7 +169,7 @@ def _add(response: pb.LeaseAssignmentsResponse, grant: LeaseGrant, traceparent: 
 
 
 MAX_SEQUENCES = 100_000
-REPORTS_A_MESSAGE = 1_000
+REPORTS_PER_MESSAGE = 1_000
 STATES = {
     CommitStatus.COMMITTED: pb.CommitReport.STATE_COMMITTED,
     CommitStatus.SUPERSEDED: pb.CommitReport.STATE_SUPERSEDED,
@@ -222,11 +222,11 @@ class CommitRpcs(BufferServicerBase):
         self, producer: str, sequences: Sequence[int]
     ) -> AsyncIterator[list[CommitReport]]:
         """Yields the reports known now, in parts; one empty part if there are none."""
-        last, num_reports = 0, REPORTS_A_MESSAGE
-        while num_reports == REPORTS_A_MESSAGE:
+        last, num_reports = 0, REPORTS_PER_MESSAGE
+        while num_reports == REPORTS_PER_MESSAGE:
             async with self.database.autocommit() as connection:
                 reports = await load_statuses(
-                    connection, producer, sequences, after_sequence=last, limit=REPORTS_A_MESSAGE
+                    connection, producer, sequences, after_sequence=last, limit=REPORTS_PER_MESSAGE
                 )
             if reports or not last:
                 yield reports
@@ -234,11 +234,11 @@ class CommitRpcs(BufferServicerBase):
 
     async def _after(self, producer: str, number: int) -> AsyncIterator[list[CommitReport]]:
         """Yields reports after a number, in parts."""
-        num_reports = REPORTS_A_MESSAGE
-        while num_reports == REPORTS_A_MESSAGE:
+        num_reports = REPORTS_PER_MESSAGE
+        while num_reports == REPORTS_PER_MESSAGE:
             async with self.database.autocommit() as connection:
                 reports = await load_reports(
-                    connection, producer, after=number, limit=REPORTS_A_MESSAGE
+                    connection, producer, after=number, limit=REPORTS_PER_MESSAGE
                 )
             if reports:
                 number = reports[-1].number

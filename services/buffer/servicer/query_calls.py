@@ -48,7 +48,7 @@ from trinity.types import StageKey
 HEX_DIGITS = frozenset("0123456789abcdef")
 NUM_DIGITS = 32
 """Number of hex digits of a UUID."""
-ITEMS_A_MESSAGE = 256
+ITEMS_PER_MESSAGE = 256
 UNLIMITED = 2**62
 
 
@@ -161,16 +161,16 @@ class QueryRpcs:
                 )
             head = await _head(connection, stage, batch)
         yield query_pb2.GetStepResponse(head=head)
-        for first in range(0, batch.num_rows, ITEMS_A_MESSAGE):
+        for first in range(0, batch.num_rows, ITEMS_PER_MESSAGE):
             async for rows in self._step_rows(stage, batch.step, first):
                 yield query_pb2.GetStepResponse(rows=query_pb2.StepRows(rows=rows))
 
     async def _step_rows(
         self, stage: Stage, step: int, first: int
     ) -> AsyncIterator[Sequence[query_pb2.StepRow]]:
-        """Yields up to `ITEMS_A_MESSAGE` rows of a step from `first` on, in parts."""
+        """Yields up to `ITEMS_PER_MESSAGE` rows of a step from `first` on, in parts."""
         async with self.database.transaction() as connection:
-            items = await load_items(connection, stage, step, first=first, count=ITEMS_A_MESSAGE)
+            items = await load_items(connection, stage, step, first=first, count=ITEMS_PER_MESSAGE)
             sizes = await _sizes(connection, stage, items)
 
         def size_of(item: RecordedItem) -> int:

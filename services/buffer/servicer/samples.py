@@ -208,7 +208,7 @@ def contains_text(body: bytes, text: str) -> bool:
     return any(text in side.prompt_text or text in side.response_text for side in sides)
 
 
-ROWS_A_PAGE = 256
+ROWS_PER_PAGE = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,7 +247,7 @@ class SamplePages:
             key=self.key,
             wanted=self.wanted,
             after=after,
-            size=ROWS_A_PAGE,
+            size=ROWS_PER_PAGE,
             latest_first=self.latest_first,
         )
 

@@ -44,7 +44,7 @@ from trinity.types import StageKey
 
 FIRST_ROWS = 64
 """Number of rows to read before the size of rows is known."""
-BYTES_A_PART = 1024 * 1024
+BYTES_PER_PART = 1024 * 1024
 """Target size of a part; the trainer reads one while the next is loaded."""
 BatchAnswer = BatchHead | BatchWait | BatchEnd | VersionRequested
 HEAD_STATES = {"drained": pb.BatchHead.STATE_DRAINED, "failed": pb.BatchHead.STATE_CANCELLED}
@@ -136,7 +136,7 @@ class TrainerRpcs(BufferServicerBase):
             await asyncio.gather(reading, return_exceptions=True)
 
     async def _parts(self, stage: Stage, head: BatchHead) -> AsyncIterator[list[LoadedRow]]:
-        """Yields parts of about `BYTES_A_PART` bytes, and at least one row."""
+        """Yields parts of about `BYTES_PER_PART` bytes, and at least one row."""
         first, count, num_bytes = 0, FIRST_ROWS, 0
         while first < head.num_rows:
             async with self.database.autocommit() as connection:
@@ -145,7 +145,7 @@ class TrainerRpcs(BufferServicerBase):
             yield rows
             first += len(rows)
             num_bytes += sum(map(_size, rows))
-            count = max(1, BYTES_A_PART * first // max(num_bytes, 1))
+            count = max(1, BYTES_PER_PART * first // max(num_bytes, 1))
 
     async def _look_for_batch(
         self, key: StageKey, incarnation: int, step: int, *, is_first: bool
@@ -256,7 +256,7 @@ def _message(rows: Sequence[LoadedRow]) -> pb.GetBatchResponse:
     return response
 
 
-EVENTS_A_MESSAGE = 200
+EVENTS_PER_MESSAGE = 200
 MESSAGES = {
     "opened": pb.StageOpened,
     "batch": pb.BatchComposed,
@@ -281,7 +281,7 @@ class ProgressRpcs(BufferServicerBase):
             while True:
                 async with self.database.transaction() as connection:
                     events = await load_events(
-                        connection, tenant, experiment_id, seen, EVENTS_A_MESSAGE
+                        connection, tenant, experiment_id, seen, EVENTS_PER_MESSAGE
                     )
                 if not events:
                     break
