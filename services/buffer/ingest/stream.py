@@ -112,13 +112,13 @@ class RunStream:
         Raises: Unavailable when the broker does not answer.
         """
         try:
-            await self._make()
-            await self._make_consumer()
+            await self._ensure_stream()
+            await self._ensure_consumer()
             return await self._jetstream.pull_subscribe_bind(DURABLE, STREAM)
         except (NatsError, JetStreamError, OSError, TimeoutError) as error:
             raise Unavailable(f"the broker does not answer: {error!r}") from error
 
-    async def _make(self) -> None:
+    async def _ensure_stream(self) -> None:
         try:
             await self._jetstream.add_stream(self._stream_config())
         except BadRequestError as error:
@@ -126,7 +126,7 @@ class RunStream:
                 raise
             await self._jetstream.update_stream(self._stream_config())
 
-    async def _make_consumer(self) -> None:
+    async def _ensure_consumer(self) -> None:
         """Creates the consumer, or recreates a damaged one: redelivered results do no harm."""
         config = self._consumer_config()
         try:
@@ -136,7 +136,7 @@ class RunStream:
                 raise
             logger.warning("the stream of results is damaged and is created again")
             await self._jetstream.delete_stream(STREAM)
-            await self._make()
+            await self._ensure_stream()
             await self._jetstream.add_consumer(STREAM, config)
         if await self._skips_messages():
             logger.warning("the stream of results has lost messages: it is read from its beginning")
@@ -151,7 +151,7 @@ class RunStream:
             consumer.delivered.stream_seq > stream.state.last_seq
         )
 
-    async def check_place(self) -> None:
+    async def check_position(self) -> None:
         """Checks that the consumer would receive new messages.
 
         Raises: Unavailable when `bind` is needed again.

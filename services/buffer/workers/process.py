@@ -78,18 +78,18 @@ class WorkerProcess:
             async with asyncio.timeout(limit_seconds):
                 line = await _next_line(self._process)
         except TimeoutError as error:
-            await self.end()
+            await self.kill()
             raise WorkerFailed(f"it did not answer within {limit_seconds:g} s") from error
         except BaseException:
             # An abandoned answer must not be taken for the answer to a later request.
-            await self.end()
+            await self.kill()
             raise
         if not line:
-            await self.end()
+            await self.kill()
             raise WorkerFailed("the process that calls it ended")
         answer: dict[str, Any] = json.loads(line)
         if answer.get("is_last"):
-            await self.end()
+            await self.kill()
             raise WorkerFailed(answer["error"])
         return answer
 
@@ -98,7 +98,7 @@ class WorkerProcess:
         self._process = await start_child(argv, limit=MAX_ANSWER_BYTES)
         return self._process
 
-    async def end(self) -> None:
+    async def kill(self) -> None:
         """Kills the process and its group."""
         process, self._process = self._process, None
         if process is not None:
