@@ -17,7 +17,7 @@ from services.explorer.types import (
     Assignment,
     AttemptResult,
     CommitOutcome,
-    CommitReport,
+    ResultReport,
     WorkGranted,
     attempt_result_to_proto,
 )
@@ -149,7 +149,7 @@ class Explorer:
         return count
 
 
-def _check(reports: list[CommitReport]) -> None:
+def _check(reports: list[ResultReport]) -> None:
     for report in reports:
         if report.outcome is not CommitOutcome.COMMITTED:
             raise RuntimeError(f"a result was not stored: {report}")

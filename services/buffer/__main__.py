@@ -1,14 +1,15 @@
-"""Tunes malloc so that large blocks are returned to the system when freed."""
+"""Runs the buffer (`python -m services.buffer`), or only migrates its schema."""
 
 import asyncio
 import contextlib
 import ctypes
 import gc
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
 
 from services.buffer.ingest.ingest import Ingest, PlanVersionWaits
-from services.buffer.ingest.stream import ResultsClient, RunStream, connect
+from services.buffer.ingest.stream import RunStream, connect
 from services.buffer.ingest.wire import decode_sample
 from services.buffer.maintenance import (
     QueueDepthMetrics,
@@ -31,20 +32,25 @@ from services.buffer.tasksets.background_jobs import BackgroundJobs
 from services.buffer.tasksets.library import FeatureLibrary, TasksetLibrary
 from services.buffer.tasksets.task_pipeline import PipelineLimits
 from services.buffer.workers.functions import FunctionRunner, PriorityRunner
-from trinity.api.v1 import (
-    buffer_pb2,
-    buffer_pb2_grpc,
-    query_pb2,
-    query_pb2_grpc,
-    taskset_pb2,
-    taskset_pb2_grpc,
-)
+from trinity.api.v1 import buffer_pb2, query_pb2, taskset_pb2
+from trinity.api.v1.buffer_pb2_grpc import add_BufferServiceServicer_to_server
+from trinity.api.v1.query_pb2_grpc import add_QueryServiceServicer_to_server
+from trinity.api.v1.taskset_pb2_grpc import add_TasksetServiceServicer_to_server
 from trinity.rpc.runner import run_service
 from trinity.rpc.server import Servicer, serve
+from trinity.runtime.nats_client import LenientClient
 from trinity.runtime.notifications import Listener
 from trinity.runtime.postgres import async_engine, report_health, wait_until_up
 from trinity.runtime.presence import WaitRegistry
 
+SERVICE = buffer_pb2.DESCRIPTOR.services_by_name["BufferService"].full_name
+TASKSETS = taskset_pb2.DESCRIPTOR.services_by_name["TasksetService"].full_name
+QUERIES = query_pb2.DESCRIPTOR.services_by_name["QueryService"].full_name
+SCHEMA = "buffer"
+POOL_SIZE = 10
+"""Connections in the pool; the pipeline may use eight of them."""
+GC_THRESHOLD = 10_000
+"""Threshold of the garbage collector: the default of 700 costs 4 % of the time and frees little."""
 M_MMAP_THRESHOLD = -3
 LARGE_BYTES = 2 * 1024 * 1024
 
@@ -59,16 +65,6 @@ def set_mmap_threshold() -> None:
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
     except (AttributeError, OSError):
         return
-
-
-SERVICE = buffer_pb2.DESCRIPTOR.services_by_name["BufferService"].full_name
-TASKSETS = taskset_pb2.DESCRIPTOR.services_by_name["TasksetService"].full_name
-QUERIES = query_pb2.DESCRIPTOR.services_by_name["QueryService"].full_name
-SCHEMA = "buffer"
-POOL_SIZE = 10
-"""Connections in the pool; the pipeline may use eight of them."""
-ALLOCATIONS_A_COLLECTION = 10_000
-"""Threshold of the garbage collector: the default of 700 costs 4 % of the time and frees little."""
 
 
 class Components:
@@ -87,18 +83,18 @@ class Components:
         self.database = BufferDatabase(self.engine)
         self.listener = Listener(dsn, CHANNEL)
         self.poller = LongPoller(self.listener)
-        self.broker = ResultsClient()
+        self.broker = LenientClient()
         self.stream = RunStream(self.broker, settings.stream_max_bytes, settings.stream_replicas)
         self.functions = FunctionRunner(settings.advantage_seconds, settings.function_memory_bytes)
         self.priorities = PriorityRunner(settings.priority_seconds, settings.function_memory_bytes)
         self.ingest = Ingest(
             database=self.database,
             stream=self.stream,
-            settler=ResultWriter(settings.segment_max_rows, settings.segment_max_bytes),
+            result_writer=ResultWriter(settings.segment_max_rows, settings.segment_max_bytes),
             fetch_messages=settings.fetch_messages,
             bound=asyncio.Event(),
             waits=waits,
-            held_back=PlanVersionWaits(waits),
+            plan_version_waits=PlanVersionWaits(waits),
         )
         self.pipeline = ExperiencePipeline(
             database=self.database, listener=self.listener, functions=self.functions, waits=waits
@@ -109,16 +105,27 @@ class Components:
             jobs=self.jobs,
             roots=settings.root_paths,
             limits=PipelineLimits(
-                call_seconds=settings.advantage_seconds,
-                memory_bytes=settings.function_memory_bytes,
+                call_seconds=settings.advantage_seconds, memory_bytes=settings.function_memory_bytes
             ),
         )
         self.features = FeatureLibrary(database=self.database, jobs=self.jobs)
 
+    def loops(self) -> dict[str, Coroutine[Any, Any, None]]:
+        """Returns the loops of the process by name; each runs until it is cancelled."""
+        return {
+            "ingest": self.ingest.run_ingest(),
+            "pipeline": self.pipeline.run_pipeline(),
+            "maintenance": run_maintenance(self.database),
+            "queue depths": QueueDepthMetrics(self.database, self.stream).run_metrics(),
+            "feedback timeouts": run_feedback_timeouts(self.database),
+            "straggler cutoff": run_straggler_cutoff(self.database),
+            "retention": run_retention(self.database, self.listener),
+        }
+
     @property
     def servicers(self) -> list[Servicer]:
         """The gRPC services: BufferService, QueryService and TasksetService."""
-        implementation = BufferServicer(
+        buffer = BufferServicer(
             database=self.database,
             poller=self.poller,
             library=self.library,
@@ -128,15 +135,14 @@ class Components:
             priorities=self.priorities,
             stream=self.stream,
         )
-        add = buffer_pb2_grpc.add_BufferServiceServicer_to_server
-        look = query_pb2_grpc.add_QueryServiceServicer_to_server
         queries = QueryServicer(database=self.database)
-        catalogue = taskset_pb2_grpc.add_TasksetServiceServicer_to_server
         tasksets = TasksetServicer(self.database)
         return [
-            Servicer(name=SERVICE, add=add, implementation=implementation),
-            Servicer(name=QUERIES, add=look, implementation=queries),
-            Servicer(name=TASKSETS, add=catalogue, implementation=tasksets),
+            Servicer(name=SERVICE, add=add_BufferServiceServicer_to_server, implementation=buffer),
+            Servicer(name=QUERIES, add=add_QueryServiceServicer_to_server, implementation=queries),
+            Servicer(
+                name=TASKSETS, add=add_TasksetServiceServicer_to_server, implementation=tasksets
+            ),
         ]
 
 
@@ -151,14 +157,14 @@ async def run_buffer(settings: BufferSettings, stop: asyncio.Event) -> None:
     ):
         parts = Components(settings, workers, member.waits)
         async with serve(settings, parts.servicers) as server:
-            member.serves(server.address)
+            member.set_address(server.address)
             needs = BufferReadiness(
                 health=server.health, ingest=parts.ingest, stream=parts.stream, waits=parts.waits
             )
             working = workers.create_task(_work(settings, parts, needs))
             await stop.wait()
-            parts.poller.close()
-        parts.jobs.close()
+            parts.poller.stop_polling()
+        parts.jobs.cancel_jobs()
         working.cancel()
 
 
@@ -173,19 +179,10 @@ async def _work(settings: BufferSettings, parts: Components, needs: BufferReadin
                 await parts.listener.wait_connected()
             # Objects loaded by now stay for good: collecting over them would pause the process.
             gc.freeze()
-            gc.set_threshold(ALLOCATIONS_A_COLLECTION)
-            async with asyncio.TaskGroup() as loops:
-                loops.create_task(parts.ingest.run(), name="ingest")
-                loops.create_task(parts.pipeline.run(), name="pipeline")
-                loops.create_task(run_maintenance(parts.database), name="upkeep")
-                loops.create_task(
-                    QueueDepthMetrics(parts.database, parts.stream).run(), name="depths"
-                )
-                loops.create_task(run_feedback_timeouts(parts.database), name="feedback")
-                stragglers = run_straggler_cutoff(parts.database)
-                loops.create_task(stragglers, name="stragglers")
-                retaining = run_retention(parts.database, parts.listener)
-                loops.create_task(retaining, name="retention")
+            gc.set_threshold(GC_THRESHOLD)
+            async with asyncio.TaskGroup() as tasks:
+                for name, loop in parts.loops().items():
+                    tasks.create_task(loop, name=name)
                 await needs.wait_bound()
                 await report_health(parts.probed, needs, asyncio.Event())
 

@@ -1,9 +1,10 @@
-"""Periodic maintenance: deletes obsolete records, ends overdue waits."""
+"""Periodic work: timeouts, straggler cutoff, retention, clean-up, queue metrics."""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from services.buffer.domain.admission import RowLoad, credit_rows
 from services.buffer.domain.stage import Stage
@@ -13,12 +14,12 @@ from services.buffer.operations.feedback import drop_overdue_samples
 from services.buffer.operations.retention import BatchedSegmentCache, retire_contents
 from services.buffer.store.database import RETENTION_TOPIC, BufferDatabase
 from services.buffer.store.ready_rows import current_load
-from services.buffer.store.reports import forget_blobs, forget_reports
+from services.buffer.store.reports import delete_old_blobs, delete_old_reports
 from services.buffer.store.segments import (
-    let_others_remove,
+    release_removal_lock,
     remove_retired,
     stages_with_old_segments,
-    try_to_remove_alone,
+    try_removal_lock,
 )
 from services.buffer.store.stages import list_readable
 from services.buffer.store.tasksets import delete_taskset
@@ -52,21 +53,23 @@ async def run_maintenance(database: BufferDatabase) -> None:
 
 async def clean_up_once(database: BufferDatabase) -> None:
     """Cleans up each kind independently, so that a failure of one does not stop the others."""
-    for clear in (_delete_old_reports, _delete_old_blobs, delete_unused_tasksets):
+    clean_ups = (
+        partial(_in_autocommit, delete_old_reports),
+        partial(_in_autocommit, delete_old_blobs),
+        delete_unused_tasksets,
+    )
+    for clean_up in clean_ups:
         try:
-            await clear(database)
+            await clean_up(database)
         except Unavailable as error:
             logger.warning("what is old stays for now", extra={"why": str(error)})
 
 
-async def _delete_old_reports(database: BufferDatabase) -> None:
+async def _in_autocommit(
+    clean_up: Callable[[Connection], Awaitable[None]], database: BufferDatabase
+) -> None:
     async with database.autocommit() as connection:
-        await forget_reports(connection)
-
-
-async def _delete_old_blobs(database: BufferDatabase) -> None:
-    async with database.autocommit() as connection:
-        await forget_blobs(connection)
+        await clean_up(connection)
 
 
 async def delete_unused_tasksets(database: BufferDatabase) -> None:
@@ -170,12 +173,12 @@ async def _retain(database: BufferDatabase, key: StageKey, batched: BatchedSegme
 async def _remove(database: BufferDatabase) -> None:
     """Drops retired contents, unless another replica is already doing so."""
     async with database.autocommit() as connection:
-        if not await try_to_remove_alone(connection):
+        if not await try_removal_lock(connection):
             return
         try:
             await remove_retired(connection)
         finally:
-            await let_others_remove(connection)
+            await release_removal_lock(connection)
 
 
 MEASURE_SECONDS = 1.0
@@ -191,7 +194,7 @@ class QueueDepthMetrics:
     _pending: int | None = None
     _loads: list[tuple[Stage, RowLoad]] = field(default_factory=list)
 
-    async def run(self) -> None:
+    async def run_metrics(self) -> None:
         """Measures periodically until cancelled, if metrics are on."""
         if not metrics.is_on():
             return
@@ -233,8 +236,4 @@ def _credit(stage: Stage, load: RowLoad) -> int:
 def _about(stage: Stage) -> Attributes:
     """Returns attributes that tell apart stages with the same name in several experiments."""
     key = stage.key
-    return {
-        names.RL_RUN: key.experiment_id,
-        names.TENANT: key.tenant,
-        names.STAGE: key.stage,
-    }
+    return {names.RL_RUN: key.experiment_id, names.TENANT: key.tenant, names.STAGE: key.stage}

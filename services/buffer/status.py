@@ -1,4 +1,4 @@
-"""Readiness of the buffer: it needs the database and a subscription to the stream."""
+"""The state that the buffer reports: its readiness, and heartbeats to the synchronizer."""
 
 import uuid
 from collections.abc import AsyncIterator
@@ -59,7 +59,7 @@ class SynchronizerHeartbeat:
     waits: WaitRegistry
     heartbeats: Heartbeats | None = None
 
-    def serves(self, address: str) -> None:
+    def set_address(self, address: str) -> None:
         """Reports the address at which this process serves."""
         if self.heartbeats is not None:
             self.heartbeats.set_address(address)

@@ -8,14 +8,14 @@ from nats.aio.msg import Msg
 from services.buffer.domain.results import CommitDecision
 from services.buffer.domain.stage import AssignmentKind
 from services.buffer.store.assignments import NewAssignment, assignment_id
-from services.buffer.store.leases import Grant
+from services.buffer.store.leases import LeaseGrant
 from services.buffer.store.ready_rows import ReadyRow
 from services.buffer.types import GroupResult
 from trinity.telemetry import metrics, names, tracing
 from trinity.types import StageKey
 
 
-def record_lease(grant: Grant, begun_ns: int) -> str:
+def record_lease(grant: LeaseGrant, begun_ns: int) -> str:
     """Records the lease of a task; returns the trace context to send with it."""
     metrics.ASSIGNMENTS_LEASED.add(1, {names.KIND: grant.kind.value})
     if not tracing.is_on():
@@ -34,13 +34,13 @@ def record_lease(grant: Grant, begun_ns: int) -> str:
 
 
 def record_stored(
-    messages: Sequence[Msg], verdicts: Sequence[CommitDecision], begun_ns: int
+    messages: Sequence[Msg], decisions: Sequence[CommitDecision], begun_ns: int
 ) -> None:
     """Records committed results in the traces of their tasks, and messages in their senders'."""
     if metrics.is_on():
         metrics.STORE_SECONDS.record((time.time_ns() - begun_ns) / 1e9)
-        for verdict in verdicts:
-            metrics.STORED.add(1, {names.FATE: verdict.fate.value})
+        for decision in decisions:
+            metrics.STORED.add(1, {names.FATE: decision.status.value})
     if not tracing.is_on():
         return
     for message in messages:
@@ -49,20 +49,24 @@ def record_stored(
             tracing.record_span(
                 names.PROCESS, begun_ns, parent=sent, kind="consumer", attributes=about
             )
-    for verdict in verdicts:
-        result = verdict.result
-        tracing.record_span(
-            names.STORE,
-            begun_ns,
-            parent=tracing.span_in_task(result.assignment_id, result.traceparent),
-            kind="consumer",
-            attributes={
-                names.RUN: result.run,
-                names.ATTEMPT: result.attempt,
-                names.FATE: verdict.fate.value,
-                names.NUM_EXPERIENCES: len(result.experiences),
-            },
-        )
+    for decision in decisions:
+        _record_decision(decision, begun_ns)
+
+
+def _record_decision(decision: CommitDecision, begun_ns: int) -> None:
+    result = decision.result
+    tracing.record_span(
+        names.STORE,
+        begun_ns,
+        parent=tracing.span_in_task(result.assignment_id, result.traceparent),
+        kind="consumer",
+        attributes={
+            names.RUN: result.run,
+            names.ATTEMPT: result.attempt,
+            names.FATE: decision.status.value,
+            names.NUM_EXPERIENCES: len(result.experiences),
+        },
+    )
 
 
 def record_groups(done: Sequence[GroupResult], begun_ns: int) -> None:
@@ -73,19 +77,23 @@ def record_groups(done: Sequence[GroupResult], begun_ns: int) -> None:
     if not tracing.is_on():
         return
     for group in done:
-        span = tracing.begin(
-            names.PIPELINE,
-            parent=tracing.task_span(group.claim.assignment_id),
-            begun_ns=begun_ns,
-            attributes={
-                names.OPERATOR: group.operator,
-                names.NUM_ROWS: len(group.outcome.rows),
-                names.NUM_FILTERED: len(group.outcome.left_out),
-            },
-        )
-        if group.outcome.error:
-            span.fail("the group cannot be shaped")
-        span.end()
+        _record_group(group, begun_ns)
+
+
+def _record_group(group: GroupResult, begun_ns: int) -> None:
+    span = tracing.begin(
+        names.PIPELINE,
+        parent=tracing.task_span(group.claim.assignment_id),
+        begun_ns=begun_ns,
+        attributes={
+            names.OPERATOR: group.operator,
+            names.NUM_ROWS: len(group.outcome.rows),
+            names.NUM_FILTERED: len(group.outcome.left_out),
+        },
+    )
+    if group.outcome.error:
+        span.fail("the group cannot be shaped")
+    span.end()
 
 
 def record_batch_span(

@@ -41,7 +41,7 @@ class GroupResult:
     outcome: GroupOutcome
 
     @property
-    def derived(self) -> list[DerivedExperience]:
+    def derived_experiences(self) -> list[DerivedExperience]:
         """The rows that can be batched."""
         return [
             DerivedExperience(

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 from services.explorer.counters import RolloutCounters
-from services.explorer.types import Attempt, AttemptResult, CommitReport, WeightsId, WeightsVersion
+from services.explorer.types import Attempt, AttemptResult, ResultReport, WeightsId, WeightsVersion
 from trinity.api.v1.experience_pb2 import RunResult
 from trinity.telemetry import metrics, names, tracing
 from trinity.telemetry.tracing import Span
@@ -67,7 +67,7 @@ def begin_result_span(message: RunResult) -> Span:
 
 
 def end_result_span(
-    span: Span, report: CommitReport, num_sends: int, waited_seconds: float
+    span: Span, report: ResultReport, num_sends: int, waited_seconds: float
 ) -> None:
     """Records the buffer's report on a result."""
     fate = report.outcome.value

@@ -152,7 +152,7 @@ class CommitOutcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class CommitReport:
+class ResultReport:
     """The buffer's report on a result."""
 
     outcome: CommitOutcome

@@ -53,7 +53,7 @@ async def run(settings: SynchronizerSettings, stop: asyncio.Event) -> None:
             servicer = _servicer(operations, watching)
             async with serve(settings, [servicer], tenant_of=operations.tenant_of) as server:
                 await report_health(probe, server.health, stop)
-                watching.close()
+                watching.close_streams()
     finally:
         for opened in (engine, async_commit, probe):
             await opened.dispose()

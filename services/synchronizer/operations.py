@@ -62,9 +62,9 @@ class Operations:
 
     def __init__(self, database: SynchronizerDatabase) -> None:
         self._database = database
-        self._forgets_at = time.monotonic()
+        self._next_cleanup_at = time.monotonic()
 
-    async def create(
+    async def create_experiment(
         self,
         tenant: str,
         label: str,
@@ -82,7 +82,7 @@ class Operations:
         """
         new = Experiment.started(tenant, label, plan)
         directory = directory_of(plan_json)
-        async with self._database.changing() as connection:
+        async with self._database.transaction() as connection:
             if directory:
                 owner = await experiments.owner_of(connection, directory, but=(tenant, label))
                 check_owner(directory, tenant, owner)
@@ -96,27 +96,27 @@ class Operations:
                 await experiments.replace_plan(connection, known.id, plan_json, directory)
             return CreateResult(experiment=resumed, resumed=True)
 
-    async def get(self, experiment_id: uuid.UUID) -> ExperimentWithPlan:
+    async def get_experiment(self, experiment_id: uuid.UUID) -> ExperimentWithPlan:
         """Returns an experiment with its plan.
 
         Raises: NotFound.
         """
-        async with self._database.reading() as connection:
+        async with self._database.snapshot() as connection:
             experiment = await experiments.get(connection, experiment_id)
             plan_json = await experiments.plan_of(connection, experiment_id)
             return ExperimentWithPlan(experiment=experiment, plan_json=plan_json)
 
-    async def running(self, tenant: str) -> tuple[Experiment, ...]:
+    async def running_experiments(self, tenant: str) -> tuple[Experiment, ...]:
         """Returns the running experiments, oldest first; an empty tenant means all tenants."""
-        async with self._database.reading() as connection:
+        async with self._database.snapshot() as connection:
             return await experiments.running(connection, tenant)
 
-    async def watched(self, experiment_id: uuid.UUID) -> ExperimentUpdate:
+    async def experiment_update(self, experiment_id: uuid.UUID) -> ExperimentUpdate:
         """Returns an experiment with the versions of its running stage.
 
         Raises: NotFound.
         """
-        async with self._database.reading() as connection:
+        async with self._database.snapshot() as connection:
             experiment = await experiments.get(connection, experiment_id)
             stage = experiment.running_stage
             if stage is None:
@@ -124,24 +124,26 @@ class Operations:
             available = await versions.available(connection, experiment_id, stage.name)
             return ExperimentUpdate(experiment=experiment, versions=available)
 
-    async def publish(self, experiment_id: uuid.UUID, version: PublishedVersion) -> tuple[int, ...]:
+    async def publish_version(
+        self, experiment_id: uuid.UUID, version: PublishedVersion
+    ) -> tuple[int, ...]:
         """Publishes weights; returns the versions of their stage that live members use.
 
         Raises: NotFound, PreconditionFailed, Superseded.
         """
-        async with self._database.changing() as connection:
+        async with self._database.transaction() as connection:
             experiment = await experiments.locked(connection, experiment_id)
             experiment.stage(version.stage)
             if await versions.publish(connection, experiment, version):
                 await notify(connection, experiment_id)
             return await members.pinned_versions(connection, experiment_id, version.stage)
 
-    async def retire(self, experiment_id: uuid.UUID, gone: tuple[VersionKey, ...]) -> None:
+    async def retire_versions(self, experiment_id: uuid.UUID, gone: tuple[VersionKey, ...]) -> None:
         """Records that the files of versions are gone.
 
         Raises: NotFound.
         """
-        async with self._database.changing() as connection:
+        async with self._database.transaction() as connection:
             experiment = await experiments.locked(connection, experiment_id)
             if await versions.retire(connection, experiment, gone):
                 await notify(connection, experiment_id)
@@ -157,7 +159,7 @@ class Operations:
 
         Raises: NotFound, PreconditionFailed, Superseded.
         """
-        async with self._database.changing() as connection:
+        async with self._database.transaction() as connection:
             known = await experiments.locked(connection, experiment_id)
             changed = known.with_finished_role(stage, role, final_version)
             final = changed.stage(stage).final_version
@@ -166,7 +168,7 @@ class Operations:
             await experiments.save(connection, known, changed)
             return changed.stage(stage).state
 
-    async def fail(
+    async def fail_stage(
         self, experiment_id: uuid.UUID, stage: str, reason: str, start_count: int | None
     ) -> None:
         """Fails an experiment; the first reason stays, and an outdated `start_count` is ignored.
@@ -175,26 +177,26 @@ class Operations:
         """
         await self._change(experiment_id, lambda known: known.failed(stage, reason, start_count))
 
-    async def cancel(self, experiment_id: uuid.UUID, reason: str) -> None:
+    async def cancel_experiment(self, experiment_id: uuid.UUID, reason: str) -> None:
         """Cancels an experiment at a user's request.
 
         Raises: NotFound.
         """
         await self._change(experiment_id, lambda known: known.cancelled(reason))
 
-    async def heard(self, member: Member, tenant: str = "") -> bool:
+    async def record_heartbeat(self, member: Member, tenant: str = "") -> bool:
         """Records the heartbeat of a member, or its shutdown.
 
         False if the id belongs to a member of another role or, with a tenant, of another tenant.
         """
-        async with self._database.noting() as connection:
+        async with self._database.autocommit() as connection:
             if member.activity == GONE:
-                await members.forget(connection, member, tenant)
+                await members.delete_member(connection, member, tenant)
                 return True
-            if time.monotonic() >= self._forgets_at:
-                self._forgets_at = time.monotonic() + MEMBER_CLEANUP_SECONDS
-                await members.forget_silent(connection)
-            return await members.heard(connection, member, tenant)
+            if time.monotonic() >= self._next_cleanup_at:
+                self._next_cleanup_at = time.monotonic() + MEMBER_CLEANUP_SECONDS
+                await members.delete_silent(connection)
+            return await members.record_heartbeat(connection, member, tenant)
 
     async def tenant_of(self, experiment_id: str) -> str | None:
         """Returns the tenant of an experiment; None without an experiment of this id."""
@@ -202,10 +204,10 @@ class Operations:
             known = uuid.UUID(experiment_id)
         except ValueError:
             return None
-        async with self._database.reading() as connection:
+        async with self._database.snapshot() as connection:
             return await experiments.tenant_of(connection, known)
 
-    async def state(
+    async def system_state(
         self, experiment_id: uuid.UUID | None, *, tenant: str = "", label: str = ""
     ) -> SystemState:
         """Returns one experiment or the newest ones, of a tenant or of all, and their members.
@@ -214,20 +216,20 @@ class Operations:
 
         Raises: NotFound.
         """
-        async with self._database.reading() as connection:
+        async with self._database.snapshot() as connection:
             if experiment_id is None:
                 listed = await experiments.newest(
                     connection, MAX_EXPERIMENTS_LISTED, tenant=tenant, label=label
                 )
             else:
                 listed = (await experiments.get(connection, experiment_id),)
-            remembered = await members.remembered(connection, experiment_id, tenant)
-            return SystemState(experiments=listed, members=remembered)
+            heard = await members.recently_heard(connection, experiment_id, tenant)
+            return SystemState(experiments=listed, members=heard)
 
     async def _change(
         self, experiment_id: uuid.UUID, rule: Callable[[Experiment], Experiment]
     ) -> None:
-        async with self._database.changing() as connection:
+        async with self._database.transaction() as connection:
             known = await experiments.locked(connection, experiment_id)
             await experiments.save(connection, known, rule(known))
 

@@ -41,7 +41,7 @@ class SynchronizerServicer(SynchronizerServiceServicer):
         tenant = check.text(request.tenant, "tenant", check.MAX_NAME_LENGTH)
         label = check.text(request.label, "label", check.MAX_NAME_LENGTH)
         plan = planned_stages(request.plan_json)
-        created = await self._operations.create(
+        created = await self._operations.create_experiment(
             tenant, label, plan, request.plan_json, keeps_running=request.keep_running
         )
         experiment = created.experiment
@@ -56,7 +56,7 @@ class SynchronizerServicer(SynchronizerServiceServicer):
     async def GetExperiment(
         self, request: pb.GetExperimentRequest, _: grpc.aio.ServicerContext
     ) -> pb.GetExperimentResponse:
-        planned = await self._operations.get(_experiment_id(request.experiment_id))
+        planned = await self._operations.get_experiment(_experiment_id(request.experiment_id))
         plan = planned.plan_json
         if not _acts_on_plans():
             plan = without_secrets(plan)
@@ -68,7 +68,9 @@ class SynchronizerServicer(SynchronizerServiceServicer):
         self, request: pb.WatchExperimentsRequest, _: grpc.aio.ServicerContext
     ) -> AsyncIterator[pb.WatchExperimentsResponse]:
         tenant = check.text(request.tenant, "tenant", check.MAX_NAME_LENGTH, may_be_empty=True)
-        states = self._watching.states(EVERY_EXPERIMENT, lambda: self._operations.running(tenant))
+        states = self._watching.stream(
+            EVERY_EXPERIMENT, lambda: self._operations.running_experiments(tenant)
+        )
         async for running in states:
             yield pb.WatchExperimentsResponse(
                 experiments=[wire.experiment_to_proto(experiment) for experiment in running]
@@ -78,8 +80,8 @@ class SynchronizerServicer(SynchronizerServiceServicer):
         self, request: pb.WatchExperimentRequest, _: grpc.aio.ServicerContext
     ) -> AsyncIterator[pb.WatchExperimentResponse]:
         experiment_id = _experiment_id(request.experiment_id)
-        states = self._watching.states(
-            str(experiment_id), lambda: self._operations.watched(experiment_id)
+        states = self._watching.stream(
+            str(experiment_id), lambda: self._operations.experiment_update(experiment_id)
         )
         acts = _acts_on_plans()
         async for watched in states:
@@ -94,7 +96,7 @@ class SynchronizerServicer(SynchronizerServiceServicer):
     ) -> pb.PublishVersionResponse:
         experiment_id = _experiment_id(request.experiment_id)
         version = wire.version_from_proto(request.version)
-        pinned = await self._operations.publish(experiment_id, version)
+        pinned = await self._operations.publish_version(experiment_id, version)
         logger.info(
             "version published",
             extra={
@@ -113,14 +115,14 @@ class SynchronizerServicer(SynchronizerServiceServicer):
         if len(request.versions) > MAX_VERSIONS:
             raise InvalidRequest(f"versions: at most {MAX_VERSIONS} are taken")
         gone = tuple(wire.version_key_from_proto(v, "versions") for v in request.versions)
-        await self._operations.retire(experiment_id, gone)
+        await self._operations.retire_versions(experiment_id, gone)
         return pb.RetireVersionsResponse()
 
     async def Heartbeat(
         self, request: pb.HeartbeatRequest, context: grpc.aio.ServicerContext
     ) -> pb.HeartbeatResponse:
         member, caller = wire.member_from_proto(request.member), current_caller()
-        if not await self._operations.heard(member, caller.bound_tenant):
+        if not await self._operations.record_heartbeat(member, caller.bound_tenant):
             method = f"{SERVICE_NAME}/Heartbeat"
             peer, asked = context.peer(), str(member.id)
             audit.log_refusal("member", method=method, peer=peer, caller=caller, asked=asked)
@@ -153,7 +155,7 @@ class SynchronizerServicer(SynchronizerServiceServicer):
         if not reason:
             raise InvalidRequest("reason: is missing")
         start_count = check.at_least(request.start_count, 0, "start_count")
-        await self._operations.fail(experiment_id, stage, reason, start_count or None)
+        await self._operations.fail_stage(experiment_id, stage, reason, start_count or None)
         logger.error(
             "stage failed",
             extra={"experiment_id": experiment_id, "stage": stage, "role": role, "reason": reason},
@@ -164,7 +166,7 @@ class SynchronizerServicer(SynchronizerServiceServicer):
         self, request: pb.CancelExperimentRequest, _: grpc.aio.ServicerContext
     ) -> pb.CancelExperimentResponse:
         experiment_id = _experiment_id(request.experiment_id)
-        await self._operations.cancel(experiment_id, check.sentence(request.reason))
+        await self._operations.cancel_experiment(experiment_id, check.sentence(request.reason))
         logger.info("experiment cancelled", extra={"experiment_id": experiment_id})
         return pb.CancelExperimentResponse()
 
@@ -174,7 +176,7 @@ class SynchronizerServicer(SynchronizerServiceServicer):
         experiment_id = check.optional_identifier(request.experiment_id, "experiment_id")
         label = check.text(request.label, "label", check.MAX_NAME_LENGTH, may_be_empty=True)
         tenant = current_caller().bound_tenant
-        state = await self._operations.state(experiment_id, tenant=tenant, label=label)
+        state = await self._operations.system_state(experiment_id, tenant=tenant, label=label)
         return pb.GetStatusResponse(
             experiments=[wire.experiment_to_proto(experiment) for experiment in state.experiments],
             members=[wire.member_to_proto(member) for member in state.members],

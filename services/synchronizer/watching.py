@@ -23,12 +23,12 @@ class WatchStreams:
         self._listener = listener
         self._closed = False
 
-    def close(self) -> None:
+    def close_streams(self) -> None:
         """Ends every stream; clients reopen theirs at another replica."""
         self._closed = True
         self._listener.wake_all()
 
-    async def states(
+    async def stream(
         self, topic: str, read: Callable[[], Awaitable[StateT]]
     ) -> AsyncGenerator[StateT, None]:
         """Yields the current state, and the new one after each change of it.

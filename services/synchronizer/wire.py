@@ -176,15 +176,16 @@ def member_to_proto(member: Member) -> pb.Member:
         activity=member.activity,
         version=member.version,
         pinned_versions=member.pinned_versions,
-        waits=[
-            pb.Wait(
-                owner=wait.owner,
-                waits_for=wait.waits_for,
-                reason=wait.reason,
-                waited_seconds=wait.waited_seconds,
-                deadline_seconds=wait.deadline_seconds,
-            )
-            for wait in member.waits
-        ],
+        waits=[_wait_to_proto(wait) for wait in member.waits],
         silent_seconds=member.silent_seconds,
+    )
+
+
+def _wait_to_proto(wait: MemberWait) -> pb.Wait:
+    return pb.Wait(
+        owner=wait.owner,
+        waits_for=wait.waits_for,
+        reason=wait.reason,
+        waited_seconds=wait.waited_seconds,
+        deadline_seconds=wait.deadline_seconds,
     )

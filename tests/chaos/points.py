@@ -77,17 +77,17 @@ CALLS = "servicer.trainer_calls:TrainerRpcs"
 EXPERIMENT = "control.experiment:ExperimentRunner"
 ALL = (
     # A result: stored, committed, acknowledged.
-    _buffer("results-fetched", "ingest.ingest:Ingest.store", when="before"),
+    _buffer("results-fetched", "ingest.ingest:Ingest.store_messages", when="before"),
     _buffer("results-inserted", "ingest.ingest:insert_reports"),
     _buffer("results-committed", "ingest.ingest:Ingest._commit"),
     # A lease: in the database, not yet with the explorer.
     _buffer("lease-granted", "servicer.explorer_calls:_response", counts=_is_granted),
     # A draw: what the selector learned from, what it took, neither committed yet.
-    _buffer("feedback-heard", "operations.grouping:mark_heard"),
+    _buffer("feedback-heard", "operations.grouping:mark_feedback_received"),
     _buffer("tasks-drawn", "operations.leasing:draw_tasks"),
     _buffer("ranking-kept", "operations.explore_steps:insert_ranking", in_campaign=False),
     # A group: claimed, shaped, committed.
-    _buffer("groups-claimed", "pipeline.pipeline:ClaimProcessor._work_on", when="before"),
+    _buffer("groups-claimed", "pipeline.pipeline:ClaimProcessor._process_or_bisect", when="before"),
     _buffer("groups-shaped", "operations.grouping:notify"),
     # A batch: recorded, committed, answered.
     _buffer("batch-recorded", "operations.batch_sources:insert_items"),
@@ -107,7 +107,7 @@ ALL = (
     _buffer("overdue-left-out", "operations.feedback:log_event"),
     _buffer("samples-excluded", "operations.curation:exclude"),
     _buffer("exclusion-committed", "servicer.curation_calls:CurationRpcs.ExcludeExperiences"),
-    _buffer("samples-included", "operations.curation:take_back"),
+    _buffer("samples-included", "operations.curation:restore_excluded"),
     _buffer("inclusion-committed", "servicer.curation_calls:CurationRpcs.IncludeExperiences"),
     _buffer("contents-deleted", "operations.curation:delete_content"),
     # Old contents: given up and not committed, committed and there, detached and not dropped, gone.
@@ -176,9 +176,9 @@ ALL = (
     _rank("training-finished", "clients:TrainerBufferClient.finish_training"),
     _rank("role-finished", "clients:TrainerSynchronizerClient.finish_role"),
     # The synchronizer: committed, not yet answered.
-    _synchronizer("experiment-created", "operations:Operations.create"),
+    _synchronizer("experiment-created", "operations:Operations.create_experiment"),
     _synchronizer("version-inserted", "store.versions:publish"),
-    _synchronizer("version-published", "operations:Operations.publish"),
+    _synchronizer("version-published", "operations:Operations.publish_version"),
     _synchronizer("role-finished", "operations:Operations.finish_role"),
 )
 POINTS = {point.name: point for point in ALL}

@@ -9,6 +9,7 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
 from trinity.errors import Unavailable, UserError
+from trinity.runtime.nats_client import FastReconnectClient
 from trinity.security.broker import client_options
 
 logger = logging.getLogger(__name__)
@@ -27,19 +28,6 @@ PACE: Mapping[str, float] = {
     "max_outstanding_pings": MAX_UNANSWERED_PINGS,
 }
 """A broker that vanished silently is detected within seconds, and so is its return."""
-
-
-class FastReconnectClient(Client):  # type: ignore[misc]  # the library has no types
-    """Aborts a connection that is dead.
-
-    The library closes it gracefully, which over TLS takes 30 s when the other end is silent, and
-    reconnects only after that.
-    """
-
-    async def _process_op_err(self, e: Exception) -> None:
-        if not (self.is_closed or self.is_reconnecting) and self._transport:
-            self._transport._io_writer.transport.abort()
-        await super()._process_op_err(e)
 
 
 @contextlib.contextmanager

@@ -61,8 +61,8 @@ class QuickConnection(psycopg.AsyncConnection[Any]):
     times for a batch of experiences. Polling saves 28 % of the time of an answer of 4 MiB, and
     nothing of a small one.
 
-    `wait` is not in the driver's manual: psycopg 3.2 and 3.3 have it, tests/unit/test_sql.py fails
-    with others. A connection without this class works as well.
+    `wait` is not in the driver's manual. psycopg 3.2 and 3.3 have it; with another version
+    tests/unit/runtime/test_library_internals.py fails. A connection works without this class, too.
     """
 
     async def wait(self, gen: PQGen[T], *args: Any, **kwargs: Any) -> T:

@@ -83,8 +83,9 @@ def text_of(statement: Statement) -> bytes:
 
 def _look_up(statement: Statement) -> tuple[_Compiled, Params]:
     # A method with an underscore, the one use of SQLAlchemy's insides: its key of a statement's
-    # structure. SQLAlchemy 2.0 and 2.1 have it; tests/unit/test_sql.py fails with others. Without
-    # it, statements that are built where they stand would be compiled at each call.
+    # structure. SQLAlchemy 2.0 and 2.1 have it; with another version
+    # tests/unit/runtime/test_library_internals.py fails. Without it, statements that are built
+    # where they stand would be compiled at each call.
     key = statement._generate_cache_key()
     assert key is not None, "the statement has a type or an element without `cache_ok`"
     if (compiled := _by_structure.get(key.key)) is None:

@@ -29,6 +29,7 @@ from trinity.telemetry.sdk_spans import (
     OpenTelemetrySpan,
     ReadableExporter,
     Record,
+    shut_down_spans,
 )
 
 logger = logging.getLogger(__name__)
@@ -120,7 +121,9 @@ def set_up(wanted: TelemetryConfig, service: str, attributes: Mapping[str, str])
             )
             for exporter in wanted.traces.exporters
         ]
-        running.stops += [partial(_stop_spans, processor) for processor in processors]
+        running.stops += [
+            partial(shut_down_spans, processor, STOP_MILLIS) for processor in processors
+        ]
         sampler = TracerProvider(shutdown_on_exit=False).sampler  # as the variables say
         tracing.set_backend(OpenTelemetryBackend(sampler, span_recorder(processors)))
     if wanted.metrics.exporters:
@@ -152,11 +155,6 @@ def _exemplar_filter() -> ExemplarFilter | None:
     """Disables exemplars, a third of a measurement's cost, unless the standard variable is set."""
     asked = os.environ.get("OTEL_METRICS_EXEMPLAR_FILTER")
     return None if asked else AlwaysOffExemplarFilter()
-
-
-def _stop_spans(processor: BatchSpanProcessor) -> None:
-    """Shuts down with a short limit: `BatchSpanProcessor.shutdown` itself waits half a minute."""
-    processor._batch_processor.shutdown(timeout_millis=STOP_MILLIS)
 
 
 def _resource(service: str, attributes: Mapping[str, str]) -> Resource:

@@ -3,6 +3,10 @@
 A run writes several spans while others wait for their turn on the event loop. So a span is a few
 values here until the exporter's thread converts it to OpenTelemetry's form
 (docs/decisions/0051-spans-are-made-where-they-are-sent.md).
+
+This file alone uses the SDK's insides: `_translate_data` of the gRPC exporter, which would convert
+each span twice, and `_batch_processor`. They hold for opentelemetry-sdk 1.40 to 1.45;
+tests/unit/runtime/test_library_internals.py fails with another version.
 """
 
 import random
@@ -20,7 +24,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1 import trace_pb2 as pb
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, SpanLimits
-from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ParentBased, Sampler
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
@@ -252,6 +256,11 @@ class GrpcSpanExporter(OTLPSpanExporter):
 
     def _translate_data(self, data: Sequence[ReadableSpan]) -> ExportTraceServiceRequest:
         return request_of(cast(Sequence[OpenTelemetrySpan], data), self._form)
+
+
+def shut_down_spans(processor: BatchSpanProcessor, timeout_millis: int) -> None:
+    """Shuts down within a limit: `BatchSpanProcessor.shutdown` takes none and waits 30 seconds."""
+    processor._batch_processor.shutdown(timeout_millis=timeout_millis)
 
 
 def request_of(

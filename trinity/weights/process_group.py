@@ -2,6 +2,10 @@
 
 torch's own timeouts cover only some of its waits: connecting to a store and querying it are not
 among them.
+
+This file alone uses torch's underscored options of a process group: gloo's interface and both
+backends' timeouts have no other way in. They hold for torch 2.11 to 2.13;
+tests/unit/runtime/test_library_internals.py fails with another version.
 """
 
 import socket

@@ -227,8 +227,4 @@ def _merged(name: str, values: list[float]) -> dict[str, float]:
         return {name: float(np.sum(values))}
     if name.endswith(RATIO):
         return {name: float(np.mean(values))}
-    return {
-        f"{name}/mean": float(np.mean(values)),
-        f"{name}/min": float(np.min(values)),
-        f"{name}/max": float(np.max(values)),
-    }
+    return _range(name, values)

@@ -47,7 +47,7 @@ class PassRateBeliefs:
             rho=rho,
         )
 
-    def learned(
+    def updated(
         self, tasks_K: IntVector, pass_rates_K: FloatVector, config: DifficultyConfig
     ) -> "PassRateBeliefs":
         """Returns beliefs updated by the pass rates of one explore step, each task once."""
@@ -83,7 +83,7 @@ class PassRateBeliefs:
         updated_N[tasks_K] += (1 - self.rho) * seen_K * config.m
         return updated_N
 
-    def choose(
+    def sample_tasks(
         self,
         config: DifficultyConfig,
         chance: np.random.Generator,

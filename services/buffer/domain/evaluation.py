@@ -1,4 +1,4 @@
-"""Statistics over several runs of a task: standard deviation, best and worst of k."""
+"""Summaries of evaluation metrics, with statistics over several runs of a task."""
 
 import sys
 from collections import defaultdict

@@ -100,14 +100,14 @@ class GroupOutcome:
     """The operator that raised the error; empty for the advantage function."""
 
     @classmethod
-    def begun(cls, group: SampleGroup) -> "GroupOutcome":
+    def from_group(cls, group: SampleGroup) -> "GroupOutcome":
         """Returns an outcome with the samples that are not compared already left out."""
         why = [(sample.experience_id, sample.why_not_compared) for sample in group.samples]
         return cls(
             left_out=[FilteredSample(experience_id=id, reason=text) for id, text in why if text]
         )
 
-    def counted(self) -> "GroupOutcome":
+    def with_counts(self) -> "GroupOutcome":
         """Adds the metrics that every group has, and returns itself."""
         self.metrics |= {
             "experience_count": float(len(self.rows)),

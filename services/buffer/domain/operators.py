@@ -54,7 +54,7 @@ class FunctionChain:
     advantage: PipelineFunction
 
     @classmethod
-    def of(cls, plan: StagePlan) -> "FunctionChain":
+    def from_plan(cls, plan: StagePlan) -> "FunctionChain":
         """Returns the functions of a plan."""
         operators = tuple(
             PipelineFunction(kind="operator", name=operator.name, arguments=operator.args)
@@ -63,7 +63,7 @@ class FunctionChain:
         return cls(operators=operators, advantage=_advantage_of(plan.algorithm))
 
     @property
-    def steps(self) -> tuple[PipelineFunction, ...]:
+    def functions(self) -> tuple[PipelineFunction, ...]:
         """The operators and the advantage function, in order."""
         return (*self.operators, self.advantage)
 
@@ -80,7 +80,7 @@ class FunctionChain:
         """True if one call may compute many groups; a user's function gets one or asks for all."""
         if self.needs.whole_step:
             return True
-        return not self.needs.one_group and all(step.is_built_in for step in self.steps)
+        return not self.needs.one_group and all(step.is_built_in for step in self.functions)
 
 
 def _advantage_of(algorithm: ResolvedAlgorithm) -> PipelineFunction:
@@ -102,7 +102,7 @@ class OperatorEffects:
     failures: Mapping[int, GroupOutcome] = field(default_factory=dict)
     """Groups for which an operator gave non-finite rewards."""
 
-    def after(
+    def merged_with(
         self, operator: str, rollouts: Rollouts, ids: Sequence[str], changes: Changes
     ) -> "OperatorEffects":
         """Returns the effects with those of one more operator added.
@@ -197,7 +197,7 @@ class AdvantageResult:
     """Reasons by group number."""
 
     @classmethod
-    def of(cls, samples: Samples, advantages: Advantages) -> "AdvantageResult":
+    def from_advantages(cls, samples: Samples, advantages: Advantages) -> "AdvantageResult":
         """Checks and converts the arrays.
 
         Raises: ValueError when the arrays do not belong to these samples.
@@ -273,11 +273,11 @@ class GroupArrays:
     """Samples that no operator has left out."""
     ids: Sequence[str]
     """The experience id of each entry."""
-    operated: OperatorEffects = field(default_factory=OperatorEffects)
+    operator_effects: OperatorEffects = field(default_factory=OperatorEffects)
     """Accumulated effect of the operators so far."""
 
     @classmethod
-    def of(
+    def from_groups(
         cls, groups: Sequence[SampleGroup], details: Mapping[str, SampleDetail], seed: int
     ) -> "GroupArrays":
         """Builds the arrays of the compared samples; `details` are keyed by experience, if read."""
@@ -306,14 +306,14 @@ class GroupArrays:
             groups=groups, samples=rollouts, ids=[sample.experience_id for _, sample in rows]
         )
 
-    def changed(self, operator: str, changes: Changes) -> "GroupArrays":
+    def with_changes(self, operator: str, changes: Changes) -> "GroupArrays":
         """Returns the comparison after an operator's changes.
 
         Non-finite numbers fail their group.
 
         Raises: ValueError for arrays of the wrong shape.
         """
-        operated = self.operated.after(operator, self.samples, self.ids, changes)
+        operated = self.operator_effects.merged_with(operator, self.samples, self.ids, changes)
         stays_N = ~np.isin(self.samples.groups, list(operated.failures))
         if changes.left_out is not None:
             stays_N &= ~changes.left_out
@@ -323,7 +323,7 @@ class GroupArrays:
             self,
             samples=replace(self.samples, rewards=rewards, numbers=numbers).chosen(stays_N),
             ids=[self.ids[i] for i in np.flatnonzero(stays_N)],
-            operated=operated,
+            operator_effects=operated,
         )
 
     def outcomes(self, advantages: Advantages) -> list[GroupOutcome]:
@@ -333,11 +333,11 @@ class GroupArrays:
 
         Raises: ValueError for arrays that do not belong to the samples.
         """
-        answer = AdvantageResult.of(self.samples, advantages)
-        outcomes = [GroupOutcome.begun(group) for group in self.groups]
-        for number, left_out in self.operated.left_out:
+        answer = AdvantageResult.from_advantages(self.samples, advantages)
+        outcomes = [GroupOutcome.from_group(group) for group in self.groups]
+        for number, left_out in self.operator_effects.left_out:
             outcomes[number].left_out.append(left_out)
-        for number, figures in self.operated.metrics.items():
+        for number, figures in self.operator_effects.metrics.items():
             outcomes[number].metrics |= figures
         for i, number in enumerate(self.samples.groups.tolist()):
             self._add(outcomes[number], answer, i)
@@ -345,9 +345,9 @@ class GroupArrays:
             outcomes[number].metrics |= answer.metrics_of(number)
         for number, reason in answer.failures.items():
             outcomes[number] = GroupOutcome(error=reason)
-        for number, failed in self.operated.failures.items():
+        for number, failed in self.operator_effects.failures.items():
             outcomes[number] = failed
-        return [outcome if outcome.error else outcome.counted() for outcome in outcomes]
+        return [outcome if outcome.error else outcome.with_counts() for outcome in outcomes]
 
     def _add(self, outcome: GroupOutcome, answer: AdvantageResult, i: int) -> None:
         if not answer.is_left_out[i]:
@@ -365,8 +365,8 @@ class GroupArrays:
             parent_id=own_id,
             ordinal=ordinal,
             advantage=advantage,
-            reward=self.operated.rewards.get(own_id),
-            is_masked=own_id in self.operated.masked,
+            reward=self.operator_effects.rewards.get(own_id),
+            is_masked=own_id in self.operator_effects.masked,
         )
 
 

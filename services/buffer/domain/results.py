@@ -1,4 +1,4 @@
-"""Results of runs as they arrive, and the known state of the runs they belong to."""
+"""Results of runs, and the decision on each: the first complete attempt at a run wins."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -73,7 +73,7 @@ class StoredAttempt:
 
 @dataclass(slots=True, kw_only=True)
 class RunProgress:
-    """The current state of a run while a batch of results is judged."""
+    """The current state of a run while results of it are decided on."""
 
     state: RunState
     num_failed: int
@@ -82,7 +82,7 @@ class RunProgress:
 
 @dataclass(slots=True, kw_only=True)
 class AssignmentView:
-    """An assignment whose runs are being judged."""
+    """An assignment with the state of its runs."""
 
     assignment_id: str
     kind: AssignmentKind
@@ -113,7 +113,7 @@ class CommitDecision:
     """The decision on a result."""
 
     result: Result
-    fate: CommitStatus
+    status: CommitStatus
     state: AttemptState | None = None
     """State of the attempt to store; None if nothing is stored."""
     reason: str = ""
@@ -122,11 +122,11 @@ class CommitDecision:
 
 @dataclass(slots=True, kw_only=True)
 class ResultDeduplicator:
-    """Judges the results of one stage in order of arrival; the first complete attempt wins.
+    """Decides on the results of one stage in their order; the first complete attempt wins.
 
     The same result may arrive any number of times and gets the same decision each time. Different
     content under the same attempt is rejected. The caller makes sure that no other transaction
-    judges results of these assignments meanwhile.
+    decides on results of these assignments meanwhile.
     """
 
     assignments: dict[str, AssignmentView]
@@ -142,7 +142,7 @@ class ResultDeduplicator:
         self._by_place = {attempt.place: attempt for attempt in self.known}
         self._by_sequence = {(known.producer, known.sequence): known for known in self.known}
 
-    def judge(self, result: Result) -> CommitDecision:
+    def decide(self, result: Result) -> CommitDecision:
         """Decides on a result; the decision counts for the results that follow."""
         before = self._by_place.get(result.place) or self._by_sequence.get(
             (result.producer, result.sequence)
@@ -150,8 +150,12 @@ class ResultDeduplicator:
         if before is not None:
             return _compare(result, before)
         if contradiction := self._contradiction(result):
-            return CommitDecision(result=result, fate=CommitStatus.REJECTED, reason=contradiction)
-        state = self._decide(result)
+            return CommitDecision(result=result, status=CommitStatus.REJECTED, reason=contradiction)
+        state = self._attempt_state(result)
+        self._remember(result, state)
+        return CommitDecision(result=result, status=COMMIT_STATUSES[state], state=state)
+
+    def _remember(self, result: Result, state: AttemptState) -> None:
         known = StoredAttempt(
             place=result.place,
             producer=result.producer,
@@ -162,7 +166,6 @@ class ResultDeduplicator:
         self.stored.append(known)
         self._by_place[known.place] = known
         self._by_sequence[known.producer, known.sequence] = known
-        return CommitDecision(result=result, fate=COMMIT_STATUSES[state], state=state)
 
     def _contradiction(self, result: Result) -> str:
         view = self.assignments.get(result.assignment_id)
@@ -178,7 +181,7 @@ class ResultDeduplicator:
             return "the task is not the assignment's"
         return ""
 
-    def _decide(self, result: Result) -> AttemptState:
+    def _attempt_state(self, result: Result) -> AttemptState:
         view = self.assignments[result.assignment_id]
         run = view.runs[result.run]
         if run.state is RunState.WON:
@@ -195,9 +198,9 @@ class ResultDeduplicator:
 
 def _compare(result: Result, before: StoredAttempt) -> CommitDecision:
     if before.place == result.place and before.content_hash == result.content_hash:
-        return CommitDecision(result=result, fate=COMMIT_STATUSES[AttemptState(before.state)])
+        return CommitDecision(result=result, status=COMMIT_STATUSES[AttemptState(before.state)])
     reason = "another result was stored under the same attempt or sequence"
-    return CommitDecision(result=result, fate=CommitStatus.REJECTED, reason=reason)
+    return CommitDecision(result=result, status=CommitStatus.REJECTED, reason=reason)
 
 
 def _count_failure(run: RunProgress, reason: str, max_attempts: int) -> None:

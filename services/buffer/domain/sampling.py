@@ -1,4 +1,4 @@
-"""Selection of rows by draw number and seeds alone."""
+"""Draws of rows and uniform hashes, which depend on seeds and numbers alone."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

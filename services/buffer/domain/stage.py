@@ -1,4 +1,4 @@
-"""State enums of the rows in the database."""
+"""A stage and the states of the rows that belong to it."""
 
 from bisect import bisect_left
 from dataclasses import dataclass
@@ -74,6 +74,10 @@ class ExperienceState(StrEnum):
     """Left out by a person."""
     DELETED = "deleted"
     """Left out by a person, with its content deleted."""
+
+
+UNTRAINED = (ExperienceState.AWAITING, ExperienceState.RAW, ExperienceState.READY)
+"""States of samples that may still be batched."""
 
 
 class ScopeState(StrEnum):
@@ -181,7 +185,7 @@ class Stage:
         return self.plan.config.explorer.max_retry_times + 1
 
     @property
-    def attempts_a_lease(self) -> int:
+    def attempts_per_lease(self) -> int:
         """Attempt numbers that a lease has for each run: one extra for a rejected result."""
         return self.max_attempts + 1
 

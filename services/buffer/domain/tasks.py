@@ -1,4 +1,4 @@
-"""Validation of incoming taskset rows: accepted, or refused with a reason."""
+"""Rows of tasksets on their way in, events of a stage, and filters of samples."""
 
 import json
 import math
@@ -53,9 +53,9 @@ class RefusedRow:
 class RowBuffer:
     """The rows of one request; refused rows leave no gap in the numbers of accepted ones.
 
-    intake.add('{"prompt": "1+1="}')
-    if intake.is_chunk:
-        first, bodies = intake.take()
+    row_buffer.add_row('{"prompt": "1+1="}')
+    if row_buffer.is_chunk:
+        first, bodies = row_buffer.take_chunk()
     """
 
     num_seen: int = 0
@@ -71,7 +71,7 @@ class RowBuffer:
         """True if enough rows wait to be stored as a chunk."""
         return len(self._waiting) >= CHUNK_ROWS or self._waiting_length >= CHUNK_LENGTH
 
-    def add(self, row_json: str) -> None:
+    def add_row(self, row_json: str) -> None:
         """Accepts a row, or records why it is refused."""
         if reason := row_error(row_json):
             self.num_refused += 1
@@ -82,7 +82,7 @@ class RowBuffer:
             self._waiting_length += len(row_json)
         self.num_seen += 1
 
-    def take(self) -> tuple[int, list[str]]:
+    def take_chunk(self) -> tuple[int, list[str]]:
         """Removes and returns the waiting rows, with the number of rows taken before them."""
         first, bodies = self.num_taken, self._waiting
         self.num_taken += len(bodies)

@@ -1,4 +1,4 @@
-"""Waits of stages whose results need another version of the buffer to read their plan."""
+"""Takes results from the stream and stores them: committed first, acknowledged second."""
 
 import asyncio
 import logging
@@ -61,7 +61,7 @@ class PlanVersionWaits:
     waits: WaitRegistry
     _seen: dict[StageKey, float] = field(default_factory=dict)
 
-    def note(self, error: UnreadablePlan) -> None:
+    def record(self, error: UnreadablePlan) -> None:
         """Records that a result of this stage was delivered."""
         key = error.key
         about = {"tenant": key.tenant, "experiment": key.experiment_id, "stage": key.stage}
@@ -74,7 +74,7 @@ class PlanVersionWaits:
             reason=f"to store results: {error}",
         )
 
-    def look(self) -> None:
+    def expire(self) -> None:
         """Ends the waits of stages whose results are no longer delivered."""
         now = time.monotonic()
         for key in [key for key, seen in self._seen.items() if now - seen > EXPIRY_SECONDS]:
@@ -86,32 +86,32 @@ def _wait_name(key: StageKey) -> str:
     return f"results/{key.tenant}/{key.experiment_id}/{key.stage}"
 
 
-def rejection_reports(parcel: DecodedBatch, reason: str) -> list[CommitReport]:
+def rejection_reports(batch: DecodedBatch, reason: str) -> list[CommitReport]:
     """Returns reports that none of the results in this message are stored."""
-    senders = [(result.producer, result.sequence) for result in parcel.results]
-    senders += [(refused.producer, refused.sequence) for refused in parcel.refused]
+    senders = [(result.producer, result.sequence) for result in batch.results]
+    senders += [(refused.producer, refused.sequence) for refused in batch.invalid]
     return [
         CommitReport(
-            producer=producer, sequence=sequence, fate=CommitStatus.REJECTED, reason=reason
+            producer=producer, sequence=sequence, status=CommitStatus.REJECTED, reason=reason
         )
         for producer, sequence in senders
     ]
 
 
-def reports_of_invalid(parcel: DecodedBatch) -> list[CommitReport]:
+def reports_of_invalid(batch: DecodedBatch) -> list[CommitReport]:
     """Returns reports for results that could not be decoded."""
     return [
         CommitReport(
             producer=refused.producer,
             sequence=refused.sequence,
-            fate=CommitStatus.REJECTED,
+            status=CommitStatus.REJECTED,
             reason=refused.reason,
         )
-        for refused in parcel.refused
+        for refused in batch.invalid
     ]
 
 
-def dead_letters_of_invalid(subject: str, parcel: DecodedBatch) -> list[DeadLetter]:
+def dead_letters_of_invalid(subject: str, batch: DecodedBatch) -> list[DeadLetter]:
     """Returns dead letters for results that could not be decoded."""
     return [
         DeadLetter(
@@ -121,26 +121,26 @@ def dead_letters_of_invalid(subject: str, parcel: DecodedBatch) -> list[DeadLett
             producer=refused.producer,
             sequence=refused.sequence,
         )
-        for refused in parcel.refused
+        for refused in batch.invalid
     ]
 
 
-def report_of(verdict: CommitDecision) -> CommitReport:
-    """Returns the report for a judged result."""
+def report_of(decision: CommitDecision) -> CommitReport:
+    """Returns the report on a result that was decided on."""
     return CommitReport(
-        producer=verdict.result.producer,
-        sequence=verdict.result.sequence,
-        fate=verdict.fate,
-        reason=verdict.reason,
+        producer=decision.result.producer,
+        sequence=decision.result.sequence,
+        status=decision.status,
+        reason=decision.reason,
     )
 
 
-def dead_letter_of(verdict: CommitDecision) -> DeadLetter:
+def dead_letter_of(decision: CommitDecision) -> DeadLetter:
     """Returns a dead letter for a rejected result, with the wire bytes of its samples."""
-    result = verdict.result
+    result = decision.result
     return DeadLetter(
         subject=subject_of(result.key),
-        reason=verdict.reason,
+        reason=decision.reason,
         body=b"".join(experience.body for experience in result.experiences),
         producer=result.producer,
         sequence=result.sequence,
@@ -162,12 +162,12 @@ class DecodedMessage:
     """The decoded content of a message."""
 
     subject: str
-    evidence: bytes
+    dead_letter_body: bytes
     """For a dead letter: the message, or the beginning of the blob's content, since the whole blob
     would stay in memory while the results are stored."""
-    parcel: DecodedBatch | None
+    batch: DecodedBatch | None
     """None if it was stored before, or cannot be read."""
-    flaw: str = ""
+    error: str = ""
     """The reason why it cannot be read."""
 
 
@@ -177,13 +177,13 @@ class Ingest:
 
     database: BufferDatabase
     stream: RunStream
-    settler: ResultWriter
+    result_writer: ResultWriter
     fetch_messages: int
     bound: asyncio.Event
     waits: WaitRegistry
-    held_back: PlanVersionWaits
+    plan_version_waits: PlanVersionWaits
 
-    async def run(self) -> None:
+    async def run_ingest(self) -> None:
         """Stores results until cancelled; survives outages of the broker and the database."""
         while True:
             try:
@@ -217,20 +217,20 @@ class Ingest:
         self, subscription: JetStreamContext.PullSubscription, fetching: asyncio.Lock
     ) -> None:
         """Fetches and stores messages; they are out of memory before the worker takes more."""
-        self.held_back.look()
+        self.plan_version_waits.expire()
         try:
             async with fetching:
                 with preserve_cancellation():
                     messages = await subscription.fetch(self.fetch_messages, timeout=FETCH_SECONDS)
         except TimeoutError:
             # Silence may mean that the broker has lost the consumer with its data.
-            await self.stream.check_place()
+            await self.stream.check_position()
             return
         async with _extend_ack_deadline(messages):
             for bundle in bundles(messages):
-                await self.store(bundle)
+                await self.store_messages(bundle)
 
-    async def store(self, messages: Sequence[Msg]) -> None:
+    async def store_messages(self, messages: Sequence[Msg]) -> None:
         """Stores messages in one transaction; if that fails, each in its own."""
         try:
             await self._commit(messages)
@@ -243,51 +243,51 @@ class Ingest:
             if not isinstance(error, UnreadablePlan):
                 limited_log.error("messages cannot be stored together", error)
             for message in messages:
-                await self._store_alone(message)
+                await self._store_single(message)
         else:
             self.waits.clear(STORE)
             for message in messages:
                 await message.ack()
 
-    async def _store_alone(self, message: Msg) -> None:
+    async def _store_single(self, message: Msg) -> None:
         """Stores one message; moves it to the dead letters if it cannot be stored."""
         try:
             await self._commit([message])
         except Unavailable:
             await message.nak(delay=NAK_SECONDS)
         except UnreadablePlan as error:
-            await self._leave(message, error)
+            await self._defer(message, error)
         except Exception as error:  # the error is of this message alone
             limited_log.error("a message cannot be stored", error, subject=message.subject)
-            await self._bury(message, f"it cannot be stored: {error}")
+            await self._dead_letter(message, f"it cannot be stored: {error}")
         else:
             await message.ack()
 
-    async def _leave(self, message: Msg, error: UnreadablePlan) -> None:
+    async def _defer(self, message: Msg, error: UnreadablePlan) -> None:
         """Leaves a message to a buffer that can read the plan, unless the stage has ended.
 
         Each unacknowledged message takes one of a limited number of places, so results that no
         longer count become dead letters.
         """
         if not error.is_open:
-            await self._bury(message, f"it cannot be stored: {error}")
+            await self._dead_letter(message, f"it cannot be stored: {error}")
             return
-        self.held_back.note(error)
+        self.plan_version_waits.record(error)
         await message.nak(delay=REDELIVERY_SECONDS)
 
     async def _commit(self, messages: Sequence[Msg]) -> None:
         begun_ns = tracing.now_ns()
         opened = [_decode(message) for message in messages]
         try:
-            verdicts = await self._settle(opened, is_alone=False)
+            decisions = await self._write_results(opened, is_alone=False)
         except NeedsExclusiveStage:
-            verdicts = await self._settle(opened, is_alone=True)
-        record_stored(messages, verdicts, begun_ns)
+            decisions = await self._write_results(opened, is_alone=True)
+        record_stored(messages, decisions, begun_ns)
 
-    async def _bury(self, message: Msg, reason: str) -> None:
+    async def _dead_letter(self, message: Msg, reason: str) -> None:
         """Stores a message as a dead letter; if even that fails, logs and drops it."""
         try:
-            await self._keep_as_letter(message, sanitize_text(reason)[:MAX_REASON_LENGTH])
+            await self._insert_dead_letter(message, sanitize_text(reason)[:MAX_REASON_LENGTH])
         except Unavailable:
             await message.nak(delay=NAK_SECONDS)
             return
@@ -295,24 +295,24 @@ class Ingest:
             limited_log.error("a message is dropped", error, subject=message.subject)
         await message.term()
 
-    async def _keep_as_letter(self, message: Msg, reason: str) -> None:
+    async def _insert_dead_letter(self, message: Msg, reason: str) -> None:
         async with self.database.transaction() as connection:
             opened = await _with_content(connection, _decode(message))
-            letter = DeadLetter(subject=opened.subject, reason=reason, body=opened.evidence)
+            letter = DeadLetter(subject=opened.subject, reason=reason, body=opened.dead_letter_body)
             await insert_dead_letters(connection, [letter])
-            reports = rejection_reports(opened.parcel, reason) if opened.parcel else []
+            reports = rejection_reports(opened.batch, reason) if opened.batch else []
             await insert_reports(connection, reports)
 
-    async def _settle(
+    async def _write_results(
         self, opened: Sequence[DecodedMessage], *, is_alone: bool
     ) -> list[CommitDecision]:
         async with self.database.transaction() as connection:
-            verdicts, letters = await self._settle_in(connection, opened, is_alone=is_alone)
+            decisions, letters = await self._write_results_in(connection, opened, is_alone=is_alone)
         for letter in letters:
             limited_log.warning("a result was not stored", why=letter.reason)
-        return verdicts
+        return decisions
 
-    async def _settle_in(
+    async def _write_results_in(
         self, connection: Connection, opened: Sequence[DecodedMessage], *, is_alone: bool
     ) -> tuple[list[CommitDecision], list[DeadLetter]]:
         results: list[Result] = []
@@ -320,45 +320,55 @@ class Ingest:
         letters: list[DeadLetter] = []
         for message in opened:
             content = await _with_content(connection, message)
-            if content.flaw:
+            if content.error:
                 letters.append(
-                    DeadLetter(subject=content.subject, reason=content.flaw, body=content.evidence)
+                    DeadLetter(
+                        subject=content.subject, reason=content.error, body=content.dead_letter_body
+                    )
                 )
-            if content.parcel is not None:
-                results += content.parcel.results
-                reports += reports_of_invalid(content.parcel)
-                letters += dead_letters_of_invalid(content.subject, content.parcel)
-        verdicts = await self.settler.settle(connection, results, is_alone=is_alone)
+            if content.batch is not None:
+                results += content.batch.results
+                reports += reports_of_invalid(content.batch)
+                letters += dead_letters_of_invalid(content.subject, content.batch)
+        decisions = await self.result_writer.write_results(connection, results, is_alone=is_alone)
         letters += [
-            dead_letter_of(verdict) for verdict in verdicts if verdict.fate is CommitStatus.REJECTED
+            dead_letter_of(decision)
+            for decision in decisions
+            if decision.status is CommitStatus.REJECTED
         ]
         await insert_dead_letters(connection, letters)
-        await insert_reports(connection, [*reports, *(report_of(verdict) for verdict in verdicts)])
-        return verdicts, letters
+        await insert_reports(
+            connection, [*reports, *(report_of(decision) for decision in decisions)]
+        )
+        return decisions, letters
 
 
 def _decode(message: Msg) -> DecodedMessage:
     subject, evidence = subject_of_message(message), message.data
     try:
         return DecodedMessage(
-            subject=subject, evidence=evidence, parcel=decode_batch(subject, message.data)
+            subject=subject, dead_letter_body=evidence, batch=decode_batch(subject, message.data)
         )
     except Unparsable as error:
-        return DecodedMessage(subject=subject, evidence=evidence, parcel=None, flaw=str(error))
+        return DecodedMessage(
+            subject=subject, dead_letter_body=evidence, batch=None, error=str(error)
+        )
 
 
 async def _with_content(connection: Connection, opened: DecodedMessage) -> DecodedMessage:
     """Replaces a reference by the blob it refers to; most messages hold their results."""
-    if opened.parcel is None or not opened.parcel.blob_sha256:
+    if opened.batch is None or not opened.batch.blob_sha256:
         return opened
-    subject, evidence = opened.subject, opened.evidence
+    subject, evidence = opened.subject, opened.dead_letter_body
     try:
-        content = await _take_content(connection, subject, opened.parcel.blob_sha256)
+        content = await _take_content(connection, subject, opened.batch.blob_sha256)
         evidence = content[:MAX_BODY_BYTES] or evidence
-        parcel = _decode_content(subject, content) if content else None
+        batch = _decode_content(subject, content) if content else None
     except Unparsable as error:
-        return DecodedMessage(subject=subject, evidence=evidence, parcel=None, flaw=str(error))
-    return DecodedMessage(subject=subject, evidence=evidence, parcel=parcel)
+        return DecodedMessage(
+            subject=subject, dead_letter_body=evidence, batch=None, error=str(error)
+        )
+    return DecodedMessage(subject=subject, dead_letter_body=evidence, batch=batch)
 
 
 @asynccontextmanager
@@ -409,7 +419,7 @@ async def _take_content(connection: Connection, subject: str, sha256: bytes) -> 
 
 
 def _decode_content(subject: str, content: bytes) -> DecodedBatch:
-    parcel = decode_batch(subject, content)
-    if parcel.blob_sha256:
+    batch = decode_batch(subject, content)
+    if batch.blob_sha256:
         raise Unparsable("it refers to a blob that refers to a blob")
-    return parcel
+    return batch

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -21,13 +20,12 @@ from nats.js.api import (
 )
 from nats.js.errors import BadRequestError, ServerError
 from nats.js.errors import Error as JetStreamError
-from nats.protocol.parser import AWAITING_CONTROL_LINE, CRLF_SIZE, Parser
 
 from trinity.errors import Unavailable, UserError
-from trinity.runtime.nats import PACE, FastReconnectClient
+from trinity.runtime.nats import PACE
+from trinity.runtime.nats_client import UNREADABLE
 from trinity.security.broker import client_options
 from trinity.subjects import RUNS_CONSUMER, RUNS_PREFIX, RUNS_STREAM
-from trinity.telemetry import tracing
 
 logger = logging.getLogger(__name__)
 
@@ -114,13 +112,13 @@ class RunStream:
         Raises: Unavailable when the broker does not answer.
         """
         try:
-            await self._make()
-            await self._make_consumer()
+            await self._ensure_stream()
+            await self._ensure_consumer()
             return await self._jetstream.pull_subscribe_bind(DURABLE, STREAM)
         except (NatsError, JetStreamError, OSError, TimeoutError) as error:
             raise Unavailable(f"the broker does not answer: {error!r}") from error
 
-    async def _make(self) -> None:
+    async def _ensure_stream(self) -> None:
         try:
             await self._jetstream.add_stream(self._stream_config())
         except BadRequestError as error:
@@ -128,7 +126,7 @@ class RunStream:
                 raise
             await self._jetstream.update_stream(self._stream_config())
 
-    async def _make_consumer(self) -> None:
+    async def _ensure_consumer(self) -> None:
         """Creates the consumer, or recreates a damaged one: redelivered results do no harm."""
         config = self._consumer_config()
         try:
@@ -138,7 +136,7 @@ class RunStream:
                 raise
             logger.warning("the stream of results is damaged and is created again")
             await self._jetstream.delete_stream(STREAM)
-            await self._make()
+            await self._ensure_stream()
             await self._jetstream.add_consumer(STREAM, config)
         if await self._skips_messages():
             logger.warning("the stream of results has lost messages: it is read from its beginning")
@@ -153,7 +151,7 @@ class RunStream:
             consumer.delivered.stream_seq > stream.state.last_seq
         )
 
-    async def check_place(self) -> None:
+    async def check_position(self) -> None:
         """Checks that the consumer would receive new messages.
 
         Raises: Unavailable when `bind` is needed again.
@@ -203,71 +201,6 @@ class RunStream:
             max_deliver=-1,
             max_ack_pending=MAX_UNACKED,
         )
-
-
-UNREADABLE = "\N{REPLACEMENT CHARACTER}"
-STORED = b"$JS.ACK."
-"""Prefix of the reply subject of messages from a stream; the broker's own messages lack it."""
-END_OF_LINE = b"\r\n"
-CONTEXT = re.compile(rb"\r\n(traceparent: [0-9a-f-]{55}\r\n)")
-NOT_IN_SUBJECTS = dict.fromkeys([0x0B, 0x0C], UNREADABLE)
-"""The broker accepts these characters in a subject; the library takes them for its end."""
-
-
-class ResultsClient(FastReconnectClient):
-    """Reads any message that the broker delivers.
-
-    The library closes its connection on a subject that it cannot decode or split and on headers
-    that it cannot parse, and may take headers of a stored message for a status of the broker. Such
-    a message would be delivered again on every reconnect. Of a result's headers only the trace
-    context is used.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._ps = _LineParser(self)
-
-    async def _process_msg(
-        self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None
-    ) -> None:
-        own = _context_in(headers) if reply.startswith(STORED) else headers
-        await super()._process_msg(sid, subject, reply, data, own)
-
-
-def _context_in(headers: bytes | None) -> bytes | None:
-    """Returns a header block with only the trace context, if there is a valid one."""
-    found = CONTEXT.search(headers) if headers and tracing.is_on() else None
-    return b"NATS/1.0\r\n" + found[1] + b"\r\n" if found else None
-
-
-class _LineParser(Parser):  # type: ignore[misc]  # the library has no types
-    """Passes the library one line or one message body at a time, and only readable lines."""
-
-    def reset(self) -> None:
-        """Discards incomplete input."""
-        super().reset()
-        self._received = bytearray()
-
-    async def parse(self, data: bytes = b"") -> None:
-        """Parses complete parts; an incomplete one waits for the rest."""
-        self._received += data
-        while part := self._next_part():
-            await super().parse(part)
-
-    def _next_part(self) -> bytes:
-        """Returns a whole line, made readable, or a whole message body; empty if incomplete."""
-        if self.state == AWAITING_CONTROL_LINE:
-            length = self._received.find(END_OF_LINE)
-            line = self._take(length + CRLF_SIZE) if length >= 0 else b""
-            return line.decode(errors="replace").translate(NOT_IN_SUBJECTS).encode()
-        return self._take(self.needed + CRLF_SIZE)
-
-    def _take(self, length: int) -> bytes:
-        if length > len(self._received):
-            return b""
-        part = bytes(self._received[:length])
-        del self._received[:length]
-        return part
 
 
 def subject_of_message(message: Msg) -> str:

@@ -1,4 +1,4 @@
-"""Counts the fields of a message before it is parsed: even empty ones cost hundreds of bytes."""
+"""Decodes messages with results, and checks them before they are parsed."""
 
 import hashlib
 import math
@@ -21,11 +21,7 @@ from trinity.types import StageKey, experience_id
 FIXED_BYTES = {1: 8, 5: 4}
 """Length of a fixed-size value by wire type, which is in the lowest bits of a field's tag."""
 VARINT, LENGTH = 0, 2
-NOT_PACKED = {
-    FieldDescriptor.TYPE_STRING,
-    FieldDescriptor.TYPE_BYTES,
-    FieldDescriptor.TYPE_MESSAGE,
-}
+NOT_PACKED = {FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES, FieldDescriptor.TYPE_MESSAGE}
 
 
 def count_fields(body: bytes, kind: Descriptor, most: int) -> int:
@@ -117,7 +113,7 @@ class DecodedBatch:
     """A decoded message."""
 
     results: tuple[Result, ...]
-    refused: tuple[InvalidResult, ...]
+    invalid: tuple[InvalidResult, ...]
     blob_sha256: bytes
     """Hash of the blob with the results, if they were too large for the message."""
 
@@ -153,16 +149,18 @@ def decode_batch(subject: str, body: bytes) -> DecodedBatch:
         try:
             results.append(_read_result(subject, producer, result))
         except ValueError as error:
-            refused.append(
-                InvalidResult(
-                    producer=producer,
-                    sequence=result.sequence,
-                    reason=sanitize_text(str(error))[:MAX_REASON_LENGTH],
-                    body=result.SerializeToString(),
-                )
-            )
+            refused.append(_invalid(producer, result, error))
     return DecodedBatch(
-        results=tuple(results), refused=tuple(refused), blob_sha256=message.blob_sha256
+        results=tuple(results), invalid=tuple(refused), blob_sha256=message.blob_sha256
+    )
+
+
+def _invalid(producer: str, result: pb.RunResult, error: ValueError) -> InvalidResult:
+    return InvalidResult(
+        producer=producer,
+        sequence=result.sequence,
+        reason=sanitize_text(str(error))[:MAX_REASON_LENGTH],
+        body=result.SerializeToString(),
     )
 
 

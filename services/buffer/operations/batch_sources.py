@@ -1,4 +1,4 @@
-"""Composition of a batch beyond fresh rollouts: adds rows of data, leaves out stale rows."""
+"""Sources of the rows of a batch: data, expert rows, fresh rollouts, the replay pool."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -35,12 +35,7 @@ NUM_EXPERT = "sample/num_expert_rows"
 
 
 async def draw_data(
-    connection: Connection,
-    stage: Stage,
-    buffer: ResolvedExperienceBuffer,
-    *,
-    step: int,
-    count: int,
+    connection: Connection, stage: Stage, buffer: ResolvedExperienceBuffer, *, step: int, count: int
 ) -> list[BatchItem]:
     """Returns the rows of data that belong to a step: a function of its number alone."""
     taskset = (await stage_tasksets(connection, stage.key))[buffer.name]
@@ -135,7 +130,7 @@ class ReplayAttempt:
     """A choice among the samples up to a place."""
 
     stage: Stage
-    choice: ReplaySelection
+    selection: ReplaySelection
     before: Place | None
     is_enough: bool
     """True if all due rows are there."""
@@ -173,7 +168,7 @@ async def select_candidates(
     stale = [row for row in used if row.version is not None and row.version < oldest]
     stale_ids = {row.experience_id for row in stale}
     waiting = [*unused, *(row for row in used if row.experience_id not in stale_ids)]
-    computed = await priorities.compute(
+    computed = await priorities.compute_priorities(
         settings.priority_fn, settings.priority_fn_args, candidates_of(waiting, stage.seed)
     )
     size = stage.plan.num_rollout_rows

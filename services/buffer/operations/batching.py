@@ -1,4 +1,4 @@
-"""Handles a batch that lacks rows: draws more tasks, waits with a reason, or ends the stage."""
+"""Composes the batch of a train step, or says what it waits for."""
 
 import logging
 from collections import Counter
@@ -45,17 +45,17 @@ from services.buffer.store.batches import BatchHead, BatchItem, load_tasks
 from services.buffer.store.database import notify, work_topic
 from services.buffer.store.experiences import load_bodies
 from services.buffer.store.feedback import count_held
-from services.buffer.store.pipeline import count_unfinished_scopes, take_figures
+from services.buffer.store.pipeline import count_unfinished_scopes, take_metrics
 from services.buffer.store.ready_rows import (
     Place,
     ReadyRow,
     count_ready,
     first_unfinished,
     load_ready,
-    rows_of,
+    ready_rows_by_id,
 )
-from services.buffer.store.runs import commonest_failure, oldest_open_work
-from services.buffer.store.stages import losses, update_stage
+from services.buffer.store.runs import most_common_failure, oldest_open_work
+from services.buffer.store.stages import run_losses, update_stage
 from services.buffer.workers.functions import PriorityFailed, PriorityProcessDied, PriorityRunner
 from trinity.errors import PreconditionFailed
 from trinity.runtime.sql import Connection
@@ -118,8 +118,8 @@ def _next_step(stage: Stage, step: int) -> str:
 
 async def _why_short(connection: Connection, stage: Stage) -> str:
     """Returns why rows are missing, as a clause to append to the reason."""
-    filtered = "" if stage.num_stale else (await losses(connection, stage)).reason
-    failure = filtered or await commonest_failure(connection, stage.key)
+    filtered = "" if stage.num_stale else (await run_losses(connection, stage)).reason
+    failure = filtered or await most_common_failure(connection, stage.key)
     why = f"; most often: {failure}" if failure else ""
     if stage.num_stale:
         why += f"; {stage.num_stale} were left out as too old (`max_staleness`)"
@@ -130,7 +130,7 @@ async def _refill(connection: Connection, stage: Stage, num_missing: int, refill
     """Draws tasks to make up for missing ones; returns how many."""
     num_tasks = num_missing
     if not stage.num_stale:  # else rows were lost to age, which fresh ones are not
-        lost = await losses(connection, stage)
+        lost = await run_losses(connection, stage)
         num_tasks = tasks_to_draw(num_missing, num_runs=lost.num_runs, num_lost=lost.num_lost)
     refills = await count_refills(connection, stage.key, stage.explore_step)
     await draw_assignments(
@@ -168,7 +168,7 @@ class BatchComposer:
     num_deaths: Counter[StageKey] = field(default_factory=Counter)
     """Consecutive deaths of the process that calls the priority function, by stage."""
 
-    async def compose(
+    async def compose_batch(
         self, connection: Connection, stage: Stage, step: int
     ) -> BatchHead | BatchWait | BatchEnd | VersionRequested:
         """Composes the batch of `step`, which does not exist yet; `stage` is locked."""
@@ -208,7 +208,7 @@ class BatchComposer:
                 rows = ready.rows or (await load_ready(connection, stage, wanted=1)).rows
                 last = rows[-1].measured if stage.is_ordered and num_rows > len(rows) else None
                 up_to = (last.explore_step, last.position) if last else None
-                head = await self._take(
+                head = await self._record(
                     connection, stage, step, rows, up_to=up_to, figures={}, are_new=True
                 )
                 telemetry.record_batch_span(stage.key, step, rows, stage.incarnation, begun_ns)
@@ -220,27 +220,25 @@ class BatchComposer:
         self, connection: Connection, stage: Stage, step: int
     ) -> BatchHead | BatchWait | BatchEnd:
         if step > stage.total_train_steps:
-            return BatchEnd(
-                "drained", f"all {stage.total_train_steps} train steps have their batch"
-            )
+            return _drained(stage)
         begun_ns = tracing.now_ns()
         unfinished = await _first_unfinished(connection, stage)
         try:
-            seen = await self._look(connection, stage, step, unfinished)
+            seen = await self._select(connection, stage, step, unfinished)
         except PriorityFailed as error:
-            return await self._without_priorities(connection, stage, error)
+            return await self._handle_priority_failure(connection, stage, error)
         self.num_deaths.pop(stage.key, None)
         if seen is not None and seen.is_enough:
-            return await self._take_chosen(connection, step, seen, begun_ns)
+            return await self._record_selection(connection, step, seen, begun_ns)
         stage = seen.stage if seen else stage
-        num_rows = len(seen.choice.taken) if seen else await count_ready(connection, stage)
+        num_rows = len(seen.selection.taken) if seen else await count_ready(connection, stage)
         supply = await load_supply(connection, stage, step, num_rows)
         decision = decide_short_batch(stage, step, supply)
         if isinstance(decision, ComposeNow) and seen is not None:
-            return await self._take_chosen(connection, step, seen, begun_ns)
+            return await self._record_selection(connection, step, seen, begun_ns)
         return await handle_shortfall(connection, stage, step, decision, num_rows)
 
-    async def _look(
+    async def _select(
         self, connection: Connection, stage: Stage, step: int, unfinished: Place | None
     ) -> ReplayAttempt | None:
         """Returns the first sufficient choice, or the last one; None if nothing can be chosen yet.
@@ -257,7 +255,7 @@ class BatchComposer:
                 break
         return seen
 
-    async def _without_priorities(
+    async def _handle_priority_failure(
         self, connection: Connection, stage: Stage, error: PriorityFailed
     ) -> BatchWait | BatchEnd:
         """Retries after the process died, `MAX_TRIES` tries in all; otherwise fails the stage."""
@@ -274,19 +272,19 @@ class BatchComposer:
         await end_stage(connection, stage, StageState.FAILED, reason)
         return BatchEnd("failed", reason)
 
-    async def _take_chosen(
+    async def _record_selection(
         self, connection: Connection, step: int, seen: ReplayAttempt, begun_ns: int
     ) -> BatchHead:
-        stage, choice = seen.stage, seen.choice
+        stage, choice = seen.stage, seen.selection
         figures = await apply_selection(connection, stage, choice, step)
         ids = [row.experience_id for row in choice.taken]
-        rows = await rows_of(connection, stage.key, ids)
+        rows = await ready_rows_by_id(connection, stage.key, ids)
         up_to = (seen.before[0], seen.before[1] - 1) if seen.before else None
-        head = await self._take(connection, stage, step, rows, up_to=up_to, figures=figures)
+        head = await self._record(connection, stage, step, rows, up_to=up_to, figures=figures)
         telemetry.record_batch_span(stage.key, step, rows, stage.incarnation, begun_ns)
         return head
 
-    async def _take(
+    async def _record(
         self,
         connection: Connection,
         stage: Stage,
@@ -300,63 +298,72 @@ class BatchComposer:
         """Records a batch of these rows; `are_new` rows are marked as batched too."""
         metrics = batch_metrics([row.measured for row in rows], step) | sampling_metrics(stage)
         metrics |= (
-            pipeline_metrics(await take_figures(connection, stage.key, step, up_to)) | figures
+            pipeline_metrics(await take_metrics(connection, stage.key, step, up_to)) | figures
         )
         items = [
             BatchItem(experience_id=row.experience_id, advantage=row.advantage, weight=1.0)
             for row in rows
         ]
         items += await expert_rows(connection, stage, step)
-        samples = None
-        if step == 1:
-            ids = _of_different_groups(rows)
-            bodies = await load_bodies(connection, stage.samples_key, ids)
-            shown = [self.decode_sample(body) for body in bodies]
-            samples = SamplesEvent(samples=shown, experience_ids=ids)
+        samples = await self._samples(connection, stage, rows) if step == 1 else None
         head = _head(stage, step, items, metrics)
         taken = [row.experience_id for row in rows] if are_new else []
         await record_batch(connection, stage, head, items, taken=taken, samples=samples)
         return head
+
+    async def _samples(
+        self, connection: Connection, stage: Stage, rows: Sequence[ReadyRow]
+    ) -> SamplesEvent:
+        ids = _of_different_groups(rows)
+        bodies = await load_bodies(connection, stage.samples_key, ids)
+        shown = [self.decode_sample(body) for body in bodies]
+        return SamplesEvent(samples=shown, experience_ids=ids)
 
     async def _compose_explored(
         self, connection: Connection, stage: Stage, step: int
     ) -> BatchHead | BatchEnd:
         rows = await explored_rows(connection, stage) if step <= stage.total_train_steps else []
         if not rows:
-            return BatchEnd(
-                "drained", f"all {stage.total_train_steps} train steps have their batch"
-            )
-        return await self._take(connection, stage, step, rows, up_to=None, figures={})
+            return _drained(stage)
+        return await self._record(connection, stage, step, rows, up_to=None, figures={})
 
     async def _compose_data(
         self, connection: Connection, stage: Stage, step: int
     ) -> BatchHead | BatchEnd:
         if step > stage.total_train_steps:
-            return BatchEnd(
-                "drained", f"all {stage.total_train_steps} train steps have their batch"
-            )
-        buffer = stage.plan.experience_buffer
+            return _drained(stage)
         size = stage.plan.train_batch_size
-        items = await draw_data(connection, stage, buffer, step=step, count=size)
+        items = await draw_data(
+            connection, stage, stage.plan.experience_buffer, step=step, count=size
+        )
         await update_stage(connection, stage.key, num_drawn=step * size)
-        samples = None
-        if step == 1:
-            places = [
-                (item.taskset_id, item.row_index)
-                for item in items[:NUM_SAMPLES]
-                if item.taskset_id is not None and item.row_index is not None
-            ]
-            texts = await load_tasks(connection, stage.key.tenant, places)
-            shown = [data_sample(texts[place], buffer.format) for place in places]
-            samples = SamplesEvent(samples=shown, experience_ids=[])
+        samples = await _data_samples(connection, stage, items) if step == 1 else None
         head = _head(stage, step, items, {"num_rows": float(size)})
         await record_batch(connection, stage, head, items, samples=samples)
         return head
 
 
+async def _data_samples(
+    connection: Connection, stage: Stage, items: Sequence[BatchItem]
+) -> SamplesEvent:
+    places = [
+        (item.taskset_id, item.row_index)
+        for item in items[:NUM_SAMPLES]
+        if item.taskset_id is not None and item.row_index is not None
+    ]
+    texts = await load_tasks(connection, stage.key.tenant, places)
+    form = stage.plan.experience_buffer.format
+    shown = [data_sample(texts[place], form) for place in places]
+    return SamplesEvent(samples=shown, experience_ids=[])
+
+
 async def _first_unfinished(connection: Connection, stage: Stage) -> Place | None:
     """Returns the place of the first group that may still give rows, if their order is fixed."""
     return await first_unfinished(connection, stage.key) if stage.is_ordered else None
+
+
+def _drained(stage: Stage) -> BatchEnd:
+    return BatchEnd("drained", f"all {stage.total_train_steps} train steps have their batch")
 
 
 def _head(

@@ -6,9 +6,14 @@ Excluded samples can still be viewed and included again; the content of deleted 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from services.buffer.domain.stage import AssignmentKind, ExperienceState, Stage, StageState
-from services.buffer.store.curation import (
+from services.buffer.domain.stage import (
     UNTRAINED,
+    AssignmentKind,
+    ExperienceState,
+    Stage,
+    StageState,
+)
+from services.buffer.store.curation import (
     delete_content,
     exclude,
     find_includable,
@@ -16,14 +21,14 @@ from services.buffer.store.curation import (
     needed_steps,
     oldest_kept_step,
     reopen_finished_scopes,
+    restore_excluded,
     revoke_claims,
-    take_back,
 )
 from services.buffer.store.database import notify, stage_topics
 from services.buffer.store.feedback import hold_scopes, release_scopes
 from services.buffer.store.queries import StoredExperience
-from services.buffer.store.replay import leave_pool, take_back_batched, withdraw
-from services.buffer.store.reports import forget_samples
+from services.buffer.store.replay import leave_pool, restore_withdrawn, withdraw
+from services.buffer.store.reports import clear_sample_events
 from services.buffer.store.segments import retired_segments
 from services.buffer.store.stages import get_stage, list_unfinished, lock_stage
 from services.buffer.store.training import open_versions
@@ -87,11 +92,7 @@ def was_excluded(row: StoredExperience) -> bool:
 
 
 async def include_experiences(
-    connection: Connection,
-    key: StageKey,
-    rows: Sequence[StoredExperience],
-    *,
-    is_dry_run: bool,
+    connection: Connection, key: StageKey, rows: Sequence[StoredExperience], *, is_dry_run: bool
 ) -> IncludedCounts:
     """Includes samples again that were excluded.
 
@@ -111,11 +112,11 @@ async def include_experiences(
     included = IncludedCounts(num_included=num_found, num_too_late=len(rows) - num_found)
     if is_dry_run or not num_found:
         return included
-    included.num_included = await take_back_batched(connection, stage, batched_ids)
-    included.num_included += await take_back(connection, stage, found)
-    unshaped = {row.assignment_id for row in found if row.parent_id is None}
-    await reopen_finished_scopes(connection, key, unshaped)
-    await hold_scopes(connection, key, unshaped)
+    included.num_included = await restore_withdrawn(connection, stage, batched_ids)
+    included.num_included += await restore_excluded(connection, stage, found)
+    raw_groups = {row.assignment_id for row in found if row.parent_id is None}
+    await reopen_finished_scopes(connection, key, raw_groups)
+    await hold_scopes(connection, key, raw_groups)
     await notify(connection, *stage_topics(key))
     return included
 
@@ -129,10 +130,7 @@ async def _with_content(
 
 
 async def check_deletable(
-    connection: Connection,
-    key: StageKey,
-    kind: AssignmentKind,
-    rows: Sequence[StoredExperience],
+    connection: Connection, key: StageKey, kind: AssignmentKind, rows: Sequence[StoredExperience]
 ) -> None:
     """Checks that no content is still needed.
 
@@ -178,7 +176,7 @@ async def delete_experiences(
     await check_deletable(connection, key, kind, present)
     ids = await mark_deleted(connection, key, present, reason)
     await leave_pool(connection, key, ids)
-    await forget_samples(connection, key.tenant, ids)
+    await clear_sample_events(connection, key.tenant, ids)
     num_bytes = await delete_content(connection, key, present)
     await release_scopes(connection, key, {row.assignment_id for row in present})
     await notify(connection, *stage_topics(key))

@@ -1,4 +1,4 @@
-"""Straggler cutoff: explore steps that have enough leave their open tasks behind."""
+"""Explore steps: drawing of their tasks, straggler cutoff, and the end of exploring."""
 
 import asyncio
 import dataclasses
@@ -49,8 +49,8 @@ from services.buffer.store.selection import (
 from services.buffer.store.stages import StageTaskset, lock_stage, stage_tasksets, update_stage
 from services.buffer.store.stragglers import (
     count_kept_runs,
+    cut_open_tasks,
     drop,
-    leave_behind,
     seconds_since_ended,
     tasks_by_step,
     with_ended_runs,
@@ -104,7 +104,7 @@ async def _is_over(connection: Connection, stage: Stage, tasks: ExploreStepTasks
 
 async def _cut(connection: Connection, stage: Stage, tasks: ExploreStepTasks) -> int:
     key = stage.key
-    cut = await leave_behind(connection, key, tasks.explore_step, STRAGGLER_REASON)
+    cut = await cut_open_tasks(connection, key, tasks.explore_step, STRAGGLER_REASON)
     kept = await with_ended_runs(connection, key, cut) if _keeps_ended_runs(stage) else []
     await drop(
         connection, key, [task for task in cut if task.assignment_id not in kept], STRAGGLER_REASON
@@ -231,10 +231,7 @@ async def _end_queue(connection: Connection, stage: Stage, num_left: int) -> Sta
     made = train_steps_from(rows, plan.num_fresh_rows, plan.config.buffer.short_batch)
     total = max(stage.recorded_step, min(stage.total_train_steps, made))
     await update_stage(
-        connection,
-        stage.key,
-        total_explore_steps=stage.explore_step,
-        total_train_steps=total,
+        connection, stage.key, total_explore_steps=stage.explore_step, total_train_steps=total
     )
     text = f"queue {plan.tasksets[0].name} is closed and used up: {total} train steps in all"
     if num_left:
@@ -329,7 +326,7 @@ async def _draw_learned(
     excluded = await tasks_of_step(connection, stage.key, taskset.name, stage.explore_step)
     chance = seeded_generator((stage.seed, taskset.selector.seed), share.first)
     count = len(share.places)
-    return await asyncio.to_thread(beliefs.choose, config, chance, count, excluded)
+    return await asyncio.to_thread(beliefs.sample_tasks, config, chance, count, excluded)
 
 
 async def draw_rows(

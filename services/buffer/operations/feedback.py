@@ -8,12 +8,7 @@ from services.buffer.domain.stage import ExperienceState, Stage
 from services.buffer.domain.tasks import NoticeEvent
 from services.buffer.store.database import notify, stage_topics
 from services.buffer.store.experiences import load_bodies
-from services.buffer.store.feedback import (
-    Rewarded,
-    leave_out_overdue,
-    release_scopes,
-    store_reward,
-)
+from services.buffer.store.feedback import Rewarded, leave_out_overdue, release_scopes, store_reward
 from services.buffer.store.queries import StoredExperience, load_experiences
 from services.buffer.store.reports import log_event
 from services.buffer.store.stages import lock_stage
@@ -65,10 +60,7 @@ def _is_awaited(sample: ExperienceRecord) -> bool:
 
 
 async def give_feedback(
-    connection: Connection,
-    key: StageKey,
-    feedback: Sequence[DelayedReward],
-    write: RewardWriter,
+    connection: Connection, key: StageKey, feedback: Sequence[DelayedReward], write: RewardWriter
 ) -> FeedbackResult:
     """Sets rewards, the first one for each sample; complete groups go to the pipeline."""
     await lock_stage(connection, key)

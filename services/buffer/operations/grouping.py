@@ -1,4 +1,4 @@
-"""Commits the results computed for groups, under the claims on them."""
+"""Commits the results computed for groups, and updates the beliefs of selectors by them."""
 
 import asyncio
 from collections import defaultdict
@@ -16,10 +16,10 @@ from services.buffer.store.pipeline import Claim, end_claims, finish_claims
 from services.buffer.store.reports import log_event
 from services.buffer.store.selection import (
     RolledOut,
+    groups_awaiting_feedback,
     last_place_of_batch,
     load_beliefs,
-    mark_heard,
-    unheard_groups,
+    mark_feedback_received,
     update_beliefs,
 )
 from services.buffer.store.stages import share_stage
@@ -31,20 +31,20 @@ from trinity.types import StageKey
 MAX_ATTEMPTS = 3
 
 
-async def commit_group_results(connection: Connection, shaped: Sequence[GroupResult]) -> None:
+async def commit_group_results(connection: Connection, results: Sequence[GroupResult]) -> None:
     """Stores the groups of one stage whose claims still hold.
 
     The stage is locked last, in shared mode with results and other groups: no other transaction
     changes these rows, or sees them before the commit.
     """
-    if not shaped:
+    if not results:
         return
-    key = shaped[0].claim.key
-    await _commit_outcomes(connection, key, [group for group in shaped if not group.outcome.error])
+    key = results[0].claim.key
+    await _commit_outcomes(connection, key, [group for group in results if not group.outcome.error])
     stage = await share_stage(connection, key)
-    await _commit_errors(connection, stage, [group for group in shaped if group.outcome.error])
+    await _commit_errors(connection, stage, [group for group in results if group.outcome.error])
     topics = [batch_topic(stage.key)]
-    is_short = any(len(group.outcome.rows) < stage.repeat_times for group in shaped)
+    is_short = any(len(group.outcome.rows) < stage.repeat_times for group in results)
     if is_short or stage.plan.has_dynamic_sync or not stage.plan.needs_training:
         # Missing rows free credit for the next explore step, or it waits for the last run to end.
         topics.append(work_topic(stage.key))
@@ -52,26 +52,28 @@ async def commit_group_results(connection: Connection, shaped: Sequence[GroupRes
 
 
 async def _commit_outcomes(
-    connection: Connection, key: StageKey, shaped: Sequence[GroupResult]
+    connection: Connection, key: StageKey, results: Sequence[GroupResult]
 ) -> None:
-    metrics = {group.claim: group.outcome.metrics for group in shaped}
+    metrics = {group.claim: group.outcome.metrics for group in results}
     held = await finish_claims(connection, metrics)
-    own = [group for group in shaped if group.claim.assignment_id in held]
+    own = [group for group in results if group.claim.assignment_id in held]
     left_out: dict[str, list[str]] = defaultdict(list)
     for group in own:
         for sample in group.outcome.left_out:
             left_out[sample.reason].append(sample.experience_id)
     for reason, ids in left_out.items():
         await set_states(connection, key, ids, ExperienceState.FILTERED, sanitize_text(reason))
-    await insert_derived(connection, key, [row for group in own for row in group.derived])
+    await insert_derived(
+        connection, key, [row for group in own for row in group.derived_experiences]
+    )
 
 
 async def _commit_errors(
-    connection: Connection, stage: Stage, shaped: Sequence[GroupResult]
+    connection: Connection, stage: Stage, results: Sequence[GroupResult]
 ) -> None:
     """Reopens the scopes for a retry, or leaves out the groups that have used all attempts."""
     claims_by_error: dict[tuple[ScopeState, str, str], list[Claim]] = defaultdict(list)
-    for group in shaped:
+    for group in results:
         state = ScopeState.DEAD if group.claim.attempts >= MAX_ATTEMPTS else ScopeState.OPEN
         claims_by_error[state, group.outcome.function, group.outcome.error].append(group.claim)
     for (state, function, error), claims in claims_by_error.items():
@@ -103,25 +105,20 @@ async def release_untried_claims(connection: Connection, claims: Sequence[Claim]
 
 
 async def current_beliefs(
-    connection: Connection,
-    stage: Stage,
-    taskset: str,
-    config: DifficultyConfig,
-    *,
-    version: int,
+    connection: Connection, stage: Stage, taskset: str, config: DifficultyConfig, *, version: int
 ) -> PassRateBeliefs:
     """Returns the beliefs for draws that roll out `version`; the caller holds the stage's lock."""
     beliefs = await load_beliefs(connection, stage.key, taskset)
     last = await last_place_of_batch(connection, stage, version)
     if last is None:
         return beliefs
-    groups = await unheard_groups(connection, stage.key, taskset, last)
+    groups = await groups_awaiting_feedback(connection, stage.key, taskset, last)
     if not groups:
         return beliefs
     steps = _pass_rates(groups)
     beliefs = await asyncio.to_thread(_learn, beliefs, steps, config)
     await update_beliefs(connection, stage.key, taskset, beliefs, len(steps))
-    await mark_heard(connection, stage.key, [group.assignment_id for group in groups])
+    await mark_feedback_received(connection, stage.key, [group.assignment_id for group in groups])
     return beliefs
 
 
@@ -142,5 +139,5 @@ def _learn(
 ) -> PassRateBeliefs:
     for rates in steps:
         tasks_K = np.array(list(rates), dtype=np.int64)
-        beliefs = beliefs.learned(tasks_K, np.array(list(rates.values())), config)
+        beliefs = beliefs.updated(tasks_K, np.array(list(rates.values())), config)
     return beliefs

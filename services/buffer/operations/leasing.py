@@ -1,4 +1,4 @@
-"""Texts for the reasons why a caller waits."""
+"""Leases work to explorers, and opens explore steps as they are admitted."""
 
 import dataclasses
 from collections.abc import Collection, Sequence
@@ -26,7 +26,12 @@ from services.buffer.operations.explore_steps import (
 )
 from services.buffer.store.assignments import NewAssignment, insert_assignments
 from services.buffer.store.database import notify, work_topic
-from services.buffer.store.leases import Grant, free_lost_leases, seconds_until_expiry, take_leases
+from services.buffer.store.leases import (
+    LeaseGrant,
+    free_lost_leases,
+    seconds_until_expiry,
+    take_leases,
+)
 from services.buffer.store.ready_rows import current_load
 from services.buffer.store.runs import OpenWork, oldest_open_work
 from services.buffer.store.stages import lock_stage, update_stage
@@ -87,7 +92,7 @@ class LeaseRequest:
 class LeasesGranted:
     """Leases for the explorer."""
 
-    grants: Sequence[Grant]
+    grants: Sequence[LeaseGrant]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,12 +191,7 @@ async def _open_explore_step(connection: Connection, stage: Stage, num_tasks: in
     version = version_to_open(stage)
     stage = dataclasses.replace(stage, explore_step=stage.explore_step + 1, step_version=version)
     stage = await draw_assignments(
-        connection,
-        stage,
-        num_tasks,
-        first_position=0,
-        refill_round=0,
-        required_version=version,
+        connection, stage, num_tasks, first_position=0, refill_round=0, required_version=version
     )
     await open_interval_evaluations(connection, stage)
     await log_progress(connection, stage)

@@ -32,13 +32,13 @@ from services.buffer.store.feedback import hold_scopes
 from services.buffer.store.pipeline import open_scopes
 from services.buffer.store.reports import log_event
 from services.buffer.store.runs import (
-    Before,
+    CommitContext,
     insert_attempts,
-    load_before,
+    load_commit_context,
     update_open_counts,
     update_runs,
 )
-from services.buffer.store.segments import Held, grow_segment, open_segment
+from services.buffer.store.segments import SegmentSize, grow_segment, open_segment
 from services.buffer.store.stages import in_order, update_stage
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey
@@ -58,16 +58,29 @@ class _StageDecisions:
     """Decisions on a stage's results, and what to store."""
 
     stage: Stage
-    verdicts: Sequence[CommitDecision]
+    decisions: Sequence[CommitDecision]
     touched: Sequence[AssignmentView]
     samples: Sequence[tuple[Result, ExperienceState]]
-    held: Held
-    """Size of the segment including these samples."""
+    before: SegmentSize
+    """Size of the segment without these samples."""
+
+    @property
+    def segment_size(self) -> SegmentSize:
+        """Size of the segment including these samples."""
+        before, sizes = self.before, self.sizes
+        return SegmentSize(before.num_rows + len(sizes), before.num_bytes + sum(sizes))
 
     @property
     def new(self) -> list[CommitDecision]:
-        """Verdicts on results that are stored."""
-        return [verdict for verdict in self.verdicts if verdict.state is not None]
+        """Decisions on results that are stored."""
+        return [decision for decision in self.decisions if decision.state is not None]
+
+    @property
+    def sizes(self) -> list[int]:
+        """Sizes of the samples to store, in bytes."""
+        return [
+            len(experience.body) for result, _ in self.samples for experience in result.experiences
+        ]
 
     @property
     def ended(self) -> list[AssignmentView]:
@@ -86,133 +99,128 @@ class ResultWriter:
     segment_max_rows: int
     segment_max_bytes: int
 
-    async def settle(
+    async def write_results(
         self, connection: Connection, results: Sequence[Result], *, is_alone: bool
     ) -> list[CommitDecision]:
-        """Judges and stores results together with everything that follows from them.
+        """Decides on results and stores them, together with everything that follows.
 
         Raises: NeedsExclusiveStage when another transaction must do it with `is_alone`.
         """
-        judged = await _judge_all(connection, results, is_alone=is_alone)
-        if not is_alone and any(self._asks_more(part) for part in judged):
+        decided = await _decide_all(connection, results, is_alone=is_alone)
+        if not is_alone and any(self._needs_exclusive(part) for part in decided):
             raise NeedsExclusiveStage
-        known = {part.stage.key for part in judged}
-        verdicts = [_unknown(result) for result in results if result.key not in known]
-        verdicts += [verdict for part in judged for verdict in part.verdicts]
-        await _write(connection, judged)
+        known = {part.stage.key for part in decided}
+        decisions = [_unknown(result) for result in results if result.key not in known]
+        decisions += [decision for part in decided for decision in part.decisions]
+        await _write(connection, decided)
         if is_alone:
-            for part in judged:
-                await self._go_on(connection, part)
-        return verdicts
+            for part in decided:
+                await self._finish_consequences(connection, part)
+        return decisions
 
-    def _is_full(self, held: Held) -> bool:
-        return held.num_rows >= self.segment_max_rows or held.num_bytes >= self.segment_max_bytes
+    def _is_full(self, size: SegmentSize) -> bool:
+        return size.num_rows >= self.segment_max_rows or size.num_bytes >= self.segment_max_bytes
 
-    def _asks_more(self, judged: _StageDecisions) -> bool:
+    def _needs_exclusive(self, decided: _StageDecisions) -> bool:
         """Returns whether the consequences need to read results of the database."""
-        return self._is_full(judged.held) or bool(_measured(judged.ended))
+        return self._is_full(decided.segment_size) or bool(_measured(decided.ended))
 
-    async def _go_on(self, connection: Connection, judged: _StageDecisions) -> None:
-        key = judged.stage.key
-        if self._is_full(judged.held):
+    async def _finish_consequences(self, connection: Connection, decided: _StageDecisions) -> None:
+        key = decided.stage.key
+        if self._is_full(decided.segment_size):
             await update_stage(connection, key, segment_id=await open_segment(connection, key))
-        await _end_evaluations(connection, judged.stage, judged.ended)
+        await _end_evaluations(connection, decided.stage, decided.ended)
 
 
-async def _judge_all(
+async def _decide_all(
     connection: Connection, results: Sequence[Result], *, is_alone: bool
 ) -> list[_StageDecisions]:
-    """Judges the results of existing stages."""
+    """Decides on the results of existing stages."""
     by_stage: dict[StageKey, list[Result]] = defaultdict(list)
     for result in results:
         by_stage[result.key].append(result)
-    judged = []
+    decided = []
     earlier: list[StoredAttempt] = []  # attempts of the previous stages
     for key in in_order(by_stage):
-        before = await load_before(connection, key, by_stage[key], is_alone=is_alone)
+        before = await load_commit_context(connection, key, by_stage[key], is_alone=is_alone)
         if before is not None:
-            judged.append(_judge(before, by_stage[key], earlier))
-    return judged
+            decided.append(_decide(before, by_stage[key], earlier))
+    return decided
 
 
-def _judge(
-    before: Before, results: Sequence[Result], earlier: list[StoredAttempt]
+def _decide(
+    before: CommitContext, results: Sequence[Result], earlier: list[StoredAttempt]
 ) -> _StageDecisions:
     stage = before.stage
-    judge = ResultDeduplicator(
+    deduplicator = ResultDeduplicator(
         assignments=before.views,
         known=[*before.known, *earlier],
         stage_is_open=stage.is_open,
         max_attempts=stage.max_attempts,
     )
-    verdicts = [judge.judge(result) for result in results]
-    earlier += judge.stored
-    new = [verdict for verdict in verdicts if verdict.state is not None]
-    ids = {verdict.result.assignment_id: None for verdict in new}
-    samples = [part for verdict in new for part in _samples(stage, verdict, before.views)]
-    sizes = [len(experience.body) for result, _ in samples for experience in result.experiences]
-    held = before.held
+    decisions = [deduplicator.decide(result) for result in results]
+    earlier += deduplicator.stored
+    new = [decision for decision in decisions if decision.state is not None]
+    ids = {decision.result.assignment_id: None for decision in new}
+    samples = [part for decision in new for part in _samples(stage, decision, before.views)]
     return _StageDecisions(
         stage=stage,
-        verdicts=verdicts,
+        decisions=decisions,
         touched=[before.views[assignment_id] for assignment_id in ids],
         samples=samples,
-        held=Held(held.num_rows + len(sizes), held.num_bytes + sum(sizes)),
+        before=before.segment_size,
     )
 
 
-async def _write(connection: Connection, judged: Sequence[_StageDecisions]) -> None:
+async def _write(connection: Connection, decided: Sequence[_StageDecisions]) -> None:
     """Stores attempts with their samples, and their consequences."""
-    for part in judged:
+    for part in decided:
         await _store(connection, part)
-    for part in judged:
+    for part in decided:
         await _store_runs(connection, part)
     # Rows that results of other assignments lock too are locked last, in a fixed order.
-    for part in judged:
+    for part in decided:
         await _add_segment_size(connection, part)
-    for part in judged:
+    for part in decided:
         await _close(connection, part.stage, part.ended)
 
 
-async def _store(connection: Connection, judged: _StageDecisions) -> None:
-    stage = judged.stage
-    await insert_attempts(connection, stage.key, judged.new)
-    await insert_experiences(connection, stage.key, stage.segment_id, judged.samples)
+async def _store(connection: Connection, decided: _StageDecisions) -> None:
+    stage = decided.stage
+    await insert_attempts(connection, stage.key, decided.new)
+    await insert_experiences(connection, stage.key, stage.segment_id, decided.samples)
 
 
 def _samples(
-    stage: Stage, verdict: CommitDecision, views: Mapping[str, AssignmentView]
+    stage: Stage, decision: CommitDecision, views: Mapping[str, AssignmentView]
 ) -> Iterable[tuple[Result, ExperienceState]]:
     """Returns the parts of a result to store, with their states."""
-    if not verdict.result.experiences:
+    if not decision.result.experiences:
         return ()
-    state = _state_of(verdict, views[verdict.result.assignment_id])
-    return split_awaiting_reward(stage, verdict.result, state)
+    state = _state_of(decision, views[decision.result.assignment_id])
+    return split_awaiting_reward(stage, decision.result, state)
 
 
-async def _add_segment_size(connection: Connection, judged: _StageDecisions) -> None:
+async def _add_segment_size(connection: Connection, decided: _StageDecisions) -> None:
     """Adds the stored samples to the size of the segment."""
-    stage = judged.stage
-    sizes = [
-        len(experience.body) for result, _ in judged.samples for experience in result.experiences
-    ]
+    stage, sizes = decided.stage, decided.sizes
     if sizes:
         await grow_segment(connection, stage.key, stage.segment_id, len(sizes), sum(sizes))
 
 
-async def _store_runs(connection: Connection, judged: _StageDecisions) -> None:
+async def _store_runs(connection: Connection, decided: _StageDecisions) -> None:
     """Stores the state of the runs whose results counted."""
     places = {
-        (verdict.result.assignment_id, verdict.result.run)
-        for verdict in judged.new
-        if verdict.state in (AttemptState.WON, AttemptState.FAILED)
+        (decision.result.assignment_id, decision.result.run)
+        for decision in decided.new
+        if decision.state in (AttemptState.WON, AttemptState.FAILED)
     }
-    by_id = {view.assignment_id: view for view in judged.touched}
+    by_id = {view.assignment_id: view for view in decided.touched}
     changed = [
         (assignment_id, number, by_id[assignment_id].runs[number])
         for assignment_id, number in sorted(places)
     ]
-    key = judged.stage.key
+    key = decided.stage.key
     await update_runs(connection, key, changed)
     await update_open_counts(
         connection, key, sorted({assignment_id for assignment_id, _ in places})
@@ -221,13 +229,13 @@ async def _store_runs(connection: Connection, judged: _StageDecisions) -> None:
 
 def _unknown(result: Result) -> CommitDecision:
     reason = f"stage {result.key.stage} of experiment {result.key.experiment_id} is not open"
-    return CommitDecision(result=result, fate=CommitStatus.REJECTED, reason=reason)
+    return CommitDecision(result=result, status=CommitStatus.REJECTED, reason=reason)
 
 
-def _state_of(verdict: CommitDecision, view: AssignmentView) -> ExperienceState:
-    assert verdict.state is not None
-    if verdict.state in STORED_STATES:
-        return STORED_STATES[verdict.state]
+def _state_of(decision: CommitDecision, view: AssignmentView) -> ExperienceState:
+    assert decision.state is not None
+    if decision.state in STORED_STATES:
+        return STORED_STATES[decision.state]
     return ExperienceState.RAW if view.kind is AssignmentKind.TRAIN else ExperienceState.EVAL
 
 
@@ -236,13 +244,11 @@ async def _close(connection: Connection, stage: Stage, ended: Sequence[Assignmen
     key = stage.key
     closed = [view for view in ended if _has_winner(view)]
     given_up = [view for view in ended if not _has_winner(view)]
-    await end_assignments(
-        connection, key, [view.assignment_id for view in closed], AssignmentState.CLOSED, ""
-    )
+    closed_ids = [view.assignment_id for view in closed]
+    await end_assignments(connection, key, closed_ids, AssignmentState.CLOSED, "")
     for view in given_up:
-        await end_assignments(
-            connection, key, [view.assignment_id], AssignmentState.GIVEN_UP, _reason(view)
-        )
+        ids, reason = [view.assignment_id], _reason(view)
+        await end_assignments(connection, key, ids, AssignmentState.GIVEN_UP, reason)
     await _log_given_up(connection, stage, given_up)
     trained = [view.assignment_id for view in closed if view.kind is AssignmentKind.TRAIN]
     await open_scopes(connection, key, trained)

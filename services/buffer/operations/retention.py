@@ -34,7 +34,7 @@ class RetiredCounts:
 
 @dataclass(slots=True)
 class _CachedSegments:
-    let_go: int
+    released_step: int
     up_to: int
     segments: set[int]
 
@@ -47,14 +47,14 @@ class BatchedSegmentCache:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[StageKey, _CachedSegments] = {}
+        self._cached: dict[StageKey, _CachedSegments] = {}
 
-    async def of(self, connection: Connection, stage: Stage) -> set[int]:
+    async def get(self, connection: Connection, stage: Stage) -> set[int]:
         """Returns all of them; the cost grows with the batches recorded since the last call."""
         let_go = last_releasable_step(stage, await oldest_kept_step(connection, stage))
-        seen = self._seen.get(stage.key)
-        if seen is None or seen.let_go != let_go:
-            seen = self._seen[stage.key] = _CachedSegments(let_go, let_go, set())
+        seen = self._cached.get(stage.key)
+        if seen is None or seen.released_step != let_go:
+            seen = self._cached[stage.key] = _CachedSegments(let_go, let_go, set())
         found = await segments_batched(connection, stage, seen.up_to + 1, stage.recorded_step)
         seen.segments |= found
         seen.up_to = max(seen.up_to, stage.recorded_step)
@@ -72,7 +72,7 @@ async def retire_contents(
     before = await get_stage(connection, key)
     if before.plan.config.buffer.keep_steps is None:
         return RetiredCounts()
-    await batched.of(connection, before)  # most of the work, done before taking the lock
+    await batched.get(connection, before)  # most of the work, done before taking the lock
     stage = await lock_stage(connection, key)
     old = await old_segments(connection, stage)
     unneeded = old and old - await needed_segments(connection, stage, batched)
@@ -101,7 +101,7 @@ async def needed_segments(
     key = stage.key
     return {
         *await segments_waiting(connection, key),
-        *await batched.of(connection, stage),
+        *await batched.get(connection, stage),
         *await segments_evaluated(connection, key),
         *await segments_reopened(connection, key, first_unbatched_step(stage)),
         *await segments_replayed(connection, key),

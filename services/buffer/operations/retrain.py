@@ -1,10 +1,10 @@
-"""Stages that evaluate the checkpoints of another stage."""
+"""Stages that use what another stage stored: its batches or its checkpoints."""
 
 from services.buffer.domain.batches import BatchEnd
 from services.buffer.domain.stage import Stage
 from services.buffer.domain.tasks import NoticeEvent
 from services.buffer.operations.batch_sources import record_batch
-from services.buffer.store.batches import BatchHead, BatchItem, find_batch, load_items
+from services.buffer.store.batches import BatchHead, BatchItem, RecordedItem, find_batch, load_items
 from services.buffer.store.curation import count_deleted
 from services.buffer.store.reports import log_event
 from services.buffer.store.segments import count_retired
@@ -16,7 +16,7 @@ from services.buffer.store.training import (
     kept_checkpoints,
     versions_of,
 )
-from trinity.config.plan.parts import StoredBatches
+from trinity.config.plan.parts import EvaluatedRun, StoredBatches
 from trinity.errors import PreconditionFailed
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey
@@ -40,10 +40,7 @@ async def benched_checkpoints(connection: Connection, stage: Stage) -> list[Chec
 async def _wanted(connection: Connection, stage: Stage) -> list[Checkpoint]:
     benched, explorer = stage.plan.benched, stage.plan.config.explorer
     assert benched is not None, "the stage evaluates checkpoints"
-    key = StageKey(
-        tenant=stage.key.tenant, experiment_id=benched.experiment_id, stage=benched.stage
-    )
-    source = await find_stage(connection, key)
+    source = await find_stage(connection, source_key(stage.key.tenant, benched))
     kept = await kept_checkpoints(connection, source) if source is not None else []
     newest_of_step = {checkpoint.step: checkpoint for checkpoint in reversed(kept)}
     found = [newest_of_step[step] for step in sorted(newest_of_step, reverse=True)]
@@ -67,8 +64,8 @@ async def newest_benched(connection: Connection, stage: Stage) -> int:
 ALL_ITEMS = 2**31 - 1
 
 
-def source_key(tenant: str, stored: StoredBatches) -> StageKey:
-    """Returns the key of the stage that recorded the batches."""
+def source_key(tenant: str, stored: StoredBatches | EvaluatedRun) -> StageKey:
+    """Returns the key of the stage that recorded the batches, or wrote the checkpoints."""
     return StageKey(tenant=tenant, experiment_id=stored.experiment_id, stage=stored.stage)
 
 
@@ -160,24 +157,24 @@ async def compose_stored(connection: Connection, stage: Stage, step: int) -> Bat
     recorded = await find_batch(connection, source.key, step)
     assert recorded is not None, "it was there when the stage was opened"
     items = await load_items(connection, source, step, first=0, count=ALL_ITEMS)
-    copies = [
-        BatchItem(
-            advantage=item.use.advantage,
-            weight=item.use.weight,
-            experience_id=item.experience_id,
-            taskset_id=item.taskset_id,
-            row_index=item.row_index,
-        )
-        for item in items
-    ]
     head = BatchHead(
         step=step,
         incarnation=stage.incarnation,
         num_rows=recorded.num_rows,
         metrics=recorded.metrics,
     )
-    await record_batch(connection, stage, head, copies)
+    await record_batch(connection, stage, head, [_copy_of(item) for item in items])
     return head
+
+
+def _copy_of(item: RecordedItem) -> BatchItem:
+    return BatchItem(
+        advantage=item.use.advantage,
+        weight=item.use.weight,
+        experience_id=item.experience_id,
+        taskset_id=item.taskset_id,
+        row_index=item.row_index,
+    )
 
 
 async def compare_with_source(connection: Connection, stage: Stage, new: RecordedVersion) -> None:

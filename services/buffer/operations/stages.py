@@ -1,4 +1,4 @@
-"""Reopens a stage that failed or was cancelled."""
+"""Opens a stage, or reopens one that failed or was cancelled."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -34,11 +34,11 @@ from services.buffer.store.stages import (
 )
 from services.buffer.store.stragglers import (
     find_cancelled,
-    find_lost,
-    forget_refills,
+    find_lost_work,
     reopen_assignments,
     reopen_evaluations,
     reopen_left_out_scopes,
+    reset_refills,
 )
 from services.buffer.store.tasksets import hold_tasksets
 from services.buffer.types import NeededTaskset
@@ -76,16 +76,16 @@ async def reopen_stage(connection: Connection, stage: Stage) -> None:
 async def _reopen_training(connection: Connection, stage: Stage) -> None:
     """Reopens lost tasks, but only up to the planned number: refills replaced some of them."""
     key = stage.key
-    await forget_refills(connection, key, stage.explore_step)
+    await reset_refills(connection, key, stage.explore_step)
     cancelled = await find_cancelled(connection, key, AssignmentKind.TRAIN)
     first_step = first_unbatched_step(stage)
-    lost = await find_lost(connection, key, first_step)
+    lost = await find_lost_work(connection, key, first_step)
     num_planned = (stage.explore_step - first_step + 1) * stage.plan.config.buffer.batch_size
-    num_alive = lost.num_drawn - len(lost.unshaped) - len(lost.given_up)
+    num_alive = lost.num_drawn - len(lost.failed_groups) - len(lost.given_up)
     num_wanted = max(0, num_planned - num_alive)
-    unshaped = lost.unshaped[:num_wanted]
-    given_up = lost.given_up[: num_wanted - len(unshaped)]
-    await reopen_left_out_scopes(connection, key, unshaped)
+    failed_groups = lost.failed_groups[:num_wanted]
+    given_up = lost.given_up[: num_wanted - len(failed_groups)]
+    await reopen_left_out_scopes(connection, key, failed_groups)
     await reopen_assignments(connection, key, [*cancelled, *given_up])
 
 
@@ -267,9 +267,8 @@ async def _size_of(
     num_stored = 0
     if plan.stored_rollouts is not None and plan.stored_batches is None:
         num_stored = await count_explored(connection, await get_stage(connection, key))
-    num_rows = (
-        sum(taskset.num_rows for taskset in tasksets if taskset.kind in STEP_KINDS) + num_stored
-    )
+    own_rows = [taskset.num_rows for taskset in tasksets if taskset.kind in STEP_KINDS]
+    num_rows = sum(own_rows, num_stored)
     total_train_steps = plan.num_train_steps(num_rows)
     if num_stored:
         total_train_steps = min(total_train_steps, steps_of_explored(plan, num_stored))

@@ -1,4 +1,4 @@
-"""Compares the distribution of trained samples with that of generated ones."""
+"""Operations of the trainer: incarnations, versions, step reports, checkpoints, the end."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,13 +25,13 @@ from services.buffer.store.stages import lock_stage, update_stage
 from services.buffer.store.training import (
     Checkpoint,
     RecordedVersion,
+    announce_removable,
     drop_checkpoint,
     insert_checkpoint,
     insert_incarnation,
     insert_version,
     kept_checkpoints,
     newest_version,
-    tell_dropped,
     versions_of,
 )
 from trinity.errors import InvalidRequest, PreconditionFailed, Superseded
@@ -154,10 +154,7 @@ async def record_version(
 
 
 async def _check_weights(
-    connection: Connection,
-    stage: Stage,
-    new: RecordedVersion,
-    before: Sequence[RecordedVersion],
+    connection: Connection, stage: Stage, new: RecordedVersion, before: Sequence[RecordedVersion]
 ) -> None:
     """Checks the hash of a version: it may differ, with a notice, only between incarnations."""
     for old in before:
@@ -208,18 +205,14 @@ async def commit_checkpoint(
     if new.step > stage.recorded_step:
         raise InvalidRequest(f"step {new.step} has no batch")
     await insert_checkpoint(connection, stage, new)
-    num_kept = stage.plan.config.trainer.max_checkpoints_to_keep
-    if num_kept:
+    if num_kept := stage.plan.config.trainer.max_checkpoints_to_keep:
+        kept = await kept_checkpoints(connection, stage)
         # The new one stays: the incarnation that wrote it did not resume from later steps' ones.
-        others = [
-            checkpoint
-            for checkpoint in await kept_checkpoints(connection, stage)
-            if checkpoint != new
-        ]
+        others = [checkpoint for checkpoint in kept if checkpoint != new]
         for old in others[num_kept - 1 :]:
             await drop_checkpoint(connection, stage, old)
     await notify(connection, RETENTION_TOPIC)
-    return await tell_dropped(connection, stage, new)
+    return await announce_removable(connection, stage, new)
 
 
 async def finish_training(

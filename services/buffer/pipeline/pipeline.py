@@ -1,4 +1,4 @@
-"""Processes claims: holds them, processes their groups, commits the results."""
+"""The worker of the pipeline: claims groups, processes them, commits the results."""
 
 import asyncio
 import logging
@@ -46,18 +46,20 @@ class ClaimProcessor:
     """Processes claimed groups; a failure counts as an attempt at its group and stops no other."""
 
     database: BufferDatabase
-    shaper: AdvantageComputer
+    computer: AdvantageComputer
 
-    async def do(self, stage: Stage, chain: FunctionChain, claims: Sequence[Claim]) -> int:
+    async def process_claims(
+        self, stage: Stage, chain: FunctionChain, claims: Sequence[Claim]
+    ) -> int:
         """Processes the groups that fit into a turn, releases the others; returns how many.
 
         Raises: Unavailable, ServiceUnavailable.
         """
-        async with self._renewed(claims):
-            return await self._work_on(stage, chain, claims)
+        async with self._renewing(claims):
+            return await self._process_or_bisect(stage, chain, claims)
 
     @asynccontextmanager
-    async def _renewed(self, claims: Sequence[Claim]) -> AsyncIterator[None]:
+    async def _renewing(self, claims: Sequence[Claim]) -> AsyncIterator[None]:
         """Renews claims while the block runs."""
 
         async def renew() -> None:
@@ -77,37 +79,39 @@ class ClaimProcessor:
             renewing.cancel()
             await asyncio.gather(renewing, return_exceptions=True)
 
-    async def _work_on(self, stage: Stage, chain: FunctionChain, claims: Sequence[Claim]) -> int:
+    async def _process_or_bisect(
+        self, stage: Stage, chain: FunctionChain, claims: Sequence[Claim]
+    ) -> int:
         """Processes groups together; on an error, bisects to isolate the failing group.
 
         An explore step that is processed as a whole is not split.
         """
         try:
-            return await self._shape_and_commit(stage, chain, claims)
+            return await self._process_and_commit(stage, chain, claims)
         except (Unavailable, ServiceUnavailable):
             raise
         except Exception as error:  # edge of the loop: one group must not stop all others
             logger.exception("groups cannot be committed", extra={"groups": len(claims)})
             if len(claims) > 1 and not chain.needs.whole_step:
                 middle = len(claims) // 2
-                first = await self._work_on(stage, chain, claims[:middle])
-                return first + await self._work_on(stage, chain, claims[middle:])
+                first = await self._process_or_bisect(stage, chain, claims[:middle])
+                return first + await self._process_or_bisect(stage, chain, claims[middle:])
             async with self.database.transaction() as connection:
                 await commit_group_results(connection, [_failed(claim, error) for claim in claims])
             return len(claims)
 
-    async def _shape_and_commit(
+    async def _process_and_commit(
         self, stage: Stage, chain: FunctionChain, claims: Sequence[Claim]
     ) -> int:
         begun_ns = tracing.now_ns()
-        shaped = await self.shaper.shape(stage, chain, claims)
-        tried = {group.claim.assignment_id for group in shaped}
+        results = await self.computer.compute_groups(stage, chain, claims)
+        tried = {group.claim.assignment_id for group in results}
         async with self.database.transaction() as connection:
             untried = [claim for claim in claims if claim.assignment_id not in tried]
             await release_untried_claims(connection, untried)
-            await commit_group_results(connection, shaped)
-        telemetry.record_groups(shaped, begun_ns)
-        for group in shaped:
+            await commit_group_results(connection, results)
+        telemetry.record_groups(results, begun_ns)
+        for group in results:
             if group.outcome.error:
                 extra = {"assignment": group.claim.assignment_id, "why": group.outcome.error}
                 logger.warning("a group cannot be shaped", extra=extra)
@@ -130,27 +134,27 @@ MAX_READ_CLAIMS = 16
 class AdaptiveClaimSize:
     """Shrinks the size for a stage that could not try all groups, and doubles it otherwise.
 
-    sizes.most(key, chain)  # 512
-    sizes.learn(key, num_claimed=512, num_tried=3)
-    sizes.most(key, chain)  # 3
+    sizes.limit(key, chain)  # 512
+    sizes.update(key, num_claimed=512, num_tried=3)
+    sizes.limit(key, chain)  # 3
     """
 
     def __init__(self) -> None:
         self._sizes: dict[StageKey, int] = {}
 
-    def most(self, key: StageKey, chain: FunctionChain) -> int:
+    def limit(self, key: StageKey, chain: FunctionChain) -> int:
         """Returns how many groups to claim next."""
         most = MAX_READ_CLAIMS if chain.needs.content else MAX_CLAIMS
         return min(most, self._sizes.get(key, most))
 
-    def learn(self, key: StageKey, *, num_claimed: int, num_tried: int) -> None:
+    def update(self, key: StageKey, *, num_claimed: int, num_tried: int) -> None:
         """Adapts to the result of a claim; a small claim that was tried whole changes nothing."""
         if num_tried < num_claimed:
             self._sizes[key] = max(num_tried, 1)
         elif num_claimed >= self._sizes.get(key, MAX_CLAIMS):
             self._sizes[key] = min(2 * num_claimed, MAX_CLAIMS)
 
-    def keep(self, keys: Collection[StageKey]) -> None:
+    def retain_stages(self, keys: Collection[StageKey]) -> None:
         """Forgets all other stages."""
         self._sizes = {key: size for key, size in self._sizes.items() if key in keys}
 
@@ -166,22 +170,22 @@ class ServiceBackoff:
         self._waits = waits
         self._until: dict[StageKey, float] = {}
 
-    def is_away(self, key: StageKey) -> bool:
+    def is_paused(self, key: StageKey) -> bool:
         """Returns whether it is too early to retry."""
         return time.monotonic() < self._until.get(key, 0.0)
 
-    def note(self, key: StageKey, why: str) -> None:
+    def pause(self, key: StageKey, why: str) -> None:
         """Starts a pause, because the service did not answer."""
         logger.warning("a stage's operator waits", extra={"stage": key.stage, "why": why})
         self._until[key] = time.monotonic() + PAUSE_SECONDS
         reason = f"to shape groups of stage {key.stage}: {why}"
         self._waits.set(SERVICE_WAIT, waits_for="experience operator", reason=reason)
 
-    def forget(self, key: StageKey) -> None:
+    def resume(self, key: StageKey) -> None:
         """Ends the pause, because the service has answered."""
-        self.keep([other for other in self._until if other != key])
+        self.retain_stages([other for other in self._until if other != key])
 
-    def keep(self, keys: Collection[StageKey]) -> None:
+    def retain_stages(self, keys: Collection[StageKey]) -> None:
         """Ends the pauses of all other stages, which have no work any more."""
         over = [key for key in self._until if key not in keys]
         for key in over:
@@ -219,24 +223,24 @@ class ExperiencePipeline:
     ) -> None:
         self._database = database
         self._listener = listener
-        self._shaper = AdvantageComputer(database=database, functions=functions, waits=waits)
-        self._work = ClaimProcessor(database=database, shaper=self._shaper)
+        self._computer = AdvantageComputer(database=database, functions=functions, waits=waits)
+        self._processor = ClaimProcessor(database=database, computer=self._computer)
         self._waits = waits
         self._sizes = AdaptiveClaimSize()
-        self._away = ServiceBackoff(waits)
-        self._places = asyncio.Semaphore(MAX_AT_ONCE)  # first come, first served
+        self._backoff = ServiceBackoff(waits)
+        self._slots = asyncio.Semaphore(MAX_AT_ONCE)  # first come, first served
         self._turns: dict[StageKey, asyncio.Task[None]] = {}
         self._wanted: set[StageKey] = set()  # more work was seen during their turn
         self._unfinished: list[Sequence[Claim]] = []
 
-    async def run(self) -> None:
+    async def run_pipeline(self) -> None:
         """Works until cancelled; claims of a dead worker expire soon."""
         with self._listener.subscribe(SCOPES_TOPIC) as changes:
             async with asyncio.TaskGroup() as tasks:
                 while True:
                     try:
                         await self._begin_turns(tasks, changes)
-                        await self._let_work()
+                        await self._wait_briefly()
                         pause_seconds = await self._seconds_to_look()
                     except Unavailable as error:
                         logger.warning("the pipeline waits", extra={"why": str(error)})
@@ -249,19 +253,19 @@ class ExperiencePipeline:
 
     async def _begin_turns(self, tasks: asyncio.TaskGroup, changes: Subscription) -> None:
         """Starts a turn for each stage with work that has none yet."""
-        await self._give_up_claims()
+        await self._release_unfinished()
         async with self._database.autocommit() as connection:
             keys = await stages_with_work(connection)
-        self._away.keep(keys)
-        self._sizes.keep({*keys, *self._turns})
+        self._backoff.retain_stages(keys)
+        self._sizes.retain_stages({*keys, *self._turns})
         for key in keys:
             if key in self._turns:
                 self._wanted.add(key)
-            elif not self._away.is_away(key):
+            elif not self._backoff.is_paused(key):
                 turn = self._take_turn(key, changes)
                 self._turns[key] = tasks.create_task(turn, name="pipeline turn")
 
-    async def _let_work(self) -> None:
+    async def _wait_briefly(self) -> None:
         """Waits briefly: most notifications now are of stages already at work."""
         if self._turns:
             await asyncio.wait(
@@ -273,8 +277,8 @@ class ExperiencePipeline:
     async def _take_turn(self, key: StageKey, changes: Subscription) -> None:
         """Processes some groups of a stage once a place is free, and schedules the next look."""
         try:
-            async with self._places:
-                pause_seconds = await self._shape_some(key)
+            async with self._slots:
+                pause_seconds = await self._process_claim(key)
         except Exception as error:  # one stage must not stop all others
             is_unexpected = not isinstance(error, Unavailable)
             about = {"stage": key.stage, "why": str(error)}
@@ -289,21 +293,21 @@ class ExperiencePipeline:
         elif pause_seconds is not None:
             asyncio.get_running_loop().call_later(pause_seconds, changes.notify)
 
-    async def _shape_some(self, key: StageKey) -> float | None:
+    async def _process_claim(self, key: StageKey) -> float | None:
         """Returns the delay until the next look, None if nothing could be done."""
         async with self._database.autocommit() as connection:
             stage = await get_stage(connection, key)
         if not stage.is_open:
             return None
-        chain = await self._shaper.chain_of(stage)
-        most = self._sizes.most(key, chain)
+        chain = await self._computer.load_functions(stage)
+        most = self._sizes.limit(key, chain)
         claims = await self._claim(stage, chain, most)
         if not claims:
             return None
-        num_tried = await self._worked_on(stage, chain, claims)
+        num_tried = await self._process(stage, chain, claims)
         if num_tried is None:
             return None
-        self._sizes.learn(key, num_claimed=len(claims), num_tried=num_tried)
+        self._sizes.update(key, num_claimed=len(claims), num_tried=num_tried)
         is_all = num_tried == len(claims) < most and not chain.needs.whole_step
         return LINGER_SECONDS if is_all else 0.0
 
@@ -316,21 +320,21 @@ class ExperiencePipeline:
                 connection, stage.key, limit=most, claim_seconds=CLAIM_SECONDS
             )
 
-    async def _worked_on(
+    async def _process(
         self, stage: Stage, chain: FunctionChain, claims: Sequence[Claim]
     ) -> int | None:
         """Returns how many groups were tried; None if an operator's service does not answer."""
         try:
-            num_tried = await self._work.do(stage, chain, claims)
+            num_tried = await self._processor.process_claims(stage, chain, claims)
         except Unavailable:
             self._unfinished.append(claims)
             raise
         except ServiceUnavailable as error:
             self._unfinished.append(claims)
-            await self._give_up_claims()
-            self._away.note(stage.key, str(error))
+            await self._release_unfinished()
+            self._backoff.pause(stage.key, str(error))
             return None
-        self._away.forget(stage.key)
+        self._backoff.resume(stage.key)
         return num_tried
 
     async def _seconds_to_look(self) -> float:
@@ -339,7 +343,7 @@ class ExperiencePipeline:
             seconds = await seconds_until_claims_end(connection)
         return LOOK_SECONDS if seconds is None else min(seconds + MARGIN_SECONDS, LOOK_SECONDS)
 
-    async def _give_up_claims(self) -> None:
+    async def _release_unfinished(self) -> None:
         """Releases claims that could not be released during an outage of the database."""
         while self._unfinished:
             claims = self._unfinished.pop()

@@ -1,4 +1,4 @@
-"""Reads values from whole samples that some functions need and database columns lack."""
+"""Computes the results of groups: operators in order, then the advantage function."""
 
 import asyncio
 import hashlib
@@ -119,9 +119,9 @@ class GroupBatch:
     """Groups that functions process in one call."""
 
     claims: Sequence[Claim]
-    comparison: GroupArrays
+    arrays: GroupArrays
 
-    def shaped(self, chain: FunctionChain, outcomes: Sequence[GroupOutcome]) -> list[GroupResult]:
+    def results(self, chain: FunctionChain, outcomes: Sequence[GroupOutcome]) -> list[GroupResult]:
         """Returns the result of each group; for a whole explore step, one error fails all."""
         failed = next((outcome for outcome in outcomes if outcome.error), None)
         if failed and chain.needs.whole_step:
@@ -131,13 +131,13 @@ class GroupBatch:
             for claim, outcome in zip(self.claims, outcomes, strict=True)
         ]
 
-    def failed(
+    def failed_results(
         self, chain: FunctionChain, operator: PipelineFunction, error: str
     ) -> list[GroupResult]:
         """Returns the groups as failed."""
         function = operator.title if operator.kind == "operator" else ""
         outcome = GroupOutcome(error=error, function=function)
-        return self.shaped(chain, [outcome for _ in self.claims])
+        return self.results(chain, [outcome for _ in self.claims])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -145,40 +145,40 @@ class GroupComputation:
     """Parts that go from function to function, and the results of finished ones."""
 
     chain: FunctionChain
-    parts: list[GroupBatch]
+    batches: list[GroupBatch]
     done: list[GroupResult] = field(default_factory=list)
 
-    def operated(self, operator: PipelineFunction, answers: Sequence[Any]) -> None:
+    def apply_operator(self, operator: PipelineFunction, answers: Sequence[Any]) -> None:
         """Continues with the samples that an operator left; drops parts that were not tried."""
         going = []
-        for part, answer in zip(self.parts, answers, strict=False):
+        for part, answer in zip(self.batches, answers, strict=False):
             try:
                 if isinstance(answer, str):
                     raise ValueError(answer)
-                comparison = part.comparison.changed(operator.name, answer)
-                going.append(replace(part, comparison=comparison))
+                comparison = part.arrays.with_changes(operator.name, answer)
+                going.append(replace(part, arrays=comparison))
             except ValueError as error:
-                self.done += part.failed(self.chain, operator, str(error))
-        self.parts = going
+                self.done += part.failed_results(self.chain, operator, str(error))
+        self.batches = going
 
-    def compared(self, answers: Sequence[Any]) -> None:
+    def apply_advantages(self, answers: Sequence[Any]) -> None:
         """Finishes the parts with their advantages."""
-        for part, answer in zip(self.parts, answers, strict=False):
+        for part, answer in zip(self.batches, answers, strict=False):
             try:
                 if isinstance(answer, str):
                     raise ValueError(answer)
-                self.done += part.shaped(self.chain, part.comparison.outcomes(answer))
+                self.done += part.results(self.chain, part.arrays.outcomes(answer))
             except ValueError as error:
-                self.done += part.failed(self.chain, self.chain.advantage, str(error))
-        self.parts = []
+                self.done += part.failed_results(self.chain, self.chain.advantage, str(error))
+        self.batches = []
 
-    def take_empty(self) -> None:
+    def finish_empty(self) -> None:
         """Finishes parts without samples, which need no function."""
-        empty = [part for part in self.parts if not part.comparison.ids]
-        asked = [part for part in self.parts if part.comparison.ids]
-        self.parts = empty
-        self.compared([NOTHING_TO_COMPARE for _ in empty])
-        self.parts = asked
+        empty = [part for part in self.batches if not part.arrays.ids]
+        asked = [part for part in self.batches if part.arrays.ids]
+        self.batches = empty
+        self.apply_advantages([NOTHING_TO_COMPARE for _ in empty])
+        self.batches = asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,9 +189,9 @@ class AdvantageComputer:
     functions: FunctionRunner
     waits: WaitRegistry
 
-    async def chain_of(self, stage: Stage) -> FunctionChain:
+    async def load_functions(self, stage: Stage) -> FunctionChain:
         """Returns the stage's functions with their needs; load errors surface when called."""
-        chain = FunctionChain.of(stage.plan)
+        chain = FunctionChain.from_plan(stage.plan)
         operators = [await self._with_needs(operator) for operator in chain.operators]
         return FunctionChain(
             operators=tuple(operators), advantage=await self._with_needs(chain.advantage)
@@ -203,26 +203,26 @@ class AdvantageComputer:
         except FunctionFailed:
             return operator
 
-    async def shape(
+    async def compute_groups(
         self, stage: Stage, chain: FunctionChain, claims: Sequence[Claim]
     ) -> list[GroupResult]:
         """Returns the results of these groups; missing groups were not tried."""
         groups = await self._load_groups(stage.key, claims)
         details = await self._load_details(stage.key, chain, groups)
         parts = await asyncio.to_thread(_batches, chain, claims, groups, details, stage.seed)
-        work = GroupComputation(chain=chain, parts=parts)
-        for operator in chain.steps:
-            work.take_empty()
-            samples = [part.comparison.samples for part in work.parts]
-            with self._shown(operator, claims):
-                answers = await self.functions.compute(operator, samples)
+        work = GroupComputation(chain=chain, batches=parts)
+        for operator in chain.functions:
+            work.finish_empty()
+            samples = [part.arrays.samples for part in work.batches]
+            with self._show_wait(operator, claims):
+                answers = await self.functions.call_function(operator, samples)
             if operator.kind == "operator":
-                await asyncio.to_thread(work.operated, operator, answers)
+                await asyncio.to_thread(work.apply_operator, operator, answers)
             else:
-                await asyncio.to_thread(work.compared, answers)
+                await asyncio.to_thread(work.apply_advantages, answers)
         return work.done
 
-    def _shown(
+    def _show_wait(
         self, operator: PipelineFunction, claims: Sequence[Claim]
     ) -> AbstractContextManager[None]:
         what = f"{len(claims)} groups, the first of assignment {claims[0].assignment_id}"
@@ -276,7 +276,7 @@ def _batches(
     return [
         GroupBatch(
             claims=claims[first : first + size],
-            comparison=GroupArrays.of(groups[first : first + size], details, seed),
+            arrays=GroupArrays.from_groups(groups[first : first + size], details, seed),
         )
         for first in range(0, len(groups), size)
     ]

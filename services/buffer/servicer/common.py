@@ -1,8 +1,8 @@
-"""Long polls: look, wait for a change, look again."""
+"""Parts that the RPC methods share: long polls, blob uploads, their base class."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, TypeVar
 
@@ -48,11 +48,11 @@ class LongPoller:
         self._listener = listener
         self._closing = asyncio.Event()
 
-    def close(self) -> None:
+    def stop_polling(self) -> None:
         """Ends every wait in progress with its current answer."""
         self._closing.set()
 
-    async def poll(
+    async def poll_until_final(
         self, topic: str, wait_seconds: float, look: Callable[[], Awaitable[PollResult[T]]]
     ) -> T:
         """Looks until an answer is final or the time is over."""
@@ -68,7 +68,7 @@ class LongPoller:
                     seconds_left = min(seconds_left, seen.look_again_seconds + 0.01)
                 await self._wait(changes, seconds_left)
 
-    async def changes(self, topic: str) -> AsyncIterator[None]:
+    async def notifications(self, topic: str) -> AsyncIterator[None]:
         """Yields once at the start, then whenever something may have changed, until closed."""
         with self._listener.subscribe(topic) as changes:
             while not self._closing.is_set():
@@ -159,6 +159,24 @@ class UploadMemoryBudget:
             raise Unavailable("too many uploads at once: try again after a pause")
         self._left_bytes -= len(chunk)
         body += chunk
+
+
+BYTES_PER_MESSAGE = 8 * 1024 * 1024
+
+
+def by_size(rows: Sequence[T], size_of: Callable[[T], int]) -> Iterator[Sequence[T]]:
+    """Splits rows in order into parts whose contents fit into a message, at least one in each."""
+    part: list[T] = []
+    num_bytes = 0
+    for row in rows:
+        size = size_of(row)
+        if part and num_bytes + size > BYTES_PER_MESSAGE:
+            yield part
+            part, num_bytes = [], 0
+        part.append(row)
+        num_bytes += size
+    if part:
+        yield part
 
 
 Context: TypeAlias = grpc.aio.ServicerContext

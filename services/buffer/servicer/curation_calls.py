@@ -4,8 +4,13 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 
-from services.buffer.domain.population import GeneratedSample, SamplePopulation, distribution_shifts
-from services.buffer.domain.stage import ExperienceState
+from services.buffer.domain.population import (
+    DistributionShift,
+    GeneratedSample,
+    SamplePopulation,
+    distribution_shifts,
+)
+from services.buffer.domain.stage import UNTRAINED, ExperienceState
 from services.buffer.domain.tasks import SampleFilter
 from services.buffer.operations.curation import (
     DeletedCounts,
@@ -29,9 +34,8 @@ from services.buffer.servicer.samples import (
     parse_filter,
     with_reward,
 )
-from services.buffer.store.curation import UNTRAINED
 from services.buffer.store.database import BufferDatabase
-from services.buffer.store.segments import Count
+from services.buffer.store.experiences import StateCount
 from services.buffer.store.stages import get_stage
 from trinity.api.v1 import query_pb2 as pb
 from trinity.errors import InvalidRequest
@@ -117,7 +121,7 @@ class CurationRpcs:
         async with self.database.transaction() as connection:
             await get_stage(connection, key)
         pages = SamplePages(database=self.database, key=key, wanted=wanted, with_content=False)
-        async for part in pages.parts():
+        async for part in pages.read_pages():
             if part.rows:
                 yield part
 
@@ -187,23 +191,24 @@ def _population(found: SamplePopulation) -> pb.GetPopulationResponse:
         num_runs=sum(found.runs_of.values()),
         num_generated=len(found.samples),
         num_trained=found.num_trained,
-        comparisons=[
-            pb.Comparison(
-                name=shift.name,
-                generated_mean=shift.generated_mean,
-                trained_mean=shift.trained_mean,
-                shift=shift.distance,
-                is_significant=shift.is_significant,
-            )
-            for shift in distribution_shifts(found)
-        ],
+        comparisons=[_comparison(shift) for shift in distribution_shifts(found)],
         left_out=[count_to_proto(count) for count in _left_out(found.samples)],
     )
 
 
-def _left_out(samples: Sequence[GeneratedSample]) -> list[Count]:
+def _comparison(shift: DistributionShift) -> pb.Comparison:
+    return pb.Comparison(
+        name=shift.name,
+        generated_mean=shift.generated_mean,
+        trained_mean=shift.trained_mean,
+        shift=shift.distance,
+        is_significant=shift.is_significant,
+    )
+
+
+def _left_out(samples: Sequence[GeneratedSample]) -> list[StateCount]:
     counted = Counter((sample.state, sample.reason) for sample in samples if not sample.is_trained)
     return [
-        Count(state=ExperienceState(state), reason=reason, number=number)
+        StateCount(state=ExperienceState(state), reason=reason, number=number)
         for (state, reason), number in counted.most_common(MAX_REASONS)
     ]

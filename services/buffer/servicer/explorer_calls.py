@@ -1,4 +1,4 @@
-"""RPC methods for explorers: leases of assignments."""
+"""RPC methods for explorers: leases, blob uploads, commit reports."""
 
 import hashlib
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
@@ -24,11 +24,11 @@ from services.buffer.servicer.convert import (
     parse_wait_seconds,
 )
 from services.buffer.store.database import notify, producer_topic, work_topic
-from services.buffer.store.leases import Grant, release_leases, renew_leases
+from services.buffer.store.leases import LeaseGrant, release_leases, renew_leases
 from services.buffer.store.reports import (
     CommitReport,
-    load_fates,
     load_reports,
+    load_statuses,
     newest_report,
     store_blob,
 )
@@ -94,7 +94,9 @@ class LeaseRpcs(BufferServicerBase):
             return LeasePoll(answer)
 
         topic = work_topic(wanted.key)
-        answer = await self.poller.poll(topic, parse_wait_seconds(request.wait_seconds), look)
+        answer = await self.poller.poll_until_final(
+            topic, parse_wait_seconds(request.wait_seconds), look
+        )
         return _response(answer, wanted.lease_seconds, lambda grant: record_lease(grant, begun_ns))
 
     async def RenewLeases(
@@ -132,7 +134,7 @@ def _held_by(request: pb.LeaseAssignmentsRequest) -> Collection[str] | None:
 
 
 def _response(
-    answer: LeaseResult, lease_seconds: float, leased: Callable[[Grant], str]
+    answer: LeaseResult, lease_seconds: float, leased: Callable[[LeaseGrant], str]
 ) -> pb.LeaseAssignmentsResponse:
     match answer:
         case LeasesGranted(grants):
@@ -146,7 +148,7 @@ def _response(
             return Response(state=ENDED_STATES[state], reason=reason)
 
 
-def _add(response: pb.LeaseAssignmentsResponse, grant: Grant, traceparent: str) -> None:
+def _add(response: pb.LeaseAssignmentsResponse, grant: LeaseGrant, traceparent: str) -> None:
     """Adds an assignment in place: assigning a message to a field would copy all its bytes."""
     response.assignments.add(
         id=grant.assignment_id,
@@ -167,7 +169,7 @@ def _add(response: pb.LeaseAssignmentsResponse, grant: Grant, traceparent: str) 
 
 
 MAX_SEQUENCES = 100_000
-REPORTS_A_MESSAGE = 1_000
+REPORTS_PER_MESSAGE = 1_000
 STATES = {
     CommitStatus.COMMITTED: pb.CommitReport.STATE_COMMITTED,
     CommitStatus.SUPERSEDED: pb.CommitReport.STATE_SUPERSEDED,
@@ -202,7 +204,7 @@ class CommitRpcs(BufferServicerBase):
         producer = parse_uuid(request.producer, "producer")
         sequences = check_max_items(request.sequences, "sequences", MAX_SEQUENCES)
         seen: int | None = None
-        async for _change in self.poller.changes(producer_topic(producer)):
+        async for _change in self.poller.notifications(producer_topic(producer)):
             if seen is None:
                 seen = await self._newest(producer)
                 async for reports in self._known(producer, list(sequences)):
@@ -220,35 +222,35 @@ class CommitRpcs(BufferServicerBase):
         self, producer: str, sequences: Sequence[int]
     ) -> AsyncIterator[list[CommitReport]]:
         """Yields the reports known now, in parts; one empty part if there are none."""
-        last, told = 0, REPORTS_A_MESSAGE
-        while told == REPORTS_A_MESSAGE:
+        last, num_reports = 0, REPORTS_PER_MESSAGE
+        while num_reports == REPORTS_PER_MESSAGE:
             async with self.database.autocommit() as connection:
-                reports = await load_fates(
-                    connection, producer, sequences, after_sequence=last, limit=REPORTS_A_MESSAGE
+                reports = await load_statuses(
+                    connection, producer, sequences, after_sequence=last, limit=REPORTS_PER_MESSAGE
                 )
             if reports or not last:
                 yield reports
-            told, last = len(reports), reports[-1].sequence if reports else last
+            num_reports, last = len(reports), reports[-1].sequence if reports else last
 
     async def _after(self, producer: str, number: int) -> AsyncIterator[list[CommitReport]]:
         """Yields reports after a number, in parts."""
-        told = REPORTS_A_MESSAGE
-        while told == REPORTS_A_MESSAGE:
+        num_reports = REPORTS_PER_MESSAGE
+        while num_reports == REPORTS_PER_MESSAGE:
             async with self.database.autocommit() as connection:
                 reports = await load_reports(
-                    connection, producer, after=number, limit=REPORTS_A_MESSAGE
+                    connection, producer, after=number, limit=REPORTS_PER_MESSAGE
                 )
             if reports:
                 number = reports[-1].number
                 yield reports
-            told = len(reports)
+            num_reports = len(reports)
 
 
 def _message(reports: list[CommitReport]) -> pb.WatchCommitsResponse:
     return pb.WatchCommitsResponse(
         reports=[
             pb.CommitReport(
-                sequence=report.sequence, state=STATES[report.fate], reason=report.reason
+                sequence=report.sequence, state=STATES[report.status], reason=report.reason
             )
             for report in reports
         ]

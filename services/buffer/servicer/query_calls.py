@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from services.buffer.domain.stage import ExperienceState, Stage
-from services.buffer.servicer.common import Context
+from services.buffer.servicer.common import Context, by_size
 from services.buffer.servicer.convert import (
     parse_name,
     parse_stage_key,
@@ -15,7 +15,6 @@ from services.buffer.servicer.convert import (
 from services.buffer.servicer.samples import (
     SamplePage,
     SamplePages,
-    by_size,
     count_to_proto,
     cursor_to_text,
     parse_cursor,
@@ -25,26 +24,21 @@ from services.buffer.servicer.samples import (
 )
 from services.buffer.store.batches import (
     BatchHead,
-    Item,
+    RecordedItem,
     find_batch,
     load_attempt,
     load_items,
     load_tasks,
     load_uses,
-    newest_version_up_to,
     sizes_of_tasks,
     times_trained,
 )
 from services.buffer.store.database import BufferDatabase
-from services.buffer.store.experiences import find_bodies
+from services.buffer.store.experiences import count_by_reason, find_bodies
 from services.buffer.store.queries import StoredExperience, find_by_prefix, load_experiences
-from services.buffer.store.segments import (
-    StoredStage,
-    count_by_reason,
-    retired_segments,
-    stored_stages,
-)
-from services.buffer.store.stages import get_stage
+from services.buffer.store.segments import retired_segments
+from services.buffer.store.stages import StoredStage, get_stage, stored_stages
+from services.buffer.store.training import newest_version
 from trinity.api.v1 import buffer_pb2, query_pb2
 from trinity.codec import stage_key_to_proto
 from trinity.errors import InvalidRequest, NotFound
@@ -54,7 +48,7 @@ from trinity.types import StageKey
 HEX_DIGITS = frozenset("0123456789abcdef")
 NUM_DIGITS = 32
 """Number of hex digits of a UUID."""
-ITEMS_A_MESSAGE = 256
+ITEMS_PER_MESSAGE = 256
 UNLIMITED = 2**62
 
 
@@ -103,7 +97,7 @@ class QueryRpcs:
             latest_first=request.latest_first,
         )
         num_left = request.limit or UNLIMITED
-        async for part in pages.parts(parse_cursor(request.cursor)):
+        async for part in pages.read_pages(parse_cursor(request.cursor)):
             yield await self._page(stage, part, num_left)
             num_left -= len(part.rows)
             if num_left <= 0:
@@ -167,19 +161,19 @@ class QueryRpcs:
                 )
             head = await _head(connection, stage, batch)
         yield query_pb2.GetStepResponse(head=head)
-        for first in range(0, batch.num_rows, ITEMS_A_MESSAGE):
+        for first in range(0, batch.num_rows, ITEMS_PER_MESSAGE):
             async for rows in self._step_rows(stage, batch.step, first):
                 yield query_pb2.GetStepResponse(rows=query_pb2.StepRows(rows=rows))
 
     async def _step_rows(
         self, stage: Stage, step: int, first: int
     ) -> AsyncIterator[Sequence[query_pb2.StepRow]]:
-        """Yields up to `ITEMS_A_MESSAGE` rows of a step from `first` on, in parts."""
+        """Yields up to `ITEMS_PER_MESSAGE` rows of a step from `first` on, in parts."""
         async with self.database.transaction() as connection:
-            items = await load_items(connection, stage, step, first=first, count=ITEMS_A_MESSAGE)
+            items = await load_items(connection, stage, step, first=first, count=ITEMS_PER_MESSAGE)
             sizes = await _sizes(connection, stage, items)
 
-        def size_of(item: Item) -> int:
+        def size_of(item: RecordedItem) -> int:
             return 0 if item.data_row is None else sizes.get(item.data_row, 0)
 
         for part in by_size(items, size_of):
@@ -231,8 +225,8 @@ async def _removed(
 
 
 async def _head(connection: Connection, stage: Stage, batch: BatchHead) -> query_pb2.StepHead:
-    before = await newest_version_up_to(connection, stage, batch.step - 1)
-    after = await newest_version_up_to(connection, stage, batch.step)
+    before = await newest_version(connection, stage, up_to=batch.step - 1)
+    after = await newest_version(connection, stage, up_to=batch.step)
     trained = await times_trained(connection, stage, batch.step)
     stored, source = stage.plan.stored_rollouts, stage.samples_key
     return query_pb2.StepHead(
@@ -258,7 +252,7 @@ async def _head(connection: Connection, stage: Stage, batch: BatchHead) -> query
 
 
 async def _sizes(
-    connection: Connection, stage: Stage, items: Sequence[Item]
+    connection: Connection, stage: Stage, items: Sequence[RecordedItem]
 ) -> dict[tuple[str, int], int]:
     """Returns the sizes of data rows in bytes; records of experiences are small."""
     drawn = [place for item in items if (place := item.data_row)]
@@ -266,7 +260,7 @@ async def _sizes(
 
 
 async def _rows(
-    connection: Connection, stage: Stage, items: Sequence[Item]
+    connection: Connection, stage: Stage, items: Sequence[RecordedItem]
 ) -> list[query_pb2.StepRow]:
     ids = [item.experience_id for item in items if item.experience_id is not None]
     found = await load_experiences(connection, stage.samples_key, ids)

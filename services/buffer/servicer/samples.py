@@ -1,17 +1,18 @@
-"""Converts stored samples to protobuf, and filters, cursors and feedback from it."""
+"""Converts stored samples to protobuf and filters from it, and reads samples in pages."""
 
 import base64
 import dataclasses
 import json
 import math
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import cast
 
 from services.buffer.domain.stage import AssignmentKind, ExperienceState
 from services.buffer.domain.tasks import SampleCursor, SampleFilter
 from services.buffer.operations.feedback import DelayedReward
+from services.buffer.servicer.common import by_size
 from services.buffer.servicer.convert import (
     check_max_items,
     parse_metrics,
@@ -19,11 +20,10 @@ from services.buffer.servicer.convert import (
     parse_text,
     parse_uuid,
 )
-from services.buffer.store.batches import Use
+from services.buffer.store.batches import BatchUse
 from services.buffer.store.database import BufferDatabase
-from services.buffer.store.experiences import find_bodies
+from services.buffer.store.experiences import StateCount, find_bodies
 from services.buffer.store.queries import PageRequest, StoredExperience, list_page, sizes_of
-from services.buffer.store.segments import Count
 from trinity.api.v1 import buffer_pb2, experience_pb2, query_pb2
 from trinity.codec import FINISH_REASON_NAMES, FINISH_REASONS
 from trinity.errors import InvalidRequest, TooLarge
@@ -118,7 +118,7 @@ def _number(value: object) -> int:
     return value
 
 
-def use_to_proto(use: Use) -> query_pb2.BatchUse:
+def use_to_proto(use: BatchUse) -> query_pb2.BatchUse:
     """Converts a use in a batch to protobuf."""
     return query_pb2.BatchUse(
         line=use.line,
@@ -132,7 +132,7 @@ def use_to_proto(use: Use) -> query_pb2.BatchUse:
 
 
 def record_to_proto(
-    stage: str, row: StoredExperience, uses: list[Use], body: bytes | None, removed: str = ""
+    stage: str, row: StoredExperience, uses: list[BatchUse], body: bytes | None, removed: str = ""
 ) -> query_pb2.ExperienceRecord:
     """Converts a stored sample to protobuf, with its content or the reason why it is removed."""
     place = row.cursor
@@ -171,7 +171,7 @@ def record_to_proto(
     return record
 
 
-def count_to_proto(count: Count) -> query_pb2.StateCount:
+def count_to_proto(count: StateCount) -> query_pb2.StateCount:
     """Converts a count to protobuf."""
     return query_pb2.StateCount(state=STATES[count.state], reason=count.reason, count=count.number)
 
@@ -208,9 +208,7 @@ def contains_text(body: bytes, text: str) -> bool:
     return any(text in side.prompt_text or text in side.response_text for side in sides)
 
 
-ROWS_A_PAGE = 256
-BYTES_A_PAGE = 8 * 1024 * 1024
-Row = TypeVar("Row")
+ROWS_PER_PAGE = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,7 +231,7 @@ class SamplePages:
     with_content: bool
     latest_first: bool = False
 
-    async def parts(self, after: SampleCursor | None = None) -> AsyncIterator[SamplePage]:
+    async def read_pages(self, after: SampleCursor | None = None) -> AsyncIterator[SamplePage]:
         """Yields the samples in order, starting after a place."""
         while True:
             async with self.database.transaction() as connection:
@@ -249,7 +247,7 @@ class SamplePages:
             key=self.key,
             wanted=self.wanted,
             after=after,
-            size=ROWS_A_PAGE,
+            size=ROWS_PER_PAGE,
             latest_first=self.latest_first,
         )
 
@@ -279,18 +277,3 @@ class SamplePages:
             }
             rows = [row for row in rows if row.experience_id in own]
         return SamplePage(rows=rows, bodies=bodies if self.with_content else {}, end=end)
-
-
-def by_size(rows: Sequence[Row], size_of: Callable[[Row], int]) -> Iterator[Sequence[Row]]:
-    """Splits rows in order into parts whose contents fit into a message."""
-    part: list[Row] = []
-    num_bytes = 0
-    for row in rows:
-        size = size_of(row)
-        if part and num_bytes + size > BYTES_A_PAGE:
-            yield part
-            part, num_bytes = [], 0
-        part.append(row)
-        num_bytes += size
-    if part:
-        yield part

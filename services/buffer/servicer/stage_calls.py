@@ -1,4 +1,4 @@
-"""Validates incoming stage plans against values that would harm the buffer."""
+"""RPC methods for stages: open, cancel, status; checks of incoming plans."""
 
 import asyncio
 from collections.abc import Iterator
@@ -33,7 +33,13 @@ from services.buffer.store.database import tasksets_topic
 from services.buffer.store.experiences import count_state
 from services.buffer.store.replay import count_replayed
 from services.buffer.store.reports import count_dead_letters
-from services.buffer.store.stages import list_unfinished, lock_stage, losses, pace, stage_tasksets
+from services.buffer.store.stages import (
+    list_unfinished,
+    lock_stage,
+    pace,
+    run_losses,
+    stage_tasksets,
+)
 from services.buffer.store.tasksets import stage_pipelines
 from services.buffer.tasksets.library import ResolvedTasksets
 from services.buffer.workers.functions import FunctionFailed, PriorityFailed
@@ -61,18 +67,22 @@ def parse_and_check_plan(text: str) -> StagePlan:
     """
     if len(text) > MAX_PLAN_LENGTH:
         raise TooLarge(f"plan_json has more than {MAX_PLAN_LENGTH} characters")
-    try:
-        plan = parse_plan(text)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise InvalidRequest(f"plan_json is not a stage's plan: {where}: {first['msg']}") from error
+    plan = _parse(text)
     _check_sampling(plan)
     _check_tasksets(plan)
     for name, number, least, most in _numbers(plan):
         if not least <= number <= most:
             raise InvalidRequest(f"plan_json: {name} is {number}, which is not in {least}..{most}")
     return plan
+
+
+def _parse(text: str) -> StagePlan:
+    try:
+        return parse_plan(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise InvalidRequest(f"plan_json is not a stage's plan: {where}: {first['msg']}") from error
 
 
 def _check_sampling(plan: StagePlan) -> None:
@@ -188,7 +198,9 @@ class StageRpcs(BufferServicerBase):
             found.awaited.extend(await self.features.awaited(key.tenant, needed, stored))
             return TasksetPoll(found)
 
-        resolved = await self.poller.poll(tasksets_topic(key.tenant), READ_SECONDS, look)
+        resolved = await self.poller.poll_until_final(
+            tasksets_topic(key.tenant), READ_SECONDS, look
+        )
         if resolved.awaited:
             reason = "; ".join(resolved.awaited)
             return Opened(state=Opened.STATE_READING, reason=reason)
@@ -210,7 +222,7 @@ class StageRpcs(BufferServicerBase):
     async def _check_parts(self, plan: StagePlan) -> None:
         """Checks that all functions of the pipeline can be loaded before any rollout."""
         try:
-            await self.functions.load(FunctionChain.of(plan).steps)
+            await self.functions.load_functions(FunctionChain.from_plan(plan).functions)
         except FunctionFailed as error:
             raise PreconditionFailed(str(error)) from error
         if plan.replay is not None and plan.needs_rollout:
@@ -218,7 +230,7 @@ class StageRpcs(BufferServicerBase):
 
     async def _check_priority(self, replay: ResolvedReplay) -> None:
         try:
-            await self.priorities.load(replay.priority_fn, replay.priority_fn_args)
+            await self.priorities.load_priority(replay.priority_fn, replay.priority_fn_args)
         except PriorityFailed as error:
             raise PreconditionFailed(f"priority_fn {replay.priority_fn}: {error}") from error
 
@@ -261,7 +273,7 @@ async def _describe(
     connection: Connection, stage: Stage, num_stream_pending: int
 ) -> pb.StageStatus:
     counts = await count_open(connection, stage.key)
-    now, lost = await pace(connection, stage), await losses(connection, stage)
+    now, lost = await pace(connection, stage), await run_losses(connection, stage)
     refills = await count_refills(connection, stage.key, stage.explore_step)
     return pb.StageStatus(
         key=stage_key_to_proto(stage.key),
@@ -281,15 +293,19 @@ async def _describe(
         refill_round=refills.num_rounds,
         num_refill_tasks=refills.num_tasks,
         replay=await _replay(connection, stage),
-        task_pipelines=[
-            pb.TaskPipelineStatus(
-                taskset=pipeline.taskset,
-                num_rows=pipeline.num_rows,
-                counts=pipeline_to_proto(pipeline.counts),
-            )
-            for pipeline in await stage_pipelines(connection, stage.key)
-        ],
+        task_pipelines=await _task_pipelines(connection, stage),
     )
+
+
+async def _task_pipelines(connection: Connection, stage: Stage) -> list[pb.TaskPipelineStatus]:
+    return [
+        pb.TaskPipelineStatus(
+            taskset=pipeline.taskset,
+            num_rows=pipeline.num_rows,
+            counts=pipeline_to_proto(pipeline.counts),
+        )
+        for pipeline in await stage_pipelines(connection, stage.key)
+    ]
 
 
 async def _replay(connection: Connection, stage: Stage) -> pb.ReplayStatus | None:

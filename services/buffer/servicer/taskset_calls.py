@@ -1,4 +1,4 @@
-"""RPC method for tasksets that a client streams."""
+"""RPC methods for tasksets: the upload of tasks, and TasksetService."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -22,13 +22,13 @@ from services.buffer.servicer.convert import (
 )
 from services.buffer.store.database import BufferDatabase
 from services.buffer.store.tasksets import (
-    Described,
+    TasksetDescription,
     delete_taskset,
     find_described,
     find_need,
     get_taskset,
     list_tasksets,
-    rows_of,
+    load_row_bodies,
     source_rows_of,
 )
 from services.buffer.store.uploads import StoredUpload
@@ -53,37 +53,37 @@ class TasksetRpcs(BufferServicerBase):
             upload = await begin_upload(connection, key)
         if upload.is_complete:
             return _response(upload)
-        intake = RowBuffer()
-        await self._take_in(key, intake, requests)
+        received = RowBuffer()
+        await self._take_in(key, received, requests)
         async with self.database.transaction() as connection:
-            ended = await end_upload(connection, key, intake.num_refused, intake.refused)
+            ended = await end_upload(connection, key, received.num_refused, received.refused)
         return _response(ended)
 
     async def _take_in(
-        self, key: UploadKey, intake: RowBuffer, requests: AsyncIterator[pb.SubmitTasksetRequest]
+        self, key: UploadKey, received: RowBuffer, requests: AsyncIterator[pb.SubmitTasksetRequest]
     ) -> None:
         """Reads rows until the explicit `end`, because an aborted stream looks complete."""
         async for request in requests:
-            if request.num_before != intake.num_seen:
+            if request.num_before != received.num_seen:
                 raise InvalidRequest(
-                    f"num_before is {request.num_before}, but {intake.num_seen} rows have come: "
+                    f"num_before is {request.num_before}, but {received.num_seen} rows have come: "
                     "send all of it again with the same request_id"
                 )
             if request.WhichOneof("part") == "end":
-                return await self._store(key, intake)
+                return await self._store(key, received)
             for row in _rows_of(request):
-                intake.add(row)
-                if intake.is_chunk:
-                    await self._store(key, intake)
-                elif intake.num_seen % ROWS_AT_ONCE == 0:
+                received.add_row(row)
+                if received.is_chunk:
+                    await self._store(key, received)
+                elif received.num_seen % ROWS_AT_ONCE == 0:
                     await asyncio.sleep(0)
         raise InvalidRequest(
-            f"the stream stopped after {intake.num_seen} rows without an `end`: send all of it "
+            f"the stream stopped after {received.num_seen} rows without an `end`: send all of it "
             "again with the same request_id"
         )
 
-    async def _store(self, key: UploadKey, intake: RowBuffer) -> None:
-        first, bodies = intake.take()
+    async def _store(self, key: UploadKey, received: RowBuffer) -> None:
+        first, bodies = received.take_chunk()
         async with self.database.transaction() as connection:
             await store_rows(connection, key, first, bodies)
 
@@ -157,7 +157,9 @@ class TasksetServicer:
         count = _within(request.num_rows, 0, MAX_SHOWN, "num_rows")
         async with self.database.transaction() as connection:
             found = await _find(connection, tenant, request.taskset)
-            rows = await rows_of(connection, tenant, found.taskset_id, first=first, count=count)
+            rows = await load_row_bodies(
+                connection, tenant, found.taskset_id, first=first, count=count
+            )
             numbers = await source_rows_of(
                 connection, tenant, found.taskset_id, first=first, count=count
             )
@@ -193,7 +195,7 @@ class TasksetServicer:
 
 async def _find(
     connection: Connection, tenant: str, taskset: str, *, for_update: bool = False
-) -> Described:
+) -> TasksetDescription:
     wanted = parse_name(taskset, "taskset")
     found = await find_described(connection, tenant, wanted, for_update=for_update)
     if found is None:
@@ -215,7 +217,7 @@ def _offset_of(token: str) -> int:
     return int(token)
 
 
-def _state(taskset: Described) -> taskset_pb2.Taskset.State:
+def _state(taskset: TasksetDescription) -> taskset_pb2.Taskset.State:
     if taskset.is_complete:
         return taskset_pb2.Taskset.STATE_COMPLETE
     return (
@@ -223,7 +225,7 @@ def _state(taskset: Described) -> taskset_pb2.Taskset.State:
     )
 
 
-def _to_proto(taskset: Described) -> taskset_pb2.Taskset:
+def _to_proto(taskset: TasksetDescription) -> taskset_pb2.Taskset:
     return taskset_pb2.Taskset(
         id=taskset.taskset_id,
         name=taskset.name,

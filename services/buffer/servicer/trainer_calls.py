@@ -1,7 +1,7 @@
-"""RPC methods for the trainer."""
+"""RPC methods for the trainer, and the stream of progress events."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from services.buffer.domain.batches import BatchEnd, BatchWait, VersionRequested
@@ -14,7 +14,7 @@ from services.buffer.operations.training import (
     record_version,
     report_step,
 )
-from services.buffer.servicer.common import BufferServicerBase, Context
+from services.buffer.servicer.common import BufferServicerBase, Context, by_size
 from services.buffer.servicer.convert import (
     check_max_items,
     checkpoint_to_proto,
@@ -44,9 +44,8 @@ from trinity.types import StageKey
 
 FIRST_ROWS = 64
 """Number of rows to read before the size of rows is known."""
-BYTES_A_PART = 1024 * 1024
+BYTES_PER_PART = 1024 * 1024
 """Target size of a part; the trainer reads one while the next is loaded."""
-BYTES_A_MESSAGE = 8 * 1024 * 1024
 BatchAnswer = BatchHead | BatchWait | BatchEnd | VersionRequested
 HEAD_STATES = {"drained": pb.BatchHead.STATE_DRAINED, "failed": pb.BatchHead.STATE_CANCELLED}
 
@@ -78,15 +77,15 @@ class TrainerRpcs(BufferServicerBase):
         """Starts a new incarnation of the trainer."""
         trainer_id = parse_uuid(request.trainer_id, "trainer_id")
         async with self.database.transaction() as connection:
-            begun = await begin_incarnation(connection, parse_stage_key(request.key), trainer_id)
-        newest = begun.newest_version
+            start = await begin_incarnation(connection, parse_stage_key(request.key), trainer_id)
+        newest = start.newest_version
         return pb.BeginIncarnationResponse(
-            incarnation=begun.incarnation,
-            line=begun.line,
-            checkpoints=[checkpoint_to_proto(checkpoint) for checkpoint in begun.checkpoints],
-            recorded_step=begun.recorded_step,
+            incarnation=start.incarnation,
+            line=start.line,
+            checkpoints=[checkpoint_to_proto(checkpoint) for checkpoint in start.checkpoints],
+            recorded_step=start.recorded_step,
             newest_version=None if newest is None else version_to_proto(newest),
-            finished_step=begun.finished_step,
+            finished_step=start.finished_step,
         )
 
     async def RecordVersion(
@@ -117,11 +116,11 @@ class TrainerRpcs(BufferServicerBase):
             is_first = False
             return BatchPoll(answer)
 
-        stage, answer = await self.poller.poll(batch_topic(key), wait_seconds, look)
+        stage, answer = await self.poller.poll_until_final(batch_topic(key), wait_seconds, look)
         yield pb.GetBatchResponse(head=_head(answer, request.incarnation))
         if isinstance(answer, BatchHead):
             async for rows in self._rows(stage, answer):
-                for part in _by_size(rows):
+                for part in by_size(rows, _size):
                     yield _message(part)
 
     async def _rows(self, stage: Stage, head: BatchHead) -> AsyncIterator[list[LoadedRow]]:
@@ -137,7 +136,7 @@ class TrainerRpcs(BufferServicerBase):
             await asyncio.gather(reading, return_exceptions=True)
 
     async def _parts(self, stage: Stage, head: BatchHead) -> AsyncIterator[list[LoadedRow]]:
-        """Yields parts of about `BYTES_A_PART` bytes, and at least one row."""
+        """Yields parts of about `BYTES_PER_PART` bytes, and at least one row."""
         first, count, num_bytes = 0, FIRST_ROWS, 0
         while first < head.num_rows:
             async with self.database.autocommit() as connection:
@@ -146,7 +145,7 @@ class TrainerRpcs(BufferServicerBase):
             yield rows
             first += len(rows)
             num_bytes += sum(map(_size, rows))
-            count = max(1, BYTES_A_PART * first // max(num_bytes, 1))
+            count = max(1, BYTES_PER_PART * first // max(num_bytes, 1))
 
     async def _look_for_batch(
         self, key: StageKey, incarnation: int, step: int, *, is_first: bool
@@ -159,7 +158,7 @@ class TrainerRpcs(BufferServicerBase):
             check_incarnation(stage, incarnation)
             if _has_failed(stage):
                 return stage, BatchEnd("failed", stage.reason)
-            return stage, head or await self.composer.compose(connection, stage, step)
+            return stage, head or await self.composer.compose_batch(connection, stage, step)
 
     async def ReportStep(self, request: pb.ReportStepRequest, _: Context) -> pb.ReportStepResponse:
         """Records a trained step."""
@@ -236,20 +235,6 @@ def _head(answer: BatchAnswer, incarnation: int) -> pb.BatchHead:
             return pb.BatchHead(state=HEAD_STATES[state], reason=reason)
 
 
-def _by_size(rows: Sequence[LoadedRow]) -> Iterator[list[LoadedRow]]:
-    """Splits rows in order into parts that fit into a message."""
-    part: list[LoadedRow] = []
-    num_bytes = 0
-    for row in rows:
-        num_bytes += _size(row)
-        if part and num_bytes > BYTES_A_MESSAGE:
-            yield part
-            part, num_bytes = [], _size(row)
-        part.append(row)
-    if part:
-        yield part
-
-
 def _size(row: LoadedRow) -> int:
     return len(row.experience_body or row.row_json or "")
 
@@ -271,7 +256,7 @@ def _message(rows: Sequence[LoadedRow]) -> pb.GetBatchResponse:
     return response
 
 
-EVENTS_A_MESSAGE = 200
+EVENTS_PER_MESSAGE = 200
 MESSAGES = {
     "opened": pb.StageOpened,
     "batch": pb.BatchComposed,
@@ -292,11 +277,11 @@ class ProgressRpcs(BufferServicerBase):
         tenant = parse_name(request.tenant, "tenant")
         experiment_id = parse_uuid(request.experiment_id, "experiment_id")
         seen = request.after_event
-        async for _change in self.poller.changes(progress_topic(tenant, experiment_id)):
+        async for _change in self.poller.notifications(progress_topic(tenant, experiment_id)):
             while True:
                 async with self.database.transaction() as connection:
                     events = await load_events(
-                        connection, tenant, experiment_id, seen, EVENTS_A_MESSAGE
+                        connection, tenant, experiment_id, seen, EVENTS_PER_MESSAGE
                     )
                 if not events:
                     break

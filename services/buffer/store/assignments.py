@@ -103,11 +103,7 @@ _END = (
 
 
 async def end_assignments(
-    connection: Connection,
-    key: StageKey,
-    ids: Sequence[str],
-    state: AssignmentState,
-    reason: str,
+    connection: Connection, key: StageKey, ids: Sequence[str], state: AssignmentState, reason: str
 ) -> None:
     """Moves assignments to a final state."""
     if ids:
@@ -121,11 +117,7 @@ async def cancel_open(
     """Cancels all open assignments of these kinds, leased ones too; returns their number."""
     statement = (
         sa.update(assignment)
-        .where(
-            in_stage(assignment, key),
-            assignment.c.is_open,
-            one_of(assignment.c.kind, kinds),
-        )
+        .where(in_stage(assignment, key), assignment.c.is_open, one_of(assignment.c.kind, kinds))
         .values(state=AssignmentState.CANCELLED, reason=reason, lease_token=None, lease_until=None)
     )
     return len(await connection.fetch(statement.returning(assignment.c.stage)))

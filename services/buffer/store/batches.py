@@ -1,4 +1,4 @@
-"""Statements on batches, which are composed once and never changed."""
+"""Statements on batches and step reports; a batch is composed once and never changed."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +19,7 @@ from services.buffer.store.database import (
     in_stage,
     key_columns,
     number_in,
+    of_taskset,
     prefixed_params,
     stage_params,
 )
@@ -31,14 +32,13 @@ from services.buffer.store.schema import (
     stage,
     step_report,
     task,
-    version,
 )
 from services.buffer.store.stages import FIND, locking, opened, stage_of
-from services.buffer.store.training import RecordedVersion
 from trinity.runtime.sql import Connection, Row
 from trinity.types import StageKey
 
 Value = TypeVar("Value")
+C = batch_item.c
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,21 +174,21 @@ _ITEM = ("position", "experience_id", "taskset_id", "row_index", "advantage", "w
 # A lateral lookup per row: a join might compare every row with every experience.
 _SAMPLE = (
     sa.select(*PLACE)
-    .where(has_content("samples"), experience.c.experience_id == batch_item.c.experience_id)
+    .where(has_content("samples"), experience.c.experience_id == C.experience_id)
     .limit(1)
     .lateral("sample")
 )
 _ITEMS = (
-    sa.select(*(batch_item.c[name] for name in _ITEM), *_SAMPLE.c)
+    sa.select(*(C[name] for name in _ITEM), *_SAMPLE.c)
     .join_from(batch_item, _SAMPLE, sa.true(), isouter=True)
     .where(
         in_stage(batch_item),
-        batch_item.c.line == sa.bindparam("given_line"),
-        batch_item.c.step == sa.bindparam("given_step"),
-        batch_item.c.position >= sa.bindparam("first"),
-        batch_item.c.position < sa.bindparam("end"),
+        C.line == sa.bindparam("given_line"),
+        C.step == sa.bindparam("given_step"),
+        C.position >= sa.bindparam("first"),
+        C.position < sa.bindparam("end"),
     )
-    .order_by(batch_item.c.position)
+    .order_by(C.position)
 )
 
 
@@ -245,9 +245,7 @@ async def _of_tasks(
     values = {}
     for taskset_id, indexes in wanted.items():
         statement = sa.select(task.c.index, value).where(
-            task.c.tenant == tenant,
-            task.c.taskset_id == taskset_id,
-            number_in(task.c.index, indexes),
+            of_taskset(task, tenant, taskset_id), number_in(task.c.index, indexes)
         )
         for number, own in await connection.fetch(statement):
             values[taskset_id, number] = own
@@ -255,10 +253,7 @@ async def _of_tasks(
 
 
 async def insert_report(
-    connection: Connection,
-    stage: Stage,
-    step: int,
-    metrics: dict[str, float],
+    connection: Connection, stage: Stage, step: int, metrics: dict[str, float]
 ) -> bool:
     """Records that the newest incarnation trained a step; False if that is already recorded."""
     statement = (
@@ -298,14 +293,14 @@ async def store_feedback(
     ratios = _floats([row.mean_ratio if row else None for row in ordered])
     advantages = _floats([row.advantage if row else None for row in ordered])
     # A row indexes the array by its position: a join might compare every row with every other.
-    place = batch_item.c.position + 1
+    place = C.position + 1
     statement = (
         sa.update(batch_item)
         .where(
             in_stage(batch_item, stage.key),
-            batch_item.c.line == stage.line,
-            batch_item.c.step == head.step,
-            number_in(batch_item.c.position, known),
+            C.line == stage.line,
+            C.step == head.step,
+            number_in(C.position, known),
         )
         .values(mean_ratio=ratios[place], trained_advantage=advantages[place])
     )
@@ -316,11 +311,8 @@ def _floats(values: Sequence[float | None]) -> sa.ColumnElement[Sequence[float]]
     return Grouping(sa.type_coerce(sa.cast(list(values), FLOATS), ARRAY(sa.Float)))
 
 
-C = batch_item.c
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
+class BatchUse:
     """The use of a sample or data row in a batch."""
 
     line: int
@@ -333,10 +325,10 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
+class RecordedItem:
     """A row of a batch without its content."""
 
-    use: Use
+    use: BatchUse
     experience_id: str | None
     taskset_id: str | None
     row_index: int | None
@@ -350,7 +342,7 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trained:
+class StepTraining:
     """An incarnation of the trainer that trained the step."""
 
     incarnation: int
@@ -359,18 +351,14 @@ class Trained:
 
 async def load_uses(
     connection: Connection, key: StageKey, ids: Iterable[str]
-) -> dict[str, list[Use]]:
+) -> dict[str, list[BatchUse]]:
     """Returns the uses of each of these samples in batches."""
     statement = (
         sa.select(batch_item)
-        .where(
-            in_stage(batch_item, key),
-            C.experience_id.is_not(None),
-            id_in(C.experience_id, ids),
-        )
+        .where(in_stage(batch_item, key), C.experience_id.is_not(None), id_in(C.experience_id, ids))
         .order_by(C.line, C.step, C.position)
     )
-    uses: dict[str, list[Use]] = defaultdict(list)
+    uses: dict[str, list[BatchUse]] = defaultdict(list)
     for row in await connection.fetch(statement):
         uses[row.experience_id].append(_use(row))
     return uses
@@ -378,32 +366,28 @@ async def load_uses(
 
 async def load_items(
     connection: Connection, stage: Stage, step: int, *, first: int, count: int
-) -> list[Item]:
+) -> list[RecordedItem]:
     """Returns rows of a batch from position `first` on, in order."""
+    places = C.position.between(first, first + count - 1)
     statement = (
         sa.select(batch_item)
-        .where(
-            in_stage(batch_item, stage.key),
-            C.line == stage.line,
-            C.step == step,
-            C.position >= first,
-            C.position < first + count,
-        )
+        .where(in_stage(batch_item, stage.key), C.line == stage.line, C.step == step, places)
         .order_by(C.position)
     )
-    return [
-        Item(
-            use=_use(row),
-            experience_id=row.experience_id,
-            taskset_id=row.taskset_id,
-            row_index=row.row_index,
-        )
-        for row in await connection.fetch(statement)
-    ]
+    return [_recorded(row) for row in await connection.fetch(statement)]
 
 
-def _use(row: Row) -> Use:
-    return Use(
+def _recorded(row: Row) -> RecordedItem:
+    return RecordedItem(
+        use=_use(row),
+        experience_id=row.experience_id,
+        taskset_id=row.taskset_id,
+        row_index=row.row_index,
+    )
+
+
+def _use(row: Row) -> BatchUse:
+    return BatchUse(
         line=row.line,
         step=row.step,
         position=row.position,
@@ -414,7 +398,7 @@ def _use(row: Row) -> Use:
     )
 
 
-async def times_trained(connection: Connection, stage: Stage, step: int) -> Sequence[Trained]:
+async def times_trained(connection: Connection, stage: Stage, step: int) -> Sequence[StepTraining]:
     """Returns every incarnation that trained a step, earliest first."""
     c = step_report.c
     statement = (
@@ -423,28 +407,9 @@ async def times_trained(connection: Connection, stage: Stage, step: int) -> Sequ
         .order_by(c.incarnation)
     )
     return [
-        Trained(incarnation=row.incarnation, metrics=decode_numbers(row.metrics))
+        StepTraining(incarnation=row.incarnation, metrics=decode_numbers(row.metrics))
         for row in await connection.fetch(statement)
     ]
-
-
-async def newest_version_up_to(
-    connection: Connection, stage: Stage, most: int
-) -> RecordedVersion | None:
-    """Returns the newest weights published on the line, up to a version number."""
-    c = version.c
-    statement = (
-        sa.select(version)
-        .where(in_stage(version, stage.key), c.line == stage.line, c.version <= most)
-        .order_by(c.version.desc(), c.incarnation.desc())
-        .limit(1)
-    )
-    row = await connection.fetch_first(statement)
-    if row is None:
-        return None
-    return RecordedVersion(
-        version=row.version, incarnation=row.incarnation, weights_sha256=bytes(row.weights_sha256)
-    )
 
 
 async def load_attempt(

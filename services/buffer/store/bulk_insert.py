@@ -10,7 +10,7 @@ from psycopg import sql
 from psycopg.types.json import Jsonb
 from sqlalchemy.dialects.postgresql import JSONB, Insert, insert
 
-from services.buffer.store.database import Values
+from services.buffer.store.database import RowValues
 from trinity.runtime.sql import Connection
 
 MAX_JSON_ROWS = 64
@@ -47,7 +47,7 @@ _ADAPTERS: dict[type[object], Adapter] = {sa.Uuid: _bytes_of, JSONB: _json_of}
 async def insert_rows(
     connection: Connection,
     table: sa.Table,
-    rows: Sequence[Values],
+    rows: Sequence[RowValues],
     *,
     ignore_existing: bool = False,
 ) -> None:
@@ -61,7 +61,7 @@ async def insert_rows(
     await connection.execute(statement, {"rows": _as_json(rows)})
 
 
-async def insert_bodies(connection: Connection, table: sa.Table, rows: Sequence[Values]) -> None:
+async def insert_bodies(connection: Connection, table: sa.Table, rows: Sequence[RowValues]) -> None:
     """Does the same with rows that hold large bytes."""
     if len(rows) > MAX_SINGLE_BODIES:
         await _copy(connection, table, rows)
@@ -95,7 +95,7 @@ def _insert_new_json(table: sa.Table, names: tuple[str, ...]) -> Insert:
     return _insert_json(table, names).on_conflict_do_nothing()
 
 
-def _as_json(rows: Sequence[Values]) -> str:
+def _as_json(rows: Sequence[RowValues]) -> str:
     """Returns rows as one JSON parameter."""
     try:
         return json.dumps(rows, default=_hex, allow_nan=False)
@@ -116,7 +116,7 @@ def _hex(value: object) -> str:
     return f"\\x{value.hex()}"
 
 
-async def _copy(connection: Connection, table: sa.Table, rows: Sequence[Values]) -> None:
+async def _copy(connection: Connection, table: sa.Table, rows: Sequence[RowValues]) -> None:
     names = tuple(rows[0])
     types, adapters = _forms(table, names)
     statement = sql.SQL("COPY {} ({}) FROM STDIN (FORMAT BINARY)").format(

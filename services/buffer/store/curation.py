@@ -1,21 +1,27 @@
-"""Statements that exclude or delete samples at a user's request."""
+"""Statements that exclude, include or delete samples at a user's request."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 import sqlalchemy as sa
 
-from services.buffer.domain.stage import OPEN_SCOPE, ExperienceState, ScopeState, Stage
-from services.buffer.store.database import SCOPES_TOPIC, id_in, in_stage, notify, of_stage, one_of
+from services.buffer.domain.stage import OPEN_SCOPE, UNTRAINED, ExperienceState, ScopeState, Stage
+from services.buffer.store.database import (
+    SCOPES_TOPIC,
+    count_rows,
+    id_in,
+    in_stage,
+    notify,
+    of_stage,
+    one_of,
+)
 from services.buffer.store.queries import StoredExperience
 from services.buffer.store.schema import NOW, batch_item, checkpoint, experience, pipeline_scope
 from services.buffer.store.segments import payloads_of, retired_segments
 from trinity.runtime.sql import Connection
 from trinity.types import FinishReason, StageKey
 
-E = experience.c
-UNTRAINED = (ExperienceState.AWAITING, ExperienceState.RAW, ExperienceState.READY)
-"""States of samples that may still be batched."""
+E, SCOPE = experience.c, pipeline_scope.c
 
 
 async def revoke_claims(
@@ -25,21 +31,21 @@ async def revoke_claims(
 
     Call it before locking the stage: the pipeline takes the locks in this order.
     """
-    c = pipeline_scope.c
-    own = sa.and_(
-        in_stage(pipeline_scope, key),
-        id_in(c.assignment_id, assignment_ids),
-        one_of(c.state, OPEN_SCOPE),
-    )
-    await connection.execute(sa.select(c.assignment_id).where(own).with_for_update())
+    own = sa.and_(_scopes_of(key, assignment_ids), one_of(SCOPE.state, OPEN_SCOPE))
+    await connection.execute(sa.select(SCOPE.assignment_id).where(own).with_for_update())
     await connection.execute(
         sa.update(pipeline_scope)
-        .where(own, c.state == ScopeState.CLAIMED)
+        .where(own, SCOPE.state == ScopeState.CLAIMED)
         .values(
-            state=ScopeState.OPEN, claim_token=None, claimed_until=None, attempts=c.attempts - 1
+            state=ScopeState.OPEN, claim_token=None, claimed_until=None, attempts=SCOPE.attempts - 1
         )
     )
     await notify(connection, SCOPES_TOPIC)
+
+
+def _scopes_of(key: StageKey, assignment_ids: Iterable[str]) -> sa.ColumnElement[bool]:
+    """Condition: scopes of these groups."""
+    return sa.and_(in_stage(pipeline_scope, key), id_in(SCOPE.assignment_id, assignment_ids))
 
 
 async def exclude(
@@ -97,16 +103,8 @@ async def count_deleted(
         c.step.between(first_step, last_step),
         c.experience_id.is_not(None),
     )
-    gone = (
-        sa.select(sa.func.count())
-        .select_from(experience)
-        .where(
-            in_stage(experience, stage.samples_key),
-            E.experience_id.in_(ids),
-            E.state == ExperienceState.DELETED,
-        )
-    )
-    return int(await connection.fetch_value(gone))
+    is_own = sa.and_(in_stage(experience, stage.samples_key), E.experience_id.in_(ids))
+    return await count_rows(connection, experience, is_own, E.state == ExperienceState.DELETED)
 
 
 async def mark_deleted(
@@ -119,7 +117,7 @@ async def mark_deleted(
         .values(state=ExperienceState.DELETED, reason=reason)
         .returning(E.experience_id)
     )
-    return [str(own_id) for own_id in await connection.fetch_column(statement)]
+    return await connection.fetch_column(statement)
 
 
 async def delete_content(
@@ -159,39 +157,33 @@ def _same_content(key: StageKey, rows: Sequence[StoredExperience]) -> sa.ColumnE
     )
 
 
-EXPERIENCE, SCOPE = experience.c, pipeline_scope.c
-
-
 async def find_includable(
     connection: Connection, key: StageKey, rows: Sequence[StoredExperience]
 ) -> list[StoredExperience]:
-    """Returns excluded samples with an advantage, or whose group was not judged without them."""
+    """Returns excluded samples with an advantage, or whose group is not processed without them."""
     raw = {row.assignment_id for row in rows if row.parent_id is None}
-    judged = await _judged(connection, key, raw) if raw else set()
+    processed = await _processed_groups(connection, key, raw) if raw else set()
     return [
         row
         for row in rows
         if row.state is ExperienceState.EXCLUDED
-        and (row.parent_id is not None or row.assignment_id not in judged)
+        and (row.parent_id is not None or row.assignment_id not in processed)
     ]
 
 
-async def _judged(connection: Connection, key: StageKey, assignment_ids: Iterable[str]) -> set[str]:
+async def _processed_groups(
+    connection: Connection, key: StageKey, assignment_ids: Iterable[str]
+) -> set[str]:
     """Returns the groups that have advantages, were filtered as a whole, or were cut."""
-    samples = sa.select(EXPERIENCE.assignment_id, EXPERIENCE.revision).where(
+    samples = sa.select(E.assignment_id, E.revision).where(
         of_stage(experience, key),
-        id_in(EXPERIENCE.assignment_id, assignment_ids),
-        sa.or_(
-            EXPERIENCE.revision > 0,
-            sa.and_(EXPERIENCE.state == ExperienceState.FILTERED, _IS_COMPARED),
-        ),
+        id_in(E.assignment_id, assignment_ids),
+        sa.or_(E.revision > 0, sa.and_(E.state == ExperienceState.FILTERED, _IS_COMPARED)),
     )
     rows = await connection.fetch(samples)
     filtered = {row.assignment_id for row in rows if row.revision == 0}
     scopes = sa.select(SCOPE.assignment_id, SCOPE.error).where(
-        in_stage(pipeline_scope, key),
-        id_in(SCOPE.assignment_id, assignment_ids),
-        SCOPE.state == ScopeState.DONE,
+        _scopes_of(key, assignment_ids), SCOPE.state == ScopeState.DONE
     )
     done = await connection.fetch(scopes)
     shaped = {row.assignment_id for row in rows if row.revision > 0}
@@ -203,19 +195,19 @@ async def _judged(connection: Connection, key: StageKey, assignment_ids: Iterabl
 
 # The same rule as `Sample.why_not_compared`.
 _IS_COMPARED = sa.and_(
-    EXPERIENCE.finish_reason != FinishReason.ABORT,
-    sa.or_(
-        EXPERIENCE.reward.is_not(None), EXPERIENCE.finish_reason == FinishReason.PROMPT_TRUNCATED
-    ),
+    E.finish_reason != FinishReason.ABORT,
+    sa.or_(E.reward.is_not(None), E.finish_reason == FinishReason.PROMPT_TRUNCATED),
 )
 
 
-async def take_back(connection: Connection, stage: Stage, rows: Sequence[StoredExperience]) -> int:
+async def restore_excluded(
+    connection: Connection, stage: Stage, rows: Sequence[StoredExperience]
+) -> int:
     """Restores the state that the samples would have; returns their number."""
     awaits = stage.plan.config.buffer.await_feedback
-    no_reward = sa.and_(EXPERIENCE.reward.is_(None), sa.literal(awaits))
+    no_reward = sa.and_(E.reward.is_(None), sa.literal(awaits))
     state = sa.case(
-        (EXPERIENCE.parent_id.is_not(None), ExperienceState.READY.value),
+        (E.parent_id.is_not(None), ExperienceState.READY.value),
         (no_reward, ExperienceState.AWAITING.value),
         else_=ExperienceState.RAW.value,
     )
@@ -223,12 +215,12 @@ async def take_back(connection: Connection, stage: Stage, rows: Sequence[StoredE
         sa.update(experience)
         .where(
             in_stage(experience, stage.key),
-            id_in(EXPERIENCE.assignment_id, {row.assignment_id for row in rows}),
-            id_in(EXPERIENCE.experience_id, [row.experience_id for row in rows]),
-            one_of(EXPERIENCE.state, [ExperienceState.EXCLUDED]),
+            id_in(E.assignment_id, {row.assignment_id for row in rows}),
+            id_in(E.experience_id, [row.experience_id for row in rows]),
+            one_of(E.state, [ExperienceState.EXCLUDED]),
         )
         .values(state=state, reason="")
-        .returning(EXPERIENCE.experience_id)
+        .returning(E.experience_id)
     )
     return len(await connection.fetch(statement))
 
@@ -237,13 +229,10 @@ async def reopen_finished_scopes(
     connection: Connection, key: StageKey, assignment_ids: Iterable[str]
 ) -> None:
     """Lets the pipeline process groups again that it had finished without these samples."""
+    is_finished = one_of(SCOPE.state, [ScopeState.DONE, ScopeState.DEAD])
     await connection.execute(
         sa.update(pipeline_scope)
-        .where(
-            in_stage(pipeline_scope, key),
-            id_in(SCOPE.assignment_id, assignment_ids),
-            one_of(SCOPE.state, [ScopeState.DONE, ScopeState.DEAD]),
-        )
+        .where(_scopes_of(key, assignment_ids), is_finished)
         .values(
             state=ScopeState.OPEN,
             attempts=0,

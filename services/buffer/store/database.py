@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from services.buffer.store.schema import STAGE_KEY
+from services.buffer.store.schema import NOW, STAGE_KEY
 from trinity.errors import Unavailable
 from trinity.runtime.postgres import map_database_errors
 from trinity.runtime.sql import Connection, Row, transaction
@@ -53,7 +53,7 @@ FLOATS = ArrayText("FLOAT8")
 BOOLEANS = ArrayText("BOOLEAN")
 
 
-Values = Mapping[str, object]
+RowValues = Mapping[str, object]
 """A row to insert: its values by column."""
 PREFIX = "key"
 """Prefix of the parameters that hold the key of a stage."""
@@ -163,6 +163,24 @@ def number_in(column: sa.Column[int], numbers: Iterable[int]) -> sa.ColumnElemen
 def one_of(column: sa.Column[str], states: Iterable[StrEnum]) -> sa.ColumnElement[bool]:
     """Condition: rows in one of these states, as literals: partial indexes are matched by them."""
     return column.in_([sa.literal_column(f"'{state.value}'") for state in states])
+
+
+def seconds_from_now(seconds: float | sa.BindParameter[float]) -> sa.ColumnElement[Any]:
+    """The time so many seconds from now, by the database's clock."""
+    return NOW + sa.func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+
+
+async def count_rows(
+    connection: Connection, table: sa.Table, *conditions: sa.ColumnElement[bool]
+) -> int:
+    """Counts the rows for which all conditions hold."""
+    statement = sa.select(sa.func.count()).select_from(table).where(*conditions)
+    return int(await connection.fetch_value(statement))
+
+
+def of_taskset(table: sa.Table, tenant: str, taskset_id: str) -> sa.ColumnElement[bool]:
+    """Condition: rows of one taskset."""
+    return sa.and_(table.c.tenant == tenant, table.c.taskset_id == taskset_id)
 
 
 def key_columns(key: StageKey) -> dict[str, object]:

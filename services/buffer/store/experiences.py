@@ -16,6 +16,7 @@ from services.buffer.store.database import (
     FLOATS,
     PREFIX,
     UUIDS,
+    count_rows,
     decode_numbers,
     encode_numbers,
     id_in,
@@ -27,7 +28,7 @@ from services.buffer.store.database import (
 )
 from services.buffer.store.runs import won_runs
 from services.buffer.store.schema import experience, segment
-from services.buffer.store.segments import payloads_of, while_it_is_there
+from services.buffer.store.segments import payloads_of, unavailable_if_dropped
 from trinity.api.v1 import experience_pb2 as pb
 from trinity.errors import PreconditionFailed
 from trinity.runtime.sql import Connection, Row
@@ -222,8 +223,8 @@ async def filter_raw(
         sa.update(experience)
         .where(
             of_stage(experience, key),
-            id_in(experience.c.assignment_id, assignment_ids),
-            experience.c.state == ExperienceState.RAW,
+            id_in(C.assignment_id, assignment_ids),
+            C.state == ExperienceState.RAW,
         )
         .values(state=ExperienceState.FILTERED, reason=reason)
     )
@@ -231,24 +232,46 @@ async def filter_raw(
 
 async def count_state(connection: Connection, key: StageKey, state: ExperienceState) -> int:
     """Counts the experiences of a stage in this state."""
-    counted = sa.select(sa.func.count()).select_from(experience)
-    statement = counted.where(in_stage(experience, key), one_of(C.state, [state]))
-    return int(await connection.fetch_value(statement))
+    is_there = one_of(C.state, [state])
+    return await count_rows(connection, experience, in_stage(experience, key), is_there)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateCount:
+    """Samples that are in one state for one reason."""
+
+    state: ExperienceState
+    reason: str
+    number: int
+
+
+async def count_by_reason(connection: Connection, key: StageKey) -> Sequence[StateCount]:
+    """Counts samples by state and reason, highest count first."""
+    number = sa.func.count()
+    statement = (
+        sa.select(C.state, C.reason, number.label("number"))
+        .where(in_stage(experience, key))
+        .group_by(C.state, C.reason)
+        .order_by(number.desc(), C.state, C.reason)
+    )
+    return [
+        StateCount(state=ExperienceState(row.state), reason=row.reason, number=row.number)
+        for row in await connection.fetch(statement)
+    ]
 
 
 async def run_scores(
     connection: Connection, key: StageKey, assignment_ids: Sequence[str]
 ) -> list[RunScore]:
     """Returns the metrics of every finished run: its own, and the means over its samples."""
-    c = experience.c
     statement = (
-        sa.select(c.assignment_id, c.run, c.reward, c.metrics)
+        sa.select(C.assignment_id, C.run, C.reward, C.metrics)
         .where(
             of_stage(experience, key),
-            id_in(c.assignment_id, assignment_ids),
-            c.state == ExperienceState.EVAL,
+            id_in(C.assignment_id, assignment_ids),
+            C.state == ExperienceState.EVAL,
         )
-        .order_by(c.explore_step, c.position, c.run, c.step)
+        .order_by(C.explore_step, C.position, C.run, C.step)
     )
     values: dict[tuple[str, int], dict[str, list[float]]] = {}
     for row in await connection.fetch(statement):
@@ -287,28 +310,19 @@ def _sequences(message: pb.Experience) -> list[pb.Sequence]:
     return [message.pair.chosen, message.pair.rejected]
 
 
-EXPERIENCE, SEGMENT = experience.c, segment.c
-
-PLACE = (
-    EXPERIENCE.segment_id,
-    EXPERIENCE.payload_id,
-    EXPERIENCE.shaped_reward,
-    EXPERIENCE.is_masked,
-)
+PLACE = (C.segment_id, C.payload_id, C.shaped_reward, C.is_masked)
 """Columns that locate the content of an experience, and its changes by operators."""
 
 
 def has_content(prefix: str = PREFIX) -> sa.ColumnElement[bool]:
     """Condition: the content is in a segment that is not retired; it may still be deleted."""
-    retired = sa.select(SEGMENT.segment_id).where(
-        in_stage(segment, prefix=prefix), SEGMENT.retired_at.is_not(None)
+    retired = sa.select(segment.c.segment_id).where(
+        in_stage(segment, prefix=prefix), segment.c.retired_at.is_not(None)
     )
-    return sa.and_(of_stage(experience, prefix=prefix), EXPERIENCE.segment_id.not_in(retired))
+    return sa.and_(of_stage(experience, prefix=prefix), C.segment_id.not_in(retired))
 
 
-_PLACES = sa.select(EXPERIENCE.experience_id, *PLACE).where(
-    id_in(EXPERIENCE.experience_id), has_content()
-)
+_PLACES = sa.select(C.experience_id, *PLACE).where(id_in(C.experience_id), has_content())
 
 
 async def load_bodies(connection: Connection, key: StageKey, ids: Sequence[str]) -> list[bytes]:
@@ -347,7 +361,7 @@ async def bodies_at(connection: Connection, key: StageKey, rows: Sequence[Row]) 
     for segment_id in {row.segment_id for row in rows}:
         own = list({row.payload_id for row in rows if row.segment_id == segment_id})
         values = stage_params(key, ids=own, segment=segment_id)
-        with while_it_is_there():
+        with unavailable_if_dropped():
             found = await connection.fetch_binary(_bodies_in(segment_id), values)
         bodies |= {str(payload_id): body for payload_id, body in found}
     return {
@@ -361,9 +375,7 @@ async def bodies_at(connection: Connection, key: StageKey, rows: Sequence[Row]) 
 def _bodies_in(segment_id: int) -> sa.Select[tuple[str, bytes]]:
     table = payloads_of(segment_id)
     return sa.select(table.c.payload_id, table.c.body).where(
-        in_stage(table),
-        table.c.segment_id == sa.bindparam("segment"),
-        id_in(table.c.payload_id),
+        in_stage(table), table.c.segment_id == sa.bindparam("segment"), id_in(table.c.payload_id)
     )
 
 

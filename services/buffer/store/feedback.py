@@ -9,14 +9,16 @@ from sqlalchemy.dialects.postgresql import JSONB
 from services.buffer.domain.stage import ExperienceState, ScopeState
 from services.buffer.store.database import (
     SCOPES_TOPIC,
+    count_rows,
     encode_numbers,
     id_in,
     in_stage,
     notify,
     of_stage,
     one_of,
+    seconds_from_now,
 )
-from services.buffer.store.schema import NOW, experience, pipeline_scope
+from services.buffer.store.schema import experience, pipeline_scope
 from services.buffer.store.segments import payloads_of
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey
@@ -75,12 +77,8 @@ def _waiting(key: StageKey, assignment_ids: Iterable[str]) -> sa.Select[tuple[st
 
 async def count_held(connection: Connection, key: StageKey) -> int:
     """Counts the groups that wait for a reward."""
-    statement = (
-        sa.select(sa.func.count())
-        .select_from(pipeline_scope)
-        .where(in_stage(pipeline_scope, key), one_of(C.state, [ScopeState.AWAITING]))
-    )
-    return int(await connection.fetch_value(statement))
+    is_held = one_of(C.state, [ScopeState.AWAITING])
+    return await count_rows(connection, pipeline_scope, in_stage(pipeline_scope, key), is_held)
 
 
 async def store_reward(connection: Connection, key: StageKey, rewarded: Rewarded) -> None:
@@ -96,15 +94,19 @@ async def store_reward(connection: Connection, key: StageKey, rewarded: Rewarded
         .returning(E.segment_id, E.payload_id)
     )
     segment_id, payload_id = await connection.fetch_one(statement)
+    await _replace_content(connection, key, segment_id, payload_id, rewarded.body)
+
+
+async def _replace_content(
+    connection: Connection, key: StageKey, segment_id: int, payload_id: str, body: bytes
+) -> None:
     table = payloads_of(segment_id)
     await connection.execute(
         sa.update(table)
         .where(
-            in_stage(table, key),
-            table.c.segment_id == segment_id,
-            table.c.payload_id == payload_id,
+            in_stage(table, key), table.c.segment_id == segment_id, table.c.payload_id == payload_id
         )
-        .values(body=rewarded.body)
+        .values(body=body)
     )
 
 
@@ -112,13 +114,12 @@ async def leave_out_overdue(
     connection: Connection, key: StageKey, *, seconds: float, reason: str
 ) -> list[str]:
     """Filters samples that have waited for so long; returns their groups, one entry per sample."""
-    age = sa.func.make_interval(0, 0, 0, 0, 0, 0, seconds)
     statement = (
         sa.update(experience)
         .where(
             in_stage(experience, key),
             one_of(E.state, [ExperienceState.AWAITING]),
-            E.created_at < NOW - age,
+            E.created_at < seconds_from_now(-seconds),
         )
         .values(state=ExperienceState.FILTERED, reason=reason)
         .returning(E.assignment_id)

@@ -13,7 +13,7 @@ from services.buffer.domain.stage import (
     RunState,
     Stage,
 )
-from services.buffer.store.database import UUIDS, in_stage, of_stage, stage_params
+from services.buffer.store.database import UUIDS, in_stage, of_stage, seconds_from_now, stage_params
 from services.buffer.store.schema import (
     NOW,
     UUID,
@@ -33,7 +33,7 @@ MAX_GRANTED_BYTES = MAX_MESSAGE_BYTES // 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
+class LeaseGrant:
     """An assignment as it is leased."""
 
     assignment_id: str
@@ -49,11 +49,6 @@ class Grant:
     required_version: int
     required_incarnation: int
     repeat_times: int
-
-
-def lease_end(seconds: float | sa.BindParameter[float]) -> sa.ColumnElement[object]:
-    """Returns the time so many seconds from now, by the database's clock."""
-    return NOW + sa.func.make_interval(0, 0, 0, 0, 0, 0, seconds)
 
 
 _C = assignment.c
@@ -141,11 +136,7 @@ _NEWEST_INCARNATION = (
 
 _OPEN_RUNS = (
     sa.select(run.c.run)
-    .where(
-        in_stage(run),
-        run.c.assignment_id == _C.assignment_id,
-        run.c.state == RunState.OPEN,
-    )
+    .where(in_stage(run), run.c.assignment_id == _C.assignment_id, run.c.state == RunState.OPEN)
     .order_by(run.c.run)
     .correlate(assignment)
     .scalar_subquery()
@@ -158,15 +149,14 @@ _GRANTED = (
 _TAKE = (
     sa.update(assignment)
     .where(
-        of_stage(assignment),
-        _C.assignment_id == sa.any_(sa.func.array(_CHOSEN.scalar_subquery())),
+        of_stage(assignment), _C.assignment_id == sa.any_(sa.func.array(_CHOSEN.scalar_subquery()))
     )
     .values(
         state=AssignmentState.LEASED,
         lease_token=sa.func.gen_random_uuid(),
         num_attempts=_C.num_attempts + sa.bindparam("attempts_a_lease", type_=sa.BigInteger),
         leased_by=sa.bindparam("explorer_id", type_=UUID),
-        lease_until=lease_end(sa.bindparam("lease_seconds", type_=sa.Float)),
+        lease_until=seconds_from_now(sa.bindparam("lease_seconds", type_=sa.Float)),
     )
     .returning(
         *(_C[name] for name in _GRANTED),
@@ -185,26 +175,24 @@ async def take_leases(
     explorer_id: str,
     max_assignments: int,
     lease_seconds: float,
-) -> list[Grant]:
+) -> list[LeaseGrant]:
     """Leases assignments that are pending or whose lease has expired, oldest weights first."""
-    values = stage_params(
+    params = stage_params(
         stage.key,
         published=stage.published,
         may_evaluate=stage.published is not None or stage.finished_step is not None,
         max_assignments=max_assignments,
-        attempts_a_lease=stage.attempts_a_lease,
+        attempts_a_lease=stage.attempts_per_lease,
         explorer_id=explorer_id,
         lease_seconds=lease_seconds,
     )
-    rows = sorted(
-        await connection.fetch(_TAKE, values),
-        key=lambda row: (row.place_0, row.place_1, row.place_2, row.place_3),
-    )
+    rows = await connection.fetch(_TAKE, params)
+    rows.sort(key=lambda row: (row.place_0, row.place_1, row.place_2, row.place_3))
     return [_grant(stage, row) for row in rows]
 
 
-def _grant(stage: Stage, row: Row) -> Grant:
-    return Grant(
+def _grant(stage: Stage, row: Row) -> LeaseGrant:
+    return LeaseGrant(
         assignment_id=row.assignment_id,
         kind=AssignmentKind(row.kind),
         explore_step=row.explore_step,
@@ -213,7 +201,7 @@ def _grant(stage: Stage, row: Row) -> Grant:
         task_index=row.task_index,
         task_json=row.task_body,
         runs=tuple(row.open_runs),
-        first_attempt=row.num_attempts - stage.attempts_a_lease,
+        first_attempt=row.num_attempts - stage.attempts_per_lease,
         lease_token=row.lease_token,
         required_version=row.required_version,
         required_incarnation=row.incarnation or stage.incarnation,
@@ -241,7 +229,7 @@ async def renew_leases(
             in_stage(assignment, key),
             c.assignment_id == sa.any_(sa.func.array(locked.scalar_subquery())),
         )
-        .values(lease_until=lease_end(lease_seconds))
+        .values(lease_until=seconds_from_now(lease_seconds))
         .returning(assignment.c.assignment_id)
     )
     return set(await connection.fetch_column(statement))
@@ -258,9 +246,7 @@ async def release_leases(
 
 
 _IS_LEASED = sa.and_(
-    in_stage(assignment),
-    assignment.c.is_open,
-    assignment.c.state == AssignmentState.LEASED,
+    in_stage(assignment), assignment.c.is_open, assignment.c.state == AssignmentState.LEASED
 )
 
 # As rows, which Postgres hashes; it would scan an array for each lease.
@@ -318,7 +304,7 @@ async def seconds_until_expiry(connection: Connection, key: StageKey) -> float |
 
     Leases that have already expired do not count: their work waits for weights, not for the clock.
     """
-    seconds = (await connection.fetch_column(_SECONDS_UNTIL_EXPIRY, stage_params(key)))[0]
+    seconds = await connection.fetch_value(_SECONDS_UNTIL_EXPIRY, stage_params(key))
     return None if seconds is None else float(seconds)
 
 
@@ -326,9 +312,7 @@ _OF_EVALUATIONS = sa.select(evaluation.c.version).where(
     in_stage(evaluation), evaluation.c.state == EvaluationState.OPEN
 )
 _OLDEST_OF_TRAINING = sa.select(sa.func.min(assignment.c.required_version)).where(
-    in_stage(assignment),
-    assignment.c.kind == AssignmentKind.TRAIN,
-    assignment.c.is_open,
+    in_stage(assignment), assignment.c.kind == AssignmentKind.TRAIN, assignment.c.is_open
 )
 _PINNED = sa.union(_OF_EVALUATIONS, _OLDEST_OF_TRAINING)
 

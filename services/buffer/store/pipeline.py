@@ -30,6 +30,7 @@ from services.buffer.store.database import (
     number_in,
     of_stage,
     one_of,
+    seconds_from_now,
     stage_params,
 )
 from services.buffer.store.schema import NOW, STAGE_KEY, assignment, pipeline_scope, stage
@@ -86,7 +87,7 @@ _UNTIL_CLAIMS_END = sa.select(sa.extract("epoch", sa.func.min(C.claimed_until) -
 
 async def seconds_until_claims_end(connection: Connection) -> float | None:
     """Returns the seconds until the next claim of any worker expires; None without one."""
-    seconds = (await connection.fetch_column(_UNTIL_CLAIMS_END))[0]
+    seconds = await connection.fetch_value(_UNTIL_CLAIMS_END)
     return None if seconds is None else float(seconds)
 
 
@@ -100,12 +101,12 @@ async def count_unfinished_scopes(connection: Connection, key: StageKey) -> tupl
 
     None if there are none.
     """
-    (row,) = await connection.fetch(_UNFINISHED, stage_params(key))
+    row = await connection.fetch_one(_UNFINISHED, stage_params(key))
     return (row.first_step, row.number) if row.number else None
 
 
 @lru_cache
-def _take_figures(is_bounded: bool) -> sa.Update:
+def _take_metrics(is_bounded: bool) -> sa.Update:
     own = [in_stage(pipeline_scope), one_of(C.state, [ScopeState.DONE])]
     if is_bounded:
         last = (sa.bindparam(name, type_=sa.BigInteger) for name in ("last_step", "last_position"))
@@ -118,7 +119,7 @@ def _take_figures(is_bounded: bool) -> sa.Update:
     )
 
 
-async def take_figures(
+async def take_metrics(
     connection: Connection, key: StageKey, step: int, up_to: Place | None
 ) -> list[dict[str, float]]:
     """Takes the metrics of groups that were finished since the last batch, for batch `step`.
@@ -127,7 +128,7 @@ async def take_figures(
     """
     bound = {} if up_to is None else {"last_step": up_to[0], "last_position": up_to[1]}
     values = stage_params(key, taken_by=step, **bound)
-    found = await connection.fetch_column(_take_figures(up_to is not None), values)
+    found = await connection.fetch_column(_take_metrics(up_to is not None), values)
     return [decode_numbers(metrics) for metrics in found]
 
 
@@ -206,7 +207,7 @@ async def _ended_groups(connection: Connection, key: StageKey) -> list[str]:
     return []
 
 
-_UNTIL = NOW + sa.func.make_interval(0, 0, 0, 0, 0, 0, sa.bindparam("seconds", type_=sa.Float))
+_UNTIL = seconds_from_now(sa.bindparam("seconds", type_=sa.Float))
 _CLAIM = (
     sa.update(pipeline_scope)
     .where(in_stage(pipeline_scope))
@@ -227,10 +228,7 @@ _CLAIM_OLDEST = _CLAIM.where(
 
 
 async def _claim(
-    connection: Connection,
-    key: StageKey,
-    ids: Sequence[str],
-    claim_seconds: float,
+    connection: Connection, key: StageKey, ids: Sequence[str], claim_seconds: float
 ) -> list[Claim]:
     token = str(uuid.uuid4())
     values = stage_params(key, ids=ids, token=token, seconds=claim_seconds)
@@ -305,18 +303,14 @@ async def end_claims(
     """
     held: set[str] = set()
     for token, own in _by_token(claims).items():
-        values = _held_values(
-            own, token, new_state=state, new_error=error, not_counted=0 if is_counted else 1
-        )
+        new = {"new_state": state, "new_error": error, "not_counted": int(not is_counted)}
+        values = _held_values(own, token, **new)
         held |= set(await connection.fetch_column(_END, values))
     return held
 
 
 _FIGURES = (
-    sa.func.unnest(
-        sa.bindparam("ids", type_=UUIDS),
-        sa.bindparam("figures", type_=ARRAY(sa.Text)),
-    )
+    sa.func.unnest(sa.bindparam("ids", type_=UUIDS), sa.bindparam("figures", type_=ARRAY(sa.Text)))
     .table_valued("assignment_id", "metrics", name="new")
     .render_derived()
 )

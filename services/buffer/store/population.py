@@ -6,7 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 import sqlalchemy as sa
 
 from services.buffer.domain.population import GeneratedSample, SamplePopulation, Task
-from services.buffer.domain.stage import UNFINISHED_SCOPE, AssignmentKind, ExperienceState, Stage
+from services.buffer.domain.stage import (
+    UNFINISHED_SCOPE,
+    UNTRAINED,
+    AssignmentKind,
+    ExperienceState,
+    Stage,
+)
 from services.buffer.store.database import id_in, in_stage, one_of
 from services.buffer.store.schema import assignment, batch_item, experience, pipeline_scope
 from services.buffer.store.schema import stage as stage_table
@@ -27,9 +33,7 @@ async def last_settled_step(connection: Connection, stage: Stage) -> int:
     key = stage.key
     open_steps = [
         sa.select(sa.func.min(A.explore_step)).where(
-            in_stage(assignment, key),
-            A.kind == AssignmentKind.TRAIN,
-            A.is_open,
+            in_stage(assignment, key), A.kind == AssignmentKind.TRAIN, A.is_open
         ),
         sa.select(sa.func.min(pipeline_scope.c.explore_step)).where(
             in_stage(pipeline_scope, key), one_of(pipeline_scope.c.state, UNFINISHED_SCOPE)
@@ -38,7 +42,7 @@ async def last_settled_step(connection: Connection, stage: Stage) -> int:
             sa.select(sa.func.min(E.explore_step)).where(
                 in_stage(experience, key), one_of(E.state, [state])
             )
-            for state in (ExperienceState.AWAITING, ExperienceState.RAW, ExperienceState.READY)
+            for state in UNTRAINED
         ),
     ]
     firsts = sa.select(*(step.scalar_subquery() for step in open_steps))
@@ -96,9 +100,7 @@ async def _samples(
         E.reward,
         E.response_length,
     ).where(
-        in_stage(experience, stage.key),
-        id_in(E.assignment_id, tasks),
-        ~one_of(E.state, UNCOUNTED),
+        in_stage(experience, stage.key), id_in(E.assignment_id, tasks), ~one_of(E.state, UNCOUNTED)
     )
     rows_of: dict[str, list[Row]] = defaultdict(list)
     found: Iterable[Row] = await connection.fetch(statement)

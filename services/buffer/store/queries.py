@@ -11,11 +11,11 @@ from services.buffer.domain.stage import ExperienceState
 from services.buffer.domain.tasks import SampleCursor, SampleFilter
 from services.buffer.store.database import decode_numbers, id_in, in_stage, of_stage, one_of
 from services.buffer.store.schema import assignment, batch_item, experience, stage
-from services.buffer.store.segments import payloads_of, retired_segments, while_it_is_there
+from services.buffer.store.segments import payloads_of, retired_segments, unavailable_if_dropped
 from trinity.runtime.sql import Connection, Row
 from trinity.types import StageKey
 
-GROUPS_A_LOOK = 256
+GROUPS_AT_ONCE = 256
 E, A = experience.c, assignment.c
 
 
@@ -71,35 +71,35 @@ class PageRequest:
     """Descending by explore step and position; samples of a group stay in ascending order."""
 
 
-async def list_page(connection: Connection, look: PageRequest) -> Page:
+async def list_page(connection: Connection, request: PageRequest) -> Page:
     """Returns the next page of samples; a page may be empty without being the last.
 
     Groups are found first, in the order of their places, then their samples by the groups' ids: one
     query over both would sort all samples of the stage for every page.
     """
-    groups = await _groups(connection, look)
-    rows = await _of_groups(connection, look, groups)
-    if len(rows) == look.size:
+    groups = await _groups(connection, request)
+    rows = await _of_groups(connection, request, groups)
+    if len(rows) == request.size:
         return Page(rows=rows, end=rows[-1].cursor)
-    if len(groups) < GROUPS_A_LOOK:
+    if len(groups) < GROUPS_AT_ONCE:
         return Page(rows=rows, end=None)
     return Page(rows=rows, end=_end_of(groups[-1]))
 
 
-async def _groups(connection: Connection, look: PageRequest) -> list[Row]:
-    conditions = [in_stage(assignment, look.key), *_group_conditions(look.wanted)]
-    if (named := await _named(connection, look.key, look.wanted)) is not None:
+async def _groups(connection: Connection, request: PageRequest) -> list[Row]:
+    conditions = [in_stage(assignment, request.key), *_group_conditions(request.wanted)]
+    if (named := await _named(connection, request.key, request.wanted)) is not None:
         conditions.append(id_in(A.assignment_id, named))
-    if look.after is not None:
+    if request.after is not None:
         place = sa.tuple_(A.explore_step, A.position)
-        here = (look.after.explore_step, look.after.position)
-        conditions.append(place <= here if look.latest_first else place >= here)
+        here = (request.after.explore_step, request.after.position)
+        conditions.append(place <= here if request.latest_first else place >= here)
     order = (A.explore_step, A.position)
     statement = (
         sa.select(A.assignment_id, A.taskset, A.task_index, A.explore_step, A.position)
         .where(*conditions)
-        .order_by(*(column.desc() for column in order) if look.latest_first else order)
-        .limit(GROUPS_A_LOOK)
+        .order_by(*(column.desc() for column in order) if request.latest_first else order)
+        .limit(GROUPS_AT_ONCE)
     )
     return await connection.fetch(statement)
 
@@ -141,23 +141,23 @@ def _in_batch(key: StageKey, train_step: int) -> sa.ColumnElement[bool]:
 
 
 async def _of_groups(
-    connection: Connection, look: PageRequest, groups: Sequence[Row]
+    connection: Connection, request: PageRequest, groups: Sequence[Row]
 ) -> list[StoredExperience]:
     group_of = {group.assignment_id: group for group in groups}
     if not group_of:
         return []
-    key = look.key
+    key = request.key
     place = (E.explore_step, E.position)
     tail = (E.run, E.step, E.suffix, E.revision, E.experience_id)
     conditions = [of_stage(experience, key), id_in(E.assignment_id, group_of)]
-    conditions += _conditions(key, look.wanted)
-    if look.after is not None:
-        conditions.append(_is_after(look.after, look.latest_first))
+    conditions += _conditions(key, request.wanted)
+    if request.after is not None:
+        conditions.append(_is_after(request.after, request.latest_first))
     statement = (
         sa.select(experience)
         .where(*conditions)
-        .order_by(*(column.desc() for column in place) if look.latest_first else place, *tail)
-        .limit(look.size)
+        .order_by(*(column.desc() for column in place) if request.latest_first else place, *tail)
+        .limit(request.size)
     )
     rows = await connection.fetch(statement)
     return [_stored(row, group_of[row.assignment_id]) for row in rows]
@@ -274,11 +274,7 @@ def _holds(text: str, body: sa.Column[bytes]) -> sa.ColumnElement[bool]:
 
 
 async def sizes_of(
-    connection: Connection,
-    key: StageKey,
-    rows: Sequence[StoredExperience],
-    *,
-    holding: str = "",
+    connection: Connection, key: StageKey, rows: Sequence[StoredExperience], *, holding: str = ""
 ) -> dict[str, int]:
     """Returns the content size in bytes by sample id; samples without content are left out.
 
@@ -295,7 +291,7 @@ async def sizes_of(
         )
         if holding:
             statement = statement.where(_holds(holding, c.body))
-        with while_it_is_there():
+        with unavailable_if_dropped():
             found = await connection.fetch(statement)
         sizes |= {row.payload_id: row.size for row in found}
     return {row.experience_id: sizes[row.payload_id] for row in rows if row.payload_id in sizes}

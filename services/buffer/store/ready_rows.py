@@ -1,4 +1,4 @@
-"""The statement that finds the first group that may still give rows."""
+"""Statements on rows that are ready to be batched or trained again, and counts of them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -38,11 +38,7 @@ from trinity.runtime.sql import Connection, Row
 from trinity.types import StageKey
 
 A, S = assignment.c, pipeline_scope.c
-_IN_WORK = sa.and_(
-    in_stage(assignment),
-    A.kind == AssignmentKind.TRAIN,
-    A.is_open,
-)
+_IN_WORK = sa.and_(in_stage(assignment), A.kind == AssignmentKind.TRAIN, A.is_open)
 _IN_PIPELINE = sa.and_(in_stage(pipeline_scope), one_of(S.state, UNFINISHED_SCOPE))
 
 
@@ -118,7 +114,7 @@ async def count_ready(connection: Connection, stage: Stage) -> int:
     The count stops at one more than a batch takes.
     """
     values = stage_params(stage.key, limit=stage.plan.num_rollout_rows)
-    return int((await connection.fetch_column(_count(stage.is_ordered), values))[0])
+    return int(await connection.fetch_value(_count(stage.is_ordered), values))
 
 
 async def place_of_fresh(
@@ -225,7 +221,9 @@ async def load_ready(connection: Connection, stage: Stage, *, wanted: int) -> Re
 _THESE = _with_run(experience).where(of_stage(experience), id_in(C.experience_id))
 
 
-async def rows_of(connection: Connection, key: StageKey, ids: Sequence[str]) -> list[ReadyRow]:
+async def ready_rows_by_id(
+    connection: Connection, key: StageKey, ids: Sequence[str]
+) -> list[ReadyRow]:
     """Returns rows to batch, in the order of `ids`."""
     rows = await connection.fetch(_THESE, stage_params(key, ids=list(ids)))
     found = {row.experience_id: _measured(row) for row in rows}
@@ -263,11 +261,7 @@ def _num_in_state(state: ExperienceState) -> sa.ScalarSelect[int]:
 
 _OPEN_RUNS = (
     sa.select(sa.func.coalesce(sa.func.sum(assignment.c.num_open_runs), 0))
-    .where(
-        in_stage(assignment),
-        assignment.c.kind == AssignmentKind.TRAIN,
-        assignment.c.is_open,
-    )
+    .where(in_stage(assignment), assignment.c.kind == AssignmentKind.TRAIN, assignment.c.is_open)
     .scalar_subquery()
 )
 
@@ -301,12 +295,7 @@ excluded has a reason."""
 
 async def least_used(connection: Connection, stage: Stage, count: int) -> list[ReadyRow]:
     """Returns the rows of the source that this stage has trained least often, in order."""
-    uses = (
-        sa.select(batch_item.c.experience_id, sa.func.count().label("num"))
-        .where(in_stage(batch_item, stage.key), batch_item.c.line == stage.line)
-        .group_by(batch_item.c.experience_id)
-        .subquery()
-    )
+    uses = _uses(stage)
     num_uses = sa.func.coalesce(uses.c.num, 0)
     retired = await retired_segments(connection, stage.samples_key)
     statement = (
@@ -319,7 +308,18 @@ async def least_used(connection: Connection, stage: Stage, count: int) -> list[R
         .limit(count)
     )
     ids = await connection.fetch_column(statement)
-    return await rows_of(connection, stage.samples_key, ids)
+    return await ready_rows_by_id(connection, stage.samples_key, ids)
+
+
+def _uses(stage: Stage) -> sa.Subquery:
+    """Builds a count of the uses of each sample in the batches of the line."""
+    used = batch_item.c.experience_id
+    return (
+        sa.select(used, sa.func.count().label("num"))
+        .where(in_stage(batch_item, stage.key), batch_item.c.line == stage.line)
+        .group_by(used)
+        .subquery()
+    )
 
 
 async def count_taken(connection: Connection, key: StageKey) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from services.buffer.domain.replay import ReplayCandidate
 from services.buffer.domain.stage import ExperienceState, Stage
 from services.buffer.store.bulk_insert import insert_rows
 from services.buffer.store.database import (
+    count_rows,
     id_in,
     in_stage,
     key_columns,
@@ -23,10 +24,8 @@ from trinity.runtime.sql import Connection
 from trinity.types import StageKey
 
 E, P, USED = experience.c, replay_pool.c, batch_item.c
-ID = sa.cast(E.experience_id, sa.Text)
-"""The id as a text: there are thousands, and the driver would build a UUID object of each."""
 _SEEN = (
-    ID,
+    E.experience_id,
     E.explore_step,
     E.position,
     E.run,
@@ -46,14 +45,12 @@ async def load_unused(
     return [_waiting(row, 0, 0) for row in await connection.fetch(statement)]
 
 
-_POOL = sa.select(sa.cast(P.experience_id, sa.Text)).where(in_stage(replay_pool))
+_POOL = sa.select(P.experience_id).where(in_stage(replay_pool))
 _POOLED: sa.Select[Any] = sa.select(*_SEEN).where(
-    of_stage(experience),
-    id_in(E.experience_id),
-    one_of(E.state, [ExperienceState.BATCHED]),
+    of_stage(experience), id_in(E.experience_id), one_of(E.state, [ExperienceState.BATCHED])
 )
 _USES = (
-    sa.select(sa.cast(USED.experience_id, sa.Text), sa.func.count(), sa.func.max(USED.step))
+    sa.select(USED.experience_id, sa.func.count(), sa.func.max(USED.step))
     .where(
         in_stage(batch_item),
         USED.line == sa.bindparam("given_line"),
@@ -66,7 +63,7 @@ _USES = (
 
 async def load_used(connection: Connection, stage: Stage) -> list[ReplayCandidate]:
     """Returns samples of the pool, with the number and last step of their uses on the line."""
-    ids = list(await connection.fetch_column(_POOL, stage_params(stage.key)))
+    ids = await connection.fetch_column(_POOL, stage_params(stage.key))
     if not ids:
         return []
     of_line = stage_params(stage.key, ids=ids, given_line=stage.line)
@@ -114,7 +111,7 @@ async def withdraw(
         await connection.execute(sa.update(experience).where(chosen).values(reason=reason))
 
 
-async def take_back_batched(connection: Connection, stage: Stage, ids: Collection[str]) -> int:
+async def restore_withdrawn(connection: Connection, stage: Stage, ids: Collection[str]) -> int:
     """Reverses `withdraw` for those of the samples that have a reason; returns their number."""
     if not ids:
         return 0
@@ -122,7 +119,7 @@ async def take_back_batched(connection: Connection, stage: Stage, ids: Collectio
         sa.update(experience)
         .where(_batched(stage.key, ids), E.reason != "")
         .values(reason="")
-        .returning(ID)
+        .returning(E.experience_id)
     )
     withdrawn = await connection.fetch_column(statement)
     if stage.plan.replay is not None and stage.plan.replay.cooldown_steps is not None:
@@ -167,19 +164,17 @@ async def count_replayed(connection: Connection, stage: Stage) -> ReplayCounts:
         sa.func.count(), sa.func.coalesce(sa.func.sum(number), 0), sa.func.max(number)
     )
     num_trained, num_rows, most = await connection.fetch_one(totals)
-    pooled = sa.select(sa.func.count()).select_from(replay_pool)
-    num_waiting = await connection.fetch_value(pooled.where(in_stage(replay_pool, stage.key)))
     return ReplayCounts(
         num_trained=num_trained,
         num_replayed=int(num_rows) - num_trained,
         max_uses=most or 0,
-        num_waiting=num_waiting,
+        num_waiting=await count_rows(connection, replay_pool, in_stage(replay_pool, stage.key)),
     )
 
 
 async def segments_replayed(connection: Connection, key: StageKey) -> set[int]:
     """Returns the segments with contents of samples in the pool."""
-    ids = list(await connection.fetch_column(_POOL, stage_params(key)))
+    ids = await connection.fetch_column(_POOL, stage_params(key))
     statement = (
         sa.select(E.segment_id).distinct().where(of_stage(experience), id_in(E.experience_id))
     )

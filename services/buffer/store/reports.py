@@ -1,4 +1,4 @@
-"""Statements on commit reports to producers, on dead letters and on blobs."""
+"""Statements on commit reports to producers, dead letters, blobs and progress events."""
 
 import dataclasses
 from collections import defaultdict
@@ -16,6 +16,7 @@ from services.buffer.store.bulk_insert import insert_bodies
 from services.buffer.store.database import (
     BIGINTS,
     CHANNEL,
+    count_rows,
     encode_numbers,
     key_columns,
     notify,
@@ -52,7 +53,7 @@ class CommitReport:
 
     producer: str
     sequence: int
-    fate: CommitStatus
+    status: CommitStatus
     reason: str = ""
     number: int = 0
 
@@ -105,7 +106,7 @@ async def insert_reports(connection: Connection, reports: Sequence[CommitReport]
         first.setdefault((report.producer, report.sequence), report)
     alike: dict[tuple[str, CommitStatus, str], list[int]] = defaultdict(list)
     for (producer, sequence), report in first.items():
-        alike[producer, report.fate, report.reason].append(sequence)
+        alike[producer, report.status, report.reason].append(sequence)
     for (producer, fate, reason), sequences in alike.items():
         own = {"own_producer": producer, "own_state": fate, "own_reason": reason}
         await connection.execute(_INSERT, {**own, "sequences": sequences})
@@ -130,7 +131,7 @@ async def load_reports(
     return _reports(await connection.fetch(_AFTER, values))
 
 
-async def load_fates(
+async def load_statuses(
     connection: Connection,
     producer: str,
     sequences: Sequence[int],
@@ -168,7 +169,7 @@ def _reports(rows: Iterable[Row]) -> list[CommitReport]:
         CommitReport(
             producer=row.producer,
             sequence=row.sequence,
-            fate=CommitStatus(row.state),
+            status=CommitStatus(row.state),
             reason=row.reason,
             number=row.number,
         )
@@ -192,17 +193,13 @@ async def insert_dead_letters(connection: Connection, letters: Iterable[DeadLett
         return
     await insert_bodies(connection, dead_letter, rows)
     newest = sa.select(sa.func.max(dead_letter.c.number)).scalar_subquery()
-    await connection.execute(
-        sa.delete(dead_letter).where(dead_letter.c.number <= newest - MAX_DEAD_LETTERS)
-    )
+    is_old = dead_letter.c.number <= newest - MAX_DEAD_LETTERS
+    await connection.execute(sa.delete(dead_letter).where(is_old))
 
 
 async def count_dead_letters(connection: Connection, subject: str) -> int:
     """Counts the dead letters of a subject."""
-    statement = (
-        sa.select(sa.func.count()).select_from(dead_letter).where(dead_letter.c.subject == subject)
-    )
-    return int(await connection.fetch_value(statement))
+    return await count_rows(connection, dead_letter, dead_letter.c.subject == subject)
 
 
 async def store_blob(connection: Connection, tenant: str, sha256: bytes, body: bytes) -> None:
@@ -233,7 +230,7 @@ _OLD_BLOB = sa.or_(
 )
 
 
-async def forget_reports(connection: Connection) -> None:
+async def delete_old_reports(connection: Connection) -> None:
     """Deletes old reports, as `_forget` does.
 
     A producer that still asks sends its result again and gets the same report.
@@ -241,7 +238,7 @@ async def forget_reports(connection: Connection) -> None:
     await _forget(connection, commit_report, _OLD_REPORT, REPORT_PAGES)
 
 
-async def forget_blobs(connection: Connection) -> None:
+async def delete_old_blobs(connection: Connection) -> None:
     """Deletes old blobs, as `_forget` does."""
     await _forget(connection, blob, _OLD_BLOB, BLOB_PAGES)
 
@@ -312,7 +309,7 @@ async def log_event(connection: Connection, key: StageKey, event: Event) -> None
     await notify(connection, topic)
 
 
-async def forget_samples(connection: Connection, tenant: str, ids: Collection[str]) -> None:
+async def clear_sample_events(connection: Connection, tenant: str, ids: Collection[str]) -> None:
     """Clears the bodies of events with any of these samples, in all experiments of the tenant."""
     c = progress.c
     nothing: dict[str, JsonValue] = {"samples": [], "experience_ids": []}
@@ -338,13 +335,14 @@ async def load_events(
         .order_by(progress.c.number)
         .limit(limit)
     )
-    return [
-        LoggedEvent(
-            number=row.number,
-            stage=row.stage,
-            unix_millis=int(row.millis),
-            kind=row.kind,
-            body=row.body,
-        )
-        for row in await connection.fetch(statement)
-    ]
+    return [_logged(row) for row in await connection.fetch(statement)]
+
+
+def _logged(row: Row) -> LoggedEvent:
+    return LoggedEvent(
+        number=row.number,
+        stage=row.stage,
+        unix_millis=int(row.millis),
+        kind=row.kind,
+        body=row.body,
+    )

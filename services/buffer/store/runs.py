@@ -35,7 +35,7 @@ from services.buffer.store.database import (
     stage_params,
 )
 from services.buffer.store.schema import STAGE_KEY, assignment, run, run_attempt
-from services.buffer.store.segments import FILL, Held
+from services.buffer.store.segments import FILL, SegmentSize
 from services.buffer.store.stages import locking, stage_of
 from trinity.runtime.sql import Connection, Row
 from trinity.types import StageKey
@@ -95,22 +95,22 @@ _HOLD = sa.select(sa.func.count()).select_from(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Before:
-    """The stored state that results are judged by."""
+class CommitContext:
+    """The stored state that decisions on results depend on."""
 
     stage: Stage
     views: dict[str, AssignmentView]
     """Assignments of the results, with the state of each run."""
     known: list[StoredAttempt]
     """Stored attempts with the place or the sequence of any of the results."""
-    held: Held
+    segment_size: SegmentSize
     """Contents of the segment that takes their samples."""
 
 
-async def load_before(
+async def load_commit_context(
     connection: Connection, key: StageKey, results: Sequence[Result], *, is_alone: bool
-) -> Before | None:
-    """Loads the state that results of a stage are judged by; None without such a stage.
+) -> CommitContext | None:
+    """Loads the state that decisions on a stage's results depend on; None without a stage.
 
     It is locked until the transaction ends: the assignments exclusively, the stage shared, or
     exclusively too with `is_alone`.
@@ -138,11 +138,11 @@ async def load_before(
         for rows in found
         for row in rows
     ]
-    return Before(
+    return CommitContext(
         stage=stage,
         views={row.assignment_id: _view(row) for row in views},
         known=known,
-        held=Held(fill[0].num_rows, fill[0].num_bytes),
+        segment_size=SegmentSize(fill[0].num_rows, fill[0].num_bytes),
     )
 
 
@@ -157,24 +157,24 @@ def _by_producer(key: StageKey, results: Sequence[Result]) -> Iterator[dict[str,
 
 
 async def insert_attempts(
-    connection: Connection, key: StageKey, verdicts: Sequence[CommitDecision]
+    connection: Connection, key: StageKey, decisions: Sequence[CommitDecision]
 ) -> None:
     """Inserts new attempts."""
     rows = [
         {
             **key_columns(key),
-            "assignment_id": verdict.result.assignment_id,
-            "run": verdict.result.run,
-            "attempt": verdict.result.attempt,
-            "producer": verdict.result.producer,
-            "sequence": verdict.result.sequence,
-            "state": verdict.state,
-            "reason": verdict.result.reason,
-            "content_hash": verdict.result.content_hash,
-            "metrics": encode_numbers(verdict.result.metrics),
-            "duration_seconds": verdict.result.duration_seconds,
+            "assignment_id": decision.result.assignment_id,
+            "run": decision.result.run,
+            "attempt": decision.result.attempt,
+            "producer": decision.result.producer,
+            "sequence": decision.result.sequence,
+            "state": decision.state,
+            "reason": decision.result.reason,
+            "content_hash": decision.result.content_hash,
+            "metrics": encode_numbers(decision.result.metrics),
+            "duration_seconds": decision.result.duration_seconds,
         }
-        for verdict in verdicts
+        for decision in decisions
     ]
     await insert_rows(connection, run_attempt, rows)
 
@@ -203,7 +203,7 @@ _UPDATE_RUNS = (
 async def update_runs(
     connection: Connection, key: StageKey, changed: Sequence[tuple[str, int, RunProgress]]
 ) -> None:
-    """Stores the state of runs after their results were judged; equal ones share a statement."""
+    """Stores the state of runs after decisions on their results; equal ones share a statement."""
     alike: dict[tuple[RunState, int, str], list[tuple[str, int]]] = defaultdict(list)
     for own_id, number, open_run in changed:
         alike[open_run.state, open_run.num_failed, open_run.reason].append((own_id, number))
@@ -248,7 +248,7 @@ class OpenWork:
     """The newest weights that any of them needs."""
 
 
-async def commonest_failure(connection: Connection, key: StageKey) -> str:
+async def most_common_failure(connection: Connection, key: StageKey) -> str:
     """Returns the most frequent reason of runs that were given up; empty without any."""
     counted = (
         sa.select(run.c.reason)

@@ -5,7 +5,7 @@ partitions at the moment when another one attaches a partition may miss it until
 attached (docs/decisions/0047-contents-by-the-name-of-their-partition.md).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,7 +13,7 @@ from functools import lru_cache
 import psycopg
 import sqlalchemy as sa
 
-from services.buffer.domain.stage import AssignmentKind, EvaluationState, ExperienceState, Stage
+from services.buffer.domain.stage import UNTRAINED, AssignmentKind, EvaluationState, Stage
 from services.buffer.domain.stage import ScopeState as Scope
 from services.buffer.store.database import (
     id_in,
@@ -46,7 +46,7 @@ REMOVERS_LOCK = 0x7365676D
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class SegmentSize:
     """Size of the contents of a segment."""
 
     num_rows: int
@@ -80,7 +80,7 @@ def payloads_of(segment_id: int) -> sa.Table:
 
 
 @contextmanager
-def while_it_is_there() -> Iterator[None]:
+def unavailable_if_dropped() -> Iterator[None]:
     """Wraps reads of a segment that may be retired and dropped in the meantime.
 
     Raises: Unavailable when it was dropped; a retry finds that the contents are gone.
@@ -114,14 +114,14 @@ async def grow_segment(
     await connection.execute(_GROW, values)
 
 
-async def try_to_remove_alone(connection: Connection) -> bool:
-    """Tries to get the lock for removing partitions, held until `let_others_remove`."""
+async def try_removal_lock(connection: Connection) -> bool:
+    """Tries to get the lock for removing partitions, held until `release_removal_lock`."""
     asked = sa.select(sa.func.pg_try_advisory_lock(REMOVERS_LOCK))
     return bool(await connection.fetch_value(asked))
 
 
-async def let_others_remove(connection: Connection) -> None:
-    """Releases the lock of `try_to_remove_alone`."""
+async def release_removal_lock(connection: Connection) -> None:
+    """Releases the lock of `try_removal_lock`."""
     await connection.execute(sa.select(sa.func.pg_advisory_unlock(REMOVERS_LOCK)))
 
 
@@ -156,8 +156,6 @@ async def _detach(connection: Connection, name: str, how: str) -> None:
 
 
 E, S = experience.c, segment.c
-WAITING = (ExperienceState.AWAITING, ExperienceState.RAW, ExperienceState.READY)
-"""Samples that may still come into a batch."""
 IDS_AT_ONCE = 20_000
 
 
@@ -186,7 +184,7 @@ async def old_segments(connection: Connection, stage: Stage) -> set[int]:
 
 async def segments_waiting(connection: Connection, key: StageKey) -> set[int]:
     """Returns the segments with samples that may still be batched."""
-    return await _segments(connection, key, one_of(E.state, WAITING))
+    return await _segments(connection, key, one_of(E.state, UNTRAINED))
 
 
 async def segments_evaluated(connection: Connection, key: StageKey) -> set[int]:
@@ -267,72 +265,13 @@ async def count_retired(
 ) -> tuple[int, int]:
     """Counts samples in retired segments in the batches of these steps; also the last such step."""
     c = batch_item.c
+    is_own = sa.and_(in_stage(batch_item, stage.key), c.line == stage.line)
     same = sa.and_(E.experience_id == c.experience_id, of_stage(experience, stage.samples_key))
     retired = await retired_segments(connection, stage.samples_key)
     statement = (
         sa.select(sa.func.count(), sa.func.max(c.step))
         .join_from(batch_item, experience, same)
-        .where(
-            in_stage(batch_item, stage.key),
-            c.line == stage.line,
-            c.step.between(first_step, last_step),
-            number_in(E.segment_id, retired),
-        )
+        .where(is_own, c.step.between(first_step, last_step), number_in(E.segment_id, retired))
     )
     number, last = await connection.fetch_one(statement)
     return int(number), int(last or 0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Count:
-    """Samples that are in one state for one reason."""
-
-    state: ExperienceState
-    reason: str
-    number: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredStage:
-    """A stage without its plan, which may be unreadable for this version."""
-
-    key: StageKey
-    state: str
-    trained_step: int
-    recorded_step: int
-
-
-async def stored_stages(
-    connection: Connection, tenant: str, experiment_id: str
-) -> Sequence[StoredStage]:
-    """Returns stages in the order in which they were opened; empty names mean all."""
-    statement = sa.select(stage).order_by(stage.c.opened_at)
-    if tenant:
-        statement = statement.where(stage.c.tenant == tenant)
-    if experiment_id:
-        statement = statement.where(stage.c.experiment_id == experiment_id)
-    return [
-        StoredStage(
-            key=key_from_row(row),
-            state=row.state,
-            trained_step=row.trained_step,
-            recorded_step=row.recorded_step,
-        )
-        for row in await connection.fetch(statement)
-    ]
-
-
-async def count_by_reason(connection: Connection, key: StageKey) -> Sequence[Count]:
-    """Counts samples by state and reason, highest count first."""
-    c = experience.c
-    number = sa.func.count()
-    statement = (
-        sa.select(c.state, c.reason, number.label("number"))
-        .where(in_stage(experience, key))
-        .group_by(c.state, c.reason)
-        .order_by(number.desc(), c.state, c.reason)
-    )
-    return [
-        Count(state=ExperienceState(row.state), reason=row.reason, number=row.number)
-        for row in await connection.fetch(statement)
-    ]

@@ -1,4 +1,4 @@
-"""Statements on the state of selectors for a stage's tasksets: a ranking, or beliefs."""
+"""Statements on selectors of a stage's tasksets: ranking, beliefs, features, feedback."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,14 @@ from sqlalchemy.dialects.postgresql import ARRAY, insert
 
 from services.buffer.domain.difficulty import FloatVector, IntVector, PassRateBeliefs
 from services.buffer.domain.stage import AssignmentState, ExperienceState, Stage
-from services.buffer.store.database import id_in, in_stage, key_columns, one_of, stage_params
+from services.buffer.store.database import (
+    id_in,
+    in_stage,
+    key_columns,
+    of_taskset,
+    one_of,
+    stage_params,
+)
 from services.buffer.store.ready_rows import Place
 from services.buffer.store.schema import (
     assignment,
@@ -159,8 +166,7 @@ async def known_features(
 ) -> set[str]:
     """Returns those of the features that are already stored."""
     statement = sa.select(FEATURE.name).where(
-        FEATURE.tenant == tenant,
-        FEATURE.taskset_id == taskset_id,
+        of_taskset(task_feature, tenant, taskset_id),
         FEATURE.name == sa.any_(sa.cast(list(names), ARRAY(sa.Text))),
     )
     return set(await connection.fetch_column(statement))
@@ -211,7 +217,7 @@ async def read_features(
     """
     numbers = np.empty(num_rows, dtype="<f8")
     await connection.execute(sa.text("SET LOCAL statement_timeout = 0"))
-    own = sa.and_(task.c.tenant == tenant, task.c.taskset_id == taskset_id)
+    own = of_taskset(task, tenant, taskset_id)
     for first in range(0, num_rows, READ_AT_ONCE):
         some = range(first, min(first + READ_AT_ONCE, num_rows))
         try:
@@ -248,10 +254,7 @@ async def _parsed(
 
 
 async def _select(
-    connection: Connection,
-    own: sa.ColumnElement[bool],
-    rows: range,
-    column: sa.ColumnElement[T],
+    connection: Connection, own: sa.ColumnElement[bool], rows: range, column: sa.ColumnElement[T]
 ) -> list[tuple[int, T]]:
     statement = (
         sa.select(task.c.index, column)
@@ -289,7 +292,7 @@ async def store_features(
     for first in range(STORED_BYTES, len(whole), STORED_BYTES):
         more = sa.literal(whole[first : first + STORED_BYTES], sa.LargeBinary)
         grown = sa.update(task_feature).where(
-            FEATURE.tenant == tenant, FEATURE.taskset_id == taskset_id, FEATURE.name == name
+            of_taskset(task_feature, tenant, taskset_id), FEATURE.name == name
         )
         await connection.execute(grown.values(numbers=FEATURE.numbers.op("||")(more)))
         await connection.flush()  # what is queued is in memory
@@ -329,7 +332,7 @@ async def last_place_of_batch(connection: Connection, stage: Stage, step: int) -
     return None if row is None else (row.explore_step, row.position)
 
 
-async def unheard_groups(
+async def groups_awaiting_feedback(
     connection: Connection, key: StageKey, taskset: str, up_to: Place
 ) -> list[RolledOut]:
     """Returns groups up to this place whose rewards the selector has not received, in order."""
@@ -376,7 +379,7 @@ async def _rewards(connection: Connection, key: StageKey, ids: list[str]) -> dic
     return rewards
 
 
-async def mark_heard(connection: Connection, key: StageKey, ids: list[str]) -> None:
+async def mark_feedback_received(connection: Connection, key: StageKey, ids: list[str]) -> None:
     """Marks groups as received by the selector."""
     await connection.execute(
         sa.update(assignment)

@@ -1,4 +1,4 @@
-"""Statements on stages and their tasksets."""
+"""Statements on stages and their tasksets, on the pace of training, and on lost runs."""
 
 import logging
 import statistics
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from typing import Any
 
 import sqlalchemy as sa
 from pydantic import ValidationError
@@ -26,6 +27,7 @@ from services.buffer.store.database import (
     in_stage,
     key_columns,
     key_from_row,
+    of_taskset,
     one_of,
     stage_name,
     stage_params,
@@ -217,9 +219,7 @@ async def stage_tasksets(connection: Connection, key: StageKey) -> dict[str, Sta
 
 async def stages_using(connection: Connection, tenant: str, taskset_id: str) -> list[StageKey]:
     """Returns the stages that use a taskset, in any state."""
-    statement = sa.select(stage_taskset).where(
-        stage_taskset.c.tenant == tenant, stage_taskset.c.taskset_id == taskset_id
-    )
+    statement = sa.select(stage_taskset).where(of_taskset(stage_taskset, tenant, taskset_id))
     return [key_from_row(row) for row in await connection.fetch(statement)]
 
 
@@ -231,12 +231,43 @@ async def list_unfinished(connection: Connection, tenant: str, experiment_id: st
 
     Raises: UnreadablePlan when the plan of one cannot be read.
     """
-    statement = _UNFINISHED
+    statement = _narrowed(_UNFINISHED, tenant, experiment_id)
+    return [_from_row(row) for row in await connection.fetch(statement)]
+
+
+def _narrowed(statement: sa.Select[Any], tenant: str, experiment_id: str) -> sa.Select[Any]:
+    """Restricts a statement to a tenant and an experiment; empty names mean all."""
     if tenant:
         statement = statement.where(stage.c.tenant == tenant)
     if experiment_id:
         statement = statement.where(stage.c.experiment_id == experiment_id)
-    return [_from_row(row) for row in await connection.fetch(statement)]
+    return statement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredStage:
+    """A stage without its plan, which may be unreadable for this version."""
+
+    key: StageKey
+    state: str
+    trained_step: int
+    recorded_step: int
+
+
+async def stored_stages(
+    connection: Connection, tenant: str, experiment_id: str
+) -> Sequence[StoredStage]:
+    """Returns stages in the order in which they were opened; empty names mean all."""
+    statement = _narrowed(sa.select(stage).order_by(stage.c.opened_at), tenant, experiment_id)
+    return [
+        StoredStage(
+            key=key_from_row(row),
+            state=row.state,
+            trained_step=row.trained_step,
+            recorded_step=row.recorded_step,
+        )
+        for row in await connection.fetch(statement)
+    ]
 
 
 async def list_readable(connection: Connection) -> list[Stage]:
@@ -273,7 +304,7 @@ RECENT_EXPLORE_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class TrainingPace:
     """The pace of training."""
 
     age_seconds: float
@@ -283,7 +314,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Losses:
+class RunLosses:
     """Lost runs of the newest explore steps."""
 
     num_runs: int
@@ -293,15 +324,17 @@ class Losses:
     """The most frequent reason."""
 
 
-async def pace(connection: Connection, stage: Stage) -> Pace:
+async def pace(connection: Connection, stage: Stage) -> TrainingPace:
     """Measures the current pace of training, from the newest reports of any incarnation."""
     life = stage.incarnation
     ages = await _ages(connection, stage, life)
-    while len(ages) < RECENT_REPORTS and (life := await _life_before(connection, stage, life)):
+    while len(ages) < RECENT_REPORTS and (
+        life := await _incarnation_before(connection, stage, life)
+    ):
         ages += await _ages(connection, stage, life)
     ages = sorted(ages)[:RECENT_REPORTS]
     gaps = [older - newer for newer, older in pairwise(ages)]
-    return Pace(
+    return TrainingPace(
         age_seconds=max(ages[0], 0.0) if ages else NEVER,
         usual_seconds=statistics.median(gaps) if gaps else 0.0,
     )
@@ -322,7 +355,7 @@ async def _ages(connection: Connection, stage: Stage, incarnation: int) -> list[
     return [float(age) for age in await connection.fetch_column(statement)]
 
 
-async def _life_before(connection: Connection, stage: Stage, incarnation: int) -> int:
+async def _incarnation_before(connection: Connection, stage: Stage, incarnation: int) -> int:
     """Returns the newest earlier incarnation that has reports; 0 without any."""
     statement = sa.select(sa.func.max(R.incarnation)).where(
         in_stage(step_report, stage.key), R.line == stage.line, R.incarnation < incarnation
@@ -330,7 +363,7 @@ async def _life_before(connection: Connection, stage: Stage, incarnation: int) -
     return await connection.fetch_value(statement) or 0
 
 
-async def losses(connection: Connection, stage: Stage) -> Losses:
+async def run_losses(connection: Connection, stage: Stage) -> RunLosses:
     """Counts the lost runs of the newest explore steps, over assignments that have ended."""
     a = assignment.c
     ended = sa.select(a.assignment_id, a.repeat_times).where(
@@ -343,7 +376,7 @@ async def losses(connection: Connection, stage: Stage) -> Losses:
     ids = [row.assignment_id for row in rows]
     reasons = await _filtered(connection, stage.key, ids)
     reasons += await _given_up(connection, stage.key, ids)
-    return Losses(
+    return RunLosses(
         num_runs=sum(row.repeat_times for row in rows),
         num_lost=len(reasons),
         reason=statistics.mode(reasons) if reasons else "",

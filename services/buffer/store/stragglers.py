@@ -1,4 +1,4 @@
-"""Statements on stragglers: tasks that are cut once enough others of their step have ended."""
+"""Statements that cut stragglers, and that reopen lost work of a reopened stage."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -20,6 +20,7 @@ from services.buffer.store.bulk_insert import insert_rows
 from services.buffer.store.database import (
     BIGINTS,
     SCOPES_TOPIC,
+    count_rows,
     id_in,
     in_stage,
     key_columns,
@@ -84,23 +85,11 @@ async def seconds_since_ended(
     A task that closed has a scope since then. A task that was given up has no time and counts as
     the first to end: None means that such tasks alone reach the number.
     """
-    closed = sa.and_(
-        in_stage(assignment, key),
-        A.kind == AssignmentKind.TRAIN,
-        A.explore_step == explore_step,
-        A.refill_round == 0,
-        A.state == AssignmentState.CLOSED,
-    )
-    num_closed = sa.select(sa.func.count()).where(closed)
-    given_up = sa.select(sa.func.count()).where(
-        in_stage(assignment, key),
-        A.kind == AssignmentKind.TRAIN,
-        A.explore_step == explore_step,
-        A.refill_round == 0,
-        A.state == AssignmentState.GIVEN_UP,
-    )
-    num_given_up = await connection.fetch_value(given_up)
-    place = min(number - num_given_up, await connection.fetch_value(num_closed))
+    own = _of_step(key, explore_step)
+    closed = sa.and_(own, A.state == AssignmentState.CLOSED)
+    is_given_up = A.state == AssignmentState.GIVEN_UP
+    num_given_up = await count_rows(connection, assignment, own, is_given_up)
+    place = min(number - num_given_up, await count_rows(connection, assignment, closed))
     if place < 1:
         return None
     scope = pipeline_scope.c
@@ -117,19 +106,23 @@ async def seconds_since_ended(
     return float(await connection.fetch_value(statement))
 
 
-async def leave_behind(
+def _of_step(key: StageKey, explore_step: int) -> sa.ColumnElement[bool]:
+    """Condition: tasks of an explore step, without refills."""
+    return sa.and_(
+        in_stage(assignment, key),
+        A.kind == AssignmentKind.TRAIN,
+        A.explore_step == explore_step,
+        A.refill_round == 0,
+    )
+
+
+async def cut_open_tasks(
     connection: Connection, key: StageKey, explore_step: int, reason: str
 ) -> list[CancelledStraggler]:
     """Cuts the open tasks of a step, leased ones too; returns them."""
     statement = (
         sa.update(assignment)
-        .where(
-            in_stage(assignment, key),
-            A.kind == AssignmentKind.TRAIN,
-            A.explore_step == explore_step,
-            A.refill_round == 0,
-            A.is_open,
-        )
+        .where(_of_step(key, explore_step), A.is_open)
         .values(state=AssignmentState.CUT, reason=reason, lease_token=None, lease_until=None)
         .returning(A.assignment_id, A.explore_step, A.position)
     )
@@ -157,20 +150,13 @@ async def with_ended_runs(
 
 async def count_kept_runs(connection: Connection, key: StageKey) -> int:
     """Counts the won runs of cut tasks."""
-    statement = (
-        sa.select(sa.func.count())
-        .select_from(run)
-        .where(
-            in_stage(run, key),
-            run.c.state == RunState.WON,
-            run.c.assignment_id.in_(
-                sa.select(A.assignment_id).where(
-                    in_stage(assignment, key), A.state == AssignmentState.CUT
-                )
-            ),
-        )
+    cut = sa.select(A.assignment_id).where(
+        in_stage(assignment, key), A.state == AssignmentState.CUT
     )
-    return int(await connection.fetch_value(statement))
+    is_won = run.c.state == RunState.WON
+    return await count_rows(
+        connection, run, in_stage(run, key), is_won, run.c.assignment_id.in_(cut)
+    )
 
 
 async def drop(
@@ -235,48 +221,40 @@ def _figures(num_open_runs: int, lengths: list[int]) -> dict[str, float]:
     return figures
 
 
-ASSIGNMENT = assignment.c
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lost:
+class LostWork:
     """Training work from some explore step on: its size, and the groups that gave no rows."""
 
     num_drawn: int
-    unshaped: Sequence[str]
+    failed_groups: Sequence[str]
     """Groups whose runs succeeded but whose advantages could not be computed, in order of place."""
     given_up: Sequence[str]
 
 
-async def find_lost(connection: Connection, key: StageKey, first_step: int) -> Lost:
+async def find_lost_work(connection: Connection, key: StageKey, first_step: int) -> LostWork:
     """Finds the groups that explore steps from `first_step` on have lost."""
     dead = sa.select(pipeline_scope.c.assignment_id).where(
         in_stage(pipeline_scope, key), pipeline_scope.c.state == ScopeState.DEAD
     )
-    unshaped = set(await connection.fetch_column(dead))
+    failed_groups = set(await connection.fetch_column(dead))
+    is_train = A.kind == AssignmentKind.TRAIN
     drawn = (
-        sa.select(ASSIGNMENT.assignment_id, ASSIGNMENT.state)
-        .where(
-            in_stage(assignment, key),
-            ASSIGNMENT.kind == AssignmentKind.TRAIN,
-            ASSIGNMENT.explore_step >= first_step,
-        )
-        .order_by(ASSIGNMENT.explore_step, ASSIGNMENT.position)
+        sa.select(A.assignment_id, A.state)
+        .where(in_stage(assignment, key), is_train, A.explore_step >= first_step)
+        .order_by(A.explore_step, A.position)
     )
     rows = await connection.fetch(drawn)
-    return Lost(
+    return LostWork(
         num_drawn=len(rows),
-        unshaped=[row.assignment_id for row in rows if row.assignment_id in unshaped],
+        failed_groups=[row.assignment_id for row in rows if row.assignment_id in failed_groups],
         given_up=[row.assignment_id for row in rows if row.state == AssignmentState.GIVEN_UP],
     )
 
 
 async def find_cancelled(connection: Connection, key: StageKey, kind: AssignmentKind) -> list[str]:
     """Returns the cancelled assignments of a kind."""
-    statement = sa.select(ASSIGNMENT.assignment_id).where(
-        in_stage(assignment, key),
-        ASSIGNMENT.kind == kind,
-        ASSIGNMENT.state == AssignmentState.CANCELLED,
+    statement = sa.select(A.assignment_id).where(
+        in_stage(assignment, key), A.kind == kind, A.state == AssignmentState.CANCELLED
     )
     return await connection.fetch_column(statement)
 
@@ -292,11 +270,11 @@ async def reopen_evaluations(connection: Connection, key: StageKey) -> list[str]
     reopened = [(row.version, row.taskset) for row in await connection.fetch(statement)]
     if not reopened:
         return []
-    tasks = sa.select(ASSIGNMENT.assignment_id).where(
+    tasks = sa.select(A.assignment_id).where(
         in_stage(assignment, key),
-        ASSIGNMENT.kind == AssignmentKind.EVAL,
-        one_of(ASSIGNMENT.state, [AssignmentState.CANCELLED, AssignmentState.GIVEN_UP]),
-        sa.tuple_(ASSIGNMENT.explore_step, ASSIGNMENT.taskset).in_(_pairs(reopened)),
+        A.kind == AssignmentKind.EVAL,
+        one_of(A.state, [AssignmentState.CANCELLED, AssignmentState.GIVEN_UP]),
+        sa.tuple_(A.explore_step, A.taskset).in_(_pairs(reopened)),
     )
     return await connection.fetch_column(tasks)
 
@@ -320,15 +298,13 @@ async def reopen_assignments(connection: Connection, key: StageKey, ids: Sequenc
         sa.select(sa.func.count())
         .select_from(run)
         .where(
-            in_stage(run, key),
-            run.c.assignment_id == ASSIGNMENT.assignment_id,
-            run.c.state == RunState.OPEN,
+            in_stage(run, key), run.c.assignment_id == A.assignment_id, run.c.state == RunState.OPEN
         )
         .scalar_subquery()
     )
     await connection.execute(
         sa.update(assignment)
-        .where(in_stage(assignment, key), id_in(ASSIGNMENT.assignment_id, ids))
+        .where(in_stage(assignment, key), id_in(A.assignment_id, ids))
         .values(
             state=AssignmentState.PENDING,
             reason="",
@@ -350,22 +326,22 @@ async def reopen_left_out_scopes(connection: Connection, key: StageKey, ids: Seq
         sa.update(experience)
         .where(
             in_stage(experience, key),
-            id_in(experience.c.assignment_id, ids),
-            experience.c.state == ExperienceState.FILTERED,
+            id_in(E.assignment_id, ids),
+            E.state == ExperienceState.FILTERED,
         )
         .values(state=ExperienceState.RAW, reason="")
     )
     await notify(connection, SCOPES_TOPIC)
 
 
-async def forget_refills(connection: Connection, key: StageKey, explore_step: int) -> None:
+async def reset_refills(connection: Connection, key: StageKey, explore_step: int) -> None:
     """Resets the refill rounds of an explore step."""
     await connection.execute(
         sa.update(assignment)
         .where(
             in_stage(assignment, key),
-            ASSIGNMENT.kind == AssignmentKind.TRAIN,
-            ASSIGNMENT.explore_step == explore_step,
+            A.kind == AssignmentKind.TRAIN,
+            A.explore_step == explore_step,
         )
         .values(refill_round=0)
     )

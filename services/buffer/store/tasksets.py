@@ -1,4 +1,4 @@
-"""Statements on tasksets and their rows."""
+"""Statements on tasksets, their rows and their task pipelines."""
 
 import uuid
 from array import array
@@ -13,7 +13,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from services.buffer.domain.stage import StageState, TasksetKind
 from services.buffer.store.bulk_insert import insert_rows
-from services.buffer.store.database import id_in, in_stage, one_of
+from services.buffer.store.database import id_in, in_stage, of_taskset, one_of
 from services.buffer.store.schema import (
     STAGE_KEY,
     stage,
@@ -39,11 +39,6 @@ class Taskset:
     """True if rows are added over time and drawn while more are still expected."""
 
 
-def own_taskset(tenant: str, taskset_id: str) -> sa.ColumnElement[bool]:
-    """Condition: the row of a taskset."""
-    return sa.and_(taskset.c.tenant == tenant, taskset.c.taskset_id == taskset_id)
-
-
 def from_row(row: Row) -> Taskset:
     """Converts a row with all columns."""
     return Taskset(
@@ -67,8 +62,8 @@ async def claim_source(connection: Connection, tenant: str, source: str) -> str 
         .on_conflict_do_nothing()
         .returning(taskset.c.taskset_id)
     )
-    row = await connection.fetch_first(statement)
-    return None if row is None else str(row.taskset_id)
+    inserted: str | None = await connection.fetch_value(statement)
+    return inserted
 
 
 async def copy_rows(
@@ -110,7 +105,7 @@ async def update_taskset(
     connection: Connection, tenant: str, taskset_id: str, **values: int | bool
 ) -> None:
     """Updates columns of a taskset."""
-    own = own_taskset(tenant, taskset_id)
+    own = of_taskset(taskset, tenant, taskset_id)
     await connection.execute(sa.update(taskset).where(own).values(**values))
 
 
@@ -133,7 +128,7 @@ async def find_taskset(
 
 async def get_taskset(connection: Connection, tenant: str, taskset_id: str) -> Taskset:
     """Returns a taskset that exists."""
-    statement = sa.select(taskset).where(own_taskset(tenant, taskset_id))
+    statement = sa.select(taskset).where(of_taskset(taskset, tenant, taskset_id))
     return from_row(await connection.fetch_one(statement))
 
 
@@ -162,9 +157,7 @@ async def insert_tasks(
 async def delete_tasks(connection: Connection, tenant: str, taskset_id: str) -> None:
     """Deletes all rows of a taskset, without a statement timeout."""
     await connection.execute(sa.text("SET LOCAL statement_timeout = 0"))
-    await connection.execute(
-        sa.delete(task).where(task.c.tenant == tenant, task.c.taskset_id == taskset_id)
-    )
+    await connection.execute(sa.delete(task).where(of_taskset(task, tenant, taskset_id)))
 
 
 WORD_BYTES = 8
@@ -199,7 +192,7 @@ async def insert_pipeline(
         "left_out": counts.left_out,
         "ordered_by": counts.ordered_by,
     }
-    own = own_taskset(tenant, taskset_id)
+    own = of_taskset(taskset, tenant, taskset_id)
     await connection.execute(sa.update(taskset).where(own).values(pipeline=values))
 
 
@@ -225,10 +218,7 @@ async def source_rows_of(
     statement = (
         sa.select(part)
         .where(
-            task_origin.c.tenant == tenant,
-            task_origin.c.taskset_id == taskset_id,
-            begin < first + count,
-            begin + size > first,
+            of_taskset(task_origin, tenant, taskset_id), begin < first + count, begin + size > first
         )
         .order_by(begin)
     )
@@ -255,7 +245,7 @@ async def stage_pipelines(connection: Connection, key: StageKey) -> list[StagePi
     ]
 
 
-def says_none_left(counts: PipelineCounts) -> str:
+def empty_pipeline_error(counts: PipelineCounts) -> str:
     """Explains why a taskset is empty, as the end of a sentence."""
     reasons = sorted(counts.left_out.items(), key=lambda item: -item[1])
     listed = "; ".join(f"{count:,} by {reason}" for reason, count in reasons)
@@ -264,7 +254,7 @@ def says_none_left(counts: PipelineCounts) -> str:
 
 async def counts_of(connection: Connection, tenant: str, taskset_id: str) -> PipelineCounts | None:
     """Returns the counts of a taskset; None without a task pipeline."""
-    statement = sa.select(taskset.c.pipeline).where(own_taskset(tenant, taskset_id))
+    statement = sa.select(taskset.c.pipeline).where(of_taskset(taskset, tenant, taskset_id))
     found = await connection.fetch_value(statement)
     return None if found is None else PipelineCounts(**found)
 
@@ -276,7 +266,7 @@ MAX_READ_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
+class TasksetDescription:
     """A taskset with the numbers that its description shows."""
 
     taskset_id: str
@@ -296,8 +286,7 @@ def _described(tenant: str) -> sa.Select[Any]:
     refused = (
         sa.select(sa.func.coalesce(sa.func.sum(taskset_upload.c.num_refused), 0))
         .where(
-            taskset_upload.c.tenant == tenant,
-            taskset_upload.c.taskset_id == taskset.c.taskset_id,
+            taskset_upload.c.tenant == tenant, taskset_upload.c.taskset_id == taskset.c.taskset_id
         )
         .scalar_subquery()
     )
@@ -311,8 +300,8 @@ def _described(tenant: str) -> sa.Select[Any]:
     return chosen.where(taskset.c.tenant == tenant)
 
 
-def _from_row(row: Row) -> Described:
-    return Described(
+def _from_row(row: Row) -> TasksetDescription:
+    return TasksetDescription(
         taskset_id=row.taskset_id,
         name=row.name or "",
         source=row.source or "",
@@ -328,7 +317,7 @@ def _from_row(row: Row) -> Described:
 
 async def list_tasksets(
     connection: Connection, tenant: str, *, limit: int, offset: int
-) -> list[Described]:
+) -> list[TasksetDescription]:
     """Returns tasksets of a tenant, newest first."""
     order = (taskset.c.created_at.desc(), taskset.c.taskset_id)
     statement = _described(tenant).order_by(*order).limit(limit).offset(offset)
@@ -337,7 +326,7 @@ async def list_tasksets(
 
 async def find_described(
     connection: Connection, tenant: str, name_or_id: str, *, for_update: bool = False
-) -> Described | None:
+) -> TasksetDescription | None:
     """Returns a taskset by its name or UUID."""
     wanted = taskset.c.name == name_or_id
     if (own_id := _uuid(name_or_id)) is not None:
@@ -356,7 +345,7 @@ def _uuid(text: str) -> str | None:
         return None
 
 
-async def rows_of(
+async def load_row_bodies(
     connection: Connection, tenant: str, taskset_id: str, *, first: int, count: int
 ) -> Sequence[str]:
     """Returns at most `count` rows in order, within `MAX_READ_BYTES` but at least one."""
@@ -364,8 +353,7 @@ async def rows_of(
     sized = (
         sa.select(task.c.index, task.c.body, num_bytes.label("num_bytes"))
         .where(
-            task.c.tenant == tenant,
-            task.c.taskset_id == taskset_id,
+            of_taskset(task, tenant, taskset_id),
             task.c.index >= first,
             task.c.index < first + count,
         )
@@ -382,17 +370,12 @@ async def rows_of(
 async def find_need(connection: Connection, tenant: str, taskset_id: str) -> str:
     """Names a stage that still needs a taskset, as the end of a sentence; empty without one."""
     same = sa.and_(*(stage.c[name] == stage_taskset.c[name] for name in STAGE_KEY))
+    is_unfinished = stage.c.state != StageState.FINISHED
+    is_kept = one_of(stage_taskset.c.kind, KEPT_KINDS)
     statement = (
         sa.select(stage.c.stage, stage.c.experiment_id, stage.c.state)
         .join_from(stage_taskset, stage, same)
-        .where(
-            stage_taskset.c.tenant == tenant,
-            stage_taskset.c.taskset_id == taskset_id,
-            sa.or_(
-                stage.c.state != StageState.FINISHED,
-                one_of(stage_taskset.c.kind, KEPT_KINDS),
-            ),
-        )
+        .where(of_taskset(stage_taskset, tenant, taskset_id), sa.or_(is_unfinished, is_kept))
         .limit(1)
     )
     row = await connection.fetch_first(statement)
@@ -406,7 +389,5 @@ async def delete_taskset(connection: Connection, tenant: str, taskset_id: str) -
     """Deletes a taskset and everything that belongs to it."""
     await delete_tasks(connection, tenant, taskset_id)
     for table in (task_feature, task_origin, taskset_upload):
-        await connection.execute(
-            sa.delete(table).where(table.c.tenant == tenant, table.c.taskset_id == taskset_id)
-        )
-    await connection.execute(sa.delete(taskset).where(own_taskset(tenant, taskset_id)))
+        await connection.execute(sa.delete(table).where(of_taskset(table, tenant, taskset_id)))
+    await connection.execute(sa.delete(taskset).where(of_taskset(taskset, tenant, taskset_id)))

@@ -1,4 +1,4 @@
-"""Statements on the trainer: its incarnations, published versions and checkpoints."""
+"""Statements on the trainer's incarnations, versions and checkpoints, and on evaluations."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -8,7 +8,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from services.buffer.domain.evaluation import MetricSummary
 from services.buffer.domain.stage import AssignmentKind, EvaluationState, RunState, Stage
-from services.buffer.store.database import id_in, in_stage, key_columns
+from services.buffer.store.database import count_rows, id_in, in_stage, key_columns
 from services.buffer.store.schema import (
     NOW,
     assignment,
@@ -71,14 +71,15 @@ async def versions_of(connection: Connection, stage: Stage, number: int) -> list
     return [_version(row) for row in await connection.fetch(statement)]
 
 
-async def newest_version(connection: Connection, stage: Stage) -> RecordedVersion | None:
-    """Returns the newest weights published on this line."""
-    statement = (
-        sa.select(version)
-        .where(in_stage(version, stage.key), version.c.line == stage.line)
-        .order_by(version.c.version.desc(), version.c.incarnation.desc())
-        .limit(1)
-    )
+async def newest_version(
+    connection: Connection, stage: Stage, *, up_to: int | None = None
+) -> RecordedVersion | None:
+    """Returns the newest weights published on this line, up to a version number if given."""
+    statement = sa.select(version).where(in_stage(version, stage.key), version.c.line == stage.line)
+    if up_to is not None:
+        statement = statement.where(version.c.version <= up_to)
+    order = (version.c.version.desc(), version.c.incarnation.desc())
+    statement = statement.order_by(*order).limit(1)
     row = await connection.fetch_first(statement)
     return None if row is None else _version(row)
 
@@ -108,19 +109,19 @@ async def kept_checkpoints(connection: Connection, stage: Stage) -> list[Checkpo
     return await _checkpoints(connection, _of_line(stage, is_kept=True))
 
 
-async def tell_dropped(
-    connection: Connection, stage: Stage, teller: Checkpoint
+async def announce_removable(
+    connection: Connection, stage: Stage, new: Checkpoint
 ) -> list[Checkpoint]:
-    """Returns checkpoints whose files may be deleted, newest first, when `teller` is committed.
+    """Returns checkpoints whose files may be deleted, newest first, when `new` is committed.
 
     A later commit of the same incarnation shows that it received the earlier responses: the
     checkpoints told in them are deleted here.
     """
     c = checkpoint.c
     dropped = _of_line(stage, is_kept=False)
-    was_told = sa.and_(c.told_incarnation == teller.incarnation, c.told_step < teller.step)
+    was_told = sa.and_(c.told_incarnation == new.incarnation, c.told_step < new.step)
     await connection.execute(sa.delete(checkpoint).where(dropped, was_told))
-    told = {"told_step": teller.step, "told_incarnation": teller.incarnation}
+    told = {"told_step": new.step, "told_incarnation": new.incarnation}
     await connection.execute(sa.update(checkpoint).where(dropped).values(told))
     return await _checkpoints(connection, dropped)
 
@@ -204,18 +205,19 @@ async def count_unfinished(
     connection: Connection, key: StageKey, version: int, taskset: str
 ) -> int:
     """Counts the open assignments of an evaluation."""
-    statement = (
-        sa.select(sa.func.count())
-        .select_from(assignment)
-        .where(
-            in_stage(assignment, key),
-            assignment.c.kind == AssignmentKind.EVAL,
-            assignment.c.explore_step == version,
-            assignment.c.taskset == taskset,
-            assignment.c.is_open,
-        )
+    return await count_rows(
+        connection, assignment, _of_evaluation(key, version, taskset), assignment.c.is_open
     )
-    return int(await connection.fetch_value(statement))
+
+
+def _of_evaluation(key: StageKey, version: int, taskset: str) -> sa.ColumnElement[bool]:
+    """Condition: assignments of an evaluation."""
+    return sa.and_(
+        in_stage(assignment, key),
+        assignment.c.kind == AssignmentKind.EVAL,
+        assignment.c.explore_step == version,
+        assignment.c.taskset == taskset,
+    )
 
 
 async def evaluated_assignments(
@@ -224,12 +226,7 @@ async def evaluated_assignments(
     """Returns the ids of the assignments of an evaluation, in order."""
     statement = (
         sa.select(assignment.c.assignment_id)
-        .where(
-            in_stage(assignment, key),
-            assignment.c.kind == AssignmentKind.EVAL,
-            assignment.c.explore_step == version,
-            assignment.c.taskset == taskset,
-        )
+        .where(_of_evaluation(key, version, taskset))
         .order_by(assignment.c.position)
     )
     return await connection.fetch_column(statement)
@@ -239,16 +236,9 @@ async def count_failed_runs(
     connection: Connection, key: StageKey, assignment_ids: Sequence[str]
 ) -> int:
     """Counts the runs of these assignments that were given up."""
-    statement = (
-        sa.select(sa.func.count())
-        .select_from(run)
-        .where(
-            in_stage(run, key),
-            id_in(run.c.assignment_id, assignment_ids),
-            run.c.state == RunState.GIVEN_UP,
-        )
-    )
-    return int(await connection.fetch_value(statement))
+    is_own = id_in(run.c.assignment_id, assignment_ids)
+    is_given_up = run.c.state == RunState.GIVEN_UP
+    return await count_rows(connection, run, in_stage(run, key), is_own, is_given_up)
 
 
 async def finish_evaluation(

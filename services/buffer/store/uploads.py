@@ -1,4 +1,4 @@
-"""Statements on uploads of tasks: the stored and refused rows of each request."""
+"""Statements on uploads of tasks, and on tasksets that uploads or stages have abandoned."""
 
 import uuid
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
 from services.buffer.domain.tasks import RefusedRow
+from services.buffer.store.database import of_taskset
 from services.buffer.store.schema import NOW, stage_taskset, taskset, taskset_upload
 from trinity.runtime.sql import Connection
 
@@ -31,11 +32,7 @@ async def insert_submitted(
 ) -> None:
     """Inserts a taskset that a client is about to upload, unless it exists."""
     statement = insert(taskset).values(
-        tenant=tenant,
-        taskset_id=str(uuid.uuid4()),
-        name=name,
-        is_complete=False,
-        is_queue=is_queue,
+        tenant=tenant, taskset_id=str(uuid.uuid4()), name=name, is_complete=False, is_queue=is_queue
     )
     await connection.execute(statement.on_conflict_do_nothing())
 
@@ -90,9 +87,8 @@ async def complete_upload(
 
 async def delete_uploads(connection: Connection, tenant: str, taskset_id: str) -> None:
     """Deletes all uploads of a taskset."""
-    await connection.execute(
-        sa.delete(taskset_upload).where(C.tenant == tenant, C.taskset_id == taskset_id)
-    )
+    own = of_taskset(taskset_upload, tenant, taskset_id)
+    await connection.execute(sa.delete(taskset_upload).where(own))
 
 
 def _own(tenant: str, request_id: str) -> sa.ColumnElement[bool]:
@@ -115,7 +111,7 @@ _IS_COMING = sa.exists().where(
 
 
 @dataclass(frozen=True, slots=True)
-class Abandoned:
+class AbandonedTaskset:
     """A taskset to delete."""
 
     tenant: str
@@ -123,7 +119,7 @@ class Abandoned:
     name: str
 
 
-async def lock_abandoned(connection: Connection) -> Abandoned | None:
+async def lock_abandoned(connection: Connection) -> AbandonedTaskset | None:
     """Locks and returns one such taskset; no stage can take it before the transaction ends.
 
     It is an unfinished upload, or rows of files, which can be read again. A complete upload of a
@@ -141,8 +137,8 @@ async def lock_abandoned(connection: Connection) -> Abandoned | None:
     if row is None:
         return None
     # A stage may have taken it, or its client resumed, before the lock was held: check again.
-    own = sa.and_(T.tenant == row.tenant, T.taskset_id == row.taskset_id)
+    own = of_taskset(taskset, row.tenant, row.taskset_id)
     is_wanted = sa.select(sa.or_(_IS_USED, _IS_COMING)).select_from(taskset).where(own)
     if await connection.fetch_value(is_wanted):
         return None
-    return Abandoned(row.tenant, row.taskset_id, row.name or row.source)
+    return AbandonedTaskset(row.tenant, row.taskset_id, row.name or row.source)

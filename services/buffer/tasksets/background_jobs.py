@@ -23,7 +23,7 @@ class TasksetJob:
     num_rows: int = 0
     """Rows done so far."""
     error: Exception | None = None
-    """Kept until a caller of `ask` receives it."""
+    """Kept until a caller of `get_or_start` receives it."""
 
 
 TasksetWork = Callable[[TasksetJob], Coroutine[Any, Any, None]]
@@ -32,7 +32,7 @@ TasksetWork = Callable[[TasksetJob], Coroutine[Any, Any, None]]
 class BackgroundJobs:
     """Runs each job once at a time; an error is raised to the next caller that asks for it.
 
-    job = jobs.ask(("default", "source"), work, name="taskset sums", reason="to read it")
+    job = jobs.get_or_start(("default", "source"), work, name="taskset sums", reason="to read it")
     """
 
     def __init__(
@@ -45,12 +45,14 @@ class BackgroundJobs:
         self._jobs: dict[tuple[str, ...], TasksetJob] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def close(self) -> None:
+    def cancel_jobs(self) -> None:
         """Cancels all jobs; unfinished ones start over when they are asked for again."""
         for task in self._tasks:
             task.cancel()
 
-    def ask(self, key: tuple[str, ...], work: TasksetWork, *, name: str, reason: str) -> TasksetJob:
+    def get_or_start(
+        self, key: tuple[str, ...], work: TasksetWork, *, name: str, reason: str
+    ) -> TasksetJob:
         """Returns the job, and starts it unless it is running.
 
         Raises: the error that the job has ended with since it was last asked for.

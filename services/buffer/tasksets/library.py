@@ -1,4 +1,4 @@
-"""Identity of the content of a taskset, so that the same content is read only once."""
+"""Finds tasksets and their features by content identity, and reads new ones."""
 
 import asyncio
 import hashlib
@@ -15,9 +15,9 @@ from services.buffer.store.tasksets import (
     claim_source,
     copy_rows,
     counts_of,
+    empty_pipeline_error,
     find_taskset,
-    rows_of,
-    says_none_left,
+    load_row_bodies,
 )
 from services.buffer.tasksets.background_jobs import BackgroundJobs, TasksetJob
 from services.buffer.tasksets.reader import open_taskset_row_reader
@@ -102,11 +102,11 @@ ROWS_AT_ONCE = 1_000
 class DatasetSource:
     """A source of rows that are not stored yet."""
 
-    content: str
+    identity: str
     """Identity of the rows: a text that differs whenever they may differ."""
-    place: str
+    description: str
     """Description for people."""
-    read: Callable[[], AsyncGenerator[bytes]]
+    read_lines: Callable[[], AsyncGenerator[bytes]]
     """Yields all rows from the first: chunks of lines."""
     commits: Mapping[str, str] = field(default_factory=dict)
     """Commits of the hub datasets that are read, by name."""
@@ -119,7 +119,7 @@ async def source_of_files(
     experiment_id: str,
     commits: Mapping[str, str],
 ) -> DatasetSource:
-    """Returns the origin of files, tables or hub datasets, at their `commits` or the newest ones.
+    """Returns the source of files, tables or hub datasets, at their `commits` or the newest ones.
 
     Raises: PreconditionFailed that names the taskset when its data are missing or unreadable.
     """
@@ -150,7 +150,7 @@ def source_of_submitted(
     tenant: str,
     experiment_id: str,
 ) -> DatasetSource:
-    """Returns the origin of submitted tasks that go through a pipeline."""
+    """Returns the source of submitted tasks that go through a pipeline."""
     assert needed.pipeline is not None
     content = _pipeline_identity(
         f"taskset {taskset.taskset_id}|", [], needed.pipeline, experiment_id
@@ -176,9 +176,9 @@ def _pipeline_identity(
 async def _read(name: str, sources: Sequence[RowSource]) -> AsyncGenerator[bytes]:
     for source in sources:
         async with open_taskset_row_reader(source) as reader:
-            async for lines in reader.lines():
+            async for lines in reader.read_lines():
                 yield lines
-            await reader.check_end(name)
+            await reader.raise_for_exit(name)
 
 
 async def _stored(database: BufferDatabase, tenant: str, taskset_id: str) -> AsyncGenerator[bytes]:
@@ -194,7 +194,9 @@ async def _some_stored(
     database: BufferDatabase, tenant: str, taskset_id: str, first: int
 ) -> Sequence[str]:
     async with database.autocommit() as connection:
-        return await rows_of(connection, tenant, taskset_id, first=first, count=ROWS_AT_ONCE)
+        return await load_row_bodies(
+            connection, tenant, taskset_id, first=first, count=ROWS_AT_ONCE
+        )
 
 
 FORGOTTEN_SECONDS = 600.0
@@ -213,7 +215,7 @@ class ResolvedTasksets:
 class _Commits:
     """Commits of datasets, with the time when they were chosen."""
 
-    of: Mapping[str, str]
+    by_dataset: Mapping[str, str]
     noted_at: float = field(default_factory=time.monotonic)
 
 
@@ -267,19 +269,21 @@ class TasksetLibrary:
         reading = (tenant, experiment_id, needed.name)
         if needed.path is not None:
             commits = self._commits_of(reading)
-            origin = await source_of_files(needed, needed.path, self._roots, experiment_id, commits)
+            dataset = await source_of_files(
+                needed, needed.path, self._roots, experiment_id, commits
+            )
         else:
             found = await self._submitted(tenant, needed)
             if isinstance(found, str) or needed.pipeline is None:
                 return found
-            origin = source_of_submitted(needed, found, self._database, tenant, experiment_id)
+            dataset = source_of_submitted(needed, found, self._database, tenant, experiment_id)
         async with self._database.transaction() as connection:
-            stored = await find_taskset(connection, tenant, source=origin.content)
+            stored = await find_taskset(connection, tenant, source=dataset.identity)
         self._commits.pop(reading, None)
         if stored is not None:
             return stored
-        waits_for = self._begin(tenant, needed, origin)
-        self._commits[reading] = _Commits(origin.commits)
+        waits_for = self._begin(tenant, needed, dataset)
+        self._commits[reading] = _Commits(dataset.commits)
         return waits_for
 
     def _commits_of(self, reading: tuple[str, str, str]) -> Mapping[str, str]:
@@ -287,17 +291,17 @@ class TasksetLibrary:
         oldest = time.monotonic() - FORGOTTEN_SECONDS
         self._commits = {key: own for key, own in self._commits.items() if own.noted_at > oldest}
         known = self._commits.get(reading)
-        return known.of if known else {}
+        return known.by_dataset if known else {}
 
-    def _begin(self, tenant: str, needed: NeededTaskset, origin: DatasetSource) -> str:
+    def _begin(self, tenant: str, needed: NeededTaskset, dataset: DatasetSource) -> str:
         async def work(job: TasksetJob) -> None:
-            await self._read(job, tenant, origin, needed.pipeline)
+            await self._read(job, tenant, dataset, needed.pipeline)
 
-        job = self._jobs.ask(
-            (tenant, origin.content),
+        job = self._jobs.get_or_start(
+            (tenant, dataset.identity),
             work,
             name=f"taskset {needed.name}",
-            reason=f"to read taskset {needed.name} ({origin.place})",
+            reason=f"to read taskset {needed.name} ({dataset.description})",
         )
         return f"taskset {needed.name}: {job.num_rows:,} rows read so far"
 
@@ -318,22 +322,22 @@ class TasksetLibrary:
         self,
         job: TasksetJob,
         tenant: str,
-        origin: DatasetSource,
+        dataset: DatasetSource,
         pipeline: ResolvedTaskPipeline | None,
     ) -> None:
         """Reads the rows unless their content is stored; a failure leaves nothing behind."""
         async with self._database.transaction() as connection:
-            claimed = await claim_source(connection, tenant, origin.content)
+            claimed = await claim_source(connection, tenant, dataset.identity)
             if claimed is None:
                 return
 
             def read() -> AsyncGenerator[bytes]:
                 job.num_rows = 0
-                return _counted(origin.read(), job)
+                return _counted(dataset.read_lines(), job)
 
             if pipeline is not None:
-                piping = TaskPipelineRun(pipeline, self._limits, read)
-                await copy_kept_rows(connection, tenant, claimed, piping)
+                run = TaskPipelineRun(pipeline, self._limits, read)
+                await copy_kept_rows(connection, tenant, claimed, run)
             else:
                 async with aclosing(read()) as rows:
                     await copy_rows(connection, tenant, claimed, rows)
@@ -344,7 +348,7 @@ class TasksetLibrary:
         async with self._database.transaction() as connection:
             counts = await counts_of(connection, tenant, found.taskset_id)
         if counts is not None and counts.num_read:
-            return says_none_left(counts)
+            return empty_pipeline_error(counts)
         return f"{needed.path or 'it'} has no rows"
 
 
@@ -396,7 +400,7 @@ class FeatureLibrary:
                 await store_features(connection, tenant, taskset.taskset_id, name, numbers)
                 await notify(connection, tasksets_topic(tenant))
 
-        self._jobs.ask(
+        self._jobs.get_or_start(
             (tenant, taskset.taskset_id, name),
             work,
             name=f"taskset {taskset.name}",

@@ -23,9 +23,9 @@ class TasksetRowReader:
 
     child: Process
     rows: asyncio.StreamReader
-    said: asyncio.Task[bytes]
+    stderr: asyncio.Task[bytes]
 
-    async def lines(self) -> AsyncIterator[bytes]:
+    async def read_lines(self) -> AsyncIterator[bytes]:
         """Yields the rows as they arrive: chunks of whole lines with their ends."""
         parts: list[bytes] = []
         while chunk := await self.rows.read(CHUNK_BYTES):
@@ -35,12 +35,12 @@ class TasksetRowReader:
                 parts = []
             parts.append(chunk[end:])
 
-    async def check_end(self, name: str) -> None:
+    async def raise_for_exit(self, name: str) -> None:
         """Waits for the exit of the reader.
 
         Raises: PreconditionFailed with the reader's error about the data.
         """
-        errors = (await self.said).decode(errors="replace").strip()
+        errors = (await self.stderr).decode(errors="replace").strip()
         if await self.child.wait() != 0:
             reason = (
                 errors.splitlines()[-1]

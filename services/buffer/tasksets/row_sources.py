@@ -1,4 +1,4 @@
-"""Source of the rows of a taskset, as passed to the reader process."""
+"""Sources of the rows of a taskset: files, hub datasets, database tables."""
 
 import contextlib
 import os

@@ -160,12 +160,12 @@ class TaskPipelineRun:
 
     pipeline: ResolvedTaskPipeline
     limits: PipelineLimits
-    read: Callable[[], AsyncGenerator[bytes]]
+    read_lines: Callable[[], AsyncGenerator[bytes]]
     """Yields all rows, from the first on each call: chunks of lines."""
 
 
 async def copy_kept_rows(
-    connection: Connection, tenant: str, taskset_id: str, piping: TaskPipelineRun
+    connection: Connection, tenant: str, taskset_id: str, run: TaskPipelineRun
 ) -> None:
     """Stores the rows that the pipeline keeps, in order, and counts of the others.
 
@@ -174,7 +174,7 @@ async def copy_kept_rows(
     for tries_left in reversed(range(MAX_TRIES)):
         try:
             async with connection.savepoint():
-                await _copy(connection, tenant, taskset_id, piping)
+                await _copy(connection, tenant, taskset_id, run)
             return
         except TaskPipelineProcessDied as error:
             if not tries_left:
@@ -182,12 +182,10 @@ async def copy_kept_rows(
             logger.warning("a task pipeline is restarted", extra={"why": str(error)})
 
 
-async def _copy(
-    connection: Connection, tenant: str, taskset_id: str, piping: TaskPipelineRun
-) -> None:
+async def _copy(connection: Connection, tenant: str, taskset_id: str, run: TaskPipelineRun) -> None:
     async with (
-        aclosing(piping.read()) as rows,
-        TaskPipelineProcess(piping.pipeline, piping.limits) as process,
+        aclosing(run.read_lines()) as rows,
+        TaskPipelineProcess(run.pipeline, run.limits) as process,
     ):
         try:
             async with asyncio.TaskGroup() as group:

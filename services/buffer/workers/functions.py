@@ -1,4 +1,4 @@
-"""Calls operators and advantage functions: built-in ones here, users' in a worker process."""
+"""Calls operators, advantage and priority functions: users' ones in worker processes."""
 
 import asyncio
 import json
@@ -41,8 +41,8 @@ class FunctionRunner:
     """Calls the functions of all stages; a harmful call only ends the worker process.
 
     async with FunctionRunner(limit_seconds=10.0, memory_bytes=2**31) as functions:
-        await functions.load([operator])
-        await functions.compute(operator, [samples])
+        await functions.load_functions([operator])
+        await functions.call_function(operator, [samples])
     """
 
     def __init__(self, limit_seconds: float, memory_bytes: int) -> None:
@@ -65,16 +65,16 @@ class FunctionRunner:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._worker.end()
+        await self._worker.kill()
 
-    async def load(self, operators: Sequence[PipelineFunction]) -> None:
+    async def load_functions(self, operators: Sequence[PipelineFunction]) -> None:
         """Loads the functions, as their files are now.
 
         Raises: FunctionFailed that names the one that cannot be loaded.
         """
         if not all(operator.is_built_in for operator in operators):
             async with self._turn:
-                await self._worker.end()
+                await self._worker.kill()
         for operator in operators:
             try:
                 await self.needs(operator)
@@ -93,7 +93,9 @@ class FunctionRunner:
         async with self._turn:
             return await self._ask_needs(operator)
 
-    async def compute(self, operator: PipelineFunction, parts: Sequence[Samples]) -> list[Any]:
+    async def call_function(
+        self, operator: PipelineFunction, parts: Sequence[Samples]
+    ) -> list[Any]:
         """Calls the function on each part in order; a result that is a text is the call's error.
 
         The result may be shorter than `parts`; the others were not tried. It ends after a part that
@@ -114,9 +116,11 @@ class FunctionRunner:
             if needs != operator.needs:
                 # The process was lost before it reported its needs: inputs may be missing.
                 return [NEEDS_UNKNOWN for _ in parts]
-            return await self._compute(operator, parts)
+            return await self._call_in_worker(operator, parts)
 
-    async def _compute(self, operator: PipelineFunction, parts: Sequence[Samples]) -> list[Any]:
+    async def _call_in_worker(
+        self, operator: PipelineFunction, parts: Sequence[Samples]
+    ) -> list[Any]:
         kind = USER_FUNCTION_KINDS[operator.kind]
         computed: list[Any] = []
         try:
@@ -179,11 +183,7 @@ def _asked(operator: PipelineFunction) -> str:
 
 
 def _request(operator: PipelineFunction) -> dict[str, Any]:
-    return {
-        "kind": operator.kind,
-        "name": operator.name,
-        "arguments": dict(operator.arguments),
-    }
+    return {"kind": operator.kind, "name": operator.name, "arguments": dict(operator.arguments)}
 
 
 def _needs(operator: PipelineFunction) -> Needs:
@@ -220,8 +220,8 @@ class PriorityRunner:
     """Calls functions in one worker process, started on demand and killed on a timeout.
 
     async with PriorityRunner(limit_seconds=10.0, memory_bytes=2**31) as priorities:
-        await priorities.load("my_priorities.surprising", {})
-        await priorities.compute("my_priorities.surprising", {}, candidates)
+        await priorities.load_priority("my_priorities.surprising", {})
+        await priorities.compute_priorities("my_priorities.surprising", {}, candidates)
     """
 
     def __init__(self, limit_seconds: float, memory_bytes: int) -> None:
@@ -238,19 +238,19 @@ class PriorityRunner:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._worker.end()
+        await self._worker.kill()
 
-    async def load(self, name: str, arguments: Args) -> None:
+    async def load_priority(self, name: str, arguments: Args) -> None:
         """Loads the function, as its file is now.
 
         Raises: PriorityFailed.
         """
         if name not in PRIORITY_PATHS:
             async with self._turn:
-                await self._worker.end()
+                await self._worker.kill()
                 await self._ask(name, arguments, [], LOAD_SECONDS)
 
-    async def compute(
+    async def compute_priorities(
         self, name: str, arguments: Args, candidates: Sequence[Candidate]
     ) -> list[float | None]:
         """Returns one priority per candidate.

@@ -12,6 +12,7 @@ from typing import Any
 
 from services.buffer.domain.tasks import sanitize_text
 from trinity.local.identity import OWN_IDENTITY
+from trinity.runtime.asyncio_internals import close_pipes
 
 
 async def start_child(argv: list[str], *, limit: int, stderr: int | None = None) -> Process:
@@ -28,13 +29,12 @@ async def start_child(argv: list[str], *, limit: int, stderr: int | None = None)
 async def end_child(process: Process) -> None:
     """Kills the process and its group.
 
-    A descendant that has moved to another group may still hold the pipes. They are closed here,
-    because `wait` would wait for them.
+    A descendant that has moved to another group may still hold the pipes; they are closed here.
     """
     if process.returncode is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-    process._transport.close()  # type: ignore[attr-defined]  # there is no other way
+    close_pipes(process)
     await process.wait()
 
 
@@ -78,18 +78,18 @@ class WorkerProcess:
             async with asyncio.timeout(limit_seconds):
                 line = await _next_line(self._process)
         except TimeoutError as error:
-            await self.end()
+            await self.kill()
             raise WorkerFailed(f"it did not answer within {limit_seconds:g} s") from error
         except BaseException:
             # An abandoned answer must not be taken for the answer to a later request.
-            await self.end()
+            await self.kill()
             raise
         if not line:
-            await self.end()
+            await self.kill()
             raise WorkerFailed("the process that calls it ended")
         answer: dict[str, Any] = json.loads(line)
         if answer.get("is_last"):
-            await self.end()
+            await self.kill()
             raise WorkerFailed(answer["error"])
         return answer
 
@@ -98,7 +98,7 @@ class WorkerProcess:
         self._process = await start_child(argv, limit=MAX_ANSWER_BYTES)
         return self._process
 
-    async def end(self) -> None:
+    async def kill(self) -> None:
         """Kills the process and its group."""
         process, self._process = self._process, None
         if process is not None:

@@ -9,9 +9,9 @@ from services.explorer.clients.streams import iterate_until_deadline, translate_
 from services.explorer.types import (
     Assignment,
     CommitOutcome,
-    CommitReport,
     LeaseResponse,
     NoWorkYet,
+    ResultReport,
     RolloutKind,
     StageCancelled,
     StageDrained,
@@ -132,13 +132,13 @@ class ExplorerBufferClient:
 
     async def watch_commits(
         self, producer: str, sequences: list[int]
-    ) -> AsyncIterator[list[tuple[int, CommitReport]]]:
+    ) -> AsyncIterator[list[tuple[int, ResultReport]]]:
         """Streams reports by sequence: first those for `sequences`, then new ones as they come."""
         request = pb.WatchCommitsRequest(producer=producer, sequences=sequences)
         stream = self._stub.WatchCommits(request, timeout=STREAM_SECONDS)
         async for response in iterate_until_deadline("buffer", stream):
             yield [
-                (r.sequence, CommitReport(COMMIT_OUTCOMES[r.state], r.reason))
+                (r.sequence, ResultReport(COMMIT_OUTCOMES[r.state], r.reason))
                 for r in response.reports
             ]
 

@@ -52,7 +52,7 @@ class ExplorerExperimentState:
 
 
 @dataclass(frozen=True, slots=True)
-class ExperimentSnapshot:
+class WatchedExperiment:
     """An experiment and the weights of its running stage that can be loaded."""
 
     experiment: ExplorerExperimentState
@@ -73,12 +73,12 @@ class ExplorerSynchronizerClient:
         async for response in iterate_until_deadline("synchronizer", stream):
             yield tuple(map(_experiment, response.experiments))
 
-    async def watch_experiment(self, experiment_id: str) -> AsyncIterator[ExperimentSnapshot]:
+    async def watch_experiment(self, experiment_id: str) -> AsyncIterator[WatchedExperiment]:
         """Streams one experiment and its weights at each change."""
         request = pb.WatchExperimentRequest(experiment_id=experiment_id)
         stream = self.stub.WatchExperiment(request, timeout=STREAM_SECONDS)
         async for response in iterate_until_deadline("synchronizer", stream):
-            yield ExperimentSnapshot(
+            yield WatchedExperiment(
                 _experiment(response.experiment), tuple(map(_weights, response.versions))
             )
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from services.explorer.clients.streams import WatchFeed
 from services.explorer.clients.synchronizer import (
-    ExperimentSnapshot,
     ExplorerExperimentState,
     ExplorerStageState,
     ExplorerSynchronizerClient,
+    WatchedExperiment,
 )
 from services.explorer.control.stage import RolloutStageFactory, StageJob
 from services.explorer.counters import EXPLORING
@@ -98,7 +98,7 @@ class ExperimentRunner:
             purpose="read the experiment's plan",
         )
         self._retry_policy = RetryPolicy(self._heartbeats.waits, _sync_timeout(plan))
-        feed: WatchFeed[ExperimentSnapshot] = WatchFeed(
+        feed: WatchFeed[WatchedExperiment] = WatchFeed(
             lambda: self._synchronizer.watch_experiment(self._experiment.id),
             waits_for="synchronizer",
             purpose="follow the experiment",
@@ -112,7 +112,7 @@ class ExperimentRunner:
             for task in (following, working, ended):
                 task.cancel()
 
-    async def _run_stages(self, plan: ExperimentPlan, feed: WatchFeed[ExperimentSnapshot]) -> None:
+    async def _run_stages(self, plan: ExperimentPlan, feed: WatchFeed[WatchedExperiment]) -> None:
         explored = [stage for stage in plan.stages if stage.needs_rollout]
         await self._check_parts(explored, feed)
         for stage in explored:
@@ -126,7 +126,7 @@ class ExperimentRunner:
                 return
 
     async def _check_parts(
-        self, stages: Sequence[StagePlan], feed: WatchFeed[ExperimentSnapshot]
+        self, stages: Sequence[StagePlan], feed: WatchFeed[WatchedExperiment]
     ) -> None:
         """Reports a wrong name in a later stage now, before the earlier stages have trained."""
         known = await feed.wait_for(lambda _: True)
@@ -135,7 +135,7 @@ class ExperimentRunner:
                 await self._stages.check_stage_parts(stage)
 
     async def _run_stage(
-        self, plan: ExperimentPlan, stage: StagePlan, feed: WatchFeed[ExperimentSnapshot]
+        self, plan: ExperimentPlan, stage: StagePlan, feed: WatchFeed[WatchedExperiment]
     ) -> StageEnd:
         known = await feed.wait_for(lambda _: True)
         if _stage_of(known.experiment, stage.name).is_finished:
@@ -163,7 +163,7 @@ class ExperimentRunner:
         return ending
 
     async def _is_over_before_start(
-        self, stage: StagePlan, feed: WatchFeed[ExperimentSnapshot]
+        self, stage: StagePlan, feed: WatchFeed[WatchedExperiment]
     ) -> bool:
         """Waits until the stage runs or is over; returns true if it is over.
 

@@ -9,7 +9,7 @@ from functools import partial
 
 from services.explorer.clients.buffer import ExplorerBufferClient
 from services.explorer.clients.streams import WatchFeed
-from services.explorer.clients.synchronizer import ExperimentSnapshot
+from services.explorer.clients.synchronizer import WatchedExperiment
 from services.explorer.counters import AbandonedCallReporter, CountingGenerator, RolloutCounters
 from services.explorer.delivery.outbox import Outbox
 from services.explorer.engine.weight_transfer import EngineWeightReceiver
@@ -59,7 +59,7 @@ class StageJob:
     plan: StagePlan
     seed: int
     engine: LoadedStageModels
-    feed: WatchFeed[ExperimentSnapshot]
+    feed: WatchFeed[WatchedExperiment]
     label: str = ""
     """Name of the experiment."""
     fixed_weights: WeightsVersion | None = None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from services.explorer.telemetry import begin_result_span, end_result_span
-from services.explorer.types import CommitReport
+from services.explorer.types import ResultReport
 from trinity.api.v1.experience_pb2 import RunResult
 from trinity.telemetry.tracing import NO_SPAN, Span
 from trinity.types import StageKey
@@ -26,7 +26,7 @@ class PendingResult:
     """Its number among this producer's results."""
     body: bytes
     """The serialized result: made once, however often it is sent."""
-    report: asyncio.Future[CommitReport] = field(repr=False)
+    report: asyncio.Future[ResultReport] = field(repr=False)
     added_at: float
     num_sends: int = 0
     resend_at: float = 0.0
@@ -98,7 +98,7 @@ class Outbox:
         """Records that `by` works."""
         self._blocked.pop(by, None)
 
-    def enqueue_result(self, message: RunResult) -> asyncio.Future[CommitReport]:
+    def enqueue_result(self, message: RunResult) -> asyncio.Future[ResultReport]:
         """Numbers and queues a result, and returns a future of the report on it."""
         span = begin_result_span(message)
         message.sequence = self._next_sequence
@@ -119,7 +119,7 @@ class Outbox:
         self._enqueue(pending)
         return pending.report
 
-    def resolve(self, sequence: int, report: CommitReport) -> None:
+    def resolve(self, sequence: int, report: ResultReport) -> None:
         """Removes a reported result; a second report on it changes nothing."""
         pending = self._drop(sequence)
         if pending is not None and not pending.report.done():

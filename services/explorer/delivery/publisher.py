@@ -13,7 +13,7 @@ from nats.errors import Error as NatsError
 
 from services.explorer.delivery.outbox import Outbox, PendingResult
 from services.explorer.telemetry import send_span
-from services.explorer.types import CommitOutcome, CommitReport
+from services.explorer.types import CommitOutcome, ResultReport
 from trinity.api.v1.experience_pb2 import RunResultBatch
 from trinity.codec_checks import encode_repeated_field
 from trinity.errors import InvalidRequest, RpcError, Unavailable
@@ -145,7 +145,7 @@ class ResultPublisher:
         """Resolves results as rejected: a retry would not help, so their runs must be failed."""
         logger.error("results cannot be published", extra={"reason": str(error)})
         for pending in results:
-            self._outbox.resolve(pending.sequence, CommitReport(CommitOutcome.REJECTED, str(error)))
+            self._outbox.resolve(pending.sequence, ResultReport(CommitOutcome.REJECTED, str(error)))
 
     def _message_id(self, results: list[PendingResult]) -> str:
         """Returns an id that differs on each send, or the broker would drop the resent copy."""

@@ -14,6 +14,7 @@ from services.explorer.types import Assignment, Attempt, AttemptResult, RolloutK
 from trinity.codec import check_experience
 from trinity.config.schema.explorer import ExplorerConfig
 from trinity.redact import redact_passwords
+from trinity.runtime.asyncio_internals import abandon_task
 from trinity.runtime.threads import MAX_ABANDONED, DaemonThreads
 from trinity.telemetry import tracing
 from trinity.types import EID, Experience
@@ -107,7 +108,7 @@ class DeadlineTasks:
         if not task.done():
             logger.warning("a workflow still runs though it was cancelled")
             self._lost.add(task)
-            asyncio.tasks._unregister_task(task)
+            abandon_task(task)
 
     def _on_done(self, task: asyncio.Task[Any]) -> None:
         """Retrieves the exception of an abandoned task, so that asyncio does not log it."""

@@ -22,14 +22,14 @@ class SynchronizerDatabase:
         self._async_commit = async_commit
 
     @contextlib.asynccontextmanager
-    async def changing(self) -> AsyncIterator[Connection]:
+    async def transaction(self) -> AsyncIterator[Connection]:
         """Opens a transaction that commits at the end of the block."""
         with map_database_errors():
             async with transaction(self._engine) as connection:
                 yield connection
 
     @contextlib.asynccontextmanager
-    async def noting(self) -> AsyncIterator[Connection]:
+    async def autocommit(self) -> AsyncIterator[Connection]:
         """Opens an autocommit connection for frequent writes that are repeated soon (heartbeats).
 
         A statement takes one round trip, and no write to disk is awaited.
@@ -39,7 +39,7 @@ class SynchronizerDatabase:
                 yield connection
 
     @contextlib.asynccontextmanager
-    async def reading(self) -> AsyncIterator[Connection]:
+    async def snapshot(self) -> AsyncIterator[Connection]:
         """Opens a read-only transaction whose queries all see the same snapshot."""
         with map_database_errors():
             async with transaction(self._engine, READ_ONLY) as connection:

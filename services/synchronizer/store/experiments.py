@@ -22,6 +22,14 @@ from trinity.runtime.sql import Connection, Row
 
 _experiment = tables.experiment.c
 _stage = tables.stage.c
+_version = tables.version.c
+_IS_FINAL = sa.and_(
+    _version.tenant == _stage.tenant,
+    _version.experiment_id == _stage.experiment_id,
+    _version.stage == _stage.name,
+    _version.incarnation == _stage.final_incarnation,
+    _version.version == _stage.final_version,
+)
 
 
 async def insert(connection: Connection, experiment: Experiment, plan: str, directory: str) -> bool:
@@ -179,7 +187,7 @@ async def _load(
     stages = await _stages(connection, [row.id for row in rows])
     return tuple(
         Experiment(
-            id=row.id,
+            id=uuid.UUID(row.id),
             tenant=row.tenant,
             label=row.label,
             state=ExperimentState(row.state),
@@ -192,23 +200,15 @@ async def _load(
 
 
 async def _stages(
-    connection: Connection, experiment_ids: list[uuid.UUID]
-) -> dict[uuid.UUID, list[ExperimentStage]]:
-    version = tables.version.c
-    final = sa.and_(
-        version.tenant == _stage.tenant,
-        version.experiment_id == _stage.experiment_id,
-        version.stage == _stage.name,
-        version.incarnation == _stage.final_incarnation,
-        version.version == _stage.final_version,
-    )
+    connection: Connection, experiment_ids: list[str]
+) -> dict[str, list[ExperimentStage]]:
     query = (
         sa.select(tables.stage, *versions.COLUMNS)
-        .outerjoin_from(tables.stage, tables.version, final)
+        .outerjoin_from(tables.stage, tables.version, _IS_FINAL)
         .where(_stage.experiment_id == sa.any_(sa.cast(experiment_ids, pg.ARRAY(sa.Uuid))))
         .order_by(_stage.index)
     )
-    stages: dict[uuid.UUID, list[ExperimentStage]] = defaultdict(list)
+    stages: dict[str, list[ExperimentStage]] = defaultdict(list)
     for row in await connection.fetch(query):
         stages[row.experiment_id].append(_stage_from_row(row))
     return stages

@@ -10,7 +10,7 @@ from sqlalchemy.dialects import postgresql as pg
 from services.synchronizer import tables
 from services.synchronizer.domain import Role
 from services.synchronizer.members import EXPIRY_SECONDS, LIVE_SECONDS, Member, MemberWait
-from trinity.runtime.sql import Connection
+from trinity.runtime.sql import Connection, Row
 
 _member = tables.member.c
 _now = sa.func.clock_timestamp()
@@ -20,10 +20,10 @@ _silent_seconds = sa.cast(
 
 
 _DESCRIBED = ("role", "address", "experiment_id", "stage", "activity", "version")
-_SAID = (*_DESCRIBED, "pinned_versions", "waits")
+_REPORTED = (*_DESCRIBED, "pinned_versions", "waits")
 
 
-async def heard(connection: Connection, member: Member, tenant: str = "") -> bool:
+async def record_heartbeat(connection: Connection, member: Member, tenant: str = "") -> bool:
     """Records the heartbeat of a member.
 
     False, without a change, if the id belongs to a member of another role or tenant.
@@ -34,22 +34,22 @@ async def heard(connection: Connection, member: Member, tenant: str = "") -> boo
         "pinned_versions": list(member.pinned_versions),
         "waits": [asdict(wait) for wait in member.waits],
     }
-    return await connection.fetch_first(_note(tenant), values) is not None
+    return await connection.fetch_first(_upsert(tenant), values) is not None
 
 
 @lru_cache(maxsize=16)
-def _note(tenant: str) -> sa.ClauseElement:
+def _upsert(tenant: str) -> sa.ClauseElement:
     """Builds the upsert once: it runs more often than all other statements together."""
-    said = {name: sa.bindparam(name, type_=_member[name].type) for name in ("id", *_SAID)}
-    new = pg.insert(tables.member).values(**said, last_heard=_now)
-    changed = {name: new.excluded[name] for name in (*_SAID, "last_heard")}
+    reported = {name: sa.bindparam(name, type_=_member[name].type) for name in ("id", *_REPORTED)}
+    new = pg.insert(tables.member).values(**reported, last_heard=_now)
+    changed = {name: new.excluded[name] for name in (*_REPORTED, "last_heard")}
     is_role = _member.role == new.excluded.role
     return new.on_conflict_do_update(
         index_elements=["id"], set_=changed, where=_same(is_role, tenant)
     ).returning(_member.id)
 
 
-async def forget_silent(connection: Connection) -> None:
+async def delete_silent(connection: Connection) -> None:
     """Deletes members that have been silent for too long."""
     forgotten = sa.select(_member.id).where(_silent_seconds > EXPIRY_SECONDS)
     await connection.execute(
@@ -57,7 +57,7 @@ async def forget_silent(connection: Connection) -> None:
     )
 
 
-async def forget(connection: Connection, member: Member, tenant: str = "") -> None:
+async def delete_member(connection: Connection, member: Member, tenant: str = "") -> None:
     """Deletes a member that shuts down, if the row is its own."""
     is_role = _member.role == member.role
     await connection.execute(
@@ -77,7 +77,7 @@ def _experiments_of(tenant: str) -> sa.Select[tuple[uuid.UUID]]:
     return sa.select(tables.experiment.c.id).where(tables.experiment.c.tenant == tenant)
 
 
-async def remembered(
+async def recently_heard(
     connection: Connection, experiment_id: uuid.UUID | None, tenant: str = ""
 ) -> tuple[Member, ...]:
     """Returns recently heard members; with an experiment, those that work on it and idle ones.
@@ -94,20 +94,21 @@ async def remembered(
     if tenant:
         query = query.where(_member.experiment_id.in_(_experiments_of(tenant)))
     rows = await connection.fetch(query.order_by(_member.role, _member.address, _member.id))
-    return tuple(
-        Member(
-            id=row.id,
-            role=Role(row.role),
-            address=row.address,
-            experiment_id=row.experiment_id,
-            stage=row.stage,
-            activity=row.activity,
-            version=row.version,
-            pinned_versions=tuple(row.pinned_versions),
-            waits=tuple(MemberWait(**wait).aged(row.silent_seconds) for wait in row.waits),
-            silent_seconds=row.silent_seconds,
-        )
-        for row in rows
+    return tuple(_from_row(row) for row in rows)
+
+
+def _from_row(row: Row) -> Member:
+    return Member(
+        id=uuid.UUID(row.id),
+        role=Role(row.role),
+        address=row.address,
+        experiment_id=None if row.experiment_id is None else uuid.UUID(row.experiment_id),
+        stage=row.stage,
+        activity=row.activity,
+        version=row.version,
+        pinned_versions=tuple(row.pinned_versions),
+        waits=tuple(MemberWait(**wait).aged(row.silent_seconds) for wait in row.waits),
+        silent_seconds=row.silent_seconds,
     )
 
 

@@ -1,7 +1,7 @@
 """CPU support for verl: platform, engines, attention, value head, offload.
 
 `install()` must run before anything else of verl is imported; on a machine with CUDA it does
-nothing.
+nothing. It replaces two functions of verl 0.9 (tests/unit/runtime/test_library_internals.py).
 """
 
 import contextlib

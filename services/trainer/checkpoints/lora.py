@@ -45,7 +45,9 @@ class LoraAdapter:
         """Makes the model compute without the adapter.
 
         peft's own switch also freezes adapters. FSDP checks once, before the first pass, the types
-        of what is trainable: with passes in bfloat16 it would then refuse the gradients.
+        of what is trainable: with passes in bfloat16 it would then refuse the gradients. So this
+        sets the field behind peft's switch (peft 0.19 to 0.21, see
+        tests/unit/runtime/test_library_internals.py).
         """
         self._set_disabled(off=True)
         try:

@@ -132,7 +132,7 @@ class Actor:
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yields all weights whole, by their Hugging Face names; they alias the live ones."""
         module = self.worker.engine.module
-        tied = set(module._tied_weights_keys or ()) if module.config.tie_word_embeddings else set()
+        tied = set(module.all_tied_weights_keys) if module.config.tie_word_embeddings else set()
         parameters = (
             self.worker.engine.get_per_tensor_param()[0]
             if self.adapter is None

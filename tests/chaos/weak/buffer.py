@@ -40,7 +40,9 @@ def acknowledge_first(original: Function) -> Function:
             one for each in messages for one in decode_batch(each.subject, each.data).results
         ]
         told = [
-            CommitReport(producer=one.producer, sequence=one.sequence, fate=CommitStatus.COMMITTED)
+            CommitReport(
+                producer=one.producer, sequence=one.sequence, status=CommitStatus.COMMITTED
+            )
             for one in results
         ]
         async with self.database.transaction() as connection:
@@ -58,7 +60,7 @@ def store_again(original: Function) -> Function:
 
     def judge(self: Any, result: Any) -> CommitDecision:
         verdict: CommitDecision = original(self, result)
-        if verdict.state is not None or verdict.fate is CommitStatus.REJECTED:
+        if verdict.state is not None or verdict.status is CommitStatus.REJECTED:
             return verdict
         again = replace(
             result,
@@ -68,7 +70,7 @@ def store_again(original: Function) -> Function:
                 replace(one, experience_id=str(uuid.uuid4())) for one in result.experiences
             ),
         )
-        return CommitDecision(result=again, fate=CommitStatus.COMMITTED, state=AttemptState.WON)
+        return CommitDecision(result=again, status=CommitStatus.COMMITTED, state=AttemptState.WON)
 
     return judge
 
@@ -149,10 +151,10 @@ def need_nothing(_: Function) -> Function:
 def hear_again(_: Function) -> Function:
     """Let a selector learn from the same groups each time it draws."""
 
-    async def mark_heard(*_args: Any) -> None:
+    async def mark_feedback_received(*_args: Any) -> None:
         return None
 
-    return mark_heard
+    return mark_feedback_received
 
 
 BEGUN = "operators-begun"
@@ -220,11 +222,11 @@ def score_instead(original: Function) -> Function:
 def leave_out(original: Function) -> Function:
     """Say that samples are put back which stay excluded."""
 
-    async def take_back(connection: Any, stage: Any, rows: Any) -> int:
+    async def restore_excluded(connection: Any, stage: Any, rows: Any) -> int:
         await original(connection, stage, rows[:0])
         return len(rows)
 
-    return take_back
+    return restore_excluded
 
 
 def turn_around(original: Function) -> Function:

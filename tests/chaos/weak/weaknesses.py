@@ -41,8 +41,10 @@ def _weakness(protection: str, process: Process, target: str, name: str) -> Weak
 
 WEAKNESSES = (
     _weakness("commit-before-ack", "buffer", "ingest.ingest:Ingest._commit", "acknowledge_first"),
-    _weakness("known-results", "buffer", "domain.results:ResultDeduplicator.judge", "store_again"),
-    _weakness("one-winner", "buffer", "domain.results:ResultDeduplicator._decide", "everyone_wins"),
+    _weakness("known-results", "buffer", "domain.results:ResultDeduplicator.decide", "store_again"),
+    _weakness(
+        "one-winner", "buffer", "domain.results:ResultDeduplicator._attempt_state", "everyone_wins"
+    ),
     _weakness("one-winner", "explorer", "delivery.outbox:Outbox.enqueue_result", "send_twins"),
     _weakness("one-batch-a-row", "buffer", "operations.batch_sources:set_states", "leave_ready"),
     _weakness("one-transaction", "buffer", "operations.batch_sources:set_states", "take_first"),
@@ -57,9 +59,12 @@ WEAKNESSES = (
     _weakness("exact-version", "explorer", "types:WeightsRequirement.matches", "take_any"),
     _weakness("seeds", "explorer", "rollout.workflow_factory:SeedInputs.seed_of_call", "draw_anew"),
     _weakness("needed-contents", "buffer", "operations.retention:needed_segments", "need_nothing"),
-    _weakness("heard-once", "buffer", "operations.grouping:mark_heard", "hear_again"),
+    _weakness("heard-once", "buffer", "operations.grouping:mark_feedback_received", "hear_again"),
     _weakness(
-        "operators-again", "buffer", "pipeline.shaping:AdvantageComputer.shape", "think_done"
+        "operators-again",
+        "buffer",
+        "pipeline.shaping:AdvantageComputer.compute_groups",
+        "think_done",
     ),
     _weakness("chance-from-seeds", "buffer", "domain.sampling:seeded_generator", "own_chance"),
     _weakness("ranking-kept", "buffer", "operations.explore_steps:ranked_rows", "rank_anew"),
@@ -72,7 +77,7 @@ WEAKNESSES = (
     _weakness("upload-count", "buffer", "operations.uploads:grow_upload", "forget_count"),
     _weakness("overdue-told-with-it", "buffer", "operations.feedback:log_event", "tell_first"),
     _weakness("abandoned-as-a-whole", "buffer", "maintenance:delete_taskset", "delete_in_parts"),
-    _weakness("inclusion", "buffer", "operations.curation:take_back", "leave_out"),
+    _weakness("inclusion", "buffer", "operations.curation:restore_excluded", "leave_out"),
     _weakness("piped-order", "buffer", "tasksets.task_pipeline:copy_rows", "turn_around"),
     _weakness("least-used", "buffer", "operations.batching:explored_rows", "take_the_first"),
     _weakness("upload-rows-deleted", "buffer", "store.tasksets:delete_tasks", "forget_count"),

@@ -108,7 +108,7 @@ async def test_a_result_of_an_unknown_experiment_is_put_away(
 class _Unsettling(ResultWriter):
     """Stores no result."""
 
-    async def settle(
+    async def write_results(
         self, connection: Connection, results: Sequence[Result], *, is_alone: bool
     ) -> list[CommitDecision]:
         if results:
@@ -127,15 +127,15 @@ async def _bodies_of_letters(
     ingest = Ingest(
         database=database,
         stream=RunStream(buffer.broker, 1),
-        settler=settler,
+        result_writer=settler,
         fetch_messages=1,
         bound=asyncio.Event(),
         waits=waits,
-        held_back=PlanVersionWaits(waits),
+        plan_version_waits=PlanVersionWaits(waits),
     )
     reference = _reference(buffer, digest)
     message = Msg(buffer.broker, buffer.subject, buffer.broker.new_inbox(), reference)
-    await ingest.store([message])
+    await ingest.store_messages([message])
     await engine.dispose()
     assert message.is_acked
     with psycopg.connect(dsn) as connection:

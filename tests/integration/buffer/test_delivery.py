@@ -12,7 +12,7 @@ from grpc_health.v1 import health_pb2
 from nats.js.errors import APIError
 from psycopg import sql
 
-from services.buffer.store.reports import forget_reports
+from services.buffer.store.reports import delete_old_reports
 from tests.integration.buffer.harness import Buffer, talk_to
 from tests.integration.buffer.impatient import impatient_database
 from tests.integration.buffer.made import Made
@@ -194,7 +194,7 @@ async def test_what_producers_were_told_long_ago_is_forgotten_and_told_again_whe
             " WHERE producer = :producer AND sequence = 1"
         )
         await connection.execute(aged, {"producer": buffer.explorer_id})
-        await forget_reports(connection)
+        await delete_old_reports(connection)
     await engine.dispose()
     assert [one.sequence for one in await buffer.watched(1, 2)] == [2]
     [told] = await buffer.settle(results[0])
@@ -209,10 +209,10 @@ async def test_what_can_be_forgotten_is_although_all_of_it_takes_too_long(
     async with impatient_database(process.dsn) as database:
         with held_old_report(process.dsn, buffer.explorer_id), pytest.raises(Unavailable):
             async with database.autocommit() as connection:
-                await forget_reports(connection)
+                await delete_old_reports(connection)
         assert 0 < count_reports(process.dsn, buffer.explorer_id) < NUM_OLD_REPORTS
         async with database.autocommit() as connection:
-            await forget_reports(connection)
+            await delete_old_reports(connection)
     assert count_reports(process.dsn, buffer.explorer_id) == 0
 
 

@@ -21,7 +21,7 @@ QUICK = {
     "TRINITY_BUFFER_PRIORITY_SECONDS": "1",
 }
 LEASING = "services.buffer.operations.leasing:take_leases"
-STORING = "services.buffer.ingest.ingest:Ingest._settle_in"
+STORING = "services.buffer.ingest.ingest:Ingest._write_results_in"
 
 
 @asynccontextmanager

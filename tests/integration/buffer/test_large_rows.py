@@ -76,7 +76,7 @@ async def test_what_a_client_brought_goes_to_a_pipeline_a_few_bytes_at_a_time(
     database.open()
     try:
         origin = source_of_submitted(needed, taskset, database, "default", "experiment")
-        parts = [part async for part in origin.read()]
+        parts = [part async for part in origin.read_lines()]
     finally:
         await engine.dispose()
     assert max(map(len, parts)) < 2.1 * MEBIBYTE, "no two of the largest, or five of the others"

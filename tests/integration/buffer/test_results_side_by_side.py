@@ -9,7 +9,7 @@ import psycopg
 
 from services.buffer.ingest.wire import decode_batch
 from services.buffer.operations.results import ResultWriter
-from services.buffer.store.runs import load_before
+from services.buffer.store.runs import load_commit_context
 from tests.integration.buffer.calls import CALL_SECONDS
 from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.impatient import impatient_database
@@ -43,9 +43,9 @@ async def on_its_way(
     """Another replica is about to store these results, and does so at the end of the block."""
     told = decode_batch(buffer.subject, buffer.batch_of(results)).results
     async with impatient_database(dsn) as database, database.transaction() as connection:
-        assert await load_before(connection, buffer.key, told, is_alone=False)
+        assert await load_commit_context(connection, buffer.key, told, is_alone=False)
         yield
-        await ResultWriter(MANY, MANY * MANY).settle(connection, told, is_alone=False)
+        await ResultWriter(MANY, MANY * MANY).write_results(connection, told, is_alone=False)
 
 
 async def until_waiting(dsn: str, number: int) -> None:

@@ -93,14 +93,14 @@ async def test_a_buffer_that_lives_on_notices_that_messages_are_lost(
     async with bound(nats_server.url) as (client, subscription):
         await client.jetstream().publish(SUBJECT, b"before")
         await (await subscription.fetch(1))[0].ack()
-        await RunStream(client, MAX_BYTES).check_place()
+        await RunStream(client, MAX_BYTES).check_position()
     nats_server.kill()
     (messages,) = nats_server.server.folder.glob(f"{STREAM}/msgs")
     shutil.rmtree(messages)
     await nats_server.start()
     client = await nats.connect(nats_server.url)
     with pytest.raises(Unavailable, match="the broker has lost messages"):
-        await RunStream(client, MAX_BYTES).check_place()
+        await RunStream(client, MAX_BYTES).check_position()
     await client.close()
 
 

@@ -70,7 +70,7 @@ async def test_the_buffer_can_keep_its_stream_and_take_from_it(nats_server: Nats
         await explorer.jetstream().publish(SUBJECT, b"x")
         await until_equal(stream.num_pending, 1)
         await (await subscription.fetch(1))[0].ack()
-        await stream.check_place()
+        await stream.check_position()
         again = RunStream(buffer, 2 * MAX_BYTES)
         await again.bind()
         assert await again.num_pending() == 0

@@ -41,8 +41,8 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> Batches:
 
 async def test_only_what_was_recorded_since_is_looked_at(batches: Batches) -> None:
     batched = BatchedSegmentCache()
-    assert await batched.of(CONNECTION, stage(recorded_step=3)) == {1, 2, 3}
-    assert await batched.of(CONNECTION, stage(recorded_step=5)) == {1, 2, 3, 4, 5}
+    assert await batched.get(CONNECTION, stage(recorded_step=3)) == {1, 2, 3}
+    assert await batched.get(CONNECTION, stage(recorded_step=5)) == {1, 2, 3, 4, 5}
     assert batches.asked == [(1, 3), (4, 5)]
 
 
@@ -50,8 +50,8 @@ async def test_what_is_let_go_is_needed_no_more_and_what_is_taken_back_is(
     batches: Batches,
 ) -> None:
     batched = BatchedSegmentCache()
-    await batched.of(CONNECTION, stage(recorded_step=3))
+    await batched.get(CONNECTION, stage(recorded_step=3))
     batches.oldest_kept = 2
-    assert await batched.of(CONNECTION, stage(recorded_step=4)) == {3, 4}
+    assert await batched.get(CONNECTION, stage(recorded_step=4)) == {3, 4}
     batches.oldest_kept = 1
-    assert await batched.of(CONNECTION, stage(recorded_step=4)) == {2, 3, 4}
+    assert await batched.get(CONNECTION, stage(recorded_step=4)) == {2, 3, 4}

@@ -14,28 +14,28 @@ READING = FunctionChain(
 
 def test_a_stage_that_could_not_try_all_gets_fewer_and_more_again_when_it_can() -> None:
     sizes = AdaptiveClaimSize()
-    assert sizes.most(KEY, CHAIN) == MAX_CLAIMS
-    sizes.learn(KEY, num_claimed=MAX_CLAIMS, num_tried=3)
-    assert sizes.most(KEY, CHAIN) == 3
-    sizes.learn(KEY, num_claimed=3, num_tried=3)
-    assert sizes.most(KEY, CHAIN) == 6
-    sizes.learn(KEY, num_claimed=2, num_tried=2)
-    assert sizes.most(KEY, CHAIN) == 6
-    sizes.learn(KEY, num_claimed=6, num_tried=0)
-    assert sizes.most(KEY, CHAIN) == 1
+    assert sizes.limit(KEY, CHAIN) == MAX_CLAIMS
+    sizes.update(KEY, num_claimed=MAX_CLAIMS, num_tried=3)
+    assert sizes.limit(KEY, CHAIN) == 3
+    sizes.update(KEY, num_claimed=3, num_tried=3)
+    assert sizes.limit(KEY, CHAIN) == 6
+    sizes.update(KEY, num_claimed=2, num_tried=2)
+    assert sizes.limit(KEY, CHAIN) == 6
+    sizes.update(KEY, num_claimed=6, num_tried=0)
+    assert sizes.limit(KEY, CHAIN) == 1
 
 
 def test_samples_that_are_read_whole_stay_few() -> None:
     sizes = AdaptiveClaimSize()
-    assert sizes.most(KEY, READING) == MAX_READ_CLAIMS
-    sizes.learn(KEY, num_claimed=MAX_READ_CLAIMS, num_tried=MAX_READ_CLAIMS)
-    assert sizes.most(KEY, READING) == MAX_READ_CLAIMS
+    assert sizes.limit(KEY, READING) == MAX_READ_CLAIMS
+    sizes.update(KEY, num_claimed=MAX_READ_CLAIMS, num_tried=MAX_READ_CLAIMS)
+    assert sizes.limit(KEY, READING) == MAX_READ_CLAIMS
 
 
 def test_stages_without_work_are_forgotten() -> None:
     sizes = AdaptiveClaimSize()
-    sizes.learn(KEY, num_claimed=5, num_tried=1)
-    sizes.keep([KEY])
-    assert sizes.most(KEY, CHAIN) == 1
-    sizes.keep([])
-    assert sizes.most(KEY, CHAIN) == MAX_CLAIMS
+    sizes.update(KEY, num_claimed=5, num_tried=1)
+    sizes.retain_stages([KEY])
+    assert sizes.limit(KEY, CHAIN) == 1
+    sizes.retain_stages([])
+    assert sizes.limit(KEY, CHAIN) == MAX_CLAIMS

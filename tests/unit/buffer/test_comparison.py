@@ -30,7 +30,7 @@ def group(*samples: ScoredSample, explore_step: int = 1, position: int = 0) -> S
 
 
 def of_groups(*groups: SampleGroup) -> GroupArrays:
-    return GroupArrays.of(groups, {}, SEED)
+    return GroupArrays.from_groups(groups, {}, SEED)
 
 
 def test_aborted_samples_are_left_out_and_truncated_prompts_count_as_zero() -> None:
@@ -80,7 +80,7 @@ def test_lots_are_a_samples_own_whatever_it_is_compared_with() -> None:
     assert (together[:2] == of_groups(first).samples.lots).all()
     assert (together[2:] == of_groups(second).samples.lots).all()
     assert len(set(together.tolist())) == 4
-    other_seed = GroupArrays.of([first], {}, SEED + 1).samples.lots
+    other_seed = GroupArrays.from_groups([first], {}, SEED + 1).samples.lots
     assert not np.isclose(other_seed, together[:2]).any()
 
 
@@ -99,7 +99,7 @@ def test_details_reach_the_function_and_equal_states_have_equal_numbers() -> Non
         "d": SampleDetail(state="s"),
     }
     groups = [group(sample("a"), sample("b")), group(sample("c"), sample("d"), position=1)]
-    samples = GroupArrays.of(groups, details, SEED).samples
+    samples = GroupArrays.from_groups(groups, details, SEED).samples
     assert samples.mean_logprobs[0] == -0.5 and samples.step_rewards[0] == 2.0
     assert np.isnan(samples.step_rewards[1:]).all()
     first, unknown, other, same = samples.states.tolist()

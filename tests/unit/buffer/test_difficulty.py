@@ -23,13 +23,13 @@ def learned(
     beliefs: PassRateBeliefs, seen: dict[int, float], config: DifficultyConfig = CONFIG
 ) -> PassRateBeliefs:
     tasks = np.array(list(seen), dtype=np.int64)
-    return beliefs.learned(tasks, np.array(list(seen.values())), config)
+    return beliefs.updated(tasks, np.array(list(seen.values())), config)
 
 
 def choose(
     beliefs: PassRateBeliefs, count: int, number: int = 0, **arguments: float | bool
 ) -> list[int]:
-    return beliefs.choose(
+    return beliefs.sample_tasks(
         DifficultyConfig.model_validate(arguments), seeded_generator((7, 42), number), count
     )
 
@@ -98,8 +98,8 @@ def test_a_choice_repeats_no_task_and_follows_its_number() -> None:
 
 def test_what_a_step_has_taken_is_not_taken_again_while_there_is_more() -> None:
     chance = seeded_generator((7, 42), 0)
-    assert initial().choose(CONFIG, chance, 2, {0, 1}) in ([2, 3], [3, 2])
-    assert len(initial().choose(CONFIG, chance, 2, {0, 1, 2, 3})) == 2
+    assert initial().sample_tasks(CONFIG, chance, 2, {0, 1}) in ([2, 3], [3, 2])
+    assert len(initial().sample_tasks(CONFIG, chance, 2, {0, 1, 2, 3})) == 2
 
 
 def test_easy_rows_come_first_and_of_equals_the_later_one() -> None:

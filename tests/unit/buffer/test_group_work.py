@@ -49,7 +49,7 @@ class Slow(AdvantageComputer):
 
     is_enough: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def shape(
+    async def compute_groups(
         self, stage: Stage, chain: FunctionChain, claims: Sequence[Claim]
     ) -> list[GroupResult]:
         try:
@@ -76,8 +76,8 @@ async def test_claims_are_renewed_again_when_the_database_is_back(
     monkeypatch.setattr(pipeline, "renew_claims", renew)
     own = stage()
     with pytest.raises(ServiceUnavailable, match="long enough"):
-        await ClaimProcessor(database=database, shaper=shaper).do(
-            own, FunctionChain.of(own.plan), [OWN]
+        await ClaimProcessor(database=database, computer=shaper).process_claims(
+            own, FunctionChain.from_plan(own.plan), [OWN]
         )
     assert renewed[0] == OWN
     assert "the database is away" in str(caplog.records[0].__dict__)

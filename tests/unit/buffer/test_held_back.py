@@ -14,11 +14,11 @@ KEY = StageKey(tenant="default", experiment_id="e", stage="rft")
 async def test_a_wait_is_over_when_no_result_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
     waits = WaitRegistry(owner="buffer", on_change=lambda: None)
     seen = PlanVersionWaits(waits)
-    seen.note(UnreadablePlan("stage rft has an odd plan", key=KEY, is_open=True))
-    seen.look()
+    seen.record(UnreadablePlan("stage rft has an odd plan", key=KEY, is_open=True))
+    seen.expire()
     assert [one.reason for one in waits.to_proto()] == [
         "to store results: stage rft has an odd plan"
     ]
     monkeypatch.setattr(ingest, "EXPIRY_SECONDS", -1.0)
-    seen.look()
+    seen.expire()
     assert waits.to_proto() == []

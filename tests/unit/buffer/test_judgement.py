@@ -18,14 +18,14 @@ def judge(
 
 def test_the_first_complete_attempt_wins_whatever_its_number() -> None:
     own = judge()
-    fates = [own.judge(result(attempt=a, sequence=s)).fate for s, a in enumerate((3, 0, 1), 1)]
+    fates = [own.decide(result(attempt=a, sequence=s)).status for s, a in enumerate((3, 0, 1), 1)]
     assert fates == [CommitStatus.COMMITTED, CommitStatus.SUPERSEDED, CommitStatus.SUPERSEDED]
 
 
 def test_a_failure_after_the_winner_takes_nothing_away() -> None:
     own = judge()
-    own.judge(result(attempt=0, sequence=1))
-    after = own.judge(result(attempt=1, sequence=2, is_complete=False))
+    own.decide(result(attempt=0, sequence=1))
+    after = own.decide(result(attempt=1, sequence=2, is_complete=False))
     assert after.state is AttemptState.SUPERSEDED
     assert own.assignments[after.result.assignment_id].runs[0].state is RunState.WON
 
@@ -33,16 +33,16 @@ def test_a_failure_after_the_winner_takes_nothing_away() -> None:
 def test_a_run_is_given_up_with_its_last_attempt() -> None:
     own = judge()
     for attempt in (0, 1):
-        verdict = own.judge(result(attempt=attempt, sequence=attempt + 1, is_complete=False))
-        assert verdict.fate is CommitStatus.COMMITTED
+        verdict = own.decide(result(attempt=attempt, sequence=attempt + 1, is_complete=False))
+        assert verdict.status is CommitStatus.COMMITTED
     run = own.assignments[verdict.result.assignment_id].runs[0]
     assert (run.state, run.reason) == (RunState.GIVEN_UP, "it broke")
-    assert own.judge(result(attempt=2, sequence=3)).fate is CommitStatus.LATE
+    assert own.decide(result(attempt=2, sequence=3)).status is CommitStatus.LATE
 
 
 def test_results_after_the_end_are_late() -> None:
     for own in (judge(state=AssignmentState.CANCELLED), judge(stage_is_open=False)):
-        assert own.judge(result()).fate is CommitStatus.LATE
+        assert own.decide(result()).status is CommitStatus.LATE
 
 
 def test_the_same_result_is_judged_alike_each_time() -> None:
@@ -52,24 +52,24 @@ def test_the_same_result_is_judged_alike_each_time() -> None:
         result(attempt=1, sequence=2),
         result(attempt=2, sequence=3),
     ]
-    first = [own.judge(one).fate for one in sent]
+    first = [own.decide(one).status for one in sent]
     again = sent * 3
     random.Random(0).shuffle(again)
-    assert all(own.judge(one).state is None for one in again)
-    assert [own.judge(one).fate for one in sent] == first
+    assert all(own.decide(one).state is None for one in again)
+    assert [own.decide(one).status for one in sent] == first
     assert own.assignments[sent[0].assignment_id].runs[0].num_failed == 1
 
 
 def test_another_content_under_a_known_attempt_or_sequence_is_refused() -> None:
     own = judge()
-    own.judge(result(attempt=0, sequence=1))
-    assert own.judge(result(attempt=0, sequence=1, content=b"b")).fate is CommitStatus.REJECTED
-    assert own.judge(result(attempt=0, sequence=9, content=b"b")).fate is CommitStatus.REJECTED
-    assert own.judge(result(run=1, attempt=0, sequence=1)).fate is CommitStatus.REJECTED
+    own.decide(result(attempt=0, sequence=1))
+    assert own.decide(result(attempt=0, sequence=1, content=b"b")).status is CommitStatus.REJECTED
+    assert own.decide(result(attempt=0, sequence=9, content=b"b")).status is CommitStatus.REJECTED
+    assert own.decide(result(run=1, attempt=0, sequence=1)).status is CommitStatus.REJECTED
 
 
 def test_what_names_no_assignment_or_run_is_refused() -> None:
     own = judge()
-    assert own.judge(result(run=7)).fate is CommitStatus.REJECTED
+    assert own.decide(result(run=7)).status is CommitStatus.REJECTED
     own.assignments.clear()
-    assert "no assignment" in own.judge(result()).reason
+    assert "no assignment" in own.decide(result()).reason

@@ -38,7 +38,7 @@ def group(position: int, *rewards: float, reason: str = FinishReason.STOP) -> Sa
 def compared(
     *groups: SampleGroup, details: Mapping[str, SampleDetail] | None = None
 ) -> GroupArrays:
-    return GroupArrays.of(groups, details or {}, SEED)
+    return GroupArrays.from_groups(groups, details or {}, SEED)
 
 
 def of(*values: bool) -> np.ndarray:
@@ -61,10 +61,10 @@ def test_operators_see_what_is_known_beside_the_rewards() -> None:
 def test_what_one_operator_leaves_is_what_the_next_one_and_the_advantage_see() -> None:
     begun = compared(group(0, 1.0, 0.0, 5.0), group(1, 0.0, 0.0))
     out = Changes(left_out=of(False, False, True, True, True), reason="too good")
-    filtered = begun.changed("picky", out)
+    filtered = begun.with_changes("picky", out)
     assert filtered.samples.rewards.tolist() == [1.0, 0.0]
     assert filtered.ids == ["0/0", "0/1"]
-    shaped = filtered.changed("shaping", Changes(rewards=np.array([3.0, 0.0])))
+    shaped = filtered.with_changes("shaping", Changes(rewards=np.array([3.0, 0.0])))
     first, second = shaped.outcomes(grpo(shaped.samples, epsilon=0.0))
     assert [(row.parent_id, row.reward) for row in first.rows] == [("0/0", 3.0), ("0/1", None)]
     assert [row.advantage for row in first.rows] == pytest.approx([2**-0.5, -(2**-0.5)])
@@ -76,7 +76,7 @@ def test_what_one_operator_leaves_is_what_the_next_one_and_the_advantage_see() -
 
 def test_masked_samples_are_compared_and_say_so() -> None:
     begun = compared(group(0, 1.0, 0.0))
-    masked = begun.changed("overlong", Changes(masked=of(False, True)))
+    masked = begun.with_changes("overlong", Changes(masked=of(False, True)))
     [outcome] = masked.outcomes(Advantages(np.array([0.5, -0.5])))
     assert [(row.advantage, row.is_masked) for row in outcome.rows] == [(0.5, False), (-0.5, True)]
     assert outcome.metrics["filtered_count"] == 0.0
@@ -84,7 +84,7 @@ def test_masked_samples_are_compared_and_say_so() -> None:
 
 def test_rewards_that_are_no_numbers_fail_their_group_and_name_the_operator() -> None:
     begun = compared(group(0, 1.0, 0.0), group(1, 1.0, 0.0))
-    shaped = begun.changed("shaping", Changes(rewards=np.array([np.nan, 0.0, 2.0, 0.0])))
+    shaped = begun.with_changes("shaping", Changes(rewards=np.array([np.nan, 0.0, 2.0, 0.0])))
     assert shaped.ids == ["1/0", "1/1"]
     first, second = shaped.outcomes(grpo(shaped.samples))
     assert first.error == "it gave rewards that are not finite numbers"
@@ -103,7 +103,7 @@ def test_rewards_that_are_no_numbers_fail_their_group_and_name_the_operator() ->
 )
 def test_changes_that_are_not_of_these_samples_are_refused(changes: Changes, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        compared(group(0, 1.0, 0.0)).changed("own", changes)
+        compared(group(0, 1.0, 0.0)).with_changes("own", changes)
 
 
 def test_what_crosses_to_the_process_of_users_comes_back_the_same() -> None:

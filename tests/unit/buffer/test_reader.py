@@ -16,7 +16,7 @@ async def test_a_reader_that_says_much_is_read_to_its_end(monkeypatch: pytest.Mo
     monkeypatch.setattr(reader, "MODULE", "tests.unit.buffer.says_much")
     source = RowSource(kind="file", place="rows.jsonl")
     async with asyncio.timeout(SOON_SECONDS), open_taskset_row_reader(source) as child:
-        rows = b"".join([lines async for lines in child.lines()])
+        rows = b"".join([lines async for lines in child.read_lines()])
         with pytest.raises(PreconditionFailed, match=r"^taskset sums: there is no second row$"):
-            await child.check_end("sums")
+            await child.raise_for_exit("sums")
     assert rows == b'{"prompt": "1+1="}\n'

@@ -128,7 +128,7 @@ def spoilt(what: str) -> pb.RunResult:
 def test_a_result_that_contradicts_itself_is_refused_alone(what: str) -> None:
     parcel = decode_batch(SUBJECT, parcel_of(spoilt(what), result()))
     assert len(parcel.results) == 1
-    [refused] = parcel.refused
+    [refused] = parcel.invalid
     assert refused.producer == PRODUCER and refused.reason
 
 
@@ -172,7 +172,7 @@ def test_a_large_message_of_few_parts_is_read() -> None:
 def test_what_is_said_of_a_refused_result_is_short() -> None:
     one = result()
     one.experiences[0].id = "x" * 100_000
-    [refused] = decode_batch(SUBJECT, parcel_of(one)).refused
+    [refused] = decode_batch(SUBJECT, parcel_of(one)).invalid
     assert len(refused.reason) == MAX_REASON_LENGTH
 
 

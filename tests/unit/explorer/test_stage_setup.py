@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 from services.explorer.clients.buffer import ExplorerBufferClient
 from services.explorer.clients.streams import WatchFeed
-from services.explorer.clients.synchronizer import ExperimentSnapshot
+from services.explorer.clients.synchronizer import WatchedExperiment
 from services.explorer.control.stage import RolloutStageFactory, StageJob
 from services.explorer.counters import RolloutCounters
 from services.explorer.delivery.outbox import Outbox
@@ -78,7 +78,7 @@ async def opened(stage: StagePlan) -> AsyncIterator[NotingBuffer]:
             yield buffer
 
 
-async def _nothing() -> AsyncIterator[ExperimentSnapshot]:
+async def _nothing() -> AsyncIterator[WatchedExperiment]:
     await asyncio.Event().wait()
     raise AssertionError
     yield

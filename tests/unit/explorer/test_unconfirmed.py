@@ -3,7 +3,7 @@
 import asyncio
 
 from services.explorer.delivery.outbox import EXPEDITED_SECONDS, FIRST_RESEND_SECONDS, Outbox
-from services.explorer.types import CommitOutcome, CommitReport
+from services.explorer.types import CommitOutcome, ResultReport
 from trinity.api.v1.experience_pb2 import RunResult
 from trinity.types import StageKey
 
@@ -32,8 +32,8 @@ async def test_results_are_numbered_from_one() -> None:
 async def test_a_result_leaves_with_its_fate_and_a_second_report_changes_nothing() -> None:
     outbox = Outbox(Clock())
     report = outbox.enqueue_result(result())
-    outbox.resolve(1, CommitReport(CommitOutcome.COMMITTED))
-    outbox.resolve(1, CommitReport(CommitOutcome.LATE))
+    outbox.resolve(1, ResultReport(CommitOutcome.COMMITTED))
+    outbox.resolve(1, ResultReport(CommitOutcome.LATE))
     assert (await report).outcome is CommitOutcome.COMMITTED
     assert len(outbox) == 0
 
@@ -78,7 +78,7 @@ async def test_a_result_reported_on_meanwhile_is_not_sent_again() -> None:
     outbox = Outbox(Clock())
     outbox.enqueue_result(result())
     taken = outbox.take_batch(64, 1000)
-    outbox.resolve(1, CommitReport(CommitOutcome.COMMITTED))
+    outbox.resolve(1, ResultReport(CommitOutcome.COMMITTED))
     outbox.requeue(taken)
     assert outbox.take_batch(64, 1000) == []
 
@@ -89,7 +89,7 @@ async def test_waiting_for_the_last_fate_ends_with_it() -> None:
     waiting = asyncio.create_task(outbox.wait_empty())
     await asyncio.sleep(0)
     assert not waiting.done()
-    outbox.resolve(1, CommitReport(CommitOutcome.REJECTED))
+    outbox.resolve(1, ResultReport(CommitOutcome.REJECTED))
     await waiting
 
 
@@ -101,7 +101,7 @@ async def test_the_age_is_that_of_the_oldest_result() -> None:
         outbox.enqueue_result(result())
         clock.now += 5
     assert outbox.oldest_seconds == 10
-    outbox.resolve(1, CommitReport(CommitOutcome.COMMITTED))
+    outbox.resolve(1, ResultReport(CommitOutcome.COMMITTED))
     assert outbox.oldest_seconds == 5
 
 
@@ -119,10 +119,10 @@ async def test_there_is_room_again_when_enough_is_reported_on() -> None:
     for _ in range(3):
         outbox.enqueue_result(result())
     waiting = asyncio.create_task(outbox.wait_fewer_than(2))
-    outbox.resolve(1, CommitReport(CommitOutcome.COMMITTED))
+    outbox.resolve(1, ResultReport(CommitOutcome.COMMITTED))
     await asyncio.sleep(0)
     assert not waiting.done()
-    outbox.resolve(2, CommitReport(CommitOutcome.LATE))
+    outbox.resolve(2, ResultReport(CommitOutcome.LATE))
     await waiting
 
 
@@ -141,5 +141,5 @@ async def test_what_is_sent_while_reports_are_asked_for_is_meant_as_well() -> No
     assert outbox.watched_sequences == [0]
     outbox.enqueue_result(result())
     assert outbox.watched_sequences == [1]
-    outbox.resolve(1, CommitReport(CommitOutcome.COMMITTED))
+    outbox.resolve(1, ResultReport(CommitOutcome.COMMITTED))
     assert outbox.watched_sequences == [1]

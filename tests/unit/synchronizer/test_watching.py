@@ -29,7 +29,7 @@ class Source:
 
 async def test_a_slow_reader_gets_the_newest_state_only() -> None:
     source = Source()
-    states = source.watching.states("", source.read)
+    states = source.watching.stream("", source.read)
     assert await anext(states) == 0
     for state in range(1, 1000):
         source.change(state)
@@ -41,7 +41,7 @@ async def test_a_slow_reader_gets_the_newest_state_only() -> None:
 
 async def test_a_state_that_did_not_change_is_not_repeated() -> None:
     source = Source()
-    states = source.watching.states("", source.read)
+    states = source.watching.stream("", source.read)
     assert await anext(states) == 0
     source.listener.wake_all()
     pending = anext(states)
@@ -60,7 +60,7 @@ async def test_a_change_during_a_read_is_not_missed() -> None:
             source.change(state + 1)
         return state
 
-    states = source.watching.states("", read_while_it_changes)
+    states = source.watching.stream("", read_while_it_changes)
     assert [await anext(states) for _ in range(4)] == [0, 1, 2, 3]
     await states.aclose()
 
@@ -68,7 +68,7 @@ async def test_a_change_during_a_read_is_not_missed() -> None:
 async def test_a_stream_outlasts_a_database_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("services.synchronizer.watching._RETRY_SECONDS", 0.001)
     source = Source()
-    states = source.watching.states("", source.read)
+    states = source.watching.stream("", source.read)
     assert await anext(states) == 0
     source.failures = 3
     source.change(1)
@@ -78,8 +78,8 @@ async def test_a_stream_outlasts_a_database_that_is_away(monkeypatch: pytest.Mon
 
 async def test_a_stream_ends_with_an_error_when_the_service_stops() -> None:
     source = Source()
-    states = source.watching.states("", source.read)
+    states = source.watching.stream("", source.read)
     assert await anext(states) == 0
-    source.watching.close()
+    source.watching.close_streams()
     with pytest.raises(Unavailable, match="open the stream again"):
         await anext(states)

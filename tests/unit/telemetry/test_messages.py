@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.buffer.ingest.stream import _context_in
+from trinity.runtime.nats_client import trace_context_in
 from trinity.telemetry.tracing import SpanContextRef
 
 CONTEXT = f"traceparent: {SpanContextRef(1, 2, True).traceparent}\r\n".encode()
@@ -11,8 +11,10 @@ CONTEXT = f"traceparent: {SpanContextRef(1, 2, True).traceparent}\r\n".encode()
 @pytest.mark.usefixtures("spans")
 def test_the_context_alone_is_let_through() -> None:
     alone = b"NATS/1.0\r\n" + CONTEXT + b"\r\n"
-    assert _context_in(b"NATS/1.0\r\nNats-Msg-Id: x\r\n" + CONTEXT + b"a: \xff\r\n\r\n") == alone
-    assert _context_in(b"NATS/1.0 503 gone\r\n" + CONTEXT + b"\r\n") == alone
+    assert (
+        trace_context_in(b"NATS/1.0\r\nNats-Msg-Id: x\r\n" + CONTEXT + b"a: \xff\r\n\r\n") == alone
+    )
+    assert trace_context_in(b"NATS/1.0 503 gone\r\n" + CONTEXT + b"\r\n") == alone
 
 
 @pytest.mark.usefixtures("spans")
@@ -27,8 +29,8 @@ def test_the_context_alone_is_let_through() -> None:
     ],
 )
 def test_anything_else_is_no_context(headers: bytes | None) -> None:
-    assert _context_in(headers) is None
+    assert trace_context_in(headers) is None
 
 
 def test_off_no_header_is_read() -> None:
-    assert _context_in(b"NATS/1.0\r\n" + CONTEXT + b"\r\n") is None
+    assert trace_context_in(b"NATS/1.0\r\n" + CONTEXT + b"\r\n") is None

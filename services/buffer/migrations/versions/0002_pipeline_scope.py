@@ -1,4 +1,4 @@
-"""The pipeline's scopes know their place, and what their groups were like."""
+"""A scope has its place and the metrics of its group."""
 
 import sqlalchemy as sa
 from alembic import op

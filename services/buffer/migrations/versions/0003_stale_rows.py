@@ -1,4 +1,4 @@
-"""A stage counts the rows that are left out for their age."""
+"""A stage counts the rows that are left out because of their age."""
 
 import sqlalchemy as sa
 from alembic import op

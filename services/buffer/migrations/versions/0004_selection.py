@@ -1,4 +1,4 @@
-"""What selectors know of tasks: their features, their rank, and what rollouts taught of them."""
+"""State of selectors: the features and ranks of tasks, and beliefs about their pass rates."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Uploads are rows of their own: a queue has many, and a retry hears what was refused."""
+"""Uploads have a table: a queue has many, and the response to a retry lists refused rows."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Views to look at what is stored, how far populations were compared, and groups that wait."""
+"""Views for inspection, the last step that populations were compared at, groups that wait."""
 
 import sqlalchemy as sa
 from alembic import op

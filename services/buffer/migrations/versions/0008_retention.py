@@ -1,4 +1,4 @@
-"""A segment knows when its contents were given up, and when they were gone."""
+"""A segment has the times at which its contents were retired and removed."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""A taskset says what a task pipeline left out of it, and which rows of its source it has."""
+"""A taskset has the counts of its task pipeline, and its source row numbers."""
 
 import sqlalchemy as sa
 from alembic import op

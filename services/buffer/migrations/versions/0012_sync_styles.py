@@ -1,4 +1,4 @@
-"""A stage knows which weights its newest explore step takes, and whether newer ones are wanted."""
+"""A stage has the version of its newest explore step, and whether newer weights are wanted."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Which rows of its source a taskset has is kept in parts, so that no part grows with the rows."""
+"""Source row numbers of a taskset are kept in parts, so that no part grows with the rows."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Assignments and experiences are found by their ids whatever is known of their stage."""
+"""Assignments and experiences are found by id, whatever the statistics of their stage are."""
 
 from alembic import op
 

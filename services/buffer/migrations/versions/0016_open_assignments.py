@@ -1,4 +1,4 @@
-"""Whether an assignment is open is a column: a lease does not change it, nor any index then."""
+"""A column says whether an assignment is open, so that a lease changes no index."""
 
 import sqlalchemy as sa
 from alembic import op

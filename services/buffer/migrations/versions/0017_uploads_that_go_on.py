@@ -1,4 +1,4 @@
-"""An upload that was begun long ago and goes on is not abandoned."""
+"""An upload that began long ago and continues is not abandoned."""
 
 from alembic import op
 

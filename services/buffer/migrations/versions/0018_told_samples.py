@@ -1,4 +1,4 @@
-"""Texts in the progress log are found when their samples are deleted."""
+"""Progress events are found by their samples when those are deleted."""
 
 import sqlalchemy as sa
 from alembic import op

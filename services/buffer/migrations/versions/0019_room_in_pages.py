@@ -1,4 +1,4 @@
-"""Rows that change once or twice leave room for their next form: no index need hear of it."""
+"""Pages leave room for updated rows, so that an update changes no index."""
 
 from alembic import op
 

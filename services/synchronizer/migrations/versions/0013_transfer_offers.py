@@ -1,4 +1,4 @@
-"""A version may also be given from memory to memory."""
+"""A version may have an offer to transfer it from memory to memory."""
 
 import sqlalchemy as sa
 from alembic import op

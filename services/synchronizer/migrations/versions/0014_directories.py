@@ -1,4 +1,4 @@
-"""Where an experiment writes is known by itself: no other may write there."""
+"""The directory of an experiment has a column, so that no other experiment writes there."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,28 +1,12 @@
 """The text and the parameters that statements of SQLAlchemy get for the driver."""
 
-from importlib.metadata import version
-
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.sql.cache_key import HasCacheKey
 
-from trinity.runtime.postgres import QuickConnection
 from trinity.runtime.sql import bind
 
 T = sa.table("t", sa.column("n", sa.BigInteger), sa.column("name", sa.Text), sa.column("j", JSONB))
-
-
-def test_the_installed_libraries_are_those_whose_insides_are_used() -> None:
-    """For another version, read what the two places say, then add it here.
-
-    They are `Executable._generate_cache_key` in trinity/runtime/sql.py, and `AsyncConnection.wait`
-    in trinity/runtime/postgres.py.
-    """
-    assert version("sqlalchemy").rsplit(".", 1)[0] in ("2.0", "2.1")
-    assert version("psycopg").rsplit(".", 1)[0] in ("3.2", "3.3")
-    assert "_generate_cache_key" in vars(HasCacheKey)
-    assert "wait" in vars(QuickConnection.__base__ or object)
 
 
 def test_statements_of_one_structure_share_a_text() -> None:
