@@ -55,7 +55,7 @@ class Retry:
     retry = Retry(seconds=60.0, timeout_error=StageFailed, prefix="to lease work: ")
     lease = await retry.call_async(buffer.lease)  # again for as long as it raises Unavailable
 
-    The deadline counts from the first failure, or from `start`. `end` begins anew: the operation
+    The deadline counts from the first failure, or from `start`. `end` starts over: the operation
     works again, or it got further than before.
     """
 
