@@ -12,7 +12,7 @@ from typing import Any
 def abandon_task(task: asyncio.Task[Any]) -> None:
     """Makes the closing event loop ignore a task that does not end when it is cancelled.
 
-    `asyncio.run` would never stop waiting for it, and a task cannot be removed from a loop otherwise.
+    `asyncio.run` would never stop waiting for it, and there is no public way to remove a task.
     """
     asyncio.tasks._unregister_task(task)
 
