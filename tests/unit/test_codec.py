@@ -80,6 +80,15 @@ def test_an_experience_crosses_the_wire_unchanged() -> None:
     np.testing.assert_array_equal(received.arrays["teacher"].data, sent.arrays["teacher"].data)
 
 
+def test_the_round_trip_covers_every_field_of_the_contract() -> None:
+    """A field that the codec forgets in both directions would go unnoticed otherwise."""
+    message = experience_to_proto(an_experience(), REF)
+    in_contract = {field.name for field in experience_pb2.Experience.DESCRIPTOR.fields}
+    covered = {field.name for field, _ in message.ListFields()}
+    set_elsewhere = {"pair", "blobs", "trace_id", "chat_template_sha256", "tools_sha256"}
+    assert in_contract - covered == set_elsewhere | {"reward_revision"}
+
+
 def test_the_same_sample_always_gets_the_same_id() -> None:
     first, again = (experience_to_proto(an_experience(), REF).id for _ in range(2))
     other = an_experience()

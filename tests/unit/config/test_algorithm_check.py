@@ -7,6 +7,8 @@ import pytest
 
 from tests.unit.config.builders import DPO, GRPO, SFT, stage, write_model
 from tests.unit.config.test_algorithm_planning import EXPERTS, WORKFLOW
+from trinity.algorithm.policy_loss import POLICY_LOSSES
+from trinity.config.checks.algorithm import LOSSES_WITHOUT_RATIO
 from trinity.errors import UserError
 
 RECOMPUTED: dict[str, object] = {"bypass_old_logprobs": False}
@@ -250,3 +252,24 @@ def test_every_mistake_gets_a_sentence() -> None:
     lines = answer.splitlines()
     assert len(lines) == 3
     assert all(line.startswith("stage `main`: ") for line in lines)
+
+
+LOSSES_WITH_RATIO = {
+    *("cispo", "clip_cov", "dpo", "dppo_kl", "dppo_tv", "geo_mean", "gspo", "gspo_token"),
+    *("importance_sampling", "kl_cov", "mix", "mix_chord", "ppo", "rec", "sapo", "topr"),
+}
+
+
+def test_each_loss_is_known_to_have_a_ratio_or_not() -> None:
+    """A new loss fails here until somebody decides: with one, `rollout_is` may weigh twice."""
+    assert LOSSES_WITH_RATIO.isdisjoint(LOSSES_WITHOUT_RATIO)
+    assert set(POLICY_LOSSES.builtins) == LOSSES_WITH_RATIO | LOSSES_WITHOUT_RATIO
+
+
+def test_a_loss_whose_ratio_only_bounds_it_may_be_weighed() -> None:
+    weighed: dict[str, object] = {
+        "bypass_old_logprobs": True,
+        "rollout_correction": {"rollout_is": "token"},
+    }
+    assert "weighs already" in said(algorithm={"policy_loss_fn": "ppo", **weighed})
+    assert said(algorithm={"policy_loss_fn": "sppo", **weighed}) == ""

@@ -11,6 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from tests.unit.inspect.builders import content, record, sequence
+from trinity.api.v1 import experience_pb2
 from trinity.inspect.parquet import AS_JSON, ROWS_A_GROUP, write_dataset, write_parquet
 from trinity.inspect.samples import sample_row
 from trinity.types import JsonObject, Pair, SamplingParams
@@ -35,6 +36,26 @@ async def test_a_parquet_file_gives_back_every_field(tmp_path: Path) -> None:
     assert read_back(read) == row
     assert row["tokens"] == [5, 6, 7, 8, 9]
     assert row["rollout_logprobs"] == [-0.5, 0.0, -1.25]
+
+
+NOT_EXPORTED = {
+    "blobs": "images and the like, which the buffer keeps apart",
+    "chat_template_sha256": "checks that a rank uses the same template",
+    "tools_sha256": "checks that a rank uses the same tools",
+    "experiment_id": "the same in every row",
+    "tenant": "the same in every row",
+    "reward_state": "the column `state` says whether a reward is awaited",
+    "reward_revision": "the column `revision`",
+}
+COLUMNS = {"eid": "explore_step", "sequence": "tokens", "pair": "rejected"}
+"""Fields that become several columns, with one of these."""
+
+
+def test_every_field_of_an_experience_is_exported_or_left_out_on_purpose() -> None:
+    fields = {field.name for field in experience_pb2.Experience.DESCRIPTOR.fields}
+    columns = sample_row(record()).keys()
+    exported = {field for field in fields if COLUMNS.get(field, field) in columns}
+    assert fields - exported == NOT_EXPORTED.keys()
 
 
 async def test_a_pair_keeps_both_sides(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ MIXED_LOSSES = frozenset({"mix", "mix_chord"})
 
 SUPERVISED_LOSSES = frozenset({"sft", "sft_is", "sft_phi"})
 """Losses that need neither rewards nor the log-probabilities of the rows' source."""
-LOSSES_WITHOUT_RATIO = SUPERVISED_LOSSES | {"dro", "gpg", "opmd"}
-"""Losses that do not weigh by the ratio to the old log-probabilities."""
+LOSSES_WITHOUT_RATIO = SUPERVISED_LOSSES | {"dro", "gpg", "opmd", "sppo"}
+"""Losses whose gradient is not weighed by the ratio to the old log-probabilities."""
 NEEDS_WITHOUT_REWARDS: frozenset[Need] = frozenset({"teacher", "reward_parts"})
 """Advantages that need these are computed from them alone."""
 WORKFLOW_FIELDS: tuple[Need, ...] = ("teacher", "baselines")
