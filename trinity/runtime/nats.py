@@ -21,7 +21,7 @@ CANCEL_AGAIN_SECONDS = 0.5
 RECONNECT_PAUSE_SECONDS = 0.2
 PING_SECONDS = 2
 MAX_UNANSWERED_PINGS = 2
-PACE: Mapping[str, float] = {
+RECONNECT_OPTIONS: Mapping[str, float] = {
     "reconnect_time_wait": RECONNECT_PAUSE_SECONDS,
     "connect_timeout": ATTEMPT_SECONDS,
     "ping_interval": PING_SECONDS,
@@ -108,7 +108,7 @@ class _ConnectAttempt:
             url,
             name=self._name,
             max_reconnect_attempts=-1,
-            **PACE,
+            **RECONNECT_OPTIONS,
             error_cb=self._note_error,
             disconnected_cb=self._note_loss,
             reconnected_cb=self._note_return,

@@ -12,12 +12,12 @@ from nats.protocol.parser import AWAITING_CONTROL_LINE, CRLF_SIZE, Parser
 
 from trinity.telemetry import tracing
 
-UNREADABLE = "\N{REPLACEMENT CHARACTER}"
+REPLACEMENT_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 STORED = b"$JS.ACK."
 """Prefix of the reply subject of messages from a stream; the broker's own messages lack it."""
 END_OF_LINE = b"\r\n"
 CONTEXT = re.compile(rb"\r\n(traceparent: [0-9a-f-]{55}\r\n)")
-NOT_IN_SUBJECTS = dict.fromkeys([0x0B, 0x0C], UNREADABLE)
+NOT_IN_SUBJECTS = dict.fromkeys([0x0B, 0x0C], REPLACEMENT_CHARACTER)
 """The broker accepts these characters in a subject; the library takes them for its end."""
 
 

@@ -82,7 +82,7 @@ def check_credit(stage: Stage, load: RowLoad) -> AdmissionRefusal | None:
     )
 
 
-def check_weights(stage: Stage, load: RowLoad) -> AdmissionRefusal | None:
+def check_newer_weights(stage: Stage, load: RowLoad) -> AdmissionRefusal | None:
     """Returns a refusal if explore step `stage.explore_step + 1` waits for newer weights.
 
     It waits only after all earlier runs have ended, and not if the trainer has nothing to train or

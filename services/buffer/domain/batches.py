@@ -22,7 +22,7 @@ class BatchSupply:
     num_rows: int
     unfinished: str
     """Description of the work that may still give rows; empty if none is open."""
-    next_step: str
+    next_step_wait: str
     """The reason why an explore step that may open has given no rows; empty if none may open."""
     refill_rounds: int
 
@@ -105,8 +105,8 @@ def decide_batch(stage: Stage, step: int, supply: BatchSupply) -> BatchDecision:
 
 def decide_short_batch(stage: Stage, step: int, supply: BatchSupply) -> BatchDecision:
     """Decides about a batch that is not full."""
-    if supply.unfinished or supply.next_step:
-        return BatchWait(supply.unfinished or supply.next_step)
+    if supply.unfinished or supply.next_step_wait:
+        return BatchWait(supply.unfinished or supply.next_step_wait)
     planned = planned_rows(stage, step)
     if supply.num_rows >= planned:
         return ComposeNow() if supply.num_rows else BatchEnd("drained", "every task is used up")

@@ -15,7 +15,7 @@ from trinity.types import StageKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExperienceRecord:
+class ReceivedSample:
     """One sample: the fields that the buffer uses, and the opaque wire bytes."""
 
     experience_id: str
@@ -51,7 +51,7 @@ class Result:
     producer: str
     sequence: int
     content_hash: bytes
-    experiences: tuple[ExperienceRecord, ...]
+    experiences: tuple[ReceivedSample, ...]
     traceparent: str = ""
 
     @property

@@ -19,7 +19,7 @@ class StageState(StrEnum):
 
 
 class AssignmentKind(StrEnum):
-    """The purpose of a rollout."""
+    """The purpose of an assignment: training or evaluation."""
 
     TRAIN = "train"
     EVAL = "eval"
@@ -129,12 +129,7 @@ def parse_plan(text: str) -> StagePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One row of the stage table.
-
-    `published` is the version that the newest incarnation has published, `step_version` the version
-    that the newest explore step uses. `wants_version` is true while explorers wait for newer
-    weights. `num_stale` counts the rows left out as too old since the newest batch.
-    """
+    """One row of the stage table."""
 
     key: StageKey
     plan: StagePlan
@@ -142,20 +137,28 @@ class Stage:
     state: StageState
     reason: str
     num_rows: int
+    """Tasks of its tasksets together, and stored samples where it trains on them."""
     total_train_steps: int
     total_explore_steps: int
     explore_step: int
     num_drawn: int
+    """Tasks drawn so far."""
     num_stale: int
+    """Rows left out as too old since the newest batch."""
     line: int
+    """Numbers the histories of batches: going back to a checkpoint begins another one."""
     incarnation: int
     published: int | None
+    """The version that the newest incarnation has published."""
     recorded_step: int
+    """The newest step with a recorded batch."""
     trained_step: int
     finished_step: int | None
     segment_id: int
     step_version: int = 0
+    """The version that the newest explore step uses."""
     wants_version: bool = False
+    """True while explorers wait for newer weights."""
 
     @property
     def samples_key(self) -> StageKey:
@@ -186,7 +189,7 @@ class Stage:
 
     @property
     def attempts_per_lease(self) -> int:
-        """Attempt numbers that a lease has for each run: one extra for a rejected result."""
+        """Attempt numbers that a lease reserves for each run: one extra for a rejected result."""
         return self.max_attempts + 1
 
     @property
@@ -202,8 +205,8 @@ class Stage:
     def is_evaluated(self, version: int) -> bool:
         """Returns whether the plan evaluates these weights: at startup or after an interval.
 
-        The last weights are evaluated when training has finished, not here. Where versions are not
-        tied to steps, the explore step after an interval determines the version.
+        The last weights are evaluated when training has finished, not here. With a dynamic sync
+        style nothing is decided here: `open_interval_evaluations` does it.
         """
         if self.plan.benched is not None:
             return version not in self.plan.benched.known_versions
@@ -214,11 +217,11 @@ class Stage:
         interval = self.plan.eval_interval
         last = self.total_explore_steps // interval
 
-        def measured(k: int) -> int:
+        def version_after_interval(k: int) -> int:
             return self.plan.required_version(k * interval + 1)
 
-        k = bisect_left(range(1, last + 1), version, key=measured) + 1
-        return k <= last and measured(k) == version
+        k = bisect_left(range(1, last + 1), version, key=version_after_interval) + 1
+        return k <= last and version_after_interval(k) == version
 
 
 def first_unbatched_step(stage: Stage) -> int:

@@ -22,25 +22,23 @@ from nats.js.errors import BadRequestError, ServerError
 from nats.js.errors import Error as JetStreamError
 
 from trinity.errors import Unavailable, UserError
-from trinity.runtime.nats import PACE
-from trinity.runtime.nats_client import UNREADABLE
+from trinity.runtime.nats import RECONNECT_OPTIONS
+from trinity.runtime.nats_client import REPLACEMENT_CHARACTER
 from trinity.security.broker import client_options
 from trinity.subjects import RUNS_CONSUMER, RUNS_PREFIX, RUNS_STREAM
 
 logger = logging.getLogger(__name__)
 
 
-STREAM = RUNS_STREAM
-DURABLE = RUNS_CONSUMER
 ACK_SECONDS = 3.0
 """A message is redelivered after this, unless the buffer acknowledges or extends it."""
 MAX_UNACKED = 1024
 RETRY_SECONDS = 0.2
 MAX_MESSAGE_BYTES = 1024 * 1024
 """Larger results are uploaded as blobs, and the message refers to them."""
-OTHER_CONFIG = 10058
+STREAM_CONFIG_DIFFERS = 10058
 """Error code of the broker: the stream exists with another configuration."""
-UNREADABLE_CONSUMER = 10012
+CONSUMER_UNREADABLE = 10012
 """Error code of the broker: the files of the consumer cannot be read."""
 
 
@@ -71,7 +69,7 @@ async def _connect_once(client: Client, url: str) -> None:
                 url,
                 name="buffer",
                 max_reconnect_attempts=-1,
-                **PACE,
+                **RECONNECT_OPTIONS,
                 error_cb=_log_error,
                 **client_options(url),
             )
@@ -87,7 +85,7 @@ async def _connect_once(client: Client, url: str) -> None:
 
 
 async def _log_error(error: Exception) -> None:
-    logger.warning("broker", extra={"why": str(error) or type(error).__name__})
+    logger.warning("the broker reports an error", extra={"why": str(error) or type(error).__name__})
 
 
 def _host_of(url: str) -> str:
@@ -95,7 +93,7 @@ def _host_of(url: str) -> str:
 
 
 class RunStream:
-    """The work queue of results: a message is kept until it is stored, however long it takes.
+    """The work queue of results: a message is kept until the buffer has committed it.
 
     A full stream refuses new messages: the sender keeps them and retries.
     """
@@ -114,7 +112,7 @@ class RunStream:
         try:
             await self._ensure_stream()
             await self._ensure_consumer()
-            return await self._jetstream.pull_subscribe_bind(DURABLE, STREAM)
+            return await self._jetstream.pull_subscribe_bind(RUNS_CONSUMER, RUNS_STREAM)
         except (NatsError, JetStreamError, OSError, TimeoutError) as error:
             raise Unavailable(f"the broker does not answer: {error!r}") from error
 
@@ -122,31 +120,34 @@ class RunStream:
         try:
             await self._jetstream.add_stream(self._stream_config())
         except BadRequestError as error:
-            if error.err_code != OTHER_CONFIG:
+            if error.err_code != STREAM_CONFIG_DIFFERS:
                 raise
             await self._jetstream.update_stream(self._stream_config())
 
     async def _ensure_consumer(self) -> None:
-        """Creates the consumer, or recreates a damaged one: redelivered results do no harm."""
+        """Creates the consumer. Where its files are damaged, the stream is made again.
+
+        Explorers then send what was not acknowledged; results that come twice do no harm.
+        """
         config = self._consumer_config()
         try:
-            await self._jetstream.add_consumer(STREAM, config)
+            await self._jetstream.add_consumer(RUNS_STREAM, config)
         except ServerError as error:
-            if error.err_code != UNREADABLE_CONSUMER:
+            if error.err_code != CONSUMER_UNREADABLE:
                 raise
             logger.warning("the stream of results is damaged and is created again")
-            await self._jetstream.delete_stream(STREAM)
+            await self._jetstream.delete_stream(RUNS_STREAM)
             await self._ensure_stream()
-            await self._jetstream.add_consumer(STREAM, config)
+            await self._jetstream.add_consumer(RUNS_STREAM, config)
         if await self._skips_messages():
             logger.warning("the stream of results has lost messages: it is read from its beginning")
-            await self._jetstream.delete_consumer(STREAM, DURABLE)
-            await self._jetstream.add_consumer(STREAM, config)
+            await self._jetstream.delete_consumer(RUNS_STREAM, RUNS_CONSUMER)
+            await self._jetstream.add_consumer(RUNS_STREAM, config)
 
     async def _skips_messages(self) -> bool:
-        """Returns whether the stream lost messages, so that the consumer would skip new ones."""
-        consumer = await self._jetstream.consumer_info(STREAM, DURABLE)
-        stream = await self._jetstream.stream_info(STREAM)
+        """Returns true if the consumer stands beyond the stream's end and would skip messages."""
+        consumer = await self._jetstream.consumer_info(RUNS_STREAM, RUNS_CONSUMER)
+        stream = await self._jetstream.stream_info(RUNS_STREAM)
         return consumer.delivered is not None and (
             consumer.delivered.stream_seq > stream.state.last_seq
         )
@@ -171,7 +172,7 @@ class RunStream:
         if not self.is_connected:
             raise Unavailable("the broker does not answer")
         try:
-            info = await self._jetstream.consumer_info(STREAM, DURABLE)
+            info = await self._jetstream.consumer_info(RUNS_STREAM, RUNS_CONSUMER)
         except (NatsError, JetStreamError, OSError, TimeoutError) as error:
             raise Unavailable(f"the broker does not answer: {error!r}") from error
         return (info.num_pending or 0) + (info.num_ack_pending or 0)
@@ -183,7 +184,7 @@ class RunStream:
 
     def _stream_config(self) -> StreamConfig:
         return StreamConfig(
-            name=STREAM,
+            name=RUNS_STREAM,
             subjects=[f"{RUNS_PREFIX}.>"],
             retention=RetentionPolicy.WORK_QUEUE,
             storage=StorageType.FILE,
@@ -195,7 +196,7 @@ class RunStream:
 
     def _consumer_config(self) -> ConsumerConfig:
         return ConsumerConfig(
-            durable_name=DURABLE,
+            durable_name=RUNS_CONSUMER,
             ack_policy=AckPolicy.EXPLICIT,
             ack_wait=ACK_SECONDS,
             max_deliver=-1,
@@ -205,4 +206,4 @@ class RunStream:
 
 def subject_of_message(message: Msg) -> str:
     """Returns the subject of a message in a form that the database can store."""
-    return str(message.subject).replace("\x00", UNREADABLE)
+    return str(message.subject).replace("\x00", REPLACEMENT_CHARACTER)

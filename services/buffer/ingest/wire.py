@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
-from services.buffer.domain.results import ExperienceRecord, Result
+from services.buffer.domain.results import ReceivedSample, Result
 from services.buffer.domain.tasks import SampleText, sanitize_text
 from trinity.api.v1 import experience_pb2 as pb
 from trinity.codec import finish_reason_of
@@ -227,7 +227,7 @@ def _read_result(subject: str, producer: str, message: pb.RunResult) -> Result:
     )
 
 
-def _content_hash(message: pb.RunResult, experiences: Sequence[ExperienceRecord]) -> bytes:
+def _content_hash(message: pb.RunResult, experiences: Sequence[ReceivedSample]) -> bytes:
     """Hashes the result without its experiences, which are cleared, and their hashes."""
     message.ClearField("experiences")
     head = message.SerializeToString(deterministic=True)
@@ -242,7 +242,7 @@ def _check_steps(experiences: Iterable[pb.Experience]) -> None:
 
 def _read_experience(
     result: pb.RunResult, first: pb.Experience, message: pb.Experience
-) -> ExperienceRecord:
+) -> ReceivedSample:
     eid = message.eid
     owner = (message.tenant, message.experiment_id, message.assignment_id)
     if owner != (result.tenant, result.experiment_id, result.assignment_id):
@@ -262,7 +262,7 @@ def _read_experience(
         raise ValueError("an experience has no reward and awaits none")
     body = message.SerializeToString(deterministic=True)
     versions = [span.version for span in message.version_spans]
-    return ExperienceRecord(
+    return ReceivedSample(
         experience_id=own_id,
         step=eid.step,
         suffix=eid.suffix,

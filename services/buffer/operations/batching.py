@@ -100,7 +100,7 @@ async def load_supply(
     return BatchSupply(
         num_rows=num_rows,
         unfinished=unfinished,
-        next_step=_next_step(stage, step),
+        next_step_wait=_next_step(stage, step),
         refill_rounds=(await count_refills(connection, stage.key, stage.explore_step)).num_rounds,
     )
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from services.buffer.domain.results import ExperienceRecord, Result
+from services.buffer.domain.results import ReceivedSample, Result
 from services.buffer.domain.stage import ExperienceState, Stage
 from services.buffer.domain.tasks import NoticeEvent
 from services.buffer.store.database import notify, stage_topics
@@ -55,7 +55,7 @@ def split_awaiting_reward(
             yield replace(result, experiences=part), own
 
 
-def _is_awaited(sample: ExperienceRecord) -> bool:
+def _is_awaited(sample: ReceivedSample) -> bool:
     return sample.reward is None and sample.finish_reason not in UNREWARDED
 
 

@@ -9,8 +9,8 @@ from services.buffer import telemetry
 from services.buffer.domain.admission import (
     AdmissionRefusal,
     check_credit,
+    check_newer_weights,
     check_step_order,
-    check_weights,
     version_to_open,
 )
 from services.buffer.domain.stage import AssignmentKind, Stage, StageState
@@ -183,7 +183,7 @@ async def _refusal(connection: Connection, stage: Stage) -> tuple[Stage, Admissi
         stage, refused = await check_queue(connection, stage)
     if refused is None:
         load = await current_load(connection, stage)
-        refused = check_credit(stage, load) or check_weights(stage, load)
+        refused = check_credit(stage, load) or check_newer_weights(stage, load)
     return stage, refused
 
 

@@ -15,12 +15,12 @@ UUID = sa.Uuid(as_uuid=False)
 TIME = TIMESTAMP(timezone=True)
 NOW = sa.func.clock_timestamp()
 STAGE_KEY = ("tenant", "experiment_id", "stage")
-ROOM = {"fillfactor": 50}
+HOT_UPDATE_ROOM = {"fillfactor": 50}
 """Free space in the pages of tables whose updates change no indexed column: an update within its
 page writes no index entry (HOT)."""
 
 
-def _own_key(name: str) -> sa.PrimaryKeyConstraint:
+def _id_first_key(name: str) -> sa.PrimaryKeyConstraint:
     """Builds the primary key of rows that are looked up by id: the id first, then the stage."""
     return sa.PrimaryKeyConstraint(name, *STAGE_KEY)
 
@@ -37,7 +37,7 @@ def _moment(name: str) -> sa.Column[object]:
     return sa.Column(name, TIME, nullable=False, server_default=NOW)
 
 
-def _number(name: str, default: int = 0) -> sa.Column[int]:
+def _bigint(name: str, default: int = 0) -> sa.Column[int]:
     return sa.Column(name, sa.BigInteger, nullable=False, server_default=str(default))
 
 
@@ -49,7 +49,7 @@ def _text(name: str) -> sa.Column[str]:
     return sa.Column(name, sa.Text, nullable=False, server_default="")
 
 
-taskset = sa.Table(
+taskset = sa.Table(  # Tasks under one name, submitted by a client or read from a file
     "taskset",
     metadata,
     sa.Column("tenant", sa.Text, primary_key=True),
@@ -57,7 +57,7 @@ taskset = sa.Table(
     sa.Column("name", sa.Text),
     sa.Column("source", sa.Text),
     sa.Column("is_complete", sa.Boolean, nullable=False),
-    _number("num_rows"),
+    _bigint("num_rows"),
     _moment("created_at"),
     _flag("is_queue"),
     sa.Column("pipeline", JSONB),
@@ -65,21 +65,21 @@ taskset = sa.Table(
     sa.UniqueConstraint("tenant", "name"),
 )
 
-taskset_upload = sa.Table(
+taskset_upload = sa.Table(  # One upload of a taskset, by request id; a repeated one goes on here
     "taskset_upload",
     metadata,
     sa.Column("tenant", sa.Text, primary_key=True),
     sa.Column("request_id", UUID, primary_key=True),
     sa.Column("taskset_id", UUID, nullable=False),
-    _number("num_stored"),
-    _number("num_refused"),
+    _bigint("num_stored"),
+    _bigint("num_refused"),
     sa.Column("refused", JSONB, nullable=False, server_default="[]"),
     _flag("is_complete"),
     _moment("last_sent_at"),
     sa.Index(None, "tenant", "taskset_id"),
 )
 
-task = sa.Table(
+task = sa.Table(  # One task as JSON, at its row of the taskset
     "task",
     metadata,
     sa.Column("tenant", sa.Text, primary_key=True),
@@ -88,7 +88,7 @@ task = sa.Table(
     sa.Column("body", sa.Text, nullable=False),
 )
 
-task_feature = sa.Table(
+task_feature = sa.Table(  # A number of every task that selectors read, as float64[num_rows]
     "task_feature",
     metadata,
     sa.Column("tenant", sa.Text, primary_key=True),
@@ -97,7 +97,7 @@ task_feature = sa.Table(
     sa.Column("numbers", sa.LargeBinary, nullable=False),
 )
 
-task_origin = sa.Table(
+task_origin = sa.Table(  # Rows of the file that tasks of a pipeline came from, as int64
     "task_origin",
     metadata,
     sa.Column("tenant", sa.Text, primary_key=True),
@@ -106,7 +106,7 @@ task_origin = sa.Table(
     sa.Column("rows", sa.LargeBinary, nullable=False),
 )
 
-task_ranking = sa.Table(
+task_ranking = sa.Table(  # Row numbers in a learned order, as int64 (`domain/sampling.py`)
     "task_ranking",
     metadata,
     *_stage_key(),
@@ -114,7 +114,7 @@ task_ranking = sa.Table(
     sa.Column("rows", sa.LargeBinary, nullable=False),
 )
 
-task_beliefs = sa.Table(
+task_beliefs = sa.Table(  # A learned selector's state, arrays by row (`domain/difficulty.py`)
     "task_beliefs",
     metadata,
     *_stage_key(),
@@ -125,53 +125,53 @@ task_beliefs = sa.Table(
     sa.Column("beta", sa.LargeBinary, nullable=False),
     sa.Column("capability", sa.Float),
     sa.Column("rho", sa.Float, nullable=False),
-    _number("num_updates"),
+    _bigint("num_updates"),
 )
 
-stage = sa.Table(
+stage = sa.Table(  # A stage with its plan and its counters
     "stage",
     metadata,
     *_stage_key(),
     sa.Column("plan", sa.Text, nullable=False),
-    _number("seed"),
+    _bigint("seed"),
     sa.Column("state", sa.Text, nullable=False),
     _text("reason"),
-    _number("num_rows"),
-    _number("total_train_steps"),
-    _number("total_explore_steps"),
-    _number("explore_step"),
-    _number("num_drawn"),
-    _number("num_stale"),
-    _number("compared_step"),
-    _number("line", default=1),
-    _number("incarnation"),
+    _bigint("num_rows"),
+    _bigint("total_train_steps"),
+    _bigint("total_explore_steps"),
+    _bigint("explore_step"),
+    _bigint("num_drawn"),
+    _bigint("num_stale"),
+    _bigint("compared_step"),
+    _bigint("line", default=1),
+    _bigint("incarnation"),
     sa.Column("published", sa.BigInteger),
-    _number("step_version"),
+    _bigint("step_version"),
     sa.Column("wants_version", sa.Boolean, server_default=sa.false(), nullable=False),
-    _number("recorded_step"),
-    _number("trained_step"),
+    _bigint("recorded_step"),
+    _bigint("trained_step"),
     sa.Column("finished_step", sa.BigInteger),
     sa.Column("segment_id", sa.BigInteger, nullable=False),
     _moment("opened_at"),
 )
 
-stage_taskset = sa.Table(
+stage_taskset = sa.Table(  # The tasksets that a stage takes tasks from
     "stage_taskset",
     metadata,
     *_stage_key(),
     sa.Column("name", sa.Text, primary_key=True),
     sa.Column("taskset_id", UUID, nullable=False),
     sa.Column("kind", sa.Text, nullable=False),
-    _number("num_rows"),
+    _bigint("num_rows"),
 )
 
-segment = sa.Table(
+segment = sa.Table(  # A partition of `payload`, filled by one stage and dropped as a whole
     "segment",
     metadata,
     *_stage_key(),
     sa.Column("segment_id", sa.BigInteger, sa.Identity(), primary_key=True),
-    _number("num_rows"),
-    _number("num_bytes"),
+    _bigint("num_rows"),
+    _bigint("num_bytes"),
     _moment("opened_at"),
     sa.Column("retired_at", TIME),
     sa.Column("removed_at", TIME),
@@ -183,7 +183,7 @@ sa.Index(
     postgresql_where=segment.c.removed_at.is_(None),
 )
 
-payload = sa.Table(
+payload = sa.Table(  # Serialized samples, partitioned by segment
     "payload",
     metadata,
     *_stage_key(),
@@ -197,25 +197,25 @@ payload = sa.Table(
 
 IS_OPEN = "state = ANY (ARRAY['pending'::text, 'leased'::text])"
 """In the form in which Postgres reports the expression."""
-assignment = sa.Table(
+assignment = sa.Table(  # A task drawn for a stage, with its lease; `num_attempts` are reserved
     "assignment",
     metadata,
     *_stage_key(),
     sa.Column("assignment_id", UUID, primary_key=True),
-    _own_key("assignment_id"),
+    _id_first_key("assignment_id"),
     sa.Column("kind", sa.Text, nullable=False),
     sa.Column("taskset", sa.Text, nullable=False),
-    _number("task_index"),
-    _number("explore_step"),
-    _number("position"),
-    _number("refill_round"),
-    _number("required_version"),
-    _number("repeat_times"),
-    _number("num_open_runs"),
+    _bigint("task_index"),
+    _bigint("explore_step"),
+    _bigint("position"),
+    _bigint("refill_round"),
+    _bigint("required_version"),
+    _bigint("repeat_times"),
+    _bigint("num_open_runs"),
     sa.Column("state", sa.Text, nullable=False),
     _text("reason"),
     sa.Column("lease_token", UUID),
-    _number("num_attempts"),
+    _bigint("num_attempts"),
     sa.Column("leased_by", UUID),
     sa.Column("lease_until", TIME),
     _moment("opened_at"),
@@ -223,7 +223,7 @@ assignment = sa.Table(
     # A lease changes no indexed column, so that its update writes no index entry.
     sa.Column("is_open", sa.Boolean, sa.Computed(IS_OPEN), nullable=False),
     sa.UniqueConstraint(*STAGE_KEY, "kind", "explore_step", "position", name="assignment_place_uq"),
-    postgresql_with=ROOM,
+    postgresql_with=HOT_UPDATE_ROOM,
 )
 sa.Index(
     "assignment_feedback_ix",
@@ -236,19 +236,19 @@ sa.Index(
     postgresql_where=assignment.c.is_open,
 )
 
-run = sa.Table(
+run = sa.Table(  # One repetition of an assignment's task
     "run",
     metadata,
     *_stage_key(),
     sa.Column("assignment_id", UUID, primary_key=True),
     sa.Column("run", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("state", sa.Text, nullable=False),
-    _number("num_failed"),
+    _bigint("num_failed"),
     _text("reason"),
-    postgresql_with=ROOM,
+    postgresql_with=HOT_UPDATE_ROOM,
 )
 
-run_attempt = sa.Table(
+run_attempt = sa.Table(  # A result for a run; exactly one attempt wins
     "run_attempt",
     metadata,
     *_stage_key(),
@@ -272,20 +272,20 @@ sa.Index(
     postgresql_where=run_attempt.c.state == "won",
 )
 
-experience = sa.Table(
+experience = sa.Table(  # What the buffer decides by of a sample; its body is in `payload`
     "experience",
     metadata,
     *_stage_key(),
     sa.Column("experience_id", UUID, primary_key=True),
-    _own_key("experience_id"),
+    _id_first_key("experience_id"),
     sa.Column("assignment_id", UUID, nullable=False),
-    _number("explore_step"),
-    _number("position"),
-    _number("run"),
-    _number("attempt"),
-    _number("step"),
+    _bigint("explore_step"),
+    _bigint("position"),
+    _bigint("run"),
+    _bigint("attempt"),
+    _bigint("step"),
     _text("suffix"),
-    _number("revision"),
+    _bigint("revision"),
     sa.Column("parent_id", UUID),
     sa.Column("segment_id", sa.BigInteger, nullable=False),
     sa.Column("payload_id", UUID, nullable=False),
@@ -295,8 +295,8 @@ experience = sa.Table(
     sa.Column("advantage", sa.Float),
     sa.Column("version_min", sa.BigInteger),
     sa.Column("version_max", sa.BigInteger),
-    _number("num_tokens"),
-    _number("response_length"),
+    _bigint("num_tokens"),
+    _bigint("response_length"),
     sa.Column("finish_reason", sa.Text, nullable=False),
     sa.Column("metrics", JSONB, nullable=False),
     sa.Column("content_hash", sa.LargeBinary, nullable=False),
@@ -317,7 +317,7 @@ sa.Index(
     "experience_assignment_ix", *(experience.c[name] for name in ("assignment_id", *STAGE_KEY))
 )
 
-pipeline_scope = sa.Table(
+pipeline_scope = sa.Table(  # A group of samples on its way through operators and advantages
     "pipeline_scope",
     metadata,
     *_stage_key(),
@@ -325,11 +325,11 @@ pipeline_scope = sa.Table(
     sa.Column("state", sa.Text, nullable=False),
     sa.Column("claim_token", UUID),
     sa.Column("claimed_until", TIME),
-    _number("attempts"),
+    _bigint("attempts"),
     _text("error"),
     _moment("opened_at"),
-    _number("explore_step"),
-    _number("position"),
+    _bigint("explore_step"),
+    _bigint("position"),
     sa.Column("metrics", JSONB, nullable=False, server_default="{}"),
     sa.Column("batched_step", sa.BigInteger),
 )
@@ -346,19 +346,19 @@ sa.Index(
     ),
 )
 
-batch = sa.Table(
+batch = sa.Table(  # A recorded batch: it never changes
     "batch",
     metadata,
     *_stage_key(),
     sa.Column("line", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("step", sa.BigInteger, primary_key=True, autoincrement=False),
-    _number("incarnation"),
-    _number("num_rows"),
+    _bigint("incarnation"),
+    _bigint("num_rows"),
     sa.Column("metrics", JSONB, nullable=False),
     _moment("composed_at"),
 )
 
-batch_item = sa.Table(
+batch_item = sa.Table(  # One row of a batch: a sample, or a row of a taskset
     "batch_item",
     metadata,
     *_stage_key(),
@@ -380,14 +380,14 @@ sa.Index(
     postgresql_where=batch_item.c.experience_id.is_not(None),
 )
 
-replay_pool = sa.Table(
+replay_pool = sa.Table(  # Samples that may be trained again
     "replay_pool",
     metadata,
     *_stage_key(),
     sa.Column("experience_id", UUID, primary_key=True),
 )
 
-incarnation = sa.Table(
+incarnation = sa.Table(  # The lives of a stage's trainer; the newest one may write
     "incarnation",
     metadata,
     *_stage_key(),
@@ -396,7 +396,7 @@ incarnation = sa.Table(
     _moment("began_at"),
 )
 
-version = sa.Table(
+version = sa.Table(  # Published weights by the life that made them
     "version",
     metadata,
     *_stage_key(),
@@ -407,7 +407,7 @@ version = sa.Table(
     _moment("recorded_at"),
 )
 
-step_report = sa.Table(
+step_report = sa.Table(  # A trainer's metrics of a step
     "step_report",
     metadata,
     *_stage_key(),
@@ -418,7 +418,7 @@ step_report = sa.Table(
     _moment("reported_at"),
 )
 
-checkpoint = sa.Table(
+checkpoint = sa.Table(  # A committed checkpoint; `told_*` name the commit that released it
     "checkpoint",
     metadata,
     *_stage_key(),
@@ -433,21 +433,21 @@ checkpoint = sa.Table(
     _moment("committed_at"),
 )
 
-evaluation = sa.Table(
+evaluation = sa.Table(  # The evaluation of a version on a taskset
     "evaluation",
     metadata,
     *_stage_key(),
     sa.Column("version", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Column("taskset", sa.Text, primary_key=True),
     sa.Column("state", sa.Text, nullable=False),
-    _number("num_tasks"),
-    _number("num_failed"),
+    _bigint("num_tasks"),
+    _bigint("num_failed"),
     sa.Column("figures", JSONB, nullable=False),
     _moment("opened_at"),
     sa.Column("done_at", TIME),
 )
 
-commit_report = sa.Table(
+commit_report = sa.Table(  # The answer that a producer gets for a result
     "commit_report",
     metadata,
     sa.Column("producer", UUID, primary_key=True),
@@ -459,7 +459,7 @@ commit_report = sa.Table(
     sa.Index(None, "producer", "number"),
 )
 
-dead_letter = sa.Table(
+dead_letter = sa.Table(  # Results that cannot be stored
     "dead_letter",
     metadata,
     sa.Column("number", sa.BigInteger, sa.Identity(), primary_key=True),
@@ -472,17 +472,17 @@ dead_letter = sa.Table(
     sa.Index(None, "subject"),
 )
 
-blob = sa.Table(
+blob = sa.Table(  # Parts of results that are too large for a message
     "blob",
     metadata,
     sa.Column("tenant", sa.Text, primary_key=True),
     sa.Column("sha256", sa.LargeBinary, primary_key=True),
-    _number("size"),
+    _bigint("size"),
     sa.Column("body", sa.LargeBinary),
     _moment("stored_at"),
 )
 
-progress = sa.Table(
+progress = sa.Table(  # Events of an experiment that clients follow
     "progress",
     metadata,
     sa.Column("tenant", sa.Text, primary_key=True),

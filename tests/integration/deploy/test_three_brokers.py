@@ -13,12 +13,13 @@ from nats.errors import Error as NatsError
 from nats.js.api import PubAck
 from nats.js.errors import Error as JetStreamError
 
-from services.buffer.ingest.stream import STREAM, RunStream
+from services.buffer.ingest.stream import RunStream
 from tests.support.infra_fixtures import running
 from trinity.errors import Unavailable
 from trinity.local import binaries
 from trinity.local.addresses import free_port
 from trinity.local.process_spec import ProcessSpec
+from trinity.subjects import RUNS_STREAM
 
 PATIENCE_SECONDS = 60.0
 PAUSE_SECONDS = 0.2
@@ -67,7 +68,7 @@ async def test_the_stream_outlives_the_broker_that_was_named(
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
             await _bound(RunStream(client, 2**20, replicas=3))
-            stored = await client.jetstream().stream_info(STREAM)
+            stored = await client.jetstream().stream_info(RUNS_STREAM)
             assert stored.config.num_replicas == 3
             first = await _published(client)
         await asyncio.to_thread(named.close)

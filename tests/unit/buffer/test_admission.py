@@ -6,8 +6,8 @@ from services.buffer.domain.admission import (
     RowLoad,
     can_open_after,
     check_credit,
+    check_newer_weights,
     check_step_order,
-    check_weights,
     credit_rows,
     version_to_open,
 )
@@ -115,24 +115,24 @@ def test_an_explorer_asks_for_weights_once_its_runs_are_done() -> None:
         True,
     ]
     waiting = stage(own, explore_step=2, published=0, recorded_step=1)
-    busy, idle = check_weights(waiting, BUSY), check_weights(waiting, IDLE)
+    busy, idle = check_newer_weights(waiting, BUSY), check_newer_weights(waiting, IDLE)
     assert busy is not None and not busy.wants_version
     assert idle is not None and idle.wants_version
     newer = stage(own, explore_step=2, published=1, recorded_step=1)
-    assert check_weights(newer, FULL) is None
+    assert check_newer_weights(newer, FULL) is None
     assert version_to_open(newer) == 1
 
 
 def test_an_explorer_does_not_wait_for_a_trainer_that_waits_for_rows() -> None:
     own = plan(sync_style="explorer_driven")
     nothing_newer = stage(own, explore_step=2, published=1, recorded_step=1, step_version=1)
-    assert check_weights(nothing_newer, IDLE) is None
-    assert check_weights(nothing_newer, FULL) is not None
+    assert check_newer_weights(nothing_newer, IDLE) is None
+    assert check_newer_weights(nothing_newer, FULL) is not None
 
 
 def test_nobody_waits_for_weights_that_the_trainer_gives_out_as_it_has_them() -> None:
     own = plan(sync_style="trainer_driven", sync_interval=3)
     ahead = stage(own, explore_step=5, published=0, recorded_step=2)
     assert check_step_order(ahead) is None
-    assert check_weights(ahead, FULL) is None
+    assert check_newer_weights(ahead, FULL) is None
     assert version_to_open(stage(own, explore_step=5, published=3)) == 3

@@ -14,12 +14,12 @@ from tests.unit.buffer.builders import plan, stage
 
 
 def supply(
-    num_rows: int, *, unfinished: str = "", next_step: str = "", refill_rounds: int = 0
+    num_rows: int, *, unfinished: str = "", next_step_wait: str = "", refill_rounds: int = 0
 ) -> BatchSupply:
     return BatchSupply(
         num_rows=num_rows,
         unfinished=unfinished,
-        next_step=next_step,
+        next_step_wait=next_step_wait,
         refill_rounds=refill_rounds,
     )
 
@@ -30,7 +30,7 @@ def test_a_full_batch_is_taken_while_others_still_work() -> None:
 
 def test_a_short_batch_waits_as_long_as_anything_can_fill_it() -> None:
     assert decide_batch(stage(), 1, supply(7, unfinished="one run")) == BatchWait("one run")
-    assert decide_batch(stage(), 1, supply(7, next_step="explore step 2")) == BatchWait(
+    assert decide_batch(stage(), 1, supply(7, next_step_wait="explore step 2")) == BatchWait(
         "explore step 2"
     )
 
