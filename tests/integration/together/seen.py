@@ -13,7 +13,7 @@ from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.rpc.channel import open_channel
 
 PATIENCE_SECONDS = 60.0
-PAUSE_SECONDS = 0.05
+PAUSE_SECONDS = 0.1
 Row = tuple[object, ...]
 
 
