@@ -17,11 +17,15 @@ GROUPS = {
         "*/integration/explorer/test_engine*.py",
         "*/integration/explorer/test_auxiliary_engines.py",
         "*/integration/explorer/test_held_answers.py",
+        "*/integration/explorer/test_parsers.py",
         "*/integration/explorer/test_serving.py",
         "*/integration/explorer/test_transfers.py",
     ),
     "undisturbed": ("*/e2e/test_results.py", "*/e2e/test_retrain.py"),
-    "learners": ("*/integration/trainer/test_[!s]*.py",),
+    "learners": (
+        "*/integration/trainer/test_[!s]*.py",
+        "*/integration/trainer/test_service_begins.py",
+    ),
     "arena": tuple(
         f"*/chaos/test_{name}.py"
         for name in (
@@ -32,16 +36,29 @@ GROUPS = {
             "retraining",
             "running_ahead",
             "selectors",
+            "transfers",
             "varieties",
         )
     ),
     "model-free arena": ("*/chaos/test_exploring.py", "*/chaos/test_sync_styles.py"),
-    "shared stack": tuple(
-        f"*/model_free/test_{name}.py"
-        for name in ("episodes", "explorer_keys", "model_free", "stored_bytes")
+    "ended run": tuple(
+        f"*/inspect/test_{name}.py" for name in ("commands", "retraining", "source_runs")
+    ),
+    "attacked stack": ("*/integration/hostile/test_*.py",),
+    "several together": (
+        "*/together/test_a_rank_dies.py",
+        "*/together/test_two_experiments.py",
+        "*/together/test_two_explorers.py",
+    ),
+    "shared stack": (
+        "*/integration/monitors/test_submitted.py",
+        *(
+            f"*/model_free/test_{name}.py"
+            for name in ("episodes", "explorer_keys", "model_free", "stored_bytes")
+        ),
     ),
 }
-"""By what they share: vLLM, a run that has ended, verl, a stack to kill at, one to leave alone."""
+"""By what they share: an import of vLLM or verl, a run, or a stack of some kind."""
 LONG_FILES = (
     "*/e2e/test_killed_services.py",
     "*/e2e/test_killed_launcher.py",
@@ -51,7 +68,6 @@ LONG_FILES = (
     "*/e2e/model_free/test_other_models.py",
     "*/e2e/test_adapter.py",
     "*/e2e/test_algorithms.py",
-    "*/integration/trainer/test_service_begins.py",
     "*/integration/stalls/test_endings.py",
     "*/integration/stalls/test_recovery.py",
 )
