@@ -8,7 +8,11 @@ import hypothesis
 import psutil
 import pytest
 
-pytest_plugins = ["tests.support.infra_fixtures", "tests.scheduling"]
+pytest_plugins = [
+    "tests.scheduling",
+    "tests.support.infra_fixtures",
+    "tests.support.model_free.shared_stack",
+]
 
 # The gate tries the same inputs each time; HYPOTHESIS_PROFILE=search looks for new ones.
 hypothesis.settings.register_profile("gate", derandomize=True, deadline=None)
