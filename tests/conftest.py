@@ -11,6 +11,7 @@ import pytest
 pytest_plugins = [
     "tests.scheduling",
     "tests.support.infra_fixtures",
+    "tests.support.model_free.ended_run",
     "tests.support.model_free.shared_stack",
 ]
 

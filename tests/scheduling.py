@@ -41,8 +41,9 @@ GROUPS = {
         )
     ),
     "model-free arena": ("*/chaos/test_exploring.py", "*/chaos/test_sync_styles.py"),
-    "ended run": tuple(
-        f"*/inspect/test_{name}.py" for name in ("commands", "retraining", "source_runs")
+    "ended run": (
+        "*/model_free/test_bench.py",
+        *(f"*/inspect/test_{name}.py" for name in ("commands", "retraining", "source_runs")),
     ),
     "attacked stack": ("*/integration/hostile/test_*.py",),
     "several together": (

@@ -7,7 +7,8 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 
-from tests.integration.inspect.conftest import EndedRun, trinity
+from tests.integration.inspect.conftest import trinity
+from tests.support.model_free.ended_run import EndedRun
 from tests.support.model_free.stack import model_free_stack
 from trinity.errors import NotFound, UserError
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.inspect.conftest import EndedRun
+from tests.support.model_free.ended_run import EndedRun
 from tests.support.model_free.experiment import experiment_plan
 from tests.support.model_free.stack import model_free_services
 from trinity.config.plan.stage_plan import ExperimentPlan

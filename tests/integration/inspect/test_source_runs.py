@@ -7,7 +7,8 @@ from typing import Unpack
 import pytest
 from pydantic import JsonValue
 
-from tests.integration.inspect.conftest import EndedRun, trinity
+from tests.integration.inspect.conftest import trinity
+from tests.support.model_free.ended_run import EndedRun
 from tests.support.model_free.experiment import Sections, experiment_plan
 from tests.support.model_free.stack import model_free_services
 from trinity.config.plan.stage_plan import ExperimentPlan
