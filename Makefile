@@ -25,7 +25,7 @@ demo: prepare  ## A small model learns to add: the addition example from start t
 	@$(BIN)/trinity run --config examples/addition/addition.yaml
 
 # A worker a core, at most four; a file of slow tests stays on one, and so do files that share
-# something costly (tests/sharing_out.py); the slowest files begin (tests/long_files.py).
+# something costly; the slowest begin (tests/scheduling.py).
 WORKERS := -n logical --maxprocesses 4
 
 # What pytest compiles of thousands of tests is kept: every worker reads all of them.

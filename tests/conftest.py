@@ -8,9 +8,12 @@ import hypothesis
 import psutil
 import pytest
 
-from tests.long_files import LONG_FILES
-
-pytest_plugins = ["tests.support.infra_fixtures", "tests.sharing_out"]
+pytest_plugins = [
+    "tests.scheduling",
+    "tests.support.infra_fixtures",
+    "tests.support.model_free.ended_run",
+    "tests.support.model_free.shared_stack",
+]
 
 # The gate tries the same inputs each time; HYPOTHESIS_PROFILE=search looks for new ones.
 hypothesis.settings.register_profile("gate", derandomize=True, deadline=None)
@@ -19,15 +22,6 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
 
 _MARK = "TRINITY_TEST_SESSION"
 _OURS = ("nats-server", "postgres", "services.", "trinity.local.supervisor")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files begin, the longest first: else all others wait for whoever gets one at the end."""
-    items.sort(key=lambda item: _place(item.path.as_posix()))
-
-
-def _place(path: str) -> int:
-    return next((i for i, file in enumerate(LONG_FILES) if path.endswith(file)), len(LONG_FILES))
 
 
 @pytest.fixture(scope="session", autouse=True)

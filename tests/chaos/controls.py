@@ -9,9 +9,10 @@ UNIQUE_WINNER = "run_attempt_winner_uq"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Control:
-    """A protection that is off, where something dies then, and the checks that must notice."""
+    """Protections that are off, where something dies then, and the checks that must notice."""
 
-    off: str
+    off: tuple[str, ...]
+    """Several where each has a check of its own, and none hides another."""
     checks: tuple[str, ...]
     dies: str = ""
     num_steps: int = NUM_STEPS
@@ -27,51 +28,62 @@ class Control:
 
 
 CONTROLS = (
-    Control(off="commit-before-ack", dies="buffer.results-inserted", checks=("told_is_stored",)),
-    Control(off="one-transaction", dies="buffer.batch-recorded", checks=("nothing_is_lost",)),
-    Control(off="one-batch-a-row", checks=("no_row_twice", "trained_as_asked")),
-    Control(off="batch-kept", checks=("batches_never_change",)),
-    Control(off="exact-version", checks=("runs_used_their_version",)),
-    Control(off="manifest", checks=("loads_were_verified",)),
-    Control(off="files-before-row", checks=("checkpoints_are_whole",)),
+    Control(off=("commit-before-ack",), dies="buffer.results-inserted", checks=("told_is_stored",)),
+    Control(off=("one-transaction",), dies="buffer.batch-recorded", checks=("nothing_is_lost",)),
+    Control(off=("one-batch-a-row",), checks=("no_row_twice", "trained_as_asked")),
+    Control(off=("batch-kept",), checks=("batches_never_change",)),
     Control(
-        off="incarnation",
+        off=("exact-version", "manifest", "files-before-row"),
+        measured=True,
+        checks=(
+            *("runs_used_their_version", "evaluations_are_whole"),
+            *("loads_were_verified", "checkpoints_are_whole"),
+        ),
+    ),
+    Control(
+        off=("incarnation",),
         dies="rank.step-reported",
         zombie=True,
         checks=("only_the_newest_life_commits",),
     ),
     Control(
-        off="publication", dies="rank.step-reported", zombie=True, checks=("versions_go_forward",)
+        off=("publication",),
+        dies="rank.step-reported",
+        zombie=True,
+        checks=("versions_go_forward",),
     ),
-    Control(off="seeds", checks=("ends_in_the_same_weights",)),
+    Control(off=("seeds",), checks=("ends_in_the_same_weights",)),
     Control(
-        off="known-results",
+        off=("known-results",),
         dies="buffer.results-committed",
         num_steps=24,  # so long that the broker brings again what was not acknowledged
         drops=UNIQUE_WINNER,
         checks=("stored_once",),
     ),
-    Control(off="one-winner", drops=UNIQUE_WINNER, checks=("one_attempt_a_run", "whole_groups")),
-    Control(off="needed-contents", checks=("contents_are_there",)),
-    Control(off="heard-once", checks=("ends_in_the_same_weights",)),
-    Control(off="exact-version", measured=True, checks=("evaluations_are_whole",)),
-    Control(off="rewards-stored", visited=True, checks=("rewards_are_kept",)),
-    Control(off="exclusion", visited=True, checks=("excluded_is_not_trained",)),
-    Control(off="inclusion", visited=True, checks=("included_is_trained",)),
-    Control(off="deletion", visited=True, keeps_all=True, checks=("deleted_is_gone",)),
+    Control(off=("one-winner",), drops=UNIQUE_WINNER, checks=("one_attempt_a_run", "whole_groups")),
+    Control(off=("needed-contents",), checks=("contents_are_there",)),
+    Control(off=("heard-once",), checks=("ends_in_the_same_weights",)),
+    Control(off=("rewards-stored",), visited=True, checks=("rewards_are_kept",)),
     Control(
-        off="reward-in-place", visited=True, keeps_all=True, checks=("contents_are_some_samples",)
+        off=("exclusion", "deletion", "upload-count"),
+        visited=True,
+        keeps_all=True,
+        checks=("excluded_is_not_trained", "deleted_is_gone", "tasksets_are_whole"),
     ),
-    Control(off="upload-count", visited=True, checks=("tasksets_are_whole",)),
-    Control(off="upload-rows-deleted", visited=True, checks=("tasksets_are_whole",)),
     Control(
-        off="overdue-told-with-it",
+        off=("inclusion", "reward-in-place", "upload-rows-deleted"),
+        visited=True,
+        keeps_all=True,
+        checks=("included_is_trained", "contents_are_some_samples", "tasksets_are_whole"),
+    ),
+    Control(
+        off=("overdue-told-with-it",),
         dies="buffer.overdue-left-out",
         visited=True,
         checks=("overdue_is_left_out",),
     ),
     Control(
-        off="abandoned-as-a-whole",
+        off=("abandoned-as-a-whole",),
         dies="buffer.abandoned-deleted",
         visited=True,
         checks=("tasksets_are_whole",),

@@ -96,30 +96,23 @@ async def test_nothing_is_found_undisturbed_and_through_deaths(arena: Arena, nam
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize(
-    ("off", "check"), [("one-batch-a-row", "no_row_twice"), ("batch-kept", "batches_never_change")]
+    ("name", "off", "check", "dies"),
+    [
+        ("mix", "one-transaction", "nothing_is_lost", "buffer.batch-recorded"),
+        ("copies", "batch-kept", "batches_never_change", ""),
+        ("staleness", "one-batch-a-row", "no_row_twice", ""),
+    ],
 )
 async def test_without_its_protection_each_check_finds_something(
-    arena: Arena, name: str, off: str, check: str
+    arena: Arena, name: str, off: str, check: str, dies: str
 ) -> None:
+    """Each check on one kind of rows: it does not look at what they are."""
     arena.folder.switch_off(off)
+    if dies:
+        arena.folder.arm(dies)
     try:
         record = await record_of(arena, f"{name}-{off}", KINDS[name])
     finally:
         arena.folder.switch_on(off)
     assert check in findings(record)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", KINDS)
-async def test_rows_that_are_taken_before_there_is_a_batch_are_missed(
-    arena: Arena, name: str
-) -> None:
-    arena.folder.switch_off("one-transaction")
-    arena.folder.arm("buffer.batch-recorded")
-    try:
-        record = await record_of(arena, f"{name}-one-transaction", KINDS[name])
-    finally:
-        arena.folder.switch_on("one-transaction")
-    assert "nothing_is_lost" in findings(record)

@@ -65,7 +65,7 @@ async def test_with_all_protections_nothing_is_found_of_a_visit(shooting: Range)
         assert arena.folder.times_reached(point)
 
 
-@pytest.mark.parametrize("control", CONTROLS, ids=lambda one: f"{one.off}-{one.checks[0]}")
+@pytest.mark.parametrize("control", CONTROLS, ids=lambda one: "-".join(one.off))
 async def test_without_its_protection_each_check_finds_something(
     shooting: Range, control: Control
 ) -> None:
@@ -73,11 +73,12 @@ async def test_without_its_protection_each_check_finds_something(
     known = len(list(arena.folder.read(DEATHS)))
     if control.drops:
         _drop(arena, control.drops)
-    arena.folder.switch_off(control.off)
+    for off in control.off:
+        arena.folder.switch_off(off)
     if control.dies:
         arena.folder.arm(control.dies)
     try:
-        name = f"{control.off}-{control.checks[0]}"
+        name = "-".join(control.off)
         running = asyncio.create_task(
             arena.run(
                 name,
@@ -91,7 +92,8 @@ async def test_without_its_protection_each_check_finds_something(
             assert await _haunt(arena), "the zombie was refused, though nobody asks who it is"
         ended = await running
     finally:
-        arena.folder.switch_on(control.off)
+        for off in control.off:
+            arena.folder.switch_on(off)
     found = findings(arena.snapshot(ended, shooting.expected))
     assert len(list(arena.folder.read(DEATHS))) - known == bool(control.dies)
     assert {*control.checks} <= found.keys()

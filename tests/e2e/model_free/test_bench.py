@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import JsonValue
 
+from tests.support.model_free.ended_run import EndedRun
 from tests.support.model_free.experiment import experiment_plan
 from tests.support.model_free.stack import model_free_services
 from trinity.config.plan.stage_plan import ExperimentPlan
@@ -20,16 +21,14 @@ pytestmark = pytest.mark.timeout(600)
 GRPO: JsonValue = {"algorithm_type": "grpo", "repeat_times": 2, "kl_loss_fn": "none"}
 
 
-def plan_of(root: Path, mode: str, *, only_newest: bool = False) -> ExperimentPlan:
-    """Checkpoints of steps 3, 6 and 8; a held-out taskset that the training does not look at."""
+def plan_of(root: Path, *, only_newest: bool = False) -> ExperimentPlan:
+    """Of a run's name, with a held-out taskset that its training did not look at."""
     return experiment_plan(
         root,
-        stages=[{"stage_name": "rft", "mode": mode, "algorithm": GRPO}],
+        stages=[{"stage_name": "rft", "mode": "bench", "algorithm": GRPO}],
         buffer={
             "explorer_input": {
-                "eval_tasksets": []
-                if mode == "both"
-                else [{"name": "held_out", "path": str(root / "run.jsonl")}]
+                "eval_tasksets": [{"name": "held_out", "path": str(root / "run.jsonl")}]
             }
         },
         explorer={"eval_on_startup": True, "bench_on_latest_checkpoint": only_newest},
@@ -39,7 +38,7 @@ def plan_of(root: Path, mode: str, *, only_newest: bool = False) -> ExperimentPl
 
 async def benched(root: Path, *, only_newest: bool = False) -> RunSummary:
     """What `trinity run` does with `mode: bench`."""
-    source = plan_of(root, "bench", only_newest=only_newest)
+    source = plan_of(root, only_newest=only_newest)
     made = bench_plan(source)
     run = LocalRun(
         plan=made,
@@ -57,16 +56,14 @@ def evaluated(summary: RunSummary) -> list[int]:
     return [done.version for done in stage.evaluations]
 
 
-async def test_all_checkpoints_are_evaluated_and_none_of_them_twice(tmp_path: Path) -> None:
-    trained = plan_of(tmp_path, "both")
-    with pytest.raises(UserError, match="holds no run whose checkpoints"):
-        bench_plan(plan_of(tmp_path, "bench"))
-    run = LocalRun(
-        plan=trained, reporter=make_reporter(trained.label), services=model_free_services()
-    )
-    await run.run_to_end()
-    newest = await benched(tmp_path, only_newest=True)
+async def test_all_checkpoints_are_evaluated_and_none_of_them_twice(ended_run: EndedRun) -> None:
+    newest = await benched(ended_run.root, only_newest=True)
     assert evaluated(newest) == [8]
-    others = await benched(tmp_path)
+    others = await benched(ended_run.root)
     assert sorted(evaluated(others)) == [0, 3, 6]
-    assert (await benched(tmp_path)).stages[0].steps == 0
+    assert (await benched(ended_run.root)).stages[0].steps == 0
+
+
+def test_without_a_run_there_is_nothing_to_evaluate(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no run whose checkpoints"):
+        bench_plan(plan_of(tmp_path))

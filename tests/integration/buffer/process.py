@@ -44,6 +44,10 @@ class BufferProcess:
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def is_up(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
     def spawn(self) -> None:
         settings = {
             "TRINITY_BUFFER_LISTEN": self.address,

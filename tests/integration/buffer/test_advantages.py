@@ -1,6 +1,5 @@
 """Advantage functions of users: called in a process of their own, with an end to every mistake."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc
@@ -8,13 +7,13 @@ import psycopg
 import pytest
 
 from services.buffer.types import derived_id
-from tests.integration.buffer.harness import Buffer, talk_to
+from tests.integration.buffer.conftest import LIMIT_SECONDS, UsersModule
+from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.plans import ROWS, rollout_plan, with_advantage
 from tests.integration.buffer.process import BufferProcess
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.config.plan.stage_plan import StagePlan
 
-LIMIT_SECONDS = 0.5
 WORKING = "print('a word of the user'); return Advantages(samples.rewards - offset)"
 FAILING = "return 1 / 0"
 HANGING = "while True: pass"
@@ -31,27 +30,11 @@ FROM buffer.experience
 """
 
 
-def write_function(folder: Path, body: str) -> None:
-    source = f"{HEAD}\ndef own(samples, *, offset=0.0):\n    {body}\n"
-    (folder / "users_functions.py").write_text(source)
+def write_function(module: UsersModule, body: str) -> None:
+    module.write(f"{HEAD}\ndef own(samples, *, offset=0.0):\n    {body}\n")
 
 
-@pytest.fixture
-async def buffer(buffer_dsn: str, nats_url: str, tmp_path: Path) -> AsyncIterator[Buffer]:
-    """A buffer that finds modules in the test's folder."""
-    extra = {
-        "PYTHONPATH": str(tmp_path),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "TRINITY_BUFFER_ADVANTAGE_SECONDS": str(LIMIT_SECONDS),
-    }
-    async with (
-        BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log", extra) as process,
-        talk_to(process) as calls,
-    ):
-        yield calls
-
-
-def plan_with(tmp_path: Path, name: str = "users_functions.own") -> StagePlan:
+def plan_with(tmp_path: Path, name: str) -> StagePlan:
     plan = rollout_plan(tmp_path, total_steps=1, max_refill_rounds=0)
     return with_advantage(plan, name, offset=0.25)
 
@@ -69,11 +52,11 @@ async def notice_of(buffer: Buffer) -> str:
 
 
 async def test_a_users_function_gets_rewards_and_its_arguments(
-    buffer: Buffer, tmp_path: Path
+    users_buffer: Buffer, users_module: UsersModule, tmp_path: Path
 ) -> None:
-    write_function(tmp_path, WORKING)
-    await rolled_out(buffer, plan_with(tmp_path))
-    _, rows = await buffer.batch(1)
+    write_function(users_module, WORKING)
+    await rolled_out(users_buffer, plan_with(tmp_path, f"{users_module.name}.own"))
+    _, rows = await users_buffer.batch(1)
     assert [row.advantage for row in rows] == [-0.25, 0.75] * 3
 
 
@@ -88,45 +71,45 @@ async def test_a_users_function_gets_rewards_and_its_arguments(
     ],
 )
 async def test_groups_that_a_function_fails_on_are_left_out_and_told_of_until_it_is_mended(
-    buffer: Buffer, tmp_path: Path, body: str, reason: str
+    users_buffer: Buffer, users_module: UsersModule, tmp_path: Path, body: str, reason: str
 ) -> None:
-    write_function(tmp_path, body)
-    plan = plan_with(tmp_path)
-    await rolled_out(buffer, plan)
-    notice = await notice_of(buffer)
+    write_function(users_module, body)
+    plan = plan_with(tmp_path, f"{users_module.name}.own")
+    await rolled_out(users_buffer, plan)
+    notice = await notice_of(users_buffer)
     assert notice.startswith("explore step 1: the samples of")
     assert (
-        "advantage function users_functions.own cannot be used on them" in notice
+        f"advantage function {users_module.name}.own cannot be used on them" in notice
         and reason in notice
     )
     head = pb.BatchHead()
     while head.state != pb.BatchHead.STATE_CANCELLED:
-        head, _ = await buffer.batch(1)
+        head, _ = await users_buffer.batch(1)
     assert "0 of 6 rows" in head.reason
-    write_function(tmp_path, WORKING)
-    await buffer.open(plan)
-    await buffer.begin()
-    head, rows = await buffer.batch(1)
+    write_function(users_module, WORKING)
+    await users_buffer.open(plan)
+    await users_buffer.begin()
+    head, rows = await users_buffer.batch(1)
     assert (head.state, len(rows)) == (pb.BatchHead.STATE_READY, ROWS)
 
 
 async def test_one_group_that_hangs_does_not_take_others_with_it(
-    buffer: Buffer, tmp_path: Path
+    users_buffer: Buffer, users_module: UsersModule, tmp_path: Path
 ) -> None:
     body = (
         "if samples.rewards[1] == 7.0:\n        while True: pass\n"
         "    return Advantages(samples.rewards)"
     )
-    write_function(tmp_path, body)
-    await buffer.open(plan_with(tmp_path))
-    await buffer.begin()
-    await buffer.record(0)
-    first, *others = (await buffer.lease()).assignments
-    await buffer.finish_all([first], reward=7.0)
-    await buffer.finish_all(others)
+    write_function(users_module, body)
+    await users_buffer.open(plan_with(tmp_path, f"{users_module.name}.own"))
+    await users_buffer.begin()
+    await users_buffer.record(0)
+    first, *others = (await users_buffer.lease()).assignments
+    await users_buffer.finish_all([first], reward=7.0)
+    await users_buffer.finish_all(others)
     head = pb.BatchHead()
     while head.state != pb.BatchHead.STATE_READY:
-        head, rows = await buffer.batch(1)
+        head, rows = await users_buffer.batch(1)
     assert [row.advantage for row in rows] == [0.0, 1.0] * 2
 
 
@@ -138,10 +121,10 @@ async def test_one_group_that_hangs_does_not_take_others_with_it(
     ],
 )
 async def test_a_function_that_is_not_there_is_named_before_anything_is_rolled_out(
-    buffer: Buffer, tmp_path: Path, name: str, reason: str
+    users_buffer: Buffer, tmp_path: Path, name: str, reason: str
 ) -> None:
     with pytest.raises(grpc.aio.AioRpcError, match=reason) as error:
-        await buffer.open(plan_with(tmp_path, name))
+        await users_buffer.open(plan_with(tmp_path, name))
     assert error.value.code() == grpc.StatusCode.FAILED_PRECONDITION
     assert name in (error.value.details() or "")
 

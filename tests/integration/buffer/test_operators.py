@@ -1,12 +1,12 @@
 """Experience operators on a running buffer: what reaches the trainer, and what is drawn instead."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from tests.integration.buffer.harness import Buffer, talk_to
+from tests.integration.buffer.conftest import LIMIT_SECONDS, UsersModule
+from tests.integration.buffer.harness import Buffer
 from tests.integration.buffer.made import Made
 from tests.integration.buffer.plans import ROWS, rollout_plan, with_operators
 from tests.integration.buffer.process import BufferProcess
@@ -18,8 +18,6 @@ from trinity.config.plan.stage_plan import StagePlan
 from trinity.data_juicer import server
 from trinity.types import FinishReason, JsonValue
 
-LIMIT_SECONDS = 0.5
-MEMORY_BYTES = 512 * 1024**2
 LEFT_OUT = """
 SELECT position, run, reason FROM buffer.experience
 WHERE experiment_id = %s AND state = 'filtered' ORDER BY position, run
@@ -144,41 +142,25 @@ async def test_a_stage_that_loses_everything_is_named_and_ends_by_policy(
     assert "all correct or all wrong" in head.reason
 
 
-@pytest.fixture
-async def own(buffer_dsn: str, nats_url: str, tmp_path: Path) -> AsyncIterator[Buffer]:
-    """A buffer that finds modules in the test's folder."""
-    extra = {
-        "PYTHONPATH": str(tmp_path),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "TRINITY_BUFFER_ADVANTAGE_SECONDS": str(LIMIT_SECONDS),
-        "TRINITY_BUFFER_FUNCTION_MEMORY_BYTES": str(MEMORY_BYTES),
-    }
-    async with (
-        BufferProcess(buffer_dsn, nats_url, tmp_path / "buffer.log", extra) as process,
-        talk_to(process) as calls,
-    ):
-        yield calls
-
-
-def own_plan(directory: Path, body: str, **arguments: JsonValue) -> StagePlan:
-    (directory / "users_operators.py").write_text(f"{HEAD}    {body}\n")
+def own_plan(module: UsersModule, directory: Path, body: str, **arguments: JsonValue) -> StagePlan:
+    module.write(f"{HEAD}    {body}\n")
     plan = rollout_plan(directory, total_steps=1, max_refill_rounds=0)
-    name = "users_operators.own"
+    name = f"{module.name}.own"
     return plan.model_copy(update={"operators": (ResolvedOperator(name=name, args=arguments),)})
 
 
 async def test_a_users_operator_reads_what_samples_say_in_its_own_process(
-    own: Buffer, tmp_path: Path
+    users_buffer: Buffer, users_module: UsersModule, tmp_path: Path
 ) -> None:
     body = (
         "texts = [one.response_text for one in rollouts.contents]\n"
         "    return Changes(left_out=[text.endswith(word) for text in texts], reason='bad word')"
     )
-    assignments = await began(own, own_plan(tmp_path, body, word="/1"))
-    await own.finish_all(assignments)
-    head, rows = await own.batch(1)
+    assignments = await began(users_buffer, own_plan(users_module, tmp_path, body, word="/1"))
+    await users_buffer.finish_all(assignments)
+    head, rows = await users_buffer.batch(1)
     assert [row.experience.eid.run for row in rows] == [0, 0, 0]
-    assert head.metrics["experience_pipeline/users_operators.own/filtered_count"] == 3.0
+    assert head.metrics[f"experience_pipeline/{users_module.name}.own/filtered_count"] == 3.0
 
 
 @pytest.mark.parametrize(
@@ -194,18 +176,18 @@ async def test_a_users_operator_reads_what_samples_say_in_its_own_process(
     ],
 )
 async def test_groups_that_an_operator_fails_on_are_set_aside_and_the_buffer_goes_on(
-    own: Buffer, tmp_path: Path, body: str, reason: str
+    users_buffer: Buffer, users_module: UsersModule, tmp_path: Path, body: str, reason: str
 ) -> None:
     working = "return Changes()"
     harm = f"if rollouts.rewards[1] == 7.0:\n        {body}\n    {working}"
-    first, *others = await began(own, own_plan(tmp_path, harm))
-    await own.finish_all([first], reward=7.0)
-    await own.finish_all(others)
+    first, *others = await began(users_buffer, own_plan(users_module, tmp_path, harm))
+    await users_buffer.finish_all([first], reward=7.0)
+    await users_buffer.finish_all(others)
     head = pb.BatchHead()
     while head.state != pb.BatchHead.STATE_READY:
-        head, rows = await own.batch(1)
+        head, rows = await users_buffer.batch(1)
     assert {row.experience.eid.position for row in rows} == {1, 2}
-    events = await own.events("notice")
+    events = await users_buffer.events("notice")
     notice = next(one.notice.text for one in events if one.HasField("notice"))
     assert notice.startswith("explore step 1: the samples of 1 tasks are left out, operator users_")
     assert reason in notice

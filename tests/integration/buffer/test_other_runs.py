@@ -12,7 +12,7 @@ from tests.integration.buffer.looking import Looking
 from tests.integration.buffer.plans import REPEAT_TIMES, ROWS, Sizes, rollout_plan, with_advantage
 from tests.integration.buffer.process import BufferProcess
 from tests.integration.buffer.test_retention import begin, removed, there, train
-from tests.integration.buffer.test_retention import own_settings as own_settings
+from tests.integration.buffer.test_retention import own_process as own_process
 from tests.unit.config.builders import stage
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1 import query_pb2

@@ -30,9 +30,9 @@ REMOVED = "SELECT count(*) FROM segment WHERE experiment_id = %s AND removed_at 
 
 
 @pytest.fixture
-def own_settings() -> dict[str, str]:
-    """Each step's rows are a partition of their own."""
-    return {"TRINITY_BUFFER_SEGMENT_MAX_ROWS": str(ROWS)}
+def own_process(retaining_process: BufferProcess) -> BufferProcess:
+    """One for all tests here: what is in it of one of them is nothing to the others."""
+    return retaining_process
 
 
 @pytest.fixture

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import pytest
+import pytest_asyncio
 from pydantic import SecretStr
 
 from examples.addition.model import save_model
@@ -22,6 +24,8 @@ from tests.unit.explorer.builders import EXPERIMENT_ID, ArithmeticEngine, build_
 from trinity.api.v1 import synchronizer_pb2 as spb
 from trinity.api.v1.buffer_pb2_grpc import add_BufferServiceServicer_to_server
 from trinity.api.v1.synchronizer_pb2_grpc import add_SynchronizerServiceServicer_to_server
+from trinity.config.schema.explorer import RolloutModelConfig
+from trinity.local.files import VARIABLE as SOCKETS
 from trinity.rpc.server import Servicer, serve
 from trinity.runtime.settings import ServiceSettings
 from trinity.types import JsonObject, JsonValue
@@ -144,10 +148,63 @@ async def world(
     await asyncio.wait([consuming])
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Two sets of weights of one architecture."""
     folder = tmp_path_factory.mktemp("models")
     for seed in (0, 1):
         save_model(folder / str(seed), seed)
     return folder / "0", folder / "1"
+
+
+END = 1
+MAX_MODEL_LEN = 96
+
+
+def engine_options(model: Path, dtype: Literal["float32", "bfloat16"]) -> EngineOptions:
+    """Of the engines that tests here share."""
+    return EngineOptions(
+        model_path=str(model),
+        max_model_len=MAX_MODEL_LEN,
+        end_token_ids=(END,),
+        rollout=RolloutModelConfig(dtype=dtype, gpu_memory_utilization=0.3),
+    )
+
+
+class SharedEngines:
+    """vLLM engines by their type, each started once, with the first model's weights."""
+
+    def __init__(self, models: tuple[Path, Path], sockets: Path) -> None:
+        self.sockets = sockets
+        self._models = models
+        self._by_type: dict[str, Engine] = {}
+        self._stack = AsyncExitStack()
+
+    async def get(self, dtype: Literal["float32", "bfloat16"] = "float32") -> Engine:
+        """One that has the first model's weights, whatever a test before had it load."""
+        from services.explorer.engine.vllm import start_vllm
+
+        if dtype not in self._by_type:
+            self._by_type[dtype] = await start_vllm(engine_options(self._models[0], dtype))
+            self._stack.push_async_callback(self._by_type[dtype].close)
+        else:
+            await self._by_type[dtype].load_weights(self._models[0])
+        return self._by_type[dtype]
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def engines(
+    models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[SharedEngines]:
+    """For all tests that leave an engine usable: one takes ten seconds of a processor to start."""
+    sockets = tmp_path_factory.mktemp("s")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(SOCKETS, str(sockets))
+        shared = SharedEngines(models, sockets)
+        try:
+            yield shared
+        finally:
+            await shared.close()

@@ -13,9 +13,10 @@ from transformers import AutoModelForCausalLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from services.explorer.engine.interface import Engine, EngineDied, EngineOptions
-from services.explorer.engine.vllm import start_vllm
+from services.explorer.engine.vllm import VllmEngine, start_vllm
 from services.explorer.engines import EngineManager, LoadedStageModels
 from services.explorer.types import WeightsId, WeightsVersion
+from tests.integration.explorer.conftest import SharedEngines
 from tests.integration.explorer.test_engine import PROMPT, sampling
 from tests.unit.explorer.builders import build_plan
 from trinity.config.schema.data import FormatConfig
@@ -28,25 +29,36 @@ from trinity.workflows.task import Task
 
 DIED_SECONDS = 60.0
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-CHILDREN: dict[str, set[BaseProcess]] = {}
-"""Processes of each engine, by the role that it was started for."""
+CHILDREN: set[BaseProcess] = set()
+"""Processes of the judge's engine."""
 
 
-async def start(options: EngineOptions) -> Engine:
-    before = set(multiprocessing.active_children())
-    engine = await start_vllm(options)
-    CHILDREN[options.role] = set(multiprocessing.active_children()) - before
-    return engine
+class Borrowed(VllmEngine):
+    """An engine that others use after it."""
+
+    async def close(self) -> None:
+        """Nothing: whoever started it closes it."""
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def running(
-    models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
+    engines: SharedEngines, models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[LoadedStageModels]:
-    """Started as the explorer does, from a plan."""
+    """Started as the explorer does, from a plan; the policy's engine is one that others use too."""
+    shared = await engines.get()
+    assert isinstance(shared, VllmEngine)
+
+    async def start(options: EngineOptions) -> Engine:
+        if not options.role.endswith("`judge`"):
+            return Borrowed(shared._engine, options)
+        before = set(multiprocessing.active_children())
+        engine = await start_vllm(options)
+        CHILDREN.update(set(multiprocessing.active_children()) - before)
+        return engine
+
     plan = build_plan(
         tmp_path_factory.mktemp("plan"),
         model={"model_path": str(models[0]), "max_model_len": 96},
@@ -56,13 +68,13 @@ async def running(
             ]
         },
     )
-    engines = EngineManager(
+    manager = EngineManager(
         start=start, waits=WaitRegistry(owner="explorer", on_change=lambda: None)
     )
     try:
-        yield await engines.ensure(plan.stages[0])
+        yield await manager.ensure(plan.stages[0])
     finally:
-        await engines.close_engines()
+        await manager.close_engines()
 
 
 async def test_the_judge_answers_as_its_own_model_whatever_the_policy_learns(
@@ -118,7 +130,7 @@ async def test_a_teacher_tells_how_likely_it_finds_what_the_policy_said(
 async def test_a_judge_whose_process_is_killed_is_named(running: LoadedStageModels) -> None:
     """The last test here: nothing is left to judge with."""
     [judge] = running.auxiliary
-    for child in CHILDREN["the engine of auxiliary model `judge`"]:
+    for child in CHILDREN:
         child.kill()
     async with asyncio.timeout(DIED_SECONDS):
         with pytest.raises(EngineDeadError):

@@ -4,8 +4,7 @@ On a machine with a GPU, and vLLM's build for it, that is the engine of the GPU 
 """
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,25 +15,28 @@ import pytest_asyncio
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from services.explorer.engine.interface import Engine, EngineOptions
-from services.explorer.engine.vllm import VllmEngine, start_vllm
+from services.explorer.engine.interface import Engine
+from services.explorer.engine.vllm import VllmEngine
 from services.explorer.engine.vllm_options import detect_hardware
 from services.explorer.retry import RetryPolicy
 from services.explorer.rollout.weight_gate import WeightGate
 from services.explorer.types import WeightsRequirement
+from tests.integration.explorer.conftest import (
+    END,
+    MAX_MODEL_LEN,
+    SharedEngines,
+    engine_options,
+)
 from tests.unit.explorer.builders import build_weights, unheard_beats
 from trinity.config.schema.explorer import RolloutModelConfig
 from trinity.errors import UserError
-from trinity.local.files import VARIABLE as SOCKETS
 from trinity.types import FinishReason, SamplingParams
 from trinity.workflows.generation import Generation
 
 PROMPT = [3, 21, 22, 15, 23, 24, 33, 1, 4]
-END = 1
-MAX_MODEL_LEN = 96
 NUM_SAMPLES = 400
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,37 +66,9 @@ def kind(request: pytest.FixtureRequest) -> Kind:
     return found
 
 
-@pytest.fixture(scope="module")
-def sockets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where the engine is told to make its sockets."""
-    folder = tmp_path_factory.mktemp("s")
-    before = os.environ.get(SOCKETS)
-    os.environ[SOCKETS] = str(folder)
-    yield folder
-    del os.environ[SOCKETS]
-    if before is not None:
-        os.environ[SOCKETS] = before
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def engine(models: tuple[Path, Path], kind: Kind, sockets: Path) -> AsyncIterator[Engine]:
-    """One engine for all these tests: it takes ten seconds to start."""
-    assert not sockets_in(sockets)
-    options = EngineOptions(
-        model_path=str(models[0]),
-        max_model_len=MAX_MODEL_LEN,
-        end_token_ids=(END,),
-        rollout=RolloutModelConfig(dtype=kind.dtype, gpu_memory_utilization=0.3),
-    )
-    engine = await start_vllm(options)
-    try:
-        yield engine
-    finally:
-        await engine.close()
-
-
-def sockets_in(folder: Path) -> list[Path]:
-    return [path for path in folder.iterdir() if path.is_socket()]
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def engine(engines: SharedEngines, kind: Kind) -> Engine:
+    return await engines.get(kind.dtype)
 
 
 def sampling(seed: int = 11, max_tokens: int = 24, **others: object) -> SamplingParams:
@@ -160,12 +134,8 @@ async def test_a_response_goes_on_after_its_end_token_where_that_is_asked_for(
 ) -> None:
     """The option is of each request, so both ways share the engine."""
     assert isinstance(engine, VllmEngine)
-    options = EngineOptions(
-        model_path=str(models[0]),
-        max_model_len=MAX_MODEL_LEN,
-        end_token_ids=(END,),
-        rollout=RolloutModelConfig(dtype=kind.dtype, ignore_eos=True),
-    )
+    rollout = RolloutModelConfig(dtype=kind.dtype, ignore_eos=True)
+    options = replace(engine_options(models[0], kind.dtype), rollout=rollout)
     endless = VllmEngine(engine._engine, options)
     seeds = range(8)
     usual = [await engine.generate(PROMPT, sampling(seed, max_tokens=64)) for seed in seeds]
@@ -271,9 +241,11 @@ async def paused_between(engine: Engine, models: tuple[Path, Path]) -> AsyncIter
         await asyncio.wait([running])
 
 
-async def test_its_sockets_lie_where_they_are_removed(engine: Engine, sockets: Path) -> None:
+async def test_its_sockets_lie_where_they_are_removed(
+    engine: Engine, engines: SharedEngines
+) -> None:
     await engine.check()
-    assert sockets_in(sockets)
+    assert [path for path in engines.sockets.iterdir() if path.is_socket()]
 
 
 async def test_a_cancelled_call_leaves_the_engine_usable(engine: Engine) -> None:

@@ -4,36 +4,38 @@ import asyncio
 import multiprocessing
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-from services.explorer.engine.interface import EngineDied, EngineOptions
+from services.explorer.engine.interface import EngineDied
 from services.explorer.engine.pool import EnginePool
 from services.explorer.engine.vllm import start_vllm
-from tests.integration.explorer.test_engine import END, MAX_MODEL_LEN, PROMPT, sampling
-from trinity.config.schema.explorer import RolloutModelConfig
+from tests.integration.explorer.conftest import SharedEngines, engine_options
+from tests.integration.explorer.test_engine import PROMPT, sampling
 
 DIED_SECONDS = 60.0
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.thorough]
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.thorough]
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def pool(models: tuple[Path, Path]) -> AsyncIterator[EnginePool]:
-    """Each with a process of its own."""
-    options = EngineOptions(
-        model_path=str(models[0]),
-        max_model_len=MAX_MODEL_LEN,
-        end_token_ids=(END,),
-        rollout=RolloutModelConfig(dtype="float32", engine_num=2),
-    )
-    pool = EnginePool([await start_vllm(replace(options, number=i)) for i in range(2)])
+OWN: set[BaseProcess] = set()
+"""Processes of the engine that these tests may kill."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def pool(engines: SharedEngines, models: tuple[Path, Path]) -> AsyncIterator[EnginePool]:
+    """The one that others use as well, and one of its own."""
+    first = await engines.get()
+    before = set(multiprocessing.active_children())
+    second = await start_vllm(replace(engine_options(models[0], "float32"), number=1))
+    OWN.update(set(multiprocessing.active_children()) - before)
     try:
-        yield pool
+        yield EnginePool([first, second])
     finally:
-        await pool.close()
+        await second.close()
 
 
 async def test_two_engines_answer_alike_before_and_after_new_weights(
@@ -51,7 +53,8 @@ async def test_two_engines_answer_alike_before_and_after_new_weights(
 
 async def test_an_engine_whose_process_is_killed_ends_them_all(pool: EnginePool) -> None:
     """The last test here: nothing is left to generate with."""
-    multiprocessing.active_children()[0].kill()
+    for process in OWN:
+        process.kill()
     with pytest.raises(EngineDied):
         async with asyncio.timeout(DIED_SECONDS):
             while True:

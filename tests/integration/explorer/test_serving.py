@@ -12,17 +12,21 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
-from services.explorer.engine.interface import EngineOptions
+from services.explorer.engine.interface import Engine
 from services.explorer.engine.tokenizer import load_tokenizer
-from services.explorer.engine.vllm import start_vllm
 from services.explorer.engine.weight_transfer import WeightLoader
 from services.explorer.engines import LoadedStageModels
 from services.explorer.serving.setup import build_serving_runner
+from tests.integration.explorer.conftest import END, MAX_MODEL_LEN, SharedEngines
 from tests.unit.explorer.builders import build_plan, unheard_beats
 from trinity.launch.modes import serve_plan
 from trinity.weights.manifest import ManifestHead, seal
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.thorough]
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.timeout(600),
+    pytest.mark.thorough,
+]
 
 SECONDS = 300
 KEY = "a key"
@@ -73,7 +77,7 @@ class Served:
 
 
 @asynccontextmanager
-async def serving(folder: Path, model: Path) -> AsyncIterator[Served]:
+async def serving(folder: Path, model: Path, engine: Engine) -> AsyncIterator[Served]:
     made = build_plan(
         folder,
         mode="serve",
@@ -90,13 +94,7 @@ async def serving(folder: Path, model: Path) -> AsyncIterator[Served]:
     run.mkdir(parents=True)
     (run / "config.json").write_text(json.dumps({"stages": [{"name": "main"}]}))
     tokenizer = load_tokenizer(str(model), None)
-    options = EngineOptions(
-        model_path=str(model),
-        max_model_len=stage.max_model_len,
-        end_token_ids=tokenizer.end_token_ids,
-        rollout=stage.config.explorer.rollout_model,
-    )
-    engine = await start_vllm(options)
+    assert tokenizer.end_token_ids == (END,) and stage.max_model_len <= MAX_MODEL_LEN
     running = LoadedStageModels(
         engine=engine, replicas=(engine,), tokenizer=tokenizer, loader=WeightLoader(engine)
     )
@@ -121,13 +119,12 @@ async def serving(folder: Path, model: Path) -> AsyncIterator[Served]:
         finally:
             work.stop_taking_work()
             await going
-            await engine.close()
 
 
 async def test_newer_weights_answer_and_streams_tell_the_same(
-    models: tuple[Path, Path], tmp_path: Path
+    engines: SharedEngines, models: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    async with serving(tmp_path, models[0]) as served:
+    async with serving(tmp_path, models[0], await engines.get()) as served:
         first, weights = await served.said()
         assert weights == "v0-0"
         stream = await served.client.chat.completions.create(

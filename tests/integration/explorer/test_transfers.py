@@ -1,42 +1,30 @@
 """Weights from a trainer's memory into a live engine, over gloo where there is no GPU."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 import torch
 
-from services.explorer.engine.interface import Engine, EngineOptions
-from services.explorer.engine.vllm import start_vllm
+from services.explorer.engine.interface import Engine
 from services.explorer.engine.weight_transfer import EngineWeightReceiver, WeightLoader
 from services.explorer.types import WeightsId, WeightsVersion
 from services.trainer.checkpoints.weights import weights_hash
+from tests.integration.explorer.conftest import SharedEngines
 from tests.integration.explorer.offering import LIMITS, dying_trainer, weights_of
-from tests.integration.explorer.test_engine import END, MAX_MODEL_LEN, PROMPT, sampling
+from tests.integration.explorer.test_engine import PROMPT, sampling
 from tests.support.offers import offering
-from trinity.config.schema.explorer import RolloutModelConfig
 from trinity.runtime.presence import WaitRegistry
 from trinity.weights import sending, tensors
 from trinity.weights.offer import OfferAddress
 from trinity.workflows.generation import Generation
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def engine(models: tuple[Path, Path]) -> AsyncIterator[Engine]:
-    options = EngineOptions(
-        model_path=str(models[0]),
-        max_model_len=MAX_MODEL_LEN,
-        end_token_ids=(END,),
-        rollout=RolloutModelConfig(dtype="float32", gpu_memory_utilization=0.3),
-    )
-    engine = await start_vllm(options)
-    try:
-        yield engine
-    finally:
-        await engine.close()
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def engine(engines: SharedEngines) -> Engine:
+    return await engines.get()
 
 
 def published(model: Path, offer: OfferAddress | None) -> WeightsVersion:

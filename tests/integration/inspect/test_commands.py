@@ -1,21 +1,25 @@
 """The commands that look into a run: it has ended, and is opened to be looked into."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pyarrow.parquet
 import pytest
 
-from tests.integration.inspect.conftest import ended_run, trinity
+from tests.integration.inspect.conftest import trinity
+from tests.support.model_free.ended_run import EndedRun
 from tests.support.model_free.stack import model_free_stack
 from trinity.errors import NotFound, UserError
 
 pytestmark = pytest.mark.timeout(400)
 
 
-async def test_a_run_that_has_ended_is_opened_looked_into_and_closed(tmp_path: Path) -> None:
-    plan = await ended_run(tmp_path)
-    job = plan.job_path
+async def test_a_run_that_has_ended_is_opened_looked_into_and_closed(
+    ended_run: EndedRun, tmp_path: Path
+) -> None:
+    job = tmp_path / "runs" / "job"
+    shutil.copytree(ended_run.untouched, job)
     out, said, error = await trinity("lineage", "5", job_dir=job)
     assert (said, error) == (f"{job} has stopped: opening it\n", None)
     assert out.splitlines()[0] == "step 5 of stage rft: 8 rows, trainer 1"

@@ -80,8 +80,8 @@ class Live:
 
 
 @contextlib.asynccontextmanager
-async def live_run(root: Path, data_processor: JsonObject | None = None) -> AsyncIterator[Live]:
-    plan = experiment_plan(root, buffer=WAITING, data_processor=data_processor or {})
+async def live_run(root: Path) -> AsyncIterator[Live]:
+    plan = experiment_plan(root, buffer=WAITING, data_processor=BETTER_HALF)
     async with model_free_stack(plan.job_path) as stack:
         store_plan(plan)
         synchronizer = stack.addresses.synchronizer
@@ -89,18 +89,21 @@ async def live_run(root: Path, data_processor: JsonObject | None = None) -> Asyn
         yield Live(job_dir=plan.job_path, synchronizer=synchronizer, experiment_id=experiment.id)
 
 
-async def test_samples_are_taken_out_let_back_in_and_rewarded_while_a_stage_goes_on(
+async def test_a_stage_that_goes_on_is_told_what_to_train_on_and_shows_what_it_does(
     tmp_path: Path,
 ) -> None:
     async with live_run(tmp_path) as run:
         samples = await run.awaiting(1)
+        assert "of all samples" not in await run.says("status"), "nothing is settled yet"
         await _check_taking_out_and_back_in(run, f"task={samples[0]['task_index']}")
         await _check_rewarding(run, samples)
-        await run.says("feedback", run.rewards(await run.awaiting(2)))
+        second = await run.awaiting(2)
+        await _check_status(run)
+        await run.says("feedback", run.rewards(second))
         ended = await run.ended()
         assert ended.state == synchronizer_pb2.EXPERIMENT_STATE_FINISHED, ended.reason
         trained = await run.samples("step=1")
-    assert [one["reward"] for one in trained] == [one["run"] for one in trained]
+    assert [(one["run"], one["reward"]) for one in trained] == [(1, 1)] * 4
     assert {one["task_index"] for one in trained} == {one["task_index"] for one in samples}
 
 
@@ -134,14 +137,9 @@ async def _check_rewarding(run: Live, samples: Sequence[JsonObject]) -> None:
     assert f"{first['id']}: its reward is {first['run']} already" in str(error)
 
 
-async def test_status_compares_what_was_generated_with_what_was_trained_on(tmp_path: Path) -> None:
-    """A filter takes the worse half of the first explore step, while the second one waits."""
-    async with live_run(tmp_path, data_processor=BETTER_HALF) as run:
-        samples = await run.awaiting(1)
-        assert "of all samples" not in await run.says("status"), "nothing is settled yet"
-        await run.says("feedback", run.rewards(samples))
-        await run.awaiting(2)
-        lines = (await run.says("status")).splitlines()
+async def _check_status(run: Live) -> None:
+    """It compares what was generated with what was trained on: a filter took the worse half."""
+    lines = (await run.says("status")).splitlines()
     place = lines.index("rft, explore step 1: 8 runs gave 8 samples, 4 of them were trained on")
     assert lines[place + 1] == "  4 were left out: its reward is below 1"
     table = [[cell.strip() for cell in line.split("│")] for line in lines[place:]]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.inspect.conftest import ended_run
+from tests.support.model_free.ended_run import EndedRun
 from tests.support.model_free.experiment import experiment_plan
 from tests.support.model_free.stack import model_free_services
 from trinity.config.plan.stage_plan import ExperimentPlan
@@ -41,8 +41,10 @@ class Again:
 
 
 @pytest.mark.thorough
-async def test_stored_batches_give_the_same_weights_without_an_explorer(tmp_path: Path) -> None:
-    again = Again(await ended_run(tmp_path))
+async def test_stored_batches_give_the_same_weights_without_an_explorer(
+    ended_run: EndedRun,
+) -> None:
+    again = Again(ended_run.plan)
     job = again.plan.job_path
     log = job / "log" / "explorer.log"
     before = log.read_text()

@@ -7,7 +7,8 @@ from typing import Unpack
 import pytest
 from pydantic import JsonValue
 
-from tests.integration.inspect.conftest import ended_run, trinity
+from tests.integration.inspect.conftest import trinity
+from tests.support.model_free.ended_run import EndedRun
 from tests.support.model_free.experiment import Sections, experiment_plan
 from tests.support.model_free.stack import model_free_services
 from trinity.config.plan.stage_plan import ExperimentPlan
@@ -44,12 +45,11 @@ def taking(
 
 @pytest.mark.thorough
 async def test_it_runs_in_the_others_directory_and_tells_whose_samples_it_had(
-    tmp_path: Path,
+    ended_run: EndedRun,
 ) -> None:
-    source = await ended_run(tmp_path)
-    plan = taking(tmp_path)
+    plan = taking(ended_run.root)
     found = SourceRuns.from_plan(plan)
-    assert found is not None and found.home == source.job_path
+    assert found is not None and found.home == ended_run.plan.job_path
     lines: list[str] = []
     run = LocalRun(
         plan=plan,

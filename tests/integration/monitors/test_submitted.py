@@ -7,21 +7,20 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.support.model_free.experiment import experiment_plan
-from tests.support.model_free.stack import model_free_stack
+from tests.support.model_free.shared_stack import ON_IT, SharedStack
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.deploy.submission import ExperimentSubmission
-from trinity.local.stack import LocalStack
 
 STEPS = 3
 RUN_SECONDS = 240
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [ON_IT, pytest.mark.timeout(300)]
 
 
-async def submit(stack: LocalStack, plan: ExperimentPlan, monitor: Path | None) -> None:
+async def submit(stack: SharedStack, plan: ExperimentPlan, monitor: Path | None) -> None:
     submission = ExperimentSubmission(
         plan=plan,
-        synchronizer=stack.addresses.synchronizer,
-        buffer=stack.addresses.buffer,
+        synchronizer=stack.synchronizer,
+        buffer=stack.buffer,
         monitor=monitor,
     )
     async with asyncio.timeout(RUN_SECONDS):
@@ -38,16 +37,20 @@ def shown(folder: Path, scalar: str) -> list[int]:
     return steps
 
 
-async def test_a_monitor_is_fed_by_whoever_submits_with_one(tmp_path: Path) -> None:
+async def test_a_monitor_is_fed_by_whoever_submits_with_one(
+    tmp_path: Path, shared_stack: SharedStack
+) -> None:
     """Begun when everything is over, it still shows all of it, once."""
     plan = experiment_plan(
-        tmp_path, buffer={"total_steps": STEPS}, monitor={"monitor_type": "tensorboard"}
+        tmp_path,
+        name="submitted",
+        buffer={"total_steps": STEPS},
+        monitor={"monitor_type": "tensorboard"},
     )
-    async with model_free_stack(plan.job_path) as stack:
-        await submit(stack, plan, None)
-        assert shown(tmp_path, "time/step") == []
-        folder = tmp_path / "shown"
-        for _ in range(2):
-            await submit(stack, plan, folder)
+    await submit(shared_stack, plan, None)
+    assert shown(tmp_path, "time/step") == []
+    folder = tmp_path / "shown"
+    for _ in range(2):
+        await submit(shared_stack, plan, folder)
     for scalar in ("time/step", "rollout/reward/mean"):
         assert shown(folder, scalar) == [1, 2, 3]

@@ -29,7 +29,7 @@ from trinity.rpc.channel import open_channel
 NAMED_SECONDS = 10.0
 """Within which a cause has to be named."""
 PATIENCE_SECONDS = 45.0
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.25
 EXPLORER = "tests.integration.stalls.explorer"
 
 

@@ -7,42 +7,37 @@ from functools import partial
 from pathlib import Path
 
 import psutil
+import pytest
 
+from tests.integration.together.conftest import Shared
 from tests.integration.together.seen import rows, until
 from tests.support.model_free.alone import weights_of
 from tests.support.model_free.experiment import experiment_plan, start_experiment, wait_until_ended
-from tests.support.model_free.learner import STEP_SECONDS_VARIABLE
-from tests.support.model_free.stack import model_free_stack
 from trinity.api.v1 import synchronizer_pb2 as pb
 
-TWO_RANKS = {
-    "TRINITY_TRAINER_PRELOAD_RANKS": "2",
-    "TRINITY_TRAINER_MAX_RESTARTS": "1",
-    STEP_SECONDS_VARIABLE: "0.2",
-}
-PAUSE_SECONDS = 0.02
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+PAUSE_SECONDS = 0.1
 
 
 async def test_a_rank_that_dies_restarts_the_gang_but_not_for_ever(
-    tmp_path: Path, calm_weights: str
+    tmp_path: Path, shared: Shared, calm_weights: str
 ) -> None:
     once = experiment_plan(tmp_path, name="once", trainer={"rank_num": 2})
     always = experiment_plan(tmp_path, name="always", trainer={"rank_num": 2})
-    job_dir = tmp_path / "stack"
-    async with model_free_stack(job_dir, environment={"trainer": TWO_RANKS}) as stack:
-        at, trainer = stack.addresses, stack.pids["trainer"]
-        experiment = await start_experiment(at.synchronizer, once)
-        await until(partial(has_trained_beyond_a_checkpoint, job_dir, experiment.id))
-        assert len(ranks_of(trainer)) == 2
-        kill_second_rank(trainer)
-        ended = await wait_until_ended(at.synchronizer, experiment.id)
-        assert await num_incarnations(job_dir, experiment.id) == 2
+    stack, job_dir = shared.stack, shared.job_dir
+    at, trainer = stack.addresses, stack.pids["trainer"]
+    experiment = await start_experiment(at.synchronizer, once)
+    await until(partial(has_trained_beyond_a_checkpoint, job_dir, experiment.id))
+    assert len(ranks_of(trainer)) == 2
+    kill_second_rank(trainer)
+    ended = await wait_until_ended(at.synchronizer, experiment.id)
+    assert await num_incarnations(job_dir, experiment.id) == 2
 
-        hopeless = await start_experiment(at.synchronizer, always)
-        killing = asyncio.create_task(kill_every_second_rank(trainer))
-        failed = await wait_until_ended(at.synchronizer, hopeless.id)
-        killing.cancel()
-        assert stack.pids["trainer"] == trainer
+    hopeless = await start_experiment(at.synchronizer, always)
+    killing = asyncio.create_task(kill_every_second_rank(trainer))
+    failed = await wait_until_ended(at.synchronizer, hopeless.id)
+    killing.cancel()
+    assert stack.pids["trainer"] == trainer
     assert weights_of(ended) == calm_weights
     assert failed.state == pb.EXPERIMENT_STATE_FAILED
     assert failed.reason.startswith("the trainer failed in stage `rft`: rank 1 was killed by SIGK")

@@ -2,50 +2,49 @@
 
 from pathlib import Path
 
+import pytest
+
+from tests.integration.together.conftest import EXPLORER, Shared
 from tests.integration.together.further import further
 from tests.integration.together.seen import members, until
 from tests.support.model_free.alone import weights_of
-from tests.support.model_free.engine import RUN_SECONDS_VARIABLE
 from tests.support.model_free.experiment import experiment_plan, start_experiment, wait_until_ended
-from tests.support.model_free.stack import model_free_stack
 
-SLOW_RUNS = {RUN_SECONDS_VARIABLE: "0.5"}
+pytestmark = pytest.mark.asyncio(loop_scope="package")
 
 
 async def test_a_second_pair_takes_the_experiment_that_nobody_works_on(
-    tmp_path: Path, calm_weights: str
+    tmp_path: Path, shared: Shared, calm_weights: str
 ) -> None:
-    job_dir = tmp_path / "stack"
     plans = [experiment_plan(tmp_path, name=name) for name in ("first", "second")]
-    async with model_free_stack(job_dir, environment={"explorer": SLOW_RUNS}) as stack:
-        at = stack.addresses
+    at = shared.stack.addresses
 
-        async def at_work() -> set[tuple[str, str]]:
-            return {
-                (address, member.experiment_id)
-                for address, member in (await members(at.synchronizer)).items()
-                if member.experiment_id
-            }
+    async def at_work() -> set[tuple[str, str]]:
+        return {
+            (address, member.experiment_id)
+            for address, member in (await members(at.synchronizer)).items()
+            if member.experiment_id
+        }
 
-        async def first_pair_works() -> bool:
-            return {address for address, _ in await at_work()} == {at.explorer, at.trainer}
+    async def first_pair_works() -> bool:
+        return {address for address, _ in await at_work()} == {at.explorer, at.trainer}
 
-        async def all_work() -> bool:
-            return len(await at_work()) == 4
+    async def all_work() -> bool:
+        return len(await at_work()) == 4
 
-        started = [await start_experiment(at.synchronizer, plans[0])]
-        await until(first_pair_works)
-        started.append(await start_experiment(at.synchronizer, plans[1]))
-        with (
-            further("explorer", job_dir, at, SLOW_RUNS) as explorer,
-            further("trainer", job_dir, at) as trainer,
-        ):
-            await until(all_work)
-            assert await at_work() == {
-                (at.explorer, started[0].id),
-                (at.trainer, started[0].id),
-                (explorer.address, started[1].id),
-                (trainer.address, started[1].id),
-            }
-            ended = [await wait_until_ended(at.synchronizer, one.id) for one in started]
+    started = [await start_experiment(at.synchronizer, plans[0])]
+    await until(first_pair_works)
+    started.append(await start_experiment(at.synchronizer, plans[1]))
+    with (
+        further("explorer", shared.job_dir, at, EXPLORER) as explorer,
+        further("trainer", shared.job_dir, at) as trainer,
+    ):
+        await until(all_work)
+        assert await at_work() == {
+            (at.explorer, started[0].id),
+            (at.trainer, started[0].id),
+            (explorer.address, started[1].id),
+            (trainer.address, started[1].id),
+        }
+        ended = [await wait_until_ended(at.synchronizer, one.id) for one in started]
     assert [weights_of(one) for one in ended] == [calm_weights, calm_weights]

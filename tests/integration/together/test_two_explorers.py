@@ -7,62 +7,60 @@ from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 from services.explorer.settings import ExplorerSettings
+from tests.integration.together.conftest import EXPLORER, Shared
 from tests.integration.together.further import further
 from tests.integration.together.seen import Row, member_at, rows, until
 from tests.support.model_free.alone import weights_of
 from tests.support.model_free.engine import RUN_SECONDS_VARIABLE
 from tests.support.model_free.experiment import experiment_plan, start_experiment, wait_until_ended
-from tests.support.model_free.stack import model_free_stack
 
-ONE_GROUP_AT_A_TIME = {
-    "TRINITY_EXPLORER_RUNS_PER_RUNNER": "2",
-    "TRINITY_EXPLORER_LEASE_SECONDS": "2",
-}
-"""So that nobody takes all the work of a step."""
-SLOW = ONE_GROUP_AT_A_TIME | {RUN_SECONDS_VARIABLE: "0.5"}
-"""Leaves the others time to come."""
-QUICK = ONE_GROUP_AT_A_TIME | {RUN_SECONDS_VARIABLE: "0.2"}
+pytestmark = pytest.mark.asyncio(loop_scope="package")
+
+QUICK = EXPLORER | {RUN_SECONDS_VARIABLE: "0.2"}
 LONGEST_PAUSE_SECONDS = 10.0
 """Far above a lease and a step, far below any patience that would have to end."""
 
 
 async def test_explorers_join_and_leave_without_a_pause_for_the_first(
-    tmp_path: Path, calm_weights: str
+    tmp_path: Path, shared: Shared, calm_weights: str
 ) -> None:
-    plan = experiment_plan(tmp_path, explorer={"runner_per_model": 1})
-    async with model_free_stack(plan.job_path, environment={"explorer": SLOW}) as stack:
-        first_pid, at = stack.pids["explorer"], stack.addresses
-        experiment = await start_experiment(at.synchronizer, plan)
-        with (
-            further("explorer", plan.job_path, at, QUICK) as leaving,
-            further("explorer", plan.job_path, at, QUICK) as dying,
-        ):
-            ids = [
-                (await member_at(at.synchronizer, address)).id
-                for address in (at.explorer, leaving.address, dying.address)
-            ]
-            first, second, third = ids
-            for explorer in ids:
-                await until(partial(has_won, plan.job_path, explorer))
-            leaving.process.send_signal(signal.SIGTERM)
-            assert await asyncio.to_thread(leaving.process.wait, 20) == 0
-            assert await num_leased_at(plan.job_path, leaving.address) == 0
-            await until(partial(has_lease_at, plan.job_path, dying.address))
-            dying.process.kill()
-            ended = await wait_until_ended(at.synchronizer, experiment.id)
-        assert stack.pids["explorer"] == first_pid
-        results = await results_of(plan.job_path, first)
-        others = await results_of(plan.job_path, second) + await results_of(plan.job_path, third)
+    """With one runner each, so that nobody takes all the work of a step."""
+    plan = experiment_plan(tmp_path, name="two-explorers", explorer={"runner_per_model": 1})
+    stack, job_dir = shared.stack, shared.job_dir
+    first_pid, at = stack.pids["explorer"], stack.addresses
+    experiment = await start_experiment(at.synchronizer, plan)
+    with (
+        further("explorer", job_dir, at, QUICK) as leaving,
+        further("explorer", job_dir, at, QUICK) as dying,
+    ):
+        ids = [
+            (await member_at(at.synchronizer, address)).id
+            for address in (at.explorer, leaving.address, dying.address)
+        ]
+        for explorer in ids:
+            await until(partial(has_won, job_dir, experiment.id, explorer))
+        leaving.process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(leaving.process.wait, 20) == 0
+        assert await num_leased_at(job_dir, leaving.address) == 0
+        await until(partial(has_lease_at, job_dir, dying.address))
+        dying.process.kill()
+        ended = await wait_until_ended(at.synchronizer, experiment.id)
+    assert stack.pids["explorer"] == first_pid
+    results, *more = [await results_of(job_dir, experiment.id, explorer) for explorer in ids]
+    others = [moment for moments in more for moment in moments]
     assert weights_of(ended) == calm_weights
     assert longest_pause(results) < LONGEST_PAUSE_SECONDS
     assert results[-1] > max(others), "the first goes on alone"
 
 
-async def has_won(job_dir: Path, explorer: str) -> bool:
+async def has_won(job_dir: Path, experiment: str, explorer: str) -> bool:
     """Whether experiences that it made are stored."""
-    won = "SELECT 1 FROM run_attempt WHERE producer = %s AND state = 'won' LIMIT 1"
-    return bool(await rows(job_dir, "buffer", won, explorer))
+    won = """SELECT 1 FROM run_attempt
+        WHERE experiment_id = %s AND producer = %s AND state = 'won' LIMIT 1"""
+    return bool(await rows(job_dir, "buffer", won, experiment, explorer))
 
 
 async def has_lease_at(job_dir: Path, address: str) -> bool:
@@ -76,10 +74,11 @@ async def num_leased_at(job_dir: Path, address: str) -> int:
     return len(await rows(job_dir, "buffer", held, holder))
 
 
-async def results_of(job_dir: Path, explorer: str) -> list[datetime]:
+async def results_of(job_dir: Path, experiment: str, explorer: str) -> list[datetime]:
     """When the buffer got each."""
-    received = "SELECT received_at FROM run_attempt WHERE producer = %s ORDER BY received_at"
-    return [_moment(row) for row in await rows(job_dir, "buffer", received, explorer)]
+    received = """SELECT received_at FROM run_attempt
+        WHERE experiment_id = %s AND producer = %s ORDER BY received_at"""
+    return [_moment(row) for row in await rows(job_dir, "buffer", received, experiment, explorer)]
 
 
 def longest_pause(moments: list[datetime]) -> float:

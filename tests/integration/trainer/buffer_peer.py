@@ -44,7 +44,7 @@ class BufferPeer(buffer_pb2_grpc.BufferServiceServicer):
         self.num_changes = 0
         self.changed = asyncio.Condition()
 
-    async def until(self, met: Callable[[], bool], seconds: float = 90.0) -> None:
+    async def until(self, met: Callable[[], bool], seconds: float = 240.0) -> None:
         """Wait for something to have happened."""
         async with asyncio.timeout(seconds), self.changed:
             await self.changed.wait_for(met)

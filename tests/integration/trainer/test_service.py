@@ -25,6 +25,11 @@ from trinity.api.v1 import trainer_pb2, trainer_pb2_grpc
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.weights.manifest import verify
 
+pytestmark = pytest.mark.timeout(900)
+
+SECONDS = 300.0
+"""Ranks take their time to import verl on a machine that does other things as well."""
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -39,7 +44,7 @@ async def final_hashes(plan: ExperimentPlan, disturb: Disturb | None) -> list[by
     async with serve_peers(peers) as address, running_service(address) as (process, _):
         if disturb is not None:
             await disturb(peers, process)
-        await peers.until(lambda: peers.is_finished or bool(peers.failure))
+        await peers.until(lambda: peers.is_finished or bool(peers.failure), SECONDS)
         assert peers.failure == ""
         assert await stop(process) == 0
     check_what_a_run_leaves(peers, plan)
@@ -69,27 +74,25 @@ async def kill_the_rank_twice(peers: Peers, process: asyncio.subprocess.Process)
 
 
 async def until_recorded(peers: Peers, stage: str, step: int) -> None:
-    await peers.until(lambda: peers.stages[stage].recorded_step >= step)
+    await peers.until(lambda: peers.stages[stage].recorded_step >= step, SECONDS)
 
 
-PASSES = {
+PASSES: dict[str, Any] = {
     "ppo_epochs": 2,
     "critic": {
         "ppo_epochs": 3,
         "optimizer": {"optimizer_type": "sgd", "lr_scheduler_type": "linear"},
     },
 }
+"""The most that a checkpoint holds: also how far an epoch and a schedule of the critic's are."""
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("trainer", [{}, PASSES], ids=["usual", "passes"])
-async def test_a_killed_rank_resumes_into_the_same_weights(
-    tmp_path: Path, model: Path, trainer: dict[str, Any]
-) -> None:
+async def test_a_killed_rank_resumes_into_the_same_weights(tmp_path: Path, model: Path) -> None:
     (tmp_path / "calm").mkdir()
     (tmp_path / "rough").mkdir()
-    calm = await final_hashes(plan_in(tmp_path / "calm", model, **trainer), None)
-    rough = await final_hashes(plan_in(tmp_path / "rough", model, **trainer), kill_the_rank_twice)
+    calm = await final_hashes(plan_in(tmp_path / "calm", model, **PASSES), None)
+    rough = await final_hashes(plan_in(tmp_path / "rough", model, **PASSES), kill_the_rank_twice)
     assert rough == calm
     assert calm[0] != calm[1]
 
@@ -100,7 +103,7 @@ async def test_an_unreadable_model_fails_the_stage_with_one_sentence(tmp_path: P
     (broken / "config.json").write_text("{}")
     peers = peers_of(plan_in(tmp_path, broken))
     async with serve_peers(peers) as address, running_service(address) as (process, own):
-        await peers.until(lambda: bool(peers.failure))
+        await peers.until(lambda: bool(peers.failure), SECONDS)
         assert "stage `sft`" in peers.failure
         assert str(broken) in peers.failure
         assert "\n" not in peers.failure

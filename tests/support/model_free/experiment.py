@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TypedDict, Unpack
 
@@ -20,6 +21,8 @@ from trinity.security.credentials import Credentials
 
 RETRY_SECONDS = 0.1
 CALL_SECONDS = 10.0
+WATCH_SECONDS = 30.0
+"""Then the watch is opened anew, in case its synchronizer stands still."""
 GRPO: Mapping[str, JsonValue] = {"algorithm_type": "grpo"}
 
 
@@ -114,19 +117,15 @@ async def wait_until_ended(
     synchronizer: str, experiment_id: str, security: Credentials | None = None
 ) -> pb.Experiment:
     """Its end, through restarts of the synchronizer."""
-    request = pb.GetExperimentRequest(experiment_id=experiment_id)
+    request = pb.WatchExperimentRequest(experiment_id=experiment_id)
     async with open_channel(synchronizer, security) as channel:
         stub = SynchronizerServiceStub(channel)
         while True:
-            try:
-                answer: pb.GetExperimentResponse = await stub.GetExperiment(
-                    request, timeout=CALL_SECONDS
-                )
-            except grpc.aio.AioRpcError:
-                pass
-            else:
-                if answer.experiment.state != pb.EXPERIMENT_STATE_RUNNING:
-                    return answer.experiment
+            with suppress(grpc.aio.AioRpcError):
+                async for now in stub.WatchExperiment(request, timeout=WATCH_SECONDS):
+                    if now.experiment.state != pb.EXPERIMENT_STATE_RUNNING:
+                        ended: pb.Experiment = now.experiment
+                        return ended
             await asyncio.sleep(RETRY_SECONDS)
 
 

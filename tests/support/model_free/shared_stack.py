@@ -21,6 +21,8 @@ class SharedStack:
     folder: Path
     synchronizer: str
     """Its address."""
+    buffer: str
+    """And the buffer's."""
 
     def secret(self, name: str) -> str:
         """An address with its password."""
@@ -31,4 +33,4 @@ class SharedStack:
 async def shared_stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SharedStack]:
     folder = tmp_path_factory.mktemp("shared-stack")
     async with model_free_stack(folder) as stack:
-        yield SharedStack(folder, stack.addresses.synchronizer)
+        yield SharedStack(folder, stack.addresses.synchronizer, stack.addresses.buffer)
