@@ -1,5 +1,6 @@
 """Retries of calls to other services, and the errors that end a stage."""
 
+import logging
 import math
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
@@ -7,6 +8,8 @@ from typing import TypeVar
 from trinity.errors import RpcError, TrinityError, UserError
 from trinity.runtime.presence import WaitRegistry
 from trinity.runtime.retry import Retry, RetryWait
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -59,6 +62,9 @@ class RetryPolicy:
         return Retry(
             seconds=self.seconds,
             timeout_error=lambda reason: self.deadline_error(waits_for, prefix + reason),
+            log=lambda reason: logger.warning(
+                "will retry", extra={"purpose": purpose, "reason": reason}
+            ),
             prefix=prefix,
             wait=RetryWait(
                 reporter=self.waits, name=f"{waits_for}: {purpose}", waits_for=waits_for
