@@ -1,8 +1,10 @@
-"""Retries of calls to other services, and the errors that end a stage."""
+"""Deadlines and retries of calls to other services, and the errors that end a stage."""
 
+import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from trinity.errors import RpcError, TrinityError, UserError
@@ -35,6 +37,19 @@ def _flatten(error: BaseException) -> Iterator[BaseException]:
             yield from _flatten(inner)
     else:
         yield error
+
+
+@asynccontextmanager
+async def deadline(seconds: float, error: Exception) -> AsyncIterator[None]:
+    """Raises `error` if the block takes longer; a TimeoutError of the block's own passes."""
+    limit = asyncio.timeout(seconds if math.isfinite(seconds) else None)
+    try:
+        async with limit:
+            yield
+    except TimeoutError as timeout:
+        if not limit.expired():
+            raise
+        raise error from timeout
 
 
 class RetryPolicy:

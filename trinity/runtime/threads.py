@@ -1,4 +1,4 @@
-"""Blocking calls in daemon threads, which never keep a process from exiting."""
+"""Blocking calls in daemon threads, which never keep a process from exiting; cancellation."""
 
 import asyncio
 import contextlib
@@ -159,6 +159,12 @@ class _Call(Generic[T]):
         """Calls `function` on the event loop, unless that has ended."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *args)
+
+
+def is_being_cancelled() -> bool:
+    """Returns true if the current task was cancelled, not merely something that it awaits."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def in_daemon_thread(function: Callable[[], T]) -> T:

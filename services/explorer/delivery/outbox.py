@@ -37,8 +37,8 @@ class PendingResult:
 class Outbox:
     """Holds this process's unreported results by sequence, and the queue of those to send next.
 
-    `resolve` and `drop_stage` remove results. `enqueue_result` returns a future of the
-    report on its result.
+    `resolve` and `drop_stage` remove results. `enqueue_result` returns a future of the report on
+    its result.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -186,7 +186,11 @@ class Outbox:
     def requeue_overdue(self) -> int:
         """Queues results that were sent and not reported on for long; returns how many."""
         now = self._clock()
-        overdue = [h for h in self._pending.values() if not h.is_queued and 0 < h.resend_at <= now]
+        overdue = [
+            pending
+            for pending in self._pending.values()
+            if not pending.is_queued and 0 < pending.resend_at <= now
+        ]
         for pending in overdue:
             self._enqueue(pending)
         return len(overdue)

@@ -15,7 +15,7 @@ from trinity.codec import check_experience
 from trinity.config.schema.explorer import ExplorerConfig
 from trinity.redact import redact_passwords
 from trinity.runtime.asyncio_internals import abandon_task
-from trinity.runtime.threads import MAX_ABANDONED, DaemonThreads
+from trinity.runtime.threads import MAX_ABANDONED, DaemonThreads, is_being_cancelled
 from trinity.telemetry import tracing
 from trinity.types import EID, Experience
 from trinity.workflows.model import AUXILIARY_MODEL, ModelWrapper
@@ -188,7 +188,7 @@ class AttemptRunner:
         except DeadlineExceeded as error:
             experiences, failure = [], str(error)
         except asyncio.CancelledError as error:
-            if _is_cancelled_from_outside():
+            if is_being_cancelled():
                 raise
             experiences, failure = [], f"the workflow cancelled itself: {_reason(error)}"
         except (Exception, SystemExit) as error:  # the edge of the user's code
@@ -263,11 +263,6 @@ async def _close(models: Sequence[ModelWrapper]) -> None:
         await model.close()
 
 
-def _is_cancelled_from_outside() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
 def _experience_id(attempt: Attempt, step: int) -> EID:
     assignment = attempt.assignment
     return EID(
@@ -286,7 +281,7 @@ def _validate_experiences(
     """Validates here what the buffer would refuse: here it has a traceback and a retry."""
     if not isinstance(experiences, list) or not experiences:
         raise ValueError(f"{name} returned no list of experiences")
-    placed = []
+    validated = []
     place = tracing.current()
     own_trace = place.trace_hex if place else ""
     for step, experience in enumerate(experiences):
@@ -298,9 +293,10 @@ def _validate_experiences(
                 "only what `self.model` answers is the policy's"
             )
         trace_id = experience.trace_id or own_trace
-        placed.append(replace(experience, eid=_experience_id(attempt, step), trace_id=trace_id))
-        check_experience(placed[-1])
-    return placed
+        experience = replace(experience, eid=_experience_id(attempt, step), trace_id=trace_id)
+        check_experience(experience)
+        validated.append(experience)
+    return validated
 
 
 def _reason(error: BaseException) -> str:

@@ -27,14 +27,6 @@ def build_serving_runner(
     Raises: UserError when the address is open to others without any protection.
     """
     explorer = plan.config.explorer
-    names = tuple(
-        dict.fromkeys(n for n in (plan.config.model.model_path, plan.model_path, label) if n)
-    )
-    pool = ServingPool(
-        engine.replicas,
-        loaded=model_weights(plan.model_path),
-        min_open=explorer.min_running_model_num,
-    )
     access = ServingAccessPolicy(
         host=explorer.listen_address,
         security=Credentials.from_environment(),
@@ -42,23 +34,36 @@ def build_serving_runner(
         tenant=tenant,
     )
     access.check_host()
-    server = ModelServer(
-        access=access,
-        port=explorer.proxy_port,
-        pool=pool,
-        borrower=ModelBorrower(plan=plan, pool=pool, tokenizer=engine.tokenizer, names=names),
-        handler=ApiHandler(
-            writer=ResponseWriter(
-                model_path=names[0], tokenizer=engine.tokenizer, parsers=engine.parsers
-            )
-        ),
-        names=names,
+    pool = ServingPool(
+        engine.replicas,
+        loaded=model_weights(plan.model_path),
+        min_open=explorer.min_running_model_num,
     )
     return ServingRunner(
         plan=plan,
         pool=pool,
-        server=server,
+        server=_build_server(plan, label, engine, pool, access),
         access=access,
         heartbeats=heartbeats,
         drain_seconds=drain_seconds,
+    )
+
+
+def _build_server(
+    plan: StagePlan,
+    label: str,
+    engine: LoadedStageModels,
+    pool: ServingPool,
+    access: ServingAccessPolicy,
+) -> ModelServer:
+    paths = (plan.config.model.model_path, plan.model_path)
+    names = tuple(dict.fromkeys(name for name in (*paths, label) if name))
+    writer = ResponseWriter(model_path=names[0], tokenizer=engine.tokenizer, parsers=engine.parsers)
+    return ModelServer(
+        access=access,
+        port=plan.config.explorer.proxy_port,
+        pool=pool,
+        borrower=ModelBorrower(plan=plan, pool=pool, tokenizer=engine.tokenizer, names=names),
+        handler=ApiHandler(writer=writer),
+        names=names,
     )
