@@ -116,16 +116,11 @@ class LoadedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedStageModels:
-    """The policy's engines and the auxiliary models."""
+    """The models of a stage, with their engines."""
 
-    engine: Engine
-    """All engines of the model as one."""
-    replicas: tuple[Engine, ...]
-    tokenizer: ChatTokenizer
+    policy: LoadedModel
     loader: WeightLoader
-    parsers: ResponseParsers | None = None
-    """Finds tool calls and reasoning in responses, if the model has parsers."""
-    api: AttemptApiServer | None = None
+    """Loads weights into the policy's engine."""
     auxiliary: tuple[LoadedModel, ...] = ()
 
 
@@ -193,20 +188,13 @@ class EngineManager:
 
     def _bundle(self, models: Sequence[StageModel], loader: WeightLoader) -> LoadedStageModels:
         policy, *auxiliary = self._started
-        return LoadedStageModels(
-            engine=policy.engine,
-            replicas=policy.replicas,
-            tokenizer=policy.tokenizer,
-            parsers=policy.parsers,
-            loader=loader,
-            api=policy.api,
-            auxiliary=tuple(
-                replace(
-                    running, engine=SlowCallReporter(running.engine, name=m.name, waits=self._waits)
-                )
-                for running, m in zip(auxiliary, models[1:], strict=True)
-            ),
+        reported = tuple(
+            replace(
+                loaded, engine=SlowCallReporter(loaded.engine, name=model.name, waits=self._waits)
+            )
+            for loaded, model in zip(auxiliary, models[1:], strict=True)
         )
+        return LoadedStageModels(policy=policy, loader=loader, auxiliary=reported)
 
     async def _start_model_with_timeout(self, model: StageModel) -> LoadedModel:
         seconds = self._seconds

@@ -82,11 +82,7 @@ class TrainerBufferClient:
         return answer
 
     def get_batch(
-        self,
-        step: int,
-        incarnation: int,
-        reader: RowReader,
-        wait_seconds: float = POLL_SECONDS,
+        self, step: int, incarnation: int, reader: RowReader, wait_seconds: float = POLL_SECONDS
     ) -> BatchResult:
         """Returns the batch of a step, or the reason that there is none after a long poll."""
         request = buffer_pb2.GetBatchRequest(
@@ -98,9 +94,8 @@ class TrainerBufferClient:
         head, rows = self._retry.call(lambda: self._receive(request, reader))
         if head.state in NO_BATCH_REASONS:
             return _no_batch(head)
-        return BatchResult(
-            TrainBatch(step=step, rows=rows, metrics=dict(head.metrics), replayed=head.replayed)
-        )
+        batch = TrainBatch(step=step, rows=rows, metrics=dict(head.metrics), replayed=head.replayed)
+        return BatchResult(batch)
 
     def _receive(
         self, request: buffer_pb2.GetBatchRequest, reader: RowReader

@@ -141,12 +141,12 @@ class ExperimentRunner:
         if _stage_of(known.experiment, stage.name).is_finished:
             return StageDrained()
         self._heartbeats.set_activity("starting the engine")
-        engine = await self._engines.ensure(stage)
+        models = await self._engines.ensure(stage)
         if await self._is_over_before_start(stage, feed):
             return StageDrained()
         self._heartbeats.set_work(self._experiment.id, stage.name)
         self._heartbeats.set_activity(EXPLORING)
-        ending = await self._explore(await self._stage_job(plan, stage, engine, feed))
+        ending = await self._explore(await self._stage_job(plan, stage, models, feed))
         if isinstance(ending, StageDrained):
             await self._report_finished()
         return ending
@@ -155,7 +155,7 @@ class ExperimentRunner:
         self,
         plan: ExperimentPlan,
         stage: StagePlan,
-        engine: LoadedStageModels,
+        models: LoadedStageModels,
         feed: WatchFeed[ExperimentSnapshot],
     ) -> StageJob:
         now = await feed.wait_for(lambda _: True)
@@ -164,7 +164,7 @@ class ExperimentRunner:
             key=self.key,
             plan=stage,
             seed=plan.seed,
-            engine=engine,
+            models=models,
             feed=feed,
             label=plan.label,
             fixed_weights=weights,

@@ -273,10 +273,7 @@ class Explorer:
 
     def _background_tasks(self, server: RunningServer) -> list[Coroutine[None, None, None]]:
         publisher = ResultPublisher(
-            producer=self._id,
-            outbox=self._outbox,
-            broker=self._broker,
-            blobs=self._buffer,
+            producer=self._id, outbox=self._outbox, broker=self._broker, blobs=self._buffer
         )
         commits = CommitReportWatcher(producer=self._id, buffer=self._buffer, outbox=self._outbox)
         needs = {

@@ -52,12 +52,12 @@ class WorkflowEnvironment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageJob:
-    """A stage to work on, with the engine it runs on."""
+    """A stage to work on, with the models it runs on."""
 
     key: StageKey
     plan: StagePlan
     seed: int
-    engine: LoadedStageModels
+    models: LoadedStageModels
     feed: WatchFeed[ExperimentSnapshot]
     label: str = ""
     """Name of the experiment."""
@@ -153,7 +153,7 @@ class RolloutStageFactory:
             plan=job.plan,
             tenant=job.key.tenant,
             label=job.label,
-            engine=job.engine,
+            models=job.models,
             heartbeats=self._heartbeats,
             drain_seconds=self._settings.drain_seconds,
         )
@@ -164,11 +164,11 @@ class RolloutStageFactory:
         factory = await self._create_factory(job)
         runner = AttemptRunner(
             factory=factory,
-            engine=job.engine.engine,
+            engine=job.models.policy.engine,
             limit=limit,
             threads=self._threads,
             tasks=self._tasks,
-            auxiliary=[model.engine for model in job.engine.auxiliary],
+            auxiliary=[model.engine for model in job.models.auxiliary],
         )
         return RunExecutor(
             key=job.key,
@@ -184,14 +184,15 @@ class RolloutStageFactory:
 
     async def _create_factory(self, job: StageJob) -> WorkflowFactory:
         """Makes it in a thread: constructors of the stage's rewards may take long."""
+        policy = job.models.policy
         make = partial(
             WorkflowFactory,
             plan=job.plan,
             seed=job.seed,
-            generator=CountingGenerator(job.engine.engine, self._counters),
-            tokenizer=job.engine.tokenizer,
-            api=job.engine.api,
-            auxiliary=job.engine.auxiliary,
+            generator=CountingGenerator(policy.engine, self._counters),
+            tokenizer=policy.tokenizer,
+            api=policy.api,
+            auxiliary=job.models.auxiliary,
         )
         seconds = job.plan.config.synchronizer.sync_timeout
         error = RolloutStageFailed(
@@ -208,7 +209,7 @@ class RolloutStageFactory:
             return job.feed.current.weights if job.feed.current else ()
 
         transfers = EngineWeightReceiver(
-            engine=job.engine.engine,
+            engine=job.models.policy.engine,
             waits=self._heartbeats.waits,
             limits=TransferTimeouts.within(job.plan.config.synchronizer.sync_timeout),
         )
@@ -216,7 +217,7 @@ class RolloutStageFactory:
         async def load(weights: WeightsVersion) -> None:
             with load_span(job.key, weights):
                 try:
-                    await job.engine.loader.load_published(weights, transfers)
+                    await job.models.loader.load_published(weights, transfers)
                 finally:
                     transfers.clear_wait()
 

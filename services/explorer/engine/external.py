@@ -329,10 +329,7 @@ def _response_format(schema: str) -> JsonObject | None:
         return None
     if schema == ANY_OBJECT:
         return {"type": "json_object"}
-    return {
-        "type": "json_schema",
-        "json_schema": {"name": "answer", "schema": json.loads(schema)},
-    }
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": json.loads(schema)}}
 
 
 def _parse_completion(text: str) -> Generation:

@@ -1,6 +1,6 @@
 """Assembles the parts that serve a stage's model."""
 
-from services.explorer.engines import LoadedStageModels
+from services.explorer.engines import LoadedModel, LoadedStageModels
 from services.explorer.openai_api.chat import ResponseWriter
 from services.explorer.openai_api.handler import ApiHandler
 from services.explorer.serving.access import ServingAccessPolicy
@@ -18,7 +18,7 @@ def build_serving_runner(
     plan: StagePlan,
     tenant: str,
     label: str,
-    engine: LoadedStageModels,
+    models: LoadedStageModels,
     heartbeats: Heartbeats,
     drain_seconds: float,
 ) -> ServingRunner:
@@ -35,14 +35,14 @@ def build_serving_runner(
     )
     access.check_host()
     pool = ServingPool(
-        engine.replicas,
+        models.policy.replicas,
         loaded=model_weights(plan.model_path),
         min_open=explorer.min_running_model_num,
     )
     return ServingRunner(
         plan=plan,
         pool=pool,
-        server=_build_server(plan, label, engine, pool, access),
+        server=_build_server(plan, label, models.policy, pool, access),
         access=access,
         heartbeats=heartbeats,
         drain_seconds=drain_seconds,
@@ -50,20 +50,16 @@ def build_serving_runner(
 
 
 def _build_server(
-    plan: StagePlan,
-    label: str,
-    engine: LoadedStageModels,
-    pool: ServingPool,
-    access: ServingAccessPolicy,
+    plan: StagePlan, label: str, model: LoadedModel, pool: ServingPool, access: ServingAccessPolicy
 ) -> ModelServer:
     paths = (plan.config.model.model_path, plan.model_path)
     names = tuple(dict.fromkeys(name for name in (*paths, label) if name))
-    writer = ResponseWriter(model_path=names[0], tokenizer=engine.tokenizer, parsers=engine.parsers)
+    writer = ResponseWriter(model_path=names[0], tokenizer=model.tokenizer, parsers=model.parsers)
     return ModelServer(
         access=access,
         port=plan.config.explorer.proxy_port,
         pool=pool,
-        borrower=ModelBorrower(plan=plan, pool=pool, tokenizer=engine.tokenizer, names=names),
+        borrower=ModelBorrower(plan=plan, pool=pool, tokenizer=model.tokenizer, names=names),
         handler=ApiHandler(writer=writer),
         names=names,
     )

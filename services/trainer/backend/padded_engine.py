@@ -10,10 +10,7 @@ from tensordict import TensorDict
 from torch import nn
 from transformers import PreTrainedModel
 from verl.utils import tensordict_utils
-from verl.workers.engine.fsdp.transformer_impl import (
-    FSDPEngineWithLMHead,
-    FSDPEngineWithValueHead,
-)
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
 
 from trinity.config.schema.model import ALL_LINEAR, Names
 from trinity.errors import UserError

@@ -59,7 +59,7 @@ class Actor:
     tensors = actor.weights()
     """
 
-    def __init__(self, *, plan: StagePlan, model_directory: Path, calls: WorkerCalls) -> None:
+    def __init__(self, plan: StagePlan, model_directory: Path, calls: WorkerCalls) -> None:
         self._functions = LossFunctions.from_plan(plan)
         self._max_response_tokens = plan.max_response_tokens
         self._num_passes = plan.config.trainer.ppo_epochs

@@ -88,8 +88,7 @@ class Learner:
             )
             metrics |= update.metrics
         metrics |= self._update_kl_coefficients(prepared, metrics.get("actor/kl"))
-        lengths = [row.prompt_length + row.response_length for row in batch.rows]
-        metrics |= self._utilization.mfu_metrics(lengths, metrics)
+        metrics |= self._utilization.mfu_metrics([row.length for row in batch.rows], metrics)
         return self._outcome(prepared, update, metrics)
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:

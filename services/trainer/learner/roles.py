@@ -65,13 +65,11 @@ class Roles:
 
         Raises: UserError when a model cannot be read.
         """
-        actor = Actor(plan=plan, model_directory=policy_directory, calls=calls)
+        actor = Actor(plan, policy_directory, calls)
         reference: Reference | AdapterDisabledReference | None = None
-        critic = None
         if plan.needs_reference and actor.adapter and policy_directory == model_directory:
             reference = AdapterDisabledReference(actor.worker, actor.adapter, calls)
         elif plan.needs_reference:
             reference = Reference(plan, model_directory, calls)
-        if plan.needs_critic:
-            critic = Critic(plan=plan, model_directory=critic_directory, calls=calls)
+        critic = Critic(plan, critic_directory, calls) if plan.needs_critic else None
         return cls(actor=actor, reference=reference, critic=critic)

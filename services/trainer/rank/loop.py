@@ -194,8 +194,7 @@ class TrainingLoop:
                 break
             with tracing.use_span(span):
                 self._train(answer.batch, time.perf_counter() - asked, span)
-        self._finish()
-        return RankStageEnded(outcome="finished")
+        return self._finish()
 
     def _next_batch(self) -> BatchResult:
         step = self._step + 1
@@ -353,7 +352,7 @@ class TrainingLoop:
                 self._deps.checkpoints.delete_checkpoints(removable)
         self._save_seconds = time.perf_counter() - started
 
-    def _finish(self) -> None:
+    def _finish(self) -> RankStageEnded:
         self._async_publish.wait()
         if self._published != self._step:
             self._publish()
@@ -363,6 +362,7 @@ class TrainingLoop:
             self._deps.buffer.finish_training(self._step, self._deps.life.number)
             self._deps.publisher.finish_stage()
         self._report_activity("finished the stage")
+        return RankStageEnded(outcome="finished")
 
     def _check_determinism(self) -> None:
         """Compares this life's weights with those that the previous life had published."""

@@ -16,7 +16,7 @@ from services.explorer.engine.interface import EngineOptions
 from services.explorer.engine.tokenizer import load_tokenizer
 from services.explorer.engine.vllm import start_vllm
 from services.explorer.engine.weight_transfer import WeightLoader
-from services.explorer.engines import LoadedStageModels
+from services.explorer.engines import LoadedModel, LoadedStageModels
 from services.explorer.serving.setup import build_serving_runner
 from tests.unit.explorer.builders import build_plan, unheard_beats
 from trinity.launch.modes import serve_plan
@@ -97,15 +97,14 @@ async def serving(folder: Path, model: Path) -> AsyncIterator[Served]:
         rollout=stage.config.explorer.rollout_model,
     )
     engine = await start_vllm(options)
-    running = LoadedStageModels(
-        engine=engine, replicas=(engine,), tokenizer=tokenizer, loader=WeightLoader(engine)
-    )
+    policy = LoadedModel(engine=engine, replicas=(engine,), tokenizer=tokenizer)
+    models = LoadedStageModels(policy=policy, loader=WeightLoader(engine))
     async with unheard_beats() as heartbeats:
         work = build_serving_runner(
             plan=stage,
             tenant="default",
             label=plan.label,
-            engine=running,
+            models=models,
             heartbeats=heartbeats,
             drain_seconds=10,
         )
