@@ -43,13 +43,13 @@ class FromMemory:
         return self._take
 
     def _take(self, held: Held) -> None:
-        seat = request_transfer(
+        slot = request_transfer(
             OfferAddress(**self.offer),
             Receivers(count=1, have_gpu=False),
             limits=TransferTimeouts(**self.limits),
             weights_sha256=bytes.fromhex(self.sha256),
         )
-        arrival = WeightsReceiver(seat, index=0, device="cpu")
+        arrival = WeightsReceiver(slot, index=0, device="cpu")
         _load(arrival.tensors(), held)
         failure = arrival.finish()
         assert not failure, failure

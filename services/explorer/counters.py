@@ -57,7 +57,7 @@ class AbandonsCalls(Protocol):
     """Runs calls that may go on after the wait for their result has ended."""
 
     @property
-    def num_lost(self) -> int: ...
+    def num_abandoned(self) -> int: ...
 
 
 class AbandonedCallReporter:
@@ -66,13 +66,15 @@ class AbandonedCallReporter:
     def __init__(self, *, heartbeats: Heartbeats, sources: Sequence[AbandonsCalls]) -> None:
         self._heartbeats = heartbeats
         self._sources = sources
-        self._num_lost = 0
+        self._num_abandoned = 0
 
     def report(self) -> None:
         """Updates the activity with the number of calls of users' code that outlive their run."""
-        num_lost = sum(runner.num_lost for runner in self._sources)
-        if num_lost > self._num_lost:
-            logger.warning("calls of users' code outlive their runs", extra={"calls": num_lost})
-        self._num_lost = num_lost
-        lost = f"; {num_lost} calls of users' code outlive their runs" if num_lost else ""
-        self._heartbeats.set_activity(EXPLORING + lost)
+        num_abandoned = sum(source.num_abandoned for source in self._sources)
+        if num_abandoned > self._num_abandoned:
+            logger.warning(
+                "calls of users' code outlive their runs", extra={"calls": num_abandoned}
+            )
+        self._num_abandoned = num_abandoned
+        note = f"; {num_abandoned} calls of users' code outlive their runs" if num_abandoned else ""
+        self._heartbeats.set_activity(EXPLORING + note)

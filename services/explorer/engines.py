@@ -1,6 +1,5 @@
 """Starts and keeps the engines of a stage's models: its policy and the auxiliary models."""
 
-import asyncio
 import logging
 import os
 import time
@@ -20,7 +19,7 @@ from services.explorer.engine.vllm_options import detect_hardware, prepare_envir
 from services.explorer.engine.weight_transfer import WeightLoader
 from services.explorer.openai_api.server import AttemptApiServer
 from services.explorer.openai_api.tools import ResponseParsers, load_parsers
-from services.explorer.retry import RetryPolicy
+from services.explorer.retry import RetryPolicy, deadline
 from services.explorer.types import model_weights
 from trinity.config.plan.parts import AuxiliaryModel, ExternalAccess
 from trinity.config.plan.stage_plan import StagePlan
@@ -117,16 +116,11 @@ class LoadedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedStageModels:
-    """The policy's engines and the auxiliary models."""
+    """The models of a stage, with their engines."""
 
-    engine: Engine
-    """All engines of the model as one."""
-    replicas: tuple[Engine, ...]
-    tokenizer: ChatTokenizer
+    policy: LoadedModel
     loader: WeightLoader
-    parsers: ResponseParsers | None = None
-    """Finds tool calls and reasoning in responses, if the model has parsers."""
-    api: AttemptApiServer | None = None
+    """Loads weights into the policy's engine."""
     auxiliary: tuple[LoadedModel, ...] = ()
 
 
@@ -194,66 +188,40 @@ class EngineManager:
 
     def _bundle(self, models: Sequence[StageModel], loader: WeightLoader) -> LoadedStageModels:
         policy, *auxiliary = self._started
-        return LoadedStageModels(
-            engine=policy.engine,
-            replicas=policy.replicas,
-            tokenizer=policy.tokenizer,
-            parsers=policy.parsers,
-            loader=loader,
-            api=policy.api,
-            auxiliary=tuple(
-                replace(
-                    running, engine=SlowCallReporter(running.engine, name=m.name, waits=self._waits)
-                )
-                for running, m in zip(auxiliary, models[1:], strict=True)
-            ),
+        reported = tuple(
+            replace(
+                loaded, engine=SlowCallReporter(loaded.engine, name=model.name, waits=self._waits)
+            )
+            for loaded, model in zip(auxiliary, models[1:], strict=True)
         )
+        return LoadedStageModels(policy=policy, loader=loader, auxiliary=reported)
 
     async def _start_model_with_timeout(self, model: StageModel) -> LoadedModel:
         seconds = self._seconds
-        limit = asyncio.timeout(seconds)
         what = f"{model.path} as {model.name}" if model.name else model.path
-        waits = self._waits.waiting(
-            for_="engine", reason=f"to load {what}", deadline_seconds=seconds
+        error = UserError(
+            f"{model.role} did not load {model.path} in {seconds:g} s (`synchronizer.sync_timeout`)"
         )
-        try:
-            with waits:
-                async with limit:
-                    return await self._start_model(model)
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise UserError(
-                f"{model.role} did not load {model.path} in {seconds:g} s "
-                "(`synchronizer.sync_timeout`)"
-            ) from error
+        with self._waits.waiting(for_="engine", reason=f"to load {what}", deadline_seconds=seconds):
+            async with deadline(seconds, error):
+                return await self._start_model(model)
 
     async def _start_model(self, model: StageModel) -> LoadedModel:
         if model.external is not None:
             return await self._connect_external(model, model.external)
         begun = time.monotonic()
         tokenizer = await in_daemon_thread(lambda: _load_tokenizer(model))
-        options = EngineOptions(
-            model_path=model.path,
-            max_model_len=model.max_len,
-            end_token_ids=tokenizer.end_token_ids,
-            rollout=model.rollout,
-            first_gpu=model.first_gpu,
-            num_process_gpus=model.num_process_gpus,
-            structured_output=model.has_api or model.serves,
-            role=model.role,
-        )
         try:
             parsers = await in_daemon_thread(lambda: load_parsers(model.rollout, tokenizer))
-            each = await self._start_replicas(options)
+            replicas = await self._start_replicas(_engine_options(model, tokenizer))
         except (RuntimeError, ValueError, OSError, TypeError) as error:
             logger.exception("the engine did not start")
             raise UserError(f"{model.role} cannot run {model.path}: {error}") from error
         seconds = round(time.monotonic() - begun, 1)
         logger.info("engine ready", extra={"seconds": seconds, "of": model.role})
         return LoadedModel(
-            engine=each[0] if len(each) == 1 else EnginePool(each),
-            replicas=each,
+            engine=replicas[0] if len(replicas) == 1 else EnginePool(replicas),
+            replicas=replicas,
             tokenizer=tokenizer,
             parsers=parsers,
             api=await _open_api(model, tokenizer, parsers),
@@ -279,6 +247,19 @@ class EngineManager:
             await EnginePool(started).close()
             raise
         return tuple(started)
+
+
+def _engine_options(model: StageModel, tokenizer: HuggingFaceTokenizer) -> EngineOptions:
+    return EngineOptions(
+        model_path=model.path,
+        max_model_len=model.max_len,
+        end_token_ids=tokenizer.end_token_ids,
+        rollout=model.rollout,
+        first_gpu=model.first_gpu,
+        num_process_gpus=model.num_process_gpus,
+        structured_output=model.has_api or model.serves,
+        role=model.role,
+    )
 
 
 async def _open_api(

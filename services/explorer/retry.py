@@ -1,12 +1,17 @@
-"""Retries of calls to other services, and the errors that end a stage."""
+"""Deadlines and retries of calls to other services, and the errors that end a stage."""
 
+import asyncio
+import logging
 import math
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from trinity.errors import RpcError, TrinityError, UserError
 from trinity.runtime.presence import WaitRegistry
 from trinity.runtime.retry import Retry, RetryWait
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -34,6 +39,19 @@ def _flatten(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
+@asynccontextmanager
+async def deadline(seconds: float, error: Exception) -> AsyncIterator[None]:
+    """Raises `error` if the block takes longer; a TimeoutError of the block's own passes."""
+    limit = asyncio.timeout(seconds if math.isfinite(seconds) else None)
+    try:
+        async with limit:
+            yield
+    except TimeoutError as timeout:
+        if not limit.expired():
+            raise
+        raise error from timeout
+
+
 class RetryPolicy:
     """The deadline of waits and retries; infinite by default, which is for code outside of a stage.
 
@@ -59,6 +77,9 @@ class RetryPolicy:
         return Retry(
             seconds=self.seconds,
             timeout_error=lambda reason: self.deadline_error(waits_for, prefix + reason),
+            log=lambda reason: logger.warning(
+                "will retry", extra={"purpose": purpose, "reason": reason}
+            ),
             prefix=prefix,
             wait=RetryWait(
                 reporter=self.waits, name=f"{waits_for}: {purpose}", waits_for=waits_for

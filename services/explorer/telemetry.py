@@ -87,10 +87,7 @@ def send_span(results: Sequence[Span]) -> AbstractContextManager[Span]:
         parent=first,
         kind="producer",
         links=[place for place in others if place is not None],
-        attributes={
-            names.MESSAGING_SYSTEM: "nats",
-            names.MESSAGING_BATCH: len(results),
-        },
+        attributes={names.MESSAGING_SYSTEM: "nats", names.MESSAGING_BATCH: len(results)},
     )
 
 

@@ -22,13 +22,8 @@ SERVICE_NAME = "trinity.api.v1.TrainerService"
 async def run_trainer(settings: TrainerSettings, stop: asyncio.Event) -> None:
     """Serves and trains until told to stop."""
     state = TrainerState()
-    servicer = Servicer(
-        name=SERVICE_NAME,
-        add=trainer_pb2_grpc.add_TrainerServiceServicer_to_server,
-        implementation=TrainerServicer(state),
-    )
     async with (
-        serve(settings, [servicer]) as server,
+        serve(settings, [_servicer(state)]) as server,
         open_channel(settings.synchronizer) as channel,
         open_channel(settings.buffer) as buffer_channel,
         AsyncExitStack() as stack,
@@ -62,6 +57,14 @@ async def run_trainer(settings: TrainerSettings, stop: asyncio.Event) -> None:
         await supervisor.supervise()
         for task in background:
             task.cancel()
+
+
+def _servicer(state: TrainerState) -> Servicer:
+    return Servicer(
+        name=SERVICE_NAME,
+        add=trainer_pb2_grpc.add_TrainerServiceServicer_to_server,
+        implementation=TrainerServicer(state),
+    )
 
 
 def _starter(settings: TrainerSettings) -> StartGang:

@@ -4,27 +4,26 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import grpc
 
 from services.trainer.batch_rows import RowReader
 from services.trainer.retry import RpcRetry
-from services.trainer.types import TrainBatch, TrainRow, WeightsOnDisk, WrittenCheckpoint
+from services.trainer.types import (
+    StepOutcome,
+    TrainBatch,
+    TrainRow,
+    WeightsOnDisk,
+    WrittenCheckpoint,
+)
 from trinity.api.v1 import buffer_pb2, buffer_pb2_grpc, synchronizer_pb2, synchronizer_pb2_grpc
 from trinity.codec import stage_key_to_proto
 from trinity.rpc.limits import CALL_SECONDS
 from trinity.types import StageKey
 
-if TYPE_CHECKING:  # it imports verl
-    from services.trainer.types import StepOutcome
-
-
 POLL_SECONDS = 20.0
 TRANSFER_SECONDS = 60.0
 """Time limit for sending the rows of a batch once they are composed."""
-
-HeadState = buffer_pb2.BatchHead.State
 
 
 class NoBatchReason(Enum):
@@ -83,11 +82,7 @@ class TrainerBufferClient:
         return answer
 
     def get_batch(
-        self,
-        step: int,
-        incarnation: int,
-        reader: RowReader,
-        wait_seconds: float = POLL_SECONDS,
+        self, step: int, incarnation: int, reader: RowReader, wait_seconds: float = POLL_SECONDS
     ) -> BatchResult:
         """Returns the batch of a step, or the reason that there is none after a long poll."""
         request = buffer_pb2.GetBatchRequest(
@@ -98,19 +93,8 @@ class TrainerBufferClient:
         )
         head, rows = self._retry.call(lambda: self._receive(request, reader))
         if head.state in NO_BATCH_REASONS:
-            return BatchResult(
-                None,
-                NO_BATCH_REASONS[head.state],
-                head.reason,
-                num_available=head.num_rows,
-                num_wanted=head.num_wanted,
-            )
-        batch = TrainBatch(
-            step=step,
-            rows=rows,
-            metrics=dict(head.metrics),
-            replayed=head.replayed,
-        )
+            return _no_batch(head)
+        batch = TrainBatch(step=step, rows=rows, metrics=dict(head.metrics), replayed=head.replayed)
         return BatchResult(batch)
 
     def _receive(
@@ -140,7 +124,7 @@ class TrainerBufferClient:
         answer = self._retry.call(lambda: self._stub.RecordVersion(request, timeout=CALL_SECONDS))
         return set(answer.pinned_versions)
 
-    def report_step(self, step: int, incarnation: int, outcome: "StepOutcome") -> set[int]:
+    def report_step(self, step: int, incarnation: int, outcome: StepOutcome) -> set[int]:
         """Reports a step's results; returns the versions that evaluations still need."""
         rows = [
             buffer_pb2.RowFeedback(
@@ -174,6 +158,16 @@ class TrainerBufferClient:
             key=self._key, incarnation=incarnation, step=step
         )
         self._retry.call(lambda: self._stub.FinishTraining(request, timeout=CALL_SECONDS))
+
+
+def _no_batch(head: buffer_pb2.BatchHead) -> BatchResult:
+    return BatchResult(
+        None,
+        NO_BATCH_REASONS[head.state],
+        head.reason,
+        num_available=head.num_rows,
+        num_wanted=head.num_wanted,
+    )
 
 
 def _not_open_reason(answer: buffer_pb2.OpenStageResponse) -> str | None:

@@ -89,15 +89,7 @@ def join_gang(timeout: timedelta) -> Ranks:
     Raises: UserError if there are GPUs, but fewer than ranks.
     """
     rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    listener = int(os.environ[LISTENER_VARIABLE]) if rank == 0 else None
-    store = torch.distributed.TCPStore(
-        os.environ["MASTER_ADDR"],
-        int(os.environ["MASTER_PORT"]),
-        num_ranks,
-        is_master=rank == 0,
-        timeout=timeout,
-        master_listen_fd=listener,
-    )
+    store = _open_store(rank, num_ranks, timeout)
     backend = "gloo"
     if torch.cuda.is_available():
         check_gpus(num_ranks)
@@ -107,6 +99,17 @@ def join_gang(timeout: timedelta) -> Ranks:
         backend, store=store, rank=rank, world_size=num_ranks, timeout=timeout
     )
     return Ranks(rank, num_ranks)
+
+
+def _open_store(rank: int, num_ranks: int, timeout: timedelta) -> torch.distributed.TCPStore:
+    return torch.distributed.TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        num_ranks,
+        is_master=rank == 0,
+        timeout=timeout,
+        master_listen_fd=int(os.environ[LISTENER_VARIABLE]) if rank == 0 else None,
+    )
 
 
 def check_gpus_of(plan: StagePlan) -> None:

@@ -1,5 +1,6 @@
 """Retries calls to a peer that is away or not ready, and reports the waits to the service."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +12,8 @@ from services.trainer.messages import RankWaiting
 from trinity.errors import RunFailed, Superseded, Unavailable
 from trinity.rpc.errors import error_of
 from trinity.runtime.retry import Retry, RetryWait, WaitReporter
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 ASK_AGAIN_SECONDS = 1.0
@@ -68,10 +71,14 @@ class RpcRetry:
         Raises: the error that a refusal stands for (Superseded when a newer incarnation exists),
         RunFailed when the peer stays away too long, StopRequested.
         """
+        prefix = f"the {self._peer} does not answer: "
         retry = Retry(
             seconds=self._seconds,
             timeout_error=self._timeout_error,
-            prefix=f"the {self._peer} does not answer: ",
+            log=lambda reason: logger.warning(
+                "call failed, retrying", extra={"reason": prefix + reason}
+            ),
+            prefix=prefix,
             wait=RetryWait(reporter=self._waits, name=f"{self._peer} away", waits_for=self._peer),
         )
         retry.start()

@@ -68,8 +68,7 @@ class StepTelemetry:
         with tracing.span(names.SYNC, parent=parent, own=own, attributes=about):
             yield
         metrics.SYNC_SECONDS.record(
-            time.perf_counter() - begun,
-            {names.STAGE: self.key.stage, "trinity.sync": "publish"},
+            time.perf_counter() - begun, {names.STAGE: self.key.stage, "trinity.sync": "publish"}
         )
 
     def saving(self, step: int) -> AbstractContextManager[Span]:

@@ -167,7 +167,7 @@ ALL = (
     ),
     _explorer(
         "transfer-granted",
-        "engine.weight_transfer:EngineWeightReceiver._request_seat",
+        "engine.weight_transfer:EngineWeightReceiver._request_slot",
         in_campaign=False,
     ),
     _rank("checkpoint-unsealed", "checkpoints.checkpoints:seal", when="before"),

@@ -20,6 +20,8 @@ from trinity.rpc.errors import error_of
 from trinity.runtime.retry import Retry
 from trinity.security.credentials import Credentials
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 CALL_SECONDS = 60.0
 STALL_SECONDS = 600.0
@@ -95,9 +97,8 @@ class AsyncTasksets:
         retry = Retry(
             seconds=0.0 if is_one_way else self._retry_seconds,
             timeout_error=lambda reason: Unavailable(f"{reason} (request id {own_id})"),
-            prefix=f"to submit rows to {name}: ",
             max_pause_seconds=MAX_PAUSE_SECONDS,
-            log_level=logging.INFO,
+            cut_last_pause=False,
         )
         max_sent = -1
         while True:
@@ -111,6 +112,7 @@ class AsyncTasksets:
                     max_sent = packer.num_sent
                     retry.end()
                 retry.record_failure(error)
+                logger.info("rows are sent again", extra={"taskset": name, "why": str(error)})
             await asyncio.sleep(retry.next_pause())
 
     async def _submit(

@@ -25,6 +25,8 @@ _ROLES = {"explorer": pb.ROLE_EXPLORER, "trainer": pb.ROLE_TRAINER, "buffer": pb
 _GONE = "gone"
 _NONE = -1
 """The version of a member that has none."""
+MEMBER_TIMEOUT_SECONDS = 10.0
+"""A member that is silent for longer counts as gone."""
 _CALL_SECONDS = 5.0
 _GOODBYE_SECONDS = 1.0
 _FIRST_INTERVAL_SECONDS = 2.0

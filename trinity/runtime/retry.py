@@ -1,7 +1,6 @@
 """Retries of calls that fail for a while: growing pauses, a deadline, and one visible wait."""
 
 import asyncio
-import logging
 import math
 import time
 from collections.abc import Awaitable, Callable
@@ -9,8 +8,6 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from trinity.errors import Unavailable
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 FIRST_PAUSE_SECONDS = 0.2
@@ -52,7 +49,7 @@ class RetryWait:
 class Retry:
     """Consecutive failures of one operation, which is tried again until a deadline.
 
-    retry = Retry(seconds=60.0, timeout_error=RunFailed, prefix="to lease work: ")
+    retry = Retry(seconds=60.0, timeout_error=RunFailed, log=logger.warning)
     lease = await retry.call_async(buffer.lease)  # again for as long as it raises Unavailable
 
     The deadline counts from the first failure, or from `start`. `end` resets it: the operation
@@ -62,11 +59,14 @@ class Retry:
     seconds: float
     timeout_error: Callable[[str], Exception]
     """Makes the error that is raised at the deadline, of the newest failure's text."""
+    log: Callable[[str], None] | None = None
+    """Called with a failure's text, if it is not that of the failure before."""
     prefix: str = ""
-    """Precedes failures in the log and in the wait."""
+    """Precedes failures in the wait."""
     wait: RetryWait | None = None
     max_pause_seconds: float = MAX_PAUSE_SECONDS
-    log_level: int = logging.WARNING
+    cut_last_pause: bool = True
+    """Ends the last pause at the deadline; otherwise a pause that would pass it is not begun."""
     clock: Callable[[], float] = time.monotonic
     _started_at: float | None = None
     _reason: str = ""
@@ -79,15 +79,16 @@ class Retry:
     def record_failure(self, error: Exception) -> None:
         """Shows the newest failure; logs it if its text is another one.
 
-        Raises: the timeout error when the deadline has passed.
+        Raises: the timeout error when there is no time for another attempt.
         """
         reason = str(error)
         if self._started_at is None:
             self.start()
-        if self._seconds_left <= 0:
+        left = self._seconds_left
+        if left <= 0 or (left < self._pause_seconds and not self.cut_last_pause):
             raise self.timeout_error(reason) from error
-        if reason != self._reason:
-            logger.log(self.log_level, "will retry", extra={"reason": self.prefix + reason})
+        if self.log is not None and reason != self._reason:
+            self.log(reason)
         self._reason = reason
         if self.wait is not None:
             self.wait.show(self.prefix + reason, self.seconds)

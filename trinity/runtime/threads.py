@@ -1,4 +1,4 @@
-"""Blocking calls in daemon threads, which never keep a process from exiting."""
+"""Blocking calls in daemon threads, which never keep a process from exiting; cancellation."""
 
 import asyncio
 import contextlib
@@ -22,27 +22,27 @@ class DaemonThreads:
     """Runs calls beside the event loop, at most `max_threads` at a time; the others queue up.
 
     A thread cannot be stopped. When the awaiting task is cancelled, a queued call is dropped; a
-    running one continues as a lost one, and another thread may take its place. There are never more
-    than `max_lost` threads; once all of them are lost ones, calls are refused.
+    running one is abandoned: it continues, and another thread may take its place. There are never
+    more than `max_abandoned` threads; once all of them run abandoned calls, calls are refused.
 
         threads = DaemonThreads(name="reward", max_threads=32)
         score = await threads.run_in_thread(lambda: judge(response))
     """
 
-    def __init__(self, *, name: str, max_threads: int, max_lost: int = MAX_ABANDONED) -> None:
+    def __init__(self, *, name: str, max_threads: int, max_abandoned: int = MAX_ABANDONED) -> None:
         self._name = name
         self._max_threads = max_threads
-        self._max_lost = max_lost
+        self._max_abandoned = max_abandoned
         self._lock = threading.Lock()
         self._queue: deque[_Call[Any]] = deque()
         self._running: set[_Call[Any]] = set()
-        self._lost: set[_Call[Any]] = set()
+        self._abandoned: set[_Call[Any]] = set()
 
     @property
-    def num_lost(self) -> int:
+    def num_abandoned(self) -> int:
         """The number of threads that still run an abandoned call."""
         with self._lock:
-            return len(self._lost)
+            return len(self._abandoned)
 
     async def run_in_thread(
         self, function: Callable[[], T], on_begin: Callable[[], None] | None = None
@@ -73,7 +73,7 @@ class DaemonThreads:
     @property
     def _num_allowed(self) -> int:
         """The number of calls that may run."""
-        return min(self._max_threads, self._max_lost - len(self._lost))
+        return min(self._max_threads, self._max_abandoned - len(self._abandoned))
 
     def _next(self) -> "_Call[Any] | None":
         """Returns the first queued call that is still awaited; call it under the lock.
@@ -90,7 +90,7 @@ class DaemonThreads:
         with self._lock:
             if call in self._running:
                 self._running.remove(call)
-                self._lost.add(call)
+                self._abandoned.add(call)
                 self._start_threads()
             elif call in self._queue:
                 self._queue.remove(call)
@@ -101,8 +101,8 @@ class DaemonThreads:
         while call is not None:
             call.run_call()
             with self._lock:
-                if call in self._lost:
-                    self._lost.remove(call)
+                if call in self._abandoned:
+                    self._abandoned.remove(call)
                     self._start_threads()
                     return
                 self._running.remove(call)
@@ -112,7 +112,7 @@ class DaemonThreads:
 
     def _refusal(self) -> TooManyAbandonedThreads:
         return TooManyAbandonedThreads(
-            f"{self._max_lost} threads still run a {self._name} whose caller has given up, "
+            f"{self._max_abandoned} threads still run a {self._name} whose caller has given up, "
             f"and no further one is started: give what a {self._name} waits for a limit of "
             "its own"
         )
@@ -159,6 +159,12 @@ class _Call(Generic[T]):
         """Calls `function` on the event loop, unless that has ended."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *args)
+
+
+def is_being_cancelled() -> bool:
+    """Returns true if the current task was cancelled, not merely something that it awaits."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def in_daemon_thread(function: Callable[[], T]) -> T:

@@ -15,11 +15,10 @@ from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import UserError
 from trinity.rpc.limits import CALL_SECONDS
+from trinity.runtime.presence import MEMBER_TIMEOUT_SECONDS
 from trinity.weights.offer import OfferAddress
 
 SERVICE = "trinity.api.v1.SynchronizerService"
-MEMBER_TIMEOUT_SECONDS = 10.0
-"""A member silent for longer counts as gone."""
 STREAM_SECONDS = 600.0
 """Streams are reopened periodically, which ends a broken one that went unnoticed."""
 

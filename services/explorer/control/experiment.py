@@ -14,7 +14,7 @@ from services.explorer.clients.synchronizer import (
 )
 from services.explorer.control.stage import RolloutStageFactory, StageJob
 from services.explorer.counters import EXPLORING
-from services.explorer.engines import EngineManager
+from services.explorer.engines import EngineManager, LoadedStageModels
 from services.explorer.retry import RetryPolicy, RolloutStageFailed, user_message
 from services.explorer.rollout.scheduler import StageScheduler
 from services.explorer.serving.work import ServingRunner
@@ -86,10 +86,10 @@ class ExperimentRunner:
         try:
             await self._follow()
         except Exception as error:  # an ExceptionGroup from the tasks below
-            sentence = user_message(error)
-            if sentence is None:
+            message = user_message(error)
+            if message is None:
                 raise
-            await self._report_failed(sentence)
+            await self._report_failed(message)
 
     async def _follow(self) -> None:
         plan = await self._retry_policy.retry(
@@ -141,26 +141,34 @@ class ExperimentRunner:
         if _stage_of(known.experiment, stage.name).is_finished:
             return StageDrained()
         self._heartbeats.set_activity("starting the engine")
-        engine = await self._engines.ensure(stage)
+        models = await self._engines.ensure(stage)
         if await self._is_over_before_start(stage, feed):
             return StageDrained()
         self._heartbeats.set_work(self._experiment.id, stage.name)
         self._heartbeats.set_activity(EXPLORING)
+        ending = await self._explore(await self._stage_job(plan, stage, models, feed))
+        if isinstance(ending, StageDrained):
+            await self._report_finished()
+        return ending
+
+    async def _stage_job(
+        self,
+        plan: ExperimentPlan,
+        stage: StagePlan,
+        models: LoadedStageModels,
+        feed: WatchFeed[WatchedExperiment],
+    ) -> StageJob:
         now = await feed.wait_for(lambda _: True)
         weights = None if stage.needs_training else _initial_weights(now.experiment, stage)
-        job = StageJob(
+        return StageJob(
             key=self.key,
             plan=stage,
             seed=plan.seed,
-            engine=engine,
+            models=models,
             feed=feed,
             label=plan.label,
             fixed_weights=weights,
         )
-        ending = await self._explore(job)
-        if isinstance(ending, StageDrained):
-            await self._report_finished()
-        return ending
 
     async def _is_over_before_start(
         self, stage: StagePlan, feed: WatchFeed[WatchedExperiment]
@@ -203,21 +211,21 @@ class ExperimentRunner:
             purpose="finish the stage",
         )
 
-    async def _report_failed(self, sentence: str) -> None:
+    async def _report_failed(self, reason: str) -> None:
         """Reports the failure to the synchronizer, unless this start is already over there."""
-        logger.error("the stage cannot go on", extra={"reason": sentence})
+        logger.error("the stage cannot go on", extra={"reason": reason})
         try:
             await self._retry_policy.retry(
-                lambda: self._fail_if_running(sentence),
+                lambda: self._fail_if_running(reason),
                 waits_for="synchronizer",
                 purpose="report that the stage failed",
             )
         except (RpcError, RolloutStageFailed) as error:
             logger.error("the failure could not be reported", extra={"reason": str(error)})
 
-    async def _fail_if_running(self, sentence: str) -> None:
+    async def _fail_if_running(self, reason: str) -> None:
         if not self._is_over(await self._synchronizer.experiment(self._experiment.id)):
-            await self._synchronizer.fail_stage(self._experiment, self._stage_name, sentence)
+            await self._synchronizer.fail_stage(self._experiment, self._stage_name, reason)
 
     def _is_over(self, now: ExplorerExperimentState) -> bool:
         return not now.is_running or now.start_count != self._experiment.start_count

@@ -41,7 +41,6 @@ from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)
 
-
 IDLE = "idle"
 READINESS_SECONDS = 0.5
 WATCH_SECONDS = 600.0
@@ -80,8 +79,8 @@ class ExperimentScheduler:
     @property
     def key(self) -> StageKey | None:
         """The stage in which leases are held, if any."""
-        work = self._runner
-        return work.key if work is not None and work.holds_leases else None
+        runner = self._runner
+        return runner.key if runner is not None and runner.holds_leases else None
 
     async def schedule_experiments(self) -> None:
         """Runs until cancelled, or until `stop_taking_work` was called and runs are over."""
@@ -90,7 +89,7 @@ class ExperimentScheduler:
             self._heartbeats.set_activity(IDLE)
             seen = await self._next_state(seen)
             await self._run_experiment(
-                await self._choose_experiment([view for view in seen if _has_work(view)])
+                await self._choose_experiment([state for state in seen if _has_work(state)])
             )
 
     def stop_taking_work(self) -> bool:
@@ -120,8 +119,7 @@ class ExperimentScheduler:
         return min(waiting, key=lambda experiment: others[experiment.id])
 
     async def _run_experiment(self, experiment: ExplorerExperimentState) -> None:
-        """Works on the experiment, then drops its pending results unless
-        `stop_taking_work` was called."""
+        """Works on the experiment; unless taking work was stopped, drops its pending results."""
         self._heartbeats.set_work(experiment.id, "")
         self._runner = ExperimentRunner(
             experiment=experiment,
@@ -225,7 +223,7 @@ class Explorer:
         register_gauges(self._counters, self._outbox)
 
     def _make_scheduler(self) -> ExperimentScheduler:
-        setup = RolloutStageFactory(
+        stages = RolloutStageFactory(
             settings=self._settings,
             buffer=self._buffer,
             outbox=self._outbox,
@@ -237,7 +235,7 @@ class Explorer:
             synchronizer=self._synchronizer,
             experiments=self._experiments,
             engines=self._engines,
-            stages=setup,
+            stages=stages,
             outbox=self._outbox,
             heartbeats=self._heartbeats,
         )
@@ -275,26 +273,26 @@ class Explorer:
 
     def _background_tasks(self, server: RunningServer) -> list[Coroutine[None, None, None]]:
         publisher = ResultPublisher(
-            producer=self._id,
-            outbox=self._outbox,
-            broker=self._broker,
-            blobs=self._buffer,
+            producer=self._id, outbox=self._outbox, broker=self._broker, blobs=self._buffer
         )
         commits = CommitReportWatcher(producer=self._id, buffer=self._buffer, outbox=self._outbox)
-        needs = {
-            "engine": lambda: self._engines.is_running,
-            "synchronizer": lambda: self._experiments.is_open,
-            "buffer": lambda: self._buffer_health.is_open and bool(self._buffer_health.current),
-            "broker": lambda: self._broker.is_connected,
-        }
         return [
             connect_broker(self._broker, self._retry_policy),
             publisher.publish_results(),
             commits.follow_reports(),
             self._experiments.follow_stream(),
             self._buffer_health.follow_stream(),
-            update_readiness(server.health, needs),
+            update_readiness(server.health, self._needs()),
         ]
+
+    def _needs(self) -> dict[str, Callable[[], bool]]:
+        """Returns what must be usable for the process to be ready, by name."""
+        return {
+            "engine": lambda: self._engines.is_running,
+            "synchronizer": lambda: self._experiments.is_open,
+            "buffer": lambda: self._buffer_health.is_open and bool(self._buffer_health.current),
+            "broker": lambda: self._broker.is_connected,
+        }
 
     async def _flush(self) -> None:
         """Sends the remaining results and releases the leases, as far as time permits."""

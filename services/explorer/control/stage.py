@@ -1,6 +1,5 @@
 """Assembles the parts that work on a stage."""
 
-import asyncio
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -14,7 +13,7 @@ from services.explorer.counters import AbandonedCallReporter, CountingGenerator,
 from services.explorer.delivery.outbox import Outbox
 from services.explorer.engine.weight_transfer import EngineWeightReceiver
 from services.explorer.engines import LoadedStageModels
-from services.explorer.retry import RetryPolicy, RolloutStageFailed
+from services.explorer.retry import RetryPolicy, RolloutStageFailed, deadline
 from services.explorer.rollout.run import LongRunReporter, RunExecutor
 from services.explorer.rollout.runner import AttemptRunner, DeadlineTasks, RunTimeLimit
 from services.explorer.rollout.scheduler import IdleTimeout, RolloutLimits, StageScheduler
@@ -53,12 +52,12 @@ class WorkflowEnvironment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageJob:
-    """A stage to work on, with the engine it runs on."""
+    """A stage to work on, with the models it runs on."""
 
     key: StageKey
     plan: StagePlan
     seed: int
-    engine: LoadedStageModels
+    models: LoadedStageModels
     feed: WatchFeed[WatchedExperiment]
     label: str = ""
     """Name of the experiment."""
@@ -119,7 +118,23 @@ class RolloutStageFactory:
         gate = self._gate(job, retry_policy)
         limit = RunTimeLimit(job.plan.config.explorer)
         long_runs = LongRunReporter(waits=self._heartbeats.waits, limit=limit)
-        runs = await self._executor(job, gate, long_runs, limit)
+        executor = await self._executor(job, gate, long_runs, limit)
+        await self._register(job, retry_policy)
+        return StageScheduler(
+            key=job.key,
+            limits=self._limits(job.plan),
+            buffer=self._buffer,
+            executor=executor,
+            long_runs=long_runs,
+            gate=gate,
+            outbox=self._outbox,
+            counters=self._counters,
+            retry_policy=retry_policy,
+            idle_timeout=self._idle_timeout(job.plan, retry_policy),
+        )
+
+    async def _register(self, job: StageJob, retry_policy: RetryPolicy) -> None:
+        """Opens the stage at the buffer, and releases what an earlier process held in it."""
         await retry_policy.retry(
             lambda: self._buffer.open_stage(job.key, job.plan.model_dump_json(), job.seed),
             waits_for="buffer",
@@ -131,18 +146,6 @@ class RolloutStageFactory:
                 waits_for="buffer",
                 purpose="give back what was held before this start",
             )
-        return StageScheduler(
-            key=job.key,
-            limits=self._limits(job.plan),
-            buffer=self._buffer,
-            executor=runs,
-            long_runs=long_runs,
-            gate=gate,
-            outbox=self._outbox,
-            counters=self._counters,
-            retry_policy=retry_policy,
-            idle_timeout=self._idle_timeout(job.plan, retry_policy),
-        )
 
     def prepare_serving(self, job: StageJob) -> ServingRunner:
         """Prepares to serve the stage's model, which needs no buffer."""
@@ -150,7 +153,7 @@ class RolloutStageFactory:
             plan=job.plan,
             tenant=job.key.tenant,
             label=job.label,
-            engine=job.engine,
+            models=job.models,
             heartbeats=self._heartbeats,
             drain_seconds=self._settings.drain_seconds,
         )
@@ -161,11 +164,11 @@ class RolloutStageFactory:
         factory = await self._create_factory(job)
         runner = AttemptRunner(
             factory=factory,
-            engine=job.engine.engine,
+            engine=job.models.policy.engine,
             limit=limit,
             threads=self._threads,
             tasks=self._tasks,
-            auxiliary=[model.engine for model in job.engine.auxiliary],
+            auxiliary=[model.engine for model in job.models.auxiliary],
         )
         return RunExecutor(
             key=job.key,
@@ -181,27 +184,23 @@ class RolloutStageFactory:
 
     async def _create_factory(self, job: StageJob) -> WorkflowFactory:
         """Makes it in a thread: constructors of the stage's rewards may take long."""
+        policy = job.models.policy
         make = partial(
             WorkflowFactory,
             plan=job.plan,
             seed=job.seed,
-            generator=CountingGenerator(job.engine.engine, self._counters),
-            tokenizer=job.engine.tokenizer,
-            api=job.engine.api,
-            auxiliary=job.engine.auxiliary,
+            generator=CountingGenerator(policy.engine, self._counters),
+            tokenizer=policy.tokenizer,
+            api=policy.api,
+            auxiliary=job.models.auxiliary,
         )
         seconds = job.plan.config.synchronizer.sync_timeout
-        limit = asyncio.timeout(seconds)
-        try:
-            async with limit:
-                return await in_daemon_thread(make)
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise RolloutStageFailed(
-                f"the rewards of stage `{job.plan.name}` were not made in {seconds:g} s "
-                "(`synchronizer.sync_timeout`): let their `__init__` take less"
-            ) from error
+        error = RolloutStageFailed(
+            f"the rewards of stage `{job.plan.name}` were not made in {seconds:g} s "
+            "(`synchronizer.sync_timeout`): let their `__init__` take less"
+        )
+        async with deadline(seconds, error):
+            return await in_daemon_thread(make)
 
     def _gate(self, job: StageJob, retry_policy: RetryPolicy) -> WeightGate:
         def published() -> tuple[WeightsVersion, ...]:
@@ -210,7 +209,7 @@ class RolloutStageFactory:
             return job.feed.current.weights if job.feed.current else ()
 
         transfers = EngineWeightReceiver(
-            engine=job.engine.engine,
+            engine=job.models.policy.engine,
             waits=self._heartbeats.waits,
             limits=TransferTimeouts.within(job.plan.config.synchronizer.sync_timeout),
         )
@@ -218,7 +217,7 @@ class RolloutStageFactory:
         async def load(weights: WeightsVersion) -> None:
             with load_span(job.key, weights):
                 try:
-                    await job.engine.loader.load_published(weights, transfers)
+                    await job.models.loader.load_published(weights, transfers)
                 finally:
                     transfers.clear_wait()
 

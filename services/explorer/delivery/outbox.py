@@ -37,8 +37,8 @@ class PendingResult:
 class Outbox:
     """Holds this process's unreported results by sequence, and the queue of those to send next.
 
-    `resolve` and `drop_stage` remove results. `enqueue_result` returns a future of the
-    report on its result.
+    `resolve` and `drop_stage` remove results. `enqueue_result` returns a future of the report on
+    its result.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -104,9 +104,7 @@ class Outbox:
         message.sequence = self._next_sequence
         self._next_sequence += 1
         pending = PendingResult(
-            key=StageKey(
-                tenant=message.tenant, experiment_id=message.experiment_id, stage=message.stage
-            ),
+            key=_stage_key(message),
             sequence=message.sequence,
             body=message.SerializeToString(),
             report=asyncio.get_running_loop().create_future(),
@@ -186,7 +184,11 @@ class Outbox:
     def requeue_overdue(self) -> int:
         """Queues results that were sent and not reported on for long; returns how many."""
         now = self._clock()
-        overdue = [h for h in self._pending.values() if not h.is_queued and 0 < h.resend_at <= now]
+        overdue = [
+            pending
+            for pending in self._pending.values()
+            if not pending.is_queued and 0 < pending.resend_at <= now
+        ]
         for pending in overdue:
             self._enqueue(pending)
         return len(overdue)
@@ -223,3 +225,7 @@ class Outbox:
         pending.resend_at = 0.0
         self._queue.append(pending)
         self._queued.set()
+
+
+def _stage_key(message: RunResult) -> StageKey:
+    return StageKey(tenant=message.tenant, experiment_id=message.experiment_id, stage=message.stage)

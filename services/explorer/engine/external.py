@@ -137,7 +137,7 @@ class _RetryableError(Exception):
 
 
 class ExternalEngine:
-    """An external model; its calls share one outage, after which `check` raises
+    """An external model; its calls share one deadline, after which `check` raises
     RolloutStageFailed.
 
     Tokens are bytes (`ByteTokenizer`) without log-probabilities, so nothing is trained on them.
@@ -204,9 +204,9 @@ class ExternalEngine:
         """No receivers: the engine has no process of ours."""
         return Receivers(count=0, have_gpu=False)
 
-    async def receive_weights(self, seat: ReceiverSlot) -> str:
+    async def receive_weights(self, slot: ReceiverSlot) -> str:
         """Never called: the weights belong to the server."""
-        raise AssertionError(f"`{self._access.name}` takes no weights, not those of {seat}")
+        raise AssertionError(f"`{self._access.name}` takes no weights, not those of {slot}")
 
     async def check(self) -> None:
         """Raises RolloutStageFailed if the model was given up."""
@@ -295,18 +295,6 @@ def _request_body(
     name: str, prompt_token_ids: list[int], sampling: SamplingParams, min_tokens: int
 ) -> JsonObject:
     """Builds the request body: fields that all servers know, and others only where set."""
-    optional: JsonObject = {
-        "top_k": sampling.top_k if sampling.top_k > 0 else None,
-        "min_p": sampling.min_p or None,
-        "min_tokens": min_tokens or None,
-        "presence_penalty": sampling.presence_penalty or None,
-        "frequency_penalty": sampling.frequency_penalty or None,
-        "repetition_penalty": sampling.repetition_penalty
-        if sampling.repetition_penalty != 1.0
-        else None,
-        "stop": list(sampling.stop) or None,
-        "response_format": _response_format(sampling.json_schema),
-    }
     return {
         "model": name,
         "messages": [
@@ -317,8 +305,23 @@ def _request_body(
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "seed": sampling.seed,
-        **{key: value for key, value in optional.items() if value is not None},
+        **_optional_fields(sampling, min_tokens),
     }
+
+
+def _optional_fields(sampling: SamplingParams, min_tokens: int) -> JsonObject:
+    penalty = sampling.repetition_penalty
+    fields: JsonObject = {
+        "top_k": sampling.top_k if sampling.top_k > 0 else None,
+        "min_p": sampling.min_p or None,
+        "min_tokens": min_tokens or None,
+        "presence_penalty": sampling.presence_penalty or None,
+        "frequency_penalty": sampling.frequency_penalty or None,
+        "repetition_penalty": penalty if penalty != 1.0 else None,
+        "stop": list(sampling.stop) or None,
+        "response_format": _response_format(sampling.json_schema),
+    }
+    return {key: value for key, value in fields.items() if value is not None}
 
 
 def _response_format(schema: str) -> JsonObject | None:
@@ -326,10 +329,7 @@ def _response_format(schema: str) -> JsonObject | None:
         return None
     if schema == ANY_OBJECT:
         return {"type": "json_object"}
-    return {
-        "type": "json_schema",
-        "json_schema": {"name": "answer", "schema": json.loads(schema)},
-    }
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": json.loads(schema)}}
 
 
 def _parse_completion(text: str) -> Generation:

@@ -50,7 +50,7 @@ class Engine(Generator, Protocol):
         """The engine's processes that would receive weights."""
         ...
 
-    async def receive_weights(self, seat: ReceiverSlot) -> str:
+    async def receive_weights(self, slot: ReceiverSlot) -> str:
         """Replaces the weights with those sent from a trainer's memory.
 
         Returns the reason why they must not be used and others must be loaded; empty on success.

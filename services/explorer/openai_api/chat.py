@@ -192,10 +192,7 @@ class ResponseWriter:
         return self.parsers is not None and self.parsers.parses_response(bool(request.tools))
 
     def response_body(
-        self,
-        request: ChatRequest,
-        answers: Sequence[Experience],
-        scores: Scores | None = None,
+        self, request: ChatRequest, answers: Sequence[Experience], scores: Scores | None = None
     ) -> JsonObject:
         """Returns the answers as choices, with tokens if requested.
 

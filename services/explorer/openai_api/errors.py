@@ -1,6 +1,5 @@
-"""Error responses in the format of OpenAI's API."""
+"""JSON responses and errors in the format of OpenAI's API, and the application that sends them."""
 
-import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable
@@ -15,7 +14,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 INVALID = "invalid_request_error"
-MAX_SHOWN = 200
+MAX_BODY_BYTES = 16 << 20
+MAX_SHOWN_CHARACTERS = 200
 Handler = Callable[["web.Request"], Awaitable["web.StreamResponse"]]
 
 
@@ -75,18 +75,20 @@ def response_for_error(error: Exception) -> "web.Response":
     return error_response(500, "server_error", "the engine did not answer: see explorer's log")
 
 
-async def json_errors_middleware(request: "web.Request", handler: Handler) -> "web.StreamResponse":
-    """Middleware that gives errors of the HTTP server itself the same format."""
+def new_application() -> "web.Application":
+    """Returns an application without routes; errors of the HTTP server itself are JSON as well."""
+    from aiohttp import web
+
+    return web.Application(
+        client_max_size=MAX_BODY_BYTES, middlewares=[web.middleware(_json_errors_middleware)]
+    )
+
+
+async def _json_errors_middleware(request: "web.Request", handler: Handler) -> "web.StreamResponse":
     from aiohttp import web
 
     try:
         return await handler(request)
     except web.HTTPException as error:
-        text = f"{request.method} {request.path[:MAX_SHOWN]}: {error.reason}"
+        text = f"{request.method} {request.path[:MAX_SHOWN_CHARACTERS]}: {error.reason}"
         return error_response(error.status, INVALID, text)
-
-
-def is_client_disconnect() -> bool:
-    """Returns true if the request was cancelled, not the generation that it awaits."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

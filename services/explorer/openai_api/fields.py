@@ -70,7 +70,10 @@ def read_schema(body: Body) -> str:
             "`response_format.type` is `text`, `json_object` or `json_schema` here",
             param="response_format",
         )
-    described = value.get("json_schema")
+    return _json_schema(value.get("json_schema"))
+
+
+def _json_schema(described: object) -> str:
     schema = described.get("schema") if isinstance(described, dict) else None
     if not isinstance(schema, dict):
         raise InvalidApiRequest(

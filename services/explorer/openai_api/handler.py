@@ -14,10 +14,10 @@ from services.explorer.openai_api.errors import (
     INVALID,
     error_body,
     error_response,
-    is_client_disconnect,
     json_response,
     response_for_error,
 )
+from trinity.runtime.threads import is_being_cancelled
 from trinity.types import Experience, JsonObject
 from trinity.workflows.generation import GenerationDelta
 from trinity.workflows.model import ModelWrapper, OnIndexedDelta
@@ -33,7 +33,7 @@ StreamItem = tuple[int, GenerationDelta] | None
 class StreamWriter(Protocol):
     """Generates answers and writes their events."""
 
-    async def generate(self, item: OnIndexedDelta) -> list[Experience]:
+    async def generate(self, on_delta: OnIndexedDelta) -> list[Experience]:
         """Generates the answers, and passes their deltas to `on_delta`."""
         ...
 
@@ -187,7 +187,7 @@ async def _answer(
     except (web.HTTPException, ConnectionError):
         raise
     except asyncio.CancelledError:
-        if model is not None and model.is_closed and not is_client_disconnect():
+        if model is not None and model.is_closed and not is_being_cancelled():
             return attempt_gone()
         raise
     except Exception as error:  # the edge: the client learns that it failed, the log why

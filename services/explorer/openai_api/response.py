@@ -38,16 +38,16 @@ def top_logprobs_of(answer: Experience) -> Likeliest:
 
 def usage_of(answers: Sequence[Experience], num_choices: int) -> JsonObject:
     """Returns the token usage; each prompt is counted once for all its answers."""
-    num_asked = sum(answer.sequence.prompt_length for answer in answers[::num_choices])
-    return usage(num_asked, sum(answer.sequence.response_length for answer in answers))
+    num_prompt_tokens = sum(answer.sequence.prompt_length for answer in answers[::num_choices])
+    return usage(num_prompt_tokens, sum(answer.sequence.response_length for answer in answers))
 
 
-def usage(num_asked: int, num_answered: int) -> JsonObject:
+def usage(num_prompt_tokens: int, num_completion_tokens: int) -> JsonObject:
     """Returns the token usage for these counts."""
     return {
-        "prompt_tokens": num_asked,
-        "completion_tokens": num_answered,
-        "total_tokens": num_asked + num_answered,
+        "prompt_tokens": num_prompt_tokens,
+        "completion_tokens": num_completion_tokens,
+        "total_tokens": num_prompt_tokens + num_completion_tokens,
     }
 
 

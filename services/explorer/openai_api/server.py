@@ -13,10 +13,10 @@ from services.explorer.openai_api.chat import ResponseWriter
 from services.explorer.openai_api.errors import (
     bearer_token,
     error_response,
-    json_errors_middleware,
     json_response,
+    new_application,
 )
-from services.explorer.openai_api.handler import AnswerFn, ApiHandler, attempt_gone
+from services.explorer.openai_api.handler import AnswerFn, ApiHandler, attempt_gone, model_list
 from services.explorer.openai_api.tools import ResponseParsers
 from trinity.config.schema.explorer import EngineConfig
 from trinity.errors import UserError
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
-MAX_BODY_BYTES = 16 << 20
 TOKEN_BYTES = 16
 
 
@@ -70,9 +69,7 @@ class AttemptApiServer:
         """Starts to listen, on any free port if `base_port` is taken."""
         from aiohttp import web
 
-        app = web.Application(
-            client_max_size=MAX_BODY_BYTES, middlewares=[web.middleware(json_errors_middleware)]
-        )
+        app = new_application()
         app.router.add_get("/health", self._health)
         app.router.add_get("/v1/models", self._list_models)
         app.router.add_get("/attempts/{secret}/v1/models", self._list_models)
@@ -107,12 +104,7 @@ class AttemptApiServer:
     async def _list_models(self, request: "web.Request") -> "web.Response":
         if not self._has_key(request):
             return _no_key()
-        return json_response(
-            {
-                "object": "list",
-                "data": [{"id": self._model_path, "object": "model", "owned_by": "trinity"}],
-            }
-        )
+        return json_response(model_list(self._model_path))
 
     async def _chat(self, request: "web.Request") -> "web.StreamResponse":
         return await self._answer(request, self._handler.chat)

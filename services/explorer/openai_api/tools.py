@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from services.explorer.engine.tokenizer import HuggingFaceTokenizer
 from services.explorer.openai_api.errors import InvalidApiRequest
 from services.explorer.openai_api.fields import Body
+from services.explorer.openai_api.response import response_tokens
 from trinity.config.schema.explorer import EngineConfig
 from trinity.errors import UserError
 from trinity.types import Experience, JsonObject, JsonValue
@@ -107,18 +108,20 @@ def _call_list_schema(functions: Mapping[str, JsonObject], most: int | None) -> 
                     f"two of `tools` mean different things by `$defs.{key}`: rename one",
                     param="tools",
                 )
-        calls.append(
-            {
-                "type": "object",
-                "properties": {NAME: {"enum": [name]}, ARGUMENTS: arguments},
-                "required": [NAME, ARGUMENTS],
-                "additionalProperties": False,
-            }
-        )
-    form: JsonObject = {"type": "array", "minItems": 1, "items": {"anyOf": calls}}
+        calls.append(_call_schema(name, arguments))
+    schema: JsonObject = {"type": "array", "minItems": 1, "items": {"anyOf": calls}}
     if most is not None:
-        form["maxItems"] = most
-    return form | ({"$defs": definitions} if definitions else {})
+        schema["maxItems"] = most
+    return schema | ({"$defs": definitions} if definitions else {})
+
+
+def _call_schema(name: str, arguments: JsonObject) -> JsonObject:
+    return {
+        "type": "object",
+        "properties": {NAME: {"enum": [name]}, ARGUMENTS: arguments},
+        "required": [NAME, ARGUMENTS],
+        "additionalProperties": False,
+    }
 
 
 def _tool_call_message(calls: list[JsonObject]) -> JsonObject:
@@ -188,8 +191,7 @@ class ResponseParsers:
         """Returns the text up to the end token, or up to a stop text."""
         if answer.sampling is not None and answer.sampling.stop:
             return answer.response_text
-        sequence = answer.sequence
-        tokens: list[int] = sequence.tokens[sequence.prompt_length :].tolist()
+        tokens = response_tokens(answer)
         while tokens and tokens[-1] in self.tokenizer.end_token_ids:
             tokens.pop()
         return str(self.tokenizer.hf_tokenizer.decode(tokens, skip_special_tokens=False))

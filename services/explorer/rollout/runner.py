@@ -15,7 +15,7 @@ from trinity.codec import check_experience
 from trinity.config.schema.explorer import ExplorerConfig
 from trinity.redact import redact_passwords
 from trinity.runtime.asyncio_internals import abandon_task
-from trinity.runtime.threads import MAX_ABANDONED, DaemonThreads
+from trinity.runtime.threads import MAX_ABANDONED, DaemonThreads, is_being_cancelled
 from trinity.telemetry import tracing
 from trinity.types import EID, Experience
 from trinity.workflows.model import AUXILIARY_MODEL, ModelWrapper
@@ -38,9 +38,9 @@ class DeadlineExceeded(Exception):
 class DeadlineTasks:
     """Runs each coroutine in its own task, which is cancelled when its time is over.
 
-    A cancelled task may not end. One that still runs after the grace period counts as lost: its
-    result is discarded, and it does not keep the process from exiting. Once `max_lost` tasks are
-    lost, further coroutines are refused.
+    A cancelled task may not end. One that still runs after the grace period is abandoned: its
+    result is discarded, and it does not keep the process from exiting. Once `max_abandoned` tasks
+    are abandoned, further coroutines are refused.
 
         result = await tasks.run_with_deadline(
             workflow.run_async, seconds=60.0, before_cancel=close_models
@@ -48,16 +48,16 @@ class DeadlineTasks:
     """
 
     def __init__(
-        self, *, max_lost: int = MAX_ABANDONED, grace_seconds: float = GRACE_SECONDS
+        self, *, max_abandoned: int = MAX_ABANDONED, grace_seconds: float = GRACE_SECONDS
     ) -> None:
-        self._max_lost = max_lost
+        self._max_abandoned = max_abandoned
         self._grace_seconds = grace_seconds
-        self._lost: set[asyncio.Task[Any]] = set()
+        self._abandoned: set[asyncio.Task[Any]] = set()
 
     @property
-    def num_lost(self) -> int:
+    def num_abandoned(self) -> int:
         """The number of abandoned tasks that still run."""
-        return len(self._lost)
+        return len(self._abandoned)
 
     async def run_with_deadline(
         self,
@@ -68,21 +68,22 @@ class DeadlineTasks:
     ) -> T:
         """Returns the coroutine's result; `before_cancel` is awaited before it is cancelled.
 
-        Raises: DeadlineExceeded, RuntimeError when too many tasks are lost, the coroutine's errors.
+        Raises: DeadlineExceeded, RuntimeError when too many tasks are abandoned, the coroutine's
+        errors.
         """
-        if len(self._lost) >= self._max_lost:
+        if len(self._abandoned) >= self._max_abandoned:
             raise RuntimeError(
-                f"{self._max_lost} workflows still run past their time limit though they were "
+                f"{self._max_abandoned} workflows still run past their time limit though they were "
                 "cancelled, and no more are started: let the workflow end at asyncio.CancelledError"
             )
         task = asyncio.create_task(_capture_system_exit(function))
         task.add_done_callback(self._on_done)
         try:
             await asyncio.wait({task}, timeout=seconds)
-            is_over = not task.done()
+            has_timed_out = not task.done()
         finally:
             await self._end(task, before_cancel)
-        if is_over:
+        if has_timed_out:
             raise DeadlineExceeded
         result = task.result()
         if isinstance(result, SystemExit):
@@ -107,12 +108,12 @@ class DeadlineTasks:
         """Unregisters a task that still runs, so that closing the event loop does not await it."""
         if not task.done():
             logger.warning("a workflow still runs though it was cancelled")
-            self._lost.add(task)
+            self._abandoned.add(task)
             abandon_task(task)
 
     def _on_done(self, task: asyncio.Task[Any]) -> None:
         """Retrieves the exception of an abandoned task, so that asyncio does not log it."""
-        self._lost.discard(task)
+        self._abandoned.discard(task)
         if not task.cancelled():
             task.exception()
 
@@ -187,7 +188,7 @@ class AttemptRunner:
         except DeadlineExceeded as error:
             experiences, failure = [], str(error)
         except asyncio.CancelledError as error:
-            if _is_cancelled_from_outside():
+            if is_being_cancelled():
                 raise
             experiences, failure = [], f"the workflow cancelled itself: {_reason(error)}"
         except (Exception, SystemExit) as error:  # the edge of the user's code
@@ -262,11 +263,6 @@ async def _close(models: Sequence[ModelWrapper]) -> None:
         await model.close()
 
 
-def _is_cancelled_from_outside() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
 def _experience_id(attempt: Attempt, step: int) -> EID:
     assignment = attempt.assignment
     return EID(
@@ -285,21 +281,26 @@ def _validate_experiences(
     """Validates here what the buffer would refuse: here it has a traceback and a retry."""
     if not isinstance(experiences, list) or not experiences:
         raise ValueError(f"{name} returned no list of experiences")
-    placed = []
+    validated = []
     place = tracing.current()
     own_trace = place.trace_hex if place else ""
     for step, experience in enumerate(experiences):
-        if not isinstance(experience, Experience):
-            raise TypeError(f"{name} returned {type(experience).__name__}, not an Experience")
-        if other := experience.info.get(AUXILIARY_MODEL):
-            raise ValueError(
-                f"{name} returned an answer of the auxiliary model `{other}` as an experience: "
-                "only what `self.model` answers is the policy's"
-            )
+        _check_is_of_policy(experience, name)
         trace_id = experience.trace_id or own_trace
-        placed.append(replace(experience, eid=_experience_id(attempt, step), trace_id=trace_id))
-        check_experience(placed[-1])
-    return placed
+        experience = replace(experience, eid=_experience_id(attempt, step), trace_id=trace_id)
+        check_experience(experience)
+        validated.append(experience)
+    return validated
+
+
+def _check_is_of_policy(experience: object, name: str) -> None:
+    if not isinstance(experience, Experience):
+        raise TypeError(f"{name} returned {type(experience).__name__}, not an Experience")
+    if other := experience.info.get(AUXILIARY_MODEL):
+        raise ValueError(
+            f"{name} returned an answer of the auxiliary model `{other}` as an experience: "
+            "only what `self.model` answers is the policy's"
+        )
 
 
 def _reason(error: BaseException) -> str:

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Container
 from contextlib import asynccontextmanager, suppress
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 
 from services.explorer.engine.interface import EngineDied
 from services.explorer.engine.weight_transfer import ListWeights
-from services.explorer.retry import RetryPolicy
+from services.explorer.retry import RetryPolicy, deadline
 from services.explorer.types import WeightsId, WeightsRequirement, WeightsVersion, oldest_match
 from trinity.errors import ManifestError
 from trinity.runtime.presence import Heartbeats
@@ -223,21 +222,17 @@ class WeightGate:
 
     async def _load_in_time(self, weights: WeightsVersion) -> None:
         seconds = self._retry_policy.seconds
-        limit = asyncio.timeout(seconds if math.isfinite(seconds) else None)
         waits = self._retry_policy.waits.waiting_if_longer(
             SHOWN_AFTER_SECONDS,
             for_="engine",
             reason=f"to load weights version {weights.id.version}",
             deadline_seconds=self._retry_policy.deadline_seconds,
         )
-        try:
-            with waits:
-                async with limit:
-                    await self._load(weights)
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise EngineDied(f"the engine did not take weights in {seconds:g} s") from error
+        with waits:
+            async with deadline(
+                seconds, EngineDied(f"the engine did not take weights in {seconds:g} s")
+            ):
+                await self._load(weights)
 
     def _back_off(self, weights: WeightsVersion, reason: str) -> None:
         """Sets weights aside for a while: files that cannot be read now may be readable later."""

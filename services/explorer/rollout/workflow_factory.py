@@ -158,17 +158,9 @@ class WorkflowFactory:
         taskset = self._tasksets[attempt.assignment.taskset]
         row = attempt.assignment.new_task()
         name = _name_from_row(row, taskset.format.workflow_key) or taskset.workflow
-        task = Task(
-            raw_task=row,
-            format=taskset.format,
-            taskset=taskset.name,
-            index=attempt.assignment.task_index,
-            is_eval=taskset.is_eval,
-            workflow_args=taskset.workflow_args,
-        )
         return WorkflowSpec(
             workflow_class=as_workflow_class(name, WORKFLOWS.get(name)),
-            task=task,
+            task=_task(taskset, row, attempt.assignment.task_index),
             reward=_reward(taskset, row),
             model=model,
             auxiliary_models=auxiliary_models,
@@ -236,6 +228,17 @@ class WorkflowFactory:
             position=assignment.position,
             run=attempt.run,
         )
+
+
+def _task(taskset: ResolvedTaskset, row: JsonObject, index: int) -> Task:
+    return Task(
+        raw_task=row,
+        format=taskset.format,
+        taskset=taskset.name,
+        index=index,
+        is_eval=taskset.is_eval,
+        workflow_args=taskset.workflow_args,
+    )
 
 
 def _limits(

@@ -1,4 +1,4 @@
-"""The engines of a served model, some of which answer while others load newer weights."""
+"""The engines of a served model, which load newer weights in turn, and its loans to requests."""
 
 import asyncio
 import hashlib
@@ -90,8 +90,8 @@ class ServingPool:
         Raises: ManifestError when the files are not complete, EngineDied.
         """
         behind = [slot for slot in self._slots if slot.weights != weights]
-        renewed = (self._load_slot(slot, weights) for slot in behind)
-        for outcome in await asyncio.gather(*renewed, return_exceptions=True):
+        loads = (self._load_slot(slot, weights) for slot in behind)
+        for outcome in await asyncio.gather(*loads, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
 
@@ -134,23 +134,16 @@ class ModelBorrower:
         tokenizer: ChatTokenizer,
         names: tuple[str, ...],
     ) -> None:
-        model = plan.config.model
         self._pool = pool
         self._tokenizer = tokenizer
         self._names = names
         self._seconds = plan.config.explorer.max_timeout
+        self._sampling = _default_sampling(plan)
         self._limits = ModelLimits(
             max_model_len=plan.max_model_len,
             max_prompt_tokens=plan.max_model_len - 1,
             min_tokens=plan.min_response_tokens,
             truncate_prompts=False,
-        )
-        self._sampling = SamplingParams(
-            temperature=model.temperature,
-            top_p=model.top_p,
-            top_k=model.top_k,
-            max_tokens=plan.max_response_tokens,
-            repetition_penalty=model.repetition_penalty,
         )
 
     @asynccontextmanager
@@ -159,13 +152,7 @@ class ModelBorrower:
 
         Raises: InvalidApiRequest for a model of another name; TimeoutError.
         """
-        if call.model and call.model not in self._names:
-            raise InvalidApiRequest(
-                f"there is no model `{call.model}` here: ask for `{self._names[0]}`",
-                param="model",
-                code="model_not_found",
-                status=404,
-            )
+        self._check_name(call.model)
         async with asyncio.timeout(self._seconds), self._pool.borrow() as slot:
             weights = slot.weights.id
             yield ModelWrapper(
@@ -177,10 +164,30 @@ class ModelBorrower:
                 seed_of_call=_seeds(call.seed),
             )
 
+    def _check_name(self, model: str) -> None:
+        if model and model not in self._names:
+            raise InvalidApiRequest(
+                f"there is no model `{model}` here: ask for `{self._names[0]}`",
+                param="model",
+                code="model_not_found",
+                status=404,
+            )
 
-def _seeds(call: int | None) -> Callable[[int], int]:
+
+def _default_sampling(plan: StagePlan) -> SamplingParams:
+    model = plan.config.model
+    return SamplingParams(
+        temperature=model.temperature,
+        top_p=model.top_p,
+        top_k=model.top_k,
+        max_tokens=plan.max_response_tokens,
+        repetition_penalty=model.repetition_penalty,
+    )
+
+
+def _seeds(requested: int | None) -> Callable[[int], int]:
     """Returns the seeds of calls: derived from the requested seed, else from a random one."""
-    base = secrets.randbits(SEED_BITS) if call is None else call
+    base = secrets.randbits(SEED_BITS) if requested is None else requested
 
     def seed_of_call(call: int) -> int:
         digest = hashlib.blake2b(f"{base}\0{call}".encode(), digest_size=8).digest()

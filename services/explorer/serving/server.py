@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from services.explorer.openai_api.errors import (
     Handler,
     error_response,
-    json_errors_middleware,
     json_response,
+    new_application,
 )
 from services.explorer.openai_api.handler import ApiHandler, model_list
 from services.explorer.serving.access import ServingAccessPolicy
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MAX_BODY_BYTES = 16 << 20
 MAX_REQUESTS = 1024
 """Concurrent requests; further ones are refused with 429."""
 
@@ -86,11 +85,7 @@ class ModelServer:
             await runner.cleanup()
 
     def _app(self) -> "web.Application":
-        from aiohttp import web
-
-        app = web.Application(
-            client_max_size=MAX_BODY_BYTES, middlewares=[web.middleware(json_errors_middleware)]
-        )
+        app = new_application()
         app.router.add_get("/health", self._health)
         app.router.add_get("/v1/models", self._allowed(self._list_models))
         app.router.add_post("/v1/chat/completions", self._allowed(self._counted(self._chat)))

@@ -1,6 +1,6 @@
 """Assembles the parts that serve a stage's model."""
 
-from services.explorer.engines import LoadedStageModels
+from services.explorer.engines import LoadedModel, LoadedStageModels
 from services.explorer.openai_api.chat import ResponseWriter
 from services.explorer.openai_api.handler import ApiHandler
 from services.explorer.serving.access import ServingAccessPolicy
@@ -18,7 +18,7 @@ def build_serving_runner(
     plan: StagePlan,
     tenant: str,
     label: str,
-    engine: LoadedStageModels,
+    models: LoadedStageModels,
     heartbeats: Heartbeats,
     drain_seconds: float,
 ) -> ServingRunner:
@@ -27,14 +27,6 @@ def build_serving_runner(
     Raises: UserError when the address is open to others without any protection.
     """
     explorer = plan.config.explorer
-    names = tuple(
-        dict.fromkeys(n for n in (plan.config.model.model_path, plan.model_path, label) if n)
-    )
-    pool = ServingPool(
-        engine.replicas,
-        loaded=model_weights(plan.model_path),
-        min_open=explorer.min_running_model_num,
-    )
     access = ServingAccessPolicy(
         host=explorer.listen_address,
         security=Credentials.from_environment(),
@@ -42,23 +34,32 @@ def build_serving_runner(
         tenant=tenant,
     )
     access.check_host()
-    server = ModelServer(
-        access=access,
-        port=explorer.proxy_port,
-        pool=pool,
-        borrower=ModelBorrower(plan=plan, pool=pool, tokenizer=engine.tokenizer, names=names),
-        handler=ApiHandler(
-            writer=ResponseWriter(
-                model_path=names[0], tokenizer=engine.tokenizer, parsers=engine.parsers
-            )
-        ),
-        names=names,
+    pool = ServingPool(
+        models.policy.replicas,
+        loaded=model_weights(plan.model_path),
+        min_open=explorer.min_running_model_num,
     )
     return ServingRunner(
         plan=plan,
         pool=pool,
-        server=server,
+        server=_build_server(plan, label, models.policy, pool, access),
         access=access,
         heartbeats=heartbeats,
         drain_seconds=drain_seconds,
+    )
+
+
+def _build_server(
+    plan: StagePlan, label: str, model: LoadedModel, pool: ServingPool, access: ServingAccessPolicy
+) -> ModelServer:
+    paths = (plan.config.model.model_path, plan.model_path)
+    names = tuple(dict.fromkeys(name for name in (*paths, label) if name))
+    writer = ResponseWriter(model_path=names[0], tokenizer=model.tokenizer, parsers=model.parsers)
+    return ModelServer(
+        access=access,
+        port=plan.config.explorer.proxy_port,
+        pool=pool,
+        borrower=ModelBorrower(plan=plan, pool=pool, tokenizer=model.tokenizer, names=names),
+        handler=ApiHandler(writer=writer),
+        names=names,
     )

@@ -85,7 +85,7 @@ class ServingRunner:
         drain_seconds: float,
     ) -> None:
         self._interval = plan.config.explorer.service_status_check_interval
-        self._run = Path(plan.served.job_dir) if plan.served is not None else None
+        self._job_dir = Path(plan.served.job_dir) if plan.served is not None else None
         self._pool = pool
         self._server = server
         self._access = access
@@ -138,8 +138,8 @@ class ServingRunner:
         self._heartbeats.set_version(self._pool.oldest_weights.id.version)
 
     async def _newest(self) -> WeightsVersion | None:
-        run = self._run
-        return None if run is None else await asyncio.to_thread(newest_weights, run)
+        job_dir = self._job_dir
+        return None if job_dir is None else await asyncio.to_thread(newest_weights, job_dir)
 
     async def _load(self, newest: WeightsVersion) -> bool:
         """Loads weights into the pool; returns false if they are refused."""

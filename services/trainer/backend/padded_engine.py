@@ -10,10 +10,7 @@ from tensordict import TensorDict
 from torch import nn
 from transformers import PreTrainedModel
 from verl.utils import tensordict_utils
-from verl.workers.engine.fsdp.transformer_impl import (
-    FSDPEngineWithLMHead,
-    FSDPEngineWithValueHead,
-)
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
 
 from trinity.config.schema.model import ALL_LINEAR, Names
 from trinity.errors import UserError
@@ -71,15 +68,7 @@ class PaddedEngine(FSDPEngineWithLMHead):  # type: ignore[misc]  # verl carries 
         temperature_N = micro_batch["temperature"]
         if not torch.all(temperature_N == 1.0):
             logits_NCV = logits_NCV / temperature_N[:, None, None]
-        all_NCV = torch.log_softmax(logits_NCV, dim=-1)
-        chosen_NC = all_NCV.gather(-1, output_args["labels_NC"][..., None]).squeeze(-1)
-        with torch.set_grad_enabled(
-            torch.is_grad_enabled() and _is_set(micro_batch, "entropy_gradient")
-        ):
-            entropy_NC = -(all_NCV.exp() * all_NCV).sum(-1)
-        return {"log_probs": chosen_NC, "entropy": entropy_NC} | _distribution_outputs(
-            all_NCV, entropy_NC, micro_batch
-        )
+        return _token_outputs(logits_NCV, output_args["labels_NC"], micro_batch)
 
     def forward_step(
         self, micro_batch: TensorDict, loss_function: Callable[..., Any], forward_only: bool
@@ -127,6 +116,19 @@ class PaddedValueEngine(FSDPEngineWithValueHead):  # type: ignore[misc]  # verl 
         loss, result = super().forward_step(micro_batch, loss_function, forward_only)
         result["model_output"] = {}
         return loss, result
+
+
+def _token_outputs(
+    logits_NCV: torch.Tensor, labels_NC: torch.Tensor, micro_batch: TensorDict
+) -> dict[str, torch.Tensor]:
+    all_NCV = torch.log_softmax(logits_NCV, dim=-1)
+    chosen_NC = all_NCV.gather(-1, labels_NC[..., None]).squeeze(-1)
+    has_gradient = torch.is_grad_enabled() and _is_set(micro_batch, "entropy_gradient")
+    with torch.set_grad_enabled(has_gradient):
+        entropy_NC = -(all_NCV.exp() * all_NCV).sum(-1)
+    return {"log_probs": chosen_NC, "entropy": entropy_NC} | _distribution_outputs(
+        all_NCV, entropy_NC, micro_batch
+    )
 
 
 def _distribution_outputs(

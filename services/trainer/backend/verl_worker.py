@@ -84,6 +84,9 @@ def _build(
     lora: LoRAConfig | None = None,
 ) -> TinkerTrainingWorker:
     """Builds a worker; without an optimizer it only infers, with an adapter it trains only that."""
+    checkpoint = CheckpointConfig(
+        save_contents=FULL_STATE, load_contents=FULL_STATE, save_lora_only=lora is not None
+    )
     try:
         worker = TinkerTrainingWorker(
             TrainingWorkerConfig(
@@ -91,11 +94,7 @@ def _build(
                 model_config=_model_config(plan, model_directory, kind, lora),
                 engine_config=_engine_config(plan, kind, forward_only=optimizer is None),
                 optimizer_config=optimizer,
-                checkpoint_config=CheckpointConfig(
-                    save_contents=FULL_STATE,
-                    load_contents=FULL_STATE,
-                    save_lora_only=lora is not None,
-                ),
+                checkpoint_config=checkpoint,
             )
         )
         worker.reset()

@@ -45,15 +45,10 @@ class CheckpointStore:
             temporary.mkdir(parents=True)
         self._ranks.barrier()
         learner.save(temporary, step)
-        digest = self._hash_of(learner)
+        head = self._head(step, incarnation, self._hash_of(learner))
         base = learner.adapter_base()
         self._ranks.barrier()
-        manifest = b""
-        if self._ranks.is_first:
-            if base is not None:
-                write_base_hash(temporary, base)
-            manifest = seal(temporary, self._head(step, incarnation, digest))
-            move_into_place(temporary, final)
+        manifest = _seal_as(final, temporary, head, base) if self._ranks.is_first else b""
         return WrittenCheckpoint(
             step=step, incarnation=incarnation, path=final, manifest_sha256=manifest
         )
@@ -96,6 +91,15 @@ class CheckpointStore:
             weights_sha256=digest.hex(),
             num_ranks=self._ranks.num_ranks,
         )
+
+
+def _seal_as(final: Path, temporary: Path, head: ManifestHead, base: bytes | None) -> bytes:
+    """Gives a directory its final name once it is whole; returns the hash of its manifest."""
+    if base is not None:
+        write_base_hash(temporary, base)
+    manifest = seal(temporary, head)
+    move_into_place(temporary, final)
+    return manifest
 
 
 def base_hash(parts: NamedTensors) -> bytes:

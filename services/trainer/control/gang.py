@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 RANK_COMMAND = (sys.executable, "-m", "services.trainer.rank")
 SETTINGS_PREFIX = "TRINITY_TRAINER_"
-REMEMBERED_LINES = 40
+MAX_KEPT_LINES = 40
 MAX_LINE_BYTES = 1024 * 1024
 
 
@@ -53,7 +53,7 @@ class _Rank:
     number: int
     process: asyncio.subprocess.Process
     events: asyncio.StreamReader
-    last_lines: deque[str] = field(default_factory=lambda: deque(maxlen=REMEMBERED_LINES))
+    last_lines: deque[str] = field(default_factory=lambda: deque(maxlen=MAX_KEPT_LINES))
 
 
 class Gang:
@@ -61,7 +61,7 @@ class Gang:
 
     gang = await Gang.start(num_ranks=2, log_level="INFO", log_format="text")
     gang.send_stage(stage)
-    while not isinstance(heard := await gang.next_event(), RankDied): ...
+    while not isinstance(received := await gang.next_event(), RankDied): ...
     await gang.stop(grace_seconds=8)
     """
 
@@ -80,17 +80,10 @@ class Gang:
         log_format: str,
         command: Sequence[str] = RANK_COMMAND,
     ) -> "Gang":
-        """Starts the processes; each sends `Ready` once it has imported what it needs."""
+        """Starts the processes; each sends `RankReady` once it has imported what it needs."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            port = listener.getsockname()[1]
-            shared = {
-                "WORLD_SIZE": str(num_ranks),
-                "LOCAL_WORLD_SIZE": str(num_ranks),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(port),
-                LOG_LEVEL_VARIABLE: log_level,
-                LOG_FORMAT_VARIABLE: log_format,
-            }
+            shared = _torchrun_variables(num_ranks, port=listener.getsockname()[1])
+            shared |= {LOG_LEVEL_VARIABLE: log_level, LOG_FORMAT_VARIABLE: log_format}
             ranks = [await _start_rank(n, command, shared, listener) for n in range(num_ranks)]
         return cls(ranks)
 
@@ -128,7 +121,7 @@ class Gang:
         await asyncio.gather(*self._tasks)
 
     def _write_line(self, line: bytes) -> None:
-        """Writes a line to every rank; one that is gone is reported by `_follow`."""
+        """Writes a line to every rank; one that is gone is reported by `_watch_rank`."""
         for rank in self._ranks:
             assert rank.process.stdin is not None
             with contextlib.suppress(ConnectionError, RuntimeError):
@@ -153,33 +146,45 @@ class Gang:
             self._events.put_nowait(RankEvent(rank.number, EVENTS.validate_json(line)))
 
 
+def _torchrun_variables(num_ranks: int, *, port: int) -> dict[str, str]:
+    return {
+        "WORLD_SIZE": str(num_ranks),
+        "LOCAL_WORLD_SIZE": str(num_ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+
+
 async def _start_rank(
     number: int, command: Sequence[str], shared: dict[str, str], listener: socket.socket
 ) -> _Rank:
     reading, writing = os.pipe()
-    inherited = [writing]
+    inherited = {EVENTS_VARIABLE: writing}
+    if number == 0:
+        inherited[LISTENER_VARIABLE] = listener.fileno()
     environment = {k: v for k, v in os.environ.items() if not k.startswith(SETTINGS_PREFIX)}
     environment |= shared | {"RANK": str(number), "LOCAL_RANK": str(number)}
-    environment[EVENTS_VARIABLE] = str(writing)
-    if number == 0:
-        inherited.append(listener.fileno())
-        environment[LISTENER_VARIABLE] = str(listener.fileno())
+    environment |= {variable: str(descriptor) for variable, descriptor in inherited.items()}
     try:
         process = await asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            pass_fds=inherited,
+            pass_fds=list(inherited.values()),
             env=environment,
             limit=MAX_LINE_BYTES,
         )
     finally:
         os.close(writing)
-    events = asyncio.StreamReader(limit=MAX_LINE_BYTES)
+    return _Rank(number, process, await _open_reader(reading))
+
+
+async def _open_reader(descriptor: int) -> asyncio.StreamReader:
+    reader = asyncio.StreamReader(limit=MAX_LINE_BYTES)
     await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(events), os.fdopen(reading, "rb")
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(descriptor, "rb")
     )
-    return _Rank(number, process, events)
+    return reader
 
 
 async def _forward_stderr(rank: _Rank) -> None:

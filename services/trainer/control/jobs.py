@@ -16,13 +16,11 @@ from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.errors import UserError
 from trinity.rpc.health import Health
 from trinity.rpc.limits import CALL_SECONDS
-from trinity.runtime.presence import WaitRegistry
+from trinity.runtime.presence import MEMBER_TIMEOUT_SECONDS, WaitRegistry
 
 logger = logging.getLogger(__name__)
 
 RECONNECT_SECONDS = 0.3
-LIVE_SECONDS = 10.0
-"""A member that is silent for longer counts as gone."""
 TRAINER = synchronizer_pb2.ROLE_TRAINER
 RUNNING = synchronizer_pb2.STAGE_STATE_RUNNING
 BUFFER_SERVICE = "trinity.api.v1.BufferService"
@@ -161,7 +159,7 @@ class StageWatcher:
             and member.id != trainer_id
             and not (address and member.address == address)
             and (member.experiment_id, member.stage) == (key.experiment_id, key.stage)
-            and member.silent_seconds <= LIVE_SECONDS
+            and member.silent_seconds <= MEMBER_TIMEOUT_SECONDS
             for member in answer.members
         )
 

@@ -121,9 +121,7 @@ class TrainerServicer(trainer_pb2_grpc.TrainerServiceServicer):
         self._state = state
 
     async def GetTrainerStatus(
-        self,
-        request: trainer_pb2.GetTrainerStatusRequest,
-        context: grpc.aio.ServicerContext,
+        self, request: trainer_pb2.GetTrainerStatusRequest, context: grpc.aio.ServicerContext
     ) -> trainer_pb2.GetTrainerStatusResponse:
         """Returns the trainer's current state."""
         del request, context

@@ -319,6 +319,24 @@ class TrainingSupervisor:
         )
 
     async def _start_stage(self, key: StageStartKey) -> None:
+        job = await self._load_job(key)
+        if job is None:
+            return
+        end = await self._train(job)
+        outcome = end.outcome
+        logger.info(
+            "work on a stage ended",
+            extra={"stage": key.stage, "outcome": outcome.value, "why": end.reason},
+        )
+        if outcome is StageOutcome.FINISHED:
+            self._reported.add(key)
+        elif outcome is StageOutcome.SUPERSEDED:
+            self._trained_elsewhere.add(key)
+        elif outcome is not StageOutcome.NO_LONGER_NEEDED and self._watcher.is_to_be_trained(key):
+            await self._fail(key, _failure_reason(key, end))
+
+    async def _load_job(self, key: StageStartKey) -> TrainingJob | None:
+        """Returns None, after a wait or a reported failure, if the plan cannot be read."""
         try:
             job = await self._watcher.load_job(
                 key,
@@ -329,26 +347,13 @@ class TrainingSupervisor:
             )
         except grpc.aio.AioRpcError as error:
             logger.warning("cannot fetch the plan", extra={"reason": error.details()})
-            self._show_retry(f"to read the plan of stage {key.stage}: {error.details()}")
-            await self._wait_or_stop(asyncio.sleep(RETRY_SECONDS))
-            return
+            await self._wait_to_retry(f"to read the plan of stage {key.stage}: {error.details()}")
+            return None
         except UserError as error:
             await self._fail(key, f"the trainer cannot begin stage `{key.stage}`: {error}")
-            return
+            return None
         self._state.clear_wait(RETRY_WAIT)
-        end = await self._train(job)
-        logger.info(
-            "work on a stage ended",
-            extra={"stage": key.stage, "outcome": end.outcome.value, "why": end.reason},
-        )
-        if end.outcome is StageOutcome.FINISHED:
-            self._reported.add(key)
-        elif end.outcome is StageOutcome.SUPERSEDED:
-            self._trained_elsewhere.add(key)
-        elif end.outcome is not StageOutcome.NO_LONGER_NEEDED and self._watcher.is_to_be_trained(
-            key
-        ):
-            await self._fail(key, _failure_reason(key, end))
+        return job
 
     async def _train(self, job: TrainingJob) -> StageResult:
         """Makes one attempt after the other, until the stage ends or restarts stop helping."""
@@ -405,16 +410,16 @@ class TrainingSupervisor:
                 await self._watcher.fail(key, reason)
             except grpc.aio.AioRpcError as error:
                 logger.warning("cannot report the failure", extra={"reason": error.details()})
-                self._show_retry(f"to report that the stage failed: {error.details()}")
-                await self._wait_or_stop(asyncio.sleep(RETRY_SECONDS))
+                await self._wait_to_retry(f"to report that the stage failed: {error.details()}")
             else:
                 self._reported.add(key)
                 self._state.clear_wait(RETRY_WAIT)
                 return
 
-    def _show_retry(self, reason: str) -> None:
+    async def _wait_to_retry(self, reason: str) -> None:
         """Shows a wait without a deadline: no other process could do it, so retries never end."""
         self._state.set_wait(RETRY_WAIT, waits_for="synchronizer", reason=reason)
+        await self._wait_or_stop(asyncio.sleep(RETRY_SECONDS))
 
     async def _wait_or_stop(
         self, awaitable: Coroutine[object, object, object], seconds: float | None = None

@@ -56,14 +56,9 @@ class BatchSource:
         Raises: RunFailed when none comes in time, StopRequested when the first rank is to stop, and
         whatever `check` raises, which is called while waiting.
         """
-        answer = BatchResult(None)
-        code = READY
+        answer, code = BatchResult(None), READY
         if self._ranks.is_first:
-            try:
-                answer = self._wait_for(step, check)
-                code = READY if answer.state is None else CODES[answer.state]
-            except StopRequested:
-                code = STOP
+            answer, code = self._wait_first(step, check)
         (code,) = self._ranks.broadcast_ints([code])
         if code == STOP:
             raise StopRequested
@@ -79,6 +74,14 @@ class BatchSource:
         """Drops what was fetched ahead; a call under way ends with its channel."""
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _wait_first(self, step: int, check: Callable[[], None]) -> tuple[BatchResult, int]:
+        """Returns the first rank's answer, and the code that tells the others of it."""
+        try:
+            answer = self._wait_for(step, check)
+        except StopRequested:
+            return BatchResult(None), STOP
+        return answer, READY if answer.state is None else CODES[answer.state]
 
     def _wait_for(self, step: int, check: Callable[[], None]) -> BatchResult:
         deadline = time.monotonic() + self._timeout_seconds
@@ -103,10 +106,7 @@ class BatchSource:
 
     def _report_wait(self, reason: str) -> None:
         self._waits.set(
-            WAIT_NAME,
-            waits_for="buffer",
-            reason=reason,
-            deadline_seconds=self._timeout_seconds,
+            WAIT_NAME, waits_for="buffer", reason=reason, deadline_seconds=self._timeout_seconds
         )
 
     def _request_batch(self, step: int, wait_seconds: float) -> BatchResult:

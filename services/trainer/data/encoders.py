@@ -303,12 +303,7 @@ def load_formatter(
 
     Raises: UserError when the model has no tokenizer or no chat template.
     """
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(model_directory)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"the tokenizer in {model_directory} cannot be read: {str(error).splitlines()[0]}"
-        ) from error
+    tokenizer = _load_tokenizer(model_directory)
     if schema == "cpt":
         return Formatter(CptEncoder(tokenizer, row_format), name=name, max_length=max_length)
     tokenizer.chat_template = row_format.chat_template or chat_template or tokenizer.chat_template
@@ -323,6 +318,15 @@ def load_formatter(
     chat = ChatEncoder(tokenizer, _end_tokens(model_directory, tokenizer), switches)
     encoder = DpoEncoder(chat, row_format) if schema == "dpo" else SftEncoder(chat, row_format)
     return Formatter(encoder, name=name, max_length=max_length)
+
+
+def _load_tokenizer(model_directory: Path) -> PreTrainedTokenizerBase:
+    try:
+        return AutoTokenizer.from_pretrained(model_directory)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"the tokenizer in {model_directory} cannot be read: {str(error).splitlines()[0]}"
+        ) from error
 
 
 def _end_tokens(model_directory: Path, tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:

@@ -47,9 +47,9 @@ class _Pass:
     """One step of the optimizer."""
 
     metrics: Metrics
-    seen: tuple[str, ...]
-    """Names of the per-token outputs that the loss recorded."""
-    computed_seconds: float
+    output_names: tuple[str, ...]
+    """The per-token outputs that the loss recorded."""
+    compute_seconds: float
 
 
 class Actor:
@@ -59,7 +59,7 @@ class Actor:
     tensors = actor.weights()
     """
 
-    def __init__(self, *, plan: StagePlan, model_directory: Path, calls: WorkerCalls) -> None:
+    def __init__(self, plan: StagePlan, model_directory: Path, calls: WorkerCalls) -> None:
         self._functions = LossFunctions.from_plan(plan)
         self._max_response_tokens = plan.max_response_tokens
         self._num_passes = plan.config.trainer.ppo_epochs
@@ -89,19 +89,19 @@ class Actor:
         finite changes no weight; `actor/grad_norm` then shows it.
         """
         started = time.perf_counter()
-        seen = OutputGatherer(prepared.layout, self._calls.ranks)
+        gatherer = OutputGatherer(prepared.layout, self._calls.ranks)
         passes = [
-            self._pass(prepared, learning_rate, kl_coef, seen if number == 0 else None)
+            self._pass(prepared, learning_rate, kl_coef, gatherer if number == 0 else None)
             for number in range(self._num_passes)
         ]
         metrics = {
             **mean_over_passes([step.metrics for step in passes]),
             "actor/lr": learning_rate,
-            "time/forward_backward": sum(step.computed_seconds for step in passes),
+            "time/forward_backward": sum(step.compute_seconds for step in passes),
             "time/update_actor": time.perf_counter() - started,
         }
-        gathered = {name: seen.reduce(name) for name in passes[0].seen}
-        return ActorUpdate(metrics=metrics, outputs_before_step=gathered)
+        outputs = {name: gatherer.reduce(name) for name in passes[0].output_names}
+        return ActorUpdate(metrics=metrics, outputs_before_step=outputs)
 
     def _pass(
         self,
@@ -109,7 +109,7 @@ class Actor:
         learning_rate: float,
         kl_coef: float,
         gatherer: OutputGatherer | None,
-    ) -> "_Pass":
+    ) -> _Pass:
         """Adds up the gradients of all micro-batches, then takes one optimizer step."""
         started = time.perf_counter()
         loss = self._loss_of(prepared, kl_coef)
@@ -118,7 +118,7 @@ class Actor:
         for part in self._calls.add_gradients(self.worker, loss, prepared, matrices, outputs):
             if gatherer is None:
                 continue
-            for name, values_NC in loss.seen.items():
+            for name, values_NC in loss.outputs.items():
                 gatherer.add_micro_batch(name, part, as_array(values_NC))
         computed = time.perf_counter()
         step = self.worker.optimizer_step({"lr": float(learning_rate)})
@@ -126,7 +126,9 @@ class Actor:
         metrics = {f"actor/{name}": value for name, value in sums.items()}
         metrics["actor/grad_norm"] = float(step["grad_norm"])
         return _Pass(
-            metrics=metrics, seen=tuple(sorted(loss.seen)), computed_seconds=computed - started
+            metrics=metrics,
+            output_names=tuple(sorted(loss.outputs)),
+            compute_seconds=computed - started,
         )
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:

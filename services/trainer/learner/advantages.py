@@ -16,11 +16,7 @@ from services.trainer.learner.prepared_batch import PreparedBatch
 from services.trainer.learner.rollouts import RolloutRows
 from trinity.algorithm.kl.penalty import KlPenalty, kl_penalty
 from trinity.algorithm.rollout_correction.correction import CorrectionResult, correct_rollout
-from trinity.algorithm.token_advantage.token_batch import (
-    BoolMatrix,
-    FloatMatrix,
-    TokenAdvantages,
-)
+from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatrix, TokenAdvantages
 from trinity.algorithm.token_selection import TOKEN_SELECTIONS
 from trinity.algorithm.token_selection.selection_batch import SelectionBatch
 from trinity.config.plan.parts import ResolvedAlgorithm

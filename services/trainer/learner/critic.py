@@ -61,7 +61,7 @@ class Critic:
     metrics = critic.update(prepared, targets, learning_rate)
     """
 
-    def __init__(self, *, plan: StagePlan, model_directory: Path, calls: WorkerCalls) -> None:
+    def __init__(self, plan: StagePlan, model_directory: Path, calls: WorkerCalls) -> None:
         self._config = plan.config.trainer.critic
         self._num_passes = plan.config.trainer.critic.ppo_epochs
         self._max_response_tokens = plan.max_response_tokens

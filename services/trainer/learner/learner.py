@@ -25,7 +25,7 @@ from trinity.algorithm.token_advantage.token_batch import FloatMatrix
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.plan.start_checkpoint import StartCheckpoint
 
-LARGEST_LOG_RATIO = 20.0
+MAX_LOG_RATIO = 20.0
 
 
 class Learner:
@@ -43,31 +43,24 @@ class Learner:
         model_directory: Path,
         ranks: Ranks,
         critic_directory: Path | None = None,
-        former: StartCheckpoint | None = None,
+        start_checkpoint: StartCheckpoint | None = None,
         on_micro_batch: Callable[[], None] = lambda: None,
     ) -> None:
         """Loads the models; without its own model the critic starts from the actor's.
 
-        With `former`, policy and critic continue from what a former run saved.
+        With `start_checkpoint`, policy and critic continue from what a former run saved.
         """
         seed_everything(plan.config.seed)
         self._has_rollout = plan.has_rollouts
         self._critic_warmup = plan.config.trainer.critic_warmup if plan.needs_critic else 0
         self._kl_coefficients = KlCoefficients.from_plan(plan)
         self._ranks = ranks
-        splitter = MicroBatchSplitter(
-            ranks=ranks,
-            max_tokens=plan.max_token_len_per_gpu,
-            keep_order=not plan.algorithm.can_balance_batch,
-        )
         self._roles = Roles.load(
             plan,
             model_directory=model_directory,
-            policy_directory=_whole_policy(former) or model_directory,
+            policy_directory=_whole_policy(start_checkpoint) or model_directory,
             critic_directory=critic_directory or model_directory,
-            calls=WorkerCalls(
-                splitter=splitter, packed=uses_packed_rows(plan), on_micro_batch=on_micro_batch
-            ),
+            calls=_worker_calls(plan, ranks, on_micro_batch),
         )
         self._preparation = BatchPreparation(plan=plan, roles=self._roles)
         self._utilization = Utilization(
@@ -75,8 +68,8 @@ class Learner:
             num_ranks=ranks.num_ranks,
             num_passes=plan.config.trainer.ppo_epochs,
         )
-        if former is not None and former.num_ranks is not None:
-            self._load_former_run(former)
+        if start_checkpoint is not None and start_checkpoint.num_ranks is not None:
+            self._load_former_run(start_checkpoint)
 
     def train_step(
         self, batch: TrainBatch, learning_rate: float, critic_learning_rate: float = 0.0
@@ -94,9 +87,8 @@ class Learner:
                 prepared, learning_rate=learning_rate, kl_coef=self._kl_coefficients.loss.coef
             )
             metrics |= update.metrics
-        metrics |= self._observe_kl(prepared, metrics.get("actor/kl"))
-        lengths = [row.prompt_length + row.response_length for row in batch.rows]
-        metrics |= self._utilization.mfu_metrics(lengths, metrics)
+        metrics |= self._update_kl_coefficients(prepared, metrics.get("actor/kl"))
+        metrics |= self._utilization.mfu_metrics([row.length for row in batch.rows], metrics)
         return self._outcome(prepared, update, metrics)
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -123,12 +115,12 @@ class Learner:
             self._roles.critic.load(directory)
         self._kl_coefficients = self._kl_coefficients.load(directory)
 
-    def _load_former_run(self, former: StartCheckpoint) -> None:
-        self._roles.actor.load_former_run(former.policy)
-        if self._roles.critic is not None and former.critic is not None:
-            self._roles.critic.load_former_run(former.critic)
+    def _load_former_run(self, checkpoint: StartCheckpoint) -> None:
+        self._roles.actor.load_former_run(checkpoint.policy)
+        if self._roles.critic is not None and checkpoint.critic is not None:
+            self._roles.critic.load_former_run(checkpoint.critic)
 
-    def _observe_kl(self, prepared: PreparedBatch, kl_in_loss: float | None) -> Metrics:
+    def _update_kl_coefficients(self, prepared: PreparedBatch, kl_in_loss: float | None) -> Metrics:
         """Updates the coefficients from the step's divergences; returns the coefficient it used."""
         used = {} if kl_in_loss is None else {"actor/kl_coef": self._kl_coefficients.loss.coef}
         self._kl_coefficients = self._kl_coefficients.after_step(
@@ -140,16 +132,27 @@ class Learner:
         self, prepared: PreparedBatch, update: ActorUpdate | None, metrics: Metrics
     ) -> StepOutcome:
         """Adds row statistics; without rollouts there is nothing to compare."""
-        seen = {**(update.outputs_before_step if update is not None else {}), **prepared.policy}
-        if not self._has_rollout or "logprobs" not in seen:
+        outputs = {**(update.outputs_before_step if update is not None else {}), **prepared.policy}
+        if not self._has_rollout or "logprobs" not in outputs:
             return StepOutcome(metrics=metrics, rows={})
-        metrics |= off_policy_gap_metrics(prepared, seen)
-        return StepOutcome(metrics=metrics, rows=row_statistics(prepared, seen["logprobs"]))
+        metrics |= off_policy_gap_metrics(prepared, outputs)
+        return StepOutcome(metrics=metrics, rows=row_statistics(prepared, outputs["logprobs"]))
 
 
-def _whole_policy(former: StartCheckpoint | None) -> Path | None:
+def _worker_calls(plan: StagePlan, ranks: Ranks, on_micro_batch: Callable[[], None]) -> WorkerCalls:
+    splitter = MicroBatchSplitter(
+        ranks=ranks,
+        max_tokens=plan.max_token_len_per_gpu,
+        keep_order=not plan.algorithm.can_balance_batch,
+    )
+    return WorkerCalls(
+        splitter=splitter, packed=uses_packed_rows(plan), on_micro_batch=on_micro_batch
+    )
+
+
+def _whole_policy(checkpoint: StartCheckpoint | None) -> Path | None:
     """Returns a whole model's directory; None for per-rank parts, which are loaded over a model."""
-    return former.policy if former is not None and former.num_ranks is None else None
+    return checkpoint.policy if checkpoint is not None and checkpoint.num_ranks is None else None
 
 
 def row_statistics(prepared: PreparedBatch, logprobs_BT: FloatMatrix) -> dict[int, RowStatistics]:
@@ -157,7 +160,7 @@ def row_statistics(prepared: PreparedBatch, logprobs_BT: FloatMatrix) -> dict[in
     numbers = np.flatnonzero(prepared.mask_BT.any(-1) & ~prepared.is_expert_B)
     mask_NT = prepared.mask_BT[numbers]
     differences_NT = (logprobs_BT - prepared.rollout_logprobs_BT)[numbers]
-    ratios_NT = np.exp(np.clip(differences_NT, -LARGEST_LOG_RATIO, LARGEST_LOG_RATIO))
+    ratios_NT = np.exp(np.clip(differences_NT, -MAX_LOG_RATIO, MAX_LOG_RATIO))
     means = zip(
         numbers.tolist(),
         row_means(ratios_NT, mask_NT).tolist(),
@@ -171,30 +174,30 @@ def row_statistics(prepared: PreparedBatch, logprobs_BT: FloatMatrix) -> dict[in
 
 
 def off_policy_gap_metrics(
-    prepared: PreparedBatch, seen: Mapping[str, FloatMatrix]
+    prepared: PreparedBatch, outputs: Mapping[str, FloatMatrix]
 ) -> dict[str, float]:
-    """Compares rollouts with the policy that the step started from; `seen` has its outputs."""
+    """Compares rollouts with the policy that the step started from, by its outputs."""
     numbers = np.flatnonzero(~prepared.is_expert_B)
-    given_NT = prepared.original_mask_BT[numbers]
-    if not given_NT.any():
+    mask_NT = prepared.original_mask_BT[numbers]
+    if not mask_NT.any():
         return {}
 
     def of_rollouts(matrix_BT: FloatMatrix | None) -> FloatMatrix | None:
         return None if matrix_BT is None else matrix_BT[numbers]
 
-    logprobs_NT, rollout_NT = seen["logprobs"][numbers], prepared.rollout_logprobs_BT[numbers]
-    clipped_NT = of_rollouts(seen.get("clipped"))
+    logprobs_NT, rollout_NT = outputs["logprobs"][numbers], prepared.rollout_logprobs_BT[numbers]
+    clipped_NT = of_rollouts(outputs.get("clipped"))
     metrics = off_policy_metrics(
         logprobs_BT=logprobs_NT,
         rollout_logprobs_BT=rollout_NT,
-        mask_BT=given_NT,
-        entropies_BT=of_rollouts(seen.get("entropies")),
+        mask_BT=mask_NT,
+        entropies_BT=of_rollouts(outputs.get("entropies")),
         weights_BT=of_rollouts(prepared.corrections_BT),
         clipped_BT=None if clipped_NT is None else clipped_NT > 0,
         kept_BT=prepared.mask_BT[numbers],
         lags_B=staleness_of([prepared.rows[number] for number in numbers], prepared.batch.step),
     )
-    gaps = np.abs(logprobs_NT - rollout_NT)[given_NT]
+    gaps = np.abs(logprobs_NT - rollout_NT)[mask_NT]
     return {
         "actor/rollout_logprob_diff": float(gaps.mean()),
         "actor/rollout_logprob_diff_max": float(gaps.max()),

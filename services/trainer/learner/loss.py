@@ -20,10 +20,12 @@ from trinity.algorithm.policy_loss import POLICY_LOSSES
 from trinity.algorithm.policy_loss.contributions import loss_contribution, metric_contributions
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
 from trinity.algorithm.policy_loss.validation import validate_policy_loss
+from trinity.config.plan.parts import ResolvedAlgorithm
 from trinity.config.plan.stage_plan import StagePlan
 
 CLIP_FRACTION_METRIC = "pg_clipfrac"
 """The metric by which clipping losses mark clipped tokens."""
+EntropyLossFn = Callable[[EntropyInputs], PolicyLoss]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +34,7 @@ class LossFunctions:
 
     policy_loss: Callable[[PolicyInputs], PolicyLoss]
     kl: KlEstimator | None
-    entropy_loss: Callable[[EntropyInputs], PolicyLoss] | None
+    entropy_loss: EntropyLossFn | None
     agg_mode: LossAggMode
 
     @classmethod
@@ -44,18 +46,20 @@ class LossFunctions:
         algorithm = plan.algorithm
         function = POLICY_LOSSES.get(algorithm.policy_loss_fn)
         validate_policy_loss(algorithm.policy_loss_fn, function, algorithm.policy_loss_fn_args)
-        entropy_loss = None
-        if algorithm.entropy_loss_fn != "none" and algorithm.entropy_loss_fn_args["entropy_coef"]:
-            entropy_loss = partial(
-                ENTROPY_LOSSES.get(algorithm.entropy_loss_fn), **algorithm.entropy_loss_fn_args
-            )
         has_kl = algorithm.kl_loss_fn != "none"
         return cls(
             policy_loss=partial(function, **algorithm.policy_loss_fn_args),
             kl=KL_ESTIMATORS[algorithm.kl_loss_fn] if has_kl else None,
-            entropy_loss=entropy_loss,
+            entropy_loss=_entropy_loss(algorithm),
             agg_mode=algorithm.loss_agg_mode,
         )
+
+
+def _entropy_loss(algorithm: ResolvedAlgorithm) -> EntropyLossFn | None:
+    name, arguments = algorithm.entropy_loss_fn, algorithm.entropy_loss_fn_args
+    if name == "none" or not arguments["entropy_coef"]:
+        return None
+    return partial(ENTROPY_LOSSES.get(name), **arguments)
 
 
 class BatchLoss:
@@ -66,7 +70,7 @@ class BatchLoss:
         loss = BatchLoss(functions, totals, step=7, kl_coef=0.1, num_ranks=2)
         worker.set_loss_fn(loss)
         worker.forward_backward(part)       # once per micro-batch
-        loss.seen["logprobs"]               # of the last micro-batch
+        loss.outputs["logprobs"]               # of the last micro-batch
         loss.sums                           # this rank's sums by name; add them over ranks
     """
 
@@ -85,7 +89,7 @@ class BatchLoss:
         self._kl_coef = kl_coef
         self._num_ranks = num_ranks
         self.sums = MetricSums()
-        self.seen: dict[str, torch.Tensor] = {}
+        self.outputs: dict[str, torch.Tensor] = {}
         """Outputs of the last micro-batch, [N, C]: log-probabilities and, where there are any,
         entropies and clipped tokens."""
 
@@ -96,16 +100,16 @@ class BatchLoss:
         del dp_group
         inputs = self._inputs(model_output, data)
         policy = self._functions.policy_loss(inputs)
-        self.seen = {"logprobs": inputs.logprobs_BT.detach()}
+        self.outputs = {"logprobs": inputs.logprobs_BT.detach()}
         rows_N1 = data["row_weights"][:, None]
         corrections_NC = data.get("corrections", None)
         factors_NC = rows_N1 if corrections_NC is None else rows_N1 * corrections_NC
-        loss = self._add(policy, inputs, factors_NC)
+        loss = self._add_term(policy, inputs, factors_NC)
         loss = loss + self._divergence(inputs, rows_N1)
         loss = loss - self._entropy(model_output, data, inputs, rows_N1)
         self.sums.add_share("loss", loss)
         self.sums.add_share("final_loss", loss)  # Trinity-RFT's name
-        self._observe(policy, inputs)
+        self._record_metrics(policy, inputs)
         return loss * self._num_ranks, {}
 
     def _inputs(self, model_output: dict[str, torch.Tensor], data: TensorDict) -> PolicyInputs:
@@ -132,7 +136,9 @@ class BatchLoss:
         )
         measured_NC = torch.where(inputs.mask_BT, kl_NC.detach(), 0.0).double()
         self.sums.add_share("kl", measured_NC.sum() / max(self._totals.num_tokens, 1))
-        return self._kl_coef * self._add(PolicyLoss(name="kl_loss", loss_BT=kl_NC), inputs, rows_N1)
+        return self._kl_coef * self._add_term(
+            PolicyLoss(name="kl_loss", loss_BT=kl_NC), inputs, rows_N1
+        )
 
     def _entropy(
         self,
@@ -145,23 +151,25 @@ class BatchLoss:
         if "entropy" not in model_output:
             return torch.zeros(())
         entropy_NC = torch.where(inputs.mask_BT, output_columns(model_output["entropy"], data), 0.0)
-        self.seen["entropies"] = entropy_NC.detach()
+        self.outputs["entropies"] = entropy_NC.detach()
         self.sums.add_share("entropy", entropy_NC.sum() / max(self._totals.num_tokens, 1))
         if self._functions.entropy_loss is None:
             return torch.zeros(())
         entropy = EntropyInputs(
             entropy_BT=entropy_NC, mask_BT=inputs.mask_BT, is_expert_B=inputs.is_expert_B
         )
-        return self._add(self._functions.entropy_loss(entropy), inputs, rows_N1)
+        return self._add_term(self._functions.entropy_loss(entropy), inputs, rows_N1)
 
-    def _observe(self, policy: PolicyLoss, inputs: PolicyInputs) -> None:
+    def _record_metrics(self, policy: PolicyLoss, inputs: PolicyInputs) -> None:
         for name, value in metric_contributions(policy, inputs, self._totals).items():
             self.sums.add_share(name, value)
         clipped = policy.metrics.get(CLIP_FRACTION_METRIC)
         if clipped is not None and clipped.shape == inputs.mask_BT.shape:
-            self.seen["clipped"] = clipped.detach()
+            self.outputs["clipped"] = clipped.detach()
 
-    def _add(self, part: PolicyLoss, inputs: PolicyInputs, factors: torch.Tensor) -> torch.Tensor:
+    def _add_term(
+        self, part: PolicyLoss, inputs: PolicyInputs, factors: torch.Tensor
+    ) -> torch.Tensor:
         share = loss_contribution(part, inputs, self._totals, self._functions.agg_mode, factors)
         self.sums.add_share(part.name, share)
         return share

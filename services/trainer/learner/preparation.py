@@ -19,10 +19,7 @@ from services.trainer.learner.prepared_batch import CriticTargets, PreparedBatch
 from services.trainer.learner.roles import Roles
 from services.trainer.learner.rollouts import RolloutRows
 from services.trainer.types import TrainBatch
-from trinity.algorithm.token_advantage.token_batch import (
-    FloatMatrix,
-    IntVector,
-)
+from trinity.algorithm.token_advantage.token_batch import FloatMatrix, IntVector
 from trinity.config.plan.stage_plan import StagePlan
 
 T = TypeVar("T", bound=np.generic)
@@ -69,10 +66,15 @@ class BatchPreparation:
         )
         if not self._has_rollout or prepared.is_expert_B.all():
             return prepared
+        return self._with_advantages(prepared, outputs.values_BT, kl_coef)
+
+    def _with_advantages(
+        self, prepared: PreparedBatch, values_BT: FloatMatrix | None, kl_coef: float
+    ) -> PreparedBatch:
         started = time.perf_counter()
-        rollouts = RolloutRows.from_prepared(prepared, outputs.values_BT)
+        rollouts = RolloutRows.from_prepared(prepared, values_BT)
         estimate = estimate_advantages(self._functions, rollouts, kl_coef)
-        estimated = _with_estimate(prepared, rollouts.numbers, estimate, outputs.values_BT)
+        estimated = _with_estimate(prepared, rollouts.numbers, estimate, values_BT)
         if self._select_tokens is not None:
             selected_BT = select_tokens(self._select_tokens, estimated, self._seed)
             estimated = replace(estimated, selected_BT=selected_BT)
@@ -105,16 +107,6 @@ def _with_estimate(
     values_BT: FloatMatrix | None,
 ) -> PreparedBatch:
     """Writes the estimates into the rollouts' rows; the other rows stay as they are."""
-    critic = None
-    if values_BT is not None and estimate.returns_NT is not None:
-        nothing_BT = np.zeros_like(values_BT)
-        critic = CriticTargets(
-            old_values_BT=values_BT,
-            returns_BT=_with_rows_replaced(nothing_BT, numbers, estimate.returns_NT),
-            mask_BT=_with_rows_replaced(
-                nothing_BT.astype(np.bool_), numbers, estimate.critic_mask_NT
-            ),
-        )
     corrections_BT = None
     if estimate.corrections_NT is not None:
         ones_BT = np.ones(prepared.layout.shape)
@@ -125,17 +117,30 @@ def _with_estimate(
         old_logprobs_BT=_with_rows_replaced(prepared.old_logprobs_BT, numbers, estimate.old_NT),
         advantages_BT=_with_rows_replaced(prepared.advantages_BT, numbers, estimate.advantages_NT),
         corrections_BT=corrections_BT,
-        critic=critic,
+        critic=_critic_targets(numbers, estimate, values_BT),
         kl=estimate.kl,
+    )
+
+
+def _critic_targets(
+    numbers: IntVector, estimate: AdvantageEstimate, values_BT: FloatMatrix | None
+) -> CriticTargets | None:
+    if values_BT is None or estimate.returns_NT is None:
+        return None
+    zeros_BT = np.zeros_like(values_BT)
+    return CriticTargets(
+        old_values_BT=values_BT,
+        returns_BT=_with_rows_replaced(zeros_BT, numbers, estimate.returns_NT),
+        mask_BT=_with_rows_replaced(zeros_BT.astype(np.bool_), numbers, estimate.critic_mask_NT),
     )
 
 
 def _with_rows_replaced(
     matrix_BT: npt.NDArray[T], numbers: IntVector, rows_NT: npt.NDArray[T]
 ) -> npt.NDArray[T]:
-    laid_BT = matrix_BT.copy()
-    laid_BT[numbers] = rows_NT
-    return laid_BT
+    result_BT = matrix_BT.copy()
+    result_BT[numbers] = rows_NT
+    return result_BT
 
 
 def _timed(compute: Callable[[], R]) -> tuple[R, float]:

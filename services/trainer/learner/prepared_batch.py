@@ -168,7 +168,5 @@ class PreparedBatch:
     def totals(self, mask_BT: BoolMatrix, max_response_tokens: int) -> BatchTotals:
         """Counts rows and tokens over the whole batch."""
         return BatchTotals.from_counts(
-            mask_BT.sum(-1),
-            max_response_tokens=max_response_tokens,
-            is_expert_B=self.is_expert_B,
+            mask_BT.sum(-1), max_response_tokens=max_response_tokens, is_expert_B=self.is_expert_B
         )

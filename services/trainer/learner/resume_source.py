@@ -23,24 +23,26 @@ def load_former_run(worker: TinkerTrainingWorker, directory: Path, ranks: Ranks)
 
     Raises: UserError if it does not fit the model or the ranks.
     """
-    part = f"world_size_{ranks.num_ranks}_rank_{ranks.rank}.pt"
-    weights, optimizer = directory / f"model_{part}", directory / f"optim_{part}"
     engine = worker.engine
     try:
-        with on_device(worker):
-            _load_weights(engine.module, torch.load(weights, weights_only=True))
-        if optimizer.is_file():
-            _load_optimizer_state(
-                engine.optimizer, torch.load(optimizer, weights_only=True), optimizer
-            )
+        _load_part(worker, directory, f"world_size_{ranks.num_ranks}_rank_{ranks.rank}.pt")
     except Exception as error:  # torch raises many kinds for files of another model
         raise UserError(
-            f"`{KEY}`: {weights.parent} cannot be loaded "
+            f"`{KEY}`: {directory} cannot be loaded "
             f"({str(error).splitlines()[0]}): it must be of this run's model, with as many ranks "
             "and the same `trainer.fsdp_size`"
         ) from error
     if engine.is_optimizer_offload_enabled:
         engine.to(device="cpu", model=False, optimizer=True, grad=False)
+
+
+def _load_part(worker: TinkerTrainingWorker, directory: Path, part: str) -> None:
+    weights, optimizer = directory / f"model_{part}", directory / f"optim_{part}"
+    with on_device(worker):
+        _load_weights(worker.engine.module, torch.load(weights, weights_only=True))
+    if optimizer.is_file():
+        saved = torch.load(optimizer, weights_only=True)
+        _load_optimizer_state(worker.engine.optimizer, saved, optimizer)
 
 
 def _load_weights(module: torch.nn.Module, saved: dict[str, Any]) -> None:

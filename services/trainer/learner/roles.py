@@ -19,7 +19,7 @@ class AdapterDisabledReference:
     """The policy's own model with its adapter off, so that it is in memory only once."""
 
     def __init__(
-        self, *, worker: TinkerTrainingWorker, adapter: LoraAdapter, calls: WorkerCalls
+        self, worker: TinkerTrainingWorker, adapter: LoraAdapter, calls: WorkerCalls
     ) -> None:
         self._worker = worker
         self._adapter = adapter
@@ -34,7 +34,7 @@ class AdapterDisabledReference:
 class Reference:
     """A policy that only computes log-probabilities. Collective."""
 
-    def __init__(self, *, plan: StagePlan, model_directory: Path, calls: WorkerCalls) -> None:
+    def __init__(self, plan: StagePlan, model_directory: Path, calls: WorkerCalls) -> None:
         self._calls = calls
         self._worker = build_reference(plan, model_directory)
 
@@ -61,20 +61,15 @@ class Roles:
         critic_directory: Path,
         calls: WorkerCalls,
     ) -> "Roles":
-        """Loads them at the stage's start; the reference is of the model, wherever the policy
-        begins.
+        """Loads them at the stage's start; the reference is the model, wherever the policy begins.
 
         Raises: UserError when a model cannot be read.
         """
+        actor = Actor(plan, policy_directory, calls)
         reference: Reference | AdapterDisabledReference | None = None
-        critic = None
-        actor = Actor(plan=plan, model_directory=policy_directory, calls=calls)
         if plan.needs_reference and actor.adapter and policy_directory == model_directory:
-            reference = AdapterDisabledReference(
-                worker=actor.worker, adapter=actor.adapter, calls=calls
-            )
+            reference = AdapterDisabledReference(actor.worker, actor.adapter, calls)
         elif plan.needs_reference:
-            reference = Reference(plan=plan, model_directory=model_directory, calls=calls)
-        if plan.needs_critic:
-            critic = Critic(plan=plan, model_directory=critic_directory, calls=calls)
+            reference = Reference(plan, model_directory, calls)
+        critic = Critic(plan, critic_directory, calls) if plan.needs_critic else None
         return cls(actor=actor, reference=reference, critic=critic)

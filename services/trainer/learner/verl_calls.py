@@ -51,8 +51,8 @@ class EngineOutputs:
 class MicroBatchBuilder:
     """Makes the micro-batches of one batch.
 
-    maker = MicroBatchBuilder(batch.rows, layout, packed=False)
-    data = maker.build(part, {"loss_mask": mask_BT, "advantages": advantages_BT}, EngineOutputs())
+    builder = MicroBatchBuilder(batch.rows, layout, packed=False)
+    data = builder.build(part, {"loss_mask": mask_BT, "advantages": advantages_BT}, EngineOutputs())
     """
 
     def __init__(self, rows: Sequence[TrainRow], layout: ResponseLayout, *, packed: bool) -> None:
@@ -77,7 +77,15 @@ class MicroBatchBuilder:
         tensors |= self._row_tensors(part, len(tokens_NL))
         if self._packed:
             tensors |= _packed([self._rows[n].tokens for n in part] or list(tokens_NL))
-        settings = {
+        return tensordict_utils.get_tensordict(
+            tensors, self._settings(part, outputs, len(tokens_NL))
+        )
+
+    def _settings(
+        self, part: MicroBatch, outputs: EngineOutputs, num_rows: int
+    ) -> dict[str, int | bool]:
+        """Returns what verl's engines read beside the tensors."""
+        return {
             "first_token": self._layout.first_token(part),
             "calculate_entropy": outputs.entropies or outputs.entropy_gradient,
             "entropy_gradient": outputs.entropy_gradient,
@@ -86,9 +94,8 @@ class MicroBatchBuilder:
             "use_remove_padding": self._packed,
             "use_dynamic_bsz": False,
             "disable_auto_offload": True,  # the caller does it
-            "micro_batch_size_per_gpu": len(tokens_NL),
+            "micro_batch_size_per_gpu": num_rows,
         }
-        return tensordict_utils.get_tensordict(tensors, settings)
 
     def _tokens(self, part: MicroBatch) -> npt.NDArray[np.int64]:
         rows = [self._rows[number] for number in part]
@@ -142,14 +149,14 @@ class OutputRecorder:
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
-        self.seen: dict[str, torch.Tensor] = {}
+        self.outputs: dict[str, torch.Tensor] = {}
         """Outputs of the last micro-batch, [N, C]."""
 
     def __call__(
         self, model_output: dict[str, torch.Tensor], data: TensorDict, dp_group: object
     ) -> tuple[torch.Tensor, dict[str, float]]:
         del dp_group
-        self.seen = {
+        self.outputs = {
             name: output_columns(model_output[OUTPUT_NAMES[name]], data) for name in self._names
         }
         return torch.zeros(()), {}
@@ -198,7 +205,7 @@ class WorkerCalls:
                 worker.infer_batch(data)
                 self.on_micro_batch()
                 for name in names:
-                    gatherer.add_micro_batch(name, part, as_array(recorder.seen[name]))
+                    gatherer.add_micro_batch(name, part, as_array(recorder.outputs[name]))
         return {name: gatherer.reduce(name) for name in names}
 
     def add_gradients(
@@ -227,9 +234,9 @@ class WorkerCalls:
         matrices: Mapping[str, Matrix],
         outputs: EngineOutputs,
     ) -> Iterator[tuple[MicroBatch, TensorDict, bool]]:
-        maker = MicroBatchBuilder(prepared.rows, prepared.layout, packed=self.packed)
+        builder = MicroBatchBuilder(prepared.rows, prepared.layout, packed=self.packed)
         for part, is_last in self.splitter.parts(prepared.rows, mask_BT):
-            yield part, maker.build(part, matrices, outputs), is_last
+            yield part, builder.build(part, matrices, outputs), is_last
 
 
 @contextmanager

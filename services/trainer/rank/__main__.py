@@ -63,23 +63,13 @@ class StdoutToLog:
 
 def main(load_parts: Callable[[], ModelParts] = load_model_parts) -> int:
     """Serves orders until told to stop; returns 0, or 1 after a reported failure."""
-    die_with_parent()
-    name = f"trainer-rank-{os.environ['RANK']}"
-    level = os.environ.get(LOG_LEVEL_VARIABLE, "INFO")
-    configure_logging(
-        name, level, "json" if os.environ.get(LOG_FORMAT_VARIABLE) == "json" else "text"
-    )
-    sys.stdout = StdoutToLog()
-    warnings.simplefilter("ignore")
-    for variable, value in LIBRARY_ENVIRONMENT.items():
-        os.environ.setdefault(variable, value)
+    _prepare_process()
     link = RankLink.from_environment()
     parts = load_parts()
     from services.trainer.collectives import join_gang
 
-    logging.setLogRecordFactory(
-        logging.LogRecord
-    )  # ray, which verl imports, adds fields of its own
+    # Ray, which verl imports, adds fields of its own.
+    logging.setLogRecordFactory(logging.LogRecord)
     parts.make_deterministic(_num_threads())
     ranks = join_gang(GANG_TIMEOUT)
     link.send_event(RankReady())
@@ -89,6 +79,19 @@ def main(load_parts: Callable[[], ModelParts] = load_model_parts) -> int:
         return _serve(link, ranks, parts)
     finally:
         telemetry.stop()
+
+
+def _prepare_process() -> None:
+    """Ties the process to the service, and configures its log, which takes what libraries print."""
+    die_with_parent()
+    name = f"trainer-rank-{os.environ['RANK']}"
+    level = os.environ.get(LOG_LEVEL_VARIABLE, "INFO")
+    is_json = os.environ.get(LOG_FORMAT_VARIABLE) == "json"
+    configure_logging(name, level, "json" if is_json else "text")
+    sys.stdout = StdoutToLog()
+    warnings.simplefilter("ignore")
+    for variable, value in LIBRARY_ENVIRONMENT.items():
+        os.environ.setdefault(variable, value)
 
 
 def _serve(link: RankLink, ranks: "Ranks", parts: ModelParts) -> int:

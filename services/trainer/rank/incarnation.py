@@ -50,16 +50,18 @@ def begin_incarnation(
 
     Chooses none if nothing is resumed.
     """
+    message, chosen = b"", NO_CHECKPOINT
     if ranks.is_first:
         answer = buffer.begin_incarnation(trainer_id)
-        ranks.broadcast_bytes(answer.SerializeToString())
-        chosen = NO_CHECKPOINT
+        message = answer.SerializeToString()
         if resumes:
             chosen = _newest_intact(answer.checkpoints, ranks.num_ranks)
-        ranks.broadcast_ints([chosen])
-    else:
-        answer = buffer_pb2.BeginIncarnationResponse.FromString(ranks.broadcast_bytes(b""))
-        (chosen,) = ranks.broadcast_ints([NO_CHECKPOINT])
+    message = ranks.broadcast_bytes(message)
+    (chosen,) = ranks.broadcast_ints([chosen])
+    return _incarnation(buffer_pb2.BeginIncarnationResponse.FromString(message), chosen)
+
+
+def _incarnation(answer: buffer_pb2.BeginIncarnationResponse, chosen: int) -> Incarnation:
     checkpoint = answer.checkpoints[chosen] if chosen != NO_CHECKPOINT else None
     known = answer.newest_version
     return Incarnation(

@@ -36,8 +36,8 @@ def die_with_parent() -> None:
 class RankLink:
     """Receives orders from the service and sends events to it.
 
-    `stop` is set by a stop order, which also closes the channels given to `close_on_stop`, so that
-    no long poll outlasts it.
+    `stop` is set by a stop order, which also closes the channels given to
+    `close_channels_on_stop`, so that no long poll outlasts it.
     """
 
     def __init__(self, *, orders: IO[str], events_descriptor: int) -> None:

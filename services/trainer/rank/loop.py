@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from services.trainer.checkpoints.checkpoints import CheckpointStore
 from services.trainer.checkpoints.publisher import WeightsPublisher
 from services.trainer.checkpoints.weights import WeightTensors
-from services.trainer.clients import NoBatchReason, TrainerBufferClient
+from services.trainer.clients import BatchResult, NoBatchReason, TrainerBufferClient
 from services.trainer.collectives import Ranks
 from services.trainer.data.batches import BatchSource
 from services.trainer.learner.metrics import batch_metrics
@@ -90,7 +90,7 @@ class AsyncPublish:
     """
 
     def __init__(self, *, in_background: bool) -> None:
-        self._executor = ThreadPoolExecutor(1, "follow-up") if in_background else None
+        self._executor = ThreadPoolExecutor(1, "async-publish") if in_background else None
         self._open: Future[None] | None = None
 
     @property
@@ -155,7 +155,7 @@ class TrainingLoop:
 
     def __init__(self, dependencies: LoopDependencies) -> None:
         self._deps = dependencies
-        self._watch = AnomalyChecks()
+        self._anomaly_checks = AnomalyChecks()
         sync = dependencies.plan.config.synchronizer
         self._interval = sync.sync_interval
         self._async_publish = AsyncPublish(
@@ -183,11 +183,7 @@ class TrainingLoop:
             asked = time.perf_counter()
             span = self._deps.telemetry.begin_step_span(self._step + 1)
             with tracing.use_span(span):
-                answer = self._deps.source.next_batch(
-                    self._step + 1,
-                    is_last=self._is_last(self._step + 1),
-                    check=self._async_publish.raise_if_failed,
-                )
+                answer = self._next_batch()
             if answer.state is NoBatchReason.VERSION_WANTED:
                 self._async_publish.wait()
                 self._publish()
@@ -198,8 +194,13 @@ class TrainingLoop:
                 break
             with tracing.use_span(span):
                 self._train(answer.batch, time.perf_counter() - asked, span)
-        self._finish()
-        return RankStageEnded(outcome="finished")
+        return self._finish()
+
+    def _next_batch(self) -> BatchResult:
+        step = self._step + 1
+        return self._deps.source.next_batch(
+            step, is_last=self._is_last(step), check=self._async_publish.raise_if_failed
+        )
 
     def _resume(self) -> None:
         """Loads the checkpoint; publishes at once unless recorded batches come first."""
@@ -217,9 +218,9 @@ class TrainingLoop:
             },
         )
         self._check_determinism()
-        self._publish_what_explorers_wait_for()
+        self._publish_due_version()
 
-    def _publish_what_explorers_wait_for(self) -> None:
+    def _publish_due_version(self) -> None:
         """Publishes the newest version due: no work is handed out before this life has."""
         due = self._version_to_republish()
         if self._must_publish(self._step):
@@ -237,21 +238,11 @@ class TrainingLoop:
         """Trains one step, hands its weights and report to be published, and saves if due."""
         started = time.perf_counter()
         self._report_activity("training again" if batch.replayed else "training")
-        plan, total_steps = self._deps.plan, self._deps.total_steps
-        with self._deps.telemetry.training(batch):
-            outcome = self._deps.learner.train_step(
-                batch,
-                plan.learning_rate(batch.step, total_steps),
-                plan.critic_learning_rate(batch.step, total_steps),
-            )
+        outcome = self._train_step(batch)
         self._step = batch.step
         trained = time.perf_counter()
         self._check_determinism()
-        weights = None
-        if self._must_publish(batch.step):
-            weights = self._deps.publisher.gather_weights(
-                self._deps.learner, copied=self._async_publish.runs_in_background
-            )
+        weights = self._weights_to_publish()
         self._async_publish.wait()
         done = PendingStep(
             batch=batch,
@@ -265,12 +256,27 @@ class TrainingLoop:
         )
         self._save_seconds = None
         self._async_publish.submit(lambda: self._finish_step(done))
-        if (
-            plan.config.trainer.save_interval
-            and batch.step % plan.config.trainer.save_interval == 0
-        ):
+        save_interval = self._deps.plan.config.trainer.save_interval
+        if save_interval and batch.step % save_interval == 0:
             self._async_publish.wait()
             self._save()
+
+    def _train_step(self, batch: TrainBatch) -> StepOutcome:
+        plan, total_steps = self._deps.plan, self._deps.total_steps
+        with self._deps.telemetry.training(batch):
+            return self._deps.learner.train_step(
+                batch,
+                plan.learning_rate(batch.step, total_steps),
+                plan.critic_learning_rate(batch.step, total_steps),
+            )
+
+    def _weights_to_publish(self) -> WeightTensors | None:
+        """Gathers the weights if explorers need this version; they must not change meanwhile."""
+        if not self._must_publish(self._step):
+            return None
+        return self._deps.publisher.gather_weights(
+            self._deps.learner, copied=self._async_publish.runs_in_background
+        )
 
     def _finish_step(self, done: PendingStep) -> None:
         with tracing.use_span(done.span):
@@ -291,7 +297,7 @@ class TrainingLoop:
             publish_seconds=time.perf_counter() - started,
             runs_in_background=self._async_publish.runs_in_background,
         )
-        checked = self._watch.check_step(done.batch, metrics)
+        checked = self._anomaly_checks.check_step(done.batch, metrics)
         self._deps.telemetry.trained(done.batch, metrics)
         self._report(done.batch.step, StepOutcome(metrics=checked, rows=done.outcome.rows))
 
@@ -346,7 +352,7 @@ class TrainingLoop:
                 self._deps.checkpoints.delete_checkpoints(removable)
         self._save_seconds = time.perf_counter() - started
 
-    def _finish(self) -> None:
+    def _finish(self) -> RankStageEnded:
         self._async_publish.wait()
         if self._published != self._step:
             self._publish()
@@ -356,6 +362,7 @@ class TrainingLoop:
             self._deps.buffer.finish_training(self._step, self._deps.life.number)
             self._deps.publisher.finish_stage()
         self._report_activity("finished the stage")
+        return RankStageEnded(outcome="finished")
 
     def _check_determinism(self) -> None:
         """Compares this life's weights with those that the previous life had published."""

@@ -2,9 +2,50 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from services.trainer.batch_rows import RowFormatter
 from services.trainer.types import StageLearner
+from trinity.algorithm.algorithm_type import RowSchema
+from trinity.config.plan.stage_plan import StagePlan
+from trinity.config.plan.start_checkpoint import StartCheckpoint
+from trinity.config.schema.data import FormatConfig
+
+if TYPE_CHECKING:  # it imports torch
+    from services.trainer.collectives import Ranks
+
+
+class MakeLearner(Protocol):
+    """Builds the learner of a stage; collective."""
+
+    def __call__(
+        self,
+        *,
+        plan: StagePlan,
+        model_directory: Path,
+        ranks: "Ranks",
+        critic_directory: Path | None,
+        start_checkpoint: StartCheckpoint | None,
+        on_micro_batch: Callable[[], None],
+    ) -> StageLearner: ...
+
+
+class LoadFormatter(Protocol):
+    """Loads the formatter of a stage's training data, from the directory of its model."""
+
+    def __call__(
+        self,
+        model_directory: Path,
+        /,
+        *,
+        name: str,
+        schema: RowSchema,
+        chat_template: str | None,
+        row_format: FormatConfig,
+        max_length: int,
+        enable_thinking: bool | None,
+    ) -> RowFormatter: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,8 +54,8 @@ class ModelParts:
 
     make_deterministic: Callable[[int], None]
     """Takes the number of threads."""
-    make_learner: Callable[..., StageLearner]
-    load_formatter: Callable[..., RowFormatter]
+    make_learner: MakeLearner
+    load_formatter: LoadFormatter
 
 
 def load_model_parts() -> ModelParts:

@@ -2,14 +2,13 @@
 
 import gc
 import logging
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from services.trainer.batch_rows import RowFormatter, RowReader
+from services.trainer.batch_rows import RowReader
 from services.trainer.checkpoints.checkpoints import CheckpointStore
 from services.trainer.checkpoints.publisher import TransferServer, WeightsPublisher
 from services.trainer.checkpoints.weights import ModelFiles, WeightsStore
@@ -20,7 +19,7 @@ from services.trainer.messages import RankStageEnded, StageOrder
 from services.trainer.rank.incarnation import Incarnation, begin_incarnation
 from services.trainer.rank.link import RankLink
 from services.trainer.rank.loop import LoopDependencies, TrainingLoop
-from services.trainer.rank.model_parts import ModelParts
+from services.trainer.rank.model_parts import LoadFormatter, ModelParts
 from services.trainer.retry import RpcRetry
 from services.trainer.telemetry import StepTelemetry
 from services.trainer.types import StageLearner, WeightsOnDisk
@@ -107,32 +106,40 @@ class RankStageSetup:
         self._link.set_incarnation(life.number)
         if self._was_finished(life):
             return RankStageEnded(outcome="finished", reason="an earlier life had finished it")
-        start = starting_directory(
-            self._order.start_path,
-            self._order.start_manifest_sha256,
-            ranks=self._ranks,
-            waits=self._link.waits,
-        )
+        start = self._starting_directory(self._order.start_path, self._order.start_manifest_sha256)
         self._link.report_activity("loading the model", life.step, 0)
-        learner = self._parts.make_learner(
+        learner = self._learner(life, start)
+        if is_bench:
+            return self._evaluate_checkpoints(life, start, learner)
+        return self._train(life, start, learner, total_steps)
+
+    def _learner(self, life: Incarnation, start: Path) -> StageLearner:
+        return self._parts.make_learner(
             plan=self._plan,
             model_directory=start,
             ranks=self._ranks,
-            critic_directory=self._critic_start(start),
-            former=resume_source(
+            critic_directory=self._critic_directory(start),
+            start_checkpoint=resume_source(
                 self._plan, has_checkpoint=life.checkpoint is not None, ranks=self._ranks
             ),
             on_micro_batch=self._link.report_alive,
         )
-        if is_bench:
-            bench = CheckpointEvaluation(
-                ranks=self._ranks,
-                life=life,
-                learner=learner,
-                buffer=self._buffer,
-                publisher=self._publisher(life, start),
-            )
-            return bench.publish_all()
+
+    def _evaluate_checkpoints(
+        self, life: Incarnation, start: Path, learner: StageLearner
+    ) -> RankStageEnded:
+        evaluation = CheckpointEvaluation(
+            ranks=self._ranks,
+            life=life,
+            learner=learner,
+            buffer=self._buffer,
+            publisher=self._publisher(life, start),
+        )
+        return evaluation.publish_all()
+
+    def _train(
+        self, life: Incarnation, start: Path, learner: StageLearner, total_steps: int | None
+    ) -> RankStageEnded:
         dependencies = LoopDependencies(
             plan=self._plan,
             ranks=self._ranks,
@@ -142,15 +149,21 @@ class RankStageSetup:
             source=self._source(life, row_reader(self._plan, start, self._parts.load_formatter)),
             publisher=self._publisher(life, start),
             checkpoints=self._checkpoints(life),
-            telemetry=StepTelemetry(
-                key=self._key,
-                incarnation=life.number,
-                algorithm=self._plan.config.algorithm.algorithm_type,
-            ),
+            telemetry=self._telemetry(life),
             total_steps=total_steps,
             report=self._link.report_activity,
         )
         return TrainingLoop(dependencies).train_to_end()
+
+    def _telemetry(self, life: Incarnation) -> StepTelemetry:
+        return StepTelemetry(
+            key=self._key,
+            incarnation=life.number,
+            algorithm=self._plan.config.algorithm.algorithm_type,
+        )
+
+    def _starting_directory(self, path: str, manifest_sha256: str = "") -> Path:
+        return starting_directory(path, manifest_sha256, ranks=self._ranks, waits=self._link.waits)
 
     def _retry(self, peer: str) -> RpcRetry:
         return RpcRetry(
@@ -192,12 +205,12 @@ class RankStageSetup:
                 return weights
         return None
 
-    def _critic_start(self, start: Path) -> Path:
+    def _critic_directory(self, start: Path) -> Path:
         """Returns the actor's start, unless the user gave the critic a model of its own."""
         path = self._plan.critic_model_path
         if path is None or not self._plan.config.model.critic_model_path:
             return start
-        return starting_directory(path, "", ranks=self._ranks, waits=self._link.waits)
+        return self._starting_directory(path)
 
     def _source(self, life: Incarnation, reader: RowReader) -> BatchSource:
         source = BatchSource(
@@ -214,6 +227,16 @@ class RankStageSetup:
         return source
 
     def _publisher(self, life: Incarnation, start: Path) -> WeightsPublisher:
+        return WeightsPublisher(
+            store=self._weights_store(life, start),
+            buffer=self._buffer,
+            synchronizer=self._synchronizer,
+            ranks=self._ranks,
+            incarnation=life.number,
+            server=self._transfer_server(),
+        )
+
+    def _weights_store(self, life: Incarnation, start: Path) -> WeightsStore:
         root = self._directory / "weights"
         dtype = self._plan.config.trainer.dtype
         files = ModelFiles(
@@ -227,14 +250,7 @@ class RankStageSetup:
         if self._ranks.is_first:
             files.copy_from(start)
             store.load_announced(self._synchronizer.versions(), life.number)
-        return WeightsPublisher(
-            store=store,
-            buffer=self._buffer,
-            synchronizer=self._synchronizer,
-            ranks=self._ranks,
-            incarnation=life.number,
-            server=self._transfer_server(),
-        )
+        return store
 
     def _transfer_server(self) -> TransferServer | None:
         """Creates the transfer server of weights from memory, if the stage uses one."""
@@ -284,9 +300,7 @@ class CheckpointEvaluation:
         Raises: RunFailed when a checkpoint cannot be read.
         """
         step = 0
-        for checkpoint in sorted(
-            self.life.checkpoints_to_evaluate, key=lambda checkpoint: checkpoint.step
-        ):
+        for checkpoint in sorted(self.life.checkpoints_to_evaluate, key=lambda found: found.step):
             step = checkpoint.step
             if checkpoint.path:
                 self._check(checkpoint)
@@ -377,9 +391,7 @@ def _is_adapter_base(plan: StagePlan, path: str) -> bool:
     return is_there and find_start_checkpoint(path).num_ranks is None
 
 
-def row_reader(
-    plan: StagePlan, model_directory: Path, load_formatter: Callable[..., RowFormatter]
-) -> RowReader:
+def row_reader(plan: StagePlan, model_directory: Path, load_formatter: LoadFormatter) -> RowReader:
     """Returns a reader; it formats training data by the model's tokenizer, rollouts are tokens.
 
     Raises: UserError when the tokenizer cannot be used.

@@ -81,7 +81,7 @@ async def test_the_judge_answers_as_its_own_model_whatever_the_policy_learns(
     running: LoadedStageModels, models: tuple[Path, Path]
 ) -> None:
     [judge] = running.auxiliary
-    own = await running.engine.generate(PROMPT, sampling())
+    own = await running.policy.engine.generate(PROMPT, sampling())
     said = await judge.engine.generate(PROMPT, sampling())
     assert own != said
     learnt = WeightsVersion(
@@ -91,7 +91,9 @@ async def test_the_judge_answers_as_its_own_model_whatever_the_policy_learns(
         weights_sha256=b"other weights",
     )
     await running.loader.load_published(learnt)
-    assert await running.engine.generate(PROMPT, sampling()) == said, "it has the judge's weights"
+    assert await running.policy.engine.generate(PROMPT, sampling()) == said, (
+        "it has the judge's weights"
+    )
     assert await judge.engine.generate(PROMPT, sampling()) == said, "which are as they were"
 
 
@@ -109,7 +111,7 @@ async def test_a_teacher_tells_how_likely_it_finds_what_the_policy_said(
             weights=(0, 0),
             seed_of_call=lambda call: 7 + call,
         )
-        for one in (running, teacher)
+        for one in (running.policy, teacher)
     ]
     task = Task(
         raw_task={"question": "1+1="}, format=FormatConfig(prompt_key="question"), taskset="sums"
@@ -137,4 +139,4 @@ async def test_a_judge_whose_process_is_killed_is_named(running: LoadedStageMode
             await judge.engine.generate(PROMPT, sampling())
     with pytest.raises(EngineDied, match="the engine of auxiliary model `judge` died"):
         await judge.engine.check()
-    await running.engine.check()
+    await running.policy.engine.check()

@@ -15,7 +15,7 @@ from openai.types.chat import ChatCompletionMessageParam
 from services.explorer.engine.interface import Engine
 from services.explorer.engine.tokenizer import load_tokenizer
 from services.explorer.engine.weight_transfer import WeightLoader
-from services.explorer.engines import LoadedStageModels
+from services.explorer.engines import LoadedModel, LoadedStageModels
 from services.explorer.serving.setup import build_serving_runner
 from tests.integration.explorer.conftest import END, MAX_MODEL_LEN, SharedEngines
 from tests.unit.explorer.builders import build_plan, unheard_beats
@@ -95,15 +95,14 @@ async def serving(folder: Path, model: Path, engine: Engine) -> AsyncIterator[Se
     (run / "config.json").write_text(json.dumps({"stages": [{"name": "main"}]}))
     tokenizer = load_tokenizer(str(model), None)
     assert tokenizer.end_token_ids == (END,) and stage.max_model_len <= MAX_MODEL_LEN
-    running = LoadedStageModels(
-        engine=engine, replicas=(engine,), tokenizer=tokenizer, loader=WeightLoader(engine)
-    )
+    policy = LoadedModel(engine=engine, replicas=(engine,), tokenizer=tokenizer)
+    models = LoadedStageModels(policy=policy, loader=WeightLoader(engine))
     async with unheard_beats() as heartbeats:
         work = build_serving_runner(
             plan=stage,
             tenant="default",
             label=plan.label,
-            engine=running,
+            models=models,
             heartbeats=heartbeats,
             drain_seconds=10,
         )

@@ -221,7 +221,7 @@ def test_an_adapter_goes_on_as_in_the_run_whose_checkpoint_is_given(
     former = learner_of(plan)
     trained(former)
     found = find_start_checkpoint(str(store.write(former, step=3, incarnation=1).path))
-    begun = Learner(plan=plan, model_directory=model, ranks=ranks, former=found)
+    begun = Learner(plan=plan, model_directory=model, ranks=ranks, start_checkpoint=found)
     for one in (former, begun):
         stepped(one, BATCH)
     assert_same(weights_of(former), weights_of(begun))

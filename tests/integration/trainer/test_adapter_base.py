@@ -93,7 +93,7 @@ def test_an_adapter_on_a_former_runs_weights_goes_on_from_its_checkpoint(
 
     def life(*, has_checkpoint: bool) -> "Learner":
         former = resume_source(plan, has_checkpoint=has_checkpoint, ranks=ranks)
-        return Learner(plan=plan, model_directory=model, ranks=ranks, former=former)
+        return Learner(plan=plan, model_directory=model, ranks=ranks, start_checkpoint=former)
 
     learner = life(has_checkpoint=False)
     trained(learner)

@@ -49,7 +49,7 @@ def test_weights_and_optimizers_go_on_as_in_the_former_run(
         (ours / "critic").rename(path / "critic")
         ours.rename(path / "actor")
     found = find_start_checkpoint(str(path))
-    begun = Learner(plan=plan, model_directory=model, ranks=ranks, former=found)
+    begun = Learner(plan=plan, model_directory=model, ranks=ranks, start_checkpoint=found)
     stepped(former, NEXT)
     stepped(begun, NEXT)
     assert_same(weights_of(begun), weights_of(former))
@@ -63,7 +63,7 @@ def test_the_reference_stays_the_model(
 
     plan = grpo_plan(model)
     found = find_start_checkpoint(str(written(learner_of(plan), ranks, tmp_path)))
-    begun = Learner(plan=plan, model_directory=model, ranks=ranks, former=found)
+    begun = Learner(plan=plan, model_directory=model, ranks=ranks, start_checkpoint=found)
     assert stepped(begun, NEXT)["actor/kl_loss"] > 0
     assert stepped(learner_of(plan), NEXT)["actor/kl_loss"] == 0
 
@@ -76,7 +76,7 @@ def test_whole_weights_begin_with_a_fresh_optimizer(
     plan = grpo_plan(model, kl_loss_fn="none")
     other = save_tiny_model(tmp_path / "v7-1", seed=1)
     found = find_start_checkpoint(str(other))
-    begun = Learner(plan=plan, model_directory=model, ranks=ranks, former=found)
+    begun = Learner(plan=plan, model_directory=model, ranks=ranks, start_checkpoint=found)
     expected = Learner(plan=plan, model_directory=other, ranks=ranks)
     assert_same(weights_of(begun), weights_of(expected))
     for one in (begun, expected):
@@ -92,7 +92,10 @@ def test_settings_are_those_of_the_run_that_begins(
     path = written(learner_of(grpo_plan(model)), ranks, tmp_path)
     decaying = grpo_plan(model, optimizer={"lr": 1e-3, "weight_decay": 0.3})
     begun = Learner(
-        plan=decaying, model_directory=model, ranks=ranks, former=find_start_checkpoint(str(path))
+        plan=decaying,
+        model_directory=model,
+        ranks=ranks,
+        start_checkpoint=find_start_checkpoint(str(path)),
     )
     (group,) = begun._roles.actor.worker.engine.optimizer.param_groups
     assert group["weight_decay"] == 0.3
@@ -107,7 +110,10 @@ def test_an_optimizer_of_another_kind_begins_anew(
     path = written(former, ranks, tmp_path)
     sgd = grpo_plan(model, optimizer={"lr": 1e-3, "optimizer_type": "sgd"})
     begun = Learner(
-        plan=sgd, model_directory=model, ranks=ranks, former=find_start_checkpoint(str(path))
+        plan=sgd,
+        model_directory=model,
+        ranks=ranks,
+        start_checkpoint=find_start_checkpoint(str(path)),
     )
     assert_same(weights_of(begun), weights_of(former))
     assert np.isfinite(stepped(begun, NEXT)["actor/grad_norm"])
@@ -127,5 +133,5 @@ def test_a_checkpoint_of_another_model_is_refused_in_a_sentence(
             plan=grpo_plan(model),
             model_directory=model,
             ranks=ranks,
-            former=find_start_checkpoint(str(path)),
+            start_checkpoint=find_start_checkpoint(str(path)),
         )

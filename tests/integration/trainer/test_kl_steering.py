@@ -37,7 +37,7 @@ def away(ranks: "Ranks", model: Path, other: Path) -> Begin:
             model, loss_agg_mode=loss_agg_mode, kl_loss_fn="k2", kl_loss_fn_args=steered
         )
         former = find_start_checkpoint(str(other))
-        return Learner(plan=plan, model_directory=model, ranks=ranks, former=former)
+        return Learner(plan=plan, model_directory=model, ranks=ranks, start_checkpoint=former)
 
     return build
 

@@ -63,9 +63,9 @@ class HashEngine:
         """Weights are files here."""
         return Receivers(count=1, have_gpu=False)
 
-    async def receive_weights(self, seat: ReceiverSlot) -> str:
+    async def receive_weights(self, slot: ReceiverSlot) -> str:
         """Take the digest that a trainer sends."""
-        digest, failure = await in_daemon_thread(lambda: _received(seat))
+        digest, failure = await in_daemon_thread(lambda: _received(slot))
         if not failure:
             self._digest = digest
         return failure
@@ -77,11 +77,11 @@ class HashEngine:
         """Nothing to free."""
 
 
-def _received(seat: ReceiverSlot) -> tuple[bytes, str]:
+def _received(slot: ReceiverSlot) -> tuple[bytes, str]:
     from trinity.weights.receiving import WeightsReceiver
 
     try:
-        arrival = WeightsReceiver(seat, index=0, device="cpu")
+        arrival = WeightsReceiver(slot, index=0, device="cpu")
     except TransferFailed as error:
         return b"", str(error)
     digest = as_digest(dict(arrival.tensors())[TENSOR].tolist())

@@ -37,7 +37,7 @@ class ArithmeticEngine:
     num_tokens: int = 3
     loaded: list[Path] = field(default_factory=list)
     seeds: list[int] = field(default_factory=list)
-    seats: list[ReceiverSlot] = field(default_factory=list)
+    slots: list[ReceiverSlot] = field(default_factory=list)
     refusal: str = ""
     num_active: int = 0
     num_aborted: int = 0
@@ -104,9 +104,9 @@ class ArithmeticEngine:
 
     receivers = Receivers(count=1, have_gpu=False)
 
-    async def receive_weights(self, seat: ReceiverSlot) -> str:
+    async def receive_weights(self, slot: ReceiverSlot) -> str:
         assert not self.num_active, "weights changed under a run"
-        self.seats.append(seat)
+        self.slots.append(slot)
         return self.refusal
 
     async def check(self) -> None:

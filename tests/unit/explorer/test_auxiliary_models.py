@@ -106,22 +106,22 @@ class World:
         self.started.append((options, ArithmeticEngine()))
         return self.started[-1][1]
 
-    async def run(self, engine: LoadedStageModels, number: int = 0) -> AttemptResult:
+    async def run(self, models: LoadedStageModels, number: int = 0) -> AttemptResult:
         [stage] = self.plan.stages
         bench = WorkflowFactory(
             plan=stage,
             seed=self.plan.seed,
-            generator=engine.engine,
-            tokenizer=engine.tokenizer,
-            auxiliary=engine.auxiliary,
+            generator=models.policy.engine,
+            tokenizer=models.policy.tokenizer,
+            auxiliary=models.auxiliary,
         )
         runner = AttemptRunner(
             factory=bench,
-            engine=engine.engine,
+            engine=models.policy.engine,
             limit=RunTimeLimit(stage.config.explorer),
             threads=DaemonThreads(name="workflow", max_threads=2),
             tasks=DeadlineTasks(),
-            auxiliary=[one.engine for one in engine.auxiliary],
+            auxiliary=[one.engine for one in models.auxiliary],
         )
         attempt = Attempt(key=KEY, assignment=build_assignment(), run=0, number=number)
         return await runner.run_attempt(attempt, WEIGHTS)
@@ -151,8 +151,8 @@ def asking(workflow: str, folder: Path, **judge: JsonValue) -> dict[str, JsonObj
 async def test_a_workflow_asks_a_judge_whose_answers_follow_from_the_place_of_the_run(
     world: World,
 ) -> None:
-    engine = await world.engines.ensure(world.plan.stages[0])
-    first, again = [await world.run(engine, number) for number in range(2)]
+    models = await world.engines.ensure(world.plan.stages[0])
+    first, again = [await world.run(models, number) for number in range(2)]
     assert first.failure == again.failure == ""
     [one], [other] = first.experiences, again.experiences
     assert one.info["said"] == other.info["said"]
@@ -171,8 +171,8 @@ async def test_a_thread_asks_the_judge_over_an_address_of_its_own(
 ) -> None:
     monkeypatch.setattr(engines, "_load_tokenizer", lambda _: CharacterTokenizer())
     world = World(build_plan(tmp_path, **asking("test_asks_over_http", tmp_path)))
-    engine = await world.engines.ensure(world.plan.stages[0])
-    outcome = await world.run(engine)
+    models = await world.engines.ensure(world.plan.stages[0])
+    outcome = await world.run(models)
     await world.engines.close_engines()
     assert outcome.failure == ""
     assert len(str(outcome.experiences[0].info["said"])) == ArithmeticEngine().num_tokens
@@ -190,8 +190,8 @@ async def test_an_answer_of_the_judge_is_no_experience_of_the_policy(
 
 
 async def test_new_weights_reach_the_policy_alone(world: World, tmp_path: Path) -> None:
-    engine = await world.engines.ensure(world.plan.stages[0])
-    await engine.engine.load_weights(tmp_path / "v1")
+    models = await world.engines.ensure(world.plan.stages[0])
+    await models.policy.engine.load_weights(tmp_path / "v1")
     assert [started.loaded for _, started in world.started] == [[tmp_path / "v1"], [], []]
 
 
@@ -206,11 +206,11 @@ async def test_each_model_has_its_own_engines_and_gpus(world: World) -> None:
 
 
 async def test_a_judge_that_dies_ends_the_process_as_the_policys_engine_does(world: World) -> None:
-    engine = await world.engines.ensure(world.plan.stages[0])
+    models = await world.engines.ensure(world.plan.stages[0])
     for _, judge in world.started[1:]:
         judge.died = EngineDied("the process of the engine of auxiliary model `judge` died")
     with pytest.raises(EngineDied, match="auxiliary model `judge`"):
-        await world.run(engine)
+        await world.run(models)
 
 
 async def test_a_judge_that_dies_is_noticed_though_the_workflow_forgives_it(
@@ -218,11 +218,11 @@ async def test_a_judge_that_dies_is_noticed_though_the_workflow_forgives_it(
 ) -> None:
     monkeypatch.setattr(engines, "_load_tokenizer", lambda _: CharacterTokenizer())
     world = World(build_plan(tmp_path, **asking("test_forgives_the_judge", tmp_path)))
-    engine = await world.engines.ensure(world.plan.stages[0])
+    models = await world.engines.ensure(world.plan.stages[0])
     for _, judge in world.started[1:]:
         judge.died = EngineDied("the process of the engine of auxiliary model `judge` died")
     with pytest.raises(EngineDied, match="auxiliary model `judge`"):
-        await world.run(engine)
+        await world.run(models)
     await world.engines.close_engines()
 
 
@@ -237,12 +237,12 @@ async def test_a_judge_that_is_slow_is_what_the_explorer_says_it_waits_for(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("services.explorer.engine.pool.SHOWN_AFTER_SECONDS", 0.05)
-    engine = await world.engines.ensure(world.plan.stages[0])
+    models = await world.engines.ensure(world.plan.stages[0])
     gate = asyncio.Event()
     for _, judge in world.started[1:]:
         judge.gate = gate
     world.changed.clear()
-    running = asyncio.create_task(world.run(engine))
+    running = asyncio.create_task(world.run(models))
     async with asyncio.timeout(60):
         await world.changed.wait()
     waits = world.waits.to_proto()

@@ -49,9 +49,9 @@ async def nothing() -> None:
 
 async def settled(tasks: DeadlineTasks) -> None:
     """Lost ones have ended, and are counted no more."""
-    await asyncio.wait(set(tasks._lost), timeout=PATIENCE_SECONDS)
+    await asyncio.wait(set(tasks._abandoned), timeout=PATIENCE_SECONDS)
     await asyncio.sleep(0)
-    assert tasks.num_lost == 0
+    assert tasks.num_abandoned == 0
 
 
 async def test_a_coroutine_gives_its_result_or_its_error() -> None:
@@ -77,7 +77,7 @@ async def test_one_that_goes_on_after_its_time_is_lost_until_it_ends(stubborn: S
     tasks = DeadlineTasks(grace_seconds=0.01)
     with pytest.raises(DeadlineExceeded):
         await tasks.run_with_deadline(stubborn.run, seconds=0.01, before_cancel=nothing)
-    assert tasks.num_lost == 1
+    assert tasks.num_abandoned == 1
     stubborn.may_end.set()
     await settled(tasks)
 
@@ -91,7 +91,7 @@ async def test_one_that_ends_within_the_grace_was_late_all_the_same(stubborn: St
     stubborn.may_end.set()
     with pytest.raises(DeadlineExceeded):
         await running
-    assert tasks.num_lost == 0
+    assert tasks.num_abandoned == 0
 
 
 async def test_what_is_to_be_done_before_the_end_is_done_before(stubborn: Stubborn) -> None:
@@ -118,11 +118,11 @@ async def test_who_waits_for_it_may_be_cancelled_and_is_not_held_up(
     async with asyncio.timeout(PATIENCE_SECONDS / 2):
         await asyncio.wait([running])
     assert running.cancelled()
-    assert tasks.num_lost == 1
+    assert tasks.num_abandoned == 1
 
 
 async def test_there_are_so_many_lost_ones_and_no_more(stubborn: Stubborn) -> None:
-    tasks = DeadlineTasks(max_lost=1, grace_seconds=0.0)
+    tasks = DeadlineTasks(max_abandoned=1, grace_seconds=0.0)
     with pytest.raises(DeadlineExceeded):
         await tasks.run_with_deadline(stubborn.run, seconds=0.0, before_cancel=nothing)
     with pytest.raises(RuntimeError, match="1 workflows still run past their time limit though"):
@@ -156,9 +156,9 @@ async def test_a_workflow_that_swallows_its_cancellation_ends_with_its_time(
         tmp_path, tasks=tasks, timeout_seconds=0.05, default_workflow_type="test_endless_workflow"
     )
     assert "more than 0.05 s" in outcome.failure
-    assert tasks.num_lost == 1
+    assert tasks.num_abandoned == 1
     monkeypatch.setattr(Endless, "may_end", True)
-    for lost in list(tasks._lost):
+    for lost in list(tasks._abandoned):
         lost.cancel()
     await settled(tasks)
 

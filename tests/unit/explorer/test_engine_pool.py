@@ -107,7 +107,7 @@ async def test_an_explorer_starts_as_many_engines_as_its_plan_says(
     waits = WaitRegistry(owner="explorer", on_change=lambda: None)
     started = Started()
     running = EngineManager(start=started.start, waits=waits)
-    engine = (await running.ensure(stage)).engine
+    engine = (await running.ensure(stage)).policy.engine
     for seed in range(6):
         await engine.generate([1], SamplingParams(max_tokens=3, seed=seed))
     assert [len(one.seeds) for one in started.engines] == [2, 2, 2]

@@ -196,14 +196,14 @@ async def test_a_thread_that_outlives_its_time_gets_no_more_tokens_and_is_counte
         default_workflow_type="test_stubborn",
     )
     assert "more than 0.05 s" in outcome.failure
-    assert threads.num_lost == 1
+    assert threads.num_abandoned == 1
     num_calls = len(engine.seeds)
     stubborn.release.set()
     stubborn.may_end.set()
     await asyncio.to_thread(join_tests)
     assert stubborn.endings == ["AttemptOver"]
     assert len(engine.seeds) == num_calls
-    assert threads.num_lost == 0
+    assert threads.num_abandoned == 0
 
 
 def join_tests() -> None:
@@ -219,7 +219,7 @@ async def test_a_reward_that_never_returns_costs_its_run_alone(tmp_path: Path) -
         tmp_path, timeout_seconds=0.05, default_reward_fn_type="test_endless"
     )
     assert "more than 0.05 s" in outcome.failure
-    assert REWARD_POOL.num_lost == 1
+    assert REWARD_POOL.num_abandoned == 1
     release.set()
 
 

@@ -18,7 +18,7 @@ from services.explorer.control.stage import RolloutStageFactory, StageJob
 from services.explorer.counters import RolloutCounters
 from services.explorer.delivery.outbox import Outbox
 from services.explorer.engine.weight_transfer import WeightLoader
-from services.explorer.engines import LoadedStageModels
+from services.explorer.engines import LoadedModel, LoadedStageModels
 from services.explorer.retry import RetryPolicy, RolloutStageFailed
 from services.explorer.settings import ExplorerSettings
 from tests.unit.explorer.builders import (
@@ -52,12 +52,8 @@ class NotingBuffer(ExplorerBufferClient):
 async def opened(stage: StagePlan) -> AsyncIterator[NotingBuffer]:
     """The buffer that the stage was opened in."""
     engine = ArithmeticEngine()
-    running = LoadedStageModels(
-        engine=engine,
-        replicas=(engine,),
-        tokenizer=CharacterTokenizer(),
-        loader=WeightLoader(engine),
-    )
+    policy = LoadedModel(engine=engine, replicas=(engine,), tokenizer=CharacterTokenizer())
+    models = LoadedStageModels(policy=policy, loader=WeightLoader(engine))
     async with unheard_beats() as heartbeats, open_channel("127.0.0.1:9") as channel:
         buffer = NotingBuffer(channel, "me")
         setup = RolloutStageFactory(
@@ -73,7 +69,7 @@ async def opened(stage: StagePlan) -> AsyncIterator[NotingBuffer]:
         feed = WatchFeed(
             _nothing, waits_for="", purpose="", retry_policy=RetryPolicy(heartbeats.waits)
         )
-        job = StageJob(key=KEY, plan=stage, seed=7, engine=running, feed=feed)
+        job = StageJob(key=KEY, plan=stage, seed=7, models=models, feed=feed)
         async with setup.open_stage(job):
             yield buffer
 

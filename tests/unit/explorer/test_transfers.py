@@ -40,8 +40,8 @@ async def test_what_is_offered_is_received_and_no_file_is_read() -> None:
     engine = ArithmeticEngine()
     with offering(WEIGHTS, LIMITS) as offer:
         await load(engine, published(offer))
-    [seat] = engine.seats
-    assert seat.weights_sha256 == build_weights(1).weights_sha256.hex()
+    [slot] = engine.slots
+    assert slot.weights_sha256 == build_weights(1).weights_sha256.hex()
     assert not engine.loaded
 
 
@@ -73,7 +73,7 @@ async def test_a_trainer_that_is_gone_leaves_the_files() -> None:
     engine = ArithmeticEngine()
     await load(engine, published(NOBODY))
     assert engine.loaded == [Path("/weights/v1-1")]
-    assert not engine.seats
+    assert not engine.slots
 
 
 async def test_weights_without_an_offer_are_files() -> None:
@@ -87,7 +87,7 @@ async def test_what_is_there_already_is_not_asked_for() -> None:
     loader = WeightLoader(engine, loaded=published(None))
     await loader.load_published(published(NOBODY), transfers_to(engine))
     assert not engine.loaded
-    assert not engine.seats
+    assert not engine.slots
 
 
 async def test_engines_of_one_explorer_sit_side_by_side_and_agree() -> None:
@@ -95,6 +95,6 @@ async def test_engines_of_one_explorer_sit_side_by_side_and_agree() -> None:
     pool = EnginePool(engines)
     with offering(WEIGHTS, LIMITS) as offer:
         assert not await transfers_to(pool).receive_offered(published(offer), offer)
-    [[first], [second], [third]] = [engine.seats for engine in engines]
+    [[first], [second], [third]] = [engine.slots for engine in engines]
     assert [first.first_rank, second.first_rank, third.first_rank] == [1, 2, 3]
-    assert {seat.num_ranks for seat in (first, second, third)} == {4}
+    assert {slot.num_ranks for slot in (first, second, third)} == {4}

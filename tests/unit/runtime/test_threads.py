@@ -64,12 +64,12 @@ async def test_a_call_that_nobody_awaits_is_lost_until_it_ends_and_holds_up_no_o
     await begun.wait()
     stuck.cancel()
     await asyncio.wait([stuck])
-    assert pool.num_lost == 1
+    assert pool.num_abandoned == 1
     async with asyncio.timeout(PATIENCE_SECONDS):
         assert await pool.run_in_thread(lambda: "next") == "next"
     release.set()
     await asyncio.to_thread(join_all)
-    assert pool.num_lost == 0
+    assert pool.num_abandoned == 0
 
 
 async def test_a_call_that_is_cancelled_before_its_turn_never_runs() -> None:
@@ -84,7 +84,7 @@ async def test_a_call_that_is_cancelled_before_its_turn_never_runs() -> None:
     await first
     await pool.run_in_thread(lambda: ran.append("third"))
     assert ran == ["third"]
-    assert pool.num_lost == 0
+    assert pool.num_abandoned == 0
 
 
 @pytest.fixture
@@ -105,20 +105,20 @@ async def test_calls_that_are_cancelled_together_are_not_begun_in_each_others_pl
     for call in calls:
         call.cancel()
     await asyncio.wait(calls)
-    assert (pool.num_lost, begun.count) == (2, 2)
+    assert (pool.num_abandoned, begun.count) == (2, 2)
 
 
 async def test_calls_that_are_cancelled_one_by_one_are_lost_up_to_a_bound(
     release: threading.Event,
 ) -> None:
-    pool = DaemonThreads(name="test", max_threads=2, max_lost=5)
+    pool = DaemonThreads(name="test", max_threads=2, max_abandoned=5)
     begun = Begun(2)
     calls = [asyncio.create_task(pool.run_in_thread(release.wait, begun.one)) for _ in range(20)]
     await begun.enough.wait()
     for call in calls:
         call.cancel()
         await asyncio.wait([call])
-    assert pool.num_lost == 5
+    assert pool.num_abandoned == 5
     refused = [call for call in calls if not call.cancelled()]
     assert len(refused) == 15
     for refusal in (*refused, asyncio.create_task(pool.run_in_thread(release.wait))):
@@ -126,12 +126,12 @@ async def test_calls_that_are_cancelled_one_by_one_are_lost_up_to_a_bound(
             await refusal
     release.set()
     await asyncio.to_thread(join_all)
-    assert pool.num_lost == 0
+    assert pool.num_abandoned == 0
     assert await pool.run_in_thread(lambda: "next") == "next"
 
 
 async def test_a_call_that_waits_begins_when_a_lost_one_has_ended() -> None:
-    pool, first, second = DaemonThreads(name="test", max_threads=2, max_lost=2), *events()
+    pool, first, second = DaemonThreads(name="test", max_threads=2, max_abandoned=2), *events()
     begun = Begun(2)
     lost = asyncio.create_task(pool.run_in_thread(first.wait, begun.one))
     running = asyncio.create_task(pool.run_in_thread(second.wait, begun.one))
