@@ -1,4 +1,4 @@
-"""The server's use of Data-Juicer, which is imported on first use or by `import_data_juicer`."""
+"""An HTTP server that runs Data-Juicer's operators, which are imported on first use."""
 
 import argparse
 import email.parser
@@ -19,7 +19,8 @@ ROWS_A_PROCESS = 256
 """Fewer rows are faster without another process."""
 MAX_BODY_BYTES = 256 * 1024 * 1024
 MAX_SESSIONS = 64
-Answer = tuple[bytes, Mapping[str, str]]
+HttpAnswer = tuple[bytes, Mapping[str, str]]
+"""The body and the headers."""
 
 
 class BadRequest(Exception):
@@ -109,28 +110,28 @@ class SessionStore:
 
     def __init__(self) -> None:
         self._sessions: dict[str, OperatorSession] = {}
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
 
-    def create(self, body: bytes, _: str) -> Answer:
-        with self._turn:
+    def create(self, body: bytes, _: str) -> HttpAnswer:
+        with self._lock:
             if len(self._sessions) >= MAX_SESSIONS:
                 self._sessions.pop(next(iter(self._sessions)))
             session_id = str(uuid.uuid4())
             self._sessions[session_id] = OperatorSession.from_request(_json(body))
         return _answer({"session_id": session_id})
 
-    def process_experience(self, body: bytes, content_type: str) -> Answer:
+    def process_experience(self, body: bytes, content_type: str) -> HttpAnswer:
         form = _form(body, content_type)
         if "arrow_data" not in form:
             raise BadRequest("the form has no file arrow_data")
-        with self._turn:
+        with self._lock:
             session = self._get(form.get("session_id", b"").decode())
             table, metrics = session.apply_operators(form["arrow_data"])
         head = {"Content-Type": "application/octet-stream", "X-Metrics": json.dumps(metrics)}
         return table, head
 
-    def close(self, body: bytes, _: str) -> Answer:
-        with self._turn:
+    def close(self, body: bytes, _: str) -> HttpAnswer:
+        with self._lock:
             self._get(str(_json(body).get("session_id")))
             self._sessions.pop(str(_json(body).get("session_id")))
         return _answer({"message": "closed"})
@@ -153,7 +154,7 @@ class DataJuicerHandler(BaseHTTPRequestHandler):
             self._send(404, _answer({"error": f"there is nothing at {self.path}"}))
 
     def do_POST(self) -> None:
-        calls: dict[str, Callable[[bytes, str], Answer]] = {
+        calls: dict[str, Callable[[bytes, str], HttpAnswer]] = {
             "/create": self.sessions.create,
             "/process_experience": self.sessions.process_experience,
             "/close": self.sessions.close,
@@ -174,7 +175,7 @@ class DataJuicerHandler(BaseHTTPRequestHandler):
         else:
             self._send(200, answer)
 
-    def _send(self, status: int, answer: Answer) -> None:
+    def _send(self, status: int, answer: HttpAnswer) -> None:
         body, head = answer
         self.send_response(status)
         for name, value in head.items():
@@ -184,7 +185,7 @@ class DataJuicerHandler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-def _answer(values: Mapping[str, Any]) -> Answer:
+def _answer(values: Mapping[str, Any]) -> HttpAnswer:
     return json.dumps(values).encode(), {"Content-Type": "application/json"}
 
 

@@ -26,8 +26,7 @@ class AccountSettings(ServiceSettings):
     model_config = SettingsConfigDict(env_prefix="TRINITY_ACCOUNTS_")
 
     admin_dsn: SecretStr
-    """postgresql://user:password@host:port/postgres of a user that may create roles and databases.
-    """
+    """The address with a user that may create roles: postgresql://user:password@host/postgres."""
     buffer_dsn: SecretStr
     """The address that the buffer is given."""
     synchronizer_dsn: SecretStr
@@ -62,7 +61,7 @@ async def set_up(settings: AccountSettings, stop: asyncio.Event) -> None:
 
 
 def passwords_of(dsns: Mapping[str, str]) -> dict[str, str]:
-    """Returns the password of each role, from the address of the service with its name.
+    """Returns each role's password, which stands in the address of the service of that name.
 
     Raises: UserError when an address is not that of the service's own role.
     """

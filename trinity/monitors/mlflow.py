@@ -35,12 +35,12 @@ CLIENT_LIMITS = {
 _NOT_IN_A_NAME = re.compile(r"[^\w.\- /:]")
 
 
-class _Run:
-    """One MLflow run and its last written event."""
+class _MlflowRun:
+    """One MLflow run, and the newest event that it has."""
 
-    def __init__(self, run_id: str, written: int) -> None:
+    def __init__(self, run_id: str, last_event: int) -> None:
         self.run_id = run_id
-        self.written = written
+        self.last_event = last_event
 
 
 class MlflowMonitor:
@@ -50,75 +50,75 @@ class MlflowMonitor:
     the same rows in MLflow's database.
     """
 
-    def __init__(self, setting: MonitorContext) -> None:
-        self._setting = setting
+    def __init__(self, context: MonitorContext) -> None:
+        self._context = context
         self._client: MlflowClient | None = None
         self._experiment_id = ""
-        self._runs: dict[MonitorRun, _Run] = {}
+        self._runs: dict[MonitorRun, _MlflowRun] = {}
 
     def write_points(self, points: Sequence[MetricPoint]) -> None:
         """Sends what the runs lack, in as few calls per run as MLflow's limit allows."""
-        for series, found in by_series(points):
-            run = self._run(series)
-            for part in _parts([point for point in found if point.event > run.written]):
+        for monitor_run, its_points in by_series(points):
+            run = self._run_for(monitor_run)
+            for part in _parts([point for point in its_points if point.event > run.last_event]):
                 self._send(run, part)
 
     def close(self) -> None:
-        """Marks the runs as terminated, for now."""
+        """Marks the runs as terminated; a resumed export opens them again."""
         for run in self._runs.values():
-            self._connected().set_terminated(run.run_id)
+            self._connect_once().set_terminated(run.run_id)
 
-    def _send(self, run: _Run, points: Sequence[MetricPoint]) -> None:
+    def _send(self, run: _MlflowRun, points: Sequence[MetricPoint]) -> None:
         from mlflow.entities import RunTag
 
-        last, client = points[-1].event, self._connected()
+        last, client = points[-1].event, self._connect_once()
         metrics = [metric for point in points for metric in _metrics(point)]
         while len(metrics) > MAX_METRICS:
             client.log_batch(run.run_id, metrics=metrics[:MAX_METRICS])
             metrics = metrics[MAX_METRICS:]
         client.log_batch(run.run_id, metrics=metrics, tags=[RunTag(EVENT_TAG, str(last))])
-        run.written = last
+        run.last_event = last
 
-    def _run(self, series: MonitorRun) -> _Run:
-        if series not in self._runs:
-            self._runs[series] = self._found(series) or self._made(series)
-        return self._runs[series]
+    def _run_for(self, monitor_run: MonitorRun) -> _MlflowRun:
+        if monitor_run not in self._runs:
+            self._runs[monitor_run] = self._find_run(monitor_run) or self._create_run(monitor_run)
+        return self._runs[monitor_run]
 
-    def _found(self, series: MonitorRun) -> _Run | None:
+    def _find_run(self, monitor_run: MonitorRun) -> _MlflowRun | None:
         """Finds the run that an earlier process started."""
-        client, run_id = self._connected(), self._setting.names.id_of(series)
+        client, run_id = self._connect_once(), self._context.names.id_of(monitor_run)
         runs = client.search_runs([self._experiment_id], f"tags.`{RUN_TAG}` = '{run_id}'")
         if not runs:
             return None
         run = runs[0]
         client.update_run(run.info.run_id, status="RUNNING")
-        return _Run(run.info.run_id, int(run.data.tags.get(EVENT_TAG, 0)))
+        return _MlflowRun(run.info.run_id, int(run.data.tags.get(EVENT_TAG, 0)))
 
-    def _made(self, series: MonitorRun) -> _Run:
+    def _create_run(self, monitor_run: MonitorRun) -> _MlflowRun:
         from mlflow.entities import Param
 
-        client, names = self._connected(), self._setting.names
+        client, names = self._connect_once(), self._context.names
         tags = {
-            RUN_TAG: names.id_of(series),
-            ROLE_TAG: series.role,
+            RUN_TAG: names.id_of(monitor_run),
+            ROLE_TAG: monitor_run.role,
             GROUP_TAG: names.group,
         }
-        run = client.create_run(self._experiment_id, run_name=names.name_of(series), tags=tags)
-        settings = self._setting.configuration_of(series.stage)
+        run = client.create_run(self._experiment_id, run_name=names.name_of(monitor_run), tags=tags)
+        settings = self._context.configuration_of(monitor_run.stage)
         params = [Param(key, value[:LONGEST_PARAM]) for key, value in flat(settings)]
         for start in range(0, len(params), MAX_PARAMS):
             client.log_batch(run.info.run_id, params=params[start : start + MAX_PARAMS])
-        return _Run(run.info.run_id, 0)
+        return _MlflowRun(run.info.run_id, 0)
 
-    def _connected(self) -> "MlflowClient":
+    def _connect_once(self) -> "MlflowClient":
         if self._client is not None:
             return self._client
         self._set_environment()
         # Imported here: it takes seconds, and reads its limits from the environment.
         from mlflow.tracking import MlflowClient
 
-        client = MlflowClient(tracking_uri=tracking_uri(self._setting))
-        project = self._setting.names.project
+        client = MlflowClient(tracking_uri=tracking_uri(self._context))
+        project = self._context.names.project
         found = client.get_experiment_by_name(project)
         self._experiment_id = found.experiment_id if found else client.create_experiment(project)
         self._client = client
@@ -129,13 +129,13 @@ class MlflowMonitor:
         for name, value in CLIENT_LIMITS.items():
             os.environ.setdefault(name, value)
         for argument in ("username", "password"):
-            if value := self._setting.argument(argument):
+            if value := self._context.argument(argument):
                 os.environ[f"MLFLOW_TRACKING_{argument.upper()}"] = value
 
 
-def tracking_uri(setting: MonitorContext) -> str:
+def tracking_uri(context: MonitorContext) -> str:
     """Returns the address where the runs are kept."""
-    return setting.argument("uri") or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI
+    return context.argument("uri") or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI
 
 
 def metric_name(name: str) -> str:

@@ -1,4 +1,4 @@
-"""What asyncio does not offer by a public name.
+"""Operations of asyncio that have no public name.
 
 This file alone uses its insides: `tasks._unregister_task` and a process's `_transport`. They hold
 for Python 3.11 to 3.14; tests/unit/runtime/test_library_internals.py fails with another version.

@@ -1,4 +1,4 @@
-"""What a part of an optimizer batch contributes to its loss and metrics: parts add up exactly.
+"""Contributions of a part of an optimizer batch to its loss and metrics: parts add up exactly.
 
 loss = ppo(inputs, clip_range=0.2)
 loss_contribution(loss, inputs, totals, "token-mean").backward()
