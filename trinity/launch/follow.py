@@ -63,7 +63,7 @@ class StreamRetry:
         self._got_answer, self._refused_since = True, None
 
     def raise_if_permanent(self, error: grpc.aio.AioRpcError) -> None:
-        """Returns when the stream should be record_open again.
+        """Returns if the stream should be opened again.
 
         Raises: the error, if opening it again would not help.
         """
