@@ -37,7 +37,7 @@ IN_PARALLEL := $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: test-fast test-whole  ## Each promise at least once, the fast tests first
 
-test-all: test-fast test-thorough  ## Every test, also those marked `thorough`: what CI runs
+test-all: test-fast test-thorough  ## Every test, also those marked `thorough`: before a release
 
 test-whole: setup  ## Tests with processes, a broker and a database, without the `thorough` ones
 	$(BIN)/pytest $(IN_PARALLEL) -m "not thorough" $(WHOLE)
