@@ -45,10 +45,12 @@ class CheckpointStore:
             temporary.mkdir(parents=True)
         self._ranks.barrier()
         learner.save(temporary, step)
-        head = self._head(step, incarnation, self._hash_of(learner))
+        digest = self._hash_of(learner)
         base = learner.adapter_base()
         self._ranks.barrier()
-        manifest = _seal_as(final, temporary, head, base) if self._ranks.is_first else b""
+        manifest = b""
+        if self._ranks.is_first:
+            manifest = _seal_as(final, temporary, self._head(step, incarnation, digest), base)
         return WrittenCheckpoint(
             step=step, incarnation=incarnation, path=final, manifest_sha256=manifest
         )
