@@ -4,16 +4,24 @@
 a run is recorded is tried in tests/e2e/test_algorithms.py.
 """
 
+import importlib
+import json
 import os
+import pkgutil
 import re
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
+from pydantic import BaseModel
+
 from tests.support.config_reads.recorded import recorded
+from trinity.config import schema
 from trinity.config.docs.catalog import ConfigKey, all_keys
 from trinity.config.docs.explain import readers_of
+from trinity.config.plan import parts, stage_plan
 from trinity.config.schema.base import Args, KeyStatus, literals
 
 ROOT = Path(__file__).parents[3]
@@ -97,3 +105,26 @@ def test_what_a_process_reads_is_recorded(tmp_path: Path) -> None:
 @cache
 def _sources(folder: str) -> str:
     return "\n".join(path.read_text() for path in sorted((ROOT / folder).rglob("*.py")))
+
+
+def test_what_is_recorded_names_sections_and_keys_that_there_are() -> None:
+    """A class that is renamed takes its record along, else the page forgets who reads it."""
+    kept = json.loads((ROOT / "trinity/config/docs/readers.json").read_text())
+    models = {model.__name__: model for model in _all_models()}
+    stale = [key for key in kept if not _exists(models, *key.split("."))]
+    assert stale == []
+
+
+def _all_models() -> Iterator[type[BaseModel]]:
+    modules = [parts, stage_plan]
+    for found in pkgutil.iter_modules(schema.__path__, f"{schema.__name__}."):
+        modules.append(importlib.import_module(found.name))
+    for module in modules:
+        for member in vars(module).values():
+            if isinstance(member, type) and issubclass(member, BaseModel):
+                yield member
+
+
+def _exists(models: Mapping[str, type[BaseModel]], section: str, key: str) -> bool:
+    model = models.get(section)
+    return model is not None and (key in model.model_fields or hasattr(model, key))
