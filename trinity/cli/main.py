@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 import trinity
 from trinity.errors import ServiceNotReady, TrinityError, UserError
+from trinity.runtime.proxies import reach_loopback_directly
 
 GC_THRESHOLD = 100_000
 """Imports make many objects and no garbage; collections took a tenth of a short command."""
@@ -124,6 +125,7 @@ def show_full_summaries(command: object) -> None:
 def main() -> None:
     """Entry point; exit code 2 for a user's error, 1 for a failed run, 3 for no answer yet."""
     gc.set_threshold(GC_THRESHOLD)
+    reach_loopback_directly()
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # hides log lines of gRPC's core
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

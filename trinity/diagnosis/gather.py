@@ -52,7 +52,7 @@ MAX_LINE_LENGTH = 300
 STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 GONE = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 T = TypeVar("T")
-NO_PROXY = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
+CHANNEL_OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
 SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
 FOREIGN = ProcessState.FOREIGN
 WORKERS = ("trainer", "explorer")
@@ -395,7 +395,7 @@ async def _ask_services(
     running: RunningStack, addresses: dict[str, str], seconds: float
 ) -> _ProbeAnswers:
     security = running.addresses.security
-    channels = {name: open_channel(addresses[name], security, NO_PROXY) for name in SERVICES}
+    channels = {name: open_channel(addresses[name], security, CHANNEL_OPTIONS) for name in SERVICES}
     before = {name: demand_of(pid) for name, pid in running.pids.items()}
     try:
         async with asyncio.TaskGroup() as tasks:

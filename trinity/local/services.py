@@ -27,7 +27,6 @@ _RETRY_SECONDS = 0.05
 _OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 200),
-    ("grpc.enable_http_proxy", 0),
 ]
 _READY_SECONDS = 120.0
 _GPU_DEVICES = Path("/proc/driver/nvidia/gpus")
