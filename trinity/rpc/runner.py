@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from trinity import telemetry
 from trinity.errors import UserError
+from trinity.interpreter import check_interpreter
 from trinity.runtime.logs import configure_logging
 from trinity.runtime.proxies import reach_loopback_directly
 from trinity.runtime.settings import ServiceSettings
@@ -30,6 +31,7 @@ def run_service(name: str, settings_type: type[SettingsT], main: ServiceMain[Set
     """
     reach_loopback_directly()
     try:
+        check_interpreter()
         settings = settings_type.from_environment()
         configure_logging(name, settings.log_level, settings.log_format)
         telemetry.start(f"trinity-{name}")
