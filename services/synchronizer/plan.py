@@ -10,6 +10,7 @@ from services.synchronizer.domain import PlannedStage, Role
 from services.synchronizer.validation import MAX_NAME_LENGTH, text
 from trinity.config.schema.base import redact_secrets
 from trinity.errors import InvalidRequest, PreconditionFailed
+from trinity.json_values import holds_null
 
 MAX_STAGES = 1_000
 
@@ -32,6 +33,8 @@ def planned_stages(plan_json: str) -> tuple[PlannedStage, ...]:
 
     Raises: InvalidRequest.
     """
+    if holds_null(plan_json):
+        raise InvalidRequest("plan_json: holds a NUL character")
     try:
         plan = _Plan.model_validate_json(plan_json)
     except ValidationError as error:

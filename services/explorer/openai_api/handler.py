@@ -17,6 +17,7 @@ from services.explorer.openai_api.errors import (
     json_response,
     response_for_error,
 )
+from trinity.json_values import parse_untrusted
 from trinity.runtime.threads import is_being_cancelled
 from trinity.types import Experience, JsonObject
 from trinity.workflows.generation import GenerationDelta
@@ -178,7 +179,7 @@ async def _answer(
     model: ModelWrapper | None = None
     events: EventStream | None = None
     try:
-        call = read(json.loads(await request.text()))
+        call = read(parse_untrusted(await request.text()))
         async with borrow(call) as model:
             if call.streams:
                 events = EventStream(call.stream_writer(model))
