@@ -39,6 +39,7 @@ from trinity.diagnosis.snapshot import (
 )
 from trinity.local.run_file import ProcessExit, RunningStack
 from trinity.rpc.channel import open_channel
+from trinity.runtime.host_port import join_address
 
 ANSWER_SECONDS = 3.0
 POSTGRES_PORT, NATS_PORT = 5432, 4222
@@ -118,7 +119,9 @@ async def _ask(
     except (OSError, asyncio.IncompleteReadError) as error:
         if isinstance(error, ConnectionRefusedError):
             return ProbeResult(ProbeState.REFUSES)
-        return ProbeResult(ProbeState.REFUSES, f"{host}:{port} cannot be reached ({error})")
+        return ProbeResult(
+            ProbeState.REFUSES, f"{join_address(host, port)} cannot be reached ({error})"
+        )
 
 
 @asynccontextmanager
