@@ -52,12 +52,16 @@ def check_interpreter(
 
 
 def hiding_files(path: "Sequence[str]" = sys.path) -> "Iterator[str]":
-    """Yields a sentence for each file of PYTHONPATH or of the first folder that hides a module."""
+    """Yields a sentence for each file of PYTHONPATH or of the first folder that hides a module.
+
+    Folders of the environment are left out: libraries put some of theirs in front on purpose.
+    """
+    installed = os.path.join(sys.prefix, "")
     for place, entry in enumerate(path):
         folder = os.path.abspath(entry or ".")
         if folder == _LIBRARY:
             return
-        if folder == _OWN_FOLDER or not os.path.isdir(folder):
+        if folder == _OWN_FOLDER or folder.startswith(installed) or not os.path.isdir(folder):
             continue
         for name in sorted(filter(None, map(_module_name, os.scandir(folder)))):
             hidden = PathFinder.find_spec(name, list(path[place + 1 :]))

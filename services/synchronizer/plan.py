@@ -33,8 +33,6 @@ def planned_stages(plan_json: str) -> tuple[PlannedStage, ...]:
 
     Raises: InvalidRequest.
     """
-    if holds_null(plan_json):
-        raise InvalidRequest("plan_json: holds a NUL character")
     try:
         plan = _Plan.model_validate_json(plan_json)
     except ValidationError as error:
@@ -44,6 +42,8 @@ def planned_stages(plan_json: str) -> tuple[PlannedStage, ...]:
     names = [text(s.name, "plan_json: a stage's name", MAX_NAME_LENGTH) for s in plan.stages]
     if twice := {name for name in names if names.count(name) > 1}:
         raise InvalidRequest(f"plan_json: two stages are called {min(twice)!r}")
+    if holds_null(plan_json):
+        raise InvalidRequest("plan_json: holds a NUL character")
     return tuple(
         PlannedStage(name=name, roles=tuple(dict.fromkeys(Role(role) for role in stage.roles)))
         for name, stage in zip(names, plan.stages, strict=True)

@@ -91,7 +91,21 @@ def test_an_empty_part_of_the_path_is_the_current_folder(tmp_path: Path) -> None
 
 def test_a_mistake_of_ours_is_not_blamed_on_files_that_hide_nothing(tmp_path: Path) -> None:
     (tmp_path / "my_rewards.py").write_text("")
-    assert list(hiding_files([str(tmp_path), *sys.path])) == []
+    path = [place for place in sys.path if not place.startswith(str(tmp_path.parent))]
+    assert list(hiding_files([str(tmp_path), *path])) == []
+
+
+def test_what_a_library_puts_in_front_of_its_environment_hides_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray does so with its own `psutil`."""
+    parts = tmp_path / "environment" / "parts"
+    parts.mkdir(parents=True)
+    (parts / "psutil.py").write_text("")
+    assert len(list(hiding_files([str(parts), *sys.path]))) == 1  # the control
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "environment"))
+    assert list(hiding_files([str(parts)])) == []
+    assert not [told for told in hiding_files([str(parts), *sys.path]) if str(parts) in told]
 
 
 @pytest.mark.parametrize("package", ["services", "trinity"])
@@ -165,3 +179,15 @@ def set_up(folder: Path, **environment: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(
         command, env={**os.environ, **environment}, capture_output=True, text=True
     )
+
+
+def test_every_source_is_one_of_the_newest_python_without_a_warning(tmp_path: Path) -> None:
+    code = (
+        "import pathlib, sys\n"
+        "for path in pathlib.Path(sys.argv[1]).glob('*/**/*.py'):\n"
+        "    if path.parts[len(pathlib.Path(sys.argv[1]).parts)] in sys.argv[2:]:\n"
+        "        compile(path.read_text(encoding='utf-8'), str(path), 'exec')\n"
+    )
+    command = [other_python("python3.12"), "-W", "error", "-c", code, str(REPOSITORY)]
+    done = ended([*command, "trinity", "services", "tests"], tmp_path)
+    assert done.returncode == 0, done.stderr

@@ -80,7 +80,7 @@ class Attempt:
 
 def attempts(seed: int, known: Known) -> Iterator[Attempt]:
     """Calls without end; what is known may change meanwhile."""
-    random, fuzzer = Random(seed), Fuzzer(seed, known)
+    random, fuzzer = Random(seed), Fuzzer(seed, known, sparse=True)
     names, weights = list(SERVICES), [share for _, share in SERVICES.values()]
     while True:
         [name] = random.choices(names, weights)

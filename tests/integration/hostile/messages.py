@@ -16,16 +16,20 @@ Known = Mapping[str, tuple[int | float | str | bytes, ...]]
 
 
 class Fuzzer:
-    """Makes requests of a type; the same seed makes the same ones."""
+    """Makes requests of a type; the same seed makes the same ones.
 
-    def __init__(self, seed: int, known: Known) -> None:
+    Of `sparse` ones half leave out many fields of which no right value is known, as clients do.
+    """
+
+    def __init__(self, seed: int, known: Known, *, sparse: bool = False) -> None:
         self._random = Random(seed)
         self._known = known
+        self._sparse = sparse
         self._sparseness = 0.0
 
     def request(self, kind: Descriptor) -> bytes:
         """One request on the wire."""
-        self._sparseness = self._random.choice((0.0, 0.0, 0.5, 0.8))
+        self._sparseness = self._random.choice((0.0, 0.0, 0.5, 0.8)) if self._sparse else 0.0
         match self._random.randrange(10):
             case 0:
                 return self._random.randbytes(self._random.choice((1, 2, 20, 2_000)))
@@ -65,6 +69,8 @@ class Fuzzer:
 
     def _is_left_out(self, field: FieldDescriptor) -> bool:
         """Returns true for some fields of which no right value is known, as clients send few."""
+        if not self._sparseness:
+            return False
         is_unknown = field.name not in self._known and field.name != "key"
         return is_unknown and self._random.random() < self._sparseness
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import threading
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from services.explorer.serving.server import _listen
 from tests.support.infra_fixtures import running
-from tests.unit.weights.test_transfer import LIMITS, TENSORS, assert_same, receive, seat_at
 from trinity.deploy import probe
 from trinity.diagnosis.gather import probe_nats
 from trinity.diagnosis.snapshot import ProbeState
@@ -28,8 +26,6 @@ from trinity.runtime.settings import ServiceSettings
 from trinity.security.certificates import CredentialIssuer, parts_of
 from trinity.security.credentials import VARIABLE, Credentials
 from trinity.security.secret_files import SecretFiles
-from trinity.weights.process_group import local_address_for
-from trinity.weights.sending import WeightsSender
 
 HOST = "::1"
 SECONDS = 10
@@ -84,18 +80,6 @@ def test_a_served_model_names_a_taken_port_in_brackets() -> None:
         pytest.raises(UserError, match=r"cannot serve at \[::1\]:\d+ "),
     ):
         _listen(HOST, taken.getsockname()[1])
-
-
-def test_weights_go_from_memory_there() -> None:
-    sender = WeightsSender(
-        TENSORS, host=HOST, name="weights", limits=LIMITS, transfer_lock=threading.Lock()
-    )
-    assert sender.offer.address.startswith("[::1]:")
-    weights, failure = receive(seat_at(sender))
-    sender.withdraw(60.0)
-    assert not failure
-    assert_same(weights)
-    assert local_address_for(HOST) == HOST
 
 
 async def test_a_broker_is_reached_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
