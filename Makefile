@@ -8,7 +8,7 @@ BASELINE := proto/baseline.binpb
 SCRATCH := build
 
 .DEFAULT_GOAL := help
-.PHONY: help setup prepare demo test test-all test-fast test-whole test-thorough check-images check-images-heavy check-deploy check-data-juicer faults hosts bench \
+.PHONY: help setup prepare demo test test-all test-fast test-whole test-thorough check-images check-images-heavy check-deploy check-data-juicer check-python312 faults hosts bench \
 	bench-buffer bench-gpu check format types prose protos proto proto-drift proto-baseline docs docs-drift lock clean
 
 help:  ## This list
@@ -62,6 +62,18 @@ check-data-juicer: setup  ## The operators that ask Data-Juicer, against itself,
 	@test -x $(DATA_JUICER)/bin/python || $(BIN)/python -m venv $(DATA_JUICER)
 	$(DATA_JUICER)/bin/pip --disable-pip-version-check install -q py-data-juicer==1.6.1 aiohttp
 	TRINITY_TEST_DATA_JUICER=$(CURDIR)/$(DATA_JUICER)/bin/python $(BIN)/pytest -n 0 tests/unit/data_juicer
+
+PYTHON312 := build/python3.12
+WITHOUT_TORCH := tests/unit/buffer tests/unit/cli tests/unit/client tests/unit/data_juicer tests/unit/diagnosis tests/unit/inspect \
+	tests/unit/launch tests/unit/local tests/unit/monitors tests/unit/operators tests/unit/progress tests/unit/rewards tests/unit/rpc \
+	tests/unit/security tests/unit/synchronizer tests/unit/task_operators tests/unit/telemetry tests/unit/workflows \
+	tests/unit/test_interpreter.py tests/integration/hostile tests/integration/local tests/integration/synchronizer
+check-python312: setup  ## The tests that need no torch, with Python 3.12, in an environment under build/
+	@test -x $(PYTHON312)/bin/python || python3.12 -m venv $(PYTHON312)
+	$(PYTHON312)/bin/pip --disable-pip-version-check install -q --editable \
+		'.[dev,buffer,synchronizer,explorer,embedded,telemetry,export,report]' openai
+	$(PYTHON312)/bin/pytest -n 0 -m "not thorough" --ignore tests/integration/local/test_environment.py \
+		$(WITHOUT_TORCH)
 
 KILLS ?= 500
 faults: setup  ## Kill everything at random, KILLS times, and write the table of docs/guarantees.md

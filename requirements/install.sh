@@ -14,17 +14,23 @@ fi
 
 step() { echo "setup: $1 [${SECONDS} s]"; }
 pip() { "$environment/bin/python" -m pip --disable-pip-version-check -qq "$@"; }
-new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
+is_supported() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null; }
+
+check_system() {
+    [ "$(uname -s)" = Linux ] && return
+    echo "setup: this runs on Linux, and here is $(uname -s): use a Linux machine" >&2
+    exit 2
+}
 
 find_python() {
     local candidate
-    for candidate in ${PYTHON:-python3.11 python3}; do
-        if new_enough "$candidate"; then
+    for candidate in ${PYTHON:-python3.11 python3.12 python3}; do
+        if is_supported "$candidate"; then
             echo "$candidate"
             return
         fi
     done
-    echo "setup: no Python 3.11 or newer found (tried: ${PYTHON:-python3.11 python3});" \
+    echo "setup: no Python 3.11 or 3.12 found (tried: ${PYTHON:-python3.11 python3.12 python3});" \
         "install one, or name it: make setup PYTHON=/path/to/python3.11" >&2
     exit 2
 }
@@ -41,10 +47,11 @@ install_torch() {
     pip install --constraint "$lock" "torch==$version"
 }
 
+check_system
 python="$(find_python)"
 step "making $environment: some minutes, about 3 GB"
 step "environment with $("$python" --version) (1 of 4)"
-new_enough "$environment/bin/python" || "$python" -m venv "$environment"
+is_supported "$environment/bin/python" || "$python" -m venv "$environment"
 step "torch (2 of 4)"
 install_torch
 step "$(grep -c '==' "$lock") locked packages (3 of 4)"

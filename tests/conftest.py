@@ -3,6 +3,7 @@
 import os
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import psutil
@@ -20,8 +21,16 @@ hypothesis.settings.register_profile("gate", derandomize=True, deadline=None)
 hypothesis.settings.register_profile("search", deadline=None, print_blob=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "gate"))
 
+_REPOSITORY = str(Path(__file__).parents[1])
 _MARK = "TRINITY_TEST_SESSION"
 _OURS = ("nats-server", "postgres", "services.", "trinity.local.supervisor")
+
+
+def pytest_configure() -> None:
+    """Lets processes that are started with `-P` find `tests`, which is in other packages too."""
+    others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    path = [_REPOSITORY, *(folder for folder in others if folder not in ("", _REPOSITORY))]
+    os.environ["PYTHONPATH"] = os.pathsep.join(path)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -129,9 +129,7 @@ def import_module(name: str, wanted: str) -> ModuleType:
 
     Raises: UserError when there is no such module or it cannot be imported.
     """
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.append(here)
+    here = _look_in_current_folder()
     importlib.invalidate_caches()
     compat.install_import_hook()
     try:
@@ -150,11 +148,20 @@ def import_module(name: str, wanted: str) -> ModuleType:
         raise UserError(f"{wanted}: {_explain(error)}") from error
 
 
+def _look_in_current_folder() -> str:
+    """Appends the current folder to Python's path: at its end, where it hides no other module."""
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.append(here)
+    return here
+
+
 def load_plugins(directories: Iterable[str | Path]) -> None:
     """Imports every `*.py` of these folders, so that their parts are registered.
 
     Raises: UserError naming the file and line of a plugin that cannot be imported.
     """
+    _look_in_current_folder()
     for directory in map(Path, directories):
         if not directory.is_dir():
             raise UserError(f"the plugin folder {directory} does not exist")

@@ -16,4 +16,4 @@ COPY --from=build /venv /venv
 ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONPYCACHEPREFIX=/tmp/pycache HOME=/tmp HF_HOME=/cache/huggingface
 USER 10001:10001
 WORKDIR /tmp
-ENTRYPOINT ["python", "-m", "services.buffer"]
+ENTRYPOINT ["python", "-P", "-m", "services.buffer"]

@@ -15,4 +15,4 @@ COPY --from=build /venv /venv
 ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONPYCACHEPREFIX=/tmp/pycache
 USER 10001:10001
 WORKDIR /tmp
-ENTRYPOINT ["python", "-m", "services.synchronizer"]
+ENTRYPOINT ["python", "-P", "-m", "services.synchronizer"]

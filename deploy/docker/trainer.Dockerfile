@@ -26,4 +26,4 @@ ENV PATH=/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONPYCACHEPREFIX=/tmp/pycache HOM
     USER=trinity
 USER 10001:10001
 WORKDIR /tmp
-ENTRYPOINT ["python", "-m", "services.trainer"]
+ENTRYPOINT ["python", "-P", "-m", "services.trainer"]

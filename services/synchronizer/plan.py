@@ -10,6 +10,7 @@ from services.synchronizer.domain import PlannedStage, Role
 from services.synchronizer.validation import MAX_NAME_LENGTH, text
 from trinity.config.schema.base import redact_secrets
 from trinity.errors import InvalidRequest, PreconditionFailed
+from trinity.json_values import holds_null
 
 MAX_STAGES = 1_000
 
@@ -41,6 +42,8 @@ def planned_stages(plan_json: str) -> tuple[PlannedStage, ...]:
     names = [text(s.name, "plan_json: a stage's name", MAX_NAME_LENGTH) for s in plan.stages]
     if twice := {name for name in names if names.count(name) > 1}:
         raise InvalidRequest(f"plan_json: two stages are called {min(twice)!r}")
+    if holds_null(plan_json):
+        raise InvalidRequest("plan_json: holds a NUL character")
     return tuple(
         PlannedStage(name=name, roles=tuple(dict.fromkeys(Role(role) for role in stage.roles)))
         for name, stage in zip(names, plan.stages, strict=True)

@@ -24,8 +24,16 @@ NameOption = Annotated[
     str | None, typer.Option("--name", help="Make one further folder of this name only.")
 ]
 RoleOption = Annotated[str, typer.Option("--role", help="Role of the part of --name.")]
+MAX_DAYS = 36_500
 DaysOption = Annotated[
-    int, typer.Option("--days", min=1, help="Days for which certificates and tokens are valid.")
+    int,
+    typer.Option(
+        "--days", min=1, max=MAX_DAYS, help="Days for which certificates and tokens are valid."
+    ),
+]
+
+ForceOption = Annotated[
+    bool, typer.Option("--force", help="Allow tokens that last longer than a year.")
 ]
 
 
@@ -36,6 +44,7 @@ def certs(
     name: NameOption = None,
     role: RoleOption = "operator",
     days: DaysOption = 30,
+    force: ForceOption = False,
 ) -> None:
     """Make or renew certificates and tokens, one folder for each service or person.
 
@@ -52,7 +61,7 @@ def certs(
     with write_errors(folder, "give a folder of its own as FOLDER"):
         issuer = CredentialIssuer(folder)
         for part in parts:
-            print(f"{part.name}: {VARIABLE}={issuer.issue(part, lifetime).resolve()}")
+            print(f"{part.name}: {VARIABLE}={issuer.issue(part, lifetime, force=force).resolve()}")
     print(f"keep {issuer.signing_key.parent} apart: its owner can let anyone in")
 
 

@@ -16,6 +16,7 @@ from trinity.config.plan.placement import GpuAssignment, assign_gpus, cluster_gp
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.schema.base import KeyStatus
 from trinity.errors import UserError
+from trinity.runtime.host_port import join_address
 from trinity.sizing.memory import GIB, MemoryTerm
 from trinity.sizing.model_shape import ModelShape, count_adapter, count_parameters, read_shape
 from trinity.sizing.stage_sizes import (
@@ -239,7 +240,7 @@ def _placement_lines(stage: StagePlan) -> Iterator[str]:
         yield from _seat_lines([seat for seat in seats if not seat.name.startswith("rank")])
     if stage.mode == "serve":
         explorer = stage.config.explorer
-        yield f"  listens on       {explorer.listen_address}:{explorer.proxy_port}"
+        yield f"  listens on       {join_address(explorer.listen_address, explorer.proxy_port)}"
 
 
 def _seat_lines(seats: list[GpuAssignment]) -> Iterator[str]:

@@ -27,6 +27,7 @@ from trinity.local.addresses import stack_directory_of
 from trinity.local.reaper import refuse_if_locked
 from trinity.progress.reporter import make_reporter
 from trinity.progress.summary import RunSummary, read_finished
+from trinity.runtime.host_port import join_address
 
 INTERRUPTED_EXIT_CODE = 130
 PROGRAM = "trinity"
@@ -89,7 +90,7 @@ def _serving_lines(stage: StagePlan) -> Iterator[str]:
     yield f"stage {stage.index + 1}: {stage.name} (mode serve)"
     yield f"  serves         {run}{stage.model_path}"
     yield f"  engines        {rollout.engine_num} {rollout.engine_type}, {rollout.dtype}"
-    yield f"  listens on     {explorer.listen_address}:{explorer.proxy_port}"
+    yield f"  listens on     {join_address(explorer.listen_address, explorer.proxy_port)}"
     yield f"  newer weights  are looked for every {explorer.service_status_check_interval} s"
 
 

@@ -1,7 +1,6 @@
 """`trinity`: the commands, and the exit codes of their errors."""
 
 import gc
-import io
 import os
 import sys
 from collections.abc import Sequence
@@ -12,7 +11,9 @@ import typer
 from typer.core import TyperGroup
 
 import trinity
+from trinity.cli.terminal import guard_terminal
 from trinity.errors import ServiceNotReady, TrinityError, UserError
+from trinity.runtime.proxies import reach_loopback_directly
 
 GC_THRESHOLD = 100_000
 """Imports make many objects and no garbage; collections took a tenth of a short command."""
@@ -124,11 +125,9 @@ def show_full_summaries(command: object) -> None:
 def main() -> None:
     """Entry point; exit code 2 for a user's error, 1 for a failed run, 3 for no answer yet."""
     gc.set_threshold(GC_THRESHOLD)
+    reach_loopback_directly()
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # hides log lines of gRPC's core
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            # Samples may hold characters that a terminal cannot show.
-            stream.reconfigure(errors="replace")
+    guard_terminal()
     try:
         app()
     except UserError as error:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from trinity.cli.output import write_errors
+from trinity.errors import UserError
 from trinity.security.authorization import Scope
 from trinity.security.secret_files import write_private
 from trinity.security.tokens import issue_token
@@ -27,6 +28,9 @@ ScopeOption = Annotated[
 HoursOption = Annotated[
     float, typer.Option("--hours", min=0.01, help="Hours for which it is valid.")
 ]
+ForceOption = Annotated[
+    bool, typer.Option("--force", help="Allow a token that lasts longer than a year.")
+]
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="File to write, readable by its owner only.")
 ]
@@ -39,6 +43,7 @@ def token(
     scope: ScopeOption,
     hours: HoursOption = 12.0,
     output: OutputOption = None,
+    force: ForceOption = False,
 ) -> None:
     """Issue a token and print it, or write it into a file."""
     issued = issue_token(
@@ -46,7 +51,8 @@ def token(
         subject=subject,
         tenant=tenant,
         scopes=scope,
-        lifetime=timedelta(hours=hours),
+        lifetime=_lifetime(hours),
+        force=force,
     )
     if output is None:
         print(issued)
@@ -54,3 +60,10 @@ def token(
     with write_errors(output, "give another `--output`"):
         write_private(output, issued)
     print(f"{output}: a token of {subject} for {hours:g} hours")
+
+
+def _lifetime(hours: float) -> timedelta:
+    try:
+        return timedelta(hours=hours)
+    except (OverflowError, ValueError) as error:
+        raise UserError(f"--hours: {hours} is no number of hours that a token can last") from error

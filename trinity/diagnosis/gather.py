@@ -39,6 +39,7 @@ from trinity.diagnosis.snapshot import (
 )
 from trinity.local.run_file import ProcessExit, RunningStack
 from trinity.rpc.channel import open_channel
+from trinity.runtime.host_port import join_address
 
 ANSWER_SECONDS = 3.0
 POSTGRES_PORT, NATS_PORT = 5432, 4222
@@ -52,7 +53,7 @@ MAX_LINE_LENGTH = 300
 STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
 GONE = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 T = TypeVar("T")
-NO_PROXY = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
+CHANNEL_OPTIONS = (("grpc.use_local_subchannel_pool", 1),)
 SERVICES = ("synchronizer", "buffer", "trainer", "explorer")
 FOREIGN = ProcessState.FOREIGN
 WORKERS = ("trainer", "explorer")
@@ -118,7 +119,9 @@ async def _ask(
     except (OSError, asyncio.IncompleteReadError) as error:
         if isinstance(error, ConnectionRefusedError):
             return ProbeResult(ProbeState.REFUSES)
-        return ProbeResult(ProbeState.REFUSES, f"{host}:{port} cannot be reached ({error})")
+        return ProbeResult(
+            ProbeState.REFUSES, f"{join_address(host, port)} cannot be reached ({error})"
+        )
 
 
 @asynccontextmanager
@@ -395,7 +398,7 @@ async def _ask_services(
     running: RunningStack, addresses: dict[str, str], seconds: float
 ) -> _ProbeAnswers:
     security = running.addresses.security
-    channels = {name: open_channel(addresses[name], security, NO_PROXY) for name in SERVICES}
+    channels = {name: open_channel(addresses[name], security, CHANNEL_OPTIONS) for name in SERVICES}
     before = {name: demand_of(pid) for name, pid in running.pids.items()}
     try:
         async with asyncio.TaskGroup() as tasks:

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,6 +13,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from trinity.errors import RunFailed
+from trinity.interpreter import module_command
 from trinity.local.addresses import InfrastructureFiles, ServiceAddresses
 from trinity.local.files import OPERATOR, StackCredentials, socket_variables
 from trinity.local.identity import OWN_IDENTITY
@@ -27,7 +27,6 @@ _RETRY_SECONDS = 0.05
 _OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 200),
-    ("grpc.enable_http_proxy", 0),
 ]
 _READY_SECONDS = 120.0
 _GPU_DEVICES = Path("/proc/driver/nvidia/gpus")
@@ -113,7 +112,7 @@ def _service(
     """Describes one service; `settings` are its own variables, `others` those of its libraries."""
     settings = {"LISTEN": address, "LOG_LEVEL": around.log_level, **settings}
     prefix = f"TRINITY_{name.upper()}_"
-    argv = [sys.executable, "-m", f"services.{name}"]
+    argv = module_command(f"services.{name}")
     spec = ProcessSpec(
         name=name,
         argv=OWN_IDENTITY.command(argv, death_signal=signal.SIGKILL),

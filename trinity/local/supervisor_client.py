@@ -3,11 +3,11 @@
 import asyncio
 import logging
 import os
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from trinity.interpreter import module_command
 from trinity.local.infrastructure import SECRET_VARIABLES
 from trinity.local.process_spec import (
     Command,
@@ -53,9 +53,7 @@ class SupervisorClient:
     ) -> "SupervisorClient":
         with (job_dir / "log" / "supervisor.log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "trinity.local.supervisor",
+                *module_command("trinity.local.supervisor"),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,

@@ -11,9 +11,10 @@ import logging
 import re
 import select
 import subprocess
-import sys
 import threading
 from decimal import Decimal, InvalidOperation
+
+from trinity.interpreter import module_command
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +91,7 @@ class GraderProcess:
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "trinity.rewards.math_grader"],
+                module_command("trinity.rewards.math_grader"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
             )

@@ -51,6 +51,9 @@ RETRY_CONFIG = json.dumps(
     }
 )
 
+NO_PROXY = ("grpc.enable_http_proxy", 0)
+"""Services reach one another directly: `http_proxy` is for addresses of the internet."""
+
 
 def _options() -> Sequence[tuple[str, str | int]]:
     return [
@@ -77,7 +80,7 @@ def open_channel(
     Raises: UserError when the address is beyond loopback and there is no security.
     """
     credentials = _credentials(address, security)
-    chosen = options or [*_options(), ("grpc.service_config", RETRY_CONFIG)]
+    chosen = [*(options or (*_options(), ("grpc.service_config", RETRY_CONFIG))), NO_PROXY]
     if credentials is None:
         return traced_channel(grpc.aio.insecure_channel(address, options=chosen))
     return traced_channel(grpc.aio.secure_channel(address, credentials, options=chosen))
@@ -99,7 +102,7 @@ def open_sync_channel(
     beyond its deadline, forever. The caller waits and retries.
     """
     credentials = _credentials(address, security, shows_token=shows_token)
-    options = [*_options(), ("grpc.enable_retries", 0)]
+    options = [*_options(), NO_PROXY, ("grpc.enable_retries", 0)]
     if server_name:
         options.append(("grpc.ssl_target_name_override", server_name))
     if credentials is None:

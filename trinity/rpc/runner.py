@@ -9,7 +9,9 @@ from typing import TypeVar
 
 from trinity import telemetry
 from trinity.errors import UserError
+from trinity.interpreter import check_interpreter
 from trinity.runtime.logs import configure_logging
+from trinity.runtime.proxies import reach_loopback_directly
 from trinity.runtime.settings import ServiceSettings
 
 logger = logging.getLogger(__name__)
@@ -27,7 +29,9 @@ def run_service(name: str, settings_type: type[SettingsT], main: ServiceMain[Set
     `main` returns when `stop` is set, after a graceful shutdown; an exception in it ends the
     process. Returns the exit code: 0 normally, 2 for a user's mistake, 1 for a crash.
     """
+    reach_loopback_directly()
     try:
+        check_interpreter()
         settings = settings_type.from_environment()
         configure_logging(name, settings.log_level, settings.log_format)
         telemetry.start(f"trinity-{name}")

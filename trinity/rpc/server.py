@@ -15,6 +15,7 @@ from trinity.errors import UserError
 from trinity.rpc.guard import ALLOW_ALL, Admission, GuardedServer, TenantOf
 from trinity.rpc.health import Health
 from trinity.rpc.limits import KEEPALIVE, MIN_PING_INTERVAL_MILLISECONDS, SERVER_SIZES
+from trinity.runtime.host_port import join_address, split_address
 from trinity.runtime.settings import ServiceSettings
 from trinity.security.credentials import VARIABLE, Credentials
 from trinity.security.loopback import is_loopback
@@ -92,9 +93,9 @@ async def serve(
     bound = _bind(server, host, port, security)
     await health.start()
     await server.start()
-    logger.info("serving", extra={"address": f"{host}:{bound}"})
+    logger.info("serving", extra={"address": join_address(host, bound)})
     try:
-        yield RunningServer(address=f"{host}:{bound}", health=health)
+        yield RunningServer(address=join_address(host, bound), health=health)
     finally:
         await health.shut_down()
         await server.stop(settings.drain_seconds)
@@ -105,17 +106,6 @@ def _connection_limit() -> tuple[str, int]:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     half = MAX_CONNECTIONS if files == resource.RLIM_INFINITY else files // 2
     return "grpc.max_allowed_incoming_connections", min(MAX_CONNECTIONS, half)
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Splits `host:port`.
-
-    Raises: UserError when it is not of that form.
-    """
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535:
-        raise UserError(f"address {address!r} is not host:port")
-    return host.strip("[]") or "127.0.0.1", int(port)
 
 
 def _admission(security: Credentials, tenant_of: TenantOf | None) -> Admission:
@@ -135,7 +125,7 @@ def _refuse_open_address(address: str, host: str) -> None:
 
 def _bind(server: grpc.aio.Server, host: str, port: int, security: Credentials) -> int:
     """Binds a port; distinguishes one in use (which grpcio only logs) from other errors."""
-    target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    target = join_address(host, port)
     try:
         if security.is_on:
             bound = server.add_secure_port(target, security.server_credentials())
@@ -154,5 +144,5 @@ def _why_not(host: str, port: int) -> str:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.bind((host, port))
     except OSError as error:
-        return f"cannot listen on {host}:{port}: {error.strerror}; choose another port"
-    return f"cannot listen on {host}:{port}"
+        return f"cannot listen on {join_address(host, port)}: {error.strerror}; choose another port"
+    return f"cannot listen on {join_address(host, port)}"

@@ -16,8 +16,10 @@ from trinity.telemetry import tracing
 
 STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 # Text from other parties may appear in a line; it must not start another line or send terminal
-# control codes.
-ESCAPED = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
+# control codes, nor change the order in which the characters of a line are shown.
+_BIDIRECTIONAL = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_CONTROLS = (*range(32), *range(127, 160), 0x2028, 0x2029, *_BIDIRECTIONAL)
+ESCAPED = {code: repr(chr(code))[1:-1] for code in _CONTROLS}
 INTERVAL_SECONDS = 10.0
 MAX_BURSTS = 1_000
 NO_SUBJECT: Mapping[str, str] = MappingProxyType({})

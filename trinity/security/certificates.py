@@ -15,7 +15,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from trinity.errors import UserError
 from trinity.security.authorization import EVERY_TENANT, ROLE_SCOPES, Scope
 from trinity.security.credentials import AUTHORITY, CERTIFICATE, KEY, TOKEN, TOKEN_KEYS
-from trinity.security.secret_files import SecretFiles
+from trinity.security.secret_files import SecretFiles, read_private
 from trinity.security.tokens import issue_token
 
 _CLOCK_SKEW = timedelta(minutes=5)
@@ -164,23 +164,24 @@ class CredentialIssuer:
         """The key file that allows its holder to issue tokens."""
         return self._files.folder / SIGNING_KEY
 
-    def issue(self, part: CredentialRole, lifetime: timedelta) -> Path:
-        """Writes or renews a part's folder and returns it.
+    def issue(self, part: CredentialRole, lifetime: timedelta, *, force: bool = False) -> Path:
+        """Writes or renews a part's folder and returns it; `force` is as for `issue_token`.
 
-        Raises: UserError when the tenant's name is invalid.
+        Raises: UserError when the tenant's name is invalid, or its token would last too long.
         """
+        token = None if part.scopes is None else self._token(part, lifetime, force)
         files = SecretFiles(self._root / part.name)
         hosts = (part.name, *LOCAL_HOSTS, *part.hosts)
         pair = make_certificate(self._authority, part.name, hosts, lifetime)
         files.write_secret(AUTHORITY, self._authority.certificate_pem)
         files.write_secret(KEY, pair.key_pem)
         files.write_secret(CERTIFICATE, pair.certificate_pem)
-        if part.scopes is not None:
-            files.write_secret(TOKEN, self._token(part, lifetime))
+        if token is not None:
+            files.write_secret(TOKEN, token)
             files.write_secret(TOKEN_KEYS, (self._files.folder / TOKEN_KEYS).read_text())
         return files.folder
 
-    def _token(self, part: CredentialRole, lifetime: timedelta) -> str:
+    def _token(self, part: CredentialRole, lifetime: timedelta, force: bool) -> str:
         scopes = part.scopes or ()
         return issue_token(
             self.signing_key,
@@ -188,6 +189,7 @@ class CredentialIssuer:
             tenant=part.tenant,
             scopes=scopes,
             lifetime=lifetime,
+            force=force,
         )
 
     def _found_authority(self) -> CertificateKeyPair | None:
@@ -195,7 +197,7 @@ class CredentialIssuer:
         if not key_file.exists():
             return None
         try:
-            key = serialization.load_pem_private_key(key_file.read_bytes(), password=None)
+            key = serialization.load_pem_private_key(read_private(key_file), password=None)
             certificate = x509.load_pem_x509_certificate(
                 (self._files.folder / AUTHORITY).read_bytes()
             )

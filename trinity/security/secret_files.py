@@ -2,8 +2,13 @@
 
 import os
 import secrets
+import stat
 from dataclasses import dataclass
 from pathlib import Path
+
+from trinity.errors import UserError
+
+OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +44,18 @@ def write_private(path: Path, content: str) -> None:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def read_private(path: Path) -> bytes:
+    """Reads the key of an authority, which can admit anyone.
+
+    Raises: UserError when other users may read or replace it; OSError.
+    """
+    with path.open("rb") as file:
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        if mode & OTHERS:
+            raise UserError(
+                f"other users may read {path} (mode {mode:04o}) and let anyone in with it: run "
+                f"`chmod 600 {path}`, and if any of them has, make another key"
+            )
+        return file.read()

@@ -13,10 +13,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from trinity.errors import Unauthenticated, UserError
 from trinity.security.authorization import EVERY_TENANT, Caller, Scope
+from trinity.security.secret_files import read_private
 
 ALGORITHM = "EdDSA"
 AUDIENCE = "trinity"
 REQUIRED_CLAIMS = ("aud", "exp", "scope", "sub", "tenant")
+MAX_LIFETIME = timedelta(days=365)
 MAX_TOKEN_LENGTH = 4_096
 MAX_REMEMBERED = 1_024
 CLOCK_SECONDS = 300
@@ -28,12 +30,24 @@ _END_OF_KEY = b"-----END PUBLIC KEY-----"
 
 
 def issue_token(
-    signing_key: Path, *, subject: str, tenant: str, scopes: Iterable[Scope], lifetime: timedelta
+    signing_key: Path,
+    *,
+    subject: str,
+    tenant: str,
+    scopes: Iterable[Scope],
+    lifetime: timedelta,
+    force: bool = False,
 ) -> str:
-    """Returns a signed token.
+    """Returns a signed token; `force` allows one that lasts longer than a year.
 
-    Raises: UserError when the key cannot be read or the tenant's name is invalid.
+    Raises: UserError when other users may read the key, when it cannot be read, when the tenant's
+    name is invalid, or when the token would last too long.
     """
+    if lifetime > MAX_LIFETIME and not force:
+        raise UserError(
+            f"the token would last {lifetime.days:,} days and cannot be taken back: give it at "
+            f"most {MAX_LIFETIME.days} days and renew it, or add `--force`"
+        )
     if tenant != EVERY_TENANT and not TENANT.fullmatch(tenant):
         raise UserError(
             f"tenant {tenant!r}: a token takes letters, digits, '-' and '_', or '*' for all tenants"
@@ -152,7 +166,7 @@ def _caller(claims: dict[str, object]) -> Caller:
 
 def _read_signing_key(path: Path) -> Ed25519PrivateKey:
     try:
-        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+        key = serialization.load_pem_private_key(read_private(path), password=None)
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise UserError(f"cannot read the signing key {path}: {error}") from error
     if not isinstance(key, Ed25519PrivateKey):

@@ -117,8 +117,9 @@ class TransferGroup:
 
 def local_address_for(host: str) -> str:
     """Returns this machine's address as a connection to `host` would use it."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((host, 9))
+    family, kind, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(address)
         name: str = probe.getsockname()[0]
         return name
 

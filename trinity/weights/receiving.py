@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 
 from trinity.errors import TransferFailed
+from trinity.runtime.host_port import split_address
 from trinity.weights.offer import ReceiverSlot
 from trinity.weights.process_group import TransferGroup, local_address_for, run_with_deadline
 from trinity.weights.rendezvous import (
@@ -59,7 +60,7 @@ class WeightsReceiver:
             backend=slot.backend,
             rank=self._rank,
             num_ranks=slot.num_ranks,
-            host=local_address_for(slot.address.rpartition(":")[0]),
+            host=local_address_for(split_address(slot.address)[0]),
             limits=slot.limits,
         )
 

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trinity.errors import TransferFailed
+from trinity.runtime.host_port import join_address, split_address
 from trinity.weights.offer import Backend, OfferAddress, Receivers, ReceiverSlot, TransferTimeouts
 from trinity.weights.process_group import run_with_deadline
 
@@ -81,7 +82,8 @@ class Rendezvous:
     """Accepts requests for one version; peers must know the group's secret name."""
 
     def __init__(self, *, host: str, name: str, seconds: float) -> None:
-        with socket.create_server((host, 0)) as listener:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.create_server((host, 0), family=family) as listener:
             port = listener.getsockname()[1]
             self._store = dist.TCPStore(
                 host,
@@ -93,7 +95,9 @@ class Rendezvous:
                 master_listen_fd=os.dup(listener.fileno()),
             )
         self.host = host
-        self.offer = OfferAddress(address=f"{host}:{port}", group=f"{name}-{secrets.token_hex(16)}")
+        self.offer = OfferAddress(
+            address=join_address(host, port), group=f"{name}-{secrets.token_hex(16)}"
+        )
         self.keys = StoreKeys(self.offer.group)
         self._requests = _client(host, port, NEVER)
 
@@ -103,8 +107,8 @@ class Rendezvous:
 
     def connect(self, seconds: float) -> dist.TCPStore:
         """Returns a connection for one transfer, as a waiting call blocks its connection."""
-        host, _, port = self.offer.address.rpartition(":")
-        return _client(host, int(port), timedelta(seconds=seconds))
+        host, port = split_address(self.offer.address)
+        return _client(host, port, timedelta(seconds=seconds))
 
     def next_request(self) -> TransferRequest | None:
         """Returns the next request, in order; None once closed. Call it from one thread only."""
@@ -142,13 +146,13 @@ def open_store(address: str, seconds: float) -> dist.TCPStore:
 
     Raises: TransferFailed.
     """
-    host, _, port = address.rpartition(":")
+    host, port = split_address(address)
 
     def connect() -> dist.TCPStore:
         # TCPStore retries a refused connection until its timeout, and logs each attempt.
-        with socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS):
+        with socket.create_connection((host, port), timeout=CONNECT_SECONDS):
             pass
-        return _client(host, int(port), timedelta(seconds=seconds))
+        return _client(host, port, timedelta(seconds=seconds))
 
     try:
         return run_with_deadline(2 * CONNECT_SECONDS, "reach the trainer", connect)

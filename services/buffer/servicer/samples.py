@@ -7,7 +7,7 @@ import math
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from services.buffer.domain.stage import AssignmentKind, ExperienceState
 from services.buffer.domain.tasks import SampleCursor, SampleFilter
@@ -27,6 +27,7 @@ from services.buffer.store.queries import PageRequest, StoredExperience, list_pa
 from trinity.api.v1 import buffer_pb2, experience_pb2, query_pb2
 from trinity.codec import FINISH_REASON_NAMES, FINISH_REASONS
 from trinity.errors import InvalidRequest, TooLarge
+from trinity.json_values import parse_untrusted
 from trinity.types import FinishReason, StageKey
 
 MAX_FILTER_TEXT = 1_000
@@ -96,7 +97,7 @@ def parse_cursor(text: str) -> SampleCursor | None:
     if not text:
         return None
     try:
-        place = json.loads(base64.urlsafe_b64decode(text.encode()))
+        place: Any = parse_untrusted(base64.urlsafe_b64decode(text.encode()))
         *numbers, suffix, revision, experience_id = place
         explore_step, position, run, step = (_number(number) for number in numbers)
         return SampleCursor(

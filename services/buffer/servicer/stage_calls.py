@@ -49,6 +49,7 @@ from trinity.config.plan.data import ANCHORS
 from trinity.config.plan.parts import ResolvedReplay, ResolvedTaskset
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import InvalidRequest, PreconditionFailed, TooLarge, Unavailable, UserError
+from trinity.json_values import holds_null
 from trinity.runtime.sql import Connection
 
 MAX_PLAN_LENGTH = 1024 * 1024
@@ -77,6 +78,8 @@ def parse_and_check_plan(text: str) -> StagePlan:
 
 
 def _parse(text: str) -> StagePlan:
+    if holds_null(text):
+        raise InvalidRequest("plan_json holds a null character")
     try:
         return parse_plan(text)
     except ValidationError as error:

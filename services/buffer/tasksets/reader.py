@@ -1,7 +1,6 @@
 """Handle for the process that reads the rows of a taskset."""
 
 import asyncio
-import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 from services.buffer.tasksets.row_sources import RowSource
 from services.buffer.workers.process import end_child, start_child
 from trinity.errors import PreconditionFailed
+from trinity.interpreter import module_command
 
 MODULE = "services.buffer.tasksets.read_rows"
 CHUNK_BYTES = 256 * 1024
@@ -56,7 +56,7 @@ async def open_taskset_row_reader(source: RowSource) -> AsyncIterator[TasksetRow
 
     Its standard error is drained all the time, because a full pipe would block it.
     """
-    argv = [sys.executable, "-m", MODULE]
+    argv = module_command(MODULE)
     child = await start_child(argv, limit=CHUNK_BYTES, stderr=PIPE)
     assert child.stdin is not None and child.stdout is not None and child.stderr is not None
     errors = asyncio.create_task(_last_of(child.stderr))

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import sys
 from asyncio.subprocess import Process
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
@@ -21,6 +20,7 @@ from services.buffer.store.tasksets import (
 )
 from services.buffer.workers.process import end_child, start_child
 from trinity.errors import PreconditionFailed, Unavailable
+from trinity.interpreter import module_command
 from trinity.runtime.sql import Connection
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
 
@@ -73,7 +73,7 @@ class TaskPipelineProcess:
     """The user's operator that is being called, if any."""
 
     async def __aenter__(self) -> Self:
-        argv = [sys.executable, "-m", MODULE, str(self.limits.memory_bytes)]
+        argv = module_command(MODULE, str(self.limits.memory_bytes))
         self._process = await start_child(argv, limit=MAX_ANSWER_BYTES)
         return self
 

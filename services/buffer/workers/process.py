@@ -4,13 +4,13 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 from services.buffer.domain.tasks import sanitize_text
+from trinity.interpreter import module_command
 from trinity.local.identity import OWN_IDENTITY
 from trinity.runtime.asyncio_internals import close_pipes
 
@@ -94,7 +94,7 @@ class WorkerProcess:
         return answer
 
     async def _start(self) -> Process:
-        argv = [sys.executable, "-m", self._module, str(self._memory_bytes)]
+        argv = module_command(self._module, str(self._memory_bytes))
         self._process = await start_child(argv, limit=MAX_ANSWER_BYTES)
         return self._process
 

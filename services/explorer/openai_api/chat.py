@@ -1,6 +1,5 @@
 """Chat requests and responses in the format of OpenAI's API."""
 
-import json
 import time
 import uuid
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from services.explorer.openai_api.response import (
     usage_of,
 )
 from services.explorer.openai_api.tools import ForcedCalls, ResponseParsers, read_forced
+from trinity.json_values import parse_untrusted
 from trinity.types import Experience, JsonObject, JsonValue
 from trinity.workflows.generation import ChatTokenizer, Scores
 from trinity.workflows.messages import Message
@@ -98,7 +98,7 @@ def _arguments(value: object, where: str) -> JsonValue:
     if not isinstance(value, str):
         return value if isinstance(value, dict) else {}
     try:
-        found: JsonValue = json.loads(value) if value else {}
+        found = parse_untrusted(value) if value else {}
     except ValueError as error:
         raise InvalidApiRequest(f"`{where}` is not JSON: {error}", param=where) from error
     return found

@@ -138,4 +138,7 @@ def _stop(value: object) -> list[str]:
 def _number(key: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidApiRequest(f"`{key}` is not a number", param=key)
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise InvalidApiRequest(f"`{key}` is larger than any number may be", param=key) from error

@@ -12,11 +12,13 @@ from services.explorer.openai_api.chat_completions import ChatCall
 from services.explorer.openai_api.completions import CompletionCall, read_completion
 from services.explorer.openai_api.errors import (
     INVALID,
+    InvalidApiRequest,
     error_body,
     error_response,
     json_response,
     response_for_error,
 )
+from trinity.json_values import parse_untrusted
 from trinity.runtime.threads import is_being_cancelled
 from trinity.types import Experience, JsonObject
 from trinity.workflows.generation import GenerationDelta
@@ -25,6 +27,7 @@ from trinity.workflows.model import ModelWrapper, OnIndexedDelta
 if TYPE_CHECKING:
     from aiohttp import web
 
+UTF_8 = ("utf-8", "utf8")
 
 StreamItem = tuple[int, GenerationDelta] | None
 """The index of an answer and its next delta; None when all answers are complete."""
@@ -178,7 +181,7 @@ async def _answer(
     model: ModelWrapper | None = None
     events: EventStream | None = None
     try:
-        call = read(json.loads(await request.text()))
+        call = read(parse_untrusted(await _read_text(request)))
         async with borrow(call) as model:
             if call.streams:
                 events = EventStream(call.stream_writer(model))
@@ -193,6 +196,18 @@ async def _answer(
     except Exception as error:  # the edge: the client learns that it failed, the log why
         failure = response_for_error(error)
         return failure if events is None else await events.send_error(failure)
+
+
+async def _read_text(request: "web.Request") -> str:
+    """Reads the body; raises InvalidApiRequest unless all of it comes and is UTF-8."""
+    from aiohttp.web import RequestPayloadError
+
+    if (request.charset or "utf-8").lower() not in UTF_8:
+        raise InvalidApiRequest("the body's charset is not UTF-8: send it in UTF-8")
+    try:
+        return (await request.read()).decode()
+    except RequestPayloadError as error:
+        raise InvalidApiRequest("the body is cut off or cannot be decompressed") from error
 
 
 def attempt_gone() -> "web.Response":

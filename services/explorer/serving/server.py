@@ -17,6 +17,7 @@ from services.explorer.openai_api.handler import ApiHandler, model_list
 from services.explorer.serving.access import ServingAccessPolicy
 from services.explorer.serving.pool import ModelBorrower, ServingPool
 from trinity.errors import UserError
+from trinity.runtime.host_port import join_address
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -58,8 +59,7 @@ class ModelServer:
     def address(self) -> str:
         """The base URL for clients, up to /v1."""
         scheme = "http" if self._access.tls is None else "https"
-        host = f"[{self._access.host}]" if ":" in self._access.host else self._access.host
-        return f"{scheme}://{host}:{self._port}/v1"
+        return f"{scheme}://{join_address(self._access.host, self._port)}/v1"
 
     @asynccontextmanager
     async def open(self, drain_seconds: float) -> AsyncIterator[None]:
@@ -147,6 +147,6 @@ def _listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family)
     except OSError as error:
         raise UserError(
-            f"cannot serve at {host}:{port} (`explorer.listen_address`, `explorer.proxy_port`): "
-            f"{error.strerror or error}; choose another port"
+            f"cannot serve at {join_address(host, port)} (`explorer.listen_address`, "
+            f"`explorer.proxy_port`): {error.strerror or error}; choose another port"
         ) from error

@@ -23,10 +23,11 @@ from services.trainer.messages import (
     StopOrder,
     encode,
 )
+from trinity.interpreter import module_command
 
 logger = logging.getLogger(__name__)
 
-RANK_COMMAND = (sys.executable, "-m", "services.trainer.rank")
+RANK_COMMAND = tuple(module_command("services.trainer.rank"))
 SETTINGS_PREFIX = "TRINITY_TRAINER_"
 MAX_KEPT_LINES = 40
 MAX_LINE_BYTES = 1024 * 1024

@@ -1,5 +1,6 @@
 """Looking into the buffer: pages, filters, one sample whole, what moved a step."""
 
+import base64
 from pathlib import Path
 
 import grpc
@@ -217,6 +218,9 @@ async def test_the_views_tell_the_same_in_sql(
         assert ask(tasks) == [(number, 2, 0.5, 2) for number in range(3)]
 
 
+NESTED_CURSOR = base64.urlsafe_b64encode(b"[" * 100_000).decode()
+
+
 @pytest.mark.parametrize(
     ("request_", "said"),
     [
@@ -225,6 +229,7 @@ async def test_the_views_tell_the_same_in_sql(
         ({"filter": pb.ExperienceFilter(version_min=2**63 - 1)}, "filter.version_min"),
         ({"filter": pb.ExperienceFilter(experience_ids=["x"])}, "filter.experience_ids 'x'"),
         ({"cursor": "AAAA"}, "cursor: give back one that came with a page"),
+        ({"cursor": NESTED_CURSOR}, "cursor: give back one that came with a page"),
         ({"limit": -1}, "limit is -1"),
     ],
 )

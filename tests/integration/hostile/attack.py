@@ -12,7 +12,14 @@ import grpc
 from google.protobuf.descriptor import MethodDescriptor
 
 from tests.integration.hostile.messages import Fuzzer, Known
-from trinity.api.v1 import buffer_pb2, explorer_pb2, synchronizer_pb2, taskset_pb2, trainer_pb2
+from trinity.api.v1 import (
+    buffer_pb2,
+    explorer_pb2,
+    query_pb2,
+    synchronizer_pb2,
+    taskset_pb2,
+    trainer_pb2,
+)
 from trinity.local.addresses import ServiceAddresses
 
 Code: TypeAlias = grpc.StatusCode
@@ -28,14 +35,16 @@ DOCUMENTED = {
 WAITING = {"OpenStage", "LeaseAssignments", "GetBatch"}
 """Calls that may wait for something to happen; streams of answers do too."""
 SERVICES = {
-    "buffer": (buffer_pb2.DESCRIPTOR.services_by_name["BufferService"], 45),
-    "synchronizer": (synchronizer_pb2.DESCRIPTOR.services_by_name["SynchronizerService"], 35),
+    "buffer": (buffer_pb2.DESCRIPTOR.services_by_name["BufferService"], 50),
+    "synchronizer": (synchronizer_pb2.DESCRIPTOR.services_by_name["SynchronizerService"], 30),
     "explorer": (explorer_pb2.DESCRIPTOR.services_by_name["ExplorerService"], 10),
     "trainer": (trainer_pb2.DESCRIPTOR.services_by_name["TrainerService"], 10),
 }
 """Each with its share of the requests."""
 CALLS = {name: list(service.methods) for name, (service, _) in SERVICES.items()}
 CALLS["buffer"] += taskset_pb2.DESCRIPTOR.services_by_name["TasksetService"].methods
+CALLS["buffer"] += 3 * list(query_pb2.DESCRIPTOR.services_by_name["QueryService"].methods)
+"""Questions have more fields than others: few of them get as far as the rows."""
 IN_FLIGHT = 32
 WAIT_SECONDS = 0.25
 CALL_SECONDS = 60.0
@@ -71,7 +80,7 @@ class Attempt:
 
 def attempts(seed: int, known: Known) -> Iterator[Attempt]:
     """Calls without end; what is known may change meanwhile."""
-    random, fuzzer = Random(seed), Fuzzer(seed, known)
+    random, fuzzer = Random(seed), Fuzzer(seed, known, sparse=True)
     names, weights = list(SERVICES), [share for _, share in SERVICES.values()]
     while True:
         [name] = random.choices(names, weights)

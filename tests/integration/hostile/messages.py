@@ -16,14 +16,20 @@ Known = Mapping[str, tuple[int | float | str | bytes, ...]]
 
 
 class Fuzzer:
-    """Makes requests of a type; the same seed makes the same ones."""
+    """Makes requests of a type; the same seed makes the same ones.
 
-    def __init__(self, seed: int, known: Known) -> None:
+    Of `sparse` ones half leave out many fields of which no right value is known, as clients do.
+    """
+
+    def __init__(self, seed: int, known: Known, *, sparse: bool = False) -> None:
         self._random = Random(seed)
         self._known = known
+        self._sparse = sparse
+        self._sparseness = 0.0
 
     def request(self, kind: Descriptor) -> bytes:
         """One request on the wire."""
+        self._sparseness = self._random.choice((0.0, 0.0, 0.5, 0.8)) if self._sparse else 0.0
         match self._random.randrange(10):
             case 0:
                 return self._random.randbytes(self._random.choice((1, 2, 20, 2_000)))
@@ -55,11 +61,18 @@ class Fuzzer:
         """`wildness` is the share of the fields that are not as a client would fill them."""
         message = GetMessageClass(kind)()
         for field in kind.fields:
-            if self._random.random() < wildness / 4:
+            if self._random.random() < wildness / 4 or self._is_left_out(field):
                 continue
             if depth < MAX_DEPTH:
                 self._fill(message, field, wildness, depth)
         return message
+
+    def _is_left_out(self, field: FieldDescriptor) -> bool:
+        """Returns true for some fields of which no right value is known, as clients send few."""
+        if not self._sparseness:
+            return False
+        is_unknown = field.name not in self._known and field.name != "key"
+        return is_unknown and self._random.random() < self._sparseness
 
     def _fill(self, message: Message, field: FieldDescriptor, wildness: float, depth: int) -> None:
         if field.is_repeated:

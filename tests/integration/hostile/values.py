@@ -1,5 +1,6 @@
 """Values that programs stumble over, by the type of a field."""
 
+import base64
 import json
 import uuid
 from random import Random
@@ -25,6 +26,17 @@ PLANS = (
     '{"a": NaN, "b": 1e999, "c": ' + "9" * 5_000 + "}",
     json.dumps({"stages": [{"name": str(i), "roles": ["trainer"]} for i in range(1_001)]}),
 )
+CURSORS = tuple(
+    base64.urlsafe_b64encode(place.encode()).decode()
+    for place in (
+        *(DEEP, "[]", "{}", "null", "1" * 5_000),
+        '[0, 0, 0, 0, "\\ud800", 0, "00000000-0000-0000-0000-000000000000"]',
+        '[0, 0, 0, 0, "\\u0000", 0, "00000000-0000-0000-0000-000000000000"]',
+        '[0, 0, 0, 0, "", 0, "00000000-0000-0000-0000-000000000000"]',
+        '[4611686018427387904, 0, 0, 0, "", 0, "00000000-0000-0000-0000-000000000000"]',
+    )
+)
+"""Such as QueryService gives, and is to get back as they were."""
 TEXTS = (
     ("", " ", "a", "default", "rft", "project/run", "train", "gone"),
     ("\0", "a\0b", "default\0"),
@@ -35,6 +47,7 @@ TEXTS = (
     ("00000000-0000-0000-0000-000000000000", "urn:uuid:" + "f" * 32, "{" + "0" * 32 + "}"),
     ("g" * 36, "\u0660" * 32, "0" * 31, "-" * 36, "0" * 33),
     PLANS,
+    CURSORS,
 )
 """Kinds of texts, each as likely as the next."""
 NUM_RANDOM = 4

@@ -4,6 +4,7 @@ import json
 import uuid
 
 from tests.integration.hostile.messages import Known
+from tests.integration.hostile.values import CURSORS
 from tests.support.model_free.experiment import start_experiment
 from trinity.api.v1 import buffer_pb2, experience_pb2
 from trinity.api.v1 import synchronizer_pb2 as pb
@@ -37,6 +38,10 @@ async def known_values(at: ServiceAddresses, plan: ExperimentPlan) -> Known:
             json.dumps({"stages": [{"name": STAGE, "roles": ["trainer", "explorer"]}]}),
         ),
         "json": ('{"prompt": "1+1=", "response": "2"}', "[1]", "{"),
+        "cursor": ("", *CURSORS),
+        "states": (1, 2, 3),
+        "experience_id": (some_id,),
+        "experience_ids": (some_id,),
         "explorer_id": (some_id,),
         "trainer_id": (some_id,),
         "producer": (some_id,),

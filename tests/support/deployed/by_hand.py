@@ -103,7 +103,7 @@ class ByHand:
     def _command(self, name: str) -> list[str]:
         service = self._described(name)
         image = str(service["image"]).removeprefix("trinity-").partition(":")[0]
-        default = ["python", "-m", self.modules.get(image, f"services.{image}")]
+        default = ["python", "-P", "-m", self.modules.get(image, f"services.{image}")]
         _, *entry = service.get("entrypoint", default)
         return [str(self._python(name)), *entry, *service.get("command", [])]
 

@@ -8,6 +8,8 @@ from trinity.local.infrastructure import ProcessWithProbe
 from trinity.local.services import StackContext, service_processes
 from trinity.local.stack import LocalStack
 
+REPOSITORY = str(Path(__file__).parents[3])
+"""Where `tests` is looked for first: an installed package may bring one of its own."""
 MODULES = {
     "explorer": "tests.support.model_free.explorer",
     "trainer": "tests.support.model_free.trainer",
@@ -50,4 +52,5 @@ def _started_from(service: ProcessWithProbe, modules: Mapping[str, str]) -> Proc
     if module is None:
         return service
     argv = [*service.spec.argv[:-1], module]
-    return replace(service, spec=replace(service.spec, argv=argv))
+    env = {**service.spec.env, "PYTHONPATH": REPOSITORY}
+    return replace(service, spec=replace(service.spec, argv=argv, env=env))

@@ -5,8 +5,9 @@ import sys
 from services.trainer import __main__ as trainer
 from services.trainer.control.gang import Gang, StartGang
 from services.trainer.settings import TrainerSettings
+from trinity.interpreter import module_command
 
-RANK_COMMAND = (sys.executable, "-m", "tests.support.model_free.rank")
+RANK_COMMAND = tuple(module_command("tests.support.model_free.rank"))
 
 
 def _starter(settings: TrainerSettings) -> StartGang:

@@ -60,6 +60,18 @@ def test_a_harmful_plan_is_refused(tmp_path: Path, where: str, value: object, na
         parse_and_check_plan(changed(tmp_path, where, value))
 
 
+@pytest.mark.parametrize("where", ["table", "path", "split", "subset_name", "system_prompt"])
+def test_no_text_of_a_plan_may_hold_what_postgres_and_file_names_refuse(
+    tmp_path: Path, where: str
+) -> None:
+    with pytest.raises(InvalidRequest, match="plan_json holds a null character"):
+        parse_and_check_plan(changed(tmp_path, f"tasksets.0.{where}", "a\x00b"))
+
+
+def test_a_text_that_only_spells_one_may_stand_in_a_plan(tmp_path: Path) -> None:
+    assert parse_and_check_plan(changed(tmp_path, "tasksets.0.split", "a\\u0000b"))
+
+
 @pytest.mark.parametrize("text", ["", "{}", "[" * 20_000, '"\\ud800"', "null"])
 def test_what_is_no_plan_is_refused_in_a_short_sentence(text: str) -> None:
     with pytest.raises(InvalidRequest) as refused:

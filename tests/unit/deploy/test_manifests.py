@@ -149,7 +149,7 @@ def test_containers_of_compose_are_not_root_and_publish_no_port(tmp_path: Path) 
 def test_an_image_has_its_own_extras_and_no_root(service: str) -> None:
     text = (SHIPPED / "docker" / f"{service}.Dockerfile").read_text()
     assert re.findall(r"^USER (.*)$", text, re.MULTILINE) == ["10001:10001"]
-    assert f'ENTRYPOINT ["python", "-m", "services.{service}"]' in text
+    assert f'ENTRYPOINT ["python", "-P", "-m", "services.{service}"]' in text
     assert set(re.findall(r"^COPY services/(\w+) ", text, re.MULTILINE)) == {service}
     (lock,) = re.findall(r"^COPY requirements/(\S+) ", text, re.MULTILINE)
     assert lock.startswith(service)

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import jwt
 import pytest
+from typer.testing import CliRunner
 
+from trinity.cli.main import make_app
 from trinity.errors import Unauthenticated, UserError
 from trinity.security.authorization import Scope
-from trinity.security.certificates import CredentialIssuer
+from trinity.security.certificates import CredentialIssuer, CredentialRole
 from trinity.security.tokens import TokenKeys, issue_token
 
 HOUR = timedelta(hours=1)
@@ -166,3 +168,54 @@ def test_a_file_without_keys_is_named(tmp_path: Path) -> None:
     path.write_text("nothing")
     with pytest.raises(UserError, match="public keys"):
         TokenKeys(path)
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o644, 0o666, 0o777])
+@pytest.mark.parametrize("name", ["token-signing.key", "ca.key"])
+def test_a_key_that_other_users_may_read_signs_nothing(
+    tmp_path: Path, name: str, mode: int
+) -> None:
+    issuer = CredentialIssuer(tmp_path)
+    key = issuer.signing_key.with_name(name)
+    key.chmod(mode)
+    with pytest.raises(UserError, match=rf"other users may read .*{name} .*chmod 600"):
+        issued(CredentialIssuer(tmp_path))
+    for allowed in (0o600, 0o400):
+        key.chmod(allowed)
+        assert issued(CredentialIssuer(tmp_path))
+
+
+def test_a_token_lasts_a_year_at_most_unless_forced(issuer: CredentialIssuer) -> None:
+    year = timedelta(days=365)
+    assert issued(issuer, lifetime=year)
+    with pytest.raises(UserError, match="365 days and renew it, or add `--force`"):
+        issued(issuer, lifetime=year + timedelta(seconds=1))
+    long = issue_token(
+        issuer.signing_key,
+        subject="alice",
+        tenant="a",
+        scopes=[Scope.READ],
+        lifetime=3 * year,
+        force=True,
+    )
+    assert float(str(claims_of(long)["exp"])) > time.time() + 2 * year.total_seconds()
+
+
+def test_a_part_whose_token_would_last_too_long_keeps_what_it_has(tmp_path: Path) -> None:
+    issuer = CredentialIssuer(tmp_path)
+    part = CredentialRole(name="operator", scopes=[Scope.READ])
+    folder = issuer.issue(part, HOUR)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(UserError, match="would last 400 days"):
+        issuer.issue(part, timedelta(days=400))
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    issuer.issue(part, timedelta(days=400), force=True)
+
+
+@pytest.mark.parametrize("hours", ["nan", "inf", "1e300"])
+def test_hours_that_are_no_time_are_refused(issuer: CredentialIssuer, hours: str) -> None:
+    words = ["token", "--signing-key", str(issuer.signing_key), "--subject", "a", "--tenant", "a"]
+    words += ["--scope", "read", "--hours", hours, "--force"]
+    result = CliRunner().invoke(make_app(["token"]), words)
+    assert isinstance(result.exception, UserError | SystemExit)
+    assert "--hours" in f"{result.exception}{result.output}"

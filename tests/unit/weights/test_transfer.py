@@ -1,5 +1,6 @@
 """Weights between a trainer and receivers of one process, over gloo on loopback."""
 
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ import torch
 from trinity.errors import TransferFailed
 from trinity.weights import receiving, sending, tensors
 from trinity.weights.offer import Receivers, ReceiverSlot, TransferTimeouts, next_slot
+from trinity.weights.process_group import local_address_for
 from trinity.weights.receiving import WeightsReceiver
 from trinity.weights.rendezvous import request_transfer
 from trinity.weights.sending import WeightsSender
@@ -39,9 +41,9 @@ def hash_of(weights: dict[str, torch.Tensor]) -> bytes:
 ANNOUNCED = hash_of(TENSORS)
 
 
-def offered(limits: TransferTimeouts = LIMITS) -> WeightsSender:
+def offered(limits: TransferTimeouts = LIMITS, host: str = "127.0.0.1") -> WeightsSender:
     return WeightsSender(
-        TENSORS, host="127.0.0.1", name="weights", limits=limits, transfer_lock=threading.Lock()
+        TENSORS, host=host, name="weights", limits=limits, transfer_lock=threading.Lock()
     )
 
 
@@ -75,6 +77,17 @@ def test_what_arrives_is_what_was_offered(offer: WeightsSender) -> None:
     weights, failure = receive(seat_at(offer))
     assert not failure
     assert_same(weights)
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6 address")
+def test_weights_go_over_an_ipv6_address_too() -> None:
+    sender = offered(host="::1")
+    assert sender.offer.address.startswith("[::1]:")
+    weights, failure = receive(seat_at(sender))
+    sender.withdraw(60.0)
+    assert not failure
+    assert_same(weights)
+    assert local_address_for("::1") == "::1"
 
 
 def test_a_later_one_gets_the_same(offer: WeightsSender) -> None:

@@ -1,0 +1,108 @@
+"""JSON of strangers is parsed, or refused with a reason."""
+
+import base64
+import json
+import uuid
+
+import pytest
+
+from services.buffer.domain.tasks import SampleCursor
+from services.buffer.servicer.samples import cursor_to_text, parse_cursor
+from services.explorer.openai_api.chat import _arguments
+from services.explorer.openai_api.errors import InvalidApiRequest
+from services.synchronizer.plan import planned_stages
+from trinity.errors import InvalidRequest
+from trinity.json_values import holds_null, parse_untrusted
+
+NESTED = "[" * 200_000
+SURROGATE = '"\\ud800"'
+WHOLE_PAIR = '"\\ud83d\\ude00"'
+CURSOR = SampleCursor(
+    explore_step=1,
+    position=2,
+    run=3,
+    step=0,
+    suffix="a",
+    revision=1,
+    experience_id=str(uuid.uuid4()),
+)
+
+
+def encoded(place: str) -> str:
+    return base64.urlsafe_b64encode(place.encode()).decode()
+
+
+def cursor_with(**changed: object) -> str:
+    place = json.loads(base64.urlsafe_b64decode(cursor_to_text(CURSOR)))
+    names = ["explore_step", "position", "run", "step", "suffix", "revision", "experience_id"]
+    return encoded(json.dumps([changed.get(n, v) for n, v in zip(names, place, strict=True)]))
+
+
+def test_a_cursor_that_came_with_a_page_is_taken() -> None:
+    assert parse_cursor(cursor_to_text(CURSOR)) == CURSOR
+    assert parse_cursor(cursor_with()) == CURSOR
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        encoded(NESTED),
+        encoded('{"a":' * 200_000),
+        encoded(SURROGATE),
+        encoded("1" * 10_000),
+        encoded("null"),
+        encoded("NaN"),
+        cursor_with(suffix="\ud800"),
+        cursor_with(suffix="\udfff" + "a"),
+        cursor_with(suffix="\x00"),
+        cursor_with(experience_id="\ud800"),
+        cursor_with(experience_id=[[]]),
+        cursor_with(explore_step=2**70),
+        cursor_with(revision={}),
+        base64.urlsafe_b64encode(b"\xff\xfe[").decode(),
+        "\u00e9",
+        "=" * 3,
+    ],
+)
+def test_another_cursor_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest, match="cursor"):
+        parse_cursor(text)
+
+
+@pytest.mark.parametrize("text", [NESTED, NESTED.encode(), '{"a":' * 200_000, SURROGATE, "{"])
+def test_what_cannot_be_stored_or_sent_on_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError, match=r"nested|surrogate|Expecting"):
+        parse_untrusted(text)
+
+
+def test_characters_beyond_sixteen_bits_are_parsed() -> None:
+    assert parse_untrusted(WHOLE_PAIR) == "\U0001f600"
+
+
+@pytest.mark.parametrize("text", [NESTED, SURROGATE])
+def test_arguments_of_a_call_of_a_tool_are_refused_alike(text: str) -> None:
+    with pytest.raises(InvalidApiRequest, match="is not JSON"):
+        _arguments(text, "messages[0].tool_calls[0].function.arguments")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('"a\\u0000"', True),
+        ('"\\\\\\u0000"', True),
+        ('"\\\\u0000"', False),
+        ('"\\u00001"', True),
+        ('"u0000"', False),
+    ],
+)
+def test_null_characters_are_told_from_their_spelling(text: str, expected: bool) -> None:
+    assert holds_null(text) is expected
+    assert ("\x00" in json.loads(text)) is expected
+
+
+@pytest.mark.parametrize("key", ["job_dir", "anything"])
+def test_the_synchronizer_takes_no_plan_with_a_null_character(key: str) -> None:
+    plan = {"stages": [{"name": "rft", "roles": ["trainer"]}], key: "/a\x00b"}
+    with pytest.raises(InvalidRequest, match="plan_json: holds a NUL character"):
+        planned_stages(json.dumps(plan))
+    assert planned_stages(json.dumps({**plan, key: "/ab"}))
