@@ -13,6 +13,7 @@ import hashlib
 import importlib
 import importlib.util
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from trinity.workflows.workflow import Workflow
 
 T = TypeVar("T")
+_SEPARATOR = re.compile(r"[/\\\0]")
+_PATH = re.compile(r"[\w-]+(\.[\w-]+)+")
+"""A module and one of its parts: nothing in it leads to another folder."""
 PLUGIN_DIRS_VARIABLE = "TRINITY_PLUGIN_DIRS"
 PLUGIN_PACKAGE = "_trinity_plugins"
 _OURS = (__file__, compat.__file__)
@@ -93,6 +97,11 @@ class Registry(Generic[T]):
             return self._resolve(path)
         if why := self._absent.get(key):
             raise UserError(f"the {self._kind} {key!r} does not come with Trinity: {why}")
+        if _SEPARATOR.search(key) or ("." in key and not _PATH.fullmatch(key)):
+            raise UserError(
+                f"{key!r} cannot be the name of a {self._kind}: give a registered name, or "
+                "module.Name, with letters, digits, `_`, `-` and single dots alone"
+            )
         if "." in key:
             return self._resolve(key)
         known = [*self.names(), *self._absent]
@@ -179,6 +188,8 @@ def plugin_dirs_from_environment() -> list[Path]:
 
 def _plugin_file(name: str) -> Path | None:
     """Returns the module's file in the first plugin folder that has it."""
+    if not re.fullmatch(r"[\w-]+", name):
+        return None
     paths = (folder / f"{name}.py" for folder in plugin_dirs_from_environment())
     return next((path.resolve() for path in paths if path.is_file()), None)
 

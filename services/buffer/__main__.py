@@ -31,6 +31,7 @@ from services.buffer.store.database import CHANNEL, BufferDatabase
 from services.buffer.tasksets.background_jobs import BackgroundJobs
 from services.buffer.tasksets.library import FeatureLibrary, TasksetLibrary
 from services.buffer.tasksets.task_pipeline import PipelineLimits
+from services.buffer.tenants import TenantPolicy
 from services.buffer.workers.functions import FunctionRunner, PriorityRunner
 from trinity.api.v1 import buffer_pb2, query_pb2, taskset_pb2
 from trinity.api.v1.buffer_pb2_grpc import add_BufferServiceServicer_to_server
@@ -42,6 +43,7 @@ from trinity.runtime.nats_client import LenientClient
 from trinity.runtime.notifications import Listener
 from trinity.runtime.postgres import async_engine, report_health, wait_until_up
 from trinity.runtime.presence import WaitRegistry
+from trinity.security.credentials import Credentials
 
 SERVICE = buffer_pb2.DESCRIPTOR.services_by_name["BufferService"].full_name
 TASKSETS = taskset_pb2.DESCRIPTOR.services_by_name["TasksetService"].full_name
@@ -85,8 +87,12 @@ class Components:
         self.poller = LongPoller(self.listener)
         self.broker = LenientClient()
         self.stream = RunStream(self.broker, settings.stream_max_bytes, settings.stream_replicas)
-        self.functions = FunctionRunner(settings.advantage_seconds, settings.function_memory_bytes)
-        self.priorities = PriorityRunner(settings.priority_seconds, settings.function_memory_bytes)
+        policy = TenantPolicy.from_settings(
+            settings, is_secured=Credentials.from_environment().is_on
+        )
+        memory_bytes = settings.function_memory_bytes
+        self.functions = FunctionRunner(settings.advantage_seconds, memory_bytes, policy)
+        self.priorities = PriorityRunner(settings.priority_seconds, memory_bytes, policy)
         self.ingest = Ingest(
             database=self.database,
             stream=self.stream,
@@ -103,9 +109,9 @@ class Components:
         self.library = TasksetLibrary(
             database=self.database,
             jobs=self.jobs,
-            roots=settings.root_paths,
+            policy=policy,
             limits=PipelineLimits(
-                call_seconds=settings.advantage_seconds, memory_bytes=settings.function_memory_bytes
+                call_seconds=settings.advantage_seconds, memory_bytes=memory_bytes
             ),
         )
         self.features = FeatureLibrary(database=self.database, jobs=self.jobs)

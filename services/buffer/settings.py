@@ -43,14 +43,22 @@ class BufferSettings(ServiceSettings):
     """Most payload rows of one partition; further rows go into a new partition."""
     segment_max_bytes: int = Field(default=512 * 1024**2, gt=0)
     """The same in bytes. A partition is the smallest part that `buffer.keep_steps` removes."""
-    taskset_roots: str = "/"
+    function_tenants: str = ""
+    """Tenants whose own operators, advantage and priority functions run here, separated by commas,
+    or `*`. Empty is none in a secured buffer, and all in one without tokens."""
+    function_network: bool | None = None
+    """Whether these functions have a network. By default they have none in a secured buffer, where
+    the kernel lets the buffer take it away."""
+    function_variables: str = ""
+    """Names of further variables of the environment that these functions see, by commas."""
+    taskset_roots: str = ""
     """Directories that tasksets may be read from, separated by colons; links that lead outside are
-    not followed."""
-
-    @property
-    def root_paths(self) -> tuple[str, ...]:
-        """The directories of `taskset_roots`."""
-        return tuple(root for root in self.taskset_roots.split(":") if root)
+    not followed. `TENANT=/path` is for one tenant, `{tenant}` stands for its name. Empty is none in
+    a secured buffer, and `/` in one without tokens."""
+    taskset_addresses: str = ""
+    """What else tasksets may be read from, separated by commas, with `TENANT=` like directories:
+    `postgresql://user@host:port/database`, `hub`, `hub:owner/name`, the address of a Data-Juicer
+    server, or `*` for all. Empty is none in a secured buffer, and `*` in one without tokens."""
 
 
 class MigrationSettings(BufferSettings):

@@ -25,7 +25,11 @@ class ExplorerSettings(ServiceSettings):
     """Address of the broker that carries results, with user and password."""
 
     tenant: str = ""
-    """Tenant whose experiments it works on; empty for all. Tenants' code runs in its process."""
+    """Tenant whose experiments it works on. Empty is that of its token, or all where there is no
+    token. Tenants' code runs in its process."""
+
+    all_tenants: bool = False
+    """Accept a token for all tenants, whose code then runs in this process and can read it."""
 
     lease_seconds: float = Field(default=15.0, ge=1)
     """Seconds for which work stays leased without a renewal."""

@@ -15,6 +15,8 @@ from trinity.rpc.channel import open_channel
 from trinity.rpc.runner import run_service
 from trinity.rpc.server import Servicer, serve
 from trinity.runtime.presence import Heartbeats
+from trinity.security.credentials import Credentials
+from trinity.security.worker_tenant import worker_tenant
 
 SERVICE_NAME = "trinity.api.v1.TrainerService"
 
@@ -22,6 +24,12 @@ SERVICE_NAME = "trinity.api.v1.TrainerService"
 async def run_trainer(settings: TrainerSettings, stop: asyncio.Event) -> None:
     """Serves and trains until told to stop."""
     state = TrainerState()
+    tenant = worker_tenant(
+        "trainer",
+        settings.tenant,
+        Credentials.from_environment(),
+        serves_all=settings.all_tenants,
+    )
     async with (
         serve(settings, [_servicer(state)]) as server,
         open_channel(settings.synchronizer) as channel,
@@ -31,7 +39,7 @@ async def run_trainer(settings: TrainerSettings, stop: asyncio.Event) -> None:
     ):
         state.address = server.address
         stub = SynchronizerServiceStub(channel)
-        watcher = StageWatcher(stub, settings.tenant)
+        watcher = StageWatcher(stub, tenant)
         heartbeats = Heartbeats(
             stub, member_id=state.trainer_id, role="trainer", address=state.address
         )

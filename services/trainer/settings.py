@@ -16,7 +16,10 @@ class TrainerSettings(ServiceSettings):
     synchronizer: str
     """Address of the synchronizer, host:port."""
     tenant: str = ""
-    """The tenant whose experiments it trains; empty for those of all tenants."""
+    """The tenant whose experiments it trains. Empty is that of its token, or all where there is no
+    token."""
+    all_tenants: bool = False
+    """Accept a token for all tenants, whose code then runs in its ranks and can read it."""
     transfer_host: str = "127.0.0.1"
     """IP address on which `sync_method: nccl` sends weights, on ports that the kernel chooses.
     The traffic is neither encrypted nor authenticated by a token: use a private network's

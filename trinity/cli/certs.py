@@ -1,5 +1,6 @@
 """`trinity certs`: a development authority, and a folder of credentials for each part."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +10,14 @@ import typer
 from trinity.cli.output import write_errors
 from trinity.errors import UserError
 from trinity.security.authorization import EVERY_TENANT, ROLE_SCOPES
-from trinity.security.certificates import PARTS, CredentialIssuer, CredentialRole, parts_of
+from trinity.security.certificates import (
+    DEFAULT_TENANT,
+    PARTS,
+    TENANT_CODE_ROLES,
+    CredentialIssuer,
+    CredentialRole,
+    parts_of,
+)
 from trinity.security.credentials import VARIABLE
 
 FolderArgument = Annotated[Path, typer.Argument(help="Directory of the authority and the parts.")]
@@ -18,7 +26,11 @@ HostOption = Annotated[
     typer.Option("--host", help="PART=NAME: a further name or address of a part; may be repeated."),
 ]
 TenantOption = Annotated[
-    str, typer.Option("--tenant", help="Tenant of the explorer and the trainer; '*' is any tenant.")
+    str | None,
+    typer.Option(
+        "--tenant",
+        help="Tenant of the explorer and the trainer, else `default`; of --name any ('*') else.",
+    ),
 ]
 NameOption = Annotated[
     str | None, typer.Option("--name", help="Make one further folder of this name only.")
@@ -40,7 +52,7 @@ ForceOption = Annotated[
 def certs(
     folder: FolderArgument,
     host: HostOption = None,
-    tenant: TenantOption = EVERY_TENANT,
+    tenant: TenantOption = None,
     name: NameOption = None,
     role: RoleOption = "operator",
     days: DaysOption = 30,
@@ -52,17 +64,21 @@ def certs(
     """
     lifetime = timedelta(days=days)
     hosts = _hosts(host or [], {*PARTS, *([name] if name else [])})
-    parts = parts_of(hosts, tenant)
+    parts = parts_of(hosts, tenant or DEFAULT_TENANT)
     if name is not None:
         if role not in ROLE_SCOPES:
             raise UserError(f"--role: there is no {role!r}; there are {', '.join(ROLE_SCOPES)}")
-        further = hosts.get(name, ())
-        parts = (CredentialRole(name=name, hosts=further, tenant=tenant, scopes=ROLE_SCOPES[role]),)
+        parts = (_further(name, role, tenant, hosts.get(name, ())),)
     with write_errors(folder, "give a folder of its own as FOLDER"):
         issuer = CredentialIssuer(folder)
         for part in parts:
             print(f"{part.name}: {VARIABLE}={issuer.issue(part, lifetime, force=force).resolve()}")
     print(f"keep {issuer.signing_key.parent} apart: its owner can let anyone in")
+
+
+def _further(name: str, role: str, tenant: str | None, hosts: Sequence[str]) -> CredentialRole:
+    usual = DEFAULT_TENANT if role in TENANT_CODE_ROLES else EVERY_TENANT
+    return CredentialRole(name=name, hosts=hosts, tenant=tenant or usual, scopes=ROLE_SCOPES[role])
 
 
 def _hosts(options: list[str], parts: set[str]) -> dict[str, list[str]]:

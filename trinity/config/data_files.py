@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from trinity.errors import UserError
@@ -11,18 +12,34 @@ _SPLIT_WORDS = {"train", "test", "validation", "valid", "val", "dev", "eval"}
 _NO_DATA = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
 
 
-def find_data_files(path: str, split: str, subset_name: str | None = None) -> tuple[Path, ...]:
+def _allow_all(_: Path) -> None:
+    """Allows every path: those of the user's own process."""
+
+
+def find_data_files(
+    path: str,
+    split: str,
+    subset_name: str | None = None,
+    *,
+    check: Callable[[Path], object] = _allow_all,
+) -> tuple[Path, ...]:
     """The files in order. A single file is its own split.
 
     In a directory: what `datasets` saved there; else the subdirectory named like the split; else
     files whose names hold the split as a word; else, for `train`, all if no name holds a split.
+
+    `check` gets each file and directory before anything is asked about it, and raises for one that
+    must not be read: errors name what a directory holds.
     """
     root = Path(path)
+    check(root)
     if root.is_file():
         if root.suffix not in SUFFIXES:
             raise UserError(f"{root} is of an unknown kind: give a {_or(SUFFIXES)} file")
         return (root,)
     directory = root / subset_name if subset_name else root
+    for place in (directory, directory / "dataset_dict.json", directory / split):
+        check(place)
     if not directory.is_dir():
         raise UserError(
             f"there is no file or directory {directory}: correct the path, "
@@ -30,9 +47,16 @@ def find_data_files(path: str, split: str, subset_name: str | None = None) -> tu
         )
     if (directory / "dataset_dict.json").is_file() or (directory / split).is_dir():
         directory = _split_directory(directory, split)
-    if (directory / "state.json").is_file():
-        return _saved_dataset(directory)
-    return _files_of_split(directory, split, all_are_split=directory.name == split)
+    for place in (directory, directory / "state.json", directory / "data"):
+        check(place)
+    found = (
+        _saved_dataset(directory)
+        if (directory / "state.json").is_file()
+        else _files_of_split(directory, split, all_are_split=directory.name == split)
+    )
+    for file in found:
+        check(file)
+    return found
 
 
 def _split_directory(directory: Path, split: str) -> Path:
@@ -45,13 +69,20 @@ def _split_directory(directory: Path, split: str) -> Path:
 def _saved_dataset(directory: Path) -> tuple[Path, ...]:
     try:
         state = json.loads((directory / "state.json").read_text(encoding="utf-8"))
-        files = tuple(directory / entry["filename"] for entry in state["_data_files"])
+        files = tuple(directory / _plain_name(entry["filename"]) for entry in state["_data_files"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{directory / 'state.json'} is damaged: save the dataset again") from error
     for file in files:
         if not file.is_file():
             raise UserError(f"{file} is missing: save the dataset again")
     return files
+
+
+def _plain_name(name: str) -> str:
+    """Returns a name that leads to no other directory; raises ValueError for any other."""
+    if name != Path(name).name:
+        raise ValueError(f"{name} is no file's name")
+    return name
 
 
 def _files_of_split(directory: Path, split: str, *, all_are_split: bool) -> tuple[Path, ...]:

@@ -112,6 +112,12 @@ class ExperimentDeployment:
         return tuple(dict.fromkeys(path for stage in self.plan.stages for path in _data(stage)))
 
     @property
+    def data_addresses(self) -> tuple[str, ...]:
+        """Other sources that the buffer uses: datasets, databases, Data-Juicer servers."""
+        stages = self.plan.stages
+        return tuple(dict.fromkeys(place for stage in stages for place in _addresses(stage)))
+
+    @property
     def uses_hub(self) -> bool:
         """True if a model or a dataset has to be fetched."""
         stages = self.plan.stages
@@ -139,6 +145,11 @@ class ExperimentDeployment:
         if service == "buffer":
             roots = [*self.data_roots, *([cache] if self.uses_hub else [])]
             added[f"{prefix}TASKSET_ROOTS"] = ":".join(roots) or "/data"
+            tenant = self.plan.tenant
+            if addresses := self.data_addresses:
+                added[f"{prefix}TASKSET_ADDRESSES"] = ",".join(f"{tenant}={a}" for a in addresses)
+            if self.plugin_dir is not None:
+                added[f"{prefix}FUNCTION_TENANTS"] = tenant
         if service in ("explorer", "trainer") and self.variant == "cpu":
             added["OMP_NUM_THREADS"] = "1"
         if service != "synchronizer" and self.plugin_dir is not None:
@@ -244,12 +255,30 @@ def _data(stage: StagePlan) -> Iterator[str]:
 
 def _named(stage: StagePlan) -> Iterator[str]:
     """Yields data paths, files as absolute paths; remote databases are left out."""
+    for path in _places(stage):
+        place = path.removeprefix(SQLITE)
+        if place and not place.startswith(DATABASES):
+            yield place
+
+
+def _places(stage: StagePlan) -> Iterator[str]:
+    """Yields all paths, names on the hub and addresses of data."""
     for rows in _row_sources(stage):
         further = rows.task_pipeline.further_paths if rows.task_pipeline is not None else ()
-        for path in (rows.path, *further):
-            place = (path or "").removeprefix(SQLITE)
-            if place and not place.startswith(DATABASES):
-                yield place
+        yield from (path for path in (rows.path, *further) if path)
+
+
+def _addresses(stage: StagePlan) -> Iterator[str]:
+    """Yields what is neither file nor folder, as the buffer's operator allows it."""
+    for place in _places(stage):
+        if place.startswith(DATABASES) and not place.startswith(SQLITE):
+            yield place.partition("?")[0]
+        elif not place.startswith((*DATABASES, "/")):
+            yield f"hub:{place}"
+    pipelines = [rows.task_pipeline for rows in _row_sources(stage) if rows.task_pipeline]
+    arguments = [operator.args for operator in stage.operators]
+    arguments += [op.args for pipeline in pipelines for op in pipeline.operators]
+    yield from (str(args["server_url"]) for args in arguments if "server_url" in args)
 
 
 def _row_sources(stage: StagePlan) -> tuple[ResolvedTaskset | ResolvedExperienceBuffer, ...]:

@@ -224,6 +224,7 @@ class LocalRun:
             environment=share_gpus(self.plan),
             services=self.services,
             secure=self.secure,
+            tenant=self.plan.tenant,
         ) as stack:
             self._starts.load_earlier(self.plan.job_path)
             seconds = self._phases.seconds()["start"]

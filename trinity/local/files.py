@@ -59,6 +59,8 @@ class StackCredentials:
     """The folder of all parts' folders, or None for a stack in plaintext on loopback."""
 
     root: Path | None = None
+    tenant: str = "default"
+    """The tenant of the explorer and the trainer."""
 
     def issue_credentials(self) -> None:
         """Issues credentials to every part; the authority is kept: earlier clients stay valid."""
@@ -70,7 +72,7 @@ class StackCredentials:
         )
 
         issuer = CredentialIssuer(self.root)
-        for part in parts_of({}):
+        for part in parts_of({}, self.tenant):
             issuer.issue(part, LIFETIME)
 
     def credentials_for(self, part: str) -> Credentials:

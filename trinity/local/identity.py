@@ -1,4 +1,4 @@
-"""Chooses the user that the database runs as: the launcher may be root, Postgres may not."""
+"""Identities of child processes: the database's user, as Postgres refuses root, and no network."""
 
 import contextlib
 import os
@@ -30,12 +30,15 @@ class Identity:
 
     def command(self, argv: list[str], *, death_signal: int) -> list[str]:
         """Wraps a command so that it runs under this identity and dies with its parent."""
-        name = "self" if self.kind == "self" else f"{self.kind}:{self.uid}:{self.gid}"
+        numbered = self.kind in ("user", "namespace")
+        name = f"{self.kind}:{self.uid}:{self.gid}" if numbered else self.kind
         python = [sys.executable, "-I", "-S", str(Path(exec_as.__file__).resolve())]
         return [*python, name, str(int(death_signal)), *argv]
 
 
 OWN_IDENTITY = Identity("self", -1, -1)
+OFFLINE_IDENTITY = Identity("offline", -1, -1)
+"""The own user without a network, where the kernel permits that."""
 
 
 def database_identity(programs: Path, folder: Path) -> Identity:

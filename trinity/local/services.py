@@ -78,6 +78,7 @@ def service_processes(around: StackContext) -> list[ProcessWithProbe]:
     peers = {"SYNCHRONIZER": at.synchronizer, "BUFFER": at.buffer}
     synchronizer_dsn = str(files.synchronizer_postgres_dsn)
     buffer_needs = {
+        **_owner_grants(around.security),
         "POSTGRES_DSN_FILE": str(files.buffer_postgres_dsn),
         "NATS_URL_FILE": str(files.buffer_nats_url),
         "SYNCHRONIZER": at.synchronizer,
@@ -128,6 +129,23 @@ def _service(
     )
     security = around.security.credentials_for(OPERATOR)
     return ProcessWithProbe(spec, partial(wait_serving, name, address, _READY_SECONDS, security))
+
+
+def _owner_grants(security: StackCredentials) -> dict[str, str]:
+    """Returns what a secured buffer grants to the tenant that started it, unless the user says.
+
+    The files, addresses and functions are those of the one user of all these processes.
+    """
+    if security.root is None:
+        return {}
+    granted = {
+        "TASKSET_ROOTS": f"{security.tenant}=/",
+        "TASKSET_ADDRESSES": f"{security.tenant}=*",
+        "FUNCTION_TENANTS": security.tenant,
+    }
+    return {
+        name: value for name, value in granted.items() if f"TRINITY_BUFFER_{name}" not in os.environ
+    }
 
 
 def _security_folder(security: Credentials) -> dict[str, str]:

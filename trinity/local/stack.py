@@ -72,6 +72,7 @@ class LocalStack:
         services: Callable[[StackContext], list[ProcessWithProbe]] = service_processes,
         max_restarts: int | None = None,
         secure: bool = False,
+        tenant: str = "default",
     ) -> None:
         self._job_dir = job_dir.resolve()
         self._log_level = log_level
@@ -79,7 +80,9 @@ class LocalStack:
         self._environment = environment or {}
         self._services = services
         self._max_restarts = max_restarts
-        self._security = StackCredentials(self._job_dir / "infra" / "security" if secure else None)
+        self._security = StackCredentials(
+            self._job_dir / "infra" / "security" if secure else None, tenant
+        )
         self._lock: JobLock | None = None
         self._supervisor: SupervisorClient | None = None
         self._addresses: ServiceAddresses | None = None

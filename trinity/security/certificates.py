@@ -26,6 +26,10 @@ SIGNING_KEY = "token-signing.key"
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 STORES = ("nats", "postgres")
 """Parts that serve with a certificate and do not use our tokens."""
+DEFAULT_TENANT = "default"
+"""The tenant of an experiment that names none."""
+TENANT_CODE_ROLES = ("explorer", "trainer")
+"""Parts that run a tenant's own code, and so get the token of one tenant."""
 PARTS = (*ROLE_SCOPES, *STORES)
 AUTHORITY_LIFETIME = timedelta(days=3_650)
 
@@ -134,15 +138,14 @@ class CredentialRole:
 
 
 def parts_of(
-    hosts: Mapping[str, Sequence[str]], tenant: str = EVERY_TENANT
+    hosts: Mapping[str, Sequence[str]], tenant: str = DEFAULT_TENANT
 ) -> tuple[CredentialRole, ...]:
     """Returns all parts; `tenant` binds the explorer and the trainer, which run its code."""
-    bound = ("explorer", "trainer")
     return tuple(
         CredentialRole(
             name=name,
             hosts=hosts.get(name, ()),
-            tenant=tenant if name in bound else EVERY_TENANT,
+            tenant=tenant if name in TENANT_CODE_ROLES else EVERY_TENANT,
             scopes=ROLE_SCOPES.get(name),
         )
         for name in PARTS

@@ -169,7 +169,10 @@ async def select_candidates(
     stale_ids = {row.experience_id for row in stale}
     waiting = [*unused, *(row for row in used if row.experience_id not in stale_ids)]
     computed = await priorities.compute_priorities(
-        settings.priority_fn, settings.priority_fn_args, candidates_of(waiting, stage.seed)
+        stage.key.tenant,
+        settings.priority_fn,
+        settings.priority_fn_args,
+        candidates_of(waiting, stage.seed),
     )
     size = stage.plan.num_rollout_rows
     choice = select_replay_batch(waiting, computed, settings, step=step, size=size)

@@ -192,14 +192,15 @@ class AdvantageComputer:
     async def load_functions(self, stage: Stage) -> FunctionChain:
         """Returns the stage's functions with their needs; load errors surface when called."""
         chain = FunctionChain.from_plan(stage.plan)
-        operators = [await self._with_needs(operator) for operator in chain.operators]
+        tenant = stage.key.tenant
+        operators = [await self._with_needs(tenant, operator) for operator in chain.operators]
         return FunctionChain(
-            operators=tuple(operators), advantage=await self._with_needs(chain.advantage)
+            operators=tuple(operators), advantage=await self._with_needs(tenant, chain.advantage)
         )
 
-    async def _with_needs(self, operator: PipelineFunction) -> PipelineFunction:
+    async def _with_needs(self, tenant: str, operator: PipelineFunction) -> PipelineFunction:
         try:
-            return replace(operator, needs=await self.functions.needs(operator))
+            return replace(operator, needs=await self.functions.needs(tenant, operator))
         except FunctionFailed:
             return operator
 
@@ -215,7 +216,7 @@ class AdvantageComputer:
             work.finish_empty()
             samples = [part.arrays.samples for part in work.batches]
             with self._show_wait(operator, claims):
-                answers = await self.functions.call_function(operator, samples)
+                answers = await self.functions.call_function(stage.key.tenant, operator, samples)
             if operator.kind == "operator":
                 await asyncio.to_thread(work.apply_operator, operator, answers)
             else:

@@ -208,7 +208,7 @@ class StageRpcs(BufferServicerBase):
             reason = "; ".join(resolved.awaited)
             return Opened(state=Opened.STATE_READING, reason=reason)
         # Not earlier: it restarts the process of users' functions, and waiting clients call often.
-        await self._check_parts(plan)
+        await self._check_parts(key.tenant, plan)
         tasksets = [
             *(known[taskset.name] for taskset in needed if taskset.name in known),
             *resolved.stored,
@@ -222,18 +222,19 @@ class StageRpcs(BufferServicerBase):
             total_explore_steps=stage.total_explore_steps,
         )
 
-    async def _check_parts(self, plan: StagePlan) -> None:
+    async def _check_parts(self, tenant: str, plan: StagePlan) -> None:
         """Checks that all functions of the pipeline can be loaded before any rollout."""
         try:
-            await self.functions.load_functions(FunctionChain.from_plan(plan).functions)
+            await self.functions.load_functions(tenant, FunctionChain.from_plan(plan).functions)
         except FunctionFailed as error:
             raise PreconditionFailed(str(error)) from error
         if plan.replay is not None and plan.needs_rollout:
-            await self._check_priority(plan.replay)
+            await self._check_priority(tenant, plan.replay)
 
-    async def _check_priority(self, replay: ResolvedReplay) -> None:
+    async def _check_priority(self, tenant: str, replay: ResolvedReplay) -> None:
+        name, arguments = replay.priority_fn, replay.priority_fn_args
         try:
-            await self.priorities.load_priority(replay.priority_fn, replay.priority_fn_args)
+            await self.priorities.load_priority(tenant, name, arguments)
         except PriorityFailed as error:
             raise PreconditionFailed(f"priority_fn {replay.priority_fn}: {error}") from error
 

@@ -5,7 +5,7 @@ import hashlib
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from services.buffer.store.database import BufferDatabase, notify, tasksets_topic
 from services.buffer.store.selection import known_features, read_features, store_features
@@ -21,27 +21,41 @@ from services.buffer.store.tasksets import (
 )
 from services.buffer.tasksets.background_jobs import BackgroundJobs, TasksetJob
 from services.buffer.tasksets.reader import open_taskset_row_reader
-from services.buffer.tasksets.row_sources import RowSource, check_path, newest_revision
+from services.buffer.tasksets.row_sources import (
+    SQLITE,
+    RowSource,
+    check_path,
+    is_allowed,
+    newest_revision,
+)
 from services.buffer.tasksets.task_pipeline import PipelineLimits, TaskPipelineRun, copy_kept_rows
+from services.buffer.tenants import TenantGrants, TenantPolicy, WorkerIsolation
 from services.buffer.types import NeededTaskset
 from trinity.config.data_files import find_data_files
-from trinity.config.plan.task_storage import is_hub_name, without_password
+from trinity.config.plan.task_storage import HUB_NAME, is_hub_name, without_password
 from trinity.errors import PreconditionFailed, UserError
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
 
 
 def row_source_of(
-    needed: NeededTaskset, place: str, roots: Sequence[str], commit: str | None = None
+    needed: NeededTaskset, place: str, grants: TenantGrants, commit: str | None = None
 ) -> RowSource:
     """Returns the source for the reader; a hub dataset without `commit` gets the newest one.
 
-    Raises: PreconditionFailed that names the taskset when there is no such dataset.
+    Raises: PreconditionFailed that names the taskset when there is no such dataset, or when the
+    tenant may not have it read.
     """
     kind, revision = "file", None
-    if needed.table is not None:
-        kind = "sql"
-    elif is_hub_name(place):
-        kind, revision = "hub", commit or _newest_revision(needed.name, place)
+    try:
+        if needed.table is not None:
+            kind = "sql"
+            if not place.startswith(SQLITE):
+                grants.check_database(place)
+        elif _is_dataset(place, grants.roots):
+            grants.check_dataset(place)
+            kind, revision = "hub", commit or newest_revision(place)
+    except UserError as error:
+        raise PreconditionFailed(f"taskset {needed.name}: {error}") from error
     return RowSource.model_validate(
         {
             "kind": kind,
@@ -50,16 +64,16 @@ def row_source_of(
             "split": needed.split,
             "subset_name": needed.subset_name,
             "table": needed.table,
-            "roots": tuple(roots),
+            "roots": grants.roots,
         }
     )
 
 
-def _newest_revision(name: str, place: str) -> str:
-    try:
-        return newest_revision(place)
-    except UserError as error:
-        raise PreconditionFailed(f"taskset {name}: {error}") from error
+def _is_dataset(place: str, roots: Sequence[str]) -> bool:
+    """True for a name on the hub; outside of the roots it is not told whether a file is there."""
+    return is_hub_name(place) or (
+        HUB_NAME.fullmatch(place) is not None and not is_allowed(place, roots)
+    )
 
 
 def content_identity(name: str, source: RowSource, experiment_id: str) -> str:
@@ -85,10 +99,12 @@ def content_identity(name: str, source: RowSource, experiment_id: str) -> str:
 
 
 def _stamp(source: RowSource) -> str:
-    check_path(source.place, source.roots)
-    files = find_data_files(source.place, source.split, source.subset_name)
-    for file in files:
-        check_path(str(file), source.roots)
+    files = find_data_files(
+        source.place,
+        source.split,
+        source.subset_name,
+        check=lambda place: check_path(str(place), source.roots),
+    )
     stamps = [f"{file}:{file.stat().st_size}:{file.stat().st_mtime_ns}" for file in files]
     return hashlib.sha256("\n".join(stamps).encode()).hexdigest()
 
@@ -115,7 +131,7 @@ class DatasetSource:
 async def source_of_files(
     needed: NeededTaskset,
     place: str,
-    roots: Sequence[str],
+    grants: TenantGrants,
     experiment_id: str,
     commits: Mapping[str, str],
 ) -> DatasetSource:
@@ -125,7 +141,7 @@ async def source_of_files(
     """
     further = needed.pipeline.further_paths if needed.pipeline else ()
     sources = [
-        await asyncio.to_thread(row_source_of, needed, path, roots, commits.get(path))
+        await asyncio.to_thread(row_source_of, needed, path, grants, commits.get(path))
         for path in (place, *further)
     ]
     contents = [
@@ -227,12 +243,12 @@ class TasksetLibrary:
         *,
         database: BufferDatabase,
         jobs: BackgroundJobs,
-        roots: Sequence[str],
+        policy: TenantPolicy,
         limits: PipelineLimits,
     ) -> None:
         self._database = database
         self._jobs = jobs
-        self._roots = roots
+        self._policy = policy
         self._limits = limits
         self._commits: dict[tuple[str, str, str], _Commits] = {}
         """Commits of hub datasets that are being read for an experiment's taskset. Without this, a
@@ -267,10 +283,11 @@ class TasksetLibrary:
     async def _find(self, tenant: str, experiment_id: str, needed: NeededTaskset) -> Taskset | str:
         """Returns the complete stored taskset, or the reason why it is not ready."""
         reading = (tenant, experiment_id, needed.name)
+        self._check_pipeline(tenant, needed)
         if needed.path is not None:
             commits = self._commits_of(reading)
             dataset = await source_of_files(
-                needed, needed.path, self._roots, experiment_id, commits
+                needed, needed.path, self._policy.grants(tenant), experiment_id, commits
             )
         else:
             found = await self._submitted(tenant, needed)
@@ -285,6 +302,14 @@ class TasksetLibrary:
         waits_for = self._begin(tenant, needed, dataset)
         self._commits[reading] = _Commits(dataset.commits)
         return waits_for
+
+    def _check_pipeline(self, tenant: str, needed: NeededTaskset) -> None:
+        if needed.pipeline is None:
+            return
+        try:
+            self._policy.check_pipeline(tenant, needed.pipeline)
+        except UserError as error:
+            raise PreconditionFailed(f"taskset {needed.name}: {error}") from error
 
     def _commits_of(self, reading: tuple[str, str, str]) -> Mapping[str, str]:
         """Returns the commits chosen at the first request; drops those of expired requests."""
@@ -336,12 +361,18 @@ class TasksetLibrary:
                 return _counted(dataset.read_lines(), job)
 
             if pipeline is not None:
-                run = TaskPipelineRun(pipeline, self._limits, read)
+                run = TaskPipelineRun(pipeline, self._limits, read, self._isolation(pipeline))
                 await copy_kept_rows(connection, tenant, claimed, run)
             else:
                 async with aclosing(read()) as rows:
                     await copy_rows(connection, tenant, claimed, rows)
             await notify(connection, tasksets_topic(tenant))
+
+    def _isolation(self, pipeline: ResolvedTaskPipeline) -> WorkerIsolation:
+        """Returns the isolation of a pipeline: without functions of a tenant's it has a network."""
+        own = self._policy.isolation
+        is_ours = not any(operator.is_own for operator in pipeline.operators)
+        return replace(own, has_network=True) if is_ours else own
 
     async def _lack(self, tenant: str, needed: NeededTaskset, found: Taskset) -> str:
         """Returns why a taskset is empty."""

@@ -1,6 +1,7 @@
 """Reads the rows of a taskset and writes them as JSON lines; runs as a separate process.
 
-    echo '{"kind": "file", "place": "DATA"}' | python -m services.buffer.tasksets.read_rows
+    echo '{"kind": "file", "place": "DATA", "roots": ["/"]}' > source.json
+    python -m services.buffer.tasksets.read_rows < source.json
 
 The buffer itself never loads the parquet library. If the data are wrong, the exit code is 2 and
 standard error has one sentence that says why.
@@ -61,12 +62,12 @@ def _rows(source: RowSource) -> Iterator[tuple[str, object]]:
     """Yields each row with a description of its location."""
     match source.kind:
         case "file":
-            check_path(source.place, source.roots)
             yield from _of_files(source, source.place, source.roots)
         case "hub":
-            from services.buffer.tasksets.row_sources import download, hub_cache  # asks the hub
+            from services.buffer.tasksets.row_sources import dataset_cache, download  # asks the hub
 
-            yield from _of_files(source, download(source), (hub_cache(),))
+            roots = (dataset_cache(source.place),)
+            yield from _of_files(source, download(source), roots)
         case "sql":
             from services.buffer.tasksets.row_sources import read_table  # loads SQLAlchemy
 
@@ -75,7 +76,10 @@ def _rows(source: RowSource) -> Iterator[tuple[str, object]]:
 
 
 def _of_files(source: RowSource, path: str, roots: tuple[str, ...]) -> Iterator[tuple[str, object]]:
-    for file in find_data_files(path, source.split, source.subset_name):
+    files = find_data_files(
+        path, source.split, source.subset_name, check=lambda place: check_path(str(place), roots)
+    )
+    for file in files:
         with _opened(file, roots) as stream:
             for number, row in enumerate(read_rows(stream, str(file))):
                 yield f"{file}, row {number}", row

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from services.buffer.tasksets.row_sources import RowSource
-from services.buffer.workers.process import end_child, start_child
+from services.buffer.workers.process import end_child, reader_environment, start_child
 from trinity.errors import PreconditionFailed
 from trinity.interpreter import module_command
 
@@ -57,7 +57,7 @@ async def open_taskset_row_reader(source: RowSource) -> AsyncIterator[TasksetRow
     Its standard error is drained all the time, because a full pipe would block it.
     """
     argv = module_command(MODULE)
-    child = await start_child(argv, limit=CHUNK_BYTES, stderr=PIPE)
+    child = await start_child(argv, limit=CHUNK_BYTES, env=reader_environment(), stderr=PIPE)
     assert child.stdin is not None and child.stdout is not None and child.stderr is not None
     errors = asyncio.create_task(_last_of(child.stderr))
     try:

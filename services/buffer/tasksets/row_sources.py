@@ -32,10 +32,11 @@ class RowSource(BaseModel):
     split: str = "train"
     subset_name: str | None = None
     table: str | None = None
-    roots: tuple[str, ...] = ("/",)
+    roots: tuple[str, ...]
     """Directories that files may be read from."""
 
 
+ROOTS_VARIABLE = "TRINITY_BUFFER_TASKSET_ROOTS"
 KERNEL = ("/proc", "/sys", "/dev")
 """Pseudo files there reveal facts about the machine, or block."""
 KINDS = {
@@ -52,17 +53,34 @@ def check_path(path: str, roots: Sequence[str]) -> str:
     Raises: UserError when it is outside the roots, or neither a file nor a directory.
     """
     real = os.path.realpath(path)
-    if not any(_is_inside(real, os.path.realpath(root)) for root in roots):
-        led = "" if real == os.path.abspath(path) else f" leads to {real}, which"
-        raise UserError(
-            f"{path}{led} lies outside of {' and '.join(roots)}, where tasksets may be read from: "
-            "move it there, or change TRINITY_BUFFER_TASKSET_ROOTS"
-        )
+    if not is_allowed(path, roots):
+        raise _outside_error(path, roots)
     if any(_is_inside(real, place) for place in KERNEL):
         raise UserError(f"{path} leads to {real}, which holds no data: give a file of rows")
     if Path(real).exists():
         _check_kind(path, Path(real).stat().st_mode)
     return real
+
+
+def is_allowed(path: str, roots: Sequence[str]) -> bool:
+    """Returns true if a path lies in one of the roots, after all links."""
+    real = os.path.realpath(path)
+    return any(_is_inside(real, os.path.realpath(root)) for root in roots)
+
+
+def _outside_error(path: str, roots: Sequence[str]) -> UserError:
+    """Returns the error for a path outside of the roots; it tells nothing of what is there."""
+    if not roots:
+        return UserError(
+            f"{path} is not read: this buffer reads no files for this tenant; submit the tasks "
+            f"(`trinity taskset submit`), or have the operator set {ROOTS_VARIABLE}"
+        )
+    is_link = any(_is_inside(os.path.abspath(path), os.path.abspath(root)) for root in roots)
+    led = " leads to a place that" if is_link else ""
+    return UserError(
+        f"{path}{led} lies outside of {' and '.join(roots)}, where tasksets may be read from: "
+        f"move it there, or change {ROOTS_VARIABLE}"
+    )
 
 
 def _is_inside(real: str, root: str) -> bool:
@@ -105,6 +123,11 @@ def hub_cache() -> str:
     from huggingface_hub.constants import HF_HUB_CACHE
 
     return str(HF_HUB_CACHE)
+
+
+def dataset_cache(name: str) -> str:
+    """Returns the directory of one dataset in that cache: others may be another tenant's."""
+    return str(_note_of_newest(name).parents[1])
 
 
 def newest_revision(name: str) -> str:
@@ -234,7 +257,7 @@ def _engine(source: RowSource) -> sa.Engine:
     try:
         url = sa.make_url(source.place)
         return sa.create_engine(url.set(drivername=DRIVERS[url.drivername]))
-    except (sa.exc.ArgumentError, KeyError) as error:
+    except (sa.exc.ArgumentError, KeyError, ValueError) as error:
         raise UserError("the address is not that of a supported database") from error
 
 

@@ -18,6 +18,7 @@ from services.buffer.store.tasksets import (
     insert_pipeline,
     insert_source_rows,
 )
+from services.buffer.tenants import SHARES_ALL, WorkerIsolation
 from services.buffer.workers.process import end_child, start_child
 from trinity.errors import PreconditionFailed, Unavailable
 from trinity.interpreter import module_command
@@ -66,6 +67,7 @@ class TaskPipelineProcess:
 
     pipeline: ResolvedTaskPipeline
     limits: PipelineLimits
+    isolation: WorkerIsolation = SHARES_ALL
     counts: PipelineCounts | None = None
     """Set after all rows were yielded."""
     _process: Process | None = None
@@ -74,7 +76,12 @@ class TaskPipelineProcess:
 
     async def __aenter__(self) -> Self:
         argv = module_command(MODULE, str(self.limits.memory_bytes))
-        self._process = await start_child(argv, limit=MAX_ANSWER_BYTES)
+        self._process = await start_child(
+            argv,
+            limit=MAX_ANSWER_BYTES,
+            env=self.isolation.environment(),
+            identity=self.isolation.identity,
+        )
         return self
 
     async def __aexit__(
@@ -162,6 +169,7 @@ class TaskPipelineRun:
     limits: PipelineLimits
     read_lines: Callable[[], AsyncGenerator[bytes]]
     """Yields all rows, from the first on each call: chunks of lines."""
+    isolation: WorkerIsolation = SHARES_ALL
 
 
 async def copy_kept_rows(
@@ -185,7 +193,7 @@ async def copy_kept_rows(
 async def _copy(connection: Connection, tenant: str, taskset_id: str, run: TaskPipelineRun) -> None:
     async with (
         aclosing(run.read_lines()) as rows,
-        TaskPipelineProcess(run.pipeline, run.limits) as process,
+        TaskPipelineProcess(run.pipeline, run.limits, run.isolation) as process,
     ):
         try:
             async with asyncio.TaskGroup() as group:

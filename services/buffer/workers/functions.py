@@ -10,7 +10,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from services.buffer.domain.operators import PipelineFunction
-from services.buffer.workers.process import WorkerFailed, WorkerProcess, first_line
+from services.buffer.tenants import DATA_JUICER, TenantPolicy
+from services.buffer.workers.process import (
+    TenantWorkers,
+    WorkerFailed,
+    WorkerProcess,
+    first_line,
+)
 from trinity.algorithm.advantage.needs import Needs, needs_of
 from trinity.algorithm.advantage.samples import Samples
 from trinity.algorithm.priority import PRIORITIES, PRIORITY_PATHS
@@ -26,6 +32,7 @@ LOAD_SECONDS = 30.0
 TURN_SECONDS = 1.0
 """Time for calls on groups of one stage before another stage has its turn."""
 
+UNRESTRICTED = TenantPolicy.unrestricted()
 NEEDS_UNKNOWN = "what it needs was not known when its samples were read"
 
 
@@ -41,15 +48,18 @@ class FunctionRunner:
     """Calls the functions of all stages; a harmful call only ends the worker process.
 
     async with FunctionRunner(limit_seconds=10.0, memory_bytes=2**31) as functions:
-        await functions.load_functions([operator])
-        await functions.call_function(operator, [samples])
+        await functions.load_functions("a tenant", [operator])
+        await functions.call_function("a tenant", operator, [samples])
     """
 
-    def __init__(self, limit_seconds: float, memory_bytes: int) -> None:
+    def __init__(
+        self, limit_seconds: float, memory_bytes: int, policy: TenantPolicy = UNRESTRICTED
+    ) -> None:
         self._limit_seconds = limit_seconds
+        self._policy = policy
         self._turn = asyncio.Lock()
-        self._worker = WorkerProcess(OPERATOR_WORKER, memory_bytes)
-        self._needs: dict[str, Needs] = {}
+        self._workers = TenantWorkers(OPERATOR_WORKER, memory_bytes, policy.isolation)
+        self._needs: dict[tuple[str, str], Needs] = {}
 
     @property
     def limit_seconds(self) -> float:
@@ -65,36 +75,49 @@ class FunctionRunner:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._worker.kill()
+        await self._workers.kill_all()
 
-    async def load_functions(self, operators: Sequence[PipelineFunction]) -> None:
-        """Loads the functions, as their files are now.
+    async def load_functions(self, tenant: str, operators: Sequence[PipelineFunction]) -> None:
+        """Loads a tenant's functions, as their files are now.
 
         Raises: FunctionFailed that names the one that cannot be loaded.
         """
+        for operator in operators:
+            self._check(tenant, operator)
         if not all(operator.is_built_in for operator in operators):
             async with self._turn:
-                await self._worker.kill()
+                await self._workers.kill(tenant)
         for operator in operators:
             try:
-                await self.needs(operator)
+                await self.needs(tenant, operator)
             except FunctionFailed as error:
                 raise FunctionFailed(f"{operator.title}: {error}") from error
 
-    async def needs(self, operator: PipelineFunction) -> Needs:
+    async def needs(self, tenant: str, operator: PipelineFunction) -> Needs:
         """Returns the inputs that the function needs when called with its arguments.
 
-        Raises: FunctionFailed.
+        Raises: FunctionFailed, also for one that the tenant may not have run.
         """
+        self._check(tenant, operator)
         if operator.is_built_in:
             return _needs(operator)
-        if known := self._known_needs(operator):
+        if known := self._known_needs(tenant, operator):
             return known
         async with self._turn:
-            return await self._ask_needs(operator)
+            return await self._ask_needs(tenant, operator)
+
+    def _check(self, tenant: str, operator: PipelineFunction) -> None:
+        grants = self._policy.grants(tenant)
+        try:
+            if not operator.is_built_in:
+                grants.check_function(operator.title)
+            elif operator.name == DATA_JUICER:
+                grants.check_data_juicer(dict(operator.arguments))
+        except UserError as error:
+            raise FunctionFailed(str(error)) from error
 
     async def call_function(
-        self, operator: PipelineFunction, parts: Sequence[Samples]
+        self, tenant: str, operator: PipelineFunction, parts: Sequence[Samples]
     ) -> list[Any]:
         """Calls the function on each part in order; a result that is a text is the call's error.
 
@@ -104,30 +127,35 @@ class FunctionRunner:
 
         Raises: ServiceUnavailable when the service is unavailable for the first part.
         """
+        try:
+            self._check(tenant, operator)
+        except FunctionFailed as error:
+            return [str(error) for _ in parts]
         if operator.is_built_in:
             return await _compute_here(operator, parts)
         if not parts:
             return []
         async with self._turn:
             try:
-                needs = await self._ask_needs(operator)
+                needs = await self._ask_needs(tenant, operator)
             except FunctionFailed as error:
                 return [str(error) for _ in parts]
             if needs != operator.needs:
                 # The process was lost before it reported its needs: inputs may be missing.
                 return [NEEDS_UNKNOWN for _ in parts]
-            return await self._call_in_worker(operator, parts)
+            worker = await self._workers.of_tenant(tenant)
+            return await self._call_in_worker(worker, operator, parts)
 
     async def _call_in_worker(
-        self, operator: PipelineFunction, parts: Sequence[Samples]
+        self, worker: WorkerProcess, operator: PipelineFunction, parts: Sequence[Samples]
     ) -> list[Any]:
         kind = USER_FUNCTION_KINDS[operator.kind]
         computed: list[Any] = []
         try:
             for part in _in_turn(parts):
                 encoded = await asyncio.to_thread(kind.input_to_json, part)
-                await self._worker.send({**_request(operator), "parts": [encoded]})
-                answer = await self._worker.receive(self._limit_seconds)
+                await worker.send({**_request(operator), "parts": [encoded]})
+                answer = await worker.receive(self._limit_seconds)
                 failed = "error" in answer
                 computed.append(
                     first_line(answer["error"]) if failed else kind.result_from_json(answer)
@@ -136,25 +164,27 @@ class FunctionRunner:
             computed.append(str(error))
         return computed
 
-    async def _ask_needs(self, operator: PipelineFunction) -> Needs:
-        if known := self._known_needs(operator):
+    async def _ask_needs(self, tenant: str, operator: PipelineFunction) -> Needs:
+        if known := self._known_needs(tenant, operator):
             return known
         request = _request(operator)
-        await self._worker.send({**request, "parts": None})
+        worker = await self._workers.of_tenant(tenant)
+        await worker.send({**request, "parts": None})
         try:
-            answer = await self._worker.receive(LOAD_SECONDS)
+            answer = await worker.receive(LOAD_SECONDS)
         except WorkerFailed as error:
             raise FunctionFailed(str(error)) from error
         if "error" in answer:
             raise FunctionFailed(first_line(answer["error"]))
-        needs = self._needs[_asked(operator)] = Needs.from_json(answer)
+        needs = self._needs[tenant, _asked(operator)] = Needs.from_json(answer)
         return needs
 
-    def _known_needs(self, operator: PipelineFunction) -> Needs | None:
+    def _known_needs(self, tenant: str, operator: PipelineFunction) -> Needs | None:
         """Returns needs reported by the current process; another one may load other files."""
-        if not self._worker.is_running:
-            self._needs.clear()
-        return self._needs.get(_asked(operator))
+        self._needs = {
+            key: needs for key, needs in self._needs.items() if self._workers.is_running(key[0])
+        }
+        return self._needs.get((tenant, _asked(operator)))
 
 
 async def _compute_here(operator: PipelineFunction, parts: Sequence[Samples]) -> list[Any]:
@@ -220,14 +250,17 @@ class PriorityRunner:
     """Calls functions in one worker process, started on demand and killed on a timeout.
 
     async with PriorityRunner(limit_seconds=10.0, memory_bytes=2**31) as priorities:
-        await priorities.load_priority("my_priorities.surprising", {})
-        await priorities.compute_priorities("my_priorities.surprising", {}, candidates)
+        await priorities.load_priority("a", "my_priorities.surprising", {})
+        await priorities.compute_priorities("a", "my_priorities.surprising", {}, candidates)
     """
 
-    def __init__(self, limit_seconds: float, memory_bytes: int) -> None:
+    def __init__(
+        self, limit_seconds: float, memory_bytes: int, policy: TenantPolicy = UNRESTRICTED
+    ) -> None:
         self._limit_seconds = limit_seconds
+        self._policy = policy
         self._turn = asyncio.Lock()
-        self._worker = WorkerProcess(PRIORITY_WORKER, memory_bytes)
+        self._workers = TenantWorkers(PRIORITY_WORKER, memory_bytes, policy.isolation)
 
     async def __aenter__(self) -> Self:
         return self
@@ -238,20 +271,20 @@ class PriorityRunner:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._worker.kill()
+        await self._workers.kill_all()
 
-    async def load_priority(self, name: str, arguments: Args) -> None:
-        """Loads the function, as its file is now.
+    async def load_priority(self, tenant: str, name: str, arguments: Args) -> None:
+        """Loads a tenant's function, as its file is now.
 
-        Raises: PriorityFailed.
+        Raises: PriorityFailed, also for one that the tenant may not have run.
         """
         if name not in PRIORITY_PATHS:
             async with self._turn:
-                await self._worker.kill()
-                await self._ask(name, arguments, [], LOAD_SECONDS)
+                await self._workers.kill(tenant)
+                await self._ask(tenant, name, arguments, [], LOAD_SECONDS)
 
     async def compute_priorities(
-        self, name: str, arguments: Args, candidates: Sequence[Candidate]
+        self, tenant: str, name: str, arguments: Args, candidates: Sequence[Candidate]
     ) -> list[float | None]:
         """Returns one priority per candidate.
 
@@ -259,8 +292,9 @@ class PriorityRunner:
         """
         if name not in PRIORITY_PATHS:
             async with self._turn:
-                limit = self._limit_seconds + (0.0 if self._worker.is_running else LOAD_SECONDS)
-                return await self._ask(name, arguments, candidates, limit)
+                is_loaded = self._workers.is_running(tenant)
+                limit = self._limit_seconds + (0.0 if is_loaded else LOAD_SECONDS)
+                return await self._ask(tenant, name, arguments, candidates, limit)
         try:
             return await asyncio.to_thread(
                 compute_priorities, PRIORITIES.get(name), arguments, candidates
@@ -269,12 +303,22 @@ class PriorityRunner:
             raise PriorityFailed(first_line(f"{type(error).__name__}: {error}")) from error
 
     async def _ask(
-        self, name: str, arguments: Args, candidates: Sequence[Candidate], limit_seconds: float
+        self,
+        tenant: str,
+        name: str,
+        arguments: Args,
+        candidates: Sequence[Candidate],
+        limit_seconds: float,
     ) -> list[float | None]:
-        listed = [asdict(candidate) for candidate in candidates]
         try:
-            await self._worker.send({"name": name, "arguments": arguments, "candidates": listed})
-            answer = await self._worker.receive(limit_seconds)
+            self._policy.grants(tenant).check_function("it")
+        except UserError as error:
+            raise PriorityFailed(str(error)) from error
+        listed = [asdict(candidate) for candidate in candidates]
+        worker = await self._workers.of_tenant(tenant)
+        try:
+            await worker.send({"name": name, "arguments": arguments, "candidates": listed})
+            answer = await worker.receive(limit_seconds)
         except WorkerFailed as error:
             raise PriorityProcessDied(str(error)) from error
         if "error" in answer:

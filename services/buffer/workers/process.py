@@ -10,19 +10,40 @@ from contextlib import suppress
 from typing import Any
 
 from services.buffer.domain.tasks import sanitize_text
+from services.buffer.tenants import SHARES_ALL, WorkerIsolation
 from trinity.interpreter import module_command
-from trinity.local.identity import OWN_IDENTITY
+from trinity.local.identity import OWN_IDENTITY, Identity
 from trinity.runtime.asyncio_internals import close_pipes
 
+OUR_PREFIX = "TRINITY_"
 
-async def start_child(argv: list[str], *, limit: int, stderr: int | None = None) -> Process:
+
+def reader_environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Returns the variables of a process of ours that reads what a tenant names."""
+    return {name: value for name, value in given.items() if not name.startswith(OUR_PREFIX)}
+
+
+async def start_child(
+    argv: list[str],
+    *,
+    limit: int,
+    env: Mapping[str, str],
+    identity: Identity = OWN_IDENTITY,
+    stderr: int | None = None,
+) -> Process:
     """Starts a child with piped stdin and stdout, in its own process group.
 
     `limit` bounds the output that is buffered here before it is read, in bytes.
     """
-    command = OWN_IDENTITY.command(argv, death_signal=signal.SIGKILL)
+    command = identity.command(argv, death_signal=signal.SIGKILL)
     return await asyncio.create_subprocess_exec(
-        *command, stdin=PIPE, stdout=PIPE, stderr=stderr, limit=limit, start_new_session=True
+        *command,
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=stderr,
+        limit=limit,
+        env=env,
+        start_new_session=True,
     )
 
 
@@ -52,9 +73,12 @@ class WorkerProcess:
     answer = await worker.receive(limit_seconds=10.0)
     """
 
-    def __init__(self, module: str, memory_bytes: int) -> None:
+    def __init__(
+        self, module: str, memory_bytes: int, isolation: WorkerIsolation = SHARES_ALL
+    ) -> None:
         self._module = module
         self._memory_bytes = memory_bytes
+        self._isolation = isolation
         self._process: Process | None = None
 
     @property
@@ -95,7 +119,12 @@ class WorkerProcess:
 
     async def _start(self) -> Process:
         argv = module_command(self._module, str(self._memory_bytes))
-        self._process = await start_child(argv, limit=MAX_ANSWER_BYTES)
+        self._process = await start_child(
+            argv,
+            limit=MAX_ANSWER_BYTES,
+            env=self._isolation.environment(),
+            identity=self._isolation.identity,
+        )
         return self._process
 
     async def kill(self) -> None:
@@ -103,6 +132,46 @@ class WorkerProcess:
         process, self._process = self._process, None
         if process is not None:
             await end_child(process)
+
+
+MAX_WORKERS = 4
+
+
+class TenantWorkers:
+    """A process for each tenant: what one leaves in its process, another must not find.
+
+    worker = await workers.of_tenant("a")   # the one that was idle longest ends beyond MAX_WORKERS
+    """
+
+    def __init__(self, module: str, memory_bytes: int, isolation: WorkerIsolation) -> None:
+        self._module = module
+        self._memory_bytes = memory_bytes
+        self._isolation = isolation
+        self._workers: dict[str, WorkerProcess] = {}
+
+    def is_running(self, tenant: str) -> bool:
+        """True if the tenant's process is running and keeps its state."""
+        return tenant in self._workers and self._workers[tenant].is_running
+
+    async def of_tenant(self, tenant: str) -> WorkerProcess:
+        """Returns the tenant's process; the caller holds the turn of all of them."""
+        worker = self._workers.pop(tenant, None)
+        if worker is None:
+            if len(self._workers) >= MAX_WORKERS:
+                await self._workers.pop(next(iter(self._workers))).kill()
+            worker = WorkerProcess(self._module, self._memory_bytes, self._isolation)
+        self._workers[tenant] = worker
+        return worker
+
+    async def kill(self, tenant: str) -> None:
+        """Kills the tenant's process, if there is one."""
+        if worker := self._workers.pop(tenant, None):
+            await worker.kill()
+
+    async def kill_all(self) -> None:
+        """Kills every process."""
+        for tenant in tuple(self._workers):
+            await self.kill(tenant)
 
 
 async def _next_line(process: Process) -> bytes:

@@ -37,6 +37,8 @@ from trinity.rpc.health import Health
 from trinity.rpc.server import RunningServer, Servicer, serve
 from trinity.runtime.presence import Heartbeats
 from trinity.runtime.threads import DaemonThreads
+from trinity.security.credentials import Credentials
+from trinity.security.worker_tenant import worker_tenant
 from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)
@@ -203,7 +205,13 @@ class Explorer:
         self._buffer_channel = open_channel(settings.buffer)
         self._synchronizer_channel = open_channel(settings.synchronizer)
         self._buffer = ExplorerBufferClient(self._buffer_channel, settings.lease_holder or self._id)
-        self._synchronizer = ExplorerSynchronizerClient(self._synchronizer_channel, settings.tenant)
+        tenant = worker_tenant(
+            "explorer",
+            settings.tenant,
+            Credentials.from_environment(),
+            serves_all=settings.all_tenants,
+        )
+        self._synchronizer = ExplorerSynchronizerClient(self._synchronizer_channel, tenant)
         self._heartbeats = Heartbeats(self._synchronizer.stub, member_id=self._id, role="explorer")
         self._retry_policy = RetryPolicy(self._heartbeats.waits)
         self._engines = EngineManager(start=start_engine, waits=self._heartbeats.waits)

@@ -14,6 +14,7 @@ import pytest
 
 from services.buffer.operations.stages import needed_tasksets
 from services.buffer.tasksets.library import content_identity, row_source_of
+from services.buffer.tenants import TenantPolicy
 from tests.integration.buffer.harness import Buffer, talk_to
 from tests.integration.buffer.plans import rollout_plan
 from tests.integration.buffer.process import BufferProcess
@@ -138,7 +139,7 @@ async def test_a_taskset_that_takes_long_is_read_on_when_nobody_waits(
     [needed] = needed_tasksets(plan)
     assert needed.path is not None
     async with talk_to(process) as buffer, await listen(shared_dsn) as heard:
-        told = row_source_of(needed, needed.path, ["/"])
+        told = row_source_of(needed, needed.path, TenantPolicy.unrestricted().grants("default"))
         source = content_identity(needed.name, told, buffer.key.experiment_id)
         async with await psycopg.AsyncConnection.connect(shared_dsn) as other_replica:
             await other_replica.execute(

@@ -3,11 +3,14 @@
 import os
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from trinity.local.addresses import SERVICES
+from trinity.security.authorization import Scope
+from trinity.security.certificates import CredentialIssuer, CredentialRole
 from trinity.security.credentials import VARIABLE
 
 TIMEOUT = 60.0
@@ -68,3 +71,13 @@ def test_it_does_not_speak_to_others_plainly(
 ) -> None:
     peer = {**settings[service], "LISTEN": "127.0.0.1:0", "SYNCHRONIZER": "10.1.2.3:50051"}
     assert "refusing to speak to 10.1.2.3:50051" in refusal(service, peer)
+
+
+@pytest.mark.parametrize("service", ["explorer", "trainer"])
+def test_what_runs_tenants_code_takes_no_token_for_all_tenants(
+    service: str, settings: dict[str, dict[str, str]], tmp_path: Path
+) -> None:
+    role = CredentialRole(name=service, tenant="*", scopes=[Scope(service)])
+    folder = CredentialIssuer(tmp_path).issue(role, timedelta(hours=1))
+    line = refusal(service, settings[service], str(folder))
+    assert "is for all tenants" in line and f"TRINITY_{service.upper()}_ALL_TENANTS" in line

@@ -56,9 +56,10 @@ def without_model(
     environment: Mapping[str, Mapping[str, str]],
     services: object,
     secure: bool,
+    tenant: str,
 ) -> LocalStack:
     """A stack whose parts are not started again."""
-    del log_level, services, secure
+    del log_level, services, secure, tenant
     return model_free_stack(job_dir, environment=environment, max_restarts=0)
 
 

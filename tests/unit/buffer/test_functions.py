@@ -21,22 +21,22 @@ def slow(seconds: float) -> PipelineFunction:
 
 async def test_a_turn_is_over_after_a_while_but_one_part_is_always_tried() -> None:
     async with FunctionRunner(limit_seconds=10, memory_bytes=2**31) as functions:
-        assert len(await functions.call_function(slow(0.0), [PART] * 20)) == 20
-        assert 1 < len(await functions.call_function(slow(0.3), [PART] * 20)) < 20
-        assert len(await functions.call_function(slow(1.1), [PART] * 20)) == 1
+        assert len(await functions.call_function("a", slow(0.0), [PART] * 20)) == 20
+        assert 1 < len(await functions.call_function("a", slow(0.3), [PART] * 20)) < 20
+        assert len(await functions.call_function("a", slow(1.1), [PART] * 20)) == 1
 
 
 async def test_what_it_needs_is_known_without_waiting_for_the_turn_of_another() -> None:
     async with FunctionRunner(limit_seconds=10, memory_bytes=2**31) as functions:
-        await functions.load_functions([slow(0.0)])
+        await functions.load_functions("a", [slow(0.0)])
         async with functions._turn:
-            assert await functions.needs(slow(0.0)) == Needs()
+            assert await functions.needs("a", slow(0.0)) == Needs()
 
 
 async def test_samples_that_were_read_without_its_needs_are_not_given_to_it() -> None:
     async with FunctionRunner(limit_seconds=10, memory_bytes=2**31) as functions:
         wrong = replace(slow(0.0), needs=Needs(whole_step=True))
-        assert await functions.call_function(wrong, [PART] * 2) == [NEEDS_UNKNOWN] * 2
+        assert await functions.call_function("a", wrong, [PART] * 2) == [NEEDS_UNKNOWN] * 2
 
 
 def juiced() -> PipelineFunction:
@@ -49,7 +49,7 @@ def juiced() -> PipelineFunction:
 async def test_what_asks_data_juicer_sees_a_group_a_call_and_others_of_ours_many() -> None:
     functions = FunctionRunner(limit_seconds=10, memory_bytes=2**31)
     own, grpo = juiced(), PipelineFunction(name="grpo", arguments={})
-    own = replace(own, needs=await functions.needs(own))
+    own = replace(own, needs=await functions.needs("a", own))
     assert FunctionChain(operators=(), advantage=grpo).takes_many_groups
     assert not FunctionChain(operators=(own,), advantage=grpo).takes_many_groups
     whole = replace(grpo, needs=Needs(whole_step=True))
@@ -71,7 +71,7 @@ async def test_what_was_computed_before_a_service_went_away_is_kept(
     functions = FunctionRunner(limit_seconds=10, memory_bytes=2**31)
     parts: Sequence[Samples] = [PART] * 4
     if num_before:
-        assert await functions.call_function(juiced(), parts) == ["an answer"] * num_before
+        assert await functions.call_function("a", juiced(), parts) == ["an answer"] * num_before
     else:
         with pytest.raises(ServiceUnavailable):
-            await functions.call_function(juiced(), parts)
+            await functions.call_function("a", juiced(), parts)

@@ -37,7 +37,7 @@ def read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     """Runs the reader's main function on a path."""
 
     def run(path: Path) -> Done:
-        source = RowSource(kind="file", place=str(path))
+        source = RowSource(kind="file", place=str(path), roots=("/",))
         monkeypatch.setattr(sys, "stdin", io.StringIO(source.model_dump_json()))
         code = main()
         written = capsys.readouterr()

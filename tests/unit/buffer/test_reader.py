@@ -14,7 +14,7 @@ SOON_SECONDS = 20.0
 
 async def test_a_reader_that_says_much_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "MODULE", "tests.unit.buffer.says_much")
-    source = RowSource(kind="file", place="rows.jsonl")
+    source = RowSource(kind="file", place="rows.jsonl", roots=("/",))
     async with asyncio.timeout(SOON_SECONDS), open_taskset_row_reader(source) as child:
         rows = b"".join([lines async for lines in child.read_lines()])
         with pytest.raises(PreconditionFailed, match=r"^taskset sums: there is no second row$"):

@@ -1,6 +1,7 @@
 """What stages may name beside a model and a taskset, and what a deployment then needs."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -175,3 +176,22 @@ def test_who_renders_is_told_which_parts_cannot_be_found_here() -> None:
     (note,) = render_notes(deployment, "compose", "one-node")
     assert "there is no module 'agents_of_the_image'" in note
     assert "the explorer fails the run unless it finds it" in note
+
+
+def test_the_buffer_is_allowed_what_the_experiment_reads_and_no_more() -> None:
+    plain = deployment_of("addition")
+    assert "TRINITY_BUFFER_TASKSET_ADDRESSES" not in plain.environment("buffer")
+    assert "TRINITY_BUFFER_FUNCTION_TENANTS" not in plain.environment("buffer")
+    table = "postgresql://reader@10.0.0.7/sums"
+    url = {"server_url": "http://127.0.0.1:8005"}
+    juicer = TaskOperator(name="data_juicer", args=dict(url), is_own=False)
+    pipeline = ResolvedTaskPipeline(operators=(juicer,), further_paths=("owner/rows", "/work/more"))
+    rows = plain.plan.stages[-1].experience_buffer
+    experts = rows.model_copy(update={"storage_type": "sql", "path": table, "table": "t"})
+    taskset = plain.plan.stages[-1].tasksets[0].model_copy(update={"task_pipeline": pipeline})
+    deployment = with_stage(auxiliary_buffers=(experts,), tasksets=(taskset,))
+    given = deployment.environment("buffer")["TRINITY_BUFFER_TASKSET_ADDRESSES"]
+    expected = ("hub:owner/rows", table, "http://127.0.0.1:8005")
+    assert set(given.split(",")) == {f"default={place}" for place in expected}
+    with_plugins = replace(deployment, plugin_dir=Path("/work/own"))
+    assert with_plugins.environment("buffer")["TRINITY_BUFFER_FUNCTION_TENANTS"] == "default"

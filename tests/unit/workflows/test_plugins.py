@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from trinity.algorithm.advantage import ADVANTAGES
+from trinity.algorithm.priority import PRIORITIES
 from trinity.errors import UserError
+from trinity.operators import OPERATORS
 from trinity.plugins import PLUGIN_DIRS_VARIABLE, REWARDS, WORKFLOWS, Registry, load_plugins
 
 REWARD = """
@@ -112,3 +115,35 @@ def test_a_name_is_given_once() -> None:
     for name in ("mine", "builtin"):
         with pytest.raises(UserError, match="registered already"):
             registry.register(name, "b")
+
+
+@pytest.mark.parametrize("registry", [REWARDS, WORKFLOWS, ADVANTAGES, OPERATORS, PRIORITIES])
+@pytest.mark.parametrize(
+    "form", ["{file}.f", "{up}.f", "..{stem}.f", "./{stem}.f", "a/../{stem}.f"]
+)
+def test_a_name_with_a_separator_runs_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registry: Registry[object], form: str
+) -> None:
+    (tmp_path / "plugins").mkdir()
+    monkeypatch.setenv(PLUGIN_DIRS_VARIABLE, str(tmp_path / "plugins"))
+    (tmp_path / "any_file.py").write_text("import sys\nsys.was_run = True\ndef f(): ...\n")
+    up = "../any_file"
+    name = form.format(file=tmp_path / "any_file", up=up, stem="any_file")
+    with pytest.raises(UserError, match="cannot be the name of"):
+        registry.get(name)
+    assert not hasattr(sys, "was_run")
+
+
+def test_a_registered_name_may_hold_anything() -> None:
+    registry: Registry[int] = Registry("number")
+    registry.register("one/two", 12)
+    assert registry.get("one/two") == 12
+
+
+def test_a_plugin_file_with_a_dash_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plugins").mkdir()
+    monkeypatch.setenv(PLUGIN_DIRS_VARIABLE, str(tmp_path / "plugins"))
+    (tmp_path / "plugins" / "my-rewards.py").write_text(REWARD.format(name="with_a_dash"))
+    assert REWARDS.get("my-rewards.Own").__name__ == "Own"

@@ -1,0 +1,260 @@
+"""Files, addresses and functions of its own that each tenant may have the buffer use."""
+
+import os
+import re
+import urllib.parse
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import sqlalchemy as sa
+
+from services.buffer.settings import BufferSettings
+from trinity.config.plan.task_storage import without_password
+from trinity.config.schema.base import Args
+from trinity.errors import UserError
+from trinity.local.identity import OFFLINE_IDENTITY, OWN_IDENTITY, Identity
+from trinity.plugins import PLUGIN_DIRS_VARIABLE
+from trinity.security.authorization import EVERY_TENANT
+from trinity.task_operators import BUILT_IN as TASK_OPERATORS
+from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
+
+HUB = "hub"
+DATABASE = "postgresql://"
+DATA_JUICER = "data_juicer"
+ROOTS_VARIABLE = "TRINITY_BUFFER_TASKSET_ROOTS"
+ADDRESSES_VARIABLE = "TRINITY_BUFFER_TASKSET_ADDRESSES"
+FUNCTIONS_VARIABLE = "TRINITY_BUFFER_FUNCTION_TENANTS"
+NETWORK_VARIABLE = "TRINITY_BUFFER_FUNCTION_NETWORK"
+OWN = "{tenant}"
+DATABASE_PORT = 5432
+HARMLESS_OPTIONS = {"connect_timeout", "sslmode"}
+"""Options of a database's address that open no file and lead to no other place."""
+_ENTRY = re.compile(r"([A-Za-z0-9._-]+)=(.*)", re.DOTALL)
+_FOLDER_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class TenantEntry:
+    """An entry of a setting: a value for one tenant, or for every tenant."""
+
+    tenant: str
+    value: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parses `TENANT=VALUE` or `VALUE`; a path or an address has no `=` behind a plain word."""
+        match = _ENTRY.fullmatch(text)
+        return cls(match[1], match[2]) if match else cls(EVERY_TENANT, text)
+
+    def value_for(self, tenant: str) -> str:
+        """Returns the value for a tenant, with its name for `{tenant}`; empty if it has none."""
+        if self.tenant not in (EVERY_TENANT, tenant):
+            return ""
+        if OWN not in self.value:
+            return self.value
+        # A tenant called `..` must not get the directory above.
+        return self.value.replace(OWN, tenant) if _FOLDER_NAME.fullmatch(tenant) else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantGrants:
+    """Grants of one tenant; each check names what is refused."""
+
+    tenant: str
+    roots: tuple[str, ...]
+    """Directories that its tasksets may be read from."""
+    addresses: tuple[str, ...]
+    """Databases, datasets of the hub and Data-Juicer servers, as the operator wrote them."""
+    has_functions: bool
+    """True if functions of its own may run."""
+
+    def check_database(self, address: str) -> None:
+        """Raises UserError if the buffer may not connect to this database for the tenant."""
+        if EVERY_TENANT in self.addresses:
+            return
+        try:
+            # The parser of the connection: libpq's own reads some addresses as another host's.
+            wanted = sa.make_url(address)
+        except (sa.exc.ArgumentError, ValueError) as error:
+            raise UserError("the address is not that of a database: correct it") from error
+        if extra := sorted(wanted.query.keys() - HARMLESS_OPTIONS):
+            raise UserError(
+                f"the address of the database holds `{extra[0]}`, which is not allowed for tenant "
+                f"{self.tenant}: leave it out"
+            )
+        if not any(_is_same_database(wanted, entry) for entry in self.addresses):
+            raise self._refused(f"the database {without_password(address)}")
+
+    def check_dataset(self, name: str) -> None:
+        """Raises UserError if the buffer may not fetch this dataset of the hub for the tenant."""
+        owner = name.partition("/")[0]
+        allowed = {EVERY_TENANT, HUB, f"{HUB}:{owner}", f"{HUB}:{name}"}
+        if not allowed.intersection(self.addresses):
+            raise self._refused(f"the dataset {name} of the hub")
+
+    def check_data_juicer(self, arguments: Args) -> None:
+        """Raises UserError if the buffer may not use this Data-Juicer server for the tenant."""
+        if EVERY_TENANT in self.addresses:
+            return
+        url = str(arguments.get("server_url", ""))
+        if not any(_is_same_server(url, entry) for entry in self.addresses):
+            raise self._refused(f"the Data-Juicer server {without_password(url)}")
+        if arguments.get("config_path") is not None:
+            raise UserError(
+                "`config_path` is a file that the Data-Juicer server opens for any tenant: give "
+                "its operators as a list (`operators`)"
+            )
+
+    def check_function(self, title: str) -> None:
+        """Raises UserError if functions of the tenant's own may not run in this buffer."""
+        if not self.has_functions:
+            raise UserError(
+                f"{title} is not one of Trinity's, and this buffer runs no functions of tenant "
+                f"{self.tenant}: use a built-in one, or have the operator name the tenant in "
+                f"{FUNCTIONS_VARIABLE}"
+            )
+
+    def _refused(self, what: str) -> UserError:
+        return UserError(
+            f"{what} is not allowed for tenant {self.tenant}: have the buffer's operator add it to "
+            f"{ADDRESSES_VARIABLE}"
+        )
+
+
+def _is_same_database(wanted: sa.URL, entry: str) -> bool:
+    """True if host and port are the entry's, and so are the user and the database that it names."""
+    if not entry.startswith(DATABASE):
+        return False
+    allowed = sa.make_url(entry)
+    return (
+        bool(wanted.host)
+        and wanted.drivername == allowed.drivername
+        and (wanted.host, wanted.port or DATABASE_PORT)
+        == (allowed.host, allowed.port or DATABASE_PORT)
+        and allowed.username in (None, wanted.username)
+        and (allowed.database or None) in (None, wanted.database)
+    )
+
+
+def _is_same_server(url: str, entry: str) -> bool:
+    return entry.startswith(("http://", "https://")) and _plain_url(url) == _plain_url(entry)
+
+
+def _plain_url(url: str) -> tuple[str, str, str, str]:
+    parts = urllib.parse.urlsplit(url)
+    return parts.scheme, parts.netloc.lower(), parts.path.rstrip("/"), parts.query + parts.fragment
+
+
+KEPT_VARIABLES = (
+    *("HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "PATH", "TEMP", "TMP", "TMPDIR", "TZ", "USER"),
+    *("SSL_CERT_DIR", "SSL_CERT_FILE", "VIRTUAL_ENV", PLUGIN_DIRS_VARIABLE),
+)
+KEPT_PREFIXES = ("LC_", "MKL_", "NUMEXPR_", "OMP_", "OPENBLAS_", "PYTHON")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerIsolation:
+    """The parts of the buffer's surroundings that a process with users' functions shares."""
+
+    has_network: bool = True
+    variables: tuple[str, ...] = ()
+    """Names of variables that it sees beside those that every program needs."""
+
+    @property
+    def identity(self) -> Identity:
+        """The way to start it."""
+        return OWN_IDENTITY if self.has_network else OFFLINE_IDENTITY
+
+    def environment(self, given: Mapping[str, str] = os.environ) -> dict[str, str]:
+        """Returns its variables; a list of what may stay forgets no credential."""
+        kept = {*KEPT_VARIABLES, *self.variables}
+        return {
+            name: value
+            for name, value in given.items()
+            if name in kept or name.startswith(KEPT_PREFIXES)
+        }
+
+
+SHARES_ALL = WorkerIsolation()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantPolicy:
+    """The rules of a buffer for all tenants.
+
+    policy = TenantPolicy.from_settings(settings, is_secured=True)
+    policy.grants("a").check_database("postgresql://10.0.0.7/sums")   # raises UserError
+    """
+
+    roots: tuple[TenantEntry, ...]
+    addresses: tuple[TenantEntry, ...]
+    function_tenants: frozenset[str]
+    isolation: WorkerIsolation
+
+    @classmethod
+    def unrestricted(cls) -> Self:
+        """Returns the policy of a buffer on loopback, whose callers are one user."""
+        return cls(
+            roots=_entries(["/"]),
+            addresses=_entries([EVERY_TENANT]),
+            function_tenants=frozenset({EVERY_TENANT}),
+            isolation=WorkerIsolation(),
+        )
+
+    @classmethod
+    def from_settings(cls, settings: BufferSettings, *, is_secured: bool) -> Self:
+        """Returns the policy; what is not set is refused where tokens tell tenants apart."""
+        default = "" if is_secured else EVERY_TENANT
+        network = settings.function_network
+        return cls(
+            roots=_entries((settings.taskset_roots or (default and "/")).split(":")),
+            addresses=_entries(_words(settings.taskset_addresses or default)),
+            function_tenants=frozenset(_words(settings.function_tenants or default)),
+            isolation=WorkerIsolation(
+                has_network=not is_secured if network is None else network,
+                variables=tuple(_words(settings.function_variables)),
+            ),
+        )
+
+    def grants(self, tenant: str) -> TenantGrants:
+        """Returns what a tenant may have the buffer use."""
+        return TenantGrants(
+            tenant=tenant,
+            roots=_values(self.roots, tenant),
+            addresses=_values(self.addresses, tenant),
+            has_functions=bool(self.function_tenants & {EVERY_TENANT, tenant}),
+        )
+
+    def check_pipeline(self, tenant: str, pipeline: ResolvedTaskPipeline) -> None:
+        """Checks the operators of a task pipeline, whose plan a client may have written itself.
+
+        Raises: UserError that names the operator.
+        """
+        grants = self.grants(tenant)
+        own = [operator for operator in pipeline.operators if operator.name not in TASK_OPERATORS]
+        juicer = [operator for operator in pipeline.operators if operator.name == DATA_JUICER]
+        for operator in pipeline.operators:
+            if operator.is_own != (operator.name not in TASK_OPERATORS):
+                raise UserError(f"the plan says wrongly whose task operator {operator.name} is")
+        for operator in own:
+            grants.check_function(f"task operator {operator.name}")
+        for operator in juicer:
+            grants.check_data_juicer(operator.args)
+        if own and juicer and not self.isolation.has_network:
+            raise UserError(
+                f"task operator {own[0].name} runs without a network, and Data-Juicer needs one: "
+                f"put them into two runs, or have the operator set {NETWORK_VARIABLE}"
+            )
+
+
+def _entries(texts: Iterable[str]) -> tuple[TenantEntry, ...]:
+    return tuple(TenantEntry.parse(text) for text in texts if text)
+
+
+def _values(entries: Sequence[TenantEntry], tenant: str) -> tuple[str, ...]:
+    return tuple(value for entry in entries if (value := entry.value_for(tenant)))
+
+
+def _words(text: str) -> list[str]:
+    return text.replace(",", " ").split()
