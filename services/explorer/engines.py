@@ -17,6 +17,7 @@ from services.explorer.engine.tokenizer import (
 )
 from services.explorer.engine.vllm_options import detect_hardware, prepare_environment
 from services.explorer.engine.weight_transfer import WeightLoader
+from services.explorer.openai_api.connections import ConnectionTable, HttpLimits
 from services.explorer.openai_api.server import AttemptApiServer
 from services.explorer.openai_api.tools import ResponseParsers, load_parsers
 from services.explorer.retry import RetryPolicy, deadline
@@ -136,6 +137,8 @@ class EngineManager:
         self._seconds = 0.0
         self._variables: Mapping[str, str] = {}
         """Variables of the stage, which override those of the process."""
+        self._connections = ConnectionTable(HttpLimits.from_open_files())
+        """Connections to the addresses of all models."""
 
     @property
     def is_running(self) -> bool:
@@ -224,8 +227,23 @@ class EngineManager:
             replicas=replicas,
             tokenizer=tokenizer,
             parsers=parsers,
-            api=await _open_api(model, tokenizer, parsers),
+            api=await self._open_api(model, tokenizer, parsers),
         )
+
+    async def _open_api(
+        self, model: StageModel, tokenizer: ChatTokenizer, parsers: ResponseParsers | None = None
+    ) -> AttemptApiServer | None:
+        if not model.has_api:
+            return None
+        api = AttemptApiServer(
+            model_path=model.path,
+            rollout=model.rollout,
+            tokenizer=tokenizer,
+            parsers=parsers,
+            connections=self._connections,
+        )
+        await api.start_api()
+        return api
 
     async def _connect_external(self, model: StageModel, external: ExternalAccess) -> LoadedModel:
         """Sets up an external model; no request is sent before a workflow makes one."""
@@ -234,7 +252,7 @@ class EngineManager:
             retry_policy=RetryPolicy(self._waits, self._seconds),
         )
         tokenizer = ByteTokenizer()
-        api = await _open_api(model, tokenizer)
+        api = await self._open_api(model, tokenizer)
         return LoadedModel(engine=engine, replicas=(engine,), tokenizer=tokenizer, api=api)
 
     async def _start_replicas(self, options: EngineOptions) -> tuple[Engine, ...]:
@@ -260,18 +278,6 @@ def _engine_options(model: StageModel, tokenizer: HuggingFaceTokenizer) -> Engin
         structured_output=model.has_api or model.serves,
         role=model.role,
     )
-
-
-async def _open_api(
-    model: StageModel, tokenizer: ChatTokenizer, parsers: ResponseParsers | None = None
-) -> AttemptApiServer | None:
-    if not model.has_api:
-        return None
-    api = AttemptApiServer(
-        model_path=model.path, rollout=model.rollout, tokenizer=tokenizer, parsers=parsers
-    )
-    await api.start_api()
-    return api
 
 
 def _as_strings(variables: Mapping[str, str | bool | int | float]) -> dict[str, str]:

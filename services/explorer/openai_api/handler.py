@@ -4,9 +4,10 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from services.explorer.openai_api.bodies import BodyReader
 from services.explorer.openai_api.chat import ResponseWriter, read_request
 from services.explorer.openai_api.chat_completions import ChatCall
 from services.explorer.openai_api.completions import CompletionCall, read_completion
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from aiohttp import web
 
 
+SEND_SECONDS = 60.0
+"""Time for a client to take an event, before which nothing more is sent."""
 StreamItem = tuple[int, GenerationDelta] | None
 """The index of an answer and its next delta; None when all answers are complete."""
 
@@ -85,7 +88,7 @@ class EventStream:
         """Returns the response to a failure, or sends it as an event if the response has begun."""
         if self._response is None:
             return failure
-        await self._response.write(f"data: {failure.text}\n\n".encode())
+        await _send(self._response, f"data: {failure.text}\n\n".encode())
         await self._response.write_eof()
         return self._response
 
@@ -118,12 +121,21 @@ class EventStream:
         for index, answer in enumerate(answers):
             await _write(response, self._writer.answer_end_events(index, answer))
         await _write(response, self._writer.closing_events(answers))
-        await response.write(b"data: [DONE]\n\n")
+        await _send(response, b"data: [DONE]\n\n")
 
 
 async def _write(response: "web.StreamResponse", bodies: Iterator[JsonObject]) -> None:
     for body in bodies:
-        await response.write(f"data: {json.dumps(body)}\n\n".encode())
+        await _send(response, f"data: {json.dumps(body)}\n\n".encode())
+
+
+async def _send(response: "web.StreamResponse", event: bytes) -> None:
+    """Sends an event; raises ConnectionError when the client has not read for too long."""
+    try:
+        async with asyncio.timeout(SEND_SECONDS):
+            await response.write(event)
+    except TimeoutError as error:
+        raise ConnectionAbortedError("the client does not read the answer") from error
 
 
 class ApiCall(Protocol):
@@ -151,48 +163,51 @@ AnswerFn = Callable[["web.Request", BorrowModel], Awaitable["web.StreamResponse"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiHandler:
-    """Answers requests, independently of the server that received them."""
+    """Answers requests, independently of the server that received them.
+
+    A model is borrowed when a body has arrived: slow bodies keep no other request from it.
+    """
 
     writer: ResponseWriter
+    bodies: BodyReader = field(default_factory=BodyReader)
 
     async def chat(self, request: "web.Request", borrow: BorrowModel) -> "web.StreamResponse":
         """Answers a chat completion, or refuses a request that cannot be answered."""
-        return await _answer(
+        return await self._answer(
             request, borrow, lambda body: ChatCall(request=read_request(body), writer=self.writer)
         )
 
     async def complete(self, request: "web.Request", borrow: BorrowModel) -> "web.StreamResponse":
         """Answers a completion of text or tokens, or refuses one that cannot be answered."""
-        return await _answer(
+        return await self._answer(
             request,
             borrow,
             lambda body: CompletionCall(request=read_completion(body), writer=self.writer),
         )
 
+    async def _answer(
+        self, request: "web.Request", borrow: BorrowModel, read: Callable[[object], ApiCall]
+    ) -> "web.StreamResponse":
+        from aiohttp import web
 
-async def _answer(
-    request: "web.Request", borrow: BorrowModel, read: Callable[[object], ApiCall]
-) -> "web.StreamResponse":
-    from aiohttp import web
-
-    model: ModelWrapper | None = None
-    events: EventStream | None = None
-    try:
-        call = read(json.loads(await request.text()))
-        async with borrow(call) as model:
-            if call.streams:
-                events = EventStream(call.stream_writer(model))
-                return await events.stream_response(request)
-            return json_response(await call.complete_response(model))
-    except (web.HTTPException, ConnectionError):
-        raise
-    except asyncio.CancelledError:
-        if model is not None and model.is_closed and not is_being_cancelled():
-            return attempt_gone()
-        raise
-    except Exception as error:  # the edge: the client learns that it failed, the log why
-        failure = response_for_error(error)
-        return failure if events is None else await events.send_error(failure)
+        model: ModelWrapper | None = None
+        events: EventStream | None = None
+        try:
+            call = read(await self.bodies.read_json(request))
+            async with borrow(call) as model:
+                if call.streams:
+                    events = EventStream(call.stream_writer(model))
+                    return await events.stream_response(request)
+                return json_response(await call.complete_response(model))
+        except (web.HTTPException, ConnectionError):
+            raise
+        except asyncio.CancelledError:
+            if model is not None and model.is_closed and not is_being_cancelled():
+                return attempt_gone()
+            raise
+        except Exception as error:  # the edge: the client learns that it failed, the log why
+            failure = response_for_error(error)
+            return failure if events is None else await events.send_error(failure)
 
 
 def attempt_gone() -> "web.Response":

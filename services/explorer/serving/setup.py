@@ -2,6 +2,7 @@
 
 from services.explorer.engines import LoadedModel, LoadedStageModels
 from services.explorer.openai_api.chat import ResponseWriter
+from services.explorer.openai_api.connections import ConnectionTable, HttpLimits
 from services.explorer.openai_api.handler import ApiHandler
 from services.explorer.serving.access import ServingAccessPolicy
 from services.explorer.serving.pool import ModelBorrower, ServingPool
@@ -62,4 +63,5 @@ def _build_server(
         borrower=ModelBorrower(plan=plan, pool=pool, tokenizer=model.tokenizer, names=names),
         handler=ApiHandler(writer=writer),
         names=names,
+        table=ConnectionTable(HttpLimits.from_open_files()),
     )
