@@ -18,6 +18,7 @@ from services.explorer.engine.tokenizer import (
 from services.explorer.engine.vllm_options import detect_hardware, prepare_environment
 from services.explorer.engine.weight_transfer import WeightLoader
 from services.explorer.openai_api.connections import ConnectionTable, HttpLimits
+from services.explorer.openai_api.schemas import SchemaChecker
 from services.explorer.openai_api.server import AttemptApiServer
 from services.explorer.openai_api.tools import ResponseParsers, load_parsers
 from services.explorer.retry import RetryPolicy, deadline
@@ -107,11 +108,15 @@ class LoadedModel:
     """Finds tool calls and reasoning in responses, if the model has parsers."""
     api: AttemptApiServer | None = None
     """Server for workflows' own clients, if the model has one."""
+    schemas: SchemaChecker | None = None
+    """Checks the schemas of requests, if the model is asked over HTTP and has an engine here."""
 
     async def close_model(self) -> None:
         """Closes the API and the engines."""
         if self.api is not None:
             await self.api.stop_api()
+        if self.schemas is not None:
+            await self.schemas.close()
         await self.engine.close()
 
 
@@ -222,16 +227,22 @@ class EngineManager:
             raise UserError(f"{model.role} cannot run {model.path}: {error}") from error
         seconds = round(time.monotonic() - begun, 1)
         logger.info("engine ready", extra={"seconds": seconds, "of": model.role})
+        schemas = SchemaChecker(model.path) if model.has_api or model.serves else None
         return LoadedModel(
             engine=replicas[0] if len(replicas) == 1 else EnginePool(replicas),
             replicas=replicas,
             tokenizer=tokenizer,
             parsers=parsers,
-            api=await self._open_api(model, tokenizer, parsers),
+            api=await self._open_api(model, tokenizer, parsers, schemas),
+            schemas=schemas,
         )
 
     async def _open_api(
-        self, model: StageModel, tokenizer: ChatTokenizer, parsers: ResponseParsers | None = None
+        self,
+        model: StageModel,
+        tokenizer: ChatTokenizer,
+        parsers: ResponseParsers | None = None,
+        schemas: SchemaChecker | None = None,
     ) -> AttemptApiServer | None:
         if not model.has_api:
             return None
@@ -240,6 +251,7 @@ class EngineManager:
             rollout=model.rollout,
             tokenizer=tokenizer,
             parsers=parsers,
+            schemas=schemas,
             connections=self._connections,
         )
         await api.start_api()

@@ -11,6 +11,7 @@ from services.explorer.openai_api.chat_completions import TextStream
 from services.explorer.openai_api.errors import InvalidApiRequest
 from services.explorer.openai_api.fields import MAX_CHOICES, MAX_LOGPROBS, Body
 from services.explorer.openai_api.response import (
+    check_cacheable,
     finish_reason,
     json_logprob,
     prompt_logprobs_of,
@@ -198,6 +199,14 @@ class CompletionCall:
         self._request = request
         self._writer = writer
         self.model, self.seed, self.streams = request.model, request.seed, request.streams
+        self.json_schema = request.sampling.get("json_schema", "")
+        self.num_characters = sum(map(len, request.prompts))
+
+    def encode_prompts(self) -> None:
+        """Encodes the texts into the tokenizer's cache; tokens stay as they are."""
+        for prompt in self._request.prompts:
+            if isinstance(prompt, str):
+                check_cacheable(self._writer.tokenizer.encode(prompt))
 
     async def complete_response(self, model: ModelWrapper) -> JsonObject:
         """Returns the complete answer."""

@@ -31,7 +31,7 @@ class HttpLimits:
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Connection:
-    """One accepted connection; it is open until its socket is closed, whoever closes it."""
+    """One accepted connection; it is open until its socket is closed."""
 
     socket: socket.socket
     closes_at: float | None

@@ -18,7 +18,8 @@ from services.explorer.openai_api.errors import (
     json_response,
     response_for_error,
 )
-from trinity.runtime.threads import is_being_cancelled
+from services.explorer.openai_api.schemas import SchemaChecker
+from trinity.runtime.threads import DaemonThreads, is_being_cancelled
 from trinity.types import Experience, JsonObject
 from trinity.workflows.generation import GenerationDelta
 from trinity.workflows.model import ModelWrapper, OnIndexedDelta
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from aiohttp import web
 
 
+LONG_PROMPT_CHARACTERS = 50_000
+"""Longer prompts, which take more than some 50 ms, are encoded in threads."""
+MAX_LONG_PROMPTS = 2
+"""Number of those threads."""
 SEND_SECONDS = 60.0
 """Time for a client to take an event, before which nothing more is sent."""
 StreamItem = tuple[int, GenerationDelta] | None
@@ -145,6 +150,17 @@ class ApiCall(Protocol):
     """The requested model name; empty if the request has none."""
     seed: int | None
     streams: bool
+    json_schema: str
+    """The schema of the responses; empty if there is none."""
+    num_characters: int
+    """Characters of the prompts."""
+
+    def encode_prompts(self) -> None:
+        """Encodes the prompts into the tokenizer's cache; may be called from any thread.
+
+        Raises: InvalidApiRequest for a prompt that no model takes.
+        """
+        ...
 
     async def complete_response(self, model: ModelWrapper) -> JsonObject:
         """Returns the complete answer."""
@@ -170,6 +186,11 @@ class ApiHandler:
 
     writer: ResponseWriter
     bodies: BodyReader = field(default_factory=BodyReader)
+    schemas: SchemaChecker | None = None
+    """Checks schemas before the model's engine compiles them, if the model has an engine here."""
+    threads: DaemonThreads = field(
+        default_factory=lambda: DaemonThreads(name="long prompt", max_threads=MAX_LONG_PROMPTS)
+    )
 
     async def chat(self, request: "web.Request", borrow: BorrowModel) -> "web.StreamResponse":
         """Answers a chat completion, or refuses a request that cannot be answered."""
@@ -185,6 +206,13 @@ class ApiHandler:
             lambda body: CompletionCall(request=read_completion(body), writer=self.writer),
         )
 
+    async def _prepare(self, call: ApiCall) -> None:
+        """Does beside the event loop what may take seconds, so that other calls go on."""
+        if call.json_schema and self.schemas is not None:
+            await self.schemas.check_schema(call.json_schema)
+        if call.num_characters > LONG_PROMPT_CHARACTERS:
+            await self.threads.run_in_thread(call.encode_prompts)
+
     async def _answer(
         self, request: "web.Request", borrow: BorrowModel, read: Callable[[object], ApiCall]
     ) -> "web.StreamResponse":
@@ -194,6 +222,7 @@ class ApiHandler:
         events: EventStream | None = None
         try:
             call = read(await self.bodies.read_json(request))
+            await self._prepare(call)
             async with borrow(call) as model:
                 if call.streams:
                     events = EventStream(call.stream_writer(model))

@@ -18,6 +18,7 @@ from services.explorer.openai_api.errors import (
     new_application,
 )
 from services.explorer.openai_api.handler import AnswerFn, ApiHandler, attempt_gone, model_list
+from services.explorer.openai_api.schemas import SchemaChecker
 from services.explorer.openai_api.tools import ResponseParsers
 from trinity.config.schema.explorer import EngineConfig
 from trinity.errors import UserError
@@ -53,11 +54,13 @@ class AttemptApiServer:
         rollout: EngineConfig,
         tokenizer: ChatTokenizer,
         parsers: ResponseParsers | None = None,
+        schemas: SchemaChecker | None = None,
         connections: ConnectionTable | None = None,
     ) -> None:
         self._model_path = model_path
         self._handler = ApiHandler(
-            writer=ResponseWriter(model_path=model_path, tokenizer=tokenizer, parsers=parsers)
+            writer=ResponseWriter(model_path=model_path, tokenizer=tokenizer, parsers=parsers),
+            schemas=schemas,
         )
         self._rollout = rollout
         self._models: WeakValueDictionary[str, ModelWrapper] = WeakValueDictionary()

@@ -61,7 +61,7 @@ def _build_server(
         port=plan.config.explorer.proxy_port,
         pool=pool,
         borrower=ModelBorrower(plan=plan, pool=pool, tokenizer=model.tokenizer, names=names),
-        handler=ApiHandler(writer=writer),
+        handler=ApiHandler(writer=writer, schemas=model.schemas),
         names=names,
         table=ConnectionTable(HttpLimits.from_open_files()),
     )
