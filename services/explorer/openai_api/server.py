@@ -63,6 +63,7 @@ class AttemptApiServer:
             schemas=schemas,
         )
         self._rollout = rollout
+        self._key = rollout.api_key if rollout.has_own_key else secrets.token_urlsafe(TOKEN_BYTES)
         self._models: WeakValueDictionary[str, ModelWrapper] = WeakValueDictionary()
         self._connections = connections or ConnectionTable(HttpLimits.from_open_files())
         self._server: BoundedHttpServer | None = None
@@ -100,7 +101,7 @@ class AttemptApiServer:
         self._models[secret] = model
         return ApiAccess(
             address=f"http://{LOOPBACK}:{self._port}/attempts/{secret}/v1",
-            key=self._rollout.api_key,
+            key=self._key,
             model_path=self._model_path,
         )
 
@@ -132,7 +133,7 @@ class AttemptApiServer:
         return response
 
     def _has_key(self, request: "web.Request") -> bool:
-        return hmac.compare_digest(bearer_token(request).encode(), self._rollout.api_key.encode())
+        return hmac.compare_digest(bearer_token(request).encode(), self._key.encode())
 
 
 def _listen(port: int | None) -> socket.socket:

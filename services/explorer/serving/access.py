@@ -2,9 +2,12 @@
 
 import hmac
 import logging
+import secrets
 import ssl
+import stat
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from services.explorer.openai_api.errors import bearer_token, error_response
@@ -13,6 +16,7 @@ from trinity.rpc import audit
 from trinity.security.authorization import Caller, Scope
 from trinity.security.credentials import CERTIFICATE, KEY, VARIABLE, Credentials
 from trinity.security.loopback import is_loopback
+from trinity.security.secret_files import write_private
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -23,6 +27,26 @@ logger = logging.getLogger(__name__)
 
 METHOD = "openai-compatible"
 """Name in the audit log."""
+KEY_BYTES = 32
+OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+def read_or_create_key(path: Path) -> str:
+    """Returns the key in a file, which is created with a random one if it is missing.
+
+    Raises: UserError when others may read it, or it is empty.
+    """
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_private(path, secrets.token_urlsafe(KEY_BYTES))
+    if path.stat().st_mode & OTHERS:
+        raise UserError(
+            f"{path}, which holds the key of the served model, is open to other users: remove it, "
+            "and the next start generates another key"
+        )
+    if not (key := path.read_text().strip()):
+        raise UserError(f"{path}, which holds the key of the served model, is empty: remove it")
+    return key
 
 
 @dataclass(frozen=True)
@@ -33,6 +57,8 @@ class ServingAccessPolicy:
     security: Credentials
     key: str = field(repr=False)
     tenant: str
+    key_file: Path | None = None
+    """The file with the key, if it was generated."""
 
     def check_host(self) -> None:
         """Raises UserError when others could reach the address without any protection."""
@@ -75,7 +101,8 @@ class ServingAccessPolicy:
         return error_response(
             401,
             "authentication_error",
-            "send `explorer.rollout_model.api_key` as a bearer token",
+            "send `explorer.rollout_model.api_key` as a bearer token, or where none is given the "
+            "content of the file `api_key` in the directory of what is served",
             code="invalid_api_key",
         )
 
