@@ -50,9 +50,9 @@ class OpenAiProtocol(web.RequestHandler):
         if status >= 500 and exc is not None:
             _limited.error("a request failed", exc)
         else:
-            _limited.warning(
-                "requests are not HTTP", reason=_one_line(message), peer=request.remote
-            )
+            # The message may quote a header with a key.
+            reason = type(exc).__name__
+            _limited.warning("requests are not HTTP", reason=reason, peer=request.remote)
         if request.writer.output_size > 0:
             raise ConnectionError("the answer has begun")
         text = f"this is not a request of HTTP/1.1: {_one_line(message)}"

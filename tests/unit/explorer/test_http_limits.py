@@ -4,17 +4,24 @@ import asyncio
 import contextlib
 import json
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
 
 import aiohttp
 import pytest
 from aiohttp import web
 
+from services.explorer.openai_api import handler
 from services.explorer.openai_api.bodies import BodyReader
 from services.explorer.openai_api.connections import ConnectionTable, HttpLimits
-from services.explorer.openai_api.errors import new_application, response_for_error
+from services.explorer.openai_api.errors import Handler, new_application, response_for_error
 from services.explorer.openai_api.http_server import BoundedHttpServer
+from services.explorer.serving.access import ServingAccessPolicy
+from trinity.security.certificates import CredentialIssuer, parts_of
+from trinity.security.credentials import Credentials
 
 SECONDS = 30.0
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -24,22 +31,28 @@ HEAD = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n"
 class Echo:
     """An application that reads a body, and answers when it may."""
 
-    def __init__(self, limits: HttpLimits, bodies: BodyReader | None = None) -> None:
+    def __init__(
+        self, limits: HttpLimits, bodies: BodyReader | None = None, stream: Handler | None = None
+    ) -> None:
         self.table = ConnectionTable(limits)
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.num_asked = 0
         self._bodies = bodies or BodyReader()
+        self._stream = stream
+        self.tls: ssl.SSLContext | None = None
         self.address = ""
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator["Echo"]:
         app = new_application()
         app.router.add_post("/", self._answer)
+        if self._stream is not None:
+            app.router.add_get("/stream", self._stream)
         listening = socket.create_server(("127.0.0.1", 0))
         self.address = f"http://127.0.0.1:{listening.getsockname()[1]}/"
         server = BoundedHttpServer(app, table=self.table)
-        await server.start(listening)
+        await server.start(listening, self.tls)
         try:
             yield self
         finally:
@@ -155,3 +168,48 @@ async def test_errors_of_the_router_are_openais() -> None:
             answer = await reader.read()
         assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] is None
         writer.close()
+
+
+async def test_a_client_that_does_not_read_its_answer_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(handler, "SEND_SECONDS", 0.2)
+    ended = asyncio.Event()
+
+    async def stream(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        try:
+            while True:
+                await handler._send(response, b"a" * (1 << 20))
+        finally:
+            ended.set()
+
+    limits = HttpLimits(max_connections=9, idle_seconds=0.2)
+    async with Echo(limits, stream=stream).open() as echo:
+        _, writer = await echo.connect(b"GET /stream HTTP/1.1\r\nHost: a\r\n\r\n")
+        async with asyncio.timeout(SECONDS):
+            await ended.wait()
+        await until(lambda: echo.table.num_open == 0)
+        writer.close()
+
+
+async def test_handshakes_of_tls_give_way_and_have_an_end(tmp_path: Path) -> None:
+    explorer = next(part for part in parts_of({}) if part.name == "explorer")
+    folder = CredentialIssuer(tmp_path).issue(explorer, timedelta(hours=1))
+    echo = Echo(HttpLimits(max_connections=3, head_seconds=1.0))
+    echo.tls = ServingAccessPolicy(
+        host="127.0.0.1", security=Credentials(folder), key="", tenant="a"
+    ).tls
+    trusted = ssl.create_default_context(cafile=folder / "ca.crt")
+    async with echo.open():
+        held = [await echo.connect(b"\x16\x03\x01") for _ in range(6)]
+        url = echo.address.replace("http:", "https:").replace("127.0.0.1", "localhost")
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(url, json="a", ssl=trusted, timeout=aiohttp.ClientTimeout(20)) as got,
+        ):
+            assert await got.json() == "a"
+        await until(lambda: echo.table.num_open <= 1)  # the one that has asked
+        for _, writer in held:
+            writer.close()
