@@ -15,7 +15,6 @@ from services.explorer.openai_api.errors import (
     INVALID,
     error_body,
     error_response,
-    json_response,
     response_for_error,
 )
 from services.explorer.openai_api.schemas import SchemaChecker
@@ -30,10 +29,11 @@ if TYPE_CHECKING:
 
 LONG_PROMPT_CHARACTERS = 50_000
 """Longer prompts, which take more than some 50 ms, are encoded in threads."""
-MAX_LONG_PROMPTS = 2
-"""Number of those threads."""
+MAX_LARGE_REQUESTS = 2
+"""Number of threads for those, and for answers with log-probabilities."""
 SEND_SECONDS = 60.0
 """Time for a client to take an event, before which nothing more is sent."""
+WriteBody = Callable[[], JsonObject]
 StreamItem = tuple[int, GenerationDelta] | None
 """The index of an answer and its next delta; None when all answers are complete."""
 
@@ -162,8 +162,11 @@ class ApiCall(Protocol):
         """
         ...
 
-    async def complete_response(self, model: ModelWrapper) -> JsonObject:
-        """Returns the complete answer."""
+    has_logprobs: bool
+    """True if the answer may be large."""
+
+    async def complete_response(self, model: ModelWrapper) -> WriteBody:
+        """Generates, and returns what writes the complete answer, in any thread."""
         ...
 
     def stream_writer(self, model: ModelWrapper) -> StreamWriter:
@@ -189,7 +192,7 @@ class ApiHandler:
     schemas: SchemaChecker | None = None
     """Checks schemas before the model's engine compiles them, if the model has an engine here."""
     threads: DaemonThreads = field(
-        default_factory=lambda: DaemonThreads(name="long prompt", max_threads=MAX_LONG_PROMPTS)
+        default_factory=lambda: DaemonThreads(name="large request", max_threads=MAX_LARGE_REQUESTS)
     )
 
     async def chat(self, request: "web.Request", borrow: BorrowModel) -> "web.StreamResponse":
@@ -213,6 +216,16 @@ class ApiHandler:
         if call.num_characters > LONG_PROMPT_CHARACTERS:
             await self.threads.run_in_thread(call.encode_prompts)
 
+    async def _respond(self, write: WriteBody, *, beside_the_loop: bool) -> "web.Response":
+        """Writes an answer; one with many log-probabilities takes seconds, so in a thread."""
+        from aiohttp import web
+
+        def dump() -> str:
+            return json.dumps(write())
+
+        text = await self.threads.run_in_thread(dump) if beside_the_loop else dump()
+        return web.Response(text=text, content_type="application/json")
+
     async def _answer(
         self, request: "web.Request", borrow: BorrowModel, read: Callable[[object], ApiCall]
     ) -> "web.StreamResponse":
@@ -227,7 +240,8 @@ class ApiHandler:
                 if call.streams:
                     events = EventStream(call.stream_writer(model))
                     return await events.stream_response(request)
-                return json_response(await call.complete_response(model))
+                write = await call.complete_response(model)
+            return await self._respond(write, beside_the_loop=call.has_logprobs)
         except (web.HTTPException, ConnectionError):
             raise
         except asyncio.CancelledError:

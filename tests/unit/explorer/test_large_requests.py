@@ -1,4 +1,4 @@
-"""A long prompt, which takes seconds to encode, keeps no other request waiting."""
+"""A long prompt or a large answer, which take seconds, keep no other request waiting."""
 
 import asyncio
 import time
@@ -73,3 +73,30 @@ async def test_a_prompt_that_no_model_takes_is_refused() -> None:
     writer = ResponseWriter(model_path="m", tokenizer=tokenizer)
     with pytest.raises(InvalidApiRequest, match="more than any model takes"):
         await ApiHandler(writer=writer)._prepare(chat(writer, LONG))
+
+
+async def test_a_large_answer_is_written_beside_the_loop() -> None:
+    def write() -> JsonObject:
+        time.sleep(ENCODE_SECONDS)
+        return {"choices": []}
+
+    handler = ApiHandler(writer=ResponseWriter(model_path="m", tokenizer=CharacterTokenizer()))
+    writing = asyncio.ensure_future(handler._respond(write, beside_the_loop=True))
+    began = time.monotonic()
+    await asyncio.sleep(0.05)
+    assert time.monotonic() - began < ENCODE_SECONDS
+    assert (await writing).text == '{"choices": []}'
+
+
+def test_answers_with_log_probabilities_are_large() -> None:
+    writer = ResponseWriter(model_path="m", tokenizer=CharacterTokenizer())
+    messages: JsonObject = {"messages": [{"role": "user", "content": "a"}]}
+    asked: list[JsonObject] = [{"logprobs": True, "top_logprobs": 20}, {"prompt_logprobs": 1}, {}]
+    chats = [ChatCall(request=read_request(messages | more), writer=writer) for more in asked]
+    assert [call.has_logprobs for call in chats] == [True, True, False]
+    asked = [{"logprobs": 20}, {"prompt_logprobs": 1}, {}]
+    plain = [
+        CompletionCall(request=read_completion({"prompt": "a", **more}), writer=writer)
+        for more in asked
+    ]
+    assert [call.has_logprobs for call in plain] == [True, True, False]
