@@ -47,6 +47,12 @@ class Connection:
         """True until the transport has closed the socket."""
         return self.socket.fileno() >= 0
 
+    def end_handshake(self, _: "asyncio.Task[None]") -> None:
+        """Closes the socket if no transport has it: a task may be cancelled before it begins."""
+        self.handshake = None
+        if self.transport is None:
+            self.socket.close()
+
     def abort(self) -> None:
         """Closes it without waiting for its client."""
         if isinstance(self.transport, asyncio.Transport):

@@ -121,6 +121,8 @@ class BoundedHttpServer:
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             await self._admit(accepted)
+            # sock_accept does not yield while connections are pending; the accepted ones must open.
+            await asyncio.sleep(0)
 
     async def _admit(self, accepted: socket.socket) -> None:
         try:
@@ -131,6 +133,7 @@ class BoundedHttpServer:
         connection.handshake = asyncio.create_task(self._open(connection))
         self._handshakes.add(connection.handshake)
         connection.handshake.add_done_callback(self._handshakes.discard)
+        connection.handshake.add_done_callback(connection.end_handshake)
 
     async def _open(self, connection: Connection) -> None:
         """Connects an accepted socket with a protocol, after the handshake of TLS."""
@@ -143,10 +146,7 @@ class BoundedHttpServer:
                 ssl_handshake_timeout=seconds,
                 ssl_shutdown_timeout=None if seconds is None else TLS_CLOSE_SECONDS,
             )
-        except (OSError, asyncio.CancelledError) as error:
-            connection.socket.close()
-            if isinstance(error, asyncio.CancelledError):
-                raise
+        except OSError as error:
             _limited.warning("connections end in their handshake", reason=str(error))
 
     def _new_protocol(self, connection: Connection) -> OpenAiProtocol:

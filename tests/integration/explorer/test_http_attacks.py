@@ -9,18 +9,22 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from urllib.parse import urlsplit
 
 import pytest
 
 from tests.integration.explorer.served_process import SERVED_KEY
-from trinity.types import JsonObject
+from trinity.types import JsonObject, JsonValue
 
 NUM_FILES = 256
+NUM_SEEDED = 5_000
 MODULE = "tests.integration.explorer.served_process"
+OWN_FILES = 30
 SECONDS = 60.0
 QUICK_SECONDS = 10.0
 """For an answer of a few milliseconds, on a machine that does much else."""
@@ -59,6 +63,11 @@ class Victim:
         with self.connect() as connection:
             connection.sendall(content)
             return b"".join(iter(lambda: connection.recv(1 << 16), b""))
+
+    @property
+    def num_files(self) -> int:
+        """Files that its process has open."""
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
     def check_alive(self) -> None:
         status, _ = self.ask()
@@ -111,9 +120,12 @@ def idle(of: Victim, count: int, begun: bytes = b"") -> Iterator[list[socket.soc
     "begun", [b"", b"POST /v1/chat/completions HTTP/1.1\r\nX-", b"\x16\x03\x01"]
 )
 def test_more_idle_connections_than_files_keep_no_client_out(served: Victim, begun: bytes) -> None:
-    with idle(served, NUM_FILES + 60, begun):
-        for _ in range(3):
-            served.check_alive()
+    for _ in range(3):
+        with idle(served, NUM_FILES + 60, begun):
+            for _ in range(3):
+                served.check_alive()
+            assert served.num_files < NUM_FILES // 3 + OWN_FILES
+    assert "not accepted" not in served.log.read_text()
 
 
 def test_without_a_bound_as_many_connections_do(tmp_path: Path) -> None:
@@ -251,3 +263,68 @@ def test_slow_bodies_keep_no_other_request_out(served: Victim) -> None:
 )
 def test_the_scheme_of_a_key_is_read_in_any_case(served: Victim, header: str, status: int) -> None:
     assert served.ask(headers={**AUTHORIZED, "Authorization": header})[0] == status
+
+
+KEYS = [
+    "messages",
+    "temperature",
+    "n",
+    "stop",
+    "tools",
+    "tool_choice",
+    "response_format",
+    "logprobs",
+    "top_logprobs",
+    "stream",
+    "stream_options",
+    "seed",
+    "model",
+    "max_tokens",
+    "prompt_logprobs",
+    "top_k",
+    "return_token_ids",
+    "prompt",
+    "echo",
+]
+INNER_KEYS = ["role", "content", "type", "function", "name", "json_schema", "schema", "parameters"]
+
+
+def random_value(random: Random, depth: int = 0) -> JsonValue:
+    """A value of any kind, with lists and objects to a depth of three."""
+    kind = random.randrange(5 if depth == 3 else 7)
+    if kind < 2:
+        return random.choice([None, True, "", "\ud800", "user", "function", 0, -1, 1e308])
+    if kind < 5:
+        numbers: list[JsonValue] = [random.randint(-(2**70), 2**70), random.random(), "x" * kind]
+        return random.choice(numbers)
+    size = random.randrange(4)
+    if kind == 5:
+        return [random_value(random, depth + 1) for _ in range(size)]
+    return {random.choice(INNER_KEYS): random_value(random, depth + 1) for _ in range(size)}
+
+
+def random_body(random: Random) -> bytes:
+    """A request that may be valid, of which bytes are changed once in five times."""
+    body = {key: random_value(random) for key in random.sample(KEYS, random.randrange(6))}
+    if random.random() < 0.7:
+        body = {**QUESTION, **body}
+    content = bytearray(json.dumps(body).encode())
+    for _ in range(3 if random.random() < 0.2 else 0):
+        content[random.randrange(len(content))] = random.randrange(256)
+    return bytes(content)
+
+
+def test_seeded_requests_are_answered_without_a_fault(served: Victim) -> None:
+    random = Random(58)
+    statuses: Counter[int] = Counter()
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=SECONDS)
+    with contextlib.closing(connection):
+        for _ in range(NUM_SEEDED):
+            path = random.choice(["/v1/chat/completions", "/v1/completions"])
+            connection.request("POST", path, random_body(random), AUTHORIZED)
+            answer = connection.getresponse()
+            answer.read()
+            statuses[answer.status] += 1
+    assert set(statuses) <= {200, 400, 404} and statuses[200] > NUM_SEEDED // 100, statuses
+    served.check_alive()
+    assert "Traceback" not in served.log.read_text()
