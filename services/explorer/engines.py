@@ -17,6 +17,8 @@ from services.explorer.engine.tokenizer import (
 )
 from services.explorer.engine.vllm_options import detect_hardware, prepare_environment
 from services.explorer.engine.weight_transfer import WeightLoader
+from services.explorer.openai_api.connections import ConnectionTable, HttpLimits
+from services.explorer.openai_api.schemas import SchemaChecker
 from services.explorer.openai_api.server import AttemptApiServer
 from services.explorer.openai_api.tools import ResponseParsers, load_parsers
 from services.explorer.retry import RetryPolicy, deadline
@@ -106,11 +108,15 @@ class LoadedModel:
     """Finds tool calls and reasoning in responses, if the model has parsers."""
     api: AttemptApiServer | None = None
     """Server for workflows' own clients, if the model has one."""
+    schemas: SchemaChecker | None = None
+    """Checks the schemas of requests, if the model is asked over HTTP and has an engine here."""
 
     async def close_model(self) -> None:
         """Closes the API and the engines."""
         if self.api is not None:
             await self.api.stop_api()
+        if self.schemas is not None:
+            await self.schemas.close()
         await self.engine.close()
 
 
@@ -136,6 +142,8 @@ class EngineManager:
         self._seconds = 0.0
         self._variables: Mapping[str, str] = {}
         """Variables of the stage, which override those of the process."""
+        self._connections = ConnectionTable(HttpLimits.from_open_files())
+        """Connections to the addresses of all models."""
 
     @property
     def is_running(self) -> bool:
@@ -219,13 +227,35 @@ class EngineManager:
             raise UserError(f"{model.role} cannot run {model.path}: {error}") from error
         seconds = round(time.monotonic() - begun, 1)
         logger.info("engine ready", extra={"seconds": seconds, "of": model.role})
+        schemas = SchemaChecker(model.path) if model.has_api or model.serves else None
         return LoadedModel(
             engine=replicas[0] if len(replicas) == 1 else EnginePool(replicas),
             replicas=replicas,
             tokenizer=tokenizer,
             parsers=parsers,
-            api=await _open_api(model, tokenizer, parsers),
+            api=await self._open_api(model, tokenizer, parsers, schemas),
+            schemas=schemas,
         )
+
+    async def _open_api(
+        self,
+        model: StageModel,
+        tokenizer: ChatTokenizer,
+        parsers: ResponseParsers | None = None,
+        schemas: SchemaChecker | None = None,
+    ) -> AttemptApiServer | None:
+        if not model.has_api:
+            return None
+        api = AttemptApiServer(
+            model_path=model.path,
+            rollout=model.rollout,
+            tokenizer=tokenizer,
+            parsers=parsers,
+            schemas=schemas,
+            connections=self._connections,
+        )
+        await api.start_api()
+        return api
 
     async def _connect_external(self, model: StageModel, external: ExternalAccess) -> LoadedModel:
         """Sets up an external model; no request is sent before a workflow makes one."""
@@ -234,7 +264,7 @@ class EngineManager:
             retry_policy=RetryPolicy(self._waits, self._seconds),
         )
         tokenizer = ByteTokenizer()
-        api = await _open_api(model, tokenizer)
+        api = await self._open_api(model, tokenizer)
         return LoadedModel(engine=engine, replicas=(engine,), tokenizer=tokenizer, api=api)
 
     async def _start_replicas(self, options: EngineOptions) -> tuple[Engine, ...]:
@@ -260,18 +290,6 @@ def _engine_options(model: StageModel, tokenizer: HuggingFaceTokenizer) -> Engin
         structured_output=model.has_api or model.serves,
         role=model.role,
     )
-
-
-async def _open_api(
-    model: StageModel, tokenizer: ChatTokenizer, parsers: ResponseParsers | None = None
-) -> AttemptApiServer | None:
-    if not model.has_api:
-        return None
-    api = AttemptApiServer(
-        model_path=model.path, rollout=model.rollout, tokenizer=tokenizer, parsers=parsers
-    )
-    await api.start_api()
-    return api
 
 
 def _as_strings(variables: Mapping[str, str | bool | int | float]) -> dict[str, str]:

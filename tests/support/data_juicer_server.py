@@ -3,12 +3,12 @@
 import contextlib
 import threading
 from collections.abc import Iterator, Mapping
-from http.server import ThreadingHTTPServer
 from typing import Any
 
 import pyarrow as pa
 
 from trinity.data_juicer import server
+from trinity.data_juicer.bounded_server import BoundedThreadingServer, ServerLimits
 from trinity.data_juicer.server import BadRequest
 
 
@@ -40,12 +40,12 @@ class LongEnough:
 
 
 @contextlib.contextmanager
-def served(sessions: server.SessionStore, port: int = 0) -> Iterator[str]:
+def served(
+    sessions: server.SessionStore, port: int = 0, limits: ServerLimits | None = None
+) -> Iterator[str]:
     """Its address, until the end of the block."""
-    handler = type(
-        "Quiet", (server.DataJuicerHandler,), {"sessions": sessions, "log_message": _quiet}
-    )
-    with ThreadingHTTPServer(("127.0.0.1", port), handler) as listening:
+    handler = type("BoundHandler", (server.DataJuicerHandler,), {"sessions": sessions})
+    with BoundedThreadingServer(("127.0.0.1", port), handler, limits) as listening:
         thread = threading.Thread(target=listening.serve_forever)
         thread.start()
         try:
@@ -53,7 +53,3 @@ def served(sessions: server.SessionStore, port: int = 0) -> Iterator[str]:
         finally:
             listening.shutdown()
             thread.join()
-
-
-def _quiet(*_: object) -> None:
-    """Requests are not told of."""

@@ -1,24 +1,28 @@
 """An HTTP server that runs Data-Juicer's operators, which are imported on first use."""
 
 import argparse
-import email.parser
-import email.policy
 import importlib
 import json
+import re
 import sys
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
+from trinity.data_juicer.bounded_server import BodyIncomplete, BoundedThreadingServer
 from trinity.security.loopback import is_loopback
 
 ROWS_A_PROCESS = 256
 """Fewer rows are faster without another process."""
 MAX_BODY_BYTES = 256 * 1024 * 1024
 MAX_SESSIONS = 64
+MAX_PARTS = 8
+"""Parts of a form; one has two."""
+BOUNDARY = re.compile(r'^multipart/form-data;.*\bboundary="?([^";,\s]{1,70})"?', re.IGNORECASE)
+PART_NAME = re.compile(rb'^content-disposition: *form-data; *name="?([^";\r\n]+)', re.I | re.M)
 HttpAnswer = tuple[bytes, Mapping[str, str]]
 """The body and the headers."""
 
@@ -54,7 +58,10 @@ class OperatorSession:
             operators = load_ops([_with_one_process(operator) for operator in listed])
         except Exception as error:  # names and arguments are the user's
             raise BadRequest(f"{type(error).__name__}: {error}") from error
-        return cls(operators, int(request.get("np") or 1))
+        num_processes = request.get("np") or 1
+        if not isinstance(num_processes, int):
+            raise BadRequest("np is no whole number")
+        return cls(operators, num_processes)
 
     def apply_operators(self, stream: bytes) -> tuple[bytes, dict[str, float]]:
         """Returns the remaining rows with the columns that operators added, and metrics."""
@@ -125,7 +132,7 @@ class SessionStore:
         if "arrow_data" not in form:
             raise BadRequest("the form has no file arrow_data")
         with self._lock:
-            session = self._get(form.get("session_id", b"").decode())
+            session = self._get(form.get("session_id", b"").decode(errors="replace"))
             table, metrics = session.apply_operators(form["arrow_data"])
         head = {"Content-Type": "application/octet-stream", "X-Metrics": json.dumps(metrics)}
         return table, head
@@ -146,6 +153,8 @@ class DataJuicerHandler(BaseHTTPRequestHandler):
     """Handles one request."""
 
     sessions: SessionStore
+    timeout = 60.0
+    """Seconds for a client to take an answer."""
 
     def do_GET(self) -> None:
         if self.path == "/health":
@@ -159,13 +168,13 @@ class DataJuicerHandler(BaseHTTPRequestHandler):
             "/process_experience": self.sessions.process_experience,
             "/close": self.sessions.close,
         }
-        length = int(self.headers.get("Content-Length") or 0)
-        if self.path not in calls or length > MAX_BODY_BYTES:
-            self._send(404, _answer({"error": f"there is nothing at {self.path}, or it is large"}))
+        if self.path not in calls:
+            self._send(404, _answer({"error": f"there is nothing at {self.path}"}))
             return
-        body = self.rfile.read(length)
         try:
-            answer = calls[self.path](body, self.headers.get("Content-Type", ""))
+            answer = calls[self.path](self._read_body(), self.headers.get("Content-Type", ""))
+        except BodyIncomplete:
+            self.close_connection = True
         except BadRequest as error:
             self._send(400, _answer({"error": str(error)}))
         except UnknownSession as error:
@@ -174,6 +183,25 @@ class DataJuicerHandler(BaseHTTPRequestHandler):
             self._send(500, _answer({"error": f"{type(error).__name__}: {error}"}))
         else:
             self._send(200, answer)
+
+    def _read_body(self) -> bytes:
+        length = self.headers.get("Content-Length", "")
+        # Not isdecimal alone: that is true of digits that int() reads and HTTP does not know.
+        if not (length.isascii() and length.isdecimal()) or len(length) > 12:
+            raise BadRequest("give a Content-Length, the number of bytes of the body")
+        if int(length) > MAX_BODY_BYTES:
+            raise BadRequest(f"the body has more than {MAX_BODY_BYTES >> 20} MiB")
+        assert isinstance(self.server, BoundedThreadingServer)
+        return self.server.read_body(self.connection, self.rfile, int(length))
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Answers what is not HTTP; the standard library does it in HTML."""
+        del explain
+        self.close_connection = True
+        self._send(code, _answer({"error": message or "the request is not HTTP"}))
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Writes nothing: a client would write a line with each request."""
 
     def _send(self, status: int, answer: HttpAnswer) -> None:
         body, head = answer
@@ -191,7 +219,9 @@ def _answer(values: Mapping[str, Any]) -> HttpAnswer:
 
 def _json(body: bytes) -> dict[str, Any]:
     try:
-        values = json.loads(body)
+        values = json.loads(body.decode("utf-8"))
+    except RecursionError as error:
+        raise BadRequest("the body is nested too deeply") from error
     except ValueError as error:
         raise BadRequest(f"the body is not JSON: {error}") from error
     if not isinstance(values, dict):
@@ -200,15 +230,22 @@ def _json(body: bytes) -> dict[str, Any]:
 
 
 def _form(body: bytes, content_type: str) -> dict[str, bytes]:
-    """Returns the parts of multipart/form-data by name."""
-    head = f"Content-Type: {content_type}\r\n\r\n".encode()
-    message = email.parser.BytesParser(policy=email.policy.HTTP).parsebytes(head + body)
+    """Returns the parts of multipart/form-data by name.
+
+    The standard library's parser would decode a part in any charset that it names, some of which
+    take quadratic time.
+    """
+    if (match := BOUNDARY.match(content_type)) is None:
+        raise BadRequest("the body is no multipart/form-data with a boundary")
+    delimiter = b"\r\n--" + match[1].encode(errors="replace")
+    pieces = (b"\r\n" + body).split(delimiter, MAX_PARTS + 1)
+    if len(pieces) > MAX_PARTS + 1:
+        raise BadRequest(f"the form has more than {MAX_PARTS} parts")
     parts: dict[str, bytes] = {}
-    for part in message.iter_parts() if message.is_multipart() else ():
-        name = part.get_param("name", header="content-disposition")
-        content = part.get_payload(decode=True)
-        if isinstance(name, str) and isinstance(content, bytes):
-            parts[name] = content
+    for piece in pieces[1:]:
+        head, _, content = piece.partition(b"\r\n\r\n")
+        if name := PART_NAME.search(head):
+            parts[name[1].decode(errors="replace")] = content
     return parts
 
 
@@ -231,7 +268,7 @@ def main() -> int:
             1, f"{sys.executable} has no Data-Juicer, pip install py-data-juicer: {error}\n"
         )
     handler = type("BoundHandler", (DataJuicerHandler,), {"sessions": SessionStore()})
-    with ThreadingHTTPServer((arguments.host, arguments.port), handler) as server:
+    with BoundedThreadingServer((arguments.host, arguments.port), handler) as server:
         host, port = server.server_address[:2]
         sys.stdout.write(f"http://{host!s}:{port}\n")
         sys.stdout.flush()

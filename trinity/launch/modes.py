@@ -28,6 +28,7 @@ EVALUATED_BY = (
 )
 CHECKPOINT = re.compile(r"step-(\d+)-\d+")
 SUFFIX = "-serve"
+KEY_FILE = "api_key"
 
 
 def is_bench(plan: ExperimentPlan) -> bool:
@@ -148,11 +149,12 @@ def is_serve(plan: ExperimentPlan) -> bool:
 def serve_plan(plan: ExperimentPlan) -> ExperimentPlan:
     """Uses a directory beside the run's: the run may continue, or not exist yet."""
     [stage] = plan.stages
-    served = ServedRun(job_dir=plan.job_dir)
+    own_dir = f"{plan.job_dir}{SUFFIX}"
+    served = ServedRun(job_dir=plan.job_dir, key_file=f"{own_dir}/{KEY_FILE}")
     return plan.model_copy(
         update={
             "label": f"{plan.label}{SUFFIX}",
-            "job_dir": f"{plan.job_dir}{SUFFIX}",
+            "job_dir": own_dir,
             "stages": (stage.model_copy(update={"served": served}),),
         }
     )

@@ -47,7 +47,7 @@ def write_private(path: Path, content: str) -> None:
 
 
 def read_private(path: Path) -> bytes:
-    """Reads the key of an authority, which can admit anyone.
+    """Reads a key that can let anyone in.
 
     Raises: UserError when other users may read or replace it; OSError.
     """

@@ -40,6 +40,7 @@ MAX_PAUSE_SECONDS = 8.0
 MAX_RETRY_AFTER_SECONDS = 30.0
 """Upper bound for the pause that a server asks for with Retry-After."""
 MAX_QUOTED_CHARACTERS = 200
+MAX_ANSWER_BYTES = 64 << 20
 PERMANENT_ERRORS = {
     HTTPStatus.UNAUTHORIZED: "the key in {key}",
     HTTPStatus.FORBIDDEN: "the key in {key}",
@@ -237,7 +238,7 @@ class ExternalEngine:
                 headers={"Authorization": f"Bearer {self._access.key}"},
                 allow_redirects=False,
             ) as response:
-                text = await response.text(errors="replace")
+                text = await _read_text(response)
                 if response.status == HTTPStatus.OK:
                     return _parse_completion(text)
                 raise self._error_of_response(
@@ -283,6 +284,19 @@ class ExternalEngine:
     @property
     def _address(self) -> str:
         return self._access.source.base_url_env
+
+
+async def _read_text(response: "aiohttp.ClientResponse") -> str:
+    """Reads an answer as UTF-8, whatever charset it names: decoding some takes quadratic time.
+
+    Raises: _RetryableError for an answer that is too large.
+    """
+    content = bytearray()
+    async for chunk in response.content.iter_any():
+        content += chunk
+        if len(content) > MAX_ANSWER_BYTES:
+            raise _RetryableError(f"an answer of more than {MAX_ANSWER_BYTES >> 20} MiB")
+    return content.decode(errors="replace")
 
 
 def _permanent_cause(status: int) -> str | None:

@@ -121,7 +121,12 @@ class HuggingFaceTokenizer:
 
     def encode(self, text: str) -> Prompt:
         """Encodes plain text, with the special tokens that the tokenizer adds."""
-        return self._encode(text, add_special_tokens=True)
+        key = f"text {text}"  # a chat begins with a bracket
+        prompt = self.prompt_cache.get(key)
+        if prompt is None:
+            prompt = self._encode(text, add_special_tokens=True)
+            self.prompt_cache.put(key, prompt)
+        return prompt
 
     def decode(self, token_ids: list[int]) -> str:
         """Decodes tokens to text without special tokens."""

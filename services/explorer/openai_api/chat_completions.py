@@ -1,11 +1,17 @@
 """Answers chat requests, at once or as a stream of events."""
 
+import json
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 
 from services.explorer.openai_api.chat import ChatRequest, ResponseWriter, logprobs_of
-from services.explorer.openai_api.response import prompt_tokens, usage_of, weights_fingerprint
+from services.explorer.openai_api.response import (
+    check_cacheable,
+    prompt_tokens,
+    usage_of,
+    weights_fingerprint,
+)
 from trinity.types import Experience, JsonObject
 from trinity.workflows.generation import GenerationDelta
 from trinity.workflows.model import ModelWrapper, OnIndexedDelta
@@ -64,9 +70,17 @@ class ChatCall:
         self._request = request
         self._writer = writer
         self.model, self.seed, self.streams = request.model, request.seed, request.streams
+        self.has_logprobs = request.wants_logprobs or request.prompt_logprobs is not None
+        self.json_schema = request.sampling.get("json_schema", "")
+        self.num_characters = len(json.dumps([request.messages, request.tools]))
 
-    async def complete_response(self, model: ModelWrapper) -> JsonObject:
-        """Returns the complete answer."""
+    def encode_prompts(self) -> None:
+        """Encodes the messages into the tokenizer's cache."""
+        request = self._request
+        check_cacheable(self._writer.tokenizer.encode_chat(request.messages, request.tools))
+
+    async def complete_response(self, model: ModelWrapper) -> Callable[[], JsonObject]:
+        """Generates, and returns what writes the complete answer."""
         request = self._request
         answers = await model.chat_async(
             request.messages, n=request.num_choices, tools=request.tools, **request.sampling
@@ -75,7 +89,7 @@ class ChatCall:
         if request.prompt_logprobs is not None:
             tokens = prompt_tokens(answers[0])
             scores = await model.score_async(tokens, num_likeliest=request.prompt_logprobs)
-        return self._writer.response_body(request, answers, scores)
+        return lambda: self._writer.response_body(request, answers, scores)
 
     def stream_writer(self, model: ModelWrapper) -> "ChatStreamWriter":
         """Returns the writer of a streamed answer."""

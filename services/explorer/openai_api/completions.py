@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from services.explorer.openai_api import fields
@@ -11,6 +11,7 @@ from services.explorer.openai_api.chat_completions import TextStream
 from services.explorer.openai_api.errors import InvalidApiRequest
 from services.explorer.openai_api.fields import MAX_CHOICES, MAX_LOGPROBS, Body
 from services.explorer.openai_api.response import (
+    check_cacheable,
     finish_reason,
     json_logprob,
     prompt_logprobs_of,
@@ -198,9 +199,18 @@ class CompletionCall:
         self._request = request
         self._writer = writer
         self.model, self.seed, self.streams = request.model, request.seed, request.streams
+        self.has_logprobs = request.logprobs is not None or request.num_scored is not None
+        self.json_schema = request.sampling.get("json_schema", "")
+        self.num_characters = sum(map(len, request.prompts))
 
-    async def complete_response(self, model: ModelWrapper) -> JsonObject:
-        """Returns the complete answer."""
+    def encode_prompts(self) -> None:
+        """Encodes the texts into the tokenizer's cache; tokens stay as they are."""
+        for prompt in self._request.prompts:
+            if isinstance(prompt, str):
+                check_cacheable(self._writer.tokenizer.encode(prompt))
+
+    async def complete_response(self, model: ModelWrapper) -> Callable[[], JsonObject]:
+        """Generates, and returns what writes the complete answer."""
         request = self._request
         if not request.generates:
             return await self._score_only(model)
@@ -211,26 +221,34 @@ class CompletionCall:
         if request.num_scored is not None:
             prompts = [prompt_tokens(answer) for answer in answers[:: request.num_choices]]
             scores = [*await self._scores(model, prompts)]
-        choices = [
-            self._choice(index, answer, scores[index // request.num_choices])
-            for index, answer in enumerate(answers)
-        ]
-        return self._response(model, choices, usage_of(answers, request.num_choices))
+
+        def write() -> JsonObject:
+            choices = [
+                self._choice(index, answer, scores[index // request.num_choices])
+                for index, answer in enumerate(answers)
+            ]
+            return self._response(model, choices, usage_of(answers, request.num_choices))
+
+        return write
 
     def stream_writer(self, model: ModelWrapper) -> "CompletionStreamWriter":
         """Returns the writer of a streamed answer."""
         return CompletionStreamWriter(request=self._request, writer=self._writer, model=model)
 
-    async def _score_only(self, model: ModelWrapper) -> JsonObject:
-        """Returns only the prompts' log-probabilities: nothing is generated or recorded."""
+    async def _score_only(self, model: ModelWrapper) -> Callable[[], JsonObject]:
+        """Writes only the prompts' log-probabilities: nothing is generated or recorded."""
         prompts = [model.encode(prompt) for prompt in self._request.prompts]
         scores = await self._scores(model, [prompt.token_ids for prompt in prompts])
-        choices = [
-            self._prompt_choice(index, prompt, score)
-            for index, (prompt, score) in enumerate(zip(prompts, scores, strict=True))
-        ]
-        num_tokens = sum(len(prompt.token_ids) for prompt in prompts)
-        return self._response(model, choices, usage(num_tokens, 0))
+
+        def write() -> JsonObject:
+            choices = [
+                self._prompt_choice(index, prompt, score)
+                for index, (prompt, score) in enumerate(zip(prompts, scores, strict=True))
+            ]
+            num_tokens = sum(len(prompt.token_ids) for prompt in prompts)
+            return self._response(model, choices, usage(num_tokens, 0))
+
+        return write
 
     async def _scores(self, model: ModelWrapper, prompts: Sequence[list[int]]) -> list[Scores]:
         count = self._request.num_scored or 0

@@ -1,6 +1,7 @@
 """Reads the keys that requests of every kind may have."""
 
 import json
+import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -10,6 +11,8 @@ from trinity.workflows.sampling import SamplingOverrides
 
 MAX_CHOICES = 128
 MAX_LOGPROBS = 20
+MAX_STOP_TEXTS = 64
+MAX_STOP_CHARACTERS = 4096
 NUMBER_KEYS = (
     "temperature",
     "top_p",
@@ -132,6 +135,12 @@ def _stop(value: object) -> list[str]:
         raise InvalidApiRequest(
             "`stop` is neither a text nor a list of texts that are not empty", param="stop"
         )
+    # Each is looked for in every answer after every token.
+    if len(texts) > MAX_STOP_TEXTS or sum(map(len, texts)) > MAX_STOP_CHARACTERS:
+        raise InvalidApiRequest(
+            f"`stop` has more than {MAX_STOP_TEXTS} texts or {MAX_STOP_CHARACTERS} characters",
+            param="stop",
+        )
     return texts
 
 
@@ -139,6 +148,9 @@ def _number(key: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidApiRequest(f"`{key}` is not a number", param=key)
     try:
-        return float(value)
-    except OverflowError as error:
-        raise InvalidApiRequest(f"`{key}` is larger than any number may be", param=key) from error
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise InvalidApiRequest(f"`{key}` is not a finite number", param=key)
+    return number

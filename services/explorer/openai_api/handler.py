@@ -4,22 +4,21 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from services.explorer.openai_api.bodies import BodyReader
 from services.explorer.openai_api.chat import ResponseWriter, read_request
 from services.explorer.openai_api.chat_completions import ChatCall
 from services.explorer.openai_api.completions import CompletionCall, read_completion
 from services.explorer.openai_api.errors import (
     INVALID,
-    InvalidApiRequest,
     error_body,
     error_response,
-    json_response,
     response_for_error,
 )
-from trinity.json_values import parse_untrusted
-from trinity.runtime.threads import is_being_cancelled
+from services.explorer.openai_api.schemas import SchemaChecker
+from trinity.runtime.threads import DaemonThreads, is_being_cancelled
 from trinity.types import Experience, JsonObject
 from trinity.workflows.generation import GenerationDelta
 from trinity.workflows.model import ModelWrapper, OnIndexedDelta
@@ -27,8 +26,13 @@ from trinity.workflows.model import ModelWrapper, OnIndexedDelta
 if TYPE_CHECKING:
     from aiohttp import web
 
-UTF_8 = ("utf-8", "utf8")
-
+LONG_PROMPT_CHARACTERS = 50_000
+"""Longer prompts, which take more than some 50 ms, are encoded in threads."""
+MAX_LARGE_REQUESTS = 2
+"""Number of threads for those, and for answers with log-probabilities."""
+SEND_SECONDS = 60.0
+"""Time for a client to take an event, before which nothing more is sent."""
+WriteBody = Callable[[], JsonObject]
 StreamItem = tuple[int, GenerationDelta] | None
 """The index of an answer and its next delta; None when all answers are complete."""
 
@@ -88,7 +92,7 @@ class EventStream:
         """Returns the response to a failure, or sends it as an event if the response has begun."""
         if self._response is None:
             return failure
-        await self._response.write(f"data: {failure.text}\n\n".encode())
+        await _send(self._response, f"data: {failure.text}\n\n".encode())
         await self._response.write_eof()
         return self._response
 
@@ -121,12 +125,21 @@ class EventStream:
         for index, answer in enumerate(answers):
             await _write(response, self._writer.answer_end_events(index, answer))
         await _write(response, self._writer.closing_events(answers))
-        await response.write(b"data: [DONE]\n\n")
+        await _send(response, b"data: [DONE]\n\n")
 
 
 async def _write(response: "web.StreamResponse", bodies: Iterator[JsonObject]) -> None:
     for body in bodies:
-        await response.write(f"data: {json.dumps(body)}\n\n".encode())
+        await _send(response, f"data: {json.dumps(body)}\n\n".encode())
+
+
+async def _send(response: "web.StreamResponse", event: bytes) -> None:
+    """Sends an event; raises ConnectionError when the client has not read for too long."""
+    try:
+        async with asyncio.timeout(SEND_SECONDS):
+            await response.write(event)
+    except TimeoutError as error:
+        raise ConnectionAbortedError("the client does not read the answer") from error
 
 
 class ApiCall(Protocol):
@@ -136,9 +149,23 @@ class ApiCall(Protocol):
     """The requested model name; empty if the request has none."""
     seed: int | None
     streams: bool
+    json_schema: str
+    """The schema of the responses; empty if there is none."""
+    num_characters: int
+    """Characters of the prompts."""
 
-    async def complete_response(self, model: ModelWrapper) -> JsonObject:
-        """Returns the complete answer."""
+    def encode_prompts(self) -> None:
+        """Encodes the prompts into the tokenizer's cache; may be called from any thread.
+
+        Raises: InvalidApiRequest for a prompt that no model takes.
+        """
+        ...
+
+    has_logprobs: bool
+    """True if the answer may be large."""
+
+    async def complete_response(self, model: ModelWrapper) -> WriteBody:
+        """Generates, and returns what writes the complete answer, in any thread."""
         ...
 
     def stream_writer(self, model: ModelWrapper) -> StreamWriter:
@@ -154,60 +181,75 @@ AnswerFn = Callable[["web.Request", BorrowModel], Awaitable["web.StreamResponse"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiHandler:
-    """Answers requests, independently of the server that received them."""
+    """Answers requests, independently of the server that received them.
+
+    A model is borrowed when a body has arrived: slow bodies keep no other request from it.
+    """
 
     writer: ResponseWriter
+    bodies: BodyReader = field(default_factory=BodyReader)
+    schemas: SchemaChecker | None = None
+    """Checks schemas before the model's engine compiles them, if the model has an engine here."""
+    threads: DaemonThreads = field(
+        default_factory=lambda: DaemonThreads(name="large request", max_threads=MAX_LARGE_REQUESTS)
+    )
 
     async def chat(self, request: "web.Request", borrow: BorrowModel) -> "web.StreamResponse":
         """Answers a chat completion, or refuses a request that cannot be answered."""
-        return await _answer(
+        return await self._answer(
             request, borrow, lambda body: ChatCall(request=read_request(body), writer=self.writer)
         )
 
     async def complete(self, request: "web.Request", borrow: BorrowModel) -> "web.StreamResponse":
         """Answers a completion of text or tokens, or refuses one that cannot be answered."""
-        return await _answer(
+        return await self._answer(
             request,
             borrow,
             lambda body: CompletionCall(request=read_completion(body), writer=self.writer),
         )
 
+    async def _prepare(self, call: ApiCall) -> None:
+        """Does beside the event loop what may take seconds, so that other calls go on."""
+        if call.json_schema and self.schemas is not None:
+            await self.schemas.check_schema(call.json_schema)
+        if call.num_characters > LONG_PROMPT_CHARACTERS:
+            await self.threads.run_in_thread(call.encode_prompts)
 
-async def _answer(
-    request: "web.Request", borrow: BorrowModel, read: Callable[[object], ApiCall]
-) -> "web.StreamResponse":
-    from aiohttp import web
+    async def _respond(self, write: WriteBody, *, beside_the_loop: bool) -> "web.Response":
+        """Writes an answer; one with many log-probabilities takes seconds, so in a thread."""
+        from aiohttp import web
 
-    model: ModelWrapper | None = None
-    events: EventStream | None = None
-    try:
-        call = read(parse_untrusted(await _read_text(request)))
-        async with borrow(call) as model:
-            if call.streams:
-                events = EventStream(call.stream_writer(model))
-                return await events.stream_response(request)
-            return json_response(await call.complete_response(model))
-    except (web.HTTPException, ConnectionError):
-        raise
-    except asyncio.CancelledError:
-        if model is not None and model.is_closed and not is_being_cancelled():
-            return attempt_gone()
-        raise
-    except Exception as error:  # the edge: the client learns that it failed, the log why
-        failure = response_for_error(error)
-        return failure if events is None else await events.send_error(failure)
+        def dump() -> str:
+            return json.dumps(write())
 
+        text = await self.threads.run_in_thread(dump) if beside_the_loop else dump()
+        return web.Response(text=text, content_type="application/json")
 
-async def _read_text(request: "web.Request") -> str:
-    """Reads the body; raises InvalidApiRequest unless all of it comes and is UTF-8."""
-    from aiohttp.web import RequestPayloadError
+    async def _answer(
+        self, request: "web.Request", borrow: BorrowModel, read: Callable[[object], ApiCall]
+    ) -> "web.StreamResponse":
+        from aiohttp import web
 
-    if (request.charset or "utf-8").lower() not in UTF_8:
-        raise InvalidApiRequest("the body's charset is not UTF-8: send it in UTF-8")
-    try:
-        return (await request.read()).decode()
-    except RequestPayloadError as error:
-        raise InvalidApiRequest("the body is cut off or cannot be decompressed") from error
+        model: ModelWrapper | None = None
+        events: EventStream | None = None
+        try:
+            call = read(await self.bodies.read_json(request))
+            await self._prepare(call)
+            async with borrow(call) as model:
+                if call.streams:
+                    events = EventStream(call.stream_writer(model))
+                    return await events.stream_response(request)
+                write = await call.complete_response(model)
+            return await self._respond(write, beside_the_loop=call.has_logprobs)
+        except (web.HTTPException, ConnectionError):
+            raise
+        except asyncio.CancelledError:
+            if model is not None and model.is_closed and not is_being_cancelled():
+                return attempt_gone()
+            raise
+        except Exception as error:  # the edge: the client learns that it failed, the log why
+            failure = response_for_error(error)
+            return failure if events is None else await events.send_error(failure)
 
 
 def attempt_gone() -> "web.Response":

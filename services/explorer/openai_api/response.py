@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 
+from services.explorer.engine.tokenizer import MAX_CACHED_TOKENS
+from services.explorer.openai_api.errors import InvalidApiRequest
 from trinity.types import Experience, FinishReason, JsonObject
-from trinity.workflows.generation import ChatTokenizer, Likeliest, Scores
+from trinity.workflows.generation import ChatTokenizer, Likeliest, Prompt, Scores
 from trinity.workflows.sampling import LIKELIEST_LOGPROBS, LIKELIEST_TOKENS
 
 MIN_LOGPROB = -9999.0
@@ -34,6 +36,14 @@ def top_logprobs_of(answer: Experience) -> Likeliest:
     ids = answer.arrays[LIKELIEST_TOKENS].data.tolist()
     values = answer.arrays[LIKELIEST_LOGPROBS].data.tolist()
     return [list(zip(*pair, strict=True)) for pair in zip(ids, values, strict=True)]
+
+
+def check_cacheable(prompt: Prompt) -> None:
+    """Raises InvalidApiRequest for a prompt that tokenizers do not keep, and no model takes."""
+    if len(prompt.token_ids) > MAX_CACHED_TOKENS:
+        raise InvalidApiRequest(
+            f"a prompt has {len(prompt.token_ids)} tokens, more than any model takes"
+        )
 
 
 def usage_of(answers: Sequence[Experience], num_choices: int) -> JsonObject:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from services.explorer.openai_api.chat import ResponseWriter
+from services.explorer.openai_api.connections import BACKLOG, ConnectionTable, HttpLimits
 from services.explorer.openai_api.errors import (
     bearer_token,
     error_response,
@@ -17,6 +18,7 @@ from services.explorer.openai_api.errors import (
     new_application,
 )
 from services.explorer.openai_api.handler import AnswerFn, ApiHandler, attempt_gone, model_list
+from services.explorer.openai_api.schemas import SchemaChecker
 from services.explorer.openai_api.tools import ResponseParsers
 from trinity.config.schema.explorer import EngineConfig
 from trinity.errors import UserError
@@ -26,6 +28,8 @@ from trinity.workflows.openai_clients import ApiAccess
 
 if TYPE_CHECKING:
     from aiohttp import web
+
+    from services.explorer.openai_api.http_server import BoundedHttpServer
 
 logger = logging.getLogger(__name__)
 
@@ -50,14 +54,19 @@ class AttemptApiServer:
         rollout: EngineConfig,
         tokenizer: ChatTokenizer,
         parsers: ResponseParsers | None = None,
+        schemas: SchemaChecker | None = None,
+        connections: ConnectionTable | None = None,
     ) -> None:
         self._model_path = model_path
         self._handler = ApiHandler(
-            writer=ResponseWriter(model_path=model_path, tokenizer=tokenizer, parsers=parsers)
+            writer=ResponseWriter(model_path=model_path, tokenizer=tokenizer, parsers=parsers),
+            schemas=schemas,
         )
         self._rollout = rollout
+        self._key = rollout.api_key if rollout.has_own_key else secrets.token_urlsafe(TOKEN_BYTES)
         self._models: WeakValueDictionary[str, ModelWrapper] = WeakValueDictionary()
-        self._runner: web.AppRunner | None = None
+        self._connections = connections or ConnectionTable(HttpLimits.from_open_files())
+        self._server: BoundedHttpServer | None = None
         self._port = 0
 
     @property
@@ -67,7 +76,7 @@ class AttemptApiServer:
 
     async def start_api(self) -> None:
         """Starts to listen, on any free port if `base_port` is taken."""
-        from aiohttp import web
+        from services.explorer.openai_api.http_server import BoundedHttpServer
 
         app = new_application()
         app.router.add_get("/health", self._health)
@@ -75,18 +84,16 @@ class AttemptApiServer:
         app.router.add_get("/attempts/{secret}/v1/models", self._list_models)
         app.router.add_post("/attempts/{secret}/v1/chat/completions", self._chat)
         app.router.add_post("/attempts/{secret}/v1/completions", self._complete)
-        # A client's disconnect cancels its handler and thereby the generation for it.
-        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
-        await self._runner.setup()
         listening = _listen(self._rollout.base_port)
         self._port = listening.getsockname()[1]
-        await web.SockSite(self._runner, listening).start()
+        self._server = BoundedHttpServer(app, table=self._connections)
+        await self._server.start(listening)
         logger.info("the OpenAI-compatible address is open", extra={"port": self._port})
 
     async def stop_api(self) -> None:
         """Stops the server."""
-        if self._runner is not None:
-            await self._runner.cleanup()
+        if self._server is not None:
+            await self._server.stop()
 
     def register_attempt(self, model: ModelWrapper) -> ApiAccess:
         """Returns an address for one attempt, valid for as long as its model exists."""
@@ -94,7 +101,7 @@ class AttemptApiServer:
         self._models[secret] = model
         return ApiAccess(
             address=f"http://{LOOPBACK}:{self._port}/attempts/{secret}/v1",
-            key=self._rollout.api_key,
+            key=self._key,
             model_path=self._model_path,
         )
 
@@ -126,13 +133,13 @@ class AttemptApiServer:
         return response
 
     def _has_key(self, request: "web.Request") -> bool:
-        return hmac.compare_digest(bearer_token(request).encode(), self._rollout.api_key.encode())
+        return hmac.compare_digest(bearer_token(request).encode(), self._key.encode())
 
 
 def _listen(port: int | None) -> socket.socket:
     for wanted in (port or 0, 0):
         try:
-            return socket.create_server((LOOPBACK, wanted))
+            return socket.create_server((LOOPBACK, wanted), backlog=BACKLOG)
         except OSError as error:
             logger.warning("a port is taken", extra={"port": wanted, "why": str(error)})
     raise UserError(f"no port of {LOOPBACK} is free for the OpenAI-compatible address")

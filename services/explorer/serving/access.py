@@ -2,9 +2,11 @@
 
 import hmac
 import logging
+import secrets
 import ssl
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from services.explorer.openai_api.errors import bearer_token, error_response
@@ -13,6 +15,7 @@ from trinity.rpc import audit
 from trinity.security.authorization import Caller, Scope
 from trinity.security.credentials import CERTIFICATE, KEY, VARIABLE, Credentials
 from trinity.security.loopback import is_loopback
+from trinity.security.secret_files import read_private, write_private
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -23,6 +26,20 @@ logger = logging.getLogger(__name__)
 
 METHOD = "openai-compatible"
 """Name in the audit log."""
+KEY_BYTES = 32
+
+
+def read_or_create_key(path: Path) -> str:
+    """Returns the key in a file, which is created with a random one if it is missing.
+
+    Raises: UserError when others may read it, or it is empty.
+    """
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_private(path, secrets.token_urlsafe(KEY_BYTES))
+    if not (key := read_private(path).decode(errors="replace").strip()):
+        raise UserError(f"{path}, which holds the key of the served model, is empty: remove it")
+    return key
 
 
 @dataclass(frozen=True)
@@ -33,6 +50,8 @@ class ServingAccessPolicy:
     security: Credentials
     key: str = field(repr=False)
     tenant: str
+    key_file: Path | None = None
+    """The file with the key, if it was generated."""
 
     def check_host(self) -> None:
         """Raises UserError when others could reach the address without any protection."""
@@ -75,7 +94,8 @@ class ServingAccessPolicy:
         return error_response(
             401,
             "authentication_error",
-            "send `explorer.rollout_model.api_key` as a bearer token",
+            "send `explorer.rollout_model.api_key` as a bearer token, or where none is given the "
+            "content of the file `api_key` in the directory of what is served",
             code="invalid_api_key",
         )
 

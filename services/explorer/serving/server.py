@@ -5,19 +5,22 @@ import logging
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
+from services.explorer.openai_api.connections import BACKLOG, ConnectionTable
 from services.explorer.openai_api.errors import (
     Handler,
-    error_response,
+    InvalidApiRequest,
     json_response,
     new_application,
 )
-from services.explorer.openai_api.handler import ApiHandler, model_list
+from services.explorer.openai_api.handler import ApiCall, ApiHandler, model_list
 from services.explorer.serving.access import ServingAccessPolicy
 from services.explorer.serving.pool import ModelBorrower, ServingPool
 from trinity.errors import UserError
 from trinity.runtime.host_port import join_address
+from trinity.workflows.model import ModelWrapper
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_REQUESTS = 1024
-"""Concurrent requests; further ones are refused with 429."""
+"""Limit of concurrent requests, where the connections allow that many; others get 429."""
 
 
 class ModelServer:
@@ -44,6 +47,7 @@ class ModelServer:
         borrower: ModelBorrower,
         handler: ApiHandler,
         names: tuple[str, ...],
+        table: ConnectionTable,
     ) -> None:
         self._access = access
         self._port = port
@@ -51,6 +55,9 @@ class ModelServer:
         self._borrower = borrower
         self._handler = handler
         self._names = names
+        self._table = table
+        # The others are for clients that are about to ask, which learn that there are too many.
+        self._max_requests = max(1, min(MAX_REQUESTS, table.limits.max_connections * 3 // 4))
         self._num_requests = 0
         self._ended = asyncio.Event()
         self._stopping = False
@@ -67,29 +74,27 @@ class ModelServer:
 
         Raises: UserError when the address is taken, or open to others without tokens.
         """
-        from aiohttp import web
+        from services.explorer.openai_api.http_server import BoundedHttpServer
 
         self._access.check_host()
         tls = self._access.tls
         listening = _listen(self._access.host, self._port)
         self._port = listening.getsockname()[1]
-        # A client's disconnect cancels its handler and thereby the generation for it.
-        runner = web.AppRunner(self._app(), handler_cancellation=True, access_log=None)
-        await runner.setup()
+        server = BoundedHttpServer(self._app(), table=self._table)
+        await server.start(listening, tls)
         try:
-            await web.SockSite(runner, listening, ssl_context=tls).start()
             logger.info("the model is served", extra={"address": self.address})
             yield
         finally:
             await self._drain(drain_seconds)
-            await runner.cleanup()
+            await server.stop()
 
     def _app(self) -> "web.Application":
         app = new_application()
         app.router.add_get("/health", self._health)
         app.router.add_get("/v1/models", self._allowed(self._list_models))
-        app.router.add_post("/v1/chat/completions", self._allowed(self._counted(self._chat)))
-        app.router.add_post("/v1/completions", self._allowed(self._counted(self._complete)))
+        app.router.add_post("/v1/chat/completions", self._allowed(self._chat))
+        app.router.add_post("/v1/completions", self._allowed(self._complete))
         return app
 
     async def _drain(self, seconds: float) -> None:
@@ -112,10 +117,10 @@ class ModelServer:
         return json_response(model_list(*self._names))
 
     async def _chat(self, request: "web.Request") -> "web.StreamResponse":
-        return await self._handler.chat(request, self._borrower)
+        return await self._handler.chat(request, self._borrow)
 
     async def _complete(self, request: "web.Request") -> "web.StreamResponse":
-        return await self._handler.complete(request, self._borrower)
+        return await self._handler.complete(request, self._borrow)
 
     def _allowed(self, handler: Handler) -> Handler:
         async def allowed(request: "web.Request") -> "web.StreamResponse":
@@ -124,27 +129,38 @@ class ModelServer:
 
         return allowed
 
-    def _counted(self, handler: Handler) -> Handler:
-        async def counted(request: "web.Request") -> "web.StreamResponse":
-            if self._stopping:
-                return error_response(503, "server_error", "the server is being stopped")
-            if self._num_requests >= MAX_REQUESTS:
-                text = f"{MAX_REQUESTS} requests are being answered: try again in a moment"
-                return error_response(429, "rate_limit_error", text, code="rate_limit_exceeded")
-            self._num_requests += 1
-            try:
-                return await handler(request)
-            finally:
-                self._num_requests -= 1
-                self._ended.set()
+    @asynccontextmanager
+    async def _borrow(self, call: ApiCall) -> AsyncIterator[ModelWrapper]:
+        """Yields the model for a request that has arrived, and counts it.
 
-        return counted
+        Raises: InvalidApiRequest when there are too many, or the server is being stopped.
+        """
+        if self._stopping:
+            raise InvalidApiRequest(
+                "the server is being stopped",
+                kind="server_error",
+                status=HTTPStatus.SERVICE_UNAVAILABLE,
+            )
+        if self._num_requests >= self._max_requests:
+            raise InvalidApiRequest(
+                f"{self._max_requests} requests are being answered: try again in a moment",
+                kind="rate_limit_error",
+                code="rate_limit_exceeded",
+                status=HTTPStatus.TOO_MANY_REQUESTS,
+            )
+        self._num_requests += 1
+        try:
+            async with self._borrower(call) as model:
+                yield model
+        finally:
+            self._num_requests -= 1
+            self._ended.set()
 
 
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family)
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
         raise UserError(
             f"cannot serve at {join_address(host, port)} (`explorer.listen_address`, "

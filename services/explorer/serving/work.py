@@ -101,7 +101,8 @@ class ServingRunner:
         """
         await self._load_newest()
         async with self._server.open(self._drain_seconds):
-            self._heartbeats.set_activity(f"{SERVING}{self._server.address}")
+            key = "" if self._access.key_file is None else f", key in {self._access.key_file}"
+            self._heartbeats.set_activity(f"{SERVING}{self._server.address}{key}")
             async with asyncio.TaskGroup() as tasks:
                 background = [
                     tasks.create_task(self._poll_weights()),

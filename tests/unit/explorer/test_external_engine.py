@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 from aiohttp import web
 
+from services.explorer.engine import external
 from services.explorer.engine.external import ByteTokenizer, ExternalEngine, read_external_access
 from services.explorer.openai_api.server import AttemptApiServer
 from services.explorer.retry import RetryPolicy, RolloutStageFailed
@@ -162,6 +164,27 @@ async def test_a_busy_server_is_asked_again_and_the_wait_is_shown(world: World) 
     assert answer.response_text == "HËLLO"
     assert len(world.server.requests) == 4
     assert world.waits.to_proto() == []
+
+
+async def test_an_answer_is_utf_8_in_whatever_charset_it_says(world: World) -> None:
+    """Decoding 700 kB of punycode would stop the explorer for a minute."""
+    said = "a" * 350_000 + "-" + "b" * 350_000
+    body = json.dumps({"choices": [{"message": {"content": said}, "finish_reason": "stop"}]})
+    strange = {"Content-Type": "application/json; charset=punycode"}
+    world.server.plan = [web.Response(body=body.encode(), headers=strange)]
+    began = time.monotonic()
+    (answer,) = await model(world.engine()).chat_async(HELLO)
+    assert answer.response_text == said
+    assert time.monotonic() - began < 20.0
+
+
+async def test_an_answer_that_is_too_large_is_not_kept(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(external, "MAX_ANSWER_BYTES", 1000)
+    world.server.plan = [web.Response(body=b"a" * 1001)]
+    (answer,) = await model(world.engine()).chat_async(HELLO)  # it is asked again
+    assert answer.response_text == HELLO[-1]["content"].upper()
 
 
 async def test_a_server_that_stays_away_fails_the_stage_with_a_sentence(world: World) -> None:

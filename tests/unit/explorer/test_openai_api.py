@@ -20,6 +20,7 @@ from tests.unit.explorer.builders import (
     build_plan,
 )
 from tests.unit.explorer.offering import QUESTION, ROLLOUT, Offered
+from trinity.config.schema.explorer import RolloutModelConfig
 from trinity.errors import UserError
 from trinity.plugins import WORKFLOWS
 from trinity.runtime.threads import DaemonThreads
@@ -204,6 +205,32 @@ async def test_only_who_has_key_and_address_is_answered(offered: Offered) -> Non
     assert told.value.status_code == 410
     assert access.address.startswith("http://127.0.0.1:")
     assert not offered.engine.seeds
+
+
+async def test_a_key_that_is_not_given_is_generated() -> None:
+    rollout = RolloutModelConfig(enable_openai_api=True)
+    apis = [
+        AttemptApiServer(model_path="m", rollout=rollout, tokenizer=CharacterTokenizer())
+        for _ in range(2)
+    ]
+    model = ModelWrapper(
+        generator=ArithmeticEngine(),
+        tokenizer=CharacterTokenizer(),
+        limits=ModelLimits(max_model_len=200, max_prompt_tokens=120),
+        sampling=SamplingParams(max_tokens=8),
+        weights=(0, 0),
+        seed_of_call=lambda call: call,
+    )
+    await apis[0].start_api()
+    access, other = (api.register_attempt(model) for api in apis)
+    assert "EMPTY" not in (access.key, other.key) and access.key != other.key
+    async with openai.AsyncOpenAI(base_url=access.address, api_key="EMPTY", max_retries=0) as empty:
+        with pytest.raises(openai.AuthenticationError):
+            await empty.chat.completions.create(model="m", messages=ASKED)
+    model.enable_api(access)
+    async with model.get_openai_async_client() as client:
+        assert (await client.chat.completions.create(model="m", messages=ASKED)).choices
+    await apis[0].stop_api()
 
 
 async def test_an_attempt_that_is_over_answers_no_more(offered: Offered) -> None:

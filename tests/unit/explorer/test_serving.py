@@ -10,17 +10,20 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from services.explorer.engine.interface import EngineDied
-from services.explorer.serving.access import ServingAccessPolicy
+from services.explorer.serving.access import ServingAccessPolicy, read_or_create_key
 from services.explorer.serving.pool import ServingPool
+from services.explorer.serving.setup import access_policy
 from services.explorer.serving.work import newest_weights
 from services.explorer.types import WeightsId, WeightsVersion, model_weights
 from tests.integration.explorer.peers import write_weights
-from tests.unit.explorer.builders import ArithmeticEngine
+from tests.unit.explorer.builders import ArithmeticEngine, build_plan
 from trinity.errors import ManifestError, UserError
+from trinity.launch.modes import serve_plan
 from trinity.security.authorization import Scope
 from trinity.security.certificates import CredentialIssuer, parts_of
 from trinity.security.credentials import PLAINTEXT, Credentials
 from trinity.security.tokens import issue_token
+from trinity.types import JsonObject
 
 SECONDS = 30
 
@@ -177,6 +180,41 @@ def test_beyond_loopback_nothing_is_served_without_tokens() -> None:
 
 async def test_on_loopback_the_key_lets_in() -> None:
     assert [status(access(PLAINTEXT), one) for one in ("key", "guess", "")] == [200, 401, 401]
+
+
+def test_a_key_that_is_not_given_is_generated_once(tmp_path: Path) -> None:
+    path = tmp_path / "run-serve/api_key"
+    key = read_or_create_key(path)
+    assert len(key) > 40 and key != "EMPTY"
+    assert read_or_create_key(path) == key
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o640)
+    with pytest.raises(UserError, match="other users may read"):
+        read_or_create_key(path)
+    path.chmod(0o600)
+    path.write_text("\n")
+    with pytest.raises(UserError, match="is empty"):
+        read_or_create_key(path)
+
+
+@pytest.mark.parametrize("given", [None, "EMPTY"])
+def test_a_model_is_never_served_with_the_placeholder_of_a_key(
+    given: str | None, tmp_path: Path
+) -> None:
+    rollout: JsonObject = {} if given is None else {"api_key": given}
+    [stage] = serve_plan(build_plan(tmp_path, explorer={"rollout_model": rollout})).stages
+    policy = access_policy(stage, "mine")
+    assert policy.key_file is not None and policy.key_file.parent.name.endswith("-serve")
+    assert policy.key_file.read_text() == policy.key != "EMPTY"
+    assert [status(policy, key) for key in (policy.key, "EMPTY", "")] == [200, 401, 401]
+
+
+def test_a_key_that_is_given_is_in_no_file(tmp_path: Path) -> None:
+    [stage] = serve_plan(
+        build_plan(tmp_path, explorer={"rollout_model": {"api_key": "given"}})
+    ).stages
+    policy = access_policy(stage, "mine")
+    assert (policy.key, policy.key_file) == ("given", None)
 
 
 async def test_with_tokens_it_takes_the_scope_and_the_tenant(tmp_path: Path) -> None:

@@ -246,3 +246,5 @@ class ServedRun(PlanModel):
 
     job_dir: str
     """Absolute; it need not be there yet."""
+    key_file: str = ""
+    """Absolute; the explorer generates a key into it if the configuration gives none."""

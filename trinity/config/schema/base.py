@@ -33,7 +33,7 @@ NumLogprobs = Annotated[int, Field(ge=0, le=20)]
 """Bounded by the number that the engine can return."""
 S = TypeVar("S", bound="Section")
 NO_SECRETS = (None, "", "EMPTY")
-"""Values that are not secret; `EMPTY` is the placeholder for a key that is not needed."""
+"""Values that are not secret; `EMPTY` is the placeholder for a key that is not given."""
 _SECRET_NAME = re.compile(
     r"(api_?key|secret|passw(or)?d|passphrase|credential|(access|auth|bearer|refresh|hf)_?token"
     r"|private_?key|(^|_)token)$",

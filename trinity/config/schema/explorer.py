@@ -9,6 +9,7 @@ from trinity.config.schema.base import (
     DERIVED,
     MERGED,
     NO_RAY,
+    NO_SECRETS,
     Args,
     IgnoredKey,
     NonNegative,
@@ -97,7 +98,7 @@ class EngineConfig(Section):
     base_port: Port | None = None
     """Its port; another one if that is taken, or if none is given."""
     api_key: str = Field(default="EMPTY", min_length=1)
-    """Key that requests to it must bring."""
+    """Key that requests to it must bring; `EMPTY` stands for one that is generated."""
     enable_auto_tool_choice: bool = False
     """Take requests with `tools`, among which the model chooses."""
     tool_call_parser: str | None = None
@@ -142,6 +143,11 @@ class EngineConfig(Section):
     """Adapters of the engine."""
     lora_kwargs: Annotated[Args, MERGED] = Field(default_factory=dict)
     """Their sizes."""
+
+    @property
+    def has_own_key(self) -> bool:
+        """True if a key is configured; otherwise one is generated."""
+        return self.api_key not in NO_SECRETS
 
     @property
     def num_gpus(self) -> int:

@@ -1,0 +1,64 @@
+"""Compiles JSON Schemas as the engine does, in a process that may be killed.
+
+    python -m services.explorer.openai_api.schema_worker MODEL_PATH
+
+The first line of output is `{}`, when the tokenizer is loaded. Each line of input is a schema as a
+JSON text; the line of output that answers it has the processor's `seconds`.
+"""
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+MORE_BYTES = 2 * 1024**3
+"""Memory for schemas, on top of what the libraries and the tokenizer take."""
+
+
+def load_compiler(model_path: str) -> Callable[[str], None]:
+    """Returns a function that does all that vLLM may do with a schema; it raises nothing."""
+    import llguidance
+    import xgrammar
+    from transformers import AutoTokenizer
+
+    tokenizer = xgrammar.TokenizerInfo.from_huggingface(AutoTokenizer.from_pretrained(model_path))
+    compiler = xgrammar.GrammarCompiler(tokenizer, max_threads=1, cache_enabled=False)
+
+    def compile_schema(schema: str) -> None:
+        # The engine itself says what is wrong with a schema; here only time and memory count.
+        with suppress(Exception):
+            xgrammar.Grammar.from_json_schema(schema)
+            compiler.compile_json_schema(schema)
+        with suppress(Exception):
+            grammar = llguidance.LLMatcher.grammar_from_json_schema(schema)
+            llguidance.LLMatcher.validate_grammar(grammar)
+
+    return compile_schema
+
+
+def limit_memory(more_bytes: int) -> None:
+    """Limits the data memory of this process to what it has and so much more."""
+    status = Path("/proc/self/status").read_text().splitlines()
+    [held] = [int(line.split()[1]) * 1024 for line in status if line.startswith("VmData:")]
+    resource.setrlimit(resource.RLIMIT_DATA, (held + more_bytes, held + more_bytes))
+
+
+def main() -> None:
+    """Answers until there is no more input."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    compile_schema = load_compiler(sys.argv[1])
+    limit_memory(MORE_BYTES)
+    print("{}", file=answers, flush=True)
+    for line in sys.stdin:
+        begun = time.process_time()
+        compile_schema(json.loads(line))
+        print(json.dumps({"seconds": time.process_time() - begun}), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""Schemas of responses are compiled in a process that is killed when one takes too long."""
+
+import asyncio
+import itertools
+import json
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Coroutine
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from services.explorer.openai_api.errors import InvalidApiRequest
+from services.explorer.openai_api.schema_worker import load_compiler
+from services.explorer.openai_api.schemas import (
+    MAX_BYTES,
+    MAX_PROCESSOR_SECONDS,
+    SchemaChecker,
+    check_size,
+)
+from trinity.types import JsonObject
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
+
+GRADE: JsonObject = {
+    "type": "object",
+    "properties": {"grade": {"type": "integer"}, "why": {"type": "string", "pattern": "^[a-z ]+$"}},
+    "required": ["grade"],
+}
+SLOW: JsonObject = {"type": "string", "pattern": "(a{1,200}){1,200}"}
+"""A few bytes that take seconds."""
+ENDLESS: JsonObject = {
+    "type": "object",
+    "properties": {
+        f"p{number}": {"type": "string", "maxLength": 1000 + number} for number in range(800)
+    },
+    "additionalProperties": False,
+}
+"""Takes minutes."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def checker(model_path: Path) -> AsyncIterator[SchemaChecker]:
+    found = SchemaChecker(str(model_path))
+    yield found
+    await found.close()
+
+
+async def test_a_schema_of_usual_size_is_compiled_once(checker: SchemaChecker) -> None:
+    await checker.check_schema(json.dumps(GRADE))
+    began = time.monotonic()
+    for _ in range(1000):
+        await checker.check_schema(json.dumps(GRADE))
+    assert time.monotonic() - began < 1.0
+
+
+async def longest_stall(during: Coroutine[object, object, None]) -> float:
+    """The longest time for which the loop did nothing else."""
+    ticks = [time.monotonic()]
+
+    async def tick() -> None:
+        while True:
+            await asyncio.sleep(0.01)
+            ticks.append(time.monotonic())
+
+    ticking = asyncio.ensure_future(tick())
+    try:
+        await during
+    finally:
+        ticking.cancel()
+        ticks.append(time.monotonic())
+    return max(later - earlier for earlier, later in itertools.pairwise(ticks))
+
+
+async def refuse(checker: SchemaChecker, schema: JsonObject, named: str) -> None:
+    with pytest.raises(InvalidApiRequest, match=named):
+        await checker.check_schema(json.dumps(schema))
+
+
+async def test_a_slow_schema_is_refused_and_the_loop_goes_on(checker: SchemaChecker) -> None:
+    assert await longest_stall(refuse(checker, SLOW, "s to compile, more than 1 s")) < 1.0
+    began = time.monotonic()
+    await refuse(checker, SLOW, "s to compile")  # it is remembered
+    assert time.monotonic() - began < 1.0
+
+
+async def test_a_schema_without_an_end_is_killed(model_path: Path) -> None:
+    checker = SchemaChecker(str(model_path), max_seconds=2.0)
+    await checker.check_schema(json.dumps(GRADE))
+    assert await longest_stall(refuse(checker, ENDLESS, "did not compile within 2 s")) < 1.0
+    await checker.check_schema(json.dumps({**GRADE, "title": "after"}))
+    await checker.close()
+
+
+async def test_that_schema_takes_too_long_where_it_is_compiled(model_path: Path) -> None:
+    """The control: the attack is one."""
+    compile_schema = load_compiler(str(model_path))
+    began = time.process_time()
+    compile_schema(json.dumps(SLOW))
+    assert time.process_time() - began > MAX_PROCESSOR_SECONDS
+
+
+async def test_a_process_that_takes_too_long_is_killed(model_path: Path) -> None:
+    checker = SchemaChecker(str(model_path), max_seconds=0.0)
+    with pytest.raises(InvalidApiRequest, match="did not compile within 0 s"):
+        await checker.check_schema(json.dumps(GRADE))
+    assert checker._process is None
+
+
+async def test_a_process_that_ends_refuses_one_schema_only(checker: SchemaChecker) -> None:
+    await checker.check_schema(json.dumps({**GRADE, "title": "before"}))
+    assert checker._process is not None
+    os.killpg(checker._process.pid, signal.SIGKILL)
+    await checker._process.wait()
+    with pytest.raises(InvalidApiRequest, match="ends the compiler"):
+        await checker.check_schema(json.dumps({**GRADE, "title": "then"}))
+    await checker.check_schema(json.dumps({**GRADE, "title": "again"}))
+
+
+def nested(depth: int) -> JsonObject:
+    schema: JsonObject = {"type": "integer"}
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("schema", "named"),
+    [
+        ({"enum": [f"value {number}" for number in range(50_000)]}, "KiB"),
+        ({"enum": [0] * 21_000}, "values"),
+        ({"type": "string", "pattern": "a" * MAX_BYTES}, "KiB"),
+        (nested(70), "deep"),
+    ],
+)
+async def test_a_large_schema_is_refused_unread(schema: JsonObject, named: str) -> None:
+    with pytest.raises(InvalidApiRequest, match=named):
+        check_size(json.dumps(schema))
+
+
+async def test_schemas_as_people_write_them_are_not_large() -> None:
+    check_size(json.dumps({"enum": [f"value {number}" for number in range(1_000)]}))
+    check_size(json.dumps(nested(30)))
