@@ -169,7 +169,7 @@ job "trinity" {
       user   = "10001:10001"
       config {
         image           = var.images.synchronizer
-        entrypoint      = ["python", "-m", "trinity.deploy.accounts"]
+        entrypoint      = ["python", "-P", "-m", "trinity.deploy.accounts"]
         init            = true
         readonly_rootfs = true
         cap_drop        = ["all"]

@@ -1,98 +1,30 @@
 """A served model under attack: no client ends it, freezes it, or fills its log."""
 
+import asyncio
 import contextlib
-import http.client
 import json
-import os
 import resource
 import socket
-import subprocess
-import sys
 import time
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from random import Random
-from urllib.parse import urlsplit
 
 import pytest
 
+from tests.integration.explorer.served import (
+    AUTHORIZED,
+    QUICK_SECONDS,
+    SECONDS,
+    Victim,
+    victim,
+)
 from tests.integration.explorer.served_process import SERVED_KEY
-from trinity.types import JsonObject, JsonValue
+from tests.integration.hostile.http_attack import HttpAttack
+from tests.integration.hostile.http_requests import HttpFuzzer
 
 NUM_FILES = 256
 NUM_SEEDED = 5_000
-MODULE = "tests.integration.explorer.served_process"
 OWN_FILES = 30
-SECONDS = 60.0
-QUICK_SECONDS = 10.0
-"""For an answer of a few milliseconds, on a machine that does much else."""
-QUESTION: JsonObject = {"messages": [{"role": "user", "content": "1+1="}], "max_tokens": 4}
-AUTHORIZED = {"Authorization": f"Bearer {SERVED_KEY}", "Content-Type": "application/json"}
-
-
-@dataclass
-class Victim:
-    """A served model in a process of its own."""
-
-    process: subprocess.Popen[str]
-    port: int
-    log: Path
-
-    def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=SECONDS)
-
-    def ask(
-        self,
-        body: bytes | None = None,
-        *,
-        headers: dict[str, str] = AUTHORIZED,
-        seconds: float = QUICK_SECONDS,
-    ) -> tuple[int, JsonObject]:
-        """Status and body of the answer to a chat request."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=seconds)
-        with contextlib.closing(connection):
-            content = json.dumps(QUESTION).encode() if body is None else body
-            connection.request("POST", "/v1/chat/completions", content, headers)
-            answer = connection.getresponse()
-            return answer.status, json.loads(answer.read())
-
-    def send(self, content: bytes) -> bytes:
-        """What comes back before the connection is closed."""
-        with self.connect() as connection:
-            connection.sendall(content)
-            return b"".join(iter(lambda: connection.recv(1 << 16), b""))
-
-    @property
-    def num_files(self) -> int:
-        """Files that its process has open."""
-        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
-
-    def check_alive(self) -> None:
-        status, _ = self.ask()
-        assert (status, self.process.poll()) == (200, None), self.log.read_text()
-
-
-@contextlib.contextmanager
-def victim(log: Path, *arguments: str) -> Iterator[Victim]:
-    with (
-        log.open("w") as errors,
-        subprocess.Popen(
-            [sys.executable, "-m", MODULE, *arguments],
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
-            text=True,
-        ) as process,
-    ):
-        try:
-            assert process.stdout is not None
-            address = process.stdout.readline().strip()
-            assert address, log.read_text()
-            yield Victim(process, urlsplit(address).port or 0, log)
-        finally:
-            process.kill()
 
 
 @pytest.fixture(scope="module")
@@ -265,66 +197,10 @@ def test_the_scheme_of_a_key_is_read_in_any_case(served: Victim, header: str, st
     assert served.ask(headers={**AUTHORIZED, "Authorization": header})[0] == status
 
 
-KEYS = [
-    "messages",
-    "temperature",
-    "n",
-    "stop",
-    "tools",
-    "tool_choice",
-    "response_format",
-    "logprobs",
-    "top_logprobs",
-    "stream",
-    "stream_options",
-    "seed",
-    "model",
-    "max_tokens",
-    "prompt_logprobs",
-    "top_k",
-    "return_token_ids",
-    "prompt",
-    "echo",
-]
-INNER_KEYS = ["role", "content", "type", "function", "name", "json_schema", "schema", "parameters"]
-
-
-def random_value(random: Random, depth: int = 0) -> JsonValue:
-    """A value of any kind, with lists and objects to a depth of three."""
-    kind = random.randrange(5 if depth == 3 else 7)
-    if kind < 2:
-        return random.choice([None, True, "", "\ud800", "user", "function", 0, -1, 1e308])
-    if kind < 5:
-        numbers: list[JsonValue] = [random.randint(-(2**70), 2**70), random.random(), "x" * kind]
-        return random.choice(numbers)
-    size = random.randrange(4)
-    if kind == 5:
-        return [random_value(random, depth + 1) for _ in range(size)]
-    return {random.choice(INNER_KEYS): random_value(random, depth + 1) for _ in range(size)}
-
-
-def random_body(random: Random) -> bytes:
-    """A request that may be valid, of which bytes are changed once in five times."""
-    body = {key: random_value(random) for key in random.sample(KEYS, random.randrange(6))}
-    if random.random() < 0.7:
-        body = {**QUESTION, **body}
-    content = bytearray(json.dumps(body).encode())
-    for _ in range(3 if random.random() < 0.2 else 0):
-        content[random.randrange(len(content))] = random.randrange(256)
-    return bytes(content)
-
-
-def test_seeded_requests_are_answered_without_a_fault(served: Victim) -> None:
-    random = Random(58)
-    statuses: Counter[int] = Counter()
-    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=SECONDS)
-    with contextlib.closing(connection):
-        for _ in range(NUM_SEEDED):
-            path = random.choice(["/v1/chat/completions", "/v1/completions"])
-            connection.request("POST", path, random_body(random), AUTHORIZED)
-            answer = connection.getresponse()
-            answer.read()
-            statuses[answer.status] += 1
-    assert set(statuses) <= {200, 400, 404} and statuses[200] > NUM_SEEDED // 100, statuses
-    served.check_alive()
+async def test_seeded_requests_are_answered_without_a_fault(served: Victim) -> None:
+    attack = HttpAttack(served.port, HttpFuzzer(58, prefix="", key=SERVED_KEY))
+    await attack.go_on(NUM_SEEDED)
+    assert not attack.wrong, (attack.statuses, attack.wrong[:20])
+    assert attack.statuses[200] > NUM_SEEDED / 20, attack.statuses
+    await asyncio.to_thread(served.check_alive)
     assert "Traceback" not in served.log.read_text()

@@ -12,11 +12,25 @@ import numpy as np
 
 from trinity.api.v1 import buffer_pb2
 from trinity.api.v1 import experience_pb2 as pb
+from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
 from trinity.codec import SampleRef, experience_to_proto
+from trinity.local.addresses import ServiceAddresses
+from trinity.rpc.channel import open_channel
 from trinity.subjects import runs_subject
 from trinity.types import EID, Experience, Sequence, StageKey
 
 PRODUCER = str(uuid.uuid4())
+REPORT_SECONDS = 60.0
+HEADERS = (
+    b"NATS/1.0",
+    b"NATS/1.0\r\n",
+    b"NATS/1.0 404 No Messages\r\n\r\n",
+    b"NATS/1.0 100 Idle Heartbeat\r\n\r\n",
+    b"NATS/1.0 409 Consumer Deleted\r\n\r\n",
+    b"NATS/1.0 \xff\xff\xff\r\n\r\n",
+    b"NATS/1.0\r\n\xff\xff\r\n: \r\n\r\n",
+    b"garbage\r\n\r\n",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,3 +124,16 @@ def result(
 def packed(*results: pb.RunResult, producer: str = PRODUCER) -> bytes:
     """Results as one message."""
     return pb.RunResultBatch(producer=producer, results=results).SerializeToString()
+
+
+async def fate(at: ServiceAddresses, sequence: int) -> buffer_pb2.CommitReport:
+    """What the producer is told of a result, however much is in front of it."""
+    request = buffer_pb2.WatchCommitsRequest(producer=PRODUCER, sequences=[sequence])
+    async with open_channel(at.buffer) as channel:
+        stream = BufferServiceStub(channel).WatchCommits(request, timeout=REPORT_SECONDS)
+        async for message in stream:
+            found = {report.sequence: report for report in message.reports}.get(sequence)
+            if isinstance(found, buffer_pb2.CommitReport):
+                stream.cancel()
+                return found
+    raise AssertionError("the stream of reports has ended")

@@ -15,8 +15,10 @@ from services.buffer.store.reports import (
 from tests.integration.hostile.arena import Arena
 from tests.integration.hostile.messages import Fuzzer, Known
 from tests.integration.hostile.publishing import (
+    HEADERS,
     PRODUCER,
     Publisher,
+    fate,
     packed,
     publisher,
     result,
@@ -37,7 +39,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="package")
 BATCH = pb.DESCRIPTOR.message_types_by_name["RunResultBatch"]
 NUM_FUZZED = 300
 NUM_GARBAGE = 2_000
-CALL_SECONDS = 60.0
 NUM_LINES = 20
 GROWTH_MEBIBYTES = 64
 SUBJECTS = (
@@ -45,29 +46,6 @@ SUBJECTS = (
     *(b"trinity.runs.\x0c", b"trinity.runs.a\x85b", b"trinity.runs." + b"\xf0\x9f\x92\xa5" * 700),
     *(b"trinity.runs.default.%s.rft" % str(uuid.uuid4()).encode(), b"trinity.runs.a.b.c.d"),
 )
-HEADERS = (
-    b"NATS/1.0",
-    b"NATS/1.0\r\n",
-    b"NATS/1.0 404 No Messages\r\n\r\n",
-    b"NATS/1.0 100 Idle Heartbeat\r\n\r\n",
-    b"NATS/1.0 409 Consumer Deleted\r\n\r\n",
-    b"NATS/1.0 \xff\xff\xff\r\n\r\n",
-    b"NATS/1.0\r\n\xff\xff\r\n: \r\n\r\n",
-    b"garbage\r\n\r\n",
-)
-
-
-async def fate(arena: Arena, sequence: int) -> buffer_pb2.CommitReport:
-    """What the producer is told of a result, however much is in front of it."""
-    request = buffer_pb2.WatchCommitsRequest(producer=PRODUCER, sequences=[sequence])
-    async with open_channel(arena.at.buffer) as channel:
-        stream = BufferServiceStub(channel).WatchCommits(request, timeout=CALL_SECONDS)
-        async for message in stream:
-            found = {report.sequence: report for report in message.reports}.get(sequence)
-            if isinstance(found, buffer_pb2.CommitReport):
-                stream.cancel()
-                return found
-    raise AssertionError("the stream of reports has ended")
 
 
 async def send_malformed(
@@ -111,9 +89,9 @@ async def test_malformed_messages_are_put_away_and_the_run_goes_on(arena: Arena)
             await send_malformed(to, key, own, known)
             await to.publish(subject_of(key), packed(result(key, own, 1, 2_000)))
             assert await to.taken() == []
-        last = await fate(arena, 2_000)
+        last = await fate(arena.at, 2_000)
     assert last.state == buffer_pb2.CommitReport.STATE_COMMITTED, last.reason
-    told = await fate(arena, 1_002)
+    told = await fate(arena.at, 1_002)
     assert told.state == buffer_pb2.CommitReport.STATE_REJECTED and "suffix" in told.reason
     after = arena.vitals["buffer"]
     assert after.num_log_lines < before.num_log_lines + NUM_LINES

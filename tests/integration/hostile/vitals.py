@@ -49,6 +49,28 @@ def _vitals(pid: int, log_file: Path) -> Vitals:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """How long valid calls took."""
+
+    seconds: list[float]
+
+    @property
+    def median(self) -> float:
+        return sorted(self.seconds)[len(self.seconds) // 2]
+
+    @property
+    def p95(self) -> float:
+        return sorted(self.seconds)[len(self.seconds) * 95 // 100]
+
+    def __str__(self) -> str:
+        median, p95, slowest = (1000 * s for s in (self.median, self.p95, max(self.seconds)))
+        return (
+            f"{len(self.seconds)} valid calls: median {median:.0f} ms, p95 {p95:.0f} ms, "
+            f"slowest {slowest:.0f} ms"
+        )
+
+
 @dataclass(slots=True)
 class ValidCalls:
     """Calls as a client makes them, again and again, and how long each took."""
@@ -58,12 +80,8 @@ class ValidCalls:
     seconds: list[float] = field(default_factory=list)
 
     @property
-    def slowest(self) -> float:
-        return max(self.seconds)
-
-    @property
-    def median(self) -> float:
-        return sorted(self.seconds)[len(self.seconds) // 2]
+    def speed(self) -> "Speed":
+        return Speed(self.seconds)
 
     @contextlib.asynccontextmanager
     async def going_on(self) -> AsyncIterator[None]:
