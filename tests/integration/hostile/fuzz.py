@@ -200,20 +200,20 @@ async def _attack_anew(num_requests: int, seed: int) -> bool:
         async with arena_in(Path(root)) as arena:
             async with arena.unharmed("stream") as beside_stream:
                 await attack_stream(arena, num_messages=num_messages, seed=seed)
-            print(f"{num_messages} messages on the stream\n{beside_stream.speed}")
+            sys.stdout.write(f"{num_messages} messages on the stream\n{beside_stream.speed}\n")
             async with arena.unharmed("requests") as valid:
                 findings = await attack(arena, num_requests=shares["grpc"], seed=seed)
-            print(f"{report(findings)}\n{valid.speed}")
+            sys.stdout.write(f"{report(findings)}\n{valid.speed}\n")
         with victim(Path(root) / "served.log", str(NUM_FILES)) as served:
             http = await attack_http(served, num_requests=shares["http"], seed=seed)
-        print(report_http(http))
+        sys.stdout.write(f"{report_http(http)}\n")
     speeds = (beside_stream.speed, valid.speed, http.valid)
     is_quick = all(speed.p95 < MAX_P95_SECONDS for speed in speeds)
     return is_quick and not findings.wrong and not http.wrong
 
 
 def main() -> int:
-    """Attack a stack of its own and say what came of it; 1 for a wrong answer or slow valid calls."""
+    """Attack a stack of its own and say what came of it; 1 for wrong answers or slow ones."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=1)

@@ -28,8 +28,6 @@ from tests.integration.hostile.victim import STAGE, known_values, leased
 from tests.support.model_free.experiment import experiment_plan
 from trinity.api.v1 import buffer_pb2
 from trinity.api.v1 import experience_pb2 as pb
-from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
-from trinity.rpc.channel import open_channel
 from trinity.runtime.postgres import async_engine
 from trinity.runtime.sql import transaction
 from trinity.types import StageKey
