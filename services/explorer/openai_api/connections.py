@@ -31,7 +31,7 @@ class HttpLimits:
 
 
 class Phase(IntEnum):
-    """What a connection does now, in the order in which connections give way to new ones."""
+    """The state of a connection; those of a lower one give way to new connections first."""
 
     NEW = 0
     """It has never sent the head of a request."""
