@@ -24,7 +24,7 @@ CURSOR = SampleCursor(
     step=0,
     suffix="a",
     revision=1,
-    experience_id=str(uuid.uuid4()),
+    experience_id=str(uuid.UUID(int=7)),
 )
 
 
