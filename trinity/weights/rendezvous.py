@@ -18,6 +18,8 @@ NEVER = timedelta(days=365)
 CLOSED = b""
 WITHDRAWN = "these weights are no longer offered"
 CONNECT_SECONDS = 5.0
+STORE_SECONDS = 12.0
+"""TCPStore asks the resolver for the name of its peer, which takes 10 s where no server answers."""
 MAX_REASON = 500
 
 
@@ -155,7 +157,7 @@ def open_store(address: str, seconds: float) -> dist.TCPStore:
         return _client(host, port, timedelta(seconds=seconds))
 
     try:
-        return run_with_deadline(2 * CONNECT_SECONDS, "reach the trainer", connect)
+        return run_with_deadline(CONNECT_SECONDS + STORE_SECONDS, "reach the trainer", connect)
     except TransferFailed as error:
         raise TransferFailed(f"weights are no longer offered at {address}: {error}") from error
 
@@ -166,7 +168,7 @@ def _client(host: str, port: int, timeout: timedelta) -> dist.TCPStore:
         port,
         None,
         is_master=False,
-        timeout=timedelta(seconds=CONNECT_SECONDS),
+        timeout=timedelta(seconds=STORE_SECONDS),
         wait_for_workers=False,
     )
     store.set_timeout(timeout)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from services.explorer.openai_api.errors import InvalidApiRequest
@@ -16,9 +17,15 @@ BODY_SECONDS = 30.0
 MAX_BODY_BYTES = 16 << 20
 MAX_BODIES_BYTES = 256 << 20
 """Limit of all bodies of an address that are being read at the same time."""
-BODY_ARRIVED = "body_arrived"
-"""Key of a request for the function that is told that its body has arrived, if there is one."""
 UTF_8 = ("utf-8", "utf8")
+
+
+@cache
+def body_arrived_key() -> "web.RequestKey[partial[None]]":
+    """Returns the key of a request for what is called when its body has arrived."""
+    from aiohttp import web
+
+    return web.RequestKey("body_arrived", partial)
 
 
 @dataclass(eq=False, slots=True)
@@ -47,7 +54,7 @@ class BodyReader:
         """Returns the parsed body; raises InvalidApiRequest."""
         _check_headers(request)
         content = await self._read(request)
-        if (body_arrived := request.get(BODY_ARRIVED)) is not None:
+        if (body_arrived := request.get(body_arrived_key())) is not None:
             body_arrived()
         return parse_json(content)
 

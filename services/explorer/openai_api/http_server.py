@@ -9,7 +9,7 @@ from functools import partial
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from services.explorer.openai_api.bodies import BODY_ARRIVED
+from services.explorer.openai_api.bodies import body_arrived_key
 from services.explorer.openai_api.connections import Connection, ConnectionTable
 from services.explorer.openai_api.errors import (
     INVALID,
@@ -176,7 +176,7 @@ def _request_marker(table: ConnectionTable) -> Middleware:
     @web.middleware
     async def mark(request: web.Request, handler: Handler) -> web.StreamResponse:
         table.begin_request(request.protocol)
-        request[BODY_ARRIVED] = partial(table.begin_answer, request.protocol)
+        request[body_arrived_key()] = partial(table.begin_answer, request.protocol)
         try:
             return await handler(request)
         finally:

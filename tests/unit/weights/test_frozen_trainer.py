@@ -72,6 +72,7 @@ def frozen_later(offer: WeightsSender) -> Iterator[Frozen]:
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendezvous, "CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(rendezvous, "STORE_SECONDS", 0.5)
 
 
 @pytest.fixture
