@@ -17,6 +17,7 @@ from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedTaskset
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.task_storage import without_password
 from trinity.errors import UserError
+from trinity.launch.disk import check_disk
 from trinity.launch.gpus import check_gpus
 from trinity.launch.modes import BenchSource, check_reach
 from trinity.launch.prepare import PreparedRun, check_hub, prepare_run
@@ -202,6 +203,7 @@ def run_experiment(options: RunOptions) -> None:
         print_results(finished, prepared.plan)
         return
     check_gpus(prepared.plan)
+    check_disk(prepared.plan)
     check_hub(prepared.plan, must_answer=True)
     refuse_if_locked(_home(prepared))
     _print_start(prepared)

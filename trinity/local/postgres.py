@@ -37,6 +37,7 @@ _PAUSE_SECONDS = 0.02
 _LONG_PAUSE_SECONDS = 0.5
 """Limits log growth: each answer is a line in the database's log."""
 _SAID_EVERY_SECONDS = 10.0
+MIN_WAL_MEBIBYTES, MAX_WAL_MEBIBYTES = 128, 2048
 _ENVIRONMENT = {"LC_ALL": "C"}
 _SETTINGS = {
     "listen_addresses": "127.0.0.1",
@@ -47,7 +48,6 @@ _SETTINGS = {
     "maintenance_work_mem": "128MB",
     "wal_level": "minimal",
     "max_wal_senders": "0",
-    "max_wal_size": "2GB",
     "checkpoint_timeout": "15min",
     "synchronous_commit": "on",
     "autovacuum_naptime": "10s",
@@ -159,7 +159,11 @@ class PostgresServer:
         return self.folder / "data"
 
     def _server_argv(self) -> list[str]:
-        settings = _SETTINGS | {"port": str(self.port), "fsync": "on" if self.fsync else "off"}
+        settings = _SETTINGS | {
+            "port": str(self.port),
+            "fsync": "on" if self.fsync else "off",
+            "max_wal_size": f"{_wal_mebibytes(self.folder)}MB",
+        }
         argv = [str(self.programs / "postgres"), "-D", str(self._data)]
         for name, value in settings.items():
             argv += ["-c", f"{name}={value}"]
@@ -275,3 +279,9 @@ def _wait_for_end(process_descriptor: int) -> None:
     if not end.poll(_STALE_SERVER_MILLISECONDS):
         signal.pidfd_send_signal(process_descriptor, signal.SIGKILL)
         end.poll(_STALE_SERVER_MILLISECONDS)
+
+
+def _wal_mebibytes(folder: Path) -> int:
+    """Returns how large the log of changes may get: an eighth of the free disk, within bounds."""
+    eighth = shutil.disk_usage(folder).free // 8 // 2**20
+    return min(MAX_WAL_MEBIBYTES, max(MIN_WAL_MEBIBYTES, eighth))

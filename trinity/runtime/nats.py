@@ -7,12 +7,16 @@ from collections.abc import Callable, Iterator, Mapping
 
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
+from nats.js.errors import APIError, NoStreamResponseError
 
 from trinity.errors import Unavailable, UserError
 from trinity.runtime.nats_client import FastReconnectClient
 from trinity.security.broker import client_options
 
 logger = logging.getLogger(__name__)
+
+NO_ROOM = frozenset({10002, 10023, 10028, 10047, 10077, 10122})
+"""Error codes of JetStream: limits of the account, the server's store, a stream, its disk."""
 
 CONNECT_SECONDS = 5.0
 ATTEMPT_SECONDS = 2.0
@@ -75,6 +79,21 @@ async def connect(
         raise
     attempt.is_connected = True
     return attempt.client
+
+
+def fault_of_broker(error: BaseException) -> str:
+    """Says what a failed call means: a refusal, with its reason, or no answer."""
+    if isinstance(error, NoStreamResponseError):
+        return "the broker has no stream of results: the buffer makes it when the broker has room"
+    if not isinstance(error, APIError) or error.description is None:
+        return f"the broker does not answer: {error!r}"
+    advice = "make room on its disk, or raise its limits" if is_full(error) else "see its log"
+    return f"the broker refuses: {error.description}; {advice}"
+
+
+def is_full(error: BaseException) -> bool:
+    """Returns true if the broker refuses because its store, or a limit of it, has no room."""
+    return isinstance(error, APIError) and error.err_code in NO_ROOM
 
 
 def address_without_password(url: str) -> str:

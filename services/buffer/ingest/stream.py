@@ -18,11 +18,11 @@ from nats.js.api import (
     StorageType,
     StreamConfig,
 )
-from nats.js.errors import BadRequestError, ServerError
+from nats.js.errors import APIError, BadRequestError, ServerError
 from nats.js.errors import Error as JetStreamError
 
 from trinity.errors import Unavailable, UserError
-from trinity.runtime.nats import RECONNECT_OPTIONS
+from trinity.runtime.nats import RECONNECT_OPTIONS, fault_of_broker, is_full
 from trinity.runtime.nats_client import REPLACEMENT_CHARACTER
 from trinity.security.broker import client_options
 from trinity.subjects import RUNS_CONSUMER, RUNS_PREFIX, RUNS_STREAM
@@ -36,6 +36,8 @@ MAX_UNACKED = 1024
 RETRY_SECONDS = 0.2
 MAX_MESSAGE_BYTES = 1024 * 1024
 """Larger results are uploaded as blobs, and the message refers to them."""
+MIN_STREAM_BYTES = 64 * 1024 * 1024
+"""With less room than this explorers would wait for the buffer at every step."""
 STREAM_CONFIG_DIFFERS = 10058
 """Error code of the broker: the stream exists with another configuration."""
 CONSUMER_UNREADABLE = 10012
@@ -114,15 +116,32 @@ class RunStream:
             await self._ensure_consumer()
             return await self._jetstream.pull_subscribe_bind(RUNS_CONSUMER, RUNS_STREAM)
         except (NatsError, JetStreamError, OSError, TimeoutError) as error:
-            raise Unavailable(f"the broker does not answer: {error!r}") from error
+            raise Unavailable(fault_of_broker(error)) from error
 
     async def _ensure_stream(self) -> None:
+        """Creates or changes the stream; it gets less room where the broker has less."""
+        max_bytes = self._max_bytes
+        while True:
+            try:
+                await self._place_stream(max_bytes)
+            except APIError as error:
+                if not is_full(error) or max_bytes <= MIN_STREAM_BYTES:
+                    raise
+                max_bytes = max(MIN_STREAM_BYTES, max_bytes * 3 // 4)
+            else:
+                break
+        if max_bytes < self._max_bytes:
+            about = {"mebibytes": max_bytes >> 20, "wanted": self._max_bytes >> 20}
+            logger.warning("the broker has less room for results than is allowed", extra=about)
+
+    async def _place_stream(self, max_bytes: int) -> None:
+        config = self._stream_config(max_bytes)
         try:
-            await self._jetstream.add_stream(self._stream_config())
+            await self._jetstream.add_stream(config)
         except BadRequestError as error:
             if error.err_code != STREAM_CONFIG_DIFFERS:
                 raise
-            await self._jetstream.update_stream(self._stream_config())
+            await self._jetstream.update_stream(config)
 
     async def _ensure_consumer(self) -> None:
         """Creates the consumer. Where its files are damaged, the stream is made again.
@@ -160,7 +179,7 @@ class RunStream:
         try:
             is_lost = await self._skips_messages()
         except (NatsError, JetStreamError, OSError, TimeoutError) as error:
-            raise Unavailable(f"the broker does not answer: {error!r}") from error
+            raise Unavailable(fault_of_broker(error)) from error
         if is_lost:
             raise Unavailable("the broker has lost messages")
 
@@ -174,7 +193,7 @@ class RunStream:
         try:
             info = await self._jetstream.consumer_info(RUNS_STREAM, RUNS_CONSUMER)
         except (NatsError, JetStreamError, OSError, TimeoutError) as error:
-            raise Unavailable(f"the broker does not answer: {error!r}") from error
+            raise Unavailable(fault_of_broker(error)) from error
         return (info.num_pending or 0) + (info.num_ack_pending or 0)
 
     @property
@@ -182,13 +201,13 @@ class RunStream:
         """True if the broker is connected."""
         return bool(self._client.is_connected)
 
-    def _stream_config(self) -> StreamConfig:
+    def _stream_config(self, max_bytes: int) -> StreamConfig:
         return StreamConfig(
             name=RUNS_STREAM,
             subjects=[f"{RUNS_PREFIX}.>"],
             retention=RetentionPolicy.WORK_QUEUE,
             storage=StorageType.FILE,
-            max_bytes=self._max_bytes,
+            max_bytes=max_bytes,
             max_msg_size=MAX_MESSAGE_BYTES,
             discard=DiscardPolicy.NEW,
             num_replicas=self._replicas,

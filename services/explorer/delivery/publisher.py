@@ -17,7 +17,7 @@ from services.explorer.types import CommitOutcome, ResultReport
 from trinity.api.v1.experience_pb2 import RunResultBatch
 from trinity.codec_checks import encode_repeated_field
 from trinity.errors import InvalidRequest, RpcError, Unavailable
-from trinity.runtime.nats import connect, preserve_cancellation
+from trinity.runtime.nats import connect, fault_of_broker, preserve_cancellation
 from trinity.subjects import runs_subject
 from trinity.telemetry import tracing
 
@@ -210,7 +210,7 @@ class NatsBroker:
         except (MaxPayloadError, BadSubjectError) as error:
             raise InvalidRequest(f"the broker rejects the message: {error}") from error
         except (OSError, NatsError, TimeoutError) as error:
-            raise Unavailable(f"it did not store: {str(error) or type(error).__name__}") from error
+            raise Unavailable(fault_of_broker(error)) from error
 
     async def __aenter__(self) -> Self:
         return self

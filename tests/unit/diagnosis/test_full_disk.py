@@ -49,3 +49,15 @@ def test_a_disk_is_full_when_next_to_nothing_fits(
 
 def test_a_directory_that_is_gone_is_no_full_disk(tmp_path: Path) -> None:
     assert not gather.is_disk_full(tmp_path / "gone")
+
+
+def test_a_broker_that_refuses_is_not_looked_for_on_the_network() -> None:
+    reason = "the broker refuses: insufficient storage resources; make room on its disk"
+    told = {}
+    for why in (reason, "the broker does not answer: TimeoutError()"):
+        buffer = member("buffer", wait("buffer", "broker", 40.0, why))
+        trainer = member("trainer", wait("trainer", "buffer", 41.0, "the buffer does not answer"))
+        told[why] = diagnose(snapshot(trainer, buffer)).text
+    refused, silent = told.values()
+    assert "make room on its disk" in refused and "network" not in refused
+    assert "network" in silent, "the control: a silent broker is looked for there"
