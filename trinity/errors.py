@@ -55,6 +55,10 @@ class TooLarge(InvalidRequest):
     """Something in the request is larger than the limit that the text names."""
 
 
+class QuotaExceeded(TooLarge):
+    """A tenant has as much of something as it may have; the text names what, and the limit."""
+
+
 class NotFound(RpcError):
     """The requested object does not exist."""
 

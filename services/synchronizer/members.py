@@ -10,6 +10,8 @@ LIVE_SECONDS = 10.0
 """A member that has been silent for longer pins no versions."""
 EXPIRY_SECONDS = 600.0
 """A member that has been silent for longer is deleted."""
+MAX_MEMBERS_PER_TENANT = 1_000
+"""Members that were heard of within that time, those included that have ended since."""
 GONE = "gone"
 """Activity of a member that shuts down."""
 _SHORTEST_DEADLINE_SECONDS = 0.001

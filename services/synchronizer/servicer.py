@@ -177,10 +177,7 @@ class SynchronizerServicer(SynchronizerServiceServicer):
         label = check.text(request.label, "label", check.MAX_NAME_LENGTH, may_be_empty=True)
         tenant = current_caller().bound_tenant
         state = await self._operations.system_state(experiment_id, tenant=tenant, label=label)
-        return pb.GetStatusResponse(
-            experiments=[wire.experiment_to_proto(experiment) for experiment in state.experiments],
-            members=[wire.member_to_proto(member) for member in state.members],
-        )
+        return wire.status_to_proto(state.experiments, state.members)
 
 
 def _experiment_id(value: str) -> uuid.UUID:

@@ -102,5 +102,7 @@ member = sa.Table(
     sa.Column("pinned_versions", pg.ARRAY(sa.BigInteger), nullable=False),
     sa.Column("waits", pg.JSONB, nullable=False),
     sa.Column("last_heard", pg.TIMESTAMP(timezone=True), nullable=False, server_default=_NOW),
+    # Of the token that it reports with; empty for all tenants, null from the version before.
+    sa.Column("tenant", sa.Text),
     sa.CheckConstraint(_one_of("role", Role), name="role"),
 )

@@ -1,5 +1,6 @@
 """Conversion of protobuf messages from and to the domain, with checks of requests."""
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import TypeVar
 
@@ -20,6 +21,9 @@ from trinity.errors import InvalidRequest
 
 MAX_WAITS = 1_000
 MAX_PINNED_VERSIONS = 10_000
+MAX_WAIT_BYTES = 32 * 1024
+"""Of all waits of a member; the longest ones are kept."""
+MAX_STATUS_BYTES = 16 * 1024 * 1024
 
 EXPERIMENT_STATES = {
     ExperimentState.RUNNING: pb.EXPERIMENT_STATE_RUNNING,
@@ -151,8 +155,21 @@ def member_from_proto(message: pb.Member) -> Member:
         activity=check.sentence(message.activity),
         version=message.version,
         pinned_versions=tuple(message.pinned_versions),
-        waits=tuple(_wait_from_proto(wait) for wait in message.waits),
+        waits=_longest_waits(message),
     )
+
+
+def _longest_waits(message: pb.Member) -> tuple[MemberWait, ...]:
+    """Returns the longest waits as far as they fit: all that a member says is shown to people."""
+    waits = sorted(map(_wait_from_proto, message.waits), key=lambda wait: -wait.waited_seconds)
+    kept: list[MemberWait] = []
+    num_bytes = 0
+    for wait in waits:
+        num_bytes += sum(len(part.encode()) for part in (wait.owner, wait.waits_for, wait.reason))
+        if num_bytes > MAX_WAIT_BYTES:
+            break
+        kept.append(wait)
+    return tuple(kept)
 
 
 def _wait_from_proto(message: pb.Wait) -> MemberWait:
@@ -179,6 +196,22 @@ def member_to_proto(member: Member) -> pb.Member:
         waits=[_wait_to_proto(wait) for wait in member.waits],
         silent_seconds=member.silent_seconds,
     )
+
+
+def status_to_proto(
+    experiments: Sequence[Experiment], members: Sequence[Member]
+) -> pb.GetStatusResponse:
+    """Converts a status; of very many members the first are told, and how many are left out."""
+    status = pb.GetStatusResponse(experiments=map(experiment_to_proto, experiments))
+    num_bytes = status.ByteSize()
+    for member in members:
+        told = member_to_proto(member)
+        num_bytes += told.ByteSize()
+        if num_bytes > MAX_STATUS_BYTES:
+            status.num_members_left_out = len(members) - len(status.members)
+            break
+        status.members.append(told)
+    return status
 
 
 def _wait_to_proto(wait: MemberWait) -> pb.Wait:

@@ -3,15 +3,24 @@
 import inspect
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from trinity.errors import Forbidden, InvalidRequest, RpcError, Unauthenticated
+from trinity.errors import (
+    Forbidden,
+    InvalidRequest,
+    QuotaExceeded,
+    RpcError,
+    Unauthenticated,
+)
 from trinity.rpc import audit
+from trinity.rpc.bounds import check_bounds
 from trinity.rpc.errors import status_code
 from trinity.runtime.logs import RateLimitedLog
 from trinity.security.authorization import (
@@ -41,6 +50,8 @@ TenantOf: TypeAlias = Callable[[str], Awaitable[str | None]]
 BEARER = "bearer "
 WRONG_TENANT = "the token is for another tenant"
 """The same text whether the requested object exists or not."""
+MAX_STREAMS_PER_TENANT = 512
+"""On one server; an explorer has two, and each follower of a run one or two."""
 MAX_DETAILS_LENGTH = 1_000
 """Limit of an error's text: it may repeat the request, and is sent in a header of limited size."""
 UnaryHandler = Callable[[Any, Context], Awaitable[Message]]
@@ -185,6 +196,36 @@ async def _checked(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
 def _check(request: object) -> None:
     if isinstance(request, UnparsableRequest):
         raise InvalidRequest("the request is not a valid message of this call's type")
+    if isinstance(request, Message):
+        check_bounds(request)
+
+
+class OpenStreams:
+    """The streams of answers that each tenant has open on a server."""
+
+    def __init__(self, max_per_tenant: int = MAX_STREAMS_PER_TENANT) -> None:
+        self._max_per_tenant = max_per_tenant
+        self._num_open: Counter[str] = Counter()
+
+    @contextmanager
+    def opened_by(self, caller: Caller) -> Iterator[None]:
+        """Counts a stream while the block runs.
+
+        Raises: QuotaExceeded when its tenant has too many; callers for all tenants have no limit.
+        """
+        tenant = caller.bound_tenant
+        if tenant and self._num_open[tenant] >= self._max_per_tenant:
+            raise QuotaExceeded(
+                f"tenant {tenant} has {self._num_open[tenant]} streams open here, the most that it "
+                "may have: close some"
+            )
+        self._num_open[tenant] += 1
+        try:
+            yield
+        finally:
+            self._num_open[tenant] -= 1
+            if not self._num_open[tenant]:
+                del self._num_open[tenant]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +235,7 @@ class MethodGuard:
     method: str
     request_streaming: bool
     admission: Admission
+    streams: "OpenStreams"
 
     async def authorize(self, request: Any, context: Context) -> tuple[Any, Caller]:
         """Returns the checked request and its caller.
@@ -231,14 +273,15 @@ def guard_stream(handler: StreamHandler, guard: MethodGuard) -> StreamHandler:
     async def guarded(request: Any, context: Context) -> AsyncIterator[Message]:
         try:
             allowed, caller = await guard.authorize(request, context)
-            answers = handler(allowed, context)
-            if inspect.isawaitable(answers):  # it writes its answers to the context itself
-                await answers
-                return
-            async for response in answers:
-                if is_token_expired(caller):
-                    raise Unauthenticated("the token that opened this stream has expired")
-                yield response
+            with guard.streams.opened_by(caller):
+                answers = handler(allowed, context)
+                if inspect.isawaitable(answers):  # it writes its answers to the context itself
+                    await answers
+                    return
+                async for response in answers:
+                    if is_token_expired(caller):
+                        raise Unauthenticated("the token that opened this stream has expired")
+                    yield response
         except grpc.aio.AbortError:
             raise
         except Exception as error:  # the edge of an RPC
@@ -248,13 +291,21 @@ def guard_stream(handler: StreamHandler, guard: MethodGuard) -> StreamHandler:
 
 
 def guard_handler(
-    handler: grpc.RpcMethodHandler, method: str, admission: Admission = ALLOW_ALL
+    handler: grpc.RpcMethodHandler,
+    method: str,
+    admission: Admission = ALLOW_ALL,
+    open_streams: OpenStreams | None = None,
 ) -> grpc.RpcMethodHandler:
     """Returns the handler with admission, parsing and errors guarded."""
     parse = parse_with(handler.request_deserializer)
     serialize = handler.response_serializer
     streams = bool(handler.request_streaming)
-    guard = MethodGuard(method=method, request_streaming=streams, admission=admission)
+    guard = MethodGuard(
+        method=method,
+        request_streaming=streams,
+        admission=admission,
+        streams=open_streams or OpenStreams(),
+    )
     if handler.request_streaming and handler.response_streaming:
         stream = guard_stream(handler.stream_stream, guard)
         return grpc.stream_stream_rpc_method_handler(stream, parse, serialize)
@@ -274,6 +325,7 @@ class GuardedServer:
     def __init__(self, server: grpc.aio.Server, admission: Admission = ALLOW_ALL) -> None:
         self._server = server
         self._admission = admission
+        self._streams = OpenStreams()
 
     def add_generic_rpc_handlers(self, handlers: object) -> None:
         """Does nothing: the same methods arrive through `add_registered_method_handlers`."""
@@ -284,7 +336,8 @@ class GuardedServer:
         """Registers a service's methods, guarded."""
         guarded = {
             name: traced_handler(
-                guard_handler(handler, f"{service}/{name}", self._admission), f"{service}/{name}"
+                guard_handler(handler, f"{service}/{name}", self._admission, self._streams),
+                f"{service}/{name}",
             )
             for name, handler in handlers.items()
         }

@@ -68,6 +68,10 @@ class ActiveWait:
         )
 
 
+MAX_REPORTED_WAITS = 100
+"""The longest ones; nobody reads more."""
+
+
 class WaitRegistry:
     """The active waits of this process; usable from coroutines and threads alike.
 
@@ -288,7 +292,7 @@ class Heartbeats:
 
     async def _beat(self, timeout_seconds: float) -> None:
         request = pb.HeartbeatRequest(member=self.member)
-        request.member.waits.extend(self.waits.to_proto())
+        request.member.waits.extend(self.waits.to_proto()[:MAX_REPORTED_WAITS])
         try:
             answer = await self._stub.Heartbeat(request, timeout=timeout_seconds)
         except grpc.aio.AioRpcError as error:

@@ -9,7 +9,14 @@ from sqlalchemy.dialects import postgresql as pg
 
 from services.synchronizer import tables
 from services.synchronizer.domain import Role
-from services.synchronizer.members import EXPIRY_SECONDS, LIVE_SECONDS, Member, MemberWait
+from services.synchronizer.members import (
+    EXPIRY_SECONDS,
+    LIVE_SECONDS,
+    MAX_MEMBERS_PER_TENANT,
+    Member,
+    MemberWait,
+)
+from trinity.errors import QuotaExceeded
 from trinity.runtime.sql import Connection, Row
 
 _member = tables.member.c
@@ -27,22 +34,35 @@ async def record_heartbeat(connection: Connection, member: Member, tenant: str =
     """Records the heartbeat of a member.
 
     False, without a change, if the id belongs to a member of another role or tenant.
+
+    Raises: QuotaExceeded when it is a new member of a tenant that has too many.
     """
     values = {
+        "tenant": tenant,
         "id": member.id,
         **{name: getattr(member, name) for name in _DESCRIBED},
         "pinned_versions": list(member.pinned_versions),
         "waits": [asdict(wait) for wait in member.waits],
     }
-    return await connection.fetch_first(_upsert(tenant), values) is not None
+    if await connection.fetch_first(_upsert(tenant), values) is not None:
+        return True
+    known = sa.select(_member.id).where(_member.id == member.id)
+    if await connection.fetch_first(known) is None:
+        raise QuotaExceeded(
+            f"tenant {tenant} has reported {MAX_MEMBERS_PER_TENANT} members in the last "
+            f"{EXPIRY_SECONDS / 60:.0f} minutes, the most that it may: end some"
+        )
+    return False
 
 
 @lru_cache(maxsize=16)
 def _upsert(tenant: str) -> sa.ClauseElement:
     """Builds the upsert once: it runs more often than all other statements together."""
-    reported = {name: sa.bindparam(name, type_=_member[name].type) for name in ("id", *_REPORTED)}
-    new = pg.insert(tables.member).values(**reported, last_heard=_now)
-    changed = {name: new.excluded[name] for name in (*_REPORTED, "last_heard")}
+    names = ("id", *_REPORTED, "tenant")
+    reported = [sa.bindparam(name, type_=_member[name].type) for name in names]
+    values = sa.select(*reported, _now).where(_has_room(tenant))
+    new = pg.insert(tables.member).from_select([*names, "last_heard"], values)
+    changed = {name: new.excluded[name] for name in (*_REPORTED, "last_heard", "tenant")}
     is_role = _member.role == new.excluded.role
     return new.on_conflict_do_update(
         index_elements=["id"], set_=changed, where=_same(is_role, tenant)
@@ -65,12 +85,26 @@ async def delete_member(connection: Connection, member: Member, tenant: str = ""
     )
 
 
+def _has_room(tenant: str) -> sa.ColumnElement[bool]:
+    """Condition: the member is known, or its tenant may have one more."""
+    if not tenant:
+        return sa.true()
+    other = tables.member.alias().c
+    known = sa.exists().where(other.id == sa.bindparam("id", type_=_member.id.type))
+    count = sa.select(sa.func.count()).where(other.tenant == tenant).scalar_subquery()
+    return sa.or_(known, count < MAX_MEMBERS_PER_TENANT)
+
+
 def _same(is_role: sa.ColumnElement[bool], tenant: str) -> sa.ColumnElement[bool]:
-    """Condition: the row is of the member's role, and not of another tenant's experiment."""
+    """Condition: the row is of the member's role and tenant.
+
+    Of a row that the version before wrote only the tenant of its experiment is known.
+    """
     if not tenant:
         return is_role
     own = _member.experiment_id.in_(_experiments_of(tenant))
-    return sa.and_(is_role, sa.or_(_member.experiment_id.is_(None), own))
+    unknown = sa.and_(_member.tenant.is_(None), sa.or_(_member.experiment_id.is_(None), own))
+    return sa.and_(is_role, sa.or_(_member.tenant == tenant, unknown))
 
 
 def _experiments_of(tenant: str) -> sa.Select[tuple[uuid.UUID]]:

@@ -1,13 +1,21 @@
 """Who lives, and who waits for whom."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
+import grpc
 import pytest
+import sqlalchemy as sa
 
-from services.synchronizer import operations
+from services.synchronizer import operations, tables, wire
+from services.synchronizer.store import members as store_members
+from services.synchronizer.store.members import record_heartbeat
+from services.synchronizer.wire import MAX_WAIT_BYTES
 from tests.integration.synchronizer.builders import explorer
 from tests.integration.synchronizer.conftest import TIMEOUT, Running
 from trinity.api.v1 import synchronizer_pb2 as pb
+from trinity.errors import QuotaExceeded
+from trinity.runtime.postgres import async_engine
+from trinity.runtime.sql import Connection, transaction
 
 
 async def beat(synchronizer: Running, member: pb.Member) -> float:
@@ -90,3 +98,76 @@ async def test_the_status_of_an_experiment_shows_its_members_and_idle_ones(
         await beat(synchronizer, member)
     shown = {member.id for member in await members(synchronizer, experiment_id)}
     assert shown == {ours.id, idle.id}
+
+
+async def test_large_heartbeats_blind_nobody(synchronizer: Running) -> None:
+    """What is refused names its bound; of what is taken, the longest waits are kept."""
+    flood = explorer()
+    flood.waits.extend(pb.Wait(reason="x" * 3_900, waited_seconds=n) for n in range(900))
+    for _ in range(30):
+        with pytest.raises(grpc.aio.AioRpcError) as told:
+            await beat(synchronizer, flood)
+        assert told.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert "HeartbeatRequest.member: has" in str(told.value.details())
+    for _ in range(30):
+        large = explorer()
+        large.waits.extend(pb.Wait(reason="x" * 3_900, waited_seconds=n) for n in range(60))
+        await beat(synchronizer, large)
+    status = await synchronizer.stub.GetStatus(pb.GetStatusRequest(), timeout=TIMEOUT)
+    assert len(status.members) == 30 and status.num_members_left_out == 0
+    assert status.ByteSize() < 30 * (MAX_WAIT_BYTES + 1_000)
+    kept = [wait.waited_seconds for wait in status.members[0].waits]
+    assert 5 < len(kept) < 10 and min(kept) >= 60 - len(kept)
+
+
+async def test_a_status_that_does_not_fit_says_how_many_it_leaves_out(
+    synchronizer: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "MAX_STATUS_BYTES", 1_000)
+    for _ in range(20):
+        await beat(synchronizer, explorer())
+    status = await synchronizer.stub.GetStatus(pb.GetStatusRequest(), timeout=TIMEOUT)
+    assert 0 < len(status.members) < 20
+    assert len(status.members) + status.num_members_left_out == 20
+
+
+@pytest.fixture
+async def connection(synchronizer: Running, synchronizer_dsn: str) -> AsyncIterator[Connection]:
+    assert not synchronizer.task.done(), "it makes the tables"
+    engine = async_engine(synchronizer_dsn, "synchronizer")
+    async with transaction(engine) as open_connection:
+        yield open_connection
+    await engine.dispose()
+
+
+async def test_an_idle_members_id_stays_with_its_tenant(connection: Connection) -> None:
+    idle = wire.member_from_proto(explorer())
+    assert idle.experiment_id is None
+    assert await record_heartbeat(connection, idle, "a")
+    assert not await record_heartbeat(connection, idle, "b")
+    assert await record_heartbeat(connection, idle, "a")
+    assert await record_heartbeat(connection, idle), "a token for all tenants may"
+    assert not await record_heartbeat(connection, idle, "b")
+
+
+async def test_a_member_of_the_version_before_goes_on(connection: Connection) -> None:
+    """The control too: without its tenant an idle member is anybody's."""
+    idle = wire.member_from_proto(explorer())
+    await record_heartbeat(connection, idle, "a")
+    await connection.execute(sa.update(tables.member).values(tenant=None))
+    assert await record_heartbeat(connection, idle, "b")
+
+
+async def test_a_tenant_has_so_many_members(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_members, "MAX_MEMBERS_PER_TENANT", 3)
+    store_members._upsert.cache_clear()
+    mine = [wire.member_from_proto(explorer()) for _ in range(4)]
+    for member in mine[:3]:
+        assert await record_heartbeat(connection, member, "a")
+    with pytest.raises(QuotaExceeded, match="tenant a has reported 3 members"):
+        await record_heartbeat(connection, mine[3], "a")
+    assert await record_heartbeat(connection, mine[0], "a"), "who is known goes on"
+    assert await record_heartbeat(connection, mine[3], "b")
+    store_members._upsert.cache_clear()

@@ -311,9 +311,11 @@ class GetStatusRequest(_message.Message):
     def __init__(self, experiment_id: _Optional[str] = ..., label: _Optional[str] = ...) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("experiments", "members")
+    __slots__ = ("experiments", "members", "num_members_left_out")
     EXPERIMENTS_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    NUM_MEMBERS_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     experiments: _containers.RepeatedCompositeFieldContainer[Experiment]
     members: _containers.RepeatedCompositeFieldContainer[Member]
-    def __init__(self, experiments: _Optional[_Iterable[_Union[Experiment, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+    num_members_left_out: int
+    def __init__(self, experiments: _Optional[_Iterable[_Union[Experiment, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., num_members_left_out: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,92 @@
+"""Bounds in bytes of every text, map and list that a request may hold.
+
+A message of up to `SMALL_BYTES` is taken as it is: no field in it can exceed its bound. In a larger
+one each field has the bound that the table names, or the usual one.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
+
+from trinity.errors import InvalidRequest
+from trinity.rpc.limits import MAX_REQUEST_BYTES
+
+KIB, MIB = 1024, 1024 * 1024
+SMALL_BYTES = 16 * KIB
+USUAL_BYTES = 16 * KIB
+"""Texts for people, names, and short lists."""
+LIST_BYTES = 256 * KIB
+"""Lists and maps of small things: ids, numbers, notices."""
+BOUNDS: Mapping[str, int] = {
+    "CreateExperimentRequest.plan_json": MAX_REQUEST_BYTES,
+    "OpenStageRequest.plan_json": MAX_REQUEST_BYTES,
+    "UploadBlobRequest.chunk": MAX_REQUEST_BYTES,
+    "TaskRow.json": MAX_REQUEST_BYTES,
+    "TaskRows.json": MAX_REQUEST_BYTES,
+    "GiveFeedbackRequest.feedback": MAX_REQUEST_BYTES,
+    "ReportStepRequest.rows": MAX_REQUEST_BYTES,
+    "HeldLeases.leases": MIB,
+    "RenewLeasesRequest.leases": MIB,
+    "ReleaseLeasesRequest.leases": MIB,
+    "RetireVersionsRequest.versions": MIB,
+    "HeartbeatRequest.member": 256 * KIB,
+}
+"""By message and field; a repeated field's bound is for all its items together."""
+
+
+def check_bounds(request: Message) -> None:
+    """Checks every field of a request.
+
+    Raises: InvalidRequest that names the field, its bytes and its bound.
+    """
+    if request.ByteSize() > SMALL_BYTES:
+        for field, num_bytes, bound in _large_fields(request):
+            if num_bytes > bound:
+                raise InvalidRequest(
+                    f"{field}: has {num_bytes:,} bytes, and at most {bound:,} are taken: send "
+                    "less, or in several requests"
+                )
+
+
+def bound_of(field: FieldDescriptor) -> int:
+    """Returns the bound of a field in bytes; for a repeated field, of all its items."""
+    named = BOUNDS.get(name_of(field))
+    if named is not None:
+        return named
+    if field.message_type is not None and not field.is_repeated:
+        return MAX_REQUEST_BYTES  # the fields of the message have bounds of their own
+    return LIST_BYTES if field.is_repeated else USUAL_BYTES
+
+
+def name_of(field: FieldDescriptor) -> str:
+    """Returns `Message.field`."""
+    return ".".join(field.full_name.split(".")[-2:])
+
+
+def _large_fields(message: Message) -> Iterator[tuple[str, int, int]]:
+    for field, value in message.ListFields():
+        yield name_of(field), _size_of(field, value), bound_of(field)
+        if field.message_type is None or isinstance(value, Mapping):
+            continue
+        for part in value if field.is_repeated else (value,):
+            if part.ByteSize() > SMALL_BYTES:
+                yield from _large_fields(part)
+
+
+def _size_of(field: FieldDescriptor, value: object) -> int:
+    if isinstance(value, Mapping):
+        return sum(_bytes_of(key) + _bytes_of(item) for key, item in value.items())
+    return (
+        sum(map(_bytes_of, value))
+        if isinstance(value, Iterable) and field.is_repeated
+        else (_bytes_of(value))
+    )
+
+
+def _bytes_of(item: object) -> int:
+    if isinstance(item, Message):
+        return item.ByteSize()
+    if isinstance(item, str):
+        return len(item.encode())
+    return len(item) if isinstance(item, bytes) else 8
