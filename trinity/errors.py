@@ -55,8 +55,8 @@ class TooLarge(InvalidRequest):
     """Something in the request is larger than the limit that the text names."""
 
 
-class QuotaExceeded(TooLarge):
-    """A tenant has as much of something as it may have; the text names what, and the limit."""
+class QuotaExceeded(RpcError):
+    """A tenant has as much of something as it may have, as the text names it; retry later."""
 
 
 class NotFound(RpcError):

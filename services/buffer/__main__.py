@@ -28,6 +28,7 @@ from services.buffer.servicer.taskset_calls import TasksetServicer
 from services.buffer.settings import BufferSettings, MigrationSettings
 from services.buffer.status import BufferReadiness, synchronizer_heartbeat
 from services.buffer.store.database import CHANNEL, BufferDatabase
+from services.buffer.store.quotas import TenantQuotas
 from services.buffer.tasksets.background_jobs import BackgroundJobs
 from services.buffer.tasksets.library import FeatureLibrary, TasksetLibrary
 from services.buffer.tasksets.task_pipeline import PipelineLimits
@@ -115,6 +116,7 @@ class Components:
             ),
         )
         self.features = FeatureLibrary(database=self.database, jobs=self.jobs)
+        self.quotas = TenantQuotas.from_settings(settings)
 
     def loops(self) -> dict[str, Coroutine[Any, Any, None]]:
         """Returns the loops of the process by name; each runs until it is cancelled."""
@@ -140,6 +142,7 @@ class Components:
             functions=self.functions,
             priorities=self.priorities,
             stream=self.stream,
+            quotas=self.quotas,
         )
         queries = QueryServicer(database=self.database)
         tasksets = TasksetServicer(self.database)

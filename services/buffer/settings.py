@@ -27,6 +27,14 @@ class BufferSettings(ServiceSettings):
     """Size of the stream of results; a full stream refuses results until some are stored."""
     stream_replicas: int = Field(default=1, ge=1, le=5)
     """Number of brokers of a cluster that keep the stream: 3 survive the loss of one."""
+    tenant_blob_bytes: int = Field(default=8 * 1024**3, gt=0)
+    """Large parts of results that one tenant may have waiting to be stored."""
+    tenant_taskset_bytes: int = Field(default=64 * 1024**3, gt=0)
+    """Tasks that one tenant may have submitted, in bytes."""
+    tenant_tasksets: int = Field(default=10_000, gt=0)
+    """Tasksets that one tenant may have submitted."""
+    tenant_uploads: int = Field(default=256, gt=0)
+    """Submissions of tasks that one tenant may have begun and not ended."""
     fetch_messages: int = Field(default=32, gt=0, le=64)
     """Most messages, of at most 1 MiB each, that are taken from the stream at once."""
     advantage_seconds: float = Field(default=10.0, gt=0)

@@ -7,6 +7,7 @@ from trinity.errors import (
     InvalidRequest,
     NotFound,
     PreconditionFailed,
+    QuotaExceeded,
     RpcError,
     Superseded,
     TooLarge,
@@ -14,8 +15,11 @@ from trinity.errors import (
     Unavailable,
 )
 
+QUOTA = "quota: "
+"""How the text of an exceeded quota begins: its code is also that of a request too large."""
 STATUS_CODES: dict[type[RpcError], grpc.StatusCode] = {
-    TooLarge: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    QuotaExceeded: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    TooLarge: grpc.StatusCode.RESOURCE_EXHAUSTED,  # the one that clients raise, but for quotas
     InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
     NotFound: grpc.StatusCode.NOT_FOUND,
     PreconditionFailed: grpc.StatusCode.FAILED_PRECONDITION,
@@ -37,4 +41,5 @@ def status_code(error: RpcError) -> grpc.StatusCode:
 def error_of(error: grpc.RpcError) -> RpcError:
     """Converts a client's failed call; a code that names no fault of the caller is an outage."""
     kind = ERROR_TYPES.get(error.code(), Unavailable)
-    return kind(error.details() or error.code().name)
+    details = error.details() or error.code().name
+    return QuotaExceeded(details) if details.startswith(QUOTA) else kind(details)

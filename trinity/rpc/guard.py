@@ -216,8 +216,8 @@ class OpenStreams:
         tenant = caller.bound_tenant
         if tenant and self._num_open[tenant] >= self._max_per_tenant:
             raise QuotaExceeded(
-                f"tenant {tenant} has {self._num_open[tenant]} streams open here, the most that it "
-                "may have: close some"
+                f"quota: tenant {tenant} has {self._num_open[tenant]} streams open here, the most "
+                "that it may have: close some"
             )
         self._num_open[tenant] += 1
         try:

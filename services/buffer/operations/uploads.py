@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from services.buffer.domain.tasks import RefusedRow
 from services.buffer.store.database import notify, tasksets_topic, work_topic
+from services.buffer.store.quotas import TenantQuotas
 from services.buffer.store.stages import stages_using
 from services.buffer.store.tasksets import (
     Taskset,
@@ -40,12 +41,16 @@ class UploadKey:
     is_queue: bool
 
 
-async def begin_upload(connection: Connection, key: UploadKey) -> StoredUpload:
+async def begin_upload(
+    connection: Connection, key: UploadKey, quotas: TenantQuotas
+) -> StoredUpload:
     """Returns the current upload; the unfinished one of another request is replaced.
 
     Raises: PreconditionFailed when the taskset accepts no more rows; InvalidRequest when the
-    request id was used for another taskset.
+    request id was used for another taskset; QuotaExceeded when the tenant has too many.
     """
+    if await find_upload(connection, key.tenant, key.request_id) is None:
+        await quotas.check_new_upload(connection, key.tenant)
     await insert_submitted(connection, key.tenant, key.name, is_queue=key.is_queue)
     found = await _lock_taskset(connection, key)
     upload = await find_upload(connection, key.tenant, key.request_id)
@@ -71,7 +76,7 @@ async def begin_upload(connection: Connection, key: UploadKey) -> StoredUpload:
 async def _start_over(connection: Connection, key: UploadKey, found: Taskset) -> None:
     await delete_uploads(connection, key.tenant, found.taskset_id)
     await delete_tasks(connection, key.tenant, found.taskset_id)
-    await update_taskset(connection, key.tenant, found.taskset_id, num_rows=0)
+    await update_taskset(connection, key.tenant, found.taskset_id, num_rows=0, num_bytes=0)
 
 
 async def store_rows(
@@ -92,7 +97,10 @@ async def store_rows(
         raise PreconditionFailed(f"taskset {key.name} is closed: choose another name")
     await insert_tasks(connection, key.tenant, found.taskset_id, found.num_rows, new)
     num_rows = found.num_rows + len(new)
-    await update_taskset(connection, key.tenant, found.taskset_id, num_rows=num_rows)
+    num_bytes = found.num_bytes + sum(len(body.encode()) for body in new)
+    await update_taskset(
+        connection, key.tenant, found.taskset_id, num_rows=num_rows, num_bytes=num_bytes
+    )
     if found.is_queue:
         await _notify_stages(connection, key.tenant, found.taskset_id)
 

@@ -12,6 +12,7 @@ from services.buffer.ingest.stream import RunStream
 from services.buffer.operations.batching import BatchComposer
 from services.buffer.servicer.convert import parse_sha256, parse_subject_part
 from services.buffer.store.database import BufferDatabase
+from services.buffer.store.quotas import TenantQuotas
 from services.buffer.tasksets.library import FeatureLibrary, TasksetLibrary
 from services.buffer.workers.functions import FunctionRunner, PriorityRunner
 from trinity.api.v1 import buffer_pb2 as pb
@@ -195,3 +196,4 @@ class BufferServicerBase:
     priorities: PriorityRunner
     stream: RunStream
     uploads: UploadMemoryBudget = field(default_factory=UploadMemoryBudget)
+    quotas: TenantQuotas = field(default_factory=TenantQuotas)

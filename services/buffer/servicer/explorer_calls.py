@@ -194,6 +194,7 @@ class CommitRpcs(BufferServicerBase):
             except Unparsable as error:
                 raise TooLarge(f"the content cannot be taken as results: {error}") from error
             async with self.database.transaction() as connection:
+                await self.quotas.check_blob(connection, upload.tenant, len(body))
                 await store_blob(connection, upload.tenant, upload.sha256, body)
         return pb.UploadBlobResponse(size=len(body))
 

@@ -50,7 +50,7 @@ class TasksetRpcs(BufferServicerBase):
         """Stores a streamed taskset in chunks; retries continue after the stored rows."""
         key = await _key_of(requests)
         async with self.database.transaction() as connection:
-            upload = await begin_upload(connection, key)
+            upload = await begin_upload(connection, key, self.quotas)
         if upload.is_complete:
             return _response(upload)
         received = RowBuffer()
@@ -85,6 +85,7 @@ class TasksetRpcs(BufferServicerBase):
     async def _store(self, key: UploadKey, received: RowBuffer) -> None:
         first, bodies = received.take_chunk()
         async with self.database.transaction() as connection:
+            await self.quotas.check_tasks(connection, key.tenant, sum(map(len, bodies)))
             await store_rows(connection, key, first, bodies)
 
 

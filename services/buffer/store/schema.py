@@ -58,6 +58,7 @@ taskset = sa.Table(  # Tasks under one name, submitted by a client or read from 
     sa.Column("source", sa.Text),
     sa.Column("is_complete", sa.Boolean, nullable=False),
     _bigint("num_rows"),
+    _bigint("num_bytes"),
     _moment("created_at"),
     _flag("is_queue"),
     sa.Column("pipeline", JSONB),

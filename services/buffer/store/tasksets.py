@@ -37,6 +37,8 @@ class Taskset:
     num_rows: int
     is_queue: bool = False
     """True if rows are added over time and drawn while more are still expected."""
+    num_bytes: int = 0
+    """Bytes of the rows that a client submitted."""
 
 
 def from_row(row: Row) -> Taskset:
@@ -46,6 +48,7 @@ def from_row(row: Row) -> Taskset:
         is_complete=row.is_complete,
         num_rows=row.num_rows,
         is_queue=row.is_queue,
+        num_bytes=row.num_bytes,
     )
 
 

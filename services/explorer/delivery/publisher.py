@@ -16,7 +16,7 @@ from services.explorer.telemetry import send_span
 from services.explorer.types import CommitOutcome, ResultReport
 from trinity.api.v1.experience_pb2 import RunResultBatch
 from trinity.codec_checks import encode_repeated_field
-from trinity.errors import InvalidRequest, RpcError, Unavailable
+from trinity.errors import InvalidRequest, QuotaExceeded, RpcError, Unavailable
 from trinity.runtime.nats import connect, fault_of_broker, preserve_cancellation
 from trinity.subjects import runs_subject
 from trinity.telemetry import tracing
@@ -116,7 +116,7 @@ class ResultPublisher:
             needs = "broker"
             with send_span([pending.span for pending in results]):
                 await self._broker.publish(_subject(results), content, self._message_id(results))
-        except Unavailable as error:
+        except (Unavailable, QuotaExceeded) as error:
             self._requeue(results, needs, error)
         except RpcError as error:
             self._reject(results, error)
@@ -134,7 +134,7 @@ class ResultPublisher:
         digest = await self._blobs.upload_blob(results[0].key.tenant, batch)
         return RunResultBatch(producer=self._producer, blob_sha256=digest).SerializeToString()
 
-    def _requeue(self, results: list[PendingResult], needs: str, error: Unavailable) -> None:
+    def _requeue(self, results: list[PendingResult], needs: str, error: RpcError) -> None:
         pause = max(FIRST_PAUSE_SECONDS, 2 * self._pause_seconds)
         self._pause_seconds = min(pause, MAX_PAUSE_SECONDS)
         logger.warning("results could not be published", extra={"reason": str(error)})

@@ -49,7 +49,7 @@ async def record_heartbeat(connection: Connection, member: Member, tenant: str =
     known = sa.select(_member.id).where(_member.id == member.id)
     if await connection.fetch_first(known) is None:
         raise QuotaExceeded(
-            f"tenant {tenant} has reported {MAX_MEMBERS_PER_TENANT} members in the last "
+            f"quota: tenant {tenant} has reported {MAX_MEMBERS_PER_TENANT} members in the last "
             f"{EXPIRY_SECONDS / 60:.0f} minutes, the most that it may: end some"
         )
     return False
