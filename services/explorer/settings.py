@@ -7,7 +7,6 @@ from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from trinity.runtime.settings import ServiceSettings
-from trinity.sizing.volume import RUNS_PER_RUNNER
 
 
 class ExplorerSettings(ServiceSettings):
@@ -34,8 +33,9 @@ class ExplorerSettings(ServiceSettings):
     lease_seconds: float = Field(default=15.0, ge=1)
     """Seconds for which work stays leased without a renewal."""
 
-    runs_per_runner: int = Field(default=RUNS_PER_RUNNER, ge=1)
-    """Concurrent runs for each of `explorer.runner_per_model`; runs mostly wait."""
+    runs_per_runner: int | None = Field(default=None, ge=1)
+    """Runs in progress for each of `explorer.runner_per_model`, in the place of
+    `explorer.runs_per_runner`."""
 
     max_unconfirmed: int = Field(default=4096, ge=1)
     """Results held in memory until they are committed; beyond it no work is taken."""

@@ -30,7 +30,13 @@ from trinity.sizing.stage_sizes import (
     validator_limit,
     validator_settings,
 )
-from trinity.sizing.volume import RunVolume, max_concurrent_runs, run_volume
+from trinity.sizing.volume import (
+    RunVolume,
+    foreign_part,
+    max_concurrent_runs,
+    run_volume,
+    runs_per_runner,
+)
 
 MAX_LISTED_SEATS = 8
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The experiment's YAML file.")]
@@ -237,10 +243,22 @@ def _placement_lines(stage: StagePlan) -> Iterator[str]:
         yield from _seat_lines([seat for seat in seats if seat.name.startswith("rank")])
     if stage.needs_rollout:
         yield "  explorer         1"
+        yield f"    {_runs_line(stage)}"
         yield from _seat_lines([seat for seat in seats if not seat.name.startswith("rank")])
     if stage.mode == "serve":
         explorer = stage.config.explorer
         yield f"  listens on       {join_address(explorer.listen_address, explorer.proxy_port)}"
+
+
+def _runs_line(stage: StagePlan) -> str:
+    runners, each = stage.config.explorer.runner_per_model, runs_per_runner(stage)
+    line = (
+        f"runs at a time     {runners * each} on each engine: `runner_per_model: {runners}`, "
+        f"{pluralize(each, 'run')} a runner"
+    )
+    if stage.config.explorer.runs_per_runner is None and (part := foreign_part(stage)):
+        return f"{line} because of {part}; `explorer.runs_per_runner` allows more"
+    return line
 
 
 def _seat_lines(seats: list[GpuAssignment]) -> Iterator[str]:

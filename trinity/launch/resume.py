@@ -31,6 +31,7 @@ CHANGEABLE = (
     "explorer.rollout_model.enable_log_requests",
     "explorer.rollout_model.engine_num",
     "explorer.runner_per_model",
+    "explorer.runs_per_runner",
     "log",
     "monitor",
     "synchronizer.sync_timeout",

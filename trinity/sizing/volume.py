@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
+from trinity.compat import REWARD_PATHS, WORKFLOW_PATHS
 from trinity.config.plan.stage_plan import StagePlan
 
 RUNS_PER_RUNNER = 64
-"""The default; TRINITY_EXPLORER_RUNS_PER_RUNNER overrides it where the explorer runs."""
+"""Runs that mostly wait for the engine; none of them asks anything else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,4 +68,27 @@ def _evaluations(stage: StagePlan, explore_steps: int, train_steps: int) -> int:
 
 def max_concurrent_runs(stage: StagePlan) -> int:
     """Returns the number per engine, if there is enough to do."""
-    return stage.config.explorer.runner_per_model * RUNS_PER_RUNNER
+    return stage.config.explorer.runner_per_model * runs_per_runner(stage)
+
+
+def runs_per_runner(stage: StagePlan) -> int:
+    """Returns how many runs a runner has in progress: one if they may ask tools or judges."""
+    configured = stage.config.explorer.runs_per_runner
+    if configured is not None:
+        return configured
+    return 1 if foreign_part(stage) else RUNS_PER_RUNNER
+
+
+def foreign_part(stage: StagePlan) -> str:
+    """Names a part of the stage's runs that may ask more than the engines here; empty if none."""
+    if stage.external_model is not None:
+        return "the model, which is served elsewhere"
+    for model in stage.auxiliary_models:
+        if model.external is not None:
+            return f"model `{model.name}`, which is served elsewhere"
+    for taskset in stage.tasksets:
+        if taskset.workflow not in WORKFLOW_PATHS:
+            return f"workflow `{taskset.workflow}`, which is not one of Trinity's"
+        if taskset.reward is not None and taskset.reward not in REWARD_PATHS:
+            return f"reward `{taskset.reward}`, which is not one of Trinity's"
+    return ""

@@ -103,6 +103,9 @@ class ChatTokenizer(Protocol):
         ...
 
 
+_NO_LIMIT = 1 << 30
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelLimits:
     """Limits of every call."""
@@ -112,3 +115,13 @@ class ModelLimits:
     min_tokens: int = 0
     truncate_prompts: bool = True
     """If false, a prompt that is too long is an error."""
+
+    @classmethod
+    def unknown(cls) -> "ModelLimits":
+        """Returns the limits of a model behind another address, which refuses what is too long."""
+        return cls(max_model_len=_NO_LIMIT, max_prompt_tokens=_NO_LIMIT - 1)
+
+    @property
+    def is_known(self) -> bool:
+        """False if only the model's own address knows what it takes."""
+        return self.max_model_len < _NO_LIMIT

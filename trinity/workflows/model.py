@@ -36,6 +36,7 @@ from trinity.workflows.generation import (
 from trinity.workflows.messages import Message
 from trinity.workflows.openai_clients import HttpModelAccess
 from trinity.workflows.sampling import (
+    RatioWarnings,
     SamplingOverrides,
     apply_overrides,
     likeliest_arrays,
@@ -166,6 +167,7 @@ class ModelWrapper(HttpModelAccess):
         seed_of_call: Callable[[int], int],
         keeps_history: bool = False,
         auxiliary_name: str = "",
+        ratio_warnings: RatioWarnings | None = None,
     ) -> None:
         self._generator = generator
         self._tokenizer = tokenizer
@@ -179,6 +181,7 @@ class ModelWrapper(HttpModelAccess):
         self._is_closed = False
         self._span_context = tracing.current()
         self._history = CallHistory() if keeps_history else None
+        self._ratio_warnings = ratio_warnings
         self._builder = ExperienceBuilder(
             tokenizer=tokenizer,
             limits=limits,
@@ -191,6 +194,11 @@ class ModelWrapper(HttpModelAccess):
     def model_version(self) -> int:
         """Version of the weights that this run uses."""
         return self._version
+
+    @property
+    def limits(self) -> ModelLimits:
+        """Limits of calls."""
+        return self._limits
 
     def stop_texts(self, sampling: SamplingOverrides) -> tuple[str, ...]:
         """Returns the texts at which a response to such a call ends.
@@ -354,23 +362,31 @@ class ModelWrapper(HttpModelAccess):
         if self._is_closed:
             raise AttemptOver
         merged = apply_overrides(self._sampling, overrides)
+        if self._ratio_warnings is not None:
+            self._ratio_warnings.check(overrides)
         numbers = range(self._num_calls, self._num_calls + n)
         # Before any await, so that calls are numbered in the order in which they are made.
         self._num_calls += n
         calls = [replace(merged, seed=self._seed_of_call(number)) for number in numbers]
-        if len(prompt.token_ids) > self._limits.max_prompt_tokens:
+        if len(prompt.token_ids) > overrides.get(
+            "max_prompt_tokens", self._limits.max_prompt_tokens
+        ):
             answers = [self._builder.from_long_prompt(prompt, sampling) for sampling in calls]
         else:
+            least = overrides.get("min_tokens", self._limits.min_tokens)
             listeners = [on_delta and partial(on_delta, index) for index in range(n)]
             answers = await asyncio.gather(
-                *(self._sample_one(prompt, *call) for call in zip(calls, listeners, strict=True))
+                *(
+                    self._sample_one(prompt, sampling, least, on_delta)
+                    for sampling, on_delta in zip(calls, listeners, strict=True)
+                )
             )
         if self._history is not None:
             self._history.record(zip(numbers, answers, strict=True))
         return answers
 
     async def _sample_one(
-        self, prompt: Prompt, sampling: SamplingParams, on_delta: OnDelta | None
+        self, prompt: Prompt, sampling: SamplingParams, min_tokens: int, on_delta: OnDelta | None
     ) -> Experience:
         room = self._limits.max_model_len - len(prompt.token_ids)
         if room < 1:
@@ -379,8 +395,8 @@ class ModelWrapper(HttpModelAccess):
                 f"within model.max_model_len {self._limits.max_model_len}"
             )
         sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
-        min_tokens = min(self._limits.min_tokens, sampling.max_tokens)
-        generation = await self._generate(prompt, sampling, min_tokens, on_delta)
+        least = min(min_tokens, sampling.max_tokens)
+        generation = await self._generate(prompt, sampling, least, on_delta)
         return self._builder.from_generation(prompt, generation, sampling)
 
     async def _generate(

@@ -1,5 +1,6 @@
 """Sampling parameters of model calls, and the arrays that an experience keeps of them."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypedDict
@@ -9,6 +10,8 @@ import numpy as np
 from trinity.errors import UserError
 from trinity.types import Alignment, Array, SamplingParams
 from trinity.workflows.generation import Generation
+
+logger = logging.getLogger(__name__)
 
 LIKELIEST_TOKENS = "likeliest_tokens"
 LIKELIEST_LOGPROBS = "likeliest_logprobs"
@@ -29,6 +32,10 @@ class SamplingOverrides(TypedDict, total=False):
     stop: Sequence[str]
     logprobs: int
     json_schema: str
+    min_tokens: int
+    """In the place of `model.min_response_tokens`."""
+    max_prompt_tokens: int
+    """In the place of `model.max_prompt_tokens`."""
 
 
 def apply_overrides(defaults: SamplingParams, overrides: SamplingOverrides) -> SamplingParams:
@@ -42,7 +49,46 @@ def apply_overrides(defaults: SamplingParams, overrides: SamplingOverrides) -> S
     if not isinstance(overrides.get("json_schema", ""), str):
         raise UserError("`json_schema` takes the text of a JSON Schema: give `json.dumps` of it")
     changes: dict[str, Any] = {**overrides, "stop": tuple(stop)}
+    for of_lengths in ("min_tokens", "max_prompt_tokens"):
+        changes.pop(of_lengths, None)
     return replace(defaults, **changes)
+
+
+NEUTRAL = {
+    "top_p": 1.0,
+    "top_k": -1,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+}
+"""Parameters that the trainer's log-probabilities leave out, with values that do nothing."""
+
+
+class RatioWarnings:
+    """Warns once of each parameter of a call that moves the ratio of training to rollout.
+
+    warnings = RatioWarnings()   # one for all runs that are trained on
+    warnings.check({"top_k": 20})
+    """
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def check(self, overrides: SamplingOverrides) -> None:
+        """Logs a warning for each parameter that is new and does something."""
+        given = dict(overrides)
+        for name in NEUTRAL.keys() & given.keys() - self._told:
+            if given[name] == NEUTRAL[name] or (name == "top_k" and given[name] == 0):
+                continue
+            self._told.add(name)
+            logger.warning(
+                "a call of the model samples with `%s: %s`, and its answers are trained on: ratios "
+                "to the trainer's own log-probabilities are off; %s leaves them right",
+                name,
+                given[name],
+                NEUTRAL[name],
+            )
 
 
 def truncate_at_stop(text: str, stop: Sequence[str]) -> str:

@@ -28,6 +28,7 @@ from trinity.config.plan.stage_plan import StagePlan
 from trinity.launch.prepare import check_parts
 from trinity.runtime.presence import Heartbeats
 from trinity.runtime.threads import DaemonThreads, in_daemon_thread
+from trinity.sizing.volume import runs_per_runner
 from trinity.types import StageKey
 from trinity.weights.offer import TransferTimeouts
 from trinity.workflows.simple_workflow import REWARD_POOL
@@ -235,12 +236,12 @@ class RolloutStageFactory:
         return IdleTimeout(RetryPolicy(retry_policy.waits, longest))
 
     def _limits(self, plan: StagePlan) -> RolloutLimits:
-        """Returns the limits; each runner takes many runs, which mostly wait for the engine.
+        """Returns the limits.
 
         A run without offset is made with the same weights after any restart.
         """
         return RolloutLimits(
-            max_runs=_num_runners(plan) * self._settings.runs_per_runner,
+            max_runs=_num_runners(plan) * (self._settings.runs_per_runner or runs_per_runner(plan)),
             max_unconfirmed=self._settings.max_unconfirmed,
             runs_per_assignment=plan.algorithm.repeat_times,
             lease_seconds=self._settings.lease_seconds,

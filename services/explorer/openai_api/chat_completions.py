@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 
 from services.explorer.openai_api.chat import ChatRequest, ResponseWriter, logprobs_of
+from services.explorer.openai_api.lengths import fill_lengths
 from services.explorer.openai_api.response import (
     check_cacheable,
     prompt_tokens,
@@ -15,7 +16,7 @@ from services.explorer.openai_api.response import (
 from trinity.types import Experience, JsonObject
 from trinity.workflows.generation import GenerationDelta
 from trinity.workflows.model import ModelWrapper, OnIndexedDelta
-from trinity.workflows.sampling import truncate_at_stop
+from trinity.workflows.sampling import SamplingOverrides, truncate_at_stop
 
 
 class TextStream:
@@ -83,7 +84,10 @@ class ChatCall:
         """Generates, and returns what writes the complete answer."""
         request = self._request
         answers = await model.chat_async(
-            request.messages, n=request.num_choices, tools=request.tools, **request.sampling
+            request.messages,
+            n=request.num_choices,
+            tools=request.tools,
+            **sampling_of(request, model, self._writer),
         )
         scores = None
         if request.prompt_logprobs is not None:
@@ -94,6 +98,14 @@ class ChatCall:
     def stream_writer(self, model: ModelWrapper) -> "ChatStreamWriter":
         """Returns the writer of a streamed answer."""
         return ChatStreamWriter(request=self._request, writer=self._writer, model=model)
+
+
+def sampling_of(
+    request: ChatRequest, model: ModelWrapper, writer: ResponseWriter
+) -> SamplingOverrides:
+    """Returns the sampling parameters of a request; raises InvalidApiRequest for a long prompt."""
+    prompt = writer.tokenizer.encode_chat(request.messages, request.tools)
+    return fill_lengths(request.sampling, model, [prompt], param="messages")
 
 
 class ChatStreamWriter:
@@ -108,6 +120,7 @@ class ChatStreamWriter:
         self._request = request
         self._writer = writer
         self._model = model
+        self._sampling = sampling_of(request, model, writer)
         stop = model.stop_texts(request.sampling)
         self._texts = [
             TextStream(writer.tokenizer.decode, stop) for _ in range(request.num_choices)
@@ -128,7 +141,7 @@ class ChatStreamWriter:
             n=request.num_choices,
             tools=request.tools,
             on_delta=on_delta,
-            **request.sampling,
+            **self._sampling,
         )
 
     def opening_events(self) -> Iterator[JsonObject]:

@@ -10,6 +10,7 @@ from services.explorer.openai_api.chat import ResponseWriter
 from services.explorer.openai_api.chat_completions import TextStream
 from services.explorer.openai_api.errors import InvalidApiRequest
 from services.explorer.openai_api.fields import MAX_CHOICES, MAX_LOGPROBS, Body
+from services.explorer.openai_api.lengths import fill_lengths
 from services.explorer.openai_api.response import (
     check_cacheable,
     finish_reason,
@@ -215,7 +216,7 @@ class CompletionCall:
         if not request.generates:
             return await self._score_only(model)
         answers = await model.generate_async(
-            request.prompts, n=request.num_choices, **request.sampling
+            request.prompts, n=request.num_choices, **sampling_of(request, model)
         )
         scores: list[Scores | None] = [None] * len(request.prompts)
         if request.num_scored is not None:
@@ -304,6 +305,12 @@ class CompletionCall:
         return {**_head(self._writer, model), "choices": [*choices], "usage": tokens}
 
 
+def sampling_of(request: CompletionRequest, model: ModelWrapper) -> SamplingOverrides:
+    """Returns the sampling parameters of a request; raises InvalidApiRequest for a long prompt."""
+    prompts = [model.encode(prompt) for prompt in request.prompts]
+    return fill_lengths(request.sampling, model, prompts, param="prompt")
+
+
 class CompletionStreamWriter:
     """Writes the events of a completion."""
 
@@ -314,6 +321,7 @@ class CompletionStreamWriter:
         self._writer = writer
         self._model = model
         count = len(request.prompts) * request.num_choices
+        self._sampling = sampling_of(request, model)
         stop = model.stop_texts(request.sampling)
         self._texts = [TextStream(writer.tokenizer.decode, stop) for _ in range(count)]
         self._offsets = [0] * count
@@ -323,7 +331,7 @@ class CompletionStreamWriter:
         """Generates the answers, and passes their deltas to `on_delta`."""
         request = self._request
         return await self._model.generate_async(
-            request.prompts, n=request.num_choices, on_delta=on_delta, **request.sampling
+            request.prompts, n=request.num_choices, on_delta=on_delta, **self._sampling
         )
 
     def opening_events(self) -> Iterator[JsonObject]:

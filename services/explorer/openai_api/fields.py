@@ -50,6 +50,8 @@ def read_sampling(body: Body, *, least_tokens: int = 1) -> SamplingOverrides:
             found[key] = _number(key, value)  # type: ignore[literal-required]
     if body.get("top_k") is not None:
         found["top_k"] = read_int(body, "top_k", -1, least=-1)
+    if body.get("min_tokens") is not None:
+        found["min_tokens"] = read_int(body, "min_tokens", 0, least=0)
     for key in ("max_tokens", "max_completion_tokens"):
         if body.get(key) is not None:
             found["max_tokens"] = read_int(body, key, 1, least=least_tokens)

@@ -16,12 +16,12 @@ from trinity.rewards.reward import BoundReward, RewardFn, RewardSource
 from trinity.types import JsonObject, SamplingParams
 from trinity.workflows.generation import ChatTokenizer, Generator, ModelLimits
 from trinity.workflows.model import ModelWrapper
+from trinity.workflows.sampling import RatioWarnings
 from trinity.workflows.simple_workflow import REWARD_POOL
 from trinity.workflows.task import Task
 from trinity.workflows.workflow import Workflow
 
 SEED_BITS = 63
-UNLIMITED = ModelLimits(max_model_len=1 << 30, max_prompt_tokens=1 << 29)
 """Limits of a model that others serve, which refuses what is too long for it."""
 
 
@@ -142,6 +142,7 @@ class WorkflowFactory:
         self._generator = generator
         self._tokenizer = tokenizer
         self._api = api
+        self._ratio_warnings = RatioWarnings()
         self._auxiliary = list(zip(plan.auxiliary_models, auxiliary, strict=True))
         self._tasksets = {
             taskset.name: taskset for taskset in (*plan.tasksets, *plan.eval_tasksets)
@@ -169,7 +170,8 @@ class WorkflowFactory:
     def create_model(self, attempt: Attempt, weights: WeightsId) -> ModelWrapper:
         """Makes the policy's model for one attempt, to be closed when the attempt is over."""
         plan = self._plan
-        sampling = self._tasksets[attempt.assignment.taskset].sampling
+        taskset = self._tasksets[attempt.assignment.taskset]
+        sampling = taskset.sampling
         model = ModelWrapper(
             generator=self._generator,
             tokenizer=self._tokenizer,
@@ -183,6 +185,7 @@ class WorkflowFactory:
             weights=(weights.version, weights.incarnation),
             seed_of_call=self._seeds(attempt).seed_of_call,
             keeps_history=plan.config.explorer.rollout_model.enable_history,
+            ratio_warnings=None if taskset.is_eval else self._ratio_warnings,
         )
         if self._api is not None:
             model.enable_api(self._api.register_attempt(model))
@@ -249,7 +252,7 @@ def _limits(
     is_external: bool,
 ) -> ModelLimits:
     if is_external:
-        return UNLIMITED
+        return ModelLimits.unknown()
     return ModelLimits(
         max_model_len=plan.max_model_len,
         max_prompt_tokens=plan.max_prompt_tokens,

@@ -15,7 +15,6 @@ from services.explorer.engine import external
 from services.explorer.engine.external import ByteTokenizer, ExternalEngine, read_external_access
 from services.explorer.openai_api.server import AttemptApiServer
 from services.explorer.retry import RetryPolicy, RolloutStageFailed
-from services.explorer.rollout.workflow_factory import UNLIMITED
 from tests.support.chat_server import KEY, ChatServer
 from tests.unit.explorer.builders import ArithmeticEngine, CharacterTokenizer
 from trinity.config.plan.parts import ExternalAccess
@@ -59,7 +58,7 @@ def model(engine: ExternalEngine) -> ModelWrapper:
     return ModelWrapper(
         generator=engine,
         tokenizer=ByteTokenizer(),
-        limits=UNLIMITED,
+        limits=ModelLimits.unknown(),
         sampling=SamplingParams(max_tokens=16, temperature=0.5),
         weights=(0, 0),
         seed_of_call=lambda call: 100 + call,

@@ -137,9 +137,9 @@ async def test_some_call_is_forced_and_the_model_chooses() -> None:
 
 
 async def test_a_forced_call_that_is_cut_is_told_as_far_as_it_goes() -> None:
-    async with saying('{"a": 1}', CHOSEN, max_tokens=6) as answers:
-        named = await answers.to(tools=TOOLS, tool_choice=NAMED)
-        chosen = await answers.to(tools=TOOLS, tool_choice="required")
+    async with saying('{"a": 1}', CHOSEN) as answers:
+        named = await answers.to(tools=TOOLS, tool_choice=NAMED, max_tokens=6)
+        chosen = await answers.to(tools=TOOLS, tool_choice="required", max_tokens=6)
     assert called(named.message.tool_calls) == [("add", '{"a": ')]
     assert chosen.message.tool_calls is None
     assert chosen.message.content == CHOSEN[:6]

@@ -10,7 +10,6 @@ from services.explorer.engine.external import ByteTokenizer
 from services.explorer.engine.interface import EngineOptions
 from services.explorer.engines import EngineManager, LoadedStageModels
 from services.explorer.retry import RolloutStageFailed
-from services.explorer.rollout.workflow_factory import UNLIMITED
 from tests.support.chat_server import KEY, ChatServer
 from tests.support.model_free.engine import CharacterTokenizer
 from tests.unit.explorer.builders import ArithmeticEngine, build_plan
@@ -18,6 +17,7 @@ from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import UserError
 from trinity.runtime.presence import WaitRegistry
 from trinity.types import JsonObject, SamplingParams
+from trinity.workflows.generation import ModelLimits
 from trinity.workflows.messages import Message
 from trinity.workflows.model import ModelWrapper
 
@@ -74,7 +74,7 @@ async def ask(running: LoadedStageModels) -> str:
     judge = ModelWrapper(
         generator=running.auxiliary[0].engine,
         tokenizer=ByteTokenizer(),
-        limits=UNLIMITED,
+        limits=ModelLimits.unknown(),
         sampling=SamplingParams(),
         weights=(0, 0),
         seed_of_call=lambda call: call,

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.unit.config.builders import GRPO, SFT, stage
-from trinity.sizing.volume import run_volume
+from trinity.sizing.volume import foreign_part, max_concurrent_runs, run_volume
 
 
 def test_steps_tasks_experiences_and_tokens() -> None:
@@ -45,3 +45,23 @@ def test_evaluations_are_counted(interval: int, on_startup: bool, times: int) ->
     found = run_volume(evaluated, None)
     assert found is not None
     assert found.evaluations == times
+
+
+def test_runs_that_may_ask_tools_or_judges_are_as_many_as_runners() -> None:
+    ours = stage(GRPO, explorer={"runner_per_model": 8})
+    assert (foreign_part(ours), max_concurrent_runs(ours)) == ("", 8 * 64)
+    [taskset] = ours.tasksets
+    own_workflow = ours.model_copy(
+        update={"tasksets": (taskset.model_copy(update={"workflow": "mine.Workflow"}),)}
+    )
+    own_reward = ours.model_copy(
+        update={"tasksets": (taskset.model_copy(update={"reward": "mine.Judge"}),)}
+    )
+    for foreign, named in ((own_workflow, "mine.Workflow"), (own_reward, "mine.Judge")):
+        assert named in foreign_part(foreign)
+        assert max_concurrent_runs(foreign) == 8
+
+
+def test_a_configured_number_holds_for_all_runs() -> None:
+    ours = stage(GRPO, explorer={"runner_per_model": 8, "runs_per_runner": 3})
+    assert max_concurrent_runs(ours) == 24

@@ -258,7 +258,10 @@ class ExplorerConfig(Section):
     ] = "explorer"
     """Its name in logs and metrics."""
     runner_per_model: Positive = 8
-    """Runners of one engine, for 64 runs at a time each (`TRINITY_EXPLORER_RUNS_PER_RUNNER`)."""
+    """Runners of one engine."""
+    runs_per_runner: Positive | None = None
+    """Runs that a runner has in progress. Without it 64 where workflows and rewards come with
+    Trinity and ask no model elsewhere; else one, so that tools and judges are not flooded."""
     max_timeout: float = Field(default=1800.0, gt=0)
     """Seconds for one attempt at a run."""
     max_retry_times: NonNegative = 2
