@@ -3,7 +3,7 @@ r"""Accuracy of the last `\boxed{}`, and a deduction for reasoning outside its t
 import re
 from typing import ClassVar
 
-from trinity.rewards.math_grading import is_equivalent, last_boxed
+from trinity.rewards.math_grading import is_right_answer, last_boxed
 from trinity.rewards.reward import RewardFn
 
 THOUGHT = re.compile(r"\s*<think>(?:(?!</?think>).)*</think>(?:(?!</?think>).)*", re.DOTALL)
@@ -27,7 +27,7 @@ class MathBoxedReward(RewardFn):
         answer = last_boxed(response)
         expected = str(truth)
         boxed_truth = last_boxed(expected)
-        right = answer is not None and is_equivalent(answer, boxed_truth or expected)
+        right = answer is not None and is_right_answer(answer, boxed_truth or expected)
         is_bad = self._with_think and not THOUGHT.fullmatch(response)
         return {
             "accuracy": float(right),

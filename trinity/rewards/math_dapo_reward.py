@@ -7,7 +7,7 @@ import re
 from typing import ClassVar
 
 from trinity.errors import UserError
-from trinity.rewards.math_grading import is_equivalent, last_boxed
+from trinity.rewards.math_grading import is_right_answer, last_boxed
 from trinity.rewards.reward import RewardFn
 
 ANSWER = re.compile(r"Answer\s*:\s*([^\n]+)", re.IGNORECASE)
@@ -40,7 +40,7 @@ class MathDapoReward(RewardFn):
 
     def __call__(self, *, response: str, truth: str, response_length: int) -> dict[str, float]:
         """Returns parts `accuracy` and `format_score`."""
-        right = is_equivalent(_answer(response), str(truth))
+        right = is_right_answer(_answer(response), str(truth))
         return {
             "accuracy": 1.0 if right else -1.0,
             "format_score": -self._factor * self._excess(response_length),

@@ -1,17 +1,23 @@
-"""The grading process: reads [response, truth] as JSON lines and answers 1 or 0.
+"""The grading process: reads [response, truth, is_whole] as JSON lines and answers 1 or 0.
 
 python -m trinity.rewards.math_grader
 """
 
 import json
 import logging
+import re
 import sys
 
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
-TARGETS = (LatexExtractionConfig(), ExprExtractionConfig())
+from trinity.rewards.math_answers import is_same_answer
+
+IN_TEXT = (LatexExtractionConfig(), ExprExtractionConfig())
+FORMULA = (LatexExtractionConfig(),)
 PARSE_SECONDS = 4
 VERIFY_SECONDS = 4
+_HUGE = re.compile(r"\^\s*\{?\s*-?\d{5,}|\^\s*\{[^{}]*\^|\d{4,}\s*!|!\s*!|\^\s*\d\s*\^")
+"""Powers and factorials that take Python longer than anyone waits."""
 
 
 def main() -> None:
@@ -20,14 +26,27 @@ def main() -> None:
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     for line in sys.stdin:
-        response, truth = json.loads(line)
-        sys.stdout.write("1\n" if matches_truth(response, truth) else "0\n")
+        response, truth, is_whole = json.loads(line)
+        is_right = (
+            is_same_answer(response, truth, is_equal)
+            if is_whole
+            else matches_truth(response, truth)
+        )
+        sys.stdout.write("1\n" if is_right else "0\n")
         sys.stdout.flush()
+
+
+def is_equal(answer: str, truth: str) -> bool:
+    """Returns true if two formulas have the same value."""
+    if _HUGE.search(answer) or _HUGE.search(truth):
+        return False
+    given, expected = _parse_formula(answer), _parse_formula(truth)
+    return bool(given and expected) and verify(expected, given, timeout_seconds=VERIFY_SECONDS)
 
 
 def matches_truth(response: str, truth: str) -> bool:
     """Returns true if any parse of the truth equals the answer found in the response."""
-    answer = _parse(response)
+    answer = [] if _HUGE.search(response) else _parse(response)
     return bool(answer) and any(
         verify(gold, answer, timeout_seconds=VERIFY_SECONDS) for gold in _parse_truth(truth)
     )
@@ -41,7 +60,20 @@ def _parse_truth(truth: str) -> list[list[object]]:
 
 
 def _parse(text: str) -> list[object]:
-    return list(parse(text, TARGETS, parsing_timeout=PARSE_SECONDS))
+    return list(parse(text, IN_TEXT, parsing_timeout=PARSE_SECONDS))
+
+
+def _parse_formula(text: str) -> list[object]:
+    """Parses the whole text; otherwise the parser falls back to the last number in it."""
+    return list(
+        parse(
+            f"${text}$",
+            FORMULA,
+            fallback_mode="no_fallback",
+            extraction_mode="first_match",
+            parsing_timeout=PARSE_SECONDS,
+        )
+    )
 
 
 if __name__ == "__main__":

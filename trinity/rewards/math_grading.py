@@ -8,55 +8,55 @@ separate process (`math_grader`), which is killed when it does not answer.
 import atexit
 import json
 import logging
-import re
+import queue
 import select
 import subprocess
 import threading
-from decimal import Decimal, InvalidOperation
 
 from trinity.interpreter import module_command
+from trinity.rewards.math_answers import is_prose, number_of
 
 logger = logging.getLogger(__name__)
 
 
 START_SECONDS = 60.0
-GRADE_SECONDS = 15.0
+GRADE_SECONDS = 10.0
+MAX_PROCESSES = 4
 MAX_CHARACTERS = 4000
 """Only the end of a longer response is graded, because answers are at the end."""
-_END = r"(?:[eE][-+]?\d+)?"
-_THOUSANDS = r"\d{1,3}(?:,\d{3})+|\d{1,3}(?: \d{3})+"
-NUMBER = re.compile(rf"(?:[-+] ?)?(?:(?:\d+|{_THOUSANDS})(?:\.\d*)?|\.\d+){_END}")
-"""Commas and blanks only separate thousands: any other comma may separate list items."""
-_PLAIN = rf"(?:[-+] ?)?(?:\d+(?:\.\d*)?|\.\d+){_END}"
-NUMBERS = re.compile(rf"{_PLAIN}(?:\s*,\s*{_PLAIN})+")
+MAX_BARE_CHARACTERS = 200
+"""A longer response is no bare answer."""
 _BOX = "\\boxed{"
 
 
+def is_right_answer(answer: str, truth: str) -> bool:
+    r"""Returns true if `answer`, which stands in `\boxed{}` or in tags, is the truth as a whole.
+
+    What cannot be graded in time counts as wrong.
+    """
+    given, expected = answer.strip(), truth.strip()
+    if not given or len(given) > MAX_CHARACTERS:
+        return False
+    numbers = number_of(given), number_of(expected)
+    if given == expected or None not in numbers:
+        return given == expected or numbers[0] == numbers[1]
+    return GRADERS.grade(given, expected, is_whole=True)
+
+
 def is_equivalent(response: str, truth: str) -> bool:
-    """Returns true if `response` gives the answer `truth`; a timeout counts as wrong."""
-    plain, expected = response.strip(), truth.strip()
-    if plain == expected:
+    """Returns true if a response, in which the answer is not marked, gives the answer `truth`.
+
+    In prose the last formula or number counts; without prose all of it is the answer.
+    """
+    boxed = last_boxed(response)
+    if boxed is not None:
+        return is_right_answer(boxed, truth)
+    text = response.strip()[-MAX_CHARACTERS:]
+    if len(text) <= MAX_BARE_CHARACTERS and is_right_answer(text, truth):
         return True
-    numbers = _number(plain), _number(expected)
-    if None not in numbers:
-        return numbers[0] == numbers[1]
-    return bool(plain) and GRADER.grade(_as_list(plain[-MAX_CHARACTERS:]), expected)
-
-
-def _number(text: str) -> Decimal | None:
-    """Parses a plain number; most answers are plain numbers, which need no grading process."""
-    bare = text.strip("$").strip()
-    if not NUMBER.fullmatch(bare):
-        return None
-    try:
-        return Decimal(bare.replace(",", "").replace(" ", ""))
-    except InvalidOperation:  # the exponent is too large
-        return None
-
-
-def _as_list(text: str) -> str:
-    """Puts bare numbers in dollar signs, without which the parser takes only the last of them."""
-    return f"${text}$" if NUMBERS.fullmatch(text) else text
+    if not is_prose(text):
+        return False
+    return GRADERS.grade(text, truth.strip(), is_whole=False)
 
 
 class GraderProcess:
@@ -67,11 +67,14 @@ class GraderProcess:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
-    def grade(self, response: str, truth: str) -> bool:
-        """Returns true if the two agree; False when there is no verdict in time."""
+    def grade(self, response: str, truth: str, *, is_whole: bool = True) -> bool:
+        """Returns true if the two agree; False when there is no verdict in time.
+
+        `is_whole`: the response is an answer; else the answer is looked for in it.
+        """
         with self._lock:
             try:
-                return self._ask(self._running(), response, truth)
+                return self._ask(self._running(), [response, truth, is_whole])
             except (OSError, TimeoutError) as error:
                 logger.warning("an answer could not be graded", extra={"reason": str(error)})
                 self._kill()
@@ -82,9 +85,9 @@ class GraderProcess:
         with self._lock:
             self._kill()
 
-    def _ask(self, process: subprocess.Popen[bytes], response: str, truth: str) -> bool:
+    def _ask(self, process: subprocess.Popen[bytes], question: list[str | bool]) -> bool:
         assert process.stdin is not None
-        process.stdin.write(json.dumps([response, truth]).encode() + b"\n")
+        process.stdin.write(json.dumps(question).encode() + b"\n")
         process.stdin.flush()
         return self._line(process, self._grade_seconds) == b"1\n"
 
@@ -115,26 +118,49 @@ class GraderProcess:
         process.communicate()
 
 
-GRADER = GraderProcess()
-atexit.register(GRADER.stop_process)
+class GraderPool:
+    """Several grading processes, so that one slow expression does not hold the others up.
+
+    The one that was free last is asked first: without slow expressions one process is enough.
+    """
+
+    def __init__(self, num_processes: int = MAX_PROCESSES) -> None:
+        self._graders = [GraderProcess() for _ in range(num_processes)]
+        self._free: queue.LifoQueue[GraderProcess] = queue.LifoQueue()
+        for grader in self._graders:
+            self._free.put(grader)
+
+    def grade(self, response: str, truth: str, *, is_whole: bool) -> bool:
+        """Returns the verdict of a process that is free, for which it waits."""
+        grader = self._free.get()
+        try:
+            return grader.grade(response, truth, is_whole=is_whole)
+        finally:
+            self._free.put(grader)
+
+    def stop_processes(self) -> None:
+        """Ends the processes."""
+        for grader in self._graders:
+            grader.stop_process()
+
+
+GRADERS = GraderPool()
+atexit.register(GRADERS.stop_processes)
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Returns the content of the last `\boxed{}` that is closed; None if there is none."""
-    start = text.rfind(_BOX)
-    while start >= 0:
-        inside = _balanced(text[start + len(_BOX) :])
-        if inside is not None:
-            return inside
-        start = text.rfind(_BOX, 0, start)
-    return None
+    r"""Returns the content of the last `\boxed{}` that is closed; None if there is none.
 
-
-def _balanced(text: str) -> str | None:
-    """Returns the text up to the brace that closes the one before it."""
-    depth = 1
-    for index, character in enumerate(text):
-        depth += (character == "{") - (character == "}")
-        if depth == 0:
-            return text[:index]
-    return None
+    It reads the text once, however many boxes are left open.
+    """
+    opened: list[int | None] = []
+    last: tuple[int, int] | None = None
+    for place, character in enumerate(text):
+        if character == "{":
+            begins_box = text.startswith(_BOX, place + 1 - len(_BOX), place + 1)
+            opened.append(place + 1 if begins_box else None)
+        elif character == "}" and opened:
+            begin = opened.pop()
+            if begin is not None and (last is None or begin > last[0]):
+                last = begin, place
+    return None if last is None else text[slice(*last)]

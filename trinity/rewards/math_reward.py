@@ -4,7 +4,7 @@ import re
 from typing import ClassVar
 
 from trinity.rewards.format_reward import FormatReward
-from trinity.rewards.math_grading import is_equivalent
+from trinity.rewards.math_grading import is_equivalent, is_right_answer
 from trinity.rewards.reward import RewardFn
 
 LAYOUT = r"^\s*<think>.*?</think>\s*<answer>.*?</answer>\s*$"
@@ -22,8 +22,11 @@ class MathReward(RewardFn):
     def __call__(self, *, response: str, truth: str) -> dict[str, float]:
         """Returns parts `accuracy` and `format_score`."""
         answers = ANSWER.findall(response)
-        answer = answers[-1] if answers else response
+        expected = str(truth)
+        is_right = (
+            is_right_answer(answers[-1], expected) if answers else is_equivalent(response, expected)
+        )
         return {
-            "accuracy": float(is_equivalent(answer, str(truth))),
+            "accuracy": float(is_right),
             **self._format(response=response),
         }

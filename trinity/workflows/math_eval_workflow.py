@@ -3,7 +3,7 @@ r"""A mathematical question for evaluations, sampled as in Qwen2.5-Math's own ev
 from functools import partial
 from typing import ClassVar
 
-from trinity.rewards.math_grading import is_equivalent, last_boxed
+from trinity.rewards.math_grading import is_right_answer, last_boxed
 from trinity.types import Experience
 from trinity.workflows.messages import Message
 from trinity.workflows.simple_workflow import REWARD_POOL
@@ -41,4 +41,4 @@ class MathEvalWorkflow(Workflow):
     def _accuracy(self, experience: Experience) -> float:
         answer = last_boxed(experience.response_text) or ""
         truth = self.task.truth if self.task.truth is not None else self.task.filled(ANSWER)
-        return float(is_equivalent(answer, last_boxed(str(truth)) or str(truth)))
+        return float(is_right_answer(answer, last_boxed(str(truth)) or str(truth)))

@@ -5,7 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from trinity.rewards.math_grading import NUMBER, NUMBERS, GraderProcess, is_equivalent
+from trinity.rewards.math_answers import NUMBER, normalize
+from trinity.rewards.math_grading import GraderProcess, is_equivalent
 
 NEVER_ENDS = "$9^{9^{9^{9}}}$"
 
@@ -57,7 +58,7 @@ def test_long_rows_of_numbers_take_no_time() -> None:
     started = time.monotonic()
     for text in ("1" * 20_000, "111," * 5_000, "1 111" * 5_000, "1 , " * 5_000, "1e5" * 5_000):
         assert NUMBER.fullmatch(text + "x") is None
-        assert NUMBERS.fullmatch(text + "x") is None
+        assert normalize(text + "x")
     assert time.monotonic() - started < 5
 
 

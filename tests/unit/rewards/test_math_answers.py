@@ -1,0 +1,77 @@
+"""Answers that a person would call right are paid, and no others, whichever reward grades."""
+
+import time
+
+import pytest
+
+from tests.unit.rewards.math_pairs import RIGHT, WRONG
+from trinity.plugins import REWARDS
+from trinity.rewards.math_grading import is_equivalent, is_right_answer, last_boxed
+from trinity.rewards.reward import BoundReward
+
+MARKED = {
+    "math_boxed_reward": r"so \boxed{%s}",
+    "math_dapo_reward": "I think.\nAnswer: %s",
+    "math_reward": "<think>well</think><answer>%s</answer>",
+}
+SOME = slice(None, None, 7)
+"""All pairs are graded once, and some by each reward: what differs is how the answer is marked."""
+
+
+@pytest.mark.parametrize(("answer", "truth"), RIGHT)
+def test_a_right_answer_is_right_however_it_is_written(answer: str, truth: str) -> None:
+    assert is_right_answer(answer, truth)
+
+
+@pytest.mark.parametrize(("answer", "truth"), WRONG)
+def test_a_wrong_answer_is_wrong_though_it_holds_the_right_number(answer: str, truth: str) -> None:
+    assert not is_right_answer(answer, truth)
+
+
+@pytest.mark.parametrize("name", MARKED)
+@pytest.mark.parametrize(("answer", "truth"), [*RIGHT[SOME], *WRONG[SOME]])
+def test_every_reward_grades_alike(name: str, answer: str, truth: str) -> None:
+    response = MARKED[name] % answer
+    parts = BoundReward(REWARDS.get(name), {}, name)(
+        response=response, truth=truth, response_length=1
+    )
+    assert (parts["accuracy"] == 1.0) == ((answer, truth) in RIGHT)
+
+
+@pytest.mark.parametrize(
+    ("response", "truth", "is_right"),
+    [
+        (r"Half of it is $\frac{1}{2}$.", "0.5", True),
+        ("The sum is 12, so the answer is 12.", "12", True),
+        ("first 3, then \\boxed{x>8}", "8", False),
+        (r"\ln 8", "8", False),
+        ("x>8", "8", False),
+        ("2x+1", "1+2x", True),
+        (r"\text{Monday}", "Monday", True),
+        ("I do not know", "8", False),
+    ],
+)
+def test_an_answer_that_is_not_marked_is_looked_for_in_prose_alone(
+    response: str, truth: str, is_right: bool
+) -> None:
+    assert is_equivalent(response, truth) is is_right
+
+
+@pytest.mark.parametrize(
+    "answer", ["2^{10^9}", "2^{1000000000}", "9^{9^{9^{9}}}", "99999!", "5!!!", "2^9^9^9"]
+)
+def test_a_power_that_nobody_can_wait_for_is_wrong_at_once(answer: str) -> None:
+    is_right_answer("x", "y")  # the process is running
+    begun = time.monotonic()
+    for _ in range(20):
+        assert not is_right_answer(answer, "x")
+    assert time.monotonic() - begun < 5
+    assert is_right_answer(answer, answer)
+
+
+def test_many_open_boxes_are_read_once() -> None:
+    begun = time.monotonic()
+    assert last_boxed("\\boxed{" * 200_000) is None
+    assert last_boxed("\\boxed{" * 100_000 + "}" * 100_000) == ""
+    assert last_boxed("\\boxed{a\\boxed{b}} \\boxed{") == "b"
+    assert time.monotonic() - begun < 5

@@ -1,0 +1,275 @@
+r"""Compares an answer with the truth by its form: numbers, lists, intervals, inequalities, words.
+
+An answer is what stands in `\boxed{}`, in answer tags or after `Answer:`. All of it counts: what is
+left over after the number that is sought makes it another answer. Expressions without such a form
+are compared by the function that the caller gives.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from decimal import Decimal, InvalidOperation
+
+Equal = Callable[[str, str], bool]
+"""Compares two expressions in LaTeX."""
+
+_END = r"(?:[eE][-+]?\d+)?"
+_THOUSANDS = r"\d{1,3}(?:,\d{3})+|\d{1,3}(?: \d{3})+"
+NUMBER = re.compile(rf"(?:[-+] ?)?(?:(?:\d+|{_THOUSANDS})(?:\.\d*)?|\.\d+){_END}")
+"""Commas and blanks only separate thousands: any other comma may separate list items."""
+
+_DELIMITERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
+_REPLACED = (
+    (re.compile(r"\\(?:left|right|big|Big|bigg|Bigg|displaystyle|limits)(?![a-zA-Z])"), ""),
+    (re.compile(r"\\[dt]frac(?![a-zA-Z])"), r"\\frac"),
+    (re.compile(r"\{,\}"), ","),
+    (re.compile(r"\\q?quad(?![a-zA-Z])"), ","),
+    (re.compile(r"(?<!\\)\\[,;:!> ]|~"), " "),
+    (re.compile(r"\*\*"), "^"),
+    (re.compile(r"\s*\*\s*"), r" \\cdot "),
+    (re.compile(r"(?<![\\a-zA-Z])(sin|cos|tan|cot|sec|csc|ln|log|exp|pi)(?![a-zA-Z])"), r"\\\1"),
+    (re.compile(r"(?<![\\a-zA-Z])sqrt\s*\(([^()]*)\)"), r"\\sqrt{\1}"),
+    (re.compile(r"(?<![\\a-zA-Z])(?:infinity|inf)(?![a-zA-Z])"), r"\\infty"),
+    (re.compile(r"^\s*[a-zA-Z]\s*\\in(?![a-zA-Z])"), ""),
+    (re.compile(r"\\\$|\\?%|\^\s*\{?\s*\\circ\s*\}?|\\degree"), " "),
+    (re.compile(r"\\(?:leq?|leqslant)(?![a-zA-Z])"), "≤"),
+    (re.compile(r"\\(?:geq?|geqslant)(?![a-zA-Z])"), "≥"),
+    (re.compile(r"\\(?:lt)(?![a-zA-Z])"), "<"),
+    (re.compile(r"\\(?:gt)(?![a-zA-Z])"), ">"),
+    (re.compile(r"<="), "≤"),
+    (re.compile(r">="), "≥"),
+    (re.compile(r"\\varnothing|\\empty(?![a-zA-Z])"), r"\\emptyset"),
+    (re.compile(r"\\(begin|end)\{[bvV]?matrix\}"), r"\\\1{pmatrix}"),
+)
+_TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|mbox|operatorname)\s*\{")
+_JOINED = re.compile(r"\\(?:lor|land|vee|wedge)(?![a-zA-Z])|(?<![a-zA-Z\\])(?:or|and)(?![a-zA-Z])")
+_UNIT = re.compile(r"(?<=[\d})])\s+[a-zA-Z]{2,}[a-zA-Z. /]*(?:\^\{?\d\}?)?$")
+_SET_UNIT = re.compile(
+    r"(?<=[\d})])\s*\\(?:text|mathrm|textrm)\s*\{[a-zA-Z. /~]+\}\s*(?:\^\{?\d\}?)?$"
+)
+_WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}")
+_FUNCTIONS = {"sin", "cos", "tan", "cot", "sec", "csc", "ln", "log", "exp", "max", "min", "gcd"}
+_SHORT_WORDS = {
+    *("an", "as", "at", "be", "by", "if", "in", "is", "it", "no", "of", "on", "so", "to", "we"),
+}
+_CHOICE = re.compile(r"\(?([A-Z])\)?[.:]?")
+_RELATION = re.compile(r"[<>≤≥]")
+_FLIPPED = {"<": ">", ">": "<", "≤": "≥", "≥": "≤"}
+_OPENING, _CLOSING = "([{", ")]}"
+_BASE = re.compile(r"_\{?\d+\}?$")
+_RECURRING = re.compile(r"(-?)(\d*)\.(\d*)\\overline\s*\{?(\d+)\}?")
+_MIXED = re.compile(r"(-?)(\d+)\s*\\frac\s*\{?(\d+)\}?\s*\{?(\d+)\}?")
+
+
+def is_same_answer(answer: str, truth: str, equal: Equal) -> bool:
+    """Returns true if the whole of the answer is the truth."""
+    given, expected = normalize(answer), normalize(truth)
+    units = _unit_of(answer), _unit_of(truth)
+    if not given or not expected or (all(units) and units[0] != units[1]):
+        return False
+    return _compact(given) == _compact(expected) or _is_same(given, expected, equal)
+
+
+def normalize(text: str) -> str:
+    """Returns the text without delimiters, fonts, sizes, units, per cent and degree signs."""
+    text = _undelimited(text.strip())
+    text = _SET_UNIT.sub("", text.rstrip("."))
+    for pattern, replacement in _REPLACED:
+        text = pattern.sub(replacement, text)
+    text = _JOINED.sub(",", _without_fonts(text)).strip().rstrip(".").strip()
+    return re.sub(r",\s*(?=,)", "", _UNIT.sub("", text)).strip()
+
+
+def _unit_of(text: str) -> str:
+    """Returns the letters of the unit behind a number; empty if there is none."""
+    text = text.strip().rstrip(".")
+    found = _SET_UNIT.search(text) or _UNIT.search(text)
+    letters = re.sub(r"\\[a-z]+|[^a-zA-Z/]", "", found[0]) if found else ""
+    return letters.lower().removesuffix("s")
+
+
+def number_of(text: str) -> Decimal | None:
+    """Parses a plain number; None for anything else."""
+    bare = text.strip("$").strip()
+    if not NUMBER.fullmatch(bare):
+        return None
+    try:
+        return Decimal(bare.replace(",", "").replace(" ", ""))
+    except InvalidOperation:  # the exponent is too large
+        return None
+
+
+def _undelimited(text: str) -> str:
+    for opening, closing in _DELIMITERS:
+        inside = text.removeprefix(opening).removesuffix(closing)
+        if len(inside) == len(text) - len(opening) - len(closing) and opening not in inside:
+            return inside.strip()
+    if text.startswith(r"\boxed{") and _closing(text, len(r"\boxed{") - 1) == len(text) - 1:
+        return text[len(r"\boxed{") : -1].strip()
+    return text
+
+
+def _without_fonts(text: str) -> str:
+    """Puts the contents of `\\text{}` and its like in their places, set apart by blanks."""
+    while (found := _TEXT.search(text)) is not None:
+        end = _closing(text, found.end() - 1)
+        if end is None:
+            return text
+        text = f"{text[: found.start()]} {text[found.end() : end]} {text[end + 1 :]}"
+    return text
+
+
+def _closing(text: str, place: int) -> int | None:
+    """Returns the place of the bracket that closes the one at `place`."""
+    depth = 0
+    for index in range(place, len(text)):
+        depth += (text[index] in _OPENING) - (text[index] in _CLOSING)
+        if depth == 0:
+            return index
+    return None
+
+
+def _compact(text: str) -> str:
+    """Removes blanks, but for those between digits, and the case of words."""
+    joined = re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", text)
+    return joined.casefold() if _WORD.search(text) else joined
+
+
+def _is_same(given: str, expected: str, equal: Equal) -> bool:
+    numbers = number_of(given), number_of(expected)
+    if None not in numbers:
+        return numbers[0] == numbers[1]
+    choice = _CHOICE.fullmatch(expected)
+    if choice and (own := _CHOICE.fullmatch(given)):
+        return own[1] == choice[1]
+    if is_prose(given) or is_prose(expected):
+        return False
+    if _RELATION.search(given) or _RELATION.search(expected):
+        return _is_same_relation(given, expected, equal)
+    if "=" in given or "=" in expected:
+        return _is_same_equation(given, expected, equal)
+    return _is_same_value(given, expected, equal)
+
+
+def is_prose(text: str) -> bool:
+    """Returns true for a text with words; functions, and two letters of a product, are none."""
+    words = {word.lower() for word in _WORD.findall(text)} - _FUNCTIONS
+    return any(len(word) > 2 or word in _SHORT_WORDS for word in words)
+
+
+def _is_same_relation(given: str, expected: str, equal: Equal) -> bool:
+    """Compares chains of inequalities, which may be written the other way round."""
+    signs, terms = _RELATION.findall(given), _RELATION.split(given)
+    other_signs, other_terms = _RELATION.findall(expected), _RELATION.split(expected)
+    if not signs or len(signs) != len(other_signs) or "," in given or "," in expected:
+        return False
+    if signs != other_signs:
+        signs, terms = [_FLIPPED[sign] for sign in reversed(signs)], terms[::-1]
+    pairs = zip(terms, other_terms, strict=True)
+    return signs == other_signs and all(_is_same_value(*pair, equal) for pair in pairs)
+
+
+def _is_same_equation(given: str, expected: str, equal: Equal) -> bool:
+    r"""Compares right sides: `x = 5` answers `5`, and `y = 2x` only an equation of `y`."""
+    names = [_compact(text.partition("=")[0]) for text in (given, expected) if "=" in text]
+    values = [[_right_side(item) for item in _items(text)] for text in (given, expected)]
+    if len(set(names)) == 2 and "," not in given + expected:
+        return equal(given, expected)
+    return _is_same_value(", ".join(values[0]), ", ".join(values[1]), equal)
+
+
+def _right_side(text: str) -> str:
+    return re.split(r"=|\\approx", text)[-1].strip()
+
+
+def _is_same_value(given: str, expected: str, equal: Equal) -> bool:
+    given, expected = _right_side(given), _right_side(expected)
+    if not given or not expected:
+        return False
+    if _compact(given) == _compact(expected):
+        return True
+    if _BASE.findall(given.strip()) != _BASE.findall(expected.strip()):
+        return False
+    if r"\cup" in given + expected:
+        return _is_permutation(given.split(r"\cup"), expected.split(r"\cup"), equal)
+    given, expected = _out_of_set(given), _out_of_set(expected)
+    ends, other_ends = _brackets(given), _brackets(expected)
+    if ends or other_ends:
+        return ends == other_ends and _is_sequence(given, expected, equal)
+    items, others = _alternatives(given), _alternatives(expected)
+    if len(items) > 1 or len(others) > 1:
+        return _is_permutation(items, others, equal)
+    numbers = number_of(given), number_of(expected)
+    if None not in numbers:
+        return numbers[0] == numbers[1]
+    return equal(_plain(given), _plain(expected))
+
+
+def _brackets(text: str) -> str:
+    """Returns the brackets of a pair or an interval; empty if it is neither."""
+    text = text.strip()
+    is_whole = text[:1] in "([" and text[-1:] in ")]" and _closing(text, 0) == len(text) - 1
+    return text[0] + text[-1] if is_whole and len(_split(text[1:-1])) > 1 else ""
+
+
+def _is_sequence(given: str, expected: str, equal: Equal) -> bool:
+    items, others = _split(given.strip()[1:-1]), _split(expected.strip()[1:-1])
+    return len(items) == len(others) and all(
+        _is_same_value(*pair, equal) for pair in zip(items, others, strict=True)
+    )
+
+
+def _is_permutation(items: Sequence[str], others: Sequence[str], equal: Equal) -> bool:
+    """Compares without order; each of the others is taken once."""
+    left = list(others)
+    for item in items:
+        match = next((other for other in left if _is_same_value(item, other, equal)), None)
+        if match is None:
+            return False
+        left.remove(match)
+    return not left
+
+
+def _out_of_set(text: str) -> str:
+    """Returns the items of a set, without its braces."""
+    text = text.strip()
+    is_set = text.startswith(r"\{") and text.endswith(r"\}")
+    return text[2:-2].strip() if is_set else text
+
+
+def _items(text: str) -> list[str]:
+    """Returns the items of a list or set."""
+    text = _out_of_set(text)
+    return [text] if number_of(text) is not None else _split(text)
+
+
+def _alternatives(text: str) -> list[str]:
+    r"""Returns the items, of which `\pm` makes two each."""
+    found: list[str] = []
+    for item in _items(text):
+        both = r"\pm" in item
+        found += [item.replace(r"\pm", sign) for sign in "+-"] if both else [item]
+    return found
+
+
+def _split(text: str) -> list[str]:
+    """Splits at commas outside of brackets."""
+    parts, depth, begin = [], 0, 0
+    for index, character in enumerate(text):
+        depth += (character in _OPENING) - (character in _CLOSING)
+        if character in ",;" and depth == 0:
+            parts.append(text[begin:index].strip())
+            begin = index + 1
+    return [*parts, text[begin:].strip()]
+
+
+def _plain(text: str) -> str:
+    """Writes recurring decimals and mixed numbers as fractions."""
+    if found := _RECURRING.fullmatch(text.replace(" ", "")):
+        sign, whole, fixed, period = found.groups()
+        nines = "9" * len(period) + "0" * len(fixed)
+        top = int(f"{whole}{fixed}{period}") - int(f"{whole}{fixed}" or "0")
+        return rf"{sign}\frac{{{top}}}{{{nines}}}"
+    if found := _MIXED.fullmatch(text.strip()):
+        sign, whole, over, under = found.groups()
+        return rf"{sign}\frac{{{int(whole) * int(under) + int(over)}}}{{{under}}}"
+    return text
