@@ -57,6 +57,10 @@ class PublishedVersion:
     offer_address: str = ""
     """Address at which its trainer transfers it from memory to memory; empty without an offer."""
     offer_group: str = ""
+    copy: int = 0
+    """Counts how often its files were written again under another path."""
+    damage: str = ""
+    """What was found wrong with its files; empty where nothing was."""
 
     def has_content_of(self, other: "PublishedVersion") -> bool:
         """Returns True if both versions have the same content hashes."""
@@ -64,6 +68,10 @@ class PublishedVersion:
             other.manifest_sha256,
             other.weights_sha256,
         )
+
+    def replaces(self, other: "PublishedVersion") -> bool:
+        """Returns True if this is a later copy of the same weights."""
+        return self.copy > other.copy and self.weights_sha256 == other.weights_sha256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +81,7 @@ class VersionKey:
     stage: str
     version: int
     incarnation: int
+    copy: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +249,7 @@ def check_publication(
             f"incarnation {new.incarnation} must stop"
         )
     if same is not None:
-        if not same.has_content_of(new):
+        if not (same.has_content_of(new) or new.replaces(same) or same.replaces(new)):
             raise PreconditionFailed(
                 f"version {new.version} of stage {new.stage}, incarnation {new.incarnation}, "
                 f"is published with other content"
