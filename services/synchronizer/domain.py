@@ -193,6 +193,14 @@ class Experiment:
         changed = self._with_stage(self.stage(name).with_finished_role(role, final_version))
         return changed._advanced() if self.state is ExperimentState.RUNNING else changed
 
+    def with_damaged_version(self, name: str) -> "Experiment":
+        """Asks the trainer of a running stage to look at its weights, though it had finished."""
+        stage = self.stage(name)
+        if stage.state is not ExperimentStageState.RUNNING:
+            return self
+        roles = tuple(role for role in stage.finished_roles if role is not Role.TRAINER)
+        return self._with_stage(replace(stage, finished_roles=roles))
+
     def failed(self, name: str, reason: str, start_count: int | None = None) -> "Experiment":
         """Fails with a reason, unless it has ended, was restarted or the stage is finished."""
         stage = self.stage(name)

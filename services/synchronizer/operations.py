@@ -156,13 +156,14 @@ class Operations:
     async def report_damage(self, experiment_id: uuid.UUID, key: VersionKey, reason: str) -> bool:
         """Records that an explorer could not load a version; the first report of a copy stays.
 
-        Returns True for a first report. Raises: NotFound.
+        A trainer that had finished the stage is asked again. Returns True for a first report.
+        Raises: NotFound.
         """
         async with self._database.transaction() as connection:
-            experiment = await experiments.locked(connection, experiment_id)
-            experiment.stage(key.stage)
+            known = await experiments.locked(connection, experiment_id)
+            asked = known.with_damaged_version(key.stage)
             is_first = await versions.report_damage(connection, experiment_id, key, reason)
-            if is_first:
+            if is_first and not await experiments.save(connection, known, asked):
                 await notify(connection, experiment_id)
             return is_first
 

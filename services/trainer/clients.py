@@ -213,9 +213,16 @@ class TrainerSynchronizerClient:
 
     def versions(self) -> list[WeightsOnDisk]:
         """Returns the versions of the stage that can be loaded, as announced so far."""
+        return [_from_proto(version) for version in self._announced()]
+
+    def reported_versions(self) -> list[WeightsOnDisk]:
+        """Returns those of them that explorers have reported as damaged."""
+        return [_from_proto(version) for version in self._announced() if version.damage]
+
+    def _announced(self) -> list[synchronizer_pb2.Version]:
         request = synchronizer_pb2.WatchExperimentRequest(experiment_id=self._key.experiment_id)
         answer = self._retry.call(lambda: self._first_answer(request))
-        return [_from_proto(v) for v in answer.versions if v.stage == self._key.stage]
+        return [version for version in answer.versions if version.stage == self._key.stage]
 
     def _first_answer(
         self, request: synchronizer_pb2.WatchExperimentRequest

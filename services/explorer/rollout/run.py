@@ -23,10 +23,12 @@ from services.explorer.types import (
     attempt_result_to_proto,
 )
 from trinity.api.v1.experience_pb2 import RunResult
+from trinity.runtime.logs import RateLimitedLog
 from trinity.runtime.presence import WaitRegistry
 from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)
+limited_log = RateLimitedLog(logger)
 
 
 REPORT_SECONDS = 0.5
@@ -133,6 +135,7 @@ class RunExecutor:
             try:
                 message = _message(await self._execute_attempt(attempt))
             except WeightsLost as error:
+                limited_log.warning("runs cannot be made", reason=str(error))
                 message = _message(AttemptResult(attempt=attempt, failure=str(error)))
             reports.append(self._outbox.enqueue_result(message))
             if message.state == RunResult.STATE_COMPLETE:

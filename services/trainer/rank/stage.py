@@ -10,7 +10,7 @@ import torch
 
 from services.trainer.batch_rows import RowReader
 from services.trainer.checkpoints.checkpoints import CheckpointStore
-from services.trainer.checkpoints.damage import DamageWatch
+from services.trainer.checkpoints.damage import DamageWatch, ReportVerifier
 from services.trainer.checkpoints.publisher import TransferServer, WeightsPublisher
 from services.trainer.checkpoints.weights import ModelFiles, WeightsStore
 from services.trainer.clients import TrainerBufferClient, TrainerSynchronizerClient
@@ -192,11 +192,23 @@ class RankStageSetup:
             return False
         is_done = 0
         if self._ranks.is_first:
+            self._retire_damaged(life.finished_step)
             final = self._intact_version(life.finished_step)
             if final is not None:
                 self._synchronizer.finish_role(final)
                 is_done = 1
         return self._ranks.broadcast_ints([is_done]) == [1]
+
+    def _retire_damaged(self, final_version: int) -> None:
+        """Declares versions before the final one lost that explorers report and that are damaged:
+        no learner holds them any more.
+        """
+        verifier = ReportVerifier()
+        for weights in self._synchronizer.reported_versions():
+            damage = verifier.find_damage(weights) if weights.version != final_version else ""
+            if damage:
+                logger.error("published weights are lost", extra={"reason": damage})
+                self._synchronizer.retire([weights], damage)
 
     def _intact_version(self, version: int) -> WeightsOnDisk | None:
         for weights in sorted(self._synchronizer.versions(), reverse=True):
