@@ -24,7 +24,7 @@ from trinity.types import StageKey
 
 POLL_SECONDS = 20.0
 REPORT_STREAM_SECONDS = 60.0
-"""Time after which the stream of reports is opened anew, so that none is missed for longer."""
+"""Time after which the stream of reports is opened again, so that none is missed for longer."""
 TRANSFER_SECONDS = 60.0
 """Time limit for sending the rows of a batch once they are composed."""
 
@@ -237,7 +237,7 @@ class TrainerSynchronizerClient:
     def follow_reports(self) -> Iterator[list[WeightsOnDisk]]:
         """Yields the versions of the stage that are reported as damaged, at each change.
 
-        Ends after a while, to be opened anew. Raises: grpc.RpcError.
+        Ends after a while, to be opened again. Raises: grpc.RpcError.
         """
         request = synchronizer_pb2.WatchExperimentRequest(experiment_id=self._key.experiment_id)
         stream = self._stub.WatchExperiment(request, timeout=REPORT_STREAM_SECONDS)

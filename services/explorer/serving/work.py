@@ -29,7 +29,7 @@ CHECK_SECONDS = 1.0
 def announced_weights(job_dir: Path) -> tuple[WeightsVersion, ...]:
     """Returns the announced versions of the last stage that has any, newest first.
 
-    The stage's ledger names them, so a directory that somebody else made is none of them. Their
+    The stage's ledger names them, so a directory that another process made is none of them. Their
     files are not looked at here.
 
     Raises: LedgerError if the ledger cannot be trusted, or there are weights and no ledger.

@@ -80,7 +80,7 @@ class ReportStream(Protocol):
     """Streams the versions that are reported as damaged."""
 
     def follow_reports(self) -> Iterator[list[WeightsOnDisk]]:
-        """Yields all reported versions at each change, until the stream is to be opened anew.
+        """Yields all reported versions at each change, until the stream is to be opened again.
 
         Raises: grpc.RpcError.
         """

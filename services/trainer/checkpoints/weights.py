@@ -70,16 +70,16 @@ class ModelFiles:
     def link_into(self, directory: Path) -> frozenset[str]:
         """Hard-links the files into a directory; returns their names, all of them durable.
 
-        The links share one file: a damaged one is written anew from memory, so that later versions
+        The links share one file: a damaged one is written again from memory, so that later versions
         do not share the damage.
         """
         for name, content in self._contents.items():
             if not _holds(self._copy / name, content):
-                self._write_anew(name, content)
+                self._write_again(name, content)
             os.link(self._copy / name, directory / name)
         return frozenset(self._contents)
 
-    def _write_anew(self, name: str, content: bytes) -> None:
+    def _write_again(self, name: str, content: bytes) -> None:
         logger.warning("a model's file was damaged", extra={"path": str(self._copy / name)})
         self._copy.mkdir(parents=True, exist_ok=True)
         fresh = self._copy / f".{name}{TEMPORARY_SUFFIX}"
@@ -148,7 +148,7 @@ class WeightsStore:
         dtype: torch.dtype,
         ledger: WeightsLedger | None = None,
     ) -> None:
-        """With a `ledger`, announced versions can be recognised without the synchronizer."""
+        """A `ledger` lets announced versions be recognised without the synchronizer."""
         self._root = root
         self._stage = stage
         self._files = files
