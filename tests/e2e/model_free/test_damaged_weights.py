@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.model_free.alone import weights_of
 from tests.support.model_free.damage import FAULTS
-from tests.support.model_free.damaged_rank import FAULTS_VARIABLE
+from tests.support.model_free.damaged_rank import DEAF_VARIABLE, FAULTS_VARIABLE
 from tests.support.model_free.dying_explorer import EVALUATED, VERSION_VARIABLE
 from tests.support.model_free.experiment import experiment_plan, run_to_end
 from tests.support.model_free.stack import MODULES, model_free_services, model_free_stack
@@ -27,11 +27,17 @@ MOST_SECONDS = 60
 """For the replacement of one version, from its announcement to its successor's."""
 
 
-def damaged_stack(plan: ExperimentPlan, faults: Mapping[int, str]) -> LocalStack:
+DEAF_TRAINER = {DEAF_VARIABLE: "1"}
+"""It hears of no damage."""
+
+
+def damaged_stack(
+    plan: ExperimentPlan, faults: Mapping[int, str], trainer: Mapping[str, str] | None = None
+) -> LocalStack:
     return model_free_stack(
         plan.job_path,
         modules=MODULES | {"trainer": "tests.support.model_free.damaged_trainer"},
-        environment={"trainer": {FAULTS_VARIABLE: json.dumps(faults)}},
+        environment={"trainer": {FAULTS_VARIABLE: json.dumps(faults), **(trainer or {})}},
     )
 
 
@@ -47,20 +53,27 @@ def log_of(plan: ExperimentPlan, service: str) -> str:
     return "".join(path.read_text() for path in plan.job_path.rglob(f"{service}*.log"))
 
 
-async def test_every_kind_of_damage_is_replaced_within_a_minute(
+async def test_every_version_goes_bad_in_another_way_and_is_replaced_within_a_minute(
     tmp_path: Path, calm_weights: str
 ) -> None:
     """Each explore step needs exactly the version that is bad, so nothing else helps."""
-    first, second = list(FAULTS)[:8], list(FAULTS)[8:]
-    for number, names in enumerate((first, second)):
-        root = tmp_path / str(number)
-        plan = experiment_plan(root)
-        ended, seconds = await run_with(plan, dict(enumerate(names)))
-        assert weights_of(ended) == calm_weights
-        assert seconds < MOST_SECONDS
-        log = log_of(plan, "trainer")
-        assert log.count("damaged weights were written again") == len(names)
-        assert "lost" not in log
+    faults = dict(enumerate(list(FAULTS)[-8:]))
+    plan = experiment_plan(tmp_path)
+    ended, seconds = await run_with(plan, faults)
+    assert weights_of(ended) == calm_weights
+    assert seconds < MOST_SECONDS, "all of them together"
+    assert log_of(plan, "trainer").count("damaged weights were written again") == len(faults)
+
+
+@pytest.mark.thorough
+async def test_control_without_a_report_the_run_waits_until_it_fails(
+    tmp_path: Path,
+) -> None:
+    plan = experiment_plan(tmp_path, synchronizer={"sync_timeout": 20})
+    async with damaged_stack(plan, {1: "flip_a_bit"}, DEAF_TRAINER) as stack:
+        ended = await run_to_end(stack.addresses.synchronizer, plan)
+    assert ended.state == pb.EXPERIMENT_STATE_FAILED
+    assert "of version 1" in ended.reason and "to match their manifest" in ended.reason
 
 
 async def test_the_evaluation_of_lost_weights_ends_and_training_goes_on(tmp_path: Path) -> None:
