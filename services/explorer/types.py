@@ -30,6 +30,8 @@ class WeightsRequirement:
     version: int
     incarnation: int
     exact_version: bool
+    takes_newer_if_lost: bool = False
+    """True if any newer version will do once this one is damaged beyond replacement."""
 
     def matches(self, loaded: WeightsId | None) -> bool:
         """Returns true if a run may begin with `loaded`; older incarnations never suit."""
@@ -50,11 +52,22 @@ class WeightsVersion:
     weights_sha256: bytes
     offer: OfferAddress | None = field(default=None, compare=False)
     """The trainer's offer to transfer them from memory to memory, if it makes one."""
+    copy: int = 0
+    """Counts how often the trainer wrote them again under another path."""
 
     @property
     def content(self) -> bytes:
         """Identity of the content: its hash, else its path."""
         return self.weights_sha256 or str(self.path).encode()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostWeights:
+    """Published weights that were damaged, with no copy to replace them."""
+
+    id: WeightsId
+    damage: str
+    """What was wrong with their files."""
 
 
 def model_weights(model_path: str) -> WeightsVersion:

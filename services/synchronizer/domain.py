@@ -57,6 +57,10 @@ class PublishedVersion:
     offer_address: str = ""
     """Address at which its trainer transfers it from memory to memory; empty without an offer."""
     offer_group: str = ""
+    copy: int = 0
+    """Counts how often its files were written again under another path."""
+    damage: str = ""
+    """What was found wrong with its files; empty where nothing was."""
 
     def has_content_of(self, other: "PublishedVersion") -> bool:
         """Returns True if both versions have the same content hashes."""
@@ -64,6 +68,10 @@ class PublishedVersion:
             other.manifest_sha256,
             other.weights_sha256,
         )
+
+    def replaces(self, other: "PublishedVersion") -> bool:
+        """Returns True if this is a later copy of the same weights."""
+        return self.copy > other.copy and self.weights_sha256 == other.weights_sha256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +81,7 @@ class VersionKey:
     stage: str
     version: int
     incarnation: int
+    copy: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +193,14 @@ class Experiment:
         changed = self._with_stage(self.stage(name).with_finished_role(role, final_version))
         return changed._advanced() if self.state is ExperimentState.RUNNING else changed
 
+    def with_damaged_version(self, name: str) -> "Experiment":
+        """Asks the trainer of a running stage to look at its weights, though it had finished."""
+        stage = self.stage(name)
+        if stage.state is not ExperimentStageState.RUNNING:
+            return self
+        roles = tuple(role for role in stage.finished_roles if role is not Role.TRAINER)
+        return self._with_stage(replace(stage, finished_roles=roles))
+
     def failed(self, name: str, reason: str, start_count: int | None = None) -> "Experiment":
         """Fails with a reason, unless it has ended, was restarted or the stage is finished."""
         stage = self.stage(name)
@@ -240,7 +257,7 @@ def check_publication(
             f"incarnation {new.incarnation} must stop"
         )
     if same is not None:
-        if not same.has_content_of(new):
+        if not (same.has_content_of(new) or new.replaces(same) or same.replaces(new)):
             raise PreconditionFailed(
                 f"version {new.version} of stage {new.stage}, incarnation {new.incarnation}, "
                 f"is published with other content"

@@ -47,6 +47,8 @@ class ExperimentUpdate:
 
     experiment: Experiment
     versions: tuple[PublishedVersion, ...]
+    lost: tuple[PublishedVersion, ...] = ()
+    """Versions that were damaged and could not be replaced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +124,8 @@ class Operations:
             if stage is None:
                 return ExperimentUpdate(experiment=experiment, versions=())
             available = await versions.available(connection, experiment_id, stage.name)
-            return ExperimentUpdate(experiment=experiment, versions=available)
+            lost = await versions.lost(connection, experiment_id, stage.name)
+            return ExperimentUpdate(experiment=experiment, versions=available, lost=lost)
 
     async def publish_version(
         self, experiment_id: uuid.UUID, version: PublishedVersion
@@ -138,15 +141,31 @@ class Operations:
                 await notify(connection, experiment_id)
             return await members.pinned_versions(connection, experiment_id, version.stage)
 
-    async def retire_versions(self, experiment_id: uuid.UUID, gone: tuple[VersionKey, ...]) -> None:
-        """Records that the files of versions are gone.
+    async def retire_versions(
+        self, experiment_id: uuid.UUID, gone: tuple[VersionKey, ...], damage: str = ""
+    ) -> None:
+        """Records that the files of versions are gone; with `damage`, that they were lost.
 
         Raises: NotFound.
         """
         async with self._database.transaction() as connection:
             experiment = await experiments.locked(connection, experiment_id)
-            if await versions.retire(connection, experiment, gone):
+            if await versions.retire(connection, experiment, gone, damage):
                 await notify(connection, experiment_id)
+
+    async def report_damage(self, experiment_id: uuid.UUID, key: VersionKey, reason: str) -> bool:
+        """Records that an explorer could not load a version; the first report of a copy stays.
+
+        A trainer that had finished the stage is asked again. Returns True for a first report.
+        Raises: NotFound.
+        """
+        async with self._database.transaction() as connection:
+            known = await experiments.locked(connection, experiment_id)
+            asked = known.with_damaged_version(key.stage)
+            is_first = await versions.report_damage(connection, experiment_id, key, reason)
+            if is_first and not await experiments.save(connection, known, asked):
+                await notify(connection, experiment_id)
+            return is_first
 
     async def finish_role(
         self,

@@ -85,11 +85,11 @@ class SynchronizerServicer(SynchronizerServiceServicer):
         )
         acts = _acts_on_plans()
         async for watched in states:
-            versions = [
-                wire.version_to_proto(version, tells_offer=acts) for version in watched.versions
-            ]
-            experiment = wire.experiment_to_proto(watched.experiment)
-            yield pb.WatchExperimentResponse(experiment=experiment, versions=versions)
+            yield pb.WatchExperimentResponse(
+                experiment=wire.experiment_to_proto(watched.experiment),
+                versions=[wire.version_to_proto(v, for_workers=acts) for v in watched.versions],
+                lost_versions=[wire.version_to_proto(v, for_workers=acts) for v in watched.lost],
+            )
 
     async def PublishVersion(
         self, request: pb.PublishVersionRequest, _: grpc.aio.ServicerContext
@@ -115,8 +115,31 @@ class SynchronizerServicer(SynchronizerServiceServicer):
         if len(request.versions) > MAX_VERSIONS:
             raise InvalidRequest(f"versions: at most {MAX_VERSIONS} are taken")
         gone = tuple(wire.version_key_from_proto(v, "versions") for v in request.versions)
-        await self._operations.retire_versions(experiment_id, gone)
+        damage = check.sentence(request.damage)
+        await self._operations.retire_versions(experiment_id, gone, damage)
+        if damage:
+            logger.error("versions lost", extra={"experiment_id": experiment_id, "reason": damage})
         return pb.RetireVersionsResponse()
+
+    async def ReportDamage(
+        self, request: pb.ReportDamageRequest, _: grpc.aio.ServicerContext
+    ) -> pb.ReportDamageResponse:
+        experiment_id = _experiment_id(request.experiment_id)
+        key = wire.version_key_from_proto(request.version, "version")
+        reason = check.sentence(request.reason)
+        if not reason:
+            raise InvalidRequest("reason: is missing")
+        if await self._operations.report_damage(experiment_id, key, reason):
+            logger.warning(
+                "version reported as damaged",
+                extra={
+                    "experiment_id": experiment_id,
+                    "stage": key.stage,
+                    "version": key.version,
+                    "reason": reason,
+                },
+            )
+        return pb.ReportDamageResponse()
 
     async def Heartbeat(
         self, request: pb.HeartbeatRequest, context: grpc.aio.ServicerContext

@@ -79,6 +79,8 @@ version = sa.Table(
     sa.Column("weights_sha256", sa.LargeBinary, nullable=False),
     sa.Column("offer_address", sa.Text, nullable=False, server_default=""),
     sa.Column("offer_group", sa.Text, nullable=False, server_default=""),
+    sa.Column("copy", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("damage", sa.Text, nullable=False, server_default=""),
     sa.Column("available", sa.Boolean, nullable=False),
     sa.Column("published_at", pg.TIMESTAMP(timezone=True), nullable=False, server_default=_NOW),
     sa.ForeignKeyConstraint(

@@ -78,6 +78,7 @@ def version_from_proto(message: pb.Version, field: str = "version") -> Published
         parent_version=check.at_least(message.parent_version, -1, f"{field}.parent_version"),
         offer_address=_short(message.offer.address, f"{field}.offer.address"),
         offer_group=_short(message.offer.group, f"{field}.offer.group"),
+        copy=check.at_least(message.copy, 0, f"{field}.copy"),
     )
 
 
@@ -91,11 +92,14 @@ def version_key_from_proto(message: pb.Version, field: str) -> VersionKey:
         stage=check.text(message.stage, f"{field}.stage", check.MAX_NAME_LENGTH),
         version=check.at_least(message.version, 0, f"{field}.version"),
         incarnation=check.at_least(message.incarnation, 0, f"{field}.incarnation"),
+        copy=check.at_least(message.copy, 0, f"{field}.copy"),
     )
 
 
-def version_to_proto(version: PublishedVersion, *, tells_offer: bool) -> pb.Version:
-    """Converts published weights; `tells_offer` includes the address of their transfer offer."""
+def version_to_proto(version: PublishedVersion, *, for_workers: bool) -> pb.Version:
+    """Converts published weights; `for_workers` includes the address of their transfer offer, and
+    what is wrong with their files.
+    """
     return pb.Version(
         stage=version.stage,
         version=version.version,
@@ -106,7 +110,9 @@ def version_to_proto(version: PublishedVersion, *, tells_offer: bool) -> pb.Vers
         manifest_sha256=version.manifest_sha256,
         weights_sha256=version.weights_sha256,
         parent_version=version.parent_version,
-        offer=_offer_to_proto(version) if tells_offer else None,
+        offer=_offer_to_proto(version) if for_workers else None,
+        copy=version.copy,
+        damage=version.damage if for_workers else "",
     )
 
 
@@ -136,7 +142,7 @@ def _stage_to_proto(stage: ExperimentStage) -> pb.Stage:
         state=STAGE_STATES[stage.state],
         roles=[ROLES[role] for role in stage.roles],
         finished_roles=[ROLES[role] for role in stage.finished_roles],
-        final_version=version_to_proto(final, tells_offer=False) if final else None,
+        final_version=version_to_proto(final, for_workers=False) if final else None,
     )
 
 

@@ -1,6 +1,7 @@
 """A rank's clients of the buffer and the synchronizer; calls are retried while a peer is away."""
 
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -22,6 +23,8 @@ from trinity.rpc.limits import CALL_SECONDS
 from trinity.types import StageKey
 
 POLL_SECONDS = 20.0
+REPORT_STREAM_SECONDS = 60.0
+"""Time after which the stream of reports is opened again, so that none is missed for longer."""
 TRANSFER_SECONDS = 60.0
 """Time limit for sending the rows of a batch once they are composed."""
 
@@ -34,6 +37,8 @@ class NoBatchReason(Enum):
     CANCELLED = "cancelled"
     VERSION_WANTED = "version wanted"
     """Explorers wait for the current weights to be published."""
+    WEIGHTS_DAMAGED = "weights damaged"
+    """Published weights are to be written again first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,8 @@ class TrainerBufferClient:
         self._stub = buffer_pb2_grpc.BufferServiceStub(channel)
         self._key = stage_key_to_proto(key)
         self._retry = retry
+        self._polling: grpc.Call | None = None
+        self._interrupted = threading.Event()
 
     def open_stage(self, plan_json: str, seed: int) -> int | None:
         """Returns the train steps that plan and data allow, once known; None when unbounded."""
@@ -106,12 +113,32 @@ class TrainerBufferClient:
         """
         head = buffer_pb2.BatchHead()
         rows: list[TrainRow] = []
-        for message in self._stub.GetBatch(request, timeout=POLL_SECONDS + TRANSFER_SECONDS):
-            if message.WhichOneof("part") == "head":
-                head = message.head
-            else:
-                rows += reader.read(message.rows.rows)
+        stream = self._stub.GetBatch(request, timeout=POLL_SECONDS + TRANSFER_SECONDS)
+        self._polling = stream
+        if self._interrupted.is_set():
+            stream.cancel()
+        try:
+            for message in stream:
+                if message.WhichOneof("part") == "head":
+                    head = message.head
+                else:
+                    rows += reader.read(message.rows.rows)
+        except grpc.RpcError as error:
+            if error.code() is not grpc.StatusCode.CANCELLED or not self._interrupted.is_set():
+                raise
+            return buffer_pb2.BatchHead(state=buffer_pb2.BatchHead.STATE_WAITING), []
+        finally:
+            self._polling = None
+            self._interrupted.clear()
         return head, rows
+
+    def interrupt_poll(self) -> None:
+        """Ends a poll for a batch under way, or the next one, as if there was none yet; called from
+        another thread. The batch itself never changes, so nothing is lost.
+        """
+        self._interrupted.set()
+        if (polling := self._polling) is not None:
+            polling.cancel()
 
     def record_version(self, weights: WeightsOnDisk) -> set[int]:
         """Records published weights; returns the versions that evaluations still need."""
@@ -186,9 +213,16 @@ class TrainerSynchronizerClient:
 
     def versions(self) -> list[WeightsOnDisk]:
         """Returns the versions of the stage that can be loaded, as announced so far."""
+        return [_from_proto(version) for version in self._announced()]
+
+    def reported_versions(self) -> list[WeightsOnDisk]:
+        """Returns those of them that explorers have reported as damaged."""
+        return [_from_proto(version) for version in self._announced() if version.damage]
+
+    def _announced(self) -> list[synchronizer_pb2.Version]:
         request = synchronizer_pb2.WatchExperimentRequest(experiment_id=self._key.experiment_id)
         answer = self._retry.call(lambda: self._first_answer(request))
-        return [_from_proto(v) for v in answer.versions if v.stage == self._key.stage]
+        return [version for version in answer.versions if version.stage == self._key.stage]
 
     def _first_answer(
         self, request: synchronizer_pb2.WatchExperimentRequest
@@ -200,6 +234,23 @@ class TrainerSynchronizerClient:
         finally:
             stream.cancel()
 
+    def follow_reports(self) -> Iterator[list[WeightsOnDisk]]:
+        """Yields the versions of the stage that are reported as damaged, at each change.
+
+        Ends after a while, to be opened again. Raises: grpc.RpcError.
+        """
+        request = synchronizer_pb2.WatchExperimentRequest(experiment_id=self._key.experiment_id)
+        stream = self._stub.WatchExperiment(request, timeout=REPORT_STREAM_SECONDS)
+        try:
+            for answer in stream:
+                reported = [v for v in answer.versions if v.damage and v.stage == self._key.stage]
+                yield [_from_proto(version) for version in reported]
+        except grpc.RpcError as error:
+            if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise
+        finally:
+            stream.cancel()
+
     def publish(self, weights: WeightsOnDisk) -> set[int]:
         """Announces weights; returns the versions that live members use."""
         request = synchronizer_pb2.PublishVersionRequest(
@@ -208,11 +259,12 @@ class TrainerSynchronizerClient:
         answer = self._retry.call(lambda: self._stub.PublishVersion(request, timeout=CALL_SECONDS))
         return set(answer.pinned_versions)
 
-    def retire(self, weights: Iterable[WeightsOnDisk]) -> None:
-        """Reports that the files of these versions are deleted."""
+    def retire(self, weights: Iterable[WeightsOnDisk], damage: str = "") -> None:
+        """Reports that files are deleted; with `damage`, that the versions are lost."""
         request = synchronizer_pb2.RetireVersionsRequest(
             experiment_id=self._key.experiment_id,
             versions=[self._to_proto(gone) for gone in weights],
+            damage=damage,
         )
         self._retry.call(lambda: self._stub.RetireVersions(request, timeout=CALL_SECONDS))
 
@@ -237,6 +289,7 @@ class TrainerSynchronizerClient:
             weights_sha256=weights.weights_sha256,
             parent_version=weights.parent,
             offer=_offer(weights),
+            copy=weights.copy,
         )
 
 
@@ -254,4 +307,5 @@ def _from_proto(version: synchronizer_pb2.Version) -> WeightsOnDisk:
         manifest_sha256=version.manifest_sha256,
         weights_sha256=version.weights_sha256,
         parent=version.parent_version,
+        copy=version.copy,
     )

@@ -150,6 +150,8 @@ class WeightsOnDisk:
     """The version it was trained from."""
     offer: OfferAddress | None = field(default=None, compare=False)
     """The place from which it is also sent from memory."""
+    copy: int = 0
+    """Counts how often it was written again under another path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

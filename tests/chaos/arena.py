@@ -199,7 +199,7 @@ async def arena_in(
     """
     folder = FaultsFolder(root / "faults")
     folder.make()
-    common = {VARIABLE: str(folder.path)}
+    common = {VARIABLE: str(folder.path), "TRINITY_BUFFER_FUNCTION_VARIABLES": VARIABLE}
     stack = model_free_stack(
         root / "stack",
         modules={name: f"tests.chaos.processes.{name}" for name in SERVICES},

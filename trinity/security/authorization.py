@@ -55,6 +55,7 @@ _TABLE: Mapping[str, Mapping[str, tuple[Scope, ...]]] = {
         "WatchExperiment": (*_WORKERS, _READ),
         "PublishVersion": (_TRAINER,),
         "RetireVersions": (_TRAINER,),
+        "ReportDamage": (_EXPLORER,),
         "Heartbeat": (*_WORKERS, _BUFFER),
         "FinishRole": _WORKERS,
         "FailStage": _WORKERS,

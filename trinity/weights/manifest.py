@@ -5,16 +5,21 @@ move_into_place(temporary, final)
 manifest = verify(final, manifest_sha256)      # ManifestError if a single bit differs
 """
 
+import errno
 import hashlib
 import os
+import stat
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trinity.errors import ManifestError
 
 MANIFEST_NAME = "manifest.json"
+MAX_MANIFEST_BYTES = 64 * 2**20
+FileSignature: TypeAlias = tuple[tuple[str, int, int, int, int], ...]
+"""Of each file its name, inode, size and times."""
 Sha256Hex = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
@@ -84,7 +89,7 @@ def read(directory: Path, manifest_sha256: bytes) -> Manifest:
     """
     path = directory / MANIFEST_NAME
     try:
-        content = path.read_bytes()
+        content = read_regular_file(path)
     except OSError as error:
         raise ManifestError(f"{path} cannot be read: {error.strerror}") from error
     if hashlib.sha256(content).digest() != manifest_sha256:
@@ -93,6 +98,35 @@ def read(directory: Path, manifest_sha256: bytes) -> Manifest:
         return Manifest.model_validate_json(content)
     except ValidationError as error:
         raise ManifestError(f"{path} is not a manifest: {error.errors()[0]['msg']}") from error
+
+
+def read_regular_file(path: Path, max_bytes: int = MAX_MANIFEST_BYTES) -> bytes:
+    """Returns the content of a file of limited size.
+
+    Raises: OSError, also for what is no file: reading a pipe in its place would never end.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {max_bytes} bytes", str(path))
+    return content
+
+
+def file_signature(directory: Path) -> FileSignature:
+    """Returns what changes with any ordinary change of the files, without reading them."""
+    found = []
+    for path in [directory, *sorted(directory.rglob("*"))]:
+        try:
+            state = path.lstat()
+        except OSError:
+            found.append((str(path), 0, -1, 0, 0))
+        else:
+            times = state.st_mtime_ns, state.st_ctime_ns
+            found.append((str(path), state.st_ino, state.st_size, *times))
+    return tuple(found)
 
 
 def verify(directory: Path, manifest_sha256: bytes) -> Manifest:

@@ -1,4 +1,4 @@
-"""What each tenant may keep in the buffer; checked in the transaction that would add to it."""
+"""Limits of what each tenant keeps in the buffer, checked in the transaction that adds to it."""
 
 from dataclasses import dataclass
 

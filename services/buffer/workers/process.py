@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from trinity.local.identity import OWN_IDENTITY, Identity
 from trinity.runtime.asyncio_internals import close_pipes
 
 OUR_PREFIX = "TRINITY_"
+_MISSING_KEY = re.compile(r"KeyError: '(\w+)'")
 
 
 def reader_environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -184,5 +186,12 @@ async def _next_line(process: Process) -> bytes:
 
 
 def first_line(error: str) -> str:
-    """Returns the first line of the error of a user's function."""
-    return sanitize_text(error.strip().split("\n")[0]) or "it failed without a message"
+    """Returns the first line of the error of a user's function.
+
+    A variable that this process has and the function does not see is told with the way to it.
+    """
+    line = sanitize_text(error.strip().split("\n")[0]) or "it failed without a message"
+    missing = _MISSING_KEY.search(line)
+    if missing and missing[1] in os.environ:
+        return f"{line}: functions see it if TRINITY_BUFFER_FUNCTION_VARIABLES names {missing[1]}"
+    return line

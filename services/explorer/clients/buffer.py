@@ -181,6 +181,7 @@ def _assignment(message: pb.Assignment, requires_exact_version: bool) -> Assignm
             version=message.required_version,
             incarnation=message.required_incarnation,
             exact_version=requires_exact_version or kind is RolloutKind.EVAL,
+            takes_newer_if_lost=kind is RolloutKind.TRAIN,
         ),
         traceparent=message.traceparent,
     )

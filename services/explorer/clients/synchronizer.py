@@ -9,7 +9,7 @@ import grpc
 from pydantic import ValidationError
 
 from services.explorer.clients.streams import iterate_until_deadline, translate_rpc_errors
-from services.explorer.types import WeightsId, WeightsVersion
+from services.explorer.types import LostWeights, WeightsId, WeightsVersion
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan
@@ -52,10 +52,11 @@ class ExplorerExperimentState:
 
 @dataclass(frozen=True, slots=True)
 class WatchedExperiment:
-    """An experiment and the weights of its running stage that can be loaded."""
+    """An experiment, and the weights of its running stage that can be loaded or are lost."""
 
     experiment: ExplorerExperimentState
     weights: tuple[WeightsVersion, ...]
+    lost: tuple[LostWeights, ...] = ()
 
 
 class ExplorerSynchronizerClient:
@@ -78,7 +79,9 @@ class ExplorerSynchronizerClient:
         stream = self.stub.WatchExperiment(request, timeout=STREAM_SECONDS)
         async for response in iterate_until_deadline("synchronizer", stream):
             yield WatchedExperiment(
-                _experiment(response.experiment), tuple(map(_weights, response.versions))
+                _experiment(response.experiment),
+                tuple(map(_weights, response.versions)),
+                tuple(map(_lost, response.lost_versions)),
             )
 
     async def plan(self, experiment_id: str) -> ExperimentPlan:
@@ -124,6 +127,22 @@ class ExplorerSynchronizerClient:
         )
         with translate_rpc_errors("synchronizer"):
             await self.stub.FinishRole(request, timeout=CALL_SECONDS)
+
+    async def report_damage(
+        self, experiment_id: str, stage: str, weights: WeightsVersion, reason: str
+    ) -> None:
+        """Reports weights whose files are not as announced; the trainer looks for itself."""
+        version = pb.Version(
+            stage=stage,
+            version=weights.id.version,
+            incarnation=weights.id.incarnation,
+            copy=weights.copy,
+        )
+        request = pb.ReportDamageRequest(
+            experiment_id=experiment_id, version=version, reason=reason
+        )
+        with translate_rpc_errors("synchronizer"):
+            await self.stub.ReportDamage(request, timeout=CALL_SECONDS)
 
     async def fail_stage(
         self, experiment: ExplorerExperimentState, stage: str, reason: str
@@ -177,6 +196,14 @@ def _weights(message: pb.Version) -> WeightsVersion:
         manifest_sha256=message.manifest_sha256,
         weights_sha256=message.weights_sha256,
         offer=_offer(message),
+        copy=message.copy,
+    )
+
+
+def _lost(message: pb.Version) -> LostWeights:
+    return LostWeights(
+        id=WeightsId(version=message.version, incarnation=message.incarnation),
+        damage=message.damage,
     )
 
 

@@ -234,6 +234,7 @@ class Explorer:
         stages = RolloutStageFactory(
             settings=self._settings,
             buffer=self._buffer,
+            synchronizer=self._synchronizer,
             outbox=self._outbox,
             threads=DaemonThreads(name="workflow", max_threads=MAX_THREADS),
             heartbeats=self._heartbeats,

@@ -8,7 +8,7 @@ from functools import partial
 
 from services.explorer.clients.buffer import ExplorerBufferClient
 from services.explorer.clients.streams import WatchFeed
-from services.explorer.clients.synchronizer import WatchedExperiment
+from services.explorer.clients.synchronizer import ExplorerSynchronizerClient, WatchedExperiment
 from services.explorer.counters import AbandonedCallReporter, CountingGenerator, RolloutCounters
 from services.explorer.delivery.outbox import Outbox
 from services.explorer.engine.weight_transfer import EngineWeightReceiver
@@ -17,13 +17,13 @@ from services.explorer.retry import RetryPolicy, RolloutStageFailed, deadline
 from services.explorer.rollout.run import LongRunReporter, RunExecutor
 from services.explorer.rollout.runner import AttemptRunner, DeadlineTasks, RunTimeLimit
 from services.explorer.rollout.scheduler import IdleTimeout, RolloutLimits, StageScheduler
-from services.explorer.rollout.weight_gate import WeightGate
+from services.explorer.rollout.weight_gate import DamageChannel, WeightGate
 from services.explorer.rollout.workflow_factory import WorkflowFactory
 from services.explorer.serving.setup import build_serving_runner
 from services.explorer.serving.work import ServingRunner
 from services.explorer.settings import ExplorerSettings
 from services.explorer.telemetry import load_span
-from services.explorer.types import WeightsVersion
+from services.explorer.types import LostWeights, WeightsVersion
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.launch.prepare import check_parts
 from trinity.runtime.presence import Heartbeats
@@ -66,6 +66,34 @@ class StageJob:
     """The only weights of a stage without a trainer."""
 
 
+class StageDamageChannel:
+    """Reports damaged weights of a stage by way of the synchronizer."""
+
+    def __init__(
+        self,
+        *,
+        key: StageKey,
+        synchronizer: ExplorerSynchronizerClient,
+        feed: WatchFeed[WatchedExperiment],
+    ) -> None:
+        self._key = key
+        self._synchronizer = synchronizer
+        self._feed = feed
+
+    def lost(self) -> tuple[LostWeights, ...]:
+        """Returns the weights that the trainer cannot replace."""
+        return self._feed.current.lost if self._feed.current else ()
+
+    async def report(self, weights: WeightsVersion, reason: str) -> None:
+        """Reports weights.
+
+        Raises: RpcError.
+        """
+        await self._synchronizer.report_damage(
+            self._key.experiment_id, self._key.stage, weights, reason
+        )
+
+
 class RolloutStageFactory:
     """Opens stages, and holds the parts that all of them share."""
 
@@ -74,6 +102,7 @@ class RolloutStageFactory:
         *,
         settings: ExplorerSettings,
         buffer: ExplorerBufferClient,
+        synchronizer: ExplorerSynchronizerClient,
         outbox: Outbox,
         threads: DaemonThreads,
         heartbeats: Heartbeats,
@@ -81,6 +110,7 @@ class RolloutStageFactory:
     ) -> None:
         self._settings = settings
         self._buffer = buffer
+        self._synchronizer = synchronizer
         self._outbox = outbox
         self._threads = threads
         self._heartbeats = heartbeats
@@ -223,10 +253,20 @@ class RolloutStageFactory:
                     transfers.clear_wait()
 
         gate = WeightGate(
-            load=load, published=published, heartbeats=self._heartbeats, retry_policy=retry_policy
+            load=load,
+            published=published,
+            heartbeats=self._heartbeats,
+            retry_policy=retry_policy,
+            damage=self._damage_channel(job),
         )
         job.feed.on_change(gate.on_weights_changed)
         return gate
+
+    def _damage_channel(self, job: StageJob) -> DamageChannel | None:
+        """Returns the channel to the stage's trainer; None where there is none."""
+        if job.fixed_weights is not None:
+            return None
+        return StageDamageChannel(key=job.key, synchronizer=self._synchronizer, feed=job.feed)
 
     def _idle_timeout(self, plan: StagePlan, retry_policy: RetryPolicy) -> IdleTimeout:
         """Waits for work at least as long as all attempts of a run or the trainer's wait for a

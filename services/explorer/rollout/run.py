@@ -12,7 +12,7 @@ from services.explorer.counters import AbandonedCallReporter
 from services.explorer.delivery.outbox import Outbox
 from services.explorer.retry import RolloutStageFailed
 from services.explorer.rollout.runner import AttemptRunner, RunTimeLimit
-from services.explorer.rollout.weight_gate import WeightGate
+from services.explorer.rollout.weight_gate import WeightGate, WeightsLost
 from services.explorer.telemetry import record_run, run_span
 from services.explorer.types import (
     Assignment,
@@ -23,10 +23,12 @@ from services.explorer.types import (
     attempt_result_to_proto,
 )
 from trinity.api.v1.experience_pb2 import RunResult
+from trinity.runtime.logs import RateLimitedLog
 from trinity.runtime.presence import WaitRegistry
 from trinity.types import StageKey
 
 logger = logging.getLogger(__name__)
+limited_log = RateLimitedLog(logger)
 
 
 REPORT_SECONDS = 0.5
@@ -130,12 +132,11 @@ class RunExecutor:
         reports = []
         for number in self._numbers(assignment):
             attempt = replace(attempt, number=number)
-            async with self._gate.hold(assignment.required) as weights:
-                with self._long_runs.track(attempt), run_span(attempt, weights) as span:
-                    result = await self._runner.run_attempt(attempt, weights)
-                    record_run(span, result)
-            self._abandoned_calls.report()
-            message = _message(replace(result, traceparent=span.traceparent))
+            try:
+                message = _message(await self._execute_attempt(attempt))
+            except WeightsLost as error:
+                limited_log.warning("runs cannot be made", reason=str(error))
+                message = _message(AttemptResult(attempt=attempt, failure=str(error)))
             reports.append(self._outbox.enqueue_result(message))
             if message.state == RunResult.STATE_COMPLETE:
                 break
@@ -145,6 +146,14 @@ class RunExecutor:
                 await self._report_rejection(attempt, report.reason)
                 return False
         return True
+
+    async def _execute_attempt(self, attempt: Attempt) -> AttemptResult:
+        async with self._gate.hold(attempt.assignment.required) as weights:
+            with self._long_runs.track(attempt), run_span(attempt, weights) as span:
+                result = await self._runner.run_attempt(attempt, weights)
+                record_run(span, result)
+        self._abandoned_calls.report()
+        return replace(result, traceparent=span.traceparent)
 
     def _numbers(self, assignment: Assignment) -> range:
         return range(assignment.first_attempt, assignment.first_attempt + self._max_attempts)

@@ -5,13 +5,20 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Container
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from services.explorer.engine.interface import EngineDied
 from services.explorer.engine.weight_transfer import ListWeights
 from services.explorer.retry import RetryPolicy, deadline
-from services.explorer.types import WeightsId, WeightsRequirement, WeightsVersion, oldest_match
-from trinity.errors import ManifestError
+from services.explorer.types import (
+    LostWeights,
+    WeightsId,
+    WeightsRequirement,
+    WeightsVersion,
+    oldest_match,
+)
+from trinity.errors import ManifestError, RpcError, TrinityError
 from trinity.runtime.presence import Heartbeats
 from trinity.telemetry.metrics import GATE_SECONDS
 
@@ -22,6 +29,33 @@ RETRY_SECONDS = 5.0
 SHOWN_AFTER_SECONDS = 1.0
 ADMISSION_BATCH = 16
 """Runs admitted together proceed in step and end together, which delays the first results."""
+
+
+class WeightsLost(TrinityError):
+    """The exact weights that a run needs are damaged, with no copy to replace them."""
+
+
+class DamageChannel(Protocol):
+    """Reports damaged weights to their trainer, and lists those that it cannot replace."""
+
+    def lost(self) -> tuple[LostWeights, ...]:
+        """Returns the weights that are lost."""
+        ...
+
+    async def report(self, weights: WeightsVersion, reason: str) -> None:
+        """Reports weights; may be repeated. Raises: RpcError."""
+        ...
+
+
+class NoDamageChannel:
+    """The channel of weights that no trainer publishes."""
+
+    def lost(self) -> tuple[LostWeights, ...]:
+        """Returns none."""
+        return ()
+
+    async def report(self, weights: WeightsVersion, reason: str) -> None:
+        """Does nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +122,8 @@ class WeightGate:
 
     Invariant: weights change only while no run holds them. Runs that the loaded weights suit are
     admitted before any load, so an evaluation finishes before newer weights come; among the rest
-    the oldest weights are loaded first.
+    the oldest weights are loaded first. Weights that are refused are reported, and are loaded as
+    soon as their trainer has written them again; runs that need lost ones end, or take newer ones.
 
         async with gate.hold(assignment.required) as weights:
             ...  # the engine has `weights` until the block ends
@@ -101,8 +136,11 @@ class WeightGate:
         published: ListWeights,
         heartbeats: Heartbeats,
         retry_policy: RetryPolicy,
+        damage: DamageChannel | None = None,
     ) -> None:
         self._load = load
+        self._damage = damage or NoDamageChannel()
+        self._reported: set[WeightsVersion] = set()
         self._published = published
         self._heartbeats = heartbeats
         self._retry_policy = retry_policy
@@ -117,7 +155,10 @@ class WeightGate:
 
     @asynccontextmanager
     async def hold(self, required: WeightsRequirement) -> AsyncIterator[WeightsId]:
-        """Waits for weights that meet `required` and keeps them until the block ends."""
+        """Waits for weights that meet `required` and keeps them until the block ends.
+
+        Raises: WeightsLost when they are damaged, and neither a copy nor newer ones will do.
+        """
         begun = time.monotonic()
         weights = await self._enter(required)
         GATE_SECONDS.record(time.monotonic() - begun)
@@ -132,6 +173,7 @@ class WeightGate:
         """Wakes `load_when_needed` after a change of the published weights."""
         self._backing_off.clear()
         self._failed = {w: why for w, why in self._failed.items() if w in self._published()}
+        self._reported &= self._failed.keys()
         self._changed.set()
 
     async def load_when_needed(self) -> None:
@@ -146,6 +188,8 @@ class WeightGate:
                     async with asyncio.timeout(self._missing.seconds_left()):
                         await self._changed.wait()
                 self._changed.clear()
+                if self._settle_lost():
+                    await self._admit()
                 weights = self._next() if not self._num_holding else None
                 self._report(weights)
                 if weights is not None:
@@ -192,6 +236,31 @@ class WeightGate:
         known = ", ".join(str(weights.id.version) for weights in self._published()) or "none"
         return MissingReason("trainer", f"to publish {name}; it keeps {known}")
 
+    def _settle_lost(self) -> bool:
+        """Ends runs whose weights are lost, or lets them take newer ones; True if any may."""
+        may_take_newer = False
+        for entered, required in list(self._waiting.items()):
+            lost = self._lost_match(required)
+            if lost is None or entered.done():
+                continue
+            if required.takes_newer_if_lost:
+                self._waiting[entered] = replace(required, exact_version=False)
+                may_take_newer = True
+            else:
+                entered.set_exception(
+                    WeightsLost(
+                        f"the weights of version {required.version} are lost: {lost.damage}, and "
+                        "there is no other copy"
+                    )
+                )
+        return may_take_newer
+
+    def _lost_match(self, required: WeightsRequirement) -> LostWeights | None:
+        """Returns the lost weights that the run needs, unless others suit it."""
+        if not required.exact_version or oldest_match(required, self._published()) is not None:
+            return None
+        return next((lost for lost in self._damage.lost() if required.matches(lost.id)), None)
+
     def _next(self) -> WeightsVersion | None:
         """Returns the weights to load; refused ones are retried only when no others suit."""
         for required in sorted(self._waiting.values(), key=_load_order):
@@ -215,6 +284,7 @@ class WeightGate:
             self._failed.pop(weights, None)
         except ManifestError as error:
             self._back_off(weights, str(error))
+            await self._report_once(weights, str(error))
         finally:
             self._is_loading = False
         self._changed.set()
@@ -240,6 +310,17 @@ class WeightGate:
         self._failed[weights] = reason
         self._backing_off.add(weights)
         asyncio.get_running_loop().call_later(RETRY_SECONDS, self._reconsider, weights)
+
+    async def _report_once(self, weights: WeightsVersion, reason: str) -> None:
+        """Reports refused weights; a report that fails is repeated with the next refusal."""
+        if weights in self._reported:
+            return
+        try:
+            await self._damage.report(weights, reason)
+        except RpcError as error:
+            logger.warning("damaged weights not reported", extra={"reason": str(error)})
+        else:
+            self._reported.add(weights)
 
     def _reconsider(self, weights: WeightsVersion) -> None:
         self._backing_off.discard(weights)

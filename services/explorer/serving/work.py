@@ -1,14 +1,9 @@
 """Serves a model with the newest weights that its run has published."""
 
 import asyncio
-import hashlib
 import json
 import logging
-import re
-from collections.abc import Iterator
 from pathlib import Path
-
-from pydantic import ValidationError
 
 from services.explorer.retry import RolloutStageFailed
 from services.explorer.serving.access import ServingAccessPolicy
@@ -19,59 +14,78 @@ from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import ManifestError
 from trinity.launch.messages import SERVING
 from trinity.runtime.presence import Heartbeats
-from trinity.weights.manifest import MANIFEST_NAME, Manifest
+from trinity.weights.ledger import LEDGER_FILE, LedgerError, LedgerKey, WeightsLedger
+from trinity.weights.manifest import FileSignature, file_signature, read_regular_file
 
 logger = logging.getLogger(__name__)
 
 
 PLAN_FILE = "config.json"
 """The plan that the run was started with, which names its stages in order."""
-WEIGHTS_DIRECTORY = re.compile(r"v\d+-\d+")
 CHECK_SECONDS = 1.0
 """Interval of the checks for a dead engine."""
 
 
-def newest_weights(job_dir: Path) -> WeightsVersion | None:
-    """Returns the latest version of the latest incarnation in the last stage that has any.
+def announced_weights(job_dir: Path) -> tuple[WeightsVersion, ...]:
+    """Returns the announced versions of the last stage that has any, newest first.
 
-    Only complete directories have such names; those removed meanwhile are skipped.
+    The stage's ledger names them, so a directory that another process made is none of them. Their
+    files are not looked at here.
+
+    Raises: LedgerError if the ledger cannot be trusted, or there are weights and no ledger.
     """
+    without_ledger: Path | None = None
     for stage in reversed(_stages(job_dir)):
-        found = list(_published(job_dir / "stages" / stage / "weights"))
-        if found:
-            return max(found, key=lambda weights: (weights.id.incarnation, weights.id.version))
-    return None
+        folder = job_dir / "stages" / stage
+        if not (folder / LEDGER_FILE).exists():
+            without_ledger = without_ledger or next(iter(folder.glob("weights/v*-*")), None)
+        elif found := _announced(job_dir, stage, folder):
+            return found
+    if without_ledger is not None:
+        raise LedgerError(
+            f"no ledger says that {without_ledger} was announced: weights of a run that an earlier "
+            "version trained are served by `model.model_path`, as a model of their own"
+        )
+    return ()
 
 
 def _stages(job_dir: Path) -> list[str]:
+    """Returns the names of the run's stages; none while their file is missing or half written."""
     try:
-        plan = json.loads((job_dir / PLAN_FILE).read_bytes())
-    except FileNotFoundError:
+        plan = json.loads(read_regular_file(job_dir / PLAN_FILE))
+        return [str(stage["name"]) for stage in plan["stages"]]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return []
-    return [str(stage["name"]) for stage in plan["stages"]]
 
 
-def _published(folder: Path) -> Iterator[WeightsVersion]:
-    for path in folder.glob("v*-*") if folder.is_dir() else ():
-        if not WEIGHTS_DIRECTORY.fullmatch(path.name):
-            continue
-        try:
-            content = (path / MANIFEST_NAME).read_bytes()
-            manifest = Manifest.model_validate_json(content)
-        except (OSError, ValidationError):
-            continue
-        yield WeightsVersion(
-            id=WeightsId(version=manifest.step, incarnation=manifest.incarnation),
-            path=path,
-            manifest_sha256=hashlib.sha256(content).digest(),
-            weights_sha256=bytes.fromhex(manifest.weights_sha256),
+def _announced(job_dir: Path, stage: str, folder: Path) -> tuple[WeightsVersion, ...]:
+    ledger = WeightsLedger(folder=folder, stage=stage, key=LedgerKey.read(job_dir))
+    found = [
+        WeightsVersion(
+            id=WeightsId(version=entry.version, incarnation=entry.incarnation),
+            path=folder / "weights" / entry.directory,
+            manifest_sha256=bytes.fromhex(entry.manifest_sha256),
+            weights_sha256=bytes.fromhex(entry.weights_sha256),
         )
+        for entry in ledger.read()
+    ]
+    return tuple(sorted(found, key=_age, reverse=True))
+
+
+def _age(weights: WeightsVersion) -> tuple[int, int]:
+    return weights.id.incarnation, weights.id.version
+
+
+def _is_older(weights: WeightsVersion, loaded: WeightsVersion) -> bool:
+    """Returns True for older weights of the same stage; another stage is a later one."""
+    return weights.path.parent == loaded.path.parent and _age(weights) < _age(loaded)
 
 
 class ServingRunner:
     """Serves the model and looks for newer weights at the plan's interval.
 
-    Weights that cannot be read are tried again at the next look.
+    Weights that are damaged are tried again once their files change; meanwhile the newest before
+    them are served.
     """
 
     def __init__(
@@ -92,6 +106,8 @@ class ServingRunner:
         self._heartbeats = heartbeats
         self._drain_seconds = drain_seconds
         self._stop = asyncio.Event()
+        self._refused: dict[WeightsVersion, FileSignature] = {}
+        self._untrusted = ""
 
     async def run_stage(self) -> ExplorerStopped:
         """Serves until `stop_taking_work` is called or the task is cancelled.
@@ -129,29 +145,46 @@ class ServingRunner:
             await self._pool.check_engines_alive()
 
     async def _load_newest(self) -> None:
-        """Loads the newest weights; if they are removed meanwhile, those that are newest then."""
-        refused: WeightsVersion | None = None
-        while (newest := await self._newest()) not in (None, refused):
-            assert newest is not None
-            if self._pool.is_loaded_everywhere(newest) or await self._load(newest):
+        """Loads the newest weights that are whole; if none newer are, the engines keep theirs."""
+        for weights in await self._announced():
+            if self._pool.is_loaded_everywhere(weights) or await self._load(weights):
                 break
-            refused = newest
         self._heartbeats.set_version(self._pool.oldest_weights.id.version)
 
-    async def _newest(self) -> WeightsVersion | None:
-        job_dir = self._job_dir
-        return None if job_dir is None else await asyncio.to_thread(newest_weights, job_dir)
-
-    async def _load(self, newest: WeightsVersion) -> bool:
-        """Loads weights into the pool; returns false if they are refused."""
+    async def _announced(self) -> tuple[WeightsVersion, ...]:
+        """Returns the announced weights, newest first, down to those that the engines have."""
+        if self._job_dir is None:
+            return ()
         try:
-            await self._pool.load_all(newest)
+            announced = await asyncio.to_thread(announced_weights, self._job_dir)
+        except LedgerError as error:
+            self._report_untrusted(str(error))
+            return ()
+        self._untrusted = ""
+        loaded = self._pool.oldest_weights
+        return tuple(weights for weights in announced if not _is_older(weights, loaded))
+
+    def _report_untrusted(self, reason: str) -> None:
+        """Logs once why no weights of the run are served, however often it looks."""
+        if reason != self._untrusted:
+            logger.error("the run's weights are not served", extra={"reason": reason})
+        self._untrusted = reason
+
+    async def _load(self, weights: WeightsVersion) -> bool:
+        """Loads weights into the pool; false if they are refused, until their files change."""
+        signature = await asyncio.to_thread(file_signature, weights.path)
+        if self._refused.get(weights) == signature:
+            return False
+        try:
+            await self._pool.load_all(weights)
         except ManifestError as error:
+            self._refused[weights] = signature
             logger.warning("weights refused", extra={"reason": str(error)})
             return False
         except (RuntimeError, ValueError, OSError) as error:
             raise RolloutStageFailed(
-                f"the engine cannot load {newest.path} over the model that it was started with: "
+                f"the engine cannot load {weights.path} over the model that it was started with: "
                 f"{error}"
             ) from error
+        self._refused.clear()
         return True

@@ -28,6 +28,8 @@ COLUMNS = (
     _version.parent_version,
     _version.offer_address,
     _version.offer_group,
+    _version.copy,
+    _version.damage,
 )
 
 
@@ -45,11 +47,15 @@ def from_row(row: Row) -> PublishedVersion:
         parent_version=row.parent_version,
         offer_address=row.offer_address,
         offer_group=row.offer_group,
+        copy=row.copy,
+        damage=row.damage,
     )
 
 
 async def publish(connection: Connection, experiment: Experiment, new: PublishedVersion) -> bool:
     """Records weights, under the experiment's lock; False if they were recorded before.
+
+    A later copy takes the place of an earlier one, with nothing wrong known of it.
 
     Raises: Superseded when a newer incarnation has published; PreconditionFailed when the new one
     contradicts what is published.
@@ -65,7 +71,7 @@ async def publish(connection: Connection, experiment: Experiment, new: Published
         newest=(newest.incarnation, newest.version) if newest else None,
     )
     if same is not None:
-        return False
+        return await _replace(connection, experiment, new)
     await connection.execute(
         sa.insert(tables.version).values(
             tenant=experiment.tenant,
@@ -77,16 +83,50 @@ async def publish(connection: Connection, experiment: Experiment, new: Published
     return True
 
 
-async def retire(
-    connection: Connection, experiment: Experiment, gone: tuple[VersionKey, ...]
+async def _replace(connection: Connection, experiment: Experiment, new: PublishedVersion) -> bool:
+    """Replaces an earlier copy; False if there is none."""
+    replaced = ("path", "manifest_sha256", "offer_address", "offer_group", "copy")
+    changed = await connection.fetch(
+        sa.update(tables.version)
+        .where(_of_stage(experiment.id, new.stage), _is(new), _version.copy < new.copy)
+        .values(available=True, damage="", **{name: getattr(new, name) for name in replaced})
+        .returning(_version.version)
+    )
+    return bool(changed)
+
+
+async def report_damage(
+    connection: Connection, experiment_id: uuid.UUID, key: VersionKey, reason: str
 ) -> bool:
-    """Records that files are gone; False if that was recorded of all of them."""
+    """Records what is wrong with this copy of a version; False if a report is on record, or the
+    copy was replaced or retired.
+    """
+    is_copy = sa.and_(_version.copy == key.copy, _version.available, _version.damage == "")
+    changed = await connection.fetch(
+        sa.update(tables.version)
+        .where(_of_stage(experiment_id, key.stage), _is(key), is_copy)
+        .values(damage=reason)
+        .returning(_version.version)
+    )
+    return bool(changed)
+
+
+async def retire(
+    connection: Connection,
+    experiment: Experiment,
+    gone: tuple[VersionKey, ...],
+    damage: str = "",
+) -> bool:
+    """Records that files are gone; False if that was recorded of all of them.
+
+    With `damage`, the versions are lost: they are needed, and there is no other copy.
+    """
     numbers = sa.tuple_(_version.stage, _version.incarnation, _version.version)
     changed = await connection.fetch(
         sa.update(tables.version)
         .where(_version.experiment_id == experiment.id, _version.available)
         .where(numbers.in_(_rows_of(gone)))
-        .values(available=False)
+        .values(available=False, damage=damage)
         .returning(_version.version)
     )
     return bool(changed)
@@ -114,9 +154,22 @@ async def available(
     return tuple(from_row(row) for row in await connection.fetch(query))
 
 
+async def lost(
+    connection: Connection, experiment_id: uuid.UUID, stage: str
+) -> tuple[PublishedVersion, ...]:
+    """Returns the versions of a stage that were damaged and could not be replaced."""
+    is_lost = sa.and_(sa.not_(_version.available), _version.damage != "")
+    query = (
+        sa.select(*COLUMNS)
+        .where(_of_stage(experiment_id, stage), is_lost)
+        .order_by(_version.incarnation, _version.version)
+    )
+    return tuple(from_row(row) for row in await connection.fetch(query))
+
+
 def _of_stage(experiment_id: uuid.UUID, stage: str) -> sa.ColumnElement[bool]:
     return sa.and_(_version.experiment_id == experiment_id, _version.stage == stage)
 
 
-def _is(version: PublishedVersion) -> sa.ColumnElement[bool]:
+def _is(version: PublishedVersion | VersionKey) -> sa.ColumnElement[bool]:
     return sa.and_(_version.incarnation == version.incarnation, _version.version == version.version)

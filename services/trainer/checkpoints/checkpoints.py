@@ -4,11 +4,15 @@ Hashing the merged weights would not do: another processor may round their produ
 """
 
 import hashlib
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from services.trainer.checkpoints.weights import TEMPORARY_SUFFIX, remove_leftovers, weights_hash
+from services.trainer.checkpoints.weights import (
+    TEMPORARY_SUFFIX,
+    remove_leftovers,
+    remove_tree,
+    weights_hash,
+)
 from services.trainer.collectives import NamedTensors, Ranks, hash_on_rank_0
 from services.trainer.types import StageLearner, WrittenCheckpoint
 from trinity.errors import UserError
@@ -41,7 +45,7 @@ class CheckpointStore:
         temporary = final.with_suffix(TEMPORARY_SUFFIX)
         if self._ranks.is_first:
             for directory in (final, temporary):
-                shutil.rmtree(directory, ignore_errors=True)
+                remove_tree(directory)
             temporary.mkdir(parents=True)
         self._ranks.barrier()
         learner.save(temporary, step)
@@ -77,7 +81,7 @@ class CheckpointStore:
         """Deletes checkpoints that are no longer needed."""
         for path in paths:
             if path.parent == self._root:
-                shutil.rmtree(path, ignore_errors=True)
+                remove_tree(path)
 
     def _hash_of(self, learner: StageLearner) -> bytes:
         return hash_on_rank_0(

@@ -4,6 +4,7 @@ import logging
 import threading
 from dataclasses import replace
 
+from services.trainer.checkpoints.damage import DamagedWeights, DamageWatch
 from services.trainer.checkpoints.weights import WeightsStore, WeightTensors, weights_hash
 from services.trainer.clients import TrainerBufferClient, TrainerSynchronizerClient
 from services.trainer.collectives import Ranks, consume, hash_on_rank_0
@@ -75,14 +76,19 @@ class WeightsPublisher:
         ranks: Ranks,
         incarnation: int,
         server: TransferServer | None = None,
+        damage: DamageWatch | None = None,
     ) -> None:
-        """Copies each version if there is a `server`, which also sends it from memory."""
+        """Copies each version if there is a `server`, which also sends it from memory.
+
+        With `damage`, on the first rank, damaged versions are written again.
+        """
         self._store = store
         self._buffer = buffer
         self._synchronizer = synchronizer
         self._ranks = ranks
         self._incarnation = incarnation
         self._server = server
+        self._damage = damage
         self._pinned_by_members: set[int] = set()
         self._pinned_by_evaluations: set[int] = set()
         self.newest: WeightsOnDisk | None = None
@@ -125,9 +131,55 @@ class WeightsPublisher:
             self._announce(adopted)
         return self._ranks.broadcast_ints([adopted is not None]) == [1]
 
+    def replace_damaged(self, learner: StageLearner, step: int) -> bool:
+        """Writes damaged versions again under other paths; declares lost what nothing can replace.
+
+        `step` is that of the learner's weights. Returns true, on all ranks, if the newest version
+        is lost, so that newer weights are needed. Collective.
+        """
+        damaged = self._damage.take_damaged() if self._damage is not None else []
+        (gathers,) = self._ranks.broadcast_ints([any(self._is_held(d, step) for d in damaged)])
+        tensors = self.gather_weights(learner) if gathers else None
+        is_newest_lost = False
+        for found in damaged:
+            held = tensors if self._is_held(found, step) else None
+            if not self._replace(found, held):
+                is_newest_lost |= self._is_newest(found.weights)
+        return self._ranks.broadcast_ints([is_newest_lost]) == [1]
+
+    def _is_held(self, damaged: DamagedWeights, step: int) -> bool:
+        """Returns True if the learner's weights are those of the version."""
+        weights = damaged.weights
+        return (weights.version, weights.incarnation) == (step, self._incarnation)
+
+    def _is_newest(self, weights: WeightsOnDisk) -> bool:
+        return self.newest is None or weights.version >= self.newest.version
+
+    def _replace(self, damaged: DamagedWeights, tensors: WeightTensors | None) -> bool:
+        """Replaces one version; false if it is lost."""
+        old = damaged.weights
+        again = None
+        if old.incarnation == self._incarnation:  # earlier ones have no say any more
+            again = self._store.write_again(old, tensors)
+        if again is None:
+            logger.error("published weights are lost", extra={"reason": damaged.damage})
+            self._synchronizer.retire([old], damaged.damage)
+            self._store.discard(old)
+            return False
+        self._pinned_by_members = self._synchronizer.publish(again)
+        if self.newest is not None and self.newest.version == again.version:
+            self.newest = again
+        self._store.discard(old)
+        logger.warning(
+            "damaged weights were written again",
+            extra={"version": old.version, "path": str(again.path)},
+        )
+        return True
+
     def _announce(self, weights: WeightsOnDisk) -> None:
         self._pinned_by_members = self._synchronizer.publish(weights)
         self.newest = weights
+        self._store.record_announced()
         self.set_evaluation_pins(self._buffer.record_version(weights))
 
     def current_hash(self, learner: StageLearner) -> bytes:

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -13,6 +14,7 @@ from safetensors.torch import save_file
 
 from services.trainer.types import WeightsOnDisk
 from trinity.errors import ManifestError
+from trinity.weights.ledger import LedgerEntry, WeightsLedger
 from trinity.weights.manifest import (
     MANIFEST_NAME,
     ManifestHead,
@@ -29,7 +31,7 @@ SUFFIXES = frozenset({".json", ".jinja", ".txt", ".model", ".py", ".tiktoken"})
 CHAT_TEMPLATE_NAME = "chat_template.jinja"
 WEIGHTS_NAME = "model.safetensors"
 TEMPORARY_SUFFIX = ".tmp"
-NAME_PATTERN = re.compile(r"[a-z-]+\d+-(\d+)")
+NAME_PATTERN = re.compile(r"[a-z-]+\d+-(\d+)(?:-\d+)?")
 MIN_KEPT_VERSIONS = 2
 NO_PARENT = -1
 """The parent of a stage's starting weights."""
@@ -49,10 +51,11 @@ class ModelFiles:
         self._copy = copy
         self._dtype = dtype
         self._chat_template = chat_template
+        self._contents: dict[str, bytes] = {}
 
     def copy_from(self, model_directory: Path) -> None:
         """Copies the small files, with the dtype of the published weights."""
-        shutil.rmtree(self._copy, ignore_errors=True)
+        remove_tree(self._copy)
         self._copy.mkdir(parents=True)
         for path in sorted(model_directory.iterdir()):
             if _is_small_file(path):
@@ -60,21 +63,43 @@ class ModelFiles:
         self._write_dtype()
         if self._chat_template is not None:
             (self._copy / CHAT_TEMPLATE_NAME).write_text(self._chat_template)
-        for path in self._copy.iterdir():
+        for path in sorted(self._copy.iterdir()):
             make_durable(path)
+            self._contents[path.name] = path.read_bytes()
 
     def link_into(self, directory: Path) -> frozenset[str]:
-        """Hard-links the files into a directory; returns their names, all of them durable."""
-        paths = sorted(self._copy.iterdir())
-        for path in paths:
-            os.link(path, directory / path.name)
-        return frozenset(path.name for path in paths)
+        """Hard-links the files into a directory; returns their names, all of them durable.
+
+        The links share one file: a damaged one is written again from memory, so that later versions
+        do not share the damage.
+        """
+        for name, content in self._contents.items():
+            if not _holds(self._copy / name, content):
+                self._write_again(name, content)
+            os.link(self._copy / name, directory / name)
+        return frozenset(self._contents)
+
+    def _write_again(self, name: str, content: bytes) -> None:
+        logger.warning("a model's file was damaged", extra={"path": str(self._copy / name)})
+        self._copy.mkdir(parents=True, exist_ok=True)
+        fresh = self._copy / f".{name}{TEMPORARY_SUFFIX}"
+        fresh.write_bytes(content)
+        make_durable(fresh)
+        remove_tree(self._copy / name)
+        fresh.rename(self._copy / name)
 
     def _write_dtype(self) -> None:
         path = self._copy / "config.json"
         config = json.loads(path.read_text())
         config.pop("torch_dtype", None)
         path.write_text(json.dumps({**config, "dtype": self._dtype}, indent=2, sort_keys=True))
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    try:
+        return path.is_file() and path.read_bytes() == content
+    except OSError:
+        return False
 
 
 def _is_small_file(path: Path) -> bool:
@@ -92,6 +117,21 @@ def weights_hash(tensors: Mapping[str, torch.Tensor]) -> bytes:
     return digest.digest()
 
 
+@dataclass(frozen=True, slots=True)
+class WeightsName:
+    """The numbers that name a directory of weights."""
+
+    version: int
+    incarnation: int
+    copy: int = 0
+
+    @property
+    def directory(self) -> str:
+        """The directory's name; the first copy has no number of its own."""
+        suffix = f"-{self.copy}" if self.copy else ""
+        return f"v{self.version}-{self.incarnation}{suffix}"
+
+
 class WeightsStore:
     """The published versions of one stage; one writer at a time, the newest incarnation.
 
@@ -99,11 +139,21 @@ class WeightsStore:
     removed = store.prune(pinned={2})
     """
 
-    def __init__(self, *, root: Path, stage: str, files: ModelFiles, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        *,
+        root: Path,
+        stage: str,
+        files: ModelFiles,
+        dtype: torch.dtype,
+        ledger: WeightsLedger | None = None,
+    ) -> None:
+        """A `ledger` lets announced versions be recognised without the synchronizer."""
         self._root = root
         self._stage = stage
         self._files = files
         self._dtype = dtype
+        self._ledger = ledger
         self._published: list[WeightsOnDisk] = []
 
     def load_announced(self, published: Iterable[WeightsOnDisk], incarnation: int) -> None:
@@ -111,13 +161,57 @@ class WeightsStore:
         self._published = sorted(p for p in published if p.path.parent == self._root)
         known = {weights.path.name for weights in self._published}
         remove_leftovers(self._root, kept=known, incarnation=incarnation)
+        self.record_announced()
 
-    def write(self, weights: WeightTensors, *, version: int, incarnation: int) -> WeightsOnDisk:
+    def record_announced(self) -> None:
+        """Records all versions in the ledger; called once the newest one is announced."""
+        if self._ledger is not None:
+            self._ledger.write(
+                LedgerEntry(
+                    directory=weights.path.name,
+                    version=weights.version,
+                    incarnation=weights.incarnation,
+                    manifest_sha256=weights.manifest_sha256.hex(),
+                    weights_sha256=weights.weights_sha256.hex(),
+                )
+                for weights in self._published
+            )
+
+    def write(
+        self, weights: WeightTensors, *, version: int, incarnation: int, copy: int = 0
+    ) -> WeightsOnDisk:
         """Writes a complete Hugging Face directory; it is renamed once whole and durable."""
-        temporary = self._new_directory(version, incarnation)
+        name = WeightsName(version, incarnation, copy)
+        temporary = self._new_directory(name)
         save_file(weights, temporary / WEIGHTS_NAME, metadata={"format": "pt"})
         durable = self._files.link_into(temporary)
-        return self._seal(temporary, version, incarnation, weights_hash(weights), durable)
+        return self._seal(temporary, name, weights_hash(weights), durable)
+
+    def write_again(
+        self, damaged: WeightsOnDisk, tensors: WeightTensors | None
+    ) -> WeightsOnDisk | None:
+        """Writes a damaged version under a new path: from another incarnation's intact copy of the
+        same weights, else from `tensors`.
+
+        Returns None if neither has these weights.
+        """
+        name = WeightsName(damaged.version, damaged.incarnation, damaged.copy + 1)
+        others = [w for w in self._published if w.weights_sha256 == damaged.weights_sha256]
+        for other in sorted(others, reverse=True):
+            is_other = other.path != damaged.path
+            if is_other and (linked := self._link_intact(other, name)) is not None:
+                return linked
+        if tensors is None or weights_hash(tensors) != damaged.weights_sha256:
+            return None
+        return self.write(
+            tensors, version=name.version, incarnation=name.incarnation, copy=name.copy
+        )
+
+    def discard(self, damaged: WeightsOnDisk) -> None:
+        """Deletes a damaged version, which was replaced or is lost."""
+        self._published = [weights for weights in self._published if weights.path != damaged.path]
+        self.record_announced()
+        remove_tree(damaged.path)
 
     def republish(self, version: int, incarnation: int) -> WeightsOnDisk | None:
         """Publishes an earlier incarnation's weights under this incarnation's name.
@@ -127,50 +221,51 @@ class WeightsStore:
         for old in sorted(self._published, reverse=True):
             if old.version != version:
                 continue
-            try:
-                manifest = verify(old.path, old.manifest_sha256)
-            except ManifestError as error:
-                logger.warning("published weights are damaged", extra={"reason": str(error)})
-                continue
-            temporary = self._new_directory(version, incarnation)
-            for name in manifest.files:
-                os.link(old.path / name, temporary / name)
-            durable = frozenset(manifest.files)
-            return self._seal(temporary, version, incarnation, old.weights_sha256, durable)
+            linked = self._link_intact(old, WeightsName(version, incarnation))
+            if linked is not None:
+                return linked
         return None
 
-    def _new_directory(self, version: int, incarnation: int) -> Path:
-        temporary = self._root / f"v{version}-{incarnation}{TEMPORARY_SUFFIX}"
-        shutil.rmtree(temporary, ignore_errors=True)
+    def _link_intact(self, old: WeightsOnDisk, name: "WeightsName") -> WeightsOnDisk | None:
+        """Links an earlier version's files under another name; None if they are damaged."""
+        try:
+            manifest = verify(old.path, old.manifest_sha256)
+        except ManifestError as error:
+            logger.warning("published weights are damaged", extra={"reason": str(error)})
+            return None
+        temporary = self._new_directory(name)
+        for file in manifest.files:
+            os.link(old.path / file, temporary / file)
+        return self._seal(temporary, name, old.weights_sha256, frozenset(manifest.files))
+
+    def _new_directory(self, name: "WeightsName") -> Path:
+        temporary = self._root / f"{name.directory}{TEMPORARY_SUFFIX}"
+        remove_tree(temporary)
         temporary.mkdir()
         return temporary
 
     def _seal(
-        self,
-        temporary: Path,
-        version: int,
-        incarnation: int,
-        digest: bytes,
-        durable: frozenset[str],
+        self, temporary: Path, name: "WeightsName", digest: bytes, durable: frozenset[str]
     ) -> WeightsOnDisk:
         head = ManifestHead(
             kind="weights",
             stage=self._stage,
-            step=version,
-            incarnation=incarnation,
+            step=name.version,
+            incarnation=name.incarnation,
             weights_sha256=digest.hex(),
         )
         manifest = seal(temporary, head, durable)
         final = temporary.with_suffix("")
-        shutil.rmtree(final, ignore_errors=True)
+        remove_tree(final)
         move_into_place(temporary, final)
         weights = WeightsOnDisk(
-            version=version,
-            incarnation=incarnation,
+            version=name.version,
+            incarnation=name.incarnation,
             path=final,
             manifest_sha256=manifest,
             weights_sha256=digest,
-            parent=self._parent_of(version),
+            parent=self._parent_of(name.version),
+            copy=name.copy,
         )
         self._published.append(weights)
         return weights
@@ -193,9 +288,11 @@ class WeightsStore:
         kept = ordered[:MIN_KEPT_VERSIONS]
         kept += [w for w in ordered[MIN_KEPT_VERSIONS:] if w.version in pinned]
         removed = [weights for weights in ordered if weights not in kept]
-        for weights in removed:
-            shutil.rmtree(weights.path, ignore_errors=True)
         self._published = sorted(kept)
+        if removed:
+            self.record_announced()
+        for weights in removed:
+            remove_tree(weights.path)
         return removed
 
 
@@ -204,7 +301,15 @@ def remove_leftovers(root: Path, *, kept: set[str], incarnation: int) -> None:
     root.mkdir(parents=True, exist_ok=True)
     for path in root.iterdir():
         if path.name not in kept and _is_leftover(path, incarnation):
-            shutil.rmtree(path)
+            remove_tree(path)
+
+
+def remove_tree(path: Path) -> None:
+    """Removes a directory, or whatever stands in its place: of a link never what it leads to."""
+    if path.is_symlink() or path.is_file():
+        path.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _is_leftover(path: Path, incarnation: int) -> bool:

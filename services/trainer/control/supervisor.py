@@ -286,7 +286,9 @@ class TrainingSupervisor:
 
     async def _work_or_wait(self) -> None:
         seen = self._watcher.update_count
-        wanted = [key for key in self._watcher.stages_to_train() if key not in self._reported]
+        listed = self._watcher.stages_to_train()
+        self._reported &= set(listed)  # one that is listed again later is to be looked at again
+        wanted = [key for key in listed if key not in self._reported]
         ours = [key for key in wanted if key not in self._trained_elsewhere]
         if ours:
             if await self._is_unclaimed(ours[0]):

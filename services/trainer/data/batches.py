@@ -14,7 +14,12 @@ from trinity.runtime.retry import WaitReporter
 
 WAIT_NAME = "batch"
 READY, STOP = 0, 1
-CODES = {NoBatchReason.DRAINED: 2, NoBatchReason.CANCELLED: 3, NoBatchReason.VERSION_WANTED: 4}
+CODES = {
+    NoBatchReason.DRAINED: 2,
+    NoBatchReason.CANCELLED: 3,
+    NoBatchReason.VERSION_WANTED: 4,
+    NoBatchReason.WEIGHTS_DAMAGED: 5,
+}
 STATES = {code: state for state, code in CODES.items()}
 
 
@@ -37,7 +42,9 @@ class BatchSource:
         timeout_seconds: float,
         stop: threading.Event,
         waits: WaitReporter,
+        has_damage: Callable[[], bool] = lambda: False,
     ) -> None:
+        """Damaged weights (`has_damage`) come before a batch."""
         self._buffer = buffer
         self._ranks = ranks
         self._incarnation = incarnation
@@ -45,6 +52,7 @@ class BatchSource:
         self._timeout_seconds = timeout_seconds
         self._stop = stop
         self._waits = waits
+        self._has_damage = has_damage
         self._executor = ThreadPoolExecutor(1, "next-batch") if fetches_ahead else None
         self._prefetched: tuple[int, Future[BatchResult]] | None = None
 
@@ -91,6 +99,8 @@ class BatchSource:
                 if self._stop.is_set():
                     raise StopRequested
                 check()
+                if self._has_damage():
+                    return BatchResult(None, NoBatchReason.WEIGHTS_DAMAGED)
                 answer = self._request_batch(step, max(deadline - time.monotonic(), 0.0))
                 if answer.state is not NoBatchReason.WAITING:
                     return answer

@@ -188,6 +188,10 @@ class TrainingLoop:
                 self._async_publish.wait()
                 self._publish()
                 continue
+            if answer.state is NoBatchReason.WEIGHTS_DAMAGED:
+                self._async_publish.wait()
+                self._replace_damaged()
+                continue
             if answer.state is NoBatchReason.CANCELLED:
                 return RankStageEnded(outcome="cancelled", reason=answer.reason)
             if answer.batch is None:
@@ -338,6 +342,13 @@ class TrainingLoop:
         with self._deps.telemetry.publishing(self._step, begins_trace=is_new):
             self._deps.publisher.publish(self._deps.learner, self._step)
         self._published = self._step
+
+    def _replace_damaged(self) -> None:
+        """Writes damaged weights again; publishes the current ones if the newest are lost."""
+        self._report_activity("writing damaged weights again")
+        is_newest_lost = self._deps.publisher.replace_damaged(self._deps.learner, self._step)
+        if is_newest_lost and self._published < self._step:
+            self._publish()
 
     def _save(self) -> None:
         self._report_activity("saving a checkpoint")

@@ -10,6 +10,7 @@ import torch
 
 from services.trainer.batch_rows import RowReader
 from services.trainer.checkpoints.checkpoints import CheckpointStore
+from services.trainer.checkpoints.damage import DamageWatch, ReportVerifier
 from services.trainer.checkpoints.publisher import TransferServer, WeightsPublisher
 from services.trainer.checkpoints.weights import ModelFiles, WeightsStore
 from services.trainer.clients import TrainerBufferClient, TrainerSynchronizerClient
@@ -37,6 +38,7 @@ from trinity.plugins import load_plugins, plugin_dirs_from_environment
 from trinity.rpc.channel import open_sync_channel
 from trinity.runtime.retry import WaitReporter
 from trinity.types import StageKey
+from trinity.weights.ledger import LedgerKey, WeightsLedger
 from trinity.weights.manifest import verify
 from trinity.weights.offer import TransferTimeouts
 
@@ -84,6 +86,7 @@ class RankStageSetup:
         self._directory = Path(order.job_dir) / "stages" / order.stage
         key = StageKey(tenant=order.tenant, experiment_id=order.experiment_id, stage=order.stage)
         self._key = key
+        self._damage: DamageWatch | None = None
         buffer_channel = stack.enter_context(open_sync_channel(order.buffer_address))
         synchronizer_channel = stack.enter_context(open_sync_channel(order.synchronizer_address))
         link.close_channels_on_stop([buffer_channel, synchronizer_channel])
@@ -140,6 +143,7 @@ class RankStageSetup:
     def _train(
         self, life: Incarnation, start: Path, learner: StageLearner, total_steps: int | None
     ) -> RankStageEnded:
+        self._damage = self._watch_damage()
         dependencies = LoopDependencies(
             plan=self._plan,
             ranks=self._ranks,
@@ -188,11 +192,23 @@ class RankStageSetup:
             return False
         is_done = 0
         if self._ranks.is_first:
+            self._retire_damaged(life.finished_step)
             final = self._intact_version(life.finished_step)
             if final is not None:
                 self._synchronizer.finish_role(final)
                 is_done = 1
         return self._ranks.broadcast_ints([is_done]) == [1]
+
+    def _retire_damaged(self, final_version: int) -> None:
+        """Declares versions before the final one lost that explorers report and that are damaged:
+        no learner holds them any more.
+        """
+        verifier = ReportVerifier()
+        for weights in self._synchronizer.reported_versions():
+            damage = verifier.find_damage(weights) if weights.version != final_version else ""
+            if damage:
+                logger.error("published weights are lost", extra={"reason": damage})
+                self._synchronizer.retire([weights], damage)
 
     def _intact_version(self, version: int) -> WeightsOnDisk | None:
         for weights in sorted(self._synchronizer.versions(), reverse=True):
@@ -222,6 +238,7 @@ class RankStageSetup:
             timeout_seconds=self._plan.experience_buffer.max_read_timeout,
             stop=self._link.stop,
             waits=self._link.waits,
+            has_damage=lambda: self._damage is not None and self._damage.has_damage,
         )
         self._stack.callback(source.cancel_prefetch)
         return source
@@ -234,7 +251,17 @@ class RankStageSetup:
             ranks=self._ranks,
             incarnation=life.number,
             server=self._transfer_server(),
+            damage=self._damage,
         )
+
+    def _watch_damage(self) -> DamageWatch | None:
+        """Starts to follow reports of damaged weights, if explorers load any."""
+        if not (self._ranks.is_first and self._plan.needs_rollout):
+            return None
+        watch = DamageWatch(self._synchronizer, on_damage=self._buffer.interrupt_poll)
+        watch.start()
+        self._stack.callback(watch.stop)
+        return watch
 
     def _weights_store(self, life: Incarnation, start: Path) -> WeightsStore:
         root = self._directory / "weights"
@@ -245,12 +272,23 @@ class RankStageSetup:
             chat_template=self._plan.chat_template,
         )
         store = WeightsStore(
-            root=root, stage=self._order.stage, files=files, dtype=getattr(torch, dtype)
+            root=root,
+            stage=self._order.stage,
+            files=files,
+            dtype=getattr(torch, dtype),
+            ledger=self._ledger(),
         )
         if self._ranks.is_first:
             files.copy_from(start)
             store.load_announced(self._synchronizer.versions(), life.number)
         return store
+
+    def _ledger(self) -> WeightsLedger | None:
+        """Creates the ledger of announced weights; the first rank writes it."""
+        if not self._ranks.is_first:
+            return None
+        key = LedgerKey.create(Path(self._order.job_dir))
+        return WeightsLedger(folder=self._directory, stage=self._order.stage, key=key)
 
     def _transfer_server(self) -> TransferServer | None:
         """Creates the transfer server of weights from memory, if the stage uses one."""

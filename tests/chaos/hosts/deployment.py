@@ -167,7 +167,11 @@ def _surroundings(
             ),
         ),
         environment={
-            name: {VARIABLE: str(deployment.folder.path), **environment.get(name, {})}
+            name: {
+                VARIABLE: str(deployment.folder.path),
+                "TRINITY_BUFFER_FUNCTION_VARIABLES": VARIABLE,
+                **environment.get(name, {}),
+            }
             for name in SERVICES
         },
         security=deployment.security,

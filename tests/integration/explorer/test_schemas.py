@@ -74,15 +74,19 @@ async def longest_stall(during: Coroutine[object, object, None]) -> float:
     return max(later - earlier for earlier, later in itertools.pairwise(ticks))
 
 
+TOO_SLOW = r"s to compile, more than 1 s|did not compile within 10 s"
+"""On a machine that does much else, a few seconds of a processor take longer than ten."""
+
+
 async def refuse(checker: SchemaChecker, schema: JsonObject, named: str) -> None:
     with pytest.raises(InvalidApiRequest, match=named):
         await checker.check_schema(json.dumps(schema))
 
 
 async def test_a_slow_schema_is_refused_and_the_loop_goes_on(checker: SchemaChecker) -> None:
-    assert await longest_stall(refuse(checker, SLOW, "s to compile, more than 1 s")) < 1.0
+    assert await longest_stall(refuse(checker, SLOW, TOO_SLOW)) < 1.0
     began = time.monotonic()
-    await refuse(checker, SLOW, "s to compile")  # it is remembered
+    await refuse(checker, SLOW, TOO_SLOW)  # it is remembered
     assert time.monotonic() - began < 1.0
 
 

@@ -20,6 +20,7 @@ from services.explorer.serving.setup import build_serving_runner
 from tests.integration.explorer.conftest import END, MAX_MODEL_LEN, SharedEngines
 from tests.unit.explorer.builders import build_plan, unheard_beats
 from trinity.launch.modes import serve_plan
+from trinity.weights.ledger import LedgerEntry, LedgerKey, WeightsLedger
 from trinity.weights.manifest import ManifestHead, seal
 
 pytestmark = [
@@ -38,12 +39,18 @@ def publish(run: Path, model: Path, version: int) -> None:
     directory = run / "stages/main/weights" / f"v{version}-1"
     shutil.copytree(model, directory)
     digest = f"{version:064x}"
-    seal(
-        directory,
-        ManifestHead(
-            kind="weights", stage="main", step=version, incarnation=1, weights_sha256=digest
-        ),
+    head = ManifestHead(
+        kind="weights", stage="main", step=version, incarnation=1, weights_sha256=digest
     )
+    entry = LedgerEntry(
+        directory=directory.name,
+        version=version,
+        incarnation=1,
+        manifest_sha256=seal(directory, head).hex(),
+        weights_sha256=digest,
+    )
+    key = LedgerKey.create(run)
+    WeightsLedger(folder=run / "stages/main", stage="main", key=key).write([entry])
 
 
 @dataclass

@@ -62,6 +62,8 @@ MALFORMED = [
     ("CancelExperiment", pb.CancelExperimentRequest(experiment_id="x"), "experiment_id"),
     ("GetStatus", pb.GetStatusRequest(experiment_id="x"), "experiment_id"),
     ("RetireVersions", pb.RetireVersionsRequest(experiment_id="x"), "experiment_id"),
+    ("ReportDamage", pb.ReportDamageRequest(experiment_id="x"), "experiment_id"),
+    ("ReportDamage", pb.ReportDamageRequest(experiment_id=SOME_ID, reason="a"), "version.stage"),
     (
         "RetireVersions",
         pb.RetireVersionsRequest(experiment_id=SOME_ID, versions=[pb.Version()]),
@@ -95,6 +97,12 @@ UNKNOWN = [
     ("GetStatus", pb.GetStatusRequest(experiment_id=SOME_ID)),
     ("PublishVersion", version()),
     ("RetireVersions", pb.RetireVersionsRequest(experiment_id=SOME_ID)),
+    (
+        "ReportDamage",
+        pb.ReportDamageRequest(
+            experiment_id=SOME_ID, version=pb.Version(stage="warmup"), reason="a"
+        ),
+    ),
     ("FinishRole", finished(SOME_ID, "rft", pb.ROLE_EXPLORER)),
     ("FailStage", failure(SOME_ID, "rft", "why")),
 ]

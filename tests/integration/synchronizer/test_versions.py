@@ -5,7 +5,7 @@ from collections.abc import Callable
 import grpc
 import pytest
 
-from tests.integration.synchronizer.builders import explorer, publication, weights
+from tests.integration.synchronizer.builders import explorer, finished, publication, weights
 from tests.integration.synchronizer.conftest import TIMEOUT, Running
 from trinity.api.v1 import synchronizer_pb2 as pb
 
@@ -156,3 +156,123 @@ async def test_weights_of_an_unknown_stage_are_refused(
     with pytest.raises(grpc.aio.AioRpcError) as refusal:
         await published(synchronizer, experiment_id, weights("dpo", 4))
     assert refusal.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def report(
+    synchronizer: Running, experiment_id: str, version: pb.Version, reason: str = "a bit differs"
+) -> None:
+    request = pb.ReportDamageRequest(experiment_id=experiment_id, version=version, reason=reason)
+    await synchronizer.stub.ReportDamage(request, timeout=TIMEOUT)
+
+
+def copy_of(version: pb.Version, number: int) -> pb.Version:
+    """The same weights under another path."""
+    again = pb.Version()
+    again.CopyFrom(version)
+    again.copy, again.path = number, f"{version.path}-{number}"
+    return again
+
+
+async def test_the_first_report_of_a_copy_stays(synchronizer: Running, experiment_id: str) -> None:
+    version = weights("warmup", 2)
+    await published(synchronizer, experiment_id, version)
+    for reason in ("a bit differs", "another"):
+        await report(synchronizer, experiment_id, version, reason)
+    await report(synchronizer, experiment_id, weights("warmup", 7), "there is none")
+    [found] = await loadable(synchronizer, experiment_id)
+    assert found.damage == "a bit differs"
+    assert found.path == version.path, "the trainer decides"
+
+
+async def test_a_later_copy_replaces_a_damaged_one_and_late_calls_change_nothing(
+    synchronizer: Running, experiment_id: str
+) -> None:
+    version = weights("warmup", 2)
+    again = copy_of(version, 1)
+    await published(synchronizer, experiment_id, version)
+    await published(synchronizer, experiment_id, weights("warmup", 4))
+    await report(synchronizer, experiment_id, version)
+    for late in (again, again, version):
+        await published(synchronizer, experiment_id, late)
+    await report(synchronizer, experiment_id, version, "of the copy before")
+    assert (await loadable(synchronizer, experiment_id))[0] == again
+
+
+async def test_a_copy_with_another_manifest_is_taken_and_one_of_other_weights_is_not(
+    synchronizer: Running, experiment_id: str
+) -> None:
+    """The hash of a manifest may be what was wrong; that of the weights is the promise."""
+    version = weights("warmup", 2)
+    await published(synchronizer, experiment_id, version)
+    again = copy_of(version, 1)
+    again.manifest_sha256 = b"m" * 32
+    await published(synchronizer, experiment_id, again)
+    assert await loadable(synchronizer, experiment_id) == [again]
+    other = copy_of(version, 2)
+    other.weights_sha256 = b"w" * 32
+    assert "other content" in await refused(synchronizer, experiment_id, other)
+
+
+async def test_a_stale_trainer_replaces_nothing(synchronizer: Running, experiment_id: str) -> None:
+    version = weights("warmup", 2)
+    await published(synchronizer, experiment_id, version)
+    await published(synchronizer, experiment_id, weights("warmup", 2, incarnation=2))
+    again = copy_of(version, 1)
+    await refused(synchronizer, experiment_id, again, grpc.StatusCode.ABORTED)
+
+
+async def test_lost_versions_are_told_until_they_are_published_again(
+    synchronizer: Running, experiment_id: str
+) -> None:
+    kept, lost, old = (weights("warmup", number) for number in (4, 2, 0))
+    for version in (old, lost, kept):
+        await published(synchronizer, experiment_id, version)
+    await report(synchronizer, experiment_id, old)
+    for versions, damage in ([lost], "a bit differs"), ([old], ""):
+        request = pb.RetireVersionsRequest(
+            experiment_id=experiment_id, versions=versions, damage=damage
+        )
+        await synchronizer.stub.RetireVersions(request, timeout=TIMEOUT)
+    watch = synchronizer.stub.WatchExperiment(
+        pb.WatchExperimentRequest(experiment_id=experiment_id), timeout=TIMEOUT
+    )
+    async for state in watch:
+        watch.cancel()
+        assert [version.version for version in state.versions] == [4]
+        [found] = state.lost_versions
+        assert (found.version, found.damage) == (2, "a bit differs")
+        break
+
+
+async def test_a_trainer_that_has_finished_is_asked_again_while_the_stage_runs(
+    synchronizer: Running, experiment_id: str
+) -> None:
+    """Once for each copy: what is reported twice is no news."""
+    stub = synchronizer.stub
+    warmup, final = weights("warmup", 2), weights("rft", 2)
+    finish = finished(experiment_id, "warmup", pb.ROLE_TRAINER, warmup)
+    await stub.FinishRole(finish, timeout=TIMEOUT)
+    await report(synchronizer, experiment_id, warmup)
+    for _ in range(2):
+        await published(synchronizer, experiment_id, final)
+        await stub.FinishRole(
+            finished(experiment_id, "rft", pb.ROLE_TRAINER, final), timeout=TIMEOUT
+        )
+    assert await finished_roles(synchronizer, experiment_id) == [[pb.ROLE_TRAINER]] * 2
+    await report(synchronizer, experiment_id, final)
+    assert await finished_roles(synchronizer, experiment_id) == [[pb.ROLE_TRAINER], []]
+    later = weights("rft", 2, incarnation=2)
+    await published(synchronizer, experiment_id, later)
+    await stub.FinishRole(finished(experiment_id, "rft", pb.ROLE_TRAINER, later), timeout=TIMEOUT)
+    await report(synchronizer, experiment_id, final)
+    state = await stub.GetExperiment(
+        pb.GetExperimentRequest(experiment_id=experiment_id), timeout=TIMEOUT
+    )
+    assert state.experiment.stages[1].final_version.incarnation == 2
+    assert await finished_roles(synchronizer, experiment_id) == [[pb.ROLE_TRAINER]] * 2
+
+
+async def finished_roles(synchronizer: Running, experiment_id: str) -> list[list[int]]:
+    request = pb.GetExperimentRequest(experiment_id=experiment_id)
+    answer = await synchronizer.stub.GetExperiment(request, timeout=TIMEOUT)
+    return [list(stage.finished_roles) for stage in answer.experiment.stages]

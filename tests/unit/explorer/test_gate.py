@@ -3,16 +3,17 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 
 from services.explorer.retry import RetryPolicy, RolloutStageFailed
 from services.explorer.rollout import weight_gate as gate_module
-from services.explorer.rollout.weight_gate import WeightGate
-from services.explorer.types import WeightsId, WeightsRequirement, WeightsVersion
+from services.explorer.rollout.weight_gate import WeightGate, WeightsLost
+from services.explorer.types import LostWeights, WeightsId, WeightsRequirement, WeightsVersion
 from tests.unit.explorer.builders import build_weights, unheard_beats
-from trinity.errors import ManifestError
+from trinity.errors import ManifestError, Unavailable
 from trinity.runtime.presence import Heartbeats
 
 
@@ -33,8 +34,31 @@ class Loads:
 
 
 @dataclass
+class Trainer:
+    """Hears reports once it is there, and says what is lost."""
+
+    heard: list[int] = field(default_factory=list)
+    gone: list[LostWeights] = field(default_factory=list)
+    is_away: bool = False
+
+    def lost(self) -> tuple[LostWeights, ...]:
+        return tuple(self.gone)
+
+    async def report(self, weights: WeightsVersion, reason: str) -> None:
+        assert reason == "a bit differs"
+        if self.is_away:
+            raise Unavailable("it is away")
+        self.heard.append(weights.id.version)
+
+    def lose(self, version: int) -> None:
+        lost = LostWeights(id=WeightsId(version=version, incarnation=1), damage="a bit differs")
+        self.gone.append(lost)
+
+
+@dataclass
 class GateUnderTest:
     gate: WeightGate
+    trainer: Trainer
     loads: Loads
     published: list[WeightsVersion]
     heartbeats: Heartbeats
@@ -52,14 +76,16 @@ async def running_gate(
     published = [build_weights(version) for version in versions]
     async with unheard_beats() as heartbeats:
         loads, retry_policy = Loads(), RetryPolicy(heartbeats.waits, patience_seconds)
+        trainer = Trainer()
         gate = WeightGate(
             load=loads.load,
             published=lambda: tuple(published),
             heartbeats=heartbeats,
             retry_policy=retry_policy,
+            damage=trainer,
         )
         running = asyncio.create_task(gate.load_when_needed())
-        yield GateUnderTest(gate, loads, published, heartbeats, running)
+        yield GateUnderTest(gate, trainer, loads, published, heartbeats, running)
         running.cancel()
         await asyncio.wait([running])
 
@@ -260,3 +286,66 @@ async def test_a_cancelled_run_does_not_hold_the_weights() -> None:
 async def hold_for_ever(gate: WeightGate, required: WeightsRequirement) -> None:
     async with gate.hold(required):
         await asyncio.Event().wait()
+
+
+async def test_refused_weights_are_reported_once_and_loaded_when_they_are_written_again() -> None:
+    async with running_gate(1) as world:
+        world.loads.broken = {1}
+        entered = asyncio.create_task(enter(world.gate, exactly(1)))
+        await let_others_run()
+        world.gate.on_weights_changed()
+        await let_others_run()
+        assert world.trainer.heard == [1], "the second refusal is no news"
+        world.loads.broken.clear()
+        again = replace(world.published.pop(), path=Path("/weights/v1-1-1"), copy=1)
+        world.published.append(again)
+        world.gate.on_weights_changed()
+        assert (await entered).version == 1
+
+
+async def test_a_report_that_is_not_heard_is_repeated() -> None:
+    async with running_gate(1) as world:
+        world.loads.broken, world.trainer.is_away = {1}, True
+        entered = asyncio.create_task(enter(world.gate, exactly(1)))
+        await let_others_run()
+        world.trainer.is_away = False
+        world.gate.on_weights_changed()
+        await let_others_run()
+        assert world.trainer.heard == [1]
+        entered.cancel()
+
+
+async def test_a_run_that_measures_lost_weights_ends_with_the_reason() -> None:
+    async with running_gate(1, 3) as world:
+        await enter(world.gate, train(3))
+        world.loads.broken = {1}
+        entered = asyncio.create_task(enter(world.gate, exactly(1)))
+        await let_others_run()
+        assert not entered.done()
+        world.published.pop(0)
+        world.trainer.lose(1)
+        world.gate.on_weights_changed()
+        with pytest.raises(WeightsLost, match="version 1 are lost: a bit differs"):
+            await entered
+        assert (await enter(world.gate, train(3))).version == 3, "others go on"
+
+
+async def test_a_run_that_trains_takes_newer_weights_in_the_place_of_lost_ones() -> None:
+    async with running_gate() as world:
+        required = replace(exactly(1), takes_newer_if_lost=True)
+        entered = [asyncio.create_task(enter(world.gate, required)) for _ in range(3)]
+        world.trainer.lose(1)
+        world.gate.on_weights_changed()
+        await let_others_run()
+        assert not any(run.done() for run in entered)
+        world.publish(2)
+        assert {(await run).version for run in entered} == {2}
+        assert (await enter(world.gate, required)).version == 2, "without another load"
+        assert world.loads.done == [2]
+
+
+async def test_weights_that_a_later_life_made_again_are_not_lost() -> None:
+    async with running_gate(3) as world:
+        world.trainer.lose(1)
+        world.publish(1, incarnation=2)
+        assert (await enter(world.gate, exactly(1))) == WeightsId(version=1, incarnation=2)

@@ -1,10 +1,13 @@
 """What is served: which weights, by which engines, and to whom."""
 
 import asyncio
+import hashlib
 import json
 import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import cast
 
 import pytest
 from aiohttp.test_utils import make_mocked_request
@@ -12,27 +15,52 @@ from aiohttp.test_utils import make_mocked_request
 from services.explorer.engine.interface import EngineDied
 from services.explorer.serving.access import ServingAccessPolicy, read_or_create_key
 from services.explorer.serving.pool import ServingPool
+from services.explorer.serving.server import ModelServer
 from services.explorer.serving.setup import access_policy
-from services.explorer.serving.work import newest_weights
+from services.explorer.serving.work import ServingRunner, announced_weights
 from services.explorer.types import WeightsId, WeightsVersion, model_weights
 from tests.integration.explorer.peers import write_weights
-from tests.unit.explorer.builders import ArithmeticEngine, build_plan
+from tests.support.model_free.damage import FAULTS
+from tests.unit.explorer.builders import ArithmeticEngine, build_plan, unheard_beats
+from trinity.api.v1 import synchronizer_pb2 as pb
+from trinity.config.plan.parts import ServedRun
 from trinity.errors import ManifestError, UserError
 from trinity.launch.modes import serve_plan
+from trinity.runtime.presence import Heartbeats
 from trinity.security.authorization import Scope
 from trinity.security.certificates import CredentialIssuer, parts_of
 from trinity.security.credentials import PLAINTEXT, Credentials
 from trinity.security.tokens import issue_token
 from trinity.types import JsonObject
+from trinity.weights.ledger import KEY_FILE, LedgerEntry, LedgerError, LedgerKey, WeightsLedger
+from trinity.weights.manifest import ManifestHead, seal
 
 SECONDS = 30
 
 
 def publish(run: Path, stage: str, version: int, content: bytes) -> Path:
-    """Weights in a run's directory, as its trainer leaves them."""
+    """Weights in a run's directory, as its trainer leaves them, and in its ledger."""
     directory = run / "stages" / stage / "weights" / f"v{version}-1"
-    write_weights(directory, version, content)
+    announce(run, stage, write_weights(directory, version, content))
     return directory
+
+
+def announce(run: Path, stage: str, version: pb.Version) -> None:
+    folder = run / "stages" / stage
+    ledger = WeightsLedger(folder=folder, stage=stage, key=LedgerKey.create(run))
+    entry = LedgerEntry(
+        directory=Path(version.path).name,
+        version=version.version,
+        incarnation=version.incarnation,
+        manifest_sha256=version.manifest_sha256.hex(),
+        weights_sha256=version.weights_sha256.hex(),
+    )
+    before = ledger.read() if ledger.path.exists() else ()
+    ledger.write([*before, entry])
+
+
+def newest_weights(run: Path) -> WeightsVersion | None:
+    return next(iter(announced_weights(run)), None)
 
 
 def with_stages(run: Path, *names: str) -> None:
@@ -239,3 +267,155 @@ async def test_with_tokens_it_takes_the_scope_and_the_tenant(tmp_path: Path) -> 
     assert status(guarded, token("mine", Scope.READ)) == 403
     assert status(guarded, token("mine", Scope.SUBMIT, hours=-1)) == 401
     assert status(guarded, "key") == 401
+
+
+def runner_of(run: Path, pool: ServingPool, heartbeats: Heartbeats) -> ServingRunner:
+    """Looks for weights, and never opens its address."""
+    plan = build_plan(run, mode="serve")
+    [stage] = serve_plan(plan).stages
+    served = stage.model_copy(update={"served": ServedRun(job_dir=str(run))})
+    return ServingRunner(
+        plan=served,
+        pool=pool,
+        server=cast(ModelServer, None),
+        access=cast(ServingAccessPolicy, None),
+        heartbeats=heartbeats,
+        drain_seconds=0,
+    )
+
+
+@pytest.fixture
+async def look(tmp_path: Path) -> AsyncIterator[Callable[[], Awaitable[int]]]:
+    """Has a runner look for weights; returns the version that answers then."""
+    engine = LoadingEngine()
+    engine.may_load.set()
+    pool = pool_of([engine])
+    with_stages(tmp_path, "warmup", "rft")
+    async with unheard_beats() as heartbeats:
+        runner = runner_of(tmp_path, pool, heartbeats)
+
+        async def version() -> int:
+            await runner._load_newest()
+            return pool.oldest_weights.id.version
+
+        yield version
+
+
+Look = Callable[[], Awaitable[int]]
+
+
+async def test_a_forged_directory_is_not_served(look: Look, tmp_path: Path) -> None:
+    publish(tmp_path, "rft", 2, b"2")
+    assert await look() == 2
+    for stage in ("rft", "warmup"):  # of one stage there is a ledger, of the other none
+        write_weights(tmp_path / "stages" / stage / "weights/v99-9", 99, b"forged")
+    write_weights(tmp_path / "stages/later/weights/v99-9", 99, b"forged")
+    assert await look() == 2
+    publish(tmp_path, "rft", 3, b"3")
+    assert await look() == 3, "control: an announced one is"
+
+
+async def test_a_forged_directory_in_the_place_of_an_announced_one_is_not_served(
+    look: Look, tmp_path: Path
+) -> None:
+    publish(tmp_path, "rft", 2, b"2")
+    directory = publish(tmp_path, "rft", 3, b"3")
+    shutil.rmtree(directory)
+    write_weights(directory, 3, b"forged")
+    assert await look() == 2
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_the_newest_whole_weights_are_served_before_damaged_ones(
+    look: Look, tmp_path: Path, fault: str
+) -> None:
+    publish(tmp_path, "rft", 2, b"2")
+    directory = publish(tmp_path, "rft", 3, b"3")
+    (directory / "config.json").write_text("model")
+    announced = tmp_path / "stages/rft/announced.json"
+    announced.unlink()
+    shutil.rmtree(directory.with_name("v2-1"))
+    publish(tmp_path, "rft", 2, b"2")
+    version = seal_again(directory)
+    announce(tmp_path, "rft", version)
+    FAULTS[fault](directory)
+    assert await look() == 2
+    assert await look() == 2
+    publish(tmp_path, "rft", 4, b"4")
+    assert await look() == 4
+
+
+def seal_again(directory: Path) -> pb.Version:
+    files = {path.name: path.read_bytes() for path in directory.iterdir()}
+    content = files["model.safetensors"]
+    shutil.rmtree(directory)
+    directory.mkdir()
+    for name in ("model.safetensors", "config.json"):
+        (directory / name).write_bytes(files[name])
+    digest = hashlib.sha256(content).digest()
+    head = ManifestHead(
+        kind="weights", stage="rft", step=3, incarnation=1, weights_sha256=digest.hex()
+    )
+    return pb.Version(
+        version=3,
+        incarnation=1,
+        path=str(directory),
+        manifest_sha256=seal(directory, head),
+        weights_sha256=digest,
+    )
+
+
+async def test_damaged_weights_are_hashed_again_only_when_they_change(
+    look: Look, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = publish(tmp_path, "rft", 3, b"3")
+    whole = (directory / "model.safetensors").read_bytes()
+    (directory / "model.safetensors").write_bytes(b"4")
+    loads = []
+    load = ServingPool.load_all
+
+    async def counted(self: ServingPool, weights: WeightsVersion) -> None:
+        loads.append(weights)
+        await load(self, weights)
+
+    monkeypatch.setattr(ServingPool, "load_all", counted)
+    assert [await look() for _ in range(5)] == [0] * 5
+    assert len(loads) == 1
+    (directory / "model.safetensors").write_bytes(whole)
+    assert await look() == 3
+
+
+@pytest.mark.parametrize("content", [b"", b'{"stages": [{"na', b"\xff", b"[]", b'{"stages": 3}'])
+async def test_a_half_written_plan_ends_nothing(look: Look, tmp_path: Path, content: bytes) -> None:
+    publish(tmp_path, "rft", 2, b"2")
+    plan = tmp_path / "config.json"
+    whole = plan.read_bytes()
+    plan.write_bytes(content)
+    assert await look() == 0
+    plan.write_bytes(whole)
+    assert await look() == 2
+    plan.write_bytes(content)
+    assert await look() == 2
+
+
+@pytest.mark.parametrize("name", [KEY_FILE, "stages/rft/announced.json"])
+async def test_a_half_written_ledger_or_key_leaves_the_weights_that_answer(
+    look: Look, tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    publish(tmp_path, "rft", 2, b"2")
+    assert await look() == 2
+    publish(tmp_path, "rft", 3, b"3")
+    path = tmp_path / name
+    whole = path.read_bytes()
+    path.write_bytes(whole[:10])
+    assert [await look() for _ in range(3)] == [2] * 3
+    assert caplog.text.count("the run's weights are not served") == 1, "said once"
+    path.write_bytes(whole)
+    assert await look() == 3
+
+
+def test_weights_without_a_ledger_are_refused_with_the_way_to_serve_them(tmp_path: Path) -> None:
+    with_stages(tmp_path, "rft")
+    write_weights(tmp_path / "stages/rft/weights/v2-1", 2, b"2")
+    with pytest.raises(LedgerError, match=r"v2-1 was announced.*`model\.model_path`"):
+        announced_weights(tmp_path)

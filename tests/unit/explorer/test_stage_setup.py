@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 from services.explorer.clients.buffer import ExplorerBufferClient
 from services.explorer.clients.streams import WatchFeed
-from services.explorer.clients.synchronizer import WatchedExperiment
+from services.explorer.clients.synchronizer import ExplorerSynchronizerClient, WatchedExperiment
 from services.explorer.control.stage import RolloutStageFactory, StageJob
 from services.explorer.counters import RolloutCounters
 from services.explorer.delivery.outbox import Outbox
@@ -61,6 +61,7 @@ async def opened(stage: StagePlan) -> AsyncIterator[NotingBuffer]:
                 synchronizer="a:1", buffer="b:1", nats_url=SecretStr("nats://c:1")
             ),
             buffer=buffer,
+            synchronizer=ExplorerSynchronizerClient(channel),
             outbox=Outbox(time.monotonic),
             threads=DaemonThreads(name="workflow", max_threads=1),
             heartbeats=heartbeats,

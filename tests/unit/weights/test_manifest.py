@@ -1,15 +1,19 @@
 """A directory counts only if its manifest vouches for every bit of it."""
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
 
+from tests.support.model_free.damage import FAULTS
+from tests.support.model_free.model import write_model
 from trinity.errors import ManifestError
 from trinity.weights import manifest
 from trinity.weights.manifest import (
     MANIFEST_NAME,
     ManifestHead,
+    file_signature,
     move_into_place,
     read,
     seal,
@@ -78,3 +82,40 @@ def test_another_manifest_than_the_announced_one_is_refused(sealed: tuple[Path, 
 def test_a_directory_without_a_manifest_does_not_count(tmp_path: Path) -> None:
     with pytest.raises(ManifestError, match="cannot be read"):
         verify(tmp_path, b"\0" * 32)
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> tuple[Path, bytes]:
+    """Weights as a trainer leaves them."""
+    directory = write_model(tmp_path / "v3-1")
+    head = ManifestHead(
+        kind="weights", stage="rft", step=3, incarnation=1, weights_sha256="ab" * 32
+    )
+    return directory, seal(directory, head)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_kind_of_damage_is_found_and_changes_the_signature(
+    published: tuple[Path, bytes], fault: str
+) -> None:
+    before = file_signature(published[0])
+    verify(*published)
+    assert file_signature(published[0]) == before, "reading changes nothing"
+    FAULTS[fault](published[0])
+    with pytest.raises(ManifestError):
+        verify(*published)
+    assert file_signature(published[0]) != before
+
+
+def test_a_pipe_in_the_place_of_a_manifest_is_not_waited_for(published: tuple[Path, bytes]) -> None:
+    (published[0] / MANIFEST_NAME).unlink()
+    os.mkfifo(published[0] / MANIFEST_NAME)
+    with pytest.raises(ManifestError, match="not a regular file"):
+        verify(*published)
+
+
+def test_an_endless_manifest_is_not_read_whole(published: tuple[Path, bytes]) -> None:
+    with (published[0] / MANIFEST_NAME).open("ab") as file:
+        file.truncate(manifest.MAX_MANIFEST_BYTES + 1)
+    with pytest.raises(ManifestError, match="more than"):
+        verify(*published)

@@ -77,7 +77,7 @@ class Experiment(_message.Message):
     def __init__(self, id: _Optional[str] = ..., tenant: _Optional[str] = ..., label: _Optional[str] = ..., state: _Optional[_Union[ExperimentState, str]] = ..., reason: _Optional[str] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., start_count: _Optional[int] = ...) -> None: ...
 
 class Version(_message.Message):
-    __slots__ = ("stage", "version", "incarnation", "kind", "base_version", "path", "manifest_sha256", "weights_sha256", "parent_version", "offer")
+    __slots__ = ("stage", "version", "incarnation", "kind", "base_version", "path", "manifest_sha256", "weights_sha256", "parent_version", "offer", "copy", "damage")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         KIND_UNSPECIFIED: _ClassVar[Version.Kind]
@@ -98,6 +98,8 @@ class Version(_message.Message):
     WEIGHTS_SHA256_FIELD_NUMBER: _ClassVar[int]
     PARENT_VERSION_FIELD_NUMBER: _ClassVar[int]
     OFFER_FIELD_NUMBER: _ClassVar[int]
+    COPY_FIELD_NUMBER: _ClassVar[int]
+    DAMAGE_FIELD_NUMBER: _ClassVar[int]
     stage: str
     version: int
     incarnation: int
@@ -108,7 +110,9 @@ class Version(_message.Message):
     weights_sha256: bytes
     parent_version: int
     offer: TransferOffer
-    def __init__(self, stage: _Optional[str] = ..., version: _Optional[int] = ..., incarnation: _Optional[int] = ..., kind: _Optional[_Union[Version.Kind, str]] = ..., base_version: _Optional[int] = ..., path: _Optional[str] = ..., manifest_sha256: _Optional[bytes] = ..., weights_sha256: _Optional[bytes] = ..., parent_version: _Optional[int] = ..., offer: _Optional[_Union[TransferOffer, _Mapping]] = ...) -> None: ...
+    copy: int
+    damage: str
+    def __init__(self, stage: _Optional[str] = ..., version: _Optional[int] = ..., incarnation: _Optional[int] = ..., kind: _Optional[_Union[Version.Kind, str]] = ..., base_version: _Optional[int] = ..., path: _Optional[str] = ..., manifest_sha256: _Optional[bytes] = ..., weights_sha256: _Optional[bytes] = ..., parent_version: _Optional[int] = ..., offer: _Optional[_Union[TransferOffer, _Mapping]] = ..., copy: _Optional[int] = ..., damage: _Optional[str] = ...) -> None: ...
 
 class TransferOffer(_message.Message):
     __slots__ = ("address", "group")
@@ -171,12 +175,14 @@ class WatchExperimentRequest(_message.Message):
     def __init__(self, experiment_id: _Optional[str] = ...) -> None: ...
 
 class WatchExperimentResponse(_message.Message):
-    __slots__ = ("experiment", "versions")
+    __slots__ = ("experiment", "versions", "lost_versions")
     EXPERIMENT_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    LOST_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     experiment: Experiment
     versions: _containers.RepeatedCompositeFieldContainer[Version]
-    def __init__(self, experiment: _Optional[_Union[Experiment, _Mapping]] = ..., versions: _Optional[_Iterable[_Union[Version, _Mapping]]] = ...) -> None: ...
+    lost_versions: _containers.RepeatedCompositeFieldContainer[Version]
+    def __init__(self, experiment: _Optional[_Union[Experiment, _Mapping]] = ..., versions: _Optional[_Iterable[_Union[Version, _Mapping]]] = ..., lost_versions: _Optional[_Iterable[_Union[Version, _Mapping]]] = ...) -> None: ...
 
 class PublishVersionRequest(_message.Message):
     __slots__ = ("experiment_id", "version")
@@ -193,14 +199,30 @@ class PublishVersionResponse(_message.Message):
     def __init__(self, pinned_versions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RetireVersionsRequest(_message.Message):
-    __slots__ = ("experiment_id", "versions")
+    __slots__ = ("experiment_id", "versions", "damage")
     EXPERIMENT_ID_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    DAMAGE_FIELD_NUMBER: _ClassVar[int]
     experiment_id: str
     versions: _containers.RepeatedCompositeFieldContainer[Version]
-    def __init__(self, experiment_id: _Optional[str] = ..., versions: _Optional[_Iterable[_Union[Version, _Mapping]]] = ...) -> None: ...
+    damage: str
+    def __init__(self, experiment_id: _Optional[str] = ..., versions: _Optional[_Iterable[_Union[Version, _Mapping]]] = ..., damage: _Optional[str] = ...) -> None: ...
 
 class RetireVersionsResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ReportDamageRequest(_message.Message):
+    __slots__ = ("experiment_id", "version", "reason")
+    EXPERIMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    experiment_id: str
+    version: Version
+    reason: str
+    def __init__(self, experiment_id: _Optional[str] = ..., version: _Optional[_Union[Version, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ReportDamageResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 

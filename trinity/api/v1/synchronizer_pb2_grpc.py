@@ -70,6 +70,11 @@ class SynchronizerServiceStub:
                 request_serializer=trinity_dot_api_dot_v1_dot_synchronizer__pb2.RetireVersionsRequest.SerializeToString,
                 response_deserializer=trinity_dot_api_dot_v1_dot_synchronizer__pb2.RetireVersionsResponse.FromString,
                 _registered_method=True)
+        self.ReportDamage = channel.unary_unary(
+                '/trinity.api.v1.SynchronizerService/ReportDamage',
+                request_serializer=trinity_dot_api_dot_v1_dot_synchronizer__pb2.ReportDamageRequest.SerializeToString,
+                response_deserializer=trinity_dot_api_dot_v1_dot_synchronizer__pb2.ReportDamageResponse.FromString,
+                _registered_method=True)
         self.Heartbeat = channel.unary_unary(
                 '/trinity.api.v1.SynchronizerService/Heartbeat',
                 request_serializer=trinity_dot_api_dot_v1_dot_synchronizer__pb2.HeartbeatRequest.SerializeToString,
@@ -140,8 +145,9 @@ class SynchronizerServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PublishVersion(self, request, context):
-        """PublishVersion announces weights whose manifest is written. May be retried, by stage, version and
-        incarnation. ABORTED: a newer incarnation has published; the caller must stop.
+        """PublishVersion announces weights whose manifest is written. May be retried, by stage, version,
+        incarnation and copy; a higher copy of the same weights replaces a lower one.
+        ABORTED: a newer incarnation has published; the caller must stop.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -150,6 +156,15 @@ class SynchronizerServiceServicer:
     def RetireVersions(self, request, context):
         """RetireVersions says that the files of versions are gone. May be retried, by stage, version and
         incarnation.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReportDamage(self, request, context):
+        """ReportDamage says that an explorer could not load a version, as its files are not those that were
+        announced. The trainer is told and verifies for itself. May be retried, by stage, version,
+        incarnation and copy; the first report stays, and one about a replaced copy changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -225,6 +240,11 @@ def add_SynchronizerServiceServicer_to_server(servicer, server):
                     servicer.RetireVersions,
                     request_deserializer=trinity_dot_api_dot_v1_dot_synchronizer__pb2.RetireVersionsRequest.FromString,
                     response_serializer=trinity_dot_api_dot_v1_dot_synchronizer__pb2.RetireVersionsResponse.SerializeToString,
+            ),
+            'ReportDamage': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportDamage,
+                    request_deserializer=trinity_dot_api_dot_v1_dot_synchronizer__pb2.ReportDamageRequest.FromString,
+                    response_serializer=trinity_dot_api_dot_v1_dot_synchronizer__pb2.ReportDamageResponse.SerializeToString,
             ),
             'Heartbeat': grpc.unary_unary_rpc_method_handler(
                     servicer.Heartbeat,
@@ -420,6 +440,33 @@ class SynchronizerService:
             '/trinity.api.v1.SynchronizerService/RetireVersions',
             trinity_dot_api_dot_v1_dot_synchronizer__pb2.RetireVersionsRequest.SerializeToString,
             trinity_dot_api_dot_v1_dot_synchronizer__pb2.RetireVersionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportDamage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/trinity.api.v1.SynchronizerService/ReportDamage',
+            trinity_dot_api_dot_v1_dot_synchronizer__pb2.ReportDamageRequest.SerializeToString,
+            trinity_dot_api_dot_v1_dot_synchronizer__pb2.ReportDamageResponse.FromString,
             options,
             channel_credentials,
             insecure,
