@@ -23,7 +23,8 @@ MAX_WAITS = 1_000
 MAX_PINNED_VERSIONS = 10_000
 MAX_WAIT_BYTES = 32 * 1024
 """Of all waits of a member; the longest ones are kept."""
-MAX_STATUS_BYTES = 16 * 1024 * 1024
+MAX_STATUS_BYTES = 3_584 * 1024
+"""Every gRPC client takes 4 MiB unless it is told otherwise."""
 
 EXPERIMENT_STATES = {
     ExperimentState.RUNNING: pb.EXPERIMENT_STATE_RUNNING,
