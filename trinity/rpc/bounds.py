@@ -33,6 +33,10 @@ BOUNDS: Mapping[str, int] = {
     "HeartbeatRequest.member": 256 * KIB,
 }
 """By message and field; a repeated field's bound is for all its items together."""
+EXPLANATIONS = frozenset({"activity", "damage", "reason"})
+"""Why something failed or waits: cut short where it is stored, and refused only when huge. A part
+that ends with a long traceback must be able to say so."""
+EXPLANATION_BYTES = MIB
 
 
 def check_bounds(request: Message) -> None:
@@ -54,6 +58,8 @@ def bound_of(field: FieldDescriptor) -> int:
     named = BOUNDS.get(name_of(field))
     if named is not None:
         return named
+    if field.name in EXPLANATIONS:
+        return EXPLANATION_BYTES
     if field.message_type is not None and not field.is_repeated:
         return MAX_REQUEST_BYTES  # the fields of the message have bounds of their own
     return LIST_BYTES if field.is_repeated else USUAL_BYTES

@@ -93,7 +93,12 @@ def test_a_field_with_too_many_bytes_is_refused_by_name(request_: object, named:
 
 
 def test_a_field_at_its_bound_is_taken() -> None:
-    check_bounds(synchronizer_pb2.CancelExperimentRequest(reason="x" * USUAL_BYTES))
+    check_bounds(synchronizer_pb2.CreateExperimentRequest(label="x" * USUAL_BYTES))
+
+
+def test_a_long_reason_of_a_failure_is_taken() -> None:
+    """It is cut where it is stored; refused, the failure would not be told."""
+    check_bounds(synchronizer_pb2.FailStageRequest(reason="x" * 1_000_000))
 
 
 def caller_of(tenant: str) -> Caller:
