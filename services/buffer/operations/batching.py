@@ -353,7 +353,8 @@ async def _data_samples(
     ]
     texts = await load_tasks(connection, stage.key.tenant, places)
     form = stage.plan.experience_buffer.format
-    shown = [data_sample(texts[place], form) for place in places]
+    schema = stage.plan.algorithm.row_schema
+    shown = [data_sample(texts[place], form, schema) for place in places]
     return SamplesEvent(samples=shown, experience_ids=[])
 
 
