@@ -31,6 +31,7 @@ from services.buffer.operations.batch_sources import (
     draw_data,
     expert_rows,
     filter_stale_rows,
+    note_long_prompts,
     record_batch,
     sampling_metrics,
     select_candidates,
@@ -296,7 +297,9 @@ class BatchComposer:
         are_new: bool = False,
     ) -> BatchHead:
         """Records a batch of these rows; `are_new` rows are marked as batched too."""
-        metrics = batch_metrics([row.measured for row in rows], step) | sampling_metrics(stage)
+        measured = [row.measured for row in rows]
+        metrics = batch_metrics(measured, step) | sampling_metrics(stage)
+        await note_long_prompts(connection, stage, measured)
         metrics |= (
             pipeline_metrics(await take_metrics(connection, stage.key, step, up_to)) | figures
         )
