@@ -6,6 +6,8 @@ read_sft_row(row, form, where="row 3")  # raises UserError naming the column and
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pydantic import BaseModel, ConfigDict
+
 from trinity.algorithm.algorithm_type import RowSchema
 from trinity.columns import column_value, has_column, optional_column
 from trinity.config.schema.data import FormatConfig
@@ -13,7 +15,42 @@ from trinity.conversations import BadConversation, parse_messages, parse_tools
 from trinity.errors import UserError
 from trinity.json_values import JsonObject, JsonValue
 
+_SKIPPED_MARK = "rows left out: "
 REMEDY = "correct the row or leave it out"
+
+
+class RowCheck(BaseModel):
+    """A check of rows of training data while they are read."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    form: FormatConfig
+    row_schema: RowSchema
+    skips: bool
+    """Bad rows are left out; else the first of them is an error."""
+
+    def require_trainable(self, row: JsonObject, where: str) -> None:
+        """Raises: UserError for a row that cannot be trained on."""
+        check_training_row(row, self.form, self.row_schema, where)
+
+
+class SkippedRows(BaseModel):
+    """Rows that a reader has left out; they travel as a line among others."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    count: int
+    first_errors: tuple[str, ...]
+
+    def to_line(self) -> str:
+        """Returns the line that `from_lines` finds."""
+        return f"{_SKIPPED_MARK}{self.model_dump_json()}\n"
+
+    @classmethod
+    def from_lines(cls, text: str) -> "SkippedRows | None":
+        """Returns the rows that the last line is about, if it is about such rows."""
+        mark, found, body = text.rstrip("\n").rpartition("\n")[2].partition(_SKIPPED_MARK)
+        return cls.model_validate_json(body) if found and not mark else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

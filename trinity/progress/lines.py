@@ -14,7 +14,7 @@ MIN_SECONDS_BETWEEN_STEP_LINES = 5.0
 WARNINGS = {
     "zero_reward_variance": "all runs of each task got the same reward, there is nothing to learn",
     "non_finite_gradient": "the gradient is not finite, the step was skipped",
-    "untrained_rows": "{count} rows have no token to train on, they are too long or masked",
+    "untrained_rows": "{count} rows have no token to train on, they are bad, too long or masked",
     "kl_spike": "the policy moved much further in this step than in those before",
 }
 

@@ -35,7 +35,7 @@ EXPLANATIONS = {
     StepWarning.NON_FINITE_GRADIENT: "the gradient is not finite: the step moved nothing",
     StepWarning.ZERO_REWARD_VARIANCE: "all runs of each task got the same reward: nothing to learn",
     StepWarning.KL_SPIKE: "the policy moved away far faster than in the steps before",
-    StepWarning.UNTRAINED_ROWS: "rows have no token to train on: they are too long or masked",
+    StepWarning.UNTRAINED_ROWS: "rows have no token to train on: they are bad, too long or masked",
 }
 
 
@@ -48,10 +48,11 @@ def check_trained_tokens(batch: TrainBatch) -> None:
         return
     num_cut = sum(row.is_truncated for row in batch.rows)
     cut = f"; {num_cut} of them are cut off before their answer begins" if num_cut else ""
+    bad = f"; {batch.num_bad_rows} more cannot be trained on" if batch.num_bad_rows else ""
     raise RunFailed(
         f"train step {batch.step} has nothing to train on: no token of its {len(batch.rows)} rows "
-        f"is trained{cut}. Prompts that are too long, responses that were cut off and rows that an "
-        "operator masks are not trained: raise `model.max_prompt_tokens`, "
+        f"is trained{cut}{bad}. Prompts that are too long, responses that were cut off and rows "
+        "that an operator masks are not trained: raise `model.max_prompt_tokens`, "
         "`model.max_response_tokens` or `model.max_model_len`, or correct the data"
     )
 
@@ -82,7 +83,7 @@ class AnomalyChecks:
         spikes = [self._is_spike(name, metrics[name]) for name in DIVERGENCES if name in metrics]
         if any(spikes):
             found.append(StepWarning.KL_SPIKE)
-        if batch.num_trained_rows < len(batch.rows) and not self._has_warned_of_rows:
+        if _num_untrained(batch) and not self._has_warned_of_rows:
             self._has_warned_of_rows = True
             found.append(StepWarning.UNTRAINED_ROWS)
         return found
@@ -100,7 +101,11 @@ class AnomalyChecks:
 def _value(warning: StepWarning, batch: TrainBatch) -> float:
     """Returns the number of rows that the warning is about; 1 if it is about the whole step."""
     is_of_rows = warning is StepWarning.UNTRAINED_ROWS
-    return float(len(batch.rows) - batch.num_trained_rows) if is_of_rows else 1.0
+    return float(_num_untrained(batch)) if is_of_rows else 1.0
+
+
+def _num_untrained(batch: TrainBatch) -> int:
+    return len(batch.rows) - batch.num_trained_rows + batch.num_bad_rows
 
 
 def _has_equal_rewards(batch: TrainBatch) -> bool:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -21,6 +22,7 @@ from trinity.algorithm.algorithm_type import RowSchema
 from trinity.config.data_rows import count_rows, first_row
 from trinity.config.schema.data import FormatConfig
 from trinity.rows import rows_to_json
+from trinity.training_rows import RowCheck, SkippedRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +34,18 @@ class Done:
     stderr: str
 
 
-Read = Callable[[Path], Done]
+class Read(Protocol):
+    """Runs the reader's main function on a path."""
+
+    def __call__(self, path: Path, check: RowCheck | None = None) -> Done: ...
 
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Read:
     """Runs the reader's main function on a path."""
 
-    def run(path: Path) -> Done:
-        source = RowSource(kind="file", place=str(path), roots=("/",))
+    def run(path: Path, check: RowCheck | None = None) -> Done:
+        source = RowSource(kind="file", place=str(path), roots=("/",), check=check)
         monkeypatch.setattr(sys, "stdin", io.StringIO(source.model_dump_json()))
         code = main()
         written = capsys.readouterr()
@@ -216,6 +221,47 @@ def test_a_row_that_fits_into_no_message_is_refused_by_its_number(
 PLAIN = FormatConfig(prompt_type="plaintext", response_key="extra_info.answer")
 TURNS = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
 CALL = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
+
+
+GOOD = {"prompt": "1+1=", "response": "2"}
+BAD = {"prompt": "1+1=", "response": None}
+
+
+def checked(*, skips: bool) -> RowCheck:
+    form = FormatConfig(prompt_type="plaintext")
+    return RowCheck(form=form, row_schema="sft", skips=skips)
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    """Two good rows and two bad ones."""
+    file = tmp_path / "a.jsonl"
+    rows = [GOOD, BAD, GOOD, {"prompt": "x"}]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def test_a_row_that_cannot_be_trained_on_ends_the_reading(mixed: Path, read: Read) -> None:
+    done = read(mixed, checked(skips=False))
+    assert done.code == 2
+    said = f"{mixed}, row 1, column 'response': it holds no text: correct the row or leave it out"
+    assert done.stderr == f"{said}; `on_bad_row: skip` leaves such rows out\n"
+    assert read(mixed).code == 0
+
+
+def test_rows_that_cannot_be_trained_on_are_left_out_and_named(mixed: Path, read: Read) -> None:
+    done = read(mixed, checked(skips=True))
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [GOOD, GOOD]
+    skipped = SkippedRows.from_lines(f"a library warns\n{done.stderr}")
+    assert skipped is not None
+    assert skipped.count == 2
+    assert "row 1, column 'response'" in skipped.first_errors[0]
+    assert "row 3 has no column 'response'" in skipped.first_errors[1]
+
+
+def test_other_lines_of_a_reader_are_no_rows_left_out() -> None:
+    assert SkippedRows.from_lines("") is None
+    assert SkippedRows.from_lines("a warning: rows left out: {}") is None
 
 
 @pytest.mark.parametrize(

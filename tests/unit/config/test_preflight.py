@@ -155,6 +155,15 @@ def test_sft_rows_hold_messages(tmp_path: Path, model: str, row: object, said: s
     assert bool(answer) == bool(said)
 
 
+def test_bad_rows_are_refused_unless_they_are_to_be_left_out(tmp_path: Path, model: str) -> None:
+    bad: object = {"message": []}
+    path = write_rows(tmp_path / "sft.jsonl", bad, MESSAGES)
+    assert "row 0, column 'message'" in check(tmp_path, SFT, **sft(model, path=path))
+    assert check(tmp_path, SFT, **sft(model, path=path, on_bad_row="skip")) == ""
+    none = write_rows(tmp_path / "none.jsonl", bad, bad)
+    assert "row 0" in check(tmp_path, SFT, **sft(model, path=none, on_bad_row="skip"))
+
+
 def test_sft_rows_hold_prompts_and_responses(tmp_path: Path, model: str) -> None:
     path = write_rows(tmp_path / "sft.jsonl", TASK)
     plaintext: object = {"prompt_type": "plaintext"}

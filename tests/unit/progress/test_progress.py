@@ -161,9 +161,10 @@ def test_a_warning_is_said_when_it_begins_and_not_again() -> None:
         view.apply(event)
         reporter.event(view, event)
     assert [line for line in lines if "warning at step" in line] == [
-        "[rft] warning at step 2: 3 rows have no token to train on, they are too long or masked",
+        "[rft] warning at step 2: 3 rows have no token to train on, "
+        "they are bad, too long or masked",
         "[rft] warning at step 2: all runs of each task got the same reward, "
-        "there is nothing to learn"
+        "there is nothing to learn",
     ]
 
 

@@ -122,7 +122,8 @@ def _check_rows(
 ) -> None:
     """Checks the columns of the first row, then the contents of the first rows."""
     rows = first_rows(files, CHECKED_ROWS)
-    _check_columns(rows[0], buffer.format, schema)
+    if buffer.on_bad_row == "fail":
+        _check_columns(rows[0], buffer.format, schema)
     if buffer.task_pipeline is None:
         check_training_rows(rows, buffer, schema)
 

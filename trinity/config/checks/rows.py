@@ -51,12 +51,18 @@ def check_task_rows(taskset: ResolvedTaskset, rows: Sequence[Row]) -> None:
 def check_training_rows(
     rows: Sequence[Row], buffer: ResolvedExperienceBuffer, schema: RowSchema
 ) -> None:
-    """Checks that the rows can be trained on.
+    """Checks that the rows can be trained on; with `on_bad_row: skip`, that one of them can.
 
     Raises: UserError with the error of the first row that has one.
     """
+    errors: list[UserError] = []
     for index, row in enumerate(rows):
-        check_training_row(dict(row), buffer.format, schema, f"row {index}")
+        try:
+            check_training_row(dict(row), buffer.format, schema, f"row {index}")
+        except UserError as error:
+            errors.append(error)
+    if errors and (buffer.on_bad_row == "fail" or len(errors) == len(rows)):
+        raise errors[0]
 
 
 def _error_of(taskset: ResolvedTaskset) -> Callable[[Row], str]:
