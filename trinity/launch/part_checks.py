@@ -16,7 +16,6 @@ from trinity.config.plan.parts import ResolvedTaskset
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.data_sources import row_reward
 from trinity.errors import UserError
-from trinity.json_values import JsonValue
 from trinity.plugins import REWARDS, WORKFLOWS, load_plugins, plugin_dirs_from_environment
 
 TasksetCheck: TypeAlias = Callable[[ResolvedTaskset], None]
@@ -57,9 +56,14 @@ def check_part_names(plan: ExperimentPlan) -> None:
 
 
 def check_row_rewards(taskset: ResolvedTaskset) -> None:
-    """Looks up the rewards that the first rows name; later ones are looked up when they are run.
+    """Looks up the rewards that the first rows name; see `check_rewards_of_rows`."""
+    check_rewards_of_rows(taskset, REWARDS.check_name)
 
-    Raises: UserError when the column names a reward that does not exist, or a row names none and
+
+def check_rewards_of_rows(taskset: ResolvedTaskset, check: Callable[[str], None]) -> None:
+    """Checks the rewards that the first rows name; later ones are looked up when they are run.
+
+    Raises: UserError when the column names a reward that `check` refuses, or a row names none and
     the taskset has none.
     """
     key = taskset.format.reward_fn_key
@@ -67,18 +71,14 @@ def check_row_rewards(taskset: ResolvedTaskset) -> None:
         return
     for name in dict.fromkeys(optional_column(row, key) for row in sample_rows(taskset)):
         try:
-            _check_row_reward(taskset, name)
+            if name:
+                check(row_reward(str(name)))
+            elif taskset.reward is None:
+                raise UserError("rows without a name have no reward: set `default_reward_fn_type`")
         except UserError as error:
             raise UserError(
                 f"{error}; a row of this taskset has it in column `{key}` (`format.reward_fn_key`)"
             ) from error
-
-
-def _check_row_reward(taskset: ResolvedTaskset, name: JsonValue) -> None:
-    if name:
-        REWARDS.check_name(row_reward(str(name)))
-    elif taskset.reward is None:
-        raise UserError("there is no reward for rows without a name: set `default_reward_fn_type`")
 
 
 def check_tasksets(stages: Sequence[StagePlan], checks: Sequence[TasksetCheck]) -> None:

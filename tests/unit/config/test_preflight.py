@@ -12,6 +12,7 @@ from trinity.config.checks.runtime import check_inputs, check_local_data
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
 from trinity.launch.part_checks import check_part_names
+from trinity.launch.prepare import check_parts
 
 TASK: object = {"prompt": "1+1=", "response": "2"}
 TURNS: list[object] = [
@@ -432,7 +433,7 @@ def test_a_truth_that_no_reward_can_compare_is_named(
         ("my/data", "cannot be the name of a reward"),
         ("taco", "its answers are programs"),
         ("math_rewad", "close to it: math_reward"),
-        ("", "set `default_reward_fn_type`"),
+        ("", "rows without a name have no reward: set `default_reward_fn_type`"),
     ],
 )
 def test_a_reward_that_rows_name_is_looked_up(
@@ -441,6 +442,15 @@ def test_a_reward_that_rows_name_is_looked_up(
     path = write_rows(tmp_path / "train.jsonl", verl_row(data_source=source))
     with pytest.raises(UserError, match=rf"{said}.* in column `data_source`"):
         check_part_names(plan_experiment(config(GRPO, **verl(model, path))))
+
+
+def test_arguments_that_the_reward_of_a_row_does_not_take_are_refused(
+    tmp_path: Path, model: str
+) -> None:
+    path = write_rows(tmp_path / "train.jsonl", verl_row(), verl_row(data_source="math_dapo"))
+    given = verl(model, path, reward_fn_args={"penalty_factor": 0.5})
+    with pytest.raises(UserError, match=r"gsm8k_reward refuses its reward_fn_args.*`data_source`"):
+        check_parts(plan_experiment(config(GRPO, **given)).stages)
 
 
 def test_data_that_are_here_are_checked_with_the_file(tmp_path: Path) -> None:
