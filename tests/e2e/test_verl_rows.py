@@ -28,8 +28,16 @@ stages:
       trainer_input:
         experience_buffer:
           storage_type: file
-          path: {root}/verl/train.parquet
-          format: {{prompt_type: plaintext, response_key: extra_info.answer}}
+          path: {root}/verl/demonstrations.parquet
+          on_bad_row: skip
+          format:
+            prompt_type: plaintext
+            response_key: extra_info.answer
+            chat_template: >-
+              {{% for message in messages %}}{{% if message['content'] == 'refuse' %}}
+              {{{{- raise_exception('not this') -}}}}
+              {{% endif %}}<|{{{{ message['role'] }}}}|>{{{{ message['content'] }}}}<|end|>
+              {{%- endfor %}}{{% if add_generation_prompt %}}<|assistant|>{{% endif %}}
     trainer: {{total_steps: 40}}
   - stage_name: rft
     mode: both
@@ -62,17 +70,24 @@ def row(index: int) -> dict[str, object]:
     }
 
 
-def write_rows(file: Path) -> None:
-    file.parent.mkdir(exist_ok=True)
-    table = pyarrow.Table.from_pylist([row(index) for index in range(64)])
-    pyarrow.parquet.write_table(table, file)
+def write_rows(folder: Path) -> None:
+    """Writes tasks, and demonstrations of which one lacks an answer and one a template refuses."""
+    folder.mkdir(exist_ok=True)
+    rows = [row(index) for index in range(64)]
+    without_answer = {**row(5), "extra_info": {"answer": None, "index": 5}}
+    refused = {**row(6), "prompt": [{"role": "user", "content": "refuse"}]}
+    demonstrations = [*rows[:8], without_answer, refused, *rows[8:]]
+    for name, some in (("train", rows), ("demonstrations", demonstrations)):
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(some), folder / f"{name}.parquet")
 
 
 def test_rows_of_verl_are_imitated_explored_scored_and_trained_on(launch: Launch) -> None:
     run = launch("verl-rows", CONFIG)
-    write_rows(run.config.parent / "verl" / "train.parquet")
+    write_rows(run.config.parent / "verl")
     run.start()
     assert run.wait() == 0, run.text
+    assert "1 of 66 rows of experience_buffer are left out: `on_bad_row: skip`" in run.text
+    assert "[warmup] warning at step 1: 1 rows have no token to train on" in run.text
     rewards = run.rewards()
     assert len(rewards) == 4
     assert max(rewards) > 0.1, run.text
