@@ -425,6 +425,10 @@ def test_a_truth_that_no_reward_can_compare_is_named(
     answer = check(tmp_path, **grpo(model, {"path": path, "default_reward_fn_type": "math_reward"}))
     assert said in answer
     assert bool(answer) == bool(said)
+    by_workflow = check(
+        tmp_path, **grpo(model, {"path": path, "default_workflow_type": "math_workflow"})
+    )
+    assert by_workflow == answer
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,8 @@ TEXT_REWARDS = frozenset(
     }
 )
 """They compare with a text or a number."""
+MATH_WORKFLOWS = frozenset({"math_workflow", "math_boxed_workflow"})
+"""They have such a reward of their own."""
 
 
 def check_task_rows(taskset: ResolvedTaskset, rows: Sequence[Row]) -> None:
@@ -75,10 +77,11 @@ def _error_of(taskset: ResolvedTaskset) -> Callable[[Row], str]:
 def _errors(taskset: ResolvedTaskset, row: Row) -> Iterator[str]:
     form = taskset.format
     own_workflow = optional_column(row, form.workflow_key) if form.workflow_key else None
-    workflow = str(own_workflow or taskset.workflow)
-    if workflow.removeprefix("async_") in QUESTION_WORKFLOWS:
+    workflow = str(own_workflow or taskset.workflow).removeprefix("async_")
+    if workflow in QUESTION_WORKFLOWS:
         yield from _prompt_errors(row, form)
-    if taskset.reward in TEXT_REWARDS and not form.reward_fn_key:
+    own = taskset.reward is None and workflow in MATH_WORKFLOWS
+    if (own or taskset.reward in TEXT_REWARDS) and not form.reward_fn_key:
         yield from _truth_errors(row, form)
 
 
