@@ -82,9 +82,11 @@ REWARD_PATHS: Mapping[str, str] = {
     "countdown_reward": "trinity.rewards.countdown_reward.CountdownReward",
     "exact_match_reward": "trinity.rewards.exact_match_reward.ExactMatchReward",
     "format_reward": "trinity.rewards.format_reward.FormatReward",
+    "gsm8k_reward": "trinity.rewards.gsm8k_reward.Gsm8kReward",
     "math_boxed_reward": "trinity.rewards.math_boxed_reward.MathBoxedReward",
     "math_dapo_reward": "trinity.rewards.math_dapo_reward.MathDapoReward",
     "math_reward": "trinity.rewards.math_reward.MathReward",
+    "search_answer_reward": "trinity.rewards.search_answer_reward.SearchAnswerReward",
 }
 _ALFWORLD = "it plays in ALFWorld, an environment that no service installs"
 _IMAGES = (

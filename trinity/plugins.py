@@ -86,6 +86,10 @@ class Registry(Generic[T]):
         """Returns every registered name, sorted."""
         return sorted(self._parts.keys() | self._builtins.keys())
 
+    def is_registered(self, key: str) -> bool:
+        """Returns true for a registered name; a dotted path is none."""
+        return key in self._parts or key in self._builtins
+
     def get(self, key: str) -> T:
         """Returns the part with this name or at this dotted path.
 

@@ -1,23 +1,29 @@
 """Reads rows of tasks from files: JSON, JSON lines, CSV, Parquet and Arrow."""
 
+import codecs
 import csv
 import json
+import math
 from collections.abc import Iterator
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, BinaryIO
 from uuid import UUID
 
+from trinity.conversations import without_nulls
 from trinity.errors import UserError
+from trinity.json_values import JsonValue
 
 if TYPE_CHECKING:
-    from pyarrow import RecordBatch
+    from pyarrow import DataType, RecordBatch
 
 
 FILE_MAGIC = b"ARROW1"
 ARROW_BATCH_ROWS = 1024
 MAX_FIELD_LENGTH = 64 * 1024 * 1024
-PlainValue = dict[str, object] | str | float
+PlainValue = dict[str, object] | str | float | None
+_CHAT_KEYS = ("role", "function", "parameters")
+"""One of these is a key of every message and every tool."""
 
 
 def arrow_batches(source: BinaryIO) -> Iterator["RecordBatch"]:
@@ -38,8 +44,12 @@ def arrow_batches(source: BinaryIO) -> Iterator["RecordBatch"]:
             yield file.get_batch(number)
 
 
-def read_rows(stream: BinaryIO, name: str) -> Iterator[object]:
+def read_rows(
+    stream: BinaryIO, name: str, *, batch_rows: int = ARROW_BATCH_ROWS
+) -> Iterator[object]:
     """Yields the rows of an open file, by its extension; csv has no types and yields texts only.
+
+    Rows of parquet and Arrow files are decoded `batch_rows` at a time.
 
     Raises: UserError naming the file and what is wrong with it.
     """
@@ -52,13 +62,11 @@ def read_rows(stream: BinaryIO, name: str) -> Iterator[object]:
             case "csv":
                 yield from _csv(stream, name)
             case "parquet":
-                yield from _parquet(stream, name)
+                yield from _parquet(stream, name, batch_rows)
             case _:
-                yield from _arrow(stream, name)
+                yield from _arrow(stream, name, batch_rows)
     except OSError as error:
         raise UserError(f"cannot read {name}: {error}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{name} is not UTF-8 text: {error.reason}") from error
 
 
 def rows_to_json(stream: BinaryIO, name: str) -> Iterator[str]:
@@ -67,45 +75,101 @@ def rows_to_json(stream: BinaryIO, name: str) -> Iterator[str]:
     Raises: UserError for a file that is not what its name says.
     """
     if name.endswith(".jsonl"):
-        for line in stream:
-            if text := line.decode(errors="replace").strip():
-                yield text
+        for number, line in _text_lines(stream, name, errors="replace"):
+            yield _finite_line(line, f"{name}, line {number}")
         return
     for number, row in enumerate(read_rows(stream, name)):
         yield row_to_json(row, f"{name}, row {number}")
 
 
-def row_to_json(row: object, where: str) -> str:
-    """Encodes a row as one line of JSON.
+def _finite_line(line: str, where: str) -> str:
+    """Returns a line of JSON without the numbers that JSON does not have."""
+    if "NaN" not in line and "Infinity" not in line:
+        return line
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):  # the buffer says what is wrong with it
+        return line
+    return row_to_json(row, where) if isinstance(row, dict) else line
 
-    Raises: UserError for a value that JSON cannot hold.
+
+def row_to_json(row: object, where: str) -> str:
+    """Encodes a row as one line of JSON; what JSON cannot hold becomes null, see `to_json_value`.
+
+    Raises: UserError for a value of an unknown type.
     """
     if not isinstance(row, dict):
         raise UserError(f"{where}: a row must be an object with named columns")
     try:
-        return _ENCODER.encode(row)
+        return _encode(row)
     except (TypeError, ValueError) as error:
         raise UserError(f"{where}: {error}") from error
 
 
+def _encode(row: dict[object, object]) -> str:
+    try:
+        return _ENCODER.encode(row)
+    except ValueError:  # a number that is not finite
+        return _ENCODER.encode(_finite(row))
+
+
+def _finite(value: object) -> object:
+    """Replaces numbers that are not finite by null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    return [_finite(part) for part in value] if isinstance(value, list | tuple) else value
+
+
 def to_json_value(value: object) -> PlainValue:
-    """Converts a value of a database or a data frame to one that JSON can hold."""
+    """Converts a value of a database or a data frame to one that JSON can hold.
+
+    A duration becomes its seconds; bytes that are no text become null.
+    """
     if isinstance(value, datetime | date | time):
         return value.isoformat()
+    if isinstance(value, timedelta):
+        return value.total_seconds()
     if isinstance(value, Decimal):
-        return float(value)
+        return float(value) if value.is_finite() else None
     if isinstance(value, UUID):
         return str(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return _text_of_bytes(bytes(value))
     raise TypeError(f"a value of type {type(value).__name__} has no place in JSON")
+
+
+def _text_of_bytes(value: bytes) -> str | None:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 _ENCODER = json.JSONEncoder(allow_nan=False, default=to_json_value)
 
 
 def _json_lines(stream: BinaryIO, name: str) -> Iterator[object]:
+    for number, text in _text_lines(stream, name):
+        yield _parse(name, text, number)
+
+
+def _text_lines(
+    stream: BinaryIO, name: str, *, errors: str = "strict"
+) -> Iterator[tuple[int, str]]:
+    """Yields the lines that are not empty, with their numbers from 1 on."""
     for number, line in enumerate(stream, start=1):
-        if text := line.decode().strip():
-            yield _parse(name, text, number)
+        data = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+        if text := _decoded(data, f"{name}, line {number}", errors).strip():
+            yield number, text
+
+
+def _decoded(data: bytes, where: str, errors: str = "strict") -> str:
+    try:
+        return data.decode(errors=errors)
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where}: it is not UTF-8 text: {error.reason}") from error
 
 
 def _parse(name: str, text: str, first_line: int) -> object:
@@ -123,19 +187,22 @@ def _parse(name: str, text: str, first_line: int) -> object:
 
 def _json(stream: BinaryIO, name: str) -> Iterator[object]:
     """Yields a list of rows; some files called .json hold JSON lines."""
-    start = stream.read(4096)
+    start = stream.read(4096).removeprefix(codecs.BOM_UTF8)
     stream.seek(0)
     if not start.lstrip().startswith(b"["):
         yield from _json_lines(stream, name)
         return
-    rows = _parse(name, stream.read().decode(), 1)
+    rows = _parse(name, _decoded(stream.read().removeprefix(codecs.BOM_UTF8), name), 1)
     assert isinstance(rows, list)
     yield from rows
 
 
 def _csv(stream: BinaryIO, name: str) -> Iterator[object]:
     csv.field_size_limit(MAX_FIELD_LENGTH)
-    texts = (line.decode().removeprefix("\ufeff") for line in stream)
+    texts = (
+        _decoded(line, f"{name}, line {number}").removeprefix("\ufeff")
+        for number, line in enumerate(stream, start=1)
+    )
     lines = csv.DictReader(texts, strict=True)
     try:
         for row in lines:
@@ -150,25 +217,62 @@ def _csv(stream: BinaryIO, name: str) -> Iterator[object]:
         raise UserError(f"{name}, line {lines.line_num}: not valid csv: {error}") from error
 
 
-def _parquet(stream: BinaryIO, name: str) -> Iterator[object]:
+def _parquet(stream: BinaryIO, name: str, batch_rows: int) -> Iterator[object]:
     import pyarrow  # takes 40 MB, loaded for these files only
     from pyarrow import parquet
 
     try:
         with parquet.ParquetFile(stream) as table:
-            for batch in table.iter_batches(ARROW_BATCH_ROWS):
-                yield from batch.to_pylist()
+            for batch in table.iter_batches(batch_rows):
+                yield from _plain_rows(batch)
     except pyarrow.ArrowException as error:
         raise UserError(f"{name} is not a readable parquet file: {error}") from error
 
 
-def _arrow(stream: BinaryIO, name: str) -> Iterator[object]:
+def _arrow(stream: BinaryIO, name: str, batch_rows: int) -> Iterator[object]:
     import pyarrow
 
     try:
         for batch in arrow_batches(stream):
             # A file may be one batch of all its rows.
-            for first in range(0, batch.num_rows, ARROW_BATCH_ROWS):
-                yield from batch.slice(first, ARROW_BATCH_ROWS).to_pylist()
+            for first in range(0, batch.num_rows, batch_rows):
+                yield from _plain_rows(batch.slice(first, batch_rows))
     except pyarrow.ArrowException as error:
         raise UserError(f"{name} is not a readable Arrow file: {error}") from error
+
+
+def _plain_rows(batch: "RecordBatch") -> Iterator[object]:
+    """Yields the rows of a batch; Python has no nanoseconds, so times lose theirs."""
+    import pyarrow
+
+    for place, kind in enumerate(batch.schema.types):
+        if pyarrow.types.is_timestamp(kind) or pyarrow.types.is_duration(kind):
+            exact = _in_microseconds(kind)
+            column = batch.column(place).cast(exact, safe=False)
+            batch = batch.set_column(place, batch.schema.field(place).with_type(exact), column)
+    yield from map(_without_fill, batch.to_pylist())
+
+
+def _in_microseconds(kind: "DataType") -> "DataType":
+    import pyarrow
+
+    if pyarrow.types.is_duration(kind):
+        return pyarrow.duration("us")
+    return pyarrow.timestamp("us", tz=kind.tz)
+
+
+def _without_fill(value: JsonValue) -> JsonValue:
+    """Drops the nulls that stand in messages and tools for the fields of other ones.
+
+    Parquet and Arrow know one type for all parts of a list: each has the fields of any.
+    """
+    if isinstance(value, dict):
+        return {key: _without_fill(part) for key, part in value.items()}
+    if not isinstance(value, list):
+        return value
+    parts = [without_nulls(part) if _is_of_chat(part) else part for part in value]
+    return [_without_fill(part) for part in parts]
+
+
+def _is_of_chat(value: JsonValue) -> bool:
+    return isinstance(value, dict) and any(key in value for key in _CHAT_KEYS)

@@ -9,6 +9,7 @@ from services.buffer.store.experiences import DerivedExperience
 from services.buffer.store.pipeline import Claim
 from trinity.ids import name_uuid
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
+from trinity.training_rows import RowCheck
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,8 @@ class NeededTaskset:
     feature_keys: tuple[str, ...] = ()
     pipeline: ResolvedTaskPipeline | None = None
     """Processing of its rows before any of them is drawn."""
+    row_check: RowCheck | None = None
+    """What rows of training data must be like."""
 
 
 DERIVED_NAMESPACE = uuid.UUID("5b1e0d0e-7a6c-5c3a-9a3c-3f6f4f0b9d21")

@@ -1,6 +1,7 @@
 """Converts the rows of batches as the buffer sends them into rows to train on."""
 
 import json
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -10,8 +11,10 @@ import numpy as np
 from services.trainer.types import RunReward, TrainRow
 from trinity.api.v1 import buffer_pb2, experience_pb2
 from trinity.codec import sequence_from_proto, tensor_from_proto
-from trinity.errors import RunFailed
+from trinity.errors import RunFailed, UserError
 from trinity.types import ArrayData, FloatArray, JsonObject
+
+logger = logging.getLogger(__name__)
 
 ADVANTAGES = "advantages"
 TOKEN_REWARDS = "token_rewards"
@@ -41,6 +44,8 @@ class RowReader:
     """Formats training data; None where there is none."""
     mixed_with_rollouts: bool
     """True if training data is mixed with rollouts."""
+    skips_bad_rows: bool = False
+    """Rows of data that cannot be formatted are left out; the batch keeps their positions."""
 
     def read(self, messages: Iterable[buffer_pb2.BatchRow]) -> list[TrainRow]:
         """Returns the rows in order of position, with their tokens.
@@ -55,12 +60,19 @@ class RowReader:
             return [_from_experience(message)]
         if self.formatter is None:
             raise RunFailed(f"row {message.position} of the batch is training data, not a rollout")
-        rows = self.formatter(
-            json.loads(message.row_json),
-            index=message.row_index,
-            position=message.position,
-            weight=message.weight,
-        )
+        try:
+            rows = self.formatter(
+                json.loads(message.row_json),
+                index=message.row_index,
+                position=message.position,
+                weight=message.weight,
+            )
+        except UserError as error:
+            if not self.skips_bad_rows:
+                raise
+            extra = {"position": message.position, "reason": str(error)}
+            logger.warning("a row of data is left out of its batch", extra=extra)
+            return []
         return [replace(row, is_expert=self.mixed_with_rollouts) for row in rows]
 
 

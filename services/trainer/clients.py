@@ -101,7 +101,13 @@ class TrainerBufferClient:
         head, rows = self._retry.call(lambda: self._receive(request, reader))
         if head.state in NO_BATCH_REASONS:
             return _no_batch(head)
-        batch = TrainBatch(step=step, rows=rows, metrics=dict(head.metrics), replayed=head.replayed)
+        batch = TrainBatch(
+            step=step,
+            rows=rows,
+            metrics=dict(head.metrics),
+            replayed=head.replayed,
+            num_bad_rows=head.num_rows - len({row.position for row in rows}),
+        )
         return BatchResult(batch)
 
     def _receive(

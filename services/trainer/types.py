@@ -86,6 +86,8 @@ class TrainBatch:
     """Means over the batch, measured by the buffer."""
     replayed: bool
     """True if it was composed for an earlier incarnation."""
+    num_bad_rows: int = 0
+    """Rows that could not be formatted and are left out (`on_bad_row: skip`)."""
 
     @property
     def num_trained_tokens(self) -> int:

@@ -35,7 +35,7 @@ OriginOption = Annotated[
 def check(
     files: FilesArgument, strict: StrictOption = False, plugin_dir: PluginDirOption = None
 ) -> None:
-    """Report all errors in files; no GPU, model, data or service is checked.
+    """Report all errors in files and in data that are here; no GPU, model or service is checked.
 
     Exit code 0: they can be run, now or once planned features are supported. 2: they cannot.
     """

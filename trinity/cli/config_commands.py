@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from trinity.cli.output import STATUS_LABELS, write_errors
 from trinity.cli.overrides import parse_overrides
 from trinity.config.check import CheckReport, check_file
-from trinity.config.checks.runtime import check_package
+from trinity.config.checks.runtime import check_local_data, check_package
 from trinity.config.docs.explain import (
     MAX_EXPLAINED_KEYS,
     explain_key_lines,
@@ -52,6 +52,7 @@ def _check_on_machine(path: Path, overrides: Mapping[str, JsonValue]) -> CheckRe
     for check in (
         partial(check_package, report.plan.stages[0].config.monitor),
         partial(check_part_names, report.plan),
+        partial(check_local_data, report.plan),
     ):
         try:
             check()

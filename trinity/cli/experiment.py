@@ -128,8 +128,16 @@ def _data(stage: StagePlan) -> str:
 def _task_lines(task: ResolvedTaskset) -> list[str]:
     return [
         f"  tasks          {_place(task)}, {task.selector.selector_type}",
-        f"  workflow       {task.workflow}, reward {task.reward or 'of the workflow'}",
+        f"  workflow       {task.workflow}, reward {_reward(task)}",
     ]
+
+
+def _reward(task: ResolvedTaskset) -> str:
+    key = task.format.reward_fn_key
+    by_row = f"by column `{key}`" if key else ""
+    if task.reward is None:
+        return by_row or "of the workflow"
+    return f"{by_row}, else {task.reward}" if by_row else task.reward
 
 
 def _place(rows: ResolvedTaskset | ResolvedExperienceBuffer) -> str:

@@ -10,8 +10,11 @@ from abc import ABCMeta
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
+from trinity.columns import optional_column
+from trinity.config.checks.data import sample_rows
 from trinity.config.plan.parts import ResolvedTaskset
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
+from trinity.data_sources import row_reward
 from trinity.errors import UserError
 from trinity.plugins import REWARDS, WORKFLOWS, load_plugins, plugin_dirs_from_environment
 
@@ -49,7 +52,33 @@ def check_part_names(plan: ExperimentPlan) -> None:
     Raises: UserError with a line for each name that is not known.
     """
     load_plugins(plugin_dirs_from_environment())
-    check_tasksets(plan.stages, (_check_workflow, _check_reward))
+    check_tasksets(plan.stages, (_check_workflow, _check_reward, check_row_rewards))
+
+
+def check_row_rewards(taskset: ResolvedTaskset) -> None:
+    """Looks up the rewards that the first rows name; see `check_rewards_of_rows`."""
+    check_rewards_of_rows(taskset, REWARDS.check_name)
+
+
+def check_rewards_of_rows(taskset: ResolvedTaskset, check: Callable[[str], None]) -> None:
+    """Checks the rewards that the first rows name; later ones are looked up when they are run.
+
+    Raises: UserError when the column names a reward that `check` refuses, or a row names none and
+    the taskset has none.
+    """
+    key = taskset.format.reward_fn_key
+    if not key or taskset.task_pipeline is not None:
+        return
+    for name in dict.fromkeys(optional_column(row, key) for row in sample_rows(taskset)):
+        try:
+            if name:
+                check(row_reward(str(name)))
+            elif taskset.reward is None:
+                raise UserError("rows without a name have no reward: set `default_reward_fn_type`")
+        except UserError as error:
+            raise UserError(
+                f"{error}; a row of this taskset has it in column `{key}` (`format.reward_fn_key`)"
+            ) from error
 
 
 def check_tasksets(stages: Sequence[StagePlan], checks: Sequence[TasksetCheck]) -> None:

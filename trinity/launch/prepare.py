@@ -18,7 +18,7 @@ from trinity.config.plan.parts import ResolvedTaskset
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.errors import UserError
 from trinity.launch.modes import bench_plan, is_bench, is_serve, serve_plan
-from trinity.launch.part_checks import check_tasksets, check_workflow
+from trinity.launch.part_checks import check_rewards_of_rows, check_tasksets, check_workflow
 from trinity.launch.resume import check_resumable, has_run
 from trinity.launch.stored_runs import SourceRuns
 from trinity.plugins import REWARDS, WORKFLOWS, load_plugins, plugin_dirs_from_environment
@@ -42,7 +42,7 @@ def check_names(plan: ExperimentPlan) -> None:
 
 def check_parts(stages: Sequence[StagePlan]) -> None:
     """Checks the names of some stages after the plugins are loaded."""
-    check_tasksets(stages, (_check_workflow, _check_reward))
+    check_tasksets(stages, (_check_workflow, _check_reward, _check_row_rewards))
 
 
 def _check_workflow(taskset: ResolvedTaskset) -> None:
@@ -58,6 +58,13 @@ def _check_workflow(taskset: ResolvedTaskset) -> None:
 def _check_reward(taskset: ResolvedTaskset) -> None:
     if taskset.reward is not None:
         check_reward(REWARDS.get(taskset.reward), taskset.reward_args, taskset.reward)
+
+
+def _check_row_rewards(taskset: ResolvedTaskset) -> None:
+    def check(name: str) -> None:
+        check_reward(REWARDS.get(name), taskset.reward_args, name)
+
+    check_rewards_of_rows(taskset, check)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from trinity.api.v1 import buffer_pb2
 from trinity.progress import figures
-from trinity.progress.view import Evaluation, RunView, StageProgressView
+from trinity.progress.view import WARNING_PREFIX, Evaluation, RunView, StageProgressView
 
 MIN_SECONDS_BETWEEN_STEP_LINES = 5.0
 
@@ -14,6 +14,7 @@ MIN_SECONDS_BETWEEN_STEP_LINES = 5.0
 WARNINGS = {
     "zero_reward_variance": "all runs of each task got the same reward, there is nothing to learn",
     "non_finite_gradient": "the gradient is not finite, the step was skipped",
+    "untrained_rows": "{count} rows have no token to train on, they are bad, too long or masked",
     "kl_spike": "the policy moved much further in this step than in those before",
 }
 
@@ -91,9 +92,14 @@ def step_line(stage: StageProgressView, replayed: bool) -> str:
 def warning_lines(stage: StageProgressView) -> list[str]:
     """Returns a line for each warning of the newest step that the step before did not have."""
     return [
-        f"[{stage.name}] warning at step {stage.last_step}: {WARNINGS.get(name, name)}"
+        f"[{stage.name}] warning at step {stage.last_step}: {_warning_text(stage, name)}"
         for name in stage.new_warnings
     ]
+
+
+def _warning_text(stage: StageProgressView, name: str) -> str:
+    count = stage.steps[stage.last_step][f"{WARNING_PREFIX}{name}"]
+    return WARNINGS.get(name, name).format(count=round(count))
 
 
 def evaluation_line(done: Evaluation) -> str:

@@ -1,4 +1,7 @@
-"""Rewards: each names the parts of a response's score, whose sum is the reward."""
+"""Rewards: each names the parts of a response's score, whose sum is the reward.
+
+A part named `score` is the reward alone, as in veRL, and what stands beside it are metrics.
+"""
 
 import inspect
 from collections.abc import Callable, Hashable, Mapping
@@ -9,6 +12,8 @@ from trinity.errors import UserError
 from trinity.types import JsonValue
 
 RewardParts = Mapping[str, float] | float
+SCORE = "score"
+"""The part that is the reward alone."""
 KNOWN = frozenset(
     {
         "response",
@@ -19,9 +24,12 @@ KNOWN = frozenset(
         "task",
         "response_length",
         "finish_reason",
+        "solution_str",
+        "data_source",
+        "extra_info",
     }
 )
-"""Parameters that a reward may name."""
+"""Parameters that a reward may name; the last three are veRL's, for functions written for it."""
 TRUTHS = frozenset({"truth", "ground_truth"})
 """Parameters that a row may lack."""
 
@@ -78,7 +86,25 @@ class BoundReward:
                 f"the reward {self._name} returned {type(parts).__name__}, neither a dict of named "
                 "numbers nor a number"
             )
-        return {str(name): float(value) for name, value in parts.items()}
+        has_score = SCORE in parts
+        return {
+            str(name): self._number(str(name), value)
+            for name, value in parts.items()
+            if not has_score or name == SCORE or isinstance(value, SupportsFloat)
+        }
+
+    def _number(self, name: str, value: object) -> float:
+        if not isinstance(value, SupportsFloat):
+            raise TypeError(
+                f"the reward {self._name} returned {value!r:.60} as {name!r}, which is no number: "
+                f"name the reward {SCORE!r} to return something else beside it"
+            )
+        return float(value)
+
+
+def reward_parts(numbers: Mapping[str, float]) -> dict[str, float]:
+    """Returns those of a reward's numbers whose sum is the reward."""
+    return {SCORE: numbers[SCORE]} if SCORE in numbers else dict(numbers)
 
 
 def check_reward(source: RewardSource, args: Mapping[str, JsonValue], name: str) -> None:

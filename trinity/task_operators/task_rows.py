@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trinity.columns import column_value, has_column
 from trinity.errors import UserError
 from trinity.json_values import JsonValue
 
@@ -69,9 +70,9 @@ TaskOperatorFn = Callable[..., TaskChanges]
 
 
 def _value(row: Row, column: str) -> JsonValue:
-    if column not in row:
+    if not has_column(row, column):
         raise UserError(f"the row has no column {column!r}, only {', '.join(map(repr, row))}")
-    return row[column]
+    return column_value(row, column)
 
 
 def _number(row: Row, column: str) -> float:

@@ -98,6 +98,8 @@ def _turns(messages: Sequence[Message], made: Sequence[Experience]) -> list[Expe
     """
     cut = [answer for answer in made if answer.finish_reason is FinishReason.PROMPT_TRUNCATED]
     rest = [answer for answer in made if answer.finish_reason is not FinishReason.PROMPT_TRUNCATED]
-    quoted = [message["content"].strip() for message in messages if message["role"] == "assistant"]
+    # A message that only calls tools has no content.
+    answers = [message for message in messages if message["role"] == "assistant"]
+    quoted = [(message["content"] or "").strip() for message in answers]
     indices = lcs_indices(quoted, [answer.response_text.strip() for answer in rest])
     return [rest[index] for index in indices] or cut[:1]

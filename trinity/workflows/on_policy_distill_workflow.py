@@ -30,7 +30,7 @@ class OnPolicyDistillWorkflow(SimpleWorkflow):
         """Returns one experience with the teacher's log-probabilities."""
         teacher = self._teacher()
         temperature = Arguments(self).number("temperature")
-        experiences = await self.model.chat_async(self.messages())
+        experiences = await self.model.chat_async(self.messages(), tools=self.task.tools)
         for experience in experiences:
             logprobs = await self._teacher_logprobs(experience, teacher, temperature)
             experience.arrays[TEACHER_LOGPROBS] = Array(logprobs, Alignment.RESPONSE)

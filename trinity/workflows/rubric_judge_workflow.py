@@ -33,7 +33,7 @@ class RubricJudgeWorkflow(SimpleWorkflow):
     async def run_async(self) -> list[Experience]:
         """Returns one experience, judged."""
         judge, criteria = self._judge(), self._criteria()
-        experiences = await self.model.chat_async(self.messages())
+        experiences = await self.model.chat_async(self.messages(), tools=self.task.tools)
         for experience in experiences:
             grade = await self._grade(judge, criteria, experience)
             experience.reward = 0.0 if grade is None else grade / BEST

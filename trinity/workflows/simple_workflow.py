@@ -1,11 +1,11 @@
 """One question, one answer, one reward."""
 
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from trinity.errors import UserError
 from trinity.plugins import REWARDS
-from trinity.rewards.reward import BoundReward
+from trinity.rewards.reward import BoundReward, reward_parts
 from trinity.runtime.threads import DaemonThreads
 from trinity.types import Experience, FinishReason
 from trinity.workflows.messages import Message
@@ -13,6 +13,8 @@ from trinity.workflows.workflow import Workflow
 
 REWARD_POOL = DaemonThreads(name="reward", max_threads=32)
 """Many threads, for rewards that wait for something; those that compute do not gain from it."""
+
+SYSTEM_ROLES = ("system", "developer")
 
 
 class SimpleWorkflow(Workflow):
@@ -30,16 +32,22 @@ class SimpleWorkflow(Workflow):
     async def run_async(self) -> list[Experience]:
         """Returns one experience, scored."""
         reward = self._reward()
-        experiences = await self.model.chat_async(self.messages())
+        experiences = await self.model.chat_async(self.messages(), tools=self.task.tools)
         for experience in experiences:
             await self._score(experience, reward)
         return experiences
 
     def messages(self) -> list[Message]:
-        """Returns the system prompt, if any, the question, and the reply prefix, if any."""
+        """Returns the system prompt, if any, the question, and the reply prefix, if any.
+
+        Messages of the prompt column stay as they are, with their own system prompt.
+        """
+        question = [cast(Message, message) for message in self.task.prompt_messages]
+        question = question or [Message(role="user", content=self.task.task_desc)]
         system = self.task.system_prompt or self.default_system
-        messages = [Message(role="system", content=system)] if system else []
-        messages.append(Message(role="user", content=self.task.task_desc))
+        has_own = question[0]["role"] in SYSTEM_ROLES
+        messages = [Message(role="system", content=system)] if system and not has_own else []
+        messages += question
         if self.reply_prefix:
             messages.append(Message(role="assistant", content=self.reply_prefix))
         return messages
@@ -58,13 +66,13 @@ class SimpleWorkflow(Workflow):
     async def _score(self, experience: Experience, reward: BoundReward) -> None:
         """Scores an answer; all parts are 0 for a prompt that was too long to be answered."""
         if experience.finish_reason is FinishReason.PROMPT_TRUNCATED:
-            parts = dict.fromkeys(await self._call(reward, experience, ""), 0.0)
+            numbers = dict.fromkeys(await self._call(reward, experience, ""), 0.0)
         else:
             response = self.reply_prefix + experience.response_text
-            parts = await self._call(reward, experience, response)
-        experience.reward_parts = parts
-        experience.reward = sum(parts.values())
-        experience.metrics |= parts
+            numbers = await self._call(reward, experience, response)
+        experience.reward_parts = reward_parts(numbers)
+        experience.reward = sum(experience.reward_parts.values())
+        experience.metrics |= numbers
 
     async def _call(
         self, reward: BoundReward, experience: Experience, response: str
@@ -73,8 +81,11 @@ class SimpleWorkflow(Workflow):
             self.task.demand_truth()
         known = {
             "response": response,
+            "solution_str": response,
             "truth": self.task.truth,
             "ground_truth": self.task.truth,
+            "data_source": self.task.raw_task.get("data_source"),
+            "extra_info": self.task.raw_task.get("extra_info"),
             "messages": self.messages(),
             "prompt": self.task.task_desc,
             "task": self.task.raw_task,

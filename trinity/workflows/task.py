@@ -1,11 +1,23 @@
 """The input of a workflow: one row of a taskset with its settings."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from trinity.columns import column_names, column_value, has_column, optional_column
 from trinity.config.schema.data import FormatConfig
+from trinity.conversations import (
+    BadConversation,
+    last_user_text,
+    media_column,
+    parse_messages,
+    parse_tools,
+)
 from trinity.errors import UserError
 from trinity.rewards.reward import BoundReward
 from trinity.types import JsonObject, JsonValue
+
+EXACT_INTEGERS = float(1 << 53)
+"""Larger floating-point numbers are not exact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,14 +38,51 @@ class Task:
 
     @property
     def task_desc(self) -> str:
-        """The prompt column."""
+        """The prompt column; of a list of messages, what the user says last."""
+        if self._has_messages:
+            return last_user_text(self.prompt_messages)
         key = self.format.prompt_key
-        return self._text(key, self.column(key))
+        text = self._text(key, self.column(key))
+        self._refuse_media(text)
+        return text
+
+    @property
+    def prompt_messages(self) -> Sequence[JsonObject]:
+        """The messages of the prompt column; empty if it holds a text.
+
+        Raises: UserError for what is not a list of messages with text.
+        """
+        if not self._has_messages:
+            return []
+        key = self.format.prompt_key
+        try:
+            messages = parse_messages(self.column(key))
+        except BadConversation as error:
+            raise UserError(f"{self._row}: column {key!r}: {error}") from error
+        for message in messages:
+            self._refuse_media(str(message["content"]))
+        return messages
+
+    @property
+    def tools(self) -> Sequence[JsonObject]:
+        """The tools that a prompt of messages offers; most have none."""
+        key = self.format.tools_key
+        try:
+            tools = optional_column(self.raw_task, key) if self._has_messages else None
+            return parse_tools(tools)
+        except BadConversation as error:
+            raise UserError(f"{self._row}: column {key!r}: {error}") from error
 
     @property
     def truth(self) -> JsonValue:
-        """The response column; None if the row has none."""
-        return self.raw_task.get(self.format.response_key)
+        """The response column, None if the row has none; a whole number is an integer.
+
+        Columns of numbers are read as 117.0 as soon as one of their rows is null.
+        """
+        value = optional_column(self.raw_task, self.format.response_key)
+        if isinstance(value, float) and value.is_integer() and abs(value) < EXACT_INTEGERS:
+            return int(value)
+        return value
 
     @property
     def system_prompt(self) -> str | None:
@@ -55,12 +104,12 @@ class Task:
 
         Raises: UserError naming the columns that the row has.
         """
-        if key not in self.raw_task:
+        if not has_column(self.raw_task, key):
             raise UserError(
                 f"{self._row}: there is no column {key!r}; {self._columns}; "
                 f"{self._setting_of(key) or 'add it to the rows'}"
             )
-        return self.raw_task[key]
+        return column_value(self.raw_task, key)
 
     def filled(self, key: str) -> JsonValue:
         """Returns the value of a required column that must not be null.
@@ -72,6 +121,18 @@ class Task:
             remedy = " or ".join(filter(None, ["correct the row", self._setting_of(key)]))
             raise UserError(f"{self._row}: column {key!r} is null; {self._columns}; {remedy}")
         return value
+
+    @property
+    def _has_messages(self) -> bool:
+        return isinstance(optional_column(self.raw_task, self.format.prompt_key), list)
+
+    def _refuse_media(self, text: str) -> None:
+        """Raises: UserError for a prompt about pictures of the row."""
+        if column := media_column(text, self.raw_task):
+            raise UserError(
+                f"{self._row}: the prompt refers to column {column!r}, and prompts here are text "
+                "alone: leave such rows out"
+            )
 
     def _text(self, key: str | None, value: JsonValue) -> str:
         if value is None or isinstance(value, list | dict):
@@ -95,4 +156,4 @@ class Task:
 
     @property
     def _columns(self) -> str:
-        return f"its columns are {', '.join(self.raw_task)}"
+        return f"its columns are {', '.join(column_names(self.raw_task))}"

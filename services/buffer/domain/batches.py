@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from services.buffer.domain.stage import Stage, planned_rows
+from trinity.types import FinishReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +124,7 @@ def decide_short_batch(stage: Stage, step: int, supply: BatchSupply) -> BatchDec
     )
 
 
+NUM_LONG_PROMPTS = "sample/num_long_prompts"
 GroupKey = tuple[int, int]
 RunKey = tuple[int, int, int]
 
@@ -141,6 +143,12 @@ class MeasuredRow:
     """Reward parts and metrics of the sample."""
     run_metrics: dict[str, float]
     """Metrics of the run that the sample came from, shared by all samples of the run."""
+    finish_reason: str = ""
+
+    @property
+    def has_long_prompt(self) -> bool:
+        """True if its prompt was too long to be answered; it is never trained on."""
+        return self.finish_reason == FinishReason.PROMPT_TRUNCATED
 
 
 def batch_metrics(rows: Sequence[MeasuredRow], step: int) -> dict[str, float]:
@@ -164,6 +172,8 @@ def batch_metrics(rows: Sequence[MeasuredRow], step: int) -> dict[str, float]:
         figures |= _range("sample/model_version_drift", drifts)
     if len(versions) < len(rows):
         figures["sample/num_unversioned_rows"] = float(len(rows) - len(versions))
+    if num_long := sum(row.has_long_prompt for row in rows):
+        figures[NUM_LONG_PROMPTS] = float(num_long)
     for name, values in sorted(_rollout_values(rows).items()):
         figures |= _range(f"rollout/{name}", values)
     return figures

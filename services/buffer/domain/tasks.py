@@ -8,8 +8,11 @@ from typing import NoReturn
 
 from services.buffer.domain.evaluation import MetricSummary
 from services.buffer.domain.stage import AssignmentKind, ExperienceState
+from trinity.algorithm.algorithm_type import RowSchema
 from trinity.config.schema.data import FormatConfig
-from trinity.types import JsonObject, JsonValue
+from trinity.errors import UserError
+from trinity.training_rows import read_cpt_row, read_dpo_row, read_sft_row
+from trinity.types import JsonObject
 
 MAX_ROW_BYTES = 3 * 1024 * 1024
 """A row is sent to an explorer in a single message."""
@@ -166,43 +169,45 @@ KINDS: dict[type[Event], str] = {
 }
 
 
-def data_sample(row_json: str, form: FormatConfig) -> SampleText:
+def data_sample(row_json: str, form: FormatConfig, schema: RowSchema) -> SampleText:
     """Returns prompt and response of a data row; the last of its messages is the response.
 
     A row of another format is shown as it is: the trainer reports what is wrong with it.
     """
     try:
-        prompt, response = _parts(json.loads(row_json), form)
-    except (ValueError, RecursionError):  # RecursionError: nested too deeply
-        prompt, response = sanitize_text(row_json), ""
-    return SampleText(prompt=prompt, response=response, reward=None)
+        prompt, response = _parts(json.loads(row_json), form, schema)
+    except (ValueError, RecursionError, UserError):  # RecursionError: nested too deeply
+        prompt, response = row_json, ""
+    return SampleText(prompt=sanitize_text(prompt), response=sanitize_text(response), reward=None)
 
 
-def _parts(row: JsonObject, form: FormatConfig) -> tuple[str, str]:
-    """Splits a row into prompt and response.
+def _parts(row: JsonObject, form: FormatConfig, schema: RowSchema) -> tuple[str, str]:
+    """Splits a row into prompt and response; of a pair, both answers are the response.
 
-    Raises: ValueError when there is no list of messages.
+    Raises: UserError when the row lacks something, ValueError when it has no columns.
     """
-    if form.prompt_type == "plaintext":
-        return _text(row.get(form.prompt_key)), _text(row.get(form.response_key))
-    messages = row.get(form.messages_key)
-    if isinstance(messages, str):
-        messages = json.loads(messages)
-    texts = [_text(message.get("content")) for message in _listed(messages)]
-    return "\n".join(texts[:-1]), "".join(texts[-1:])
+    if not isinstance(row, dict):
+        raise ValueError("not a row")
+    if schema == "cpt":
+        return "", read_cpt_row(row, form, "row")
+    if schema == "dpo":
+        read = read_dpo_row(row, form, "row")
+        chosen, rejected = (_texts(answer) for answer in read.answers)
+        return _texts(read.prompt), f"chosen: {chosen}\nrejected: {rejected}"
+    read = read_sft_row(row, form, "row")
+    return _texts(read.prompt), _texts(read.answers[0])
 
 
-def _listed(messages: JsonValue) -> list[JsonObject]:
-    if not isinstance(messages, list):
-        raise ValueError("not a list of messages")
-    listed = [message for message in messages if isinstance(message, dict)]
-    if len(listed) < len(messages):
-        raise ValueError("not messages")
-    return listed
+def _texts(messages: Sequence[JsonObject]) -> str:
+    return "\n".join(_text(message) for message in messages)
 
 
-def _text(value: JsonValue) -> str:
-    return sanitize_text(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+def _text(message: JsonObject) -> str:
+    """Returns a message's text; one without text that calls tools is shown by its calls."""
+    content = message.get("content")
+    if isinstance(content, str) and content:
+        return content
+    return json.dumps(message.get("tool_calls", content), ensure_ascii=False)
 
 
 def sanitize_text(text: str) -> str:

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from services.buffer.domain.batches import NUM_LONG_PROMPTS, MeasuredRow
 from services.buffer.domain.replay import (
     ReplayCandidate,
     ReplaySelection,
@@ -13,6 +14,7 @@ from services.buffer.domain.replay import (
 from services.buffer.domain.stage import ExperienceState, Stage, due_explore_step, planned_rows
 from services.buffer.domain.tasks import BatchComposed, NoticeEvent, SamplesEvent
 from services.buffer.operations.explore_steps import draw_rows
+from services.buffer.store.assignments import task_at
 from services.buffer.store.batches import (
     BatchHead,
     BatchItem,
@@ -96,6 +98,22 @@ def _why_stale(stage: Stage, step: int) -> str:
         f"made by weights older than version {stage.plan.oldest_version(step)}, the oldest that "
         f"train step {step} takes with `max_staleness: {most}`"
     )
+
+
+async def note_long_prompts(
+    connection: Connection, stage: Stage, rows: Sequence[MeasuredRow]
+) -> None:
+    """Logs the first prompt of the stage that was too long to be answered, before its batch."""
+    long = [row for row in rows if row.has_long_prompt]
+    if not long or await any_metric_above_zero(connection, stage, NUM_LONG_PROMPTS):
+        return
+    name, index = await task_at(connection, stage.key, long[0].explore_step, long[0].position)
+    text = (
+        f"{len(long)} of {len(rows)} rows have a prompt that is longer than "
+        f"`model.max_prompt_tokens: {stage.plan.max_prompt_tokens}` and are not trained on, the "
+        f"first that of task {index} of {name}; all of them are counted in {NUM_LONG_PROMPTS}"
+    )
+    await log_event(connection, stage.key, NoticeEvent(text=text))
 
 
 def sampling_metrics(stage: Stage) -> dict[str, float]:

@@ -31,6 +31,7 @@ from services.buffer.operations.batch_sources import (
     draw_data,
     expert_rows,
     filter_stale_rows,
+    note_long_prompts,
     record_batch,
     sampling_metrics,
     select_candidates,
@@ -296,7 +297,9 @@ class BatchComposer:
         are_new: bool = False,
     ) -> BatchHead:
         """Records a batch of these rows; `are_new` rows are marked as batched too."""
-        metrics = batch_metrics([row.measured for row in rows], step) | sampling_metrics(stage)
+        measured = [row.measured for row in rows]
+        metrics = batch_metrics(measured, step) | sampling_metrics(stage)
+        await note_long_prompts(connection, stage, measured)
         metrics |= (
             pipeline_metrics(await take_metrics(connection, stage.key, step, up_to)) | figures
         )
@@ -353,7 +356,8 @@ async def _data_samples(
     ]
     texts = await load_tasks(connection, stage.key.tenant, places)
     form = stage.plan.experience_buffer.format
-    shown = [data_sample(texts[place], form) for place in places]
+    schema = stage.plan.algorithm.row_schema
+    shown = [data_sample(texts[place], form, schema) for place in places]
     return SamplesEvent(samples=shown, experience_ids=[])
 
 

@@ -40,8 +40,9 @@ from services.buffer.store.stragglers import (
     reopen_left_out_scopes,
     reset_refills,
 )
-from services.buffer.store.tasksets import hold_tasksets
+from services.buffer.store.tasksets import SKIPPED, hold_tasksets, stage_pipelines
 from services.buffer.types import NeededTaskset
+from trinity.algorithm.algorithm_type import RowSchema
 from trinity.config.plan.parts import (
     ResolvedExperienceBuffer,
     ResolvedSelector,
@@ -53,6 +54,7 @@ from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.plan.stored_rollouts import check_stored_advantages
 from trinity.errors import InvalidRequest, PreconditionFailed, UserError
 from trinity.runtime.sql import Connection
+from trinity.training_rows import RowCheck
 from trinity.types import StageKey
 
 ENDINGS = {StageState.FAILED: "had failed", StageState.CANCELLED: "was cancelled"}
@@ -170,17 +172,20 @@ def needed_tasksets(plan: StagePlan) -> list[NeededTaskset]:
     if plan.stored_batches is not None or plan.stored_rollouts is not None:
         return []
     if not plan.needs_rollout:
-        return [_needed(plan.experience_buffer, TasksetKind.DATA)]
+        schema = plan.algorithm.row_schema
+        return [_needed(plan.experience_buffer, TasksetKind.DATA, schema)]
     experts = [plan.expert_buffer] if plan.expert_buffer else []
     return [
         *(_needed(taskset, TasksetKind.TRAIN) for taskset in plan.tasksets),
         *(_needed(taskset, TasksetKind.EVAL) for taskset in plan.eval_tasksets),
-        *(_needed(taskset, TasksetKind.EXPERT) for taskset in experts),
+        *(_needed(taskset, TasksetKind.EXPERT, "sft") for taskset in experts),
     ]
 
 
 def _needed(
-    taskset: ResolvedTaskset | ResolvedExperienceBuffer, kind: TasksetKind
+    taskset: ResolvedTaskset | ResolvedExperienceBuffer,
+    kind: TasksetKind,
+    schema: RowSchema | None = None,
 ) -> NeededTaskset:
     return NeededTaskset(
         name=taskset.name,
@@ -192,7 +197,19 @@ def _needed(
         is_queue=kind is TasksetKind.TRAIN and taskset.storage_type == "queue",
         feature_keys=() if kind is TasksetKind.EVAL else taskset.selector.feature_keys,
         pipeline=taskset.task_pipeline,
+        row_check=_row_check(taskset, schema) if schema else None,
     )
+
+
+def _row_check(
+    buffer: ResolvedTaskset | ResolvedExperienceBuffer, schema: RowSchema
+) -> RowCheck | None:
+    """Returns the check of rows of data; those of a pipeline are checked when they are trained."""
+    assert isinstance(buffer, ResolvedExperienceBuffer)
+    if buffer.task_pipeline is not None:
+        return None
+    skips = buffer.on_bad_row == "skip"
+    return RowCheck(form=buffer.format, row_schema=schema, skips=skips)
 
 
 async def open_stage(
@@ -225,12 +242,23 @@ async def open_stage(
     stage = await get_stage(connection, key)
     if is_new:
         await _initialise(connection, stage)
+        await _report_skipped_rows(connection, key)
     elif stage.state in (StageState.FAILED, StageState.CANCELLED):
         await reopen_stage(connection, stage)
     if not plan.needs_training:
         await begin_exploring(connection, await get_stage(connection, key))
     await notify(connection, *stage_topics(key))
     return await get_stage(connection, key)
+
+
+async def _report_skipped_rows(connection: Connection, key: StageKey) -> None:
+    """Logs how many rows of data are left out, with the first of them."""
+    for pipeline in await stage_pipelines(connection, key):
+        for reason, count in pipeline.counts.left_out.items():
+            if reason.startswith(SKIPPED):
+                of = f"{count:,} of {pipeline.counts.num_read:,} rows"
+                text = f"{of} of {pipeline.taskset} are left out: {reason}"
+                await log_event(connection, key, NoticeEvent(text=text))
 
 
 async def _insert_tasksets(

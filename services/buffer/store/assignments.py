@@ -63,6 +63,18 @@ _INSERT_RUNS = sa.insert(run).from_select(
 )
 
 
+async def task_at(
+    connection: Connection, key: StageKey, explore_step: int, position: int
+) -> tuple[str, int]:
+    """Returns the taskset and the row of a task that was trained on."""
+    own = assignment_id(key, AssignmentKind.TRAIN, explore_step, position)
+    statement = sa.select(assignment.c.taskset, assignment.c.task_index)
+    row = await connection.fetch_one(
+        statement.where(in_stage(assignment, key), assignment.c.assignment_id == own)
+    )
+    return row.taskset, row.task_index
+
+
 async def insert_assignments(
     connection: Connection, key: StageKey, new: Sequence[NewAssignment]
 ) -> None:

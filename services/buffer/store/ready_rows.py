@@ -161,7 +161,7 @@ async def filter_stale(
 
 _NAMES = (
     *("experience_id", "assignment_id", "explore_step", "position", "run", "advantage"),
-    *("reward", "response_length", "version_min", "metrics"),
+    *("reward", "response_length", "version_min", "metrics", "finish_reason"),
 )
 _BY_PLACE = ("explore_step", "position", "run", "step", "suffix")
 _AS_READY = ("ready_number",)
@@ -246,6 +246,7 @@ def _measured(row: Row) -> ReadyRow:
             version_min=row.version_min,
             metrics=decode_numbers(row.metrics),
             run_metrics=run_metrics,
+            finish_reason=row.finish_reason,
         ),
     )
 

@@ -31,6 +31,7 @@ from services.buffer.store.schema import (
     task_feature,
     task_ranking,
 )
+from trinity.columns import optional_column
 from trinity.errors import PreconditionFailed
 from trinity.runtime.sql import Connection
 from trinity.types import JsonValue, StageKey
@@ -233,11 +234,15 @@ async def read_features(
 async def _texts(
     connection: Connection, own: sa.ColumnElement[bool], rows: range, name: str
 ) -> list[tuple[int, str | None]]:
-    """Returns the values of a column as texts.
+    """Returns the values of a column, or at a path into one, as texts.
 
     Raises: DataError when any value of a row cannot be a text in Postgres.
     """
-    text = sa.cast(task.c.body, sa.JSON)[name].as_string()
+    row = sa.cast(task.c.body, sa.JSON)
+    text = row[name].as_string()
+    if "." in name:
+        inner = row[tuple(name.split("."))].as_string()
+        text = sa.func.coalesce(text, inner)
     return await _select(connection, own, rows, text)
 
 
@@ -249,7 +254,7 @@ async def _parsed(
     for first in range(0, len(rows), PARSE_AT_ONCE):
         some = rows[first : first + PARSE_AT_ONCE]
         for row, body in await _select(connection, own, some, task.c.body):
-            texts.append((row, _as_text(json.loads(body).get(name))))
+            texts.append((row, _as_text(optional_column(json.loads(body), name))))
     return texts
 
 

@@ -25,6 +25,7 @@ from services.buffer.store.schema import (
     taskset_upload,
 )
 from trinity.runtime.sql import Connection, Row
+from trinity.training_rows import SkippedRows
 from trinity.types import StageKey
 
 
@@ -248,11 +249,22 @@ async def stage_pipelines(connection: Connection, key: StageKey) -> list[StagePi
     ]
 
 
+SKIPPED = "`on_bad_row: skip`"
+
+
+def skipped_counts(num_rows: int, skipped: Sequence[SkippedRows]) -> PipelineCounts:
+    """Returns the counts of rows that were left out while they were read."""
+    count = sum(some.count for some in skipped)
+    reason = f"{SKIPPED}, first {skipped[0].first_errors[0]}"
+    return PipelineCounts(num_read=num_rows + count, left_out={reason: count}, ordered_by={})
+
+
 def empty_pipeline_error(counts: PipelineCounts) -> str:
     """Explains why a taskset is empty, as the end of a sentence."""
     reasons = sorted(counts.left_out.items(), key=lambda item: -item[1])
     listed = "; ".join(f"{count:,} by {reason}" for reason, count in reasons)
-    return f"task_pipeline leaves none of its {counts.num_read:,} rows: {listed}"
+    cause = "reading" if listed.partition(" by ")[2].startswith(SKIPPED) else "task_pipeline"
+    return f"{cause} leaves none of its {counts.num_read:,} rows: {listed}"
 
 
 async def counts_of(connection: Connection, tenant: str, taskset_id: str) -> PipelineCounts | None:

@@ -17,7 +17,9 @@ from services.buffer.store.tasksets import (
     counts_of,
     empty_pipeline_error,
     find_taskset,
+    insert_pipeline,
     load_row_bodies,
+    skipped_counts,
 )
 from services.buffer.tasksets.background_jobs import BackgroundJobs, TasksetJob
 from services.buffer.tasksets.reader import open_taskset_row_reader
@@ -35,6 +37,7 @@ from trinity.config.data_files import find_data_files
 from trinity.config.plan.task_storage import HUB_NAME, is_hub_name, without_password
 from trinity.errors import PreconditionFailed, UserError
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
+from trinity.training_rows import RowCheck, SkippedRows
 
 
 def row_source_of(
@@ -65,6 +68,7 @@ def row_source_of(
             "subset_name": needed.subset_name,
             "table": needed.table,
             "roots": grants.roots,
+            "check": needed.row_check,
         }
     )
 
@@ -110,6 +114,7 @@ def _stamp(source: RowSource) -> str:
 
 
 PIPED = "task pipeline"
+CHECKED = "checked rows"
 ROWS_AT_ONCE = 1_000
 """Rows of a submitted taskset that are read together; fewer if they are large."""
 
@@ -126,6 +131,8 @@ class DatasetSource:
     """Yields all rows from the first: chunks of lines."""
     commits: Mapping[str, str] = field(default_factory=dict)
     """Commits of the hub datasets that are read, by name."""
+    skipped: list[SkippedRows] = field(default_factory=list)
+    """Rows that the readers left out, once all are read."""
 
 
 async def source_of_files(
@@ -151,12 +158,23 @@ async def source_of_files(
     content = contents[0]
     if needed.pipeline is not None:
         content = _pipeline_identity(content, contents[1:], needed.pipeline, experiment_id)
+    elif needed.row_check is not None:
+        content = _checked_identity(content, needed.row_check)
+    skipped: list[SkippedRows] = []
     return DatasetSource(
         content,
         without_password(place),
-        lambda: _read(needed.name, sources),
+        lambda: _read(needed.name, sources, skipped),
         {source.place: source.revision for source in sources if source.revision is not None},
+        skipped,
     )
+
+
+def _checked_identity(content: str, check: RowCheck) -> str:
+    """Returns the identity of rows that are checked in this way."""
+    place, _, stamp = content.rpartition("|")
+    checked = hashlib.sha256(f"{stamp}\n{check.model_dump_json()}".encode()).hexdigest()
+    return f"{place}|{CHECKED}|{checked}"
 
 
 def source_of_submitted(
@@ -189,12 +207,16 @@ def _pipeline_identity(
     return f"{content.rpartition('|')[0]}|{PIPED}|{stamp}"
 
 
-async def _read(name: str, sources: Sequence[RowSource]) -> AsyncGenerator[bytes]:
+async def _read(
+    name: str, sources: Sequence[RowSource], skipped: list[SkippedRows]
+) -> AsyncGenerator[bytes]:
+    skipped.clear()
     for source in sources:
         async with open_taskset_row_reader(source) as reader:
             async for lines in reader.read_lines():
                 yield lines
-            await reader.raise_for_exit(name)
+            if (left_out := await reader.wait_for_exit(name)) is not None:
+                skipped.append(left_out)
 
 
 async def _stored(database: BufferDatabase, tenant: str, taskset_id: str) -> AsyncGenerator[bytes]:
@@ -365,7 +387,10 @@ class TasksetLibrary:
                 await copy_kept_rows(connection, tenant, claimed, run)
             else:
                 async with aclosing(read()) as rows:
-                    await copy_rows(connection, tenant, claimed, rows)
+                    num_rows = await copy_rows(connection, tenant, claimed, rows)
+                if dataset.skipped:
+                    counts = skipped_counts(num_rows, dataset.skipped)
+                    await insert_pipeline(connection, tenant, claimed, counts)
             await notify(connection, tasksets_topic(tenant))
 
     def _isolation(self, pipeline: ResolvedTaskPipeline) -> WorkerIsolation:

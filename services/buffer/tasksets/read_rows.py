@@ -4,11 +4,14 @@
     python -m services.buffer.tasksets.read_rows < source.json
 
 The buffer itself never loads the parquet library. If the data are wrong, the exit code is 2 and
-standard error has one sentence that says why.
+standard error has one sentence that says why. Else it has a line of JSON on the rows that were left
+out, if any.
 """
 
+import json
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,8 +20,10 @@ from trinity.config.data_files import find_data_files
 from trinity.errors import UserError
 from trinity.rows import read_rows, row_to_json
 from trinity.rpc.limits import MAX_MESSAGE_BYTES
+from trinity.training_rows import RowCheck, SkippedRows
 
 USER_MISTAKE = 2
+MAX_NAMED_ROWS = 3
 MAX_ROW_BYTES = MAX_MESSAGE_BYTES // 2
 """A row is sent to an explorer, or to the trainer, in a single message."""
 WRITE_LENGTH = 64 * 1024
@@ -28,14 +33,35 @@ WRITE_LENGTH = 64 * 1024
 def main() -> int:
     """Writes the rows; returns the exit code."""
     source = RowSource.model_validate_json(sys.stdin.read())
+    skipped = SkippedCounter()
     try:
-        for lines in _lines(source):
+        for lines in _lines(source, skipped):
             sys.stdout.write(lines)
         sys.stdout.flush()
     except UserError as error:
         sys.stderr.write(f"{error}\n")
         return USER_MISTAKE
+    if skipped.count:
+        sys.stderr.write(skipped.report().to_line())
     return 0
+
+
+@dataclass(slots=True)
+class SkippedCounter:
+    """Counts rows that are left out, and keeps the errors of the first."""
+
+    count: int = 0
+    first_errors: list[str] = field(default_factory=list)
+
+    def add(self, error: str) -> None:
+        """Counts a row with this error."""
+        self.count += 1
+        if len(self.first_errors) < MAX_NAMED_ROWS:
+            self.first_errors.append(error)
+
+    def report(self) -> SkippedRows:
+        """Returns the counts to pass on."""
+        return SkippedRows(count=self.count, first_errors=tuple(self.first_errors))
 
 
 def _line(row: object, where: str) -> str:
@@ -45,13 +71,32 @@ def _line(row: object, where: str) -> str:
     return f"{text}\n"
 
 
-def _lines(source: RowSource) -> Iterator[str]:
+def _checked_line(row: object, where: str, check: RowCheck | None, skipped: SkippedCounter) -> str:
+    """Returns a row's line; nothing for a row that is left out.
+
+    Raises: UserError for a row that must not be left out.
+    """
+    if check is None:
+        return _line(row, where)
+    try:
+        line = _line(row, where)
+        check.require_trainable(json.loads(line), where)
+    except UserError as error:
+        if not check.skips:
+            raise UserError(f"{error}; `on_bad_row: skip` leaves such rows out") from error
+        skipped.add(str(error))
+        return ""
+    return line
+
+
+def _lines(source: RowSource, skipped: SkippedCounter) -> Iterator[str]:
     """Yields rows as chunks of JSON lines."""
     lines: list[str] = []
     length = 0
     for where, row in _rows(source):
-        lines.append(_line(row, where))
-        length += len(lines[-1])
+        line = _checked_line(row, where, source.check, skipped)
+        lines.append(line)
+        length += len(line)
         if length >= WRITE_LENGTH:
             yield "".join(lines)
             lines, length = [], 0

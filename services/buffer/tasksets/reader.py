@@ -10,6 +10,7 @@ from services.buffer.tasksets.row_sources import RowSource
 from services.buffer.workers.process import end_child, reader_environment, start_child
 from trinity.errors import PreconditionFailed
 from trinity.interpreter import module_command
+from trinity.training_rows import SkippedRows
 
 MODULE = "services.buffer.tasksets.read_rows"
 CHUNK_BYTES = 256 * 1024
@@ -35,19 +36,18 @@ class TasksetRowReader:
                 parts = []
             parts.append(chunk[end:])
 
-    async def raise_for_exit(self, name: str) -> None:
-        """Waits for the exit of the reader.
+    async def wait_for_exit(self, name: str) -> SkippedRows | None:
+        """Waits for the exit of the reader; returns the rows that it left out, if any.
 
         Raises: PreconditionFailed with the reader's error about the data.
         """
         errors = (await self.stderr).decode(errors="replace").strip()
-        if await self.child.wait() != 0:
-            reason = (
-                errors.splitlines()[-1]
-                if errors
-                else f"the reader ended with {self.child.returncode}"
-            )
-            raise PreconditionFailed(f"taskset {name}: {reason}")
+        if await self.child.wait() == 0:
+            return SkippedRows.from_lines(errors)
+        reason = (
+            errors.splitlines()[-1] if errors else f"the reader ended with {self.child.returncode}"
+        )
+        raise PreconditionFailed(f"taskset {name}: {reason}")
 
 
 @asynccontextmanager

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from trinity.config.data_files import SUFFIXES
 from trinity.config.plan.model import is_offline
 from trinity.errors import UserError
+from trinity.training_rows import RowCheck
 
 
 class RowSource(BaseModel):
@@ -34,6 +35,8 @@ class RowSource(BaseModel):
     table: str | None = None
     roots: tuple[str, ...]
     """Directories that files may be read from."""
+    check: RowCheck | None = None
+    """What each row must be like."""
 
 
 ROOTS_VARIABLE = "TRINITY_BUFFER_TASKSET_ROOTS"

@@ -66,7 +66,7 @@ class ByteTokenizer:
         """
         if tools:
             raise UserError("a model that others serve is asked without `tools`")
-        text = "".join(f"{message['role']}: {message['content']}\n" for message in messages)
+        text = "".join(f"{message['role']}: {message['content'] or ''}\n" for message in messages)
         body = json.dumps(list(messages), ensure_ascii=False)
         return Prompt(text=text, token_ids=list(body.encode(errors="replace")))
 

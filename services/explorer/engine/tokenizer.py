@@ -61,6 +61,10 @@ class PromptCache:
                 self._num_tokens -= len(oldest.token_ids)
 
 
+NOT_RENDERED = (TemplateError, TypeError, ValueError, LookupError)
+"""Exceptions that templates raise for messages they do not expect, such as roles out of turn."""
+
+
 class HuggingFaceTokenizer:
     """A `ChatTokenizer` over transformers' tokenizer of a model."""
 
@@ -115,7 +119,7 @@ class HuggingFaceTokenizer:
                 continue_final_message=continues,
                 **self._template_kwargs,
             )
-        except TemplateError as error:  # templates raise it themselves, for roles out of turn
+        except NOT_RENDERED as error:
             raise UserError(f"the chat template does not take these messages: {error}") from error
         return self._encode(str(text), add_special_tokens=False)
 

@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from services.explorer.engines import LoadedModel
 from services.explorer.openai_api.server import AttemptApiServer
 from services.explorer.types import Attempt, WeightsId
+from trinity.columns import optional_column
 from trinity.config.plan.parts import AuxiliaryModel, ResolvedSampling, ResolvedTaskset
 from trinity.config.plan.stage_plan import StagePlan
+from trinity.data_sources import row_reward
 from trinity.errors import UserError
 from trinity.plugins import REWARDS, WORKFLOWS
 from trinity.rewards.reward import BoundReward, RewardFn, RewardSource
@@ -273,11 +275,12 @@ def _parameters(sampling: ResolvedSampling) -> SamplingParams:
 
 
 def _reward(taskset: ResolvedTaskset, row: JsonObject) -> RewardSpec | None:
-    name = _name_from_row(row, taskset.format.reward_fn_key) or taskset.reward
+    own = _name_from_row(row, taskset.format.reward_fn_key)
+    name = row_reward(own) if own else taskset.reward
     if name is None:
         return None
     return RewardSpec(source=REWARDS.get(name), args=taskset.reward_args, name=name)
 
 
 def _name_from_row(row: JsonObject, key: str) -> str:
-    return str(row.get(key) or "") if key else ""
+    return str(optional_column(row, key) or "") if key else ""

@@ -35,6 +35,7 @@ def batch_metrics(
         "train/num_rows": float(len(batch.rows)),
         "train/num_trained_rows": float(batch.num_trained_rows),
         "train/num_trained_tokens": float(batch.num_trained_tokens),
+        "train/num_bad_rows": float(batch.num_bad_rows),
         "train/num_truncated_rows": float(sum(row.is_truncated for row in batch.rows)),
         "train/replayed": float(batch.replayed),
     }

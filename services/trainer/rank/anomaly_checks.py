@@ -7,6 +7,7 @@ from collections import deque
 from enum import StrEnum
 
 from services.trainer.types import RunReward, TrainBatch
+from trinity.errors import RunFailed
 
 logger = logging.getLogger(__name__)
 
@@ -22,18 +23,38 @@ DIVERGENCES = ("actor/ppo_kl", "actor/kl")
 
 
 class StepWarning(StrEnum):
-    """Each is a metric `warning/<name>`, 1 where it fired."""
+    """Each is a metric `warning/<name>`, 1 or a number of rows where it fired."""
 
     NON_FINITE_GRADIENT = "non_finite_gradient"
     ZERO_REWARD_VARIANCE = "zero_reward_variance"
     KL_SPIKE = "kl_spike"
+    UNTRAINED_ROWS = "untrained_rows"
 
 
 EXPLANATIONS = {
     StepWarning.NON_FINITE_GRADIENT: "the gradient is not finite: the step moved nothing",
     StepWarning.ZERO_REWARD_VARIANCE: "all runs of each task got the same reward: nothing to learn",
     StepWarning.KL_SPIKE: "the policy moved away far faster than in the steps before",
+    StepWarning.UNTRAINED_ROWS: "rows have no token to train on: they are bad, too long or masked",
 }
+
+
+def check_trained_tokens(batch: TrainBatch) -> None:
+    """Checks that a step has something to train on: else nothing would be learned in silence.
+
+    Raises: RunFailed saying why its rows have nothing.
+    """
+    if batch.num_trained_tokens:
+        return
+    num_cut = sum(row.is_truncated for row in batch.rows)
+    cut = f"; {num_cut} of them are cut off before their answer begins" if num_cut else ""
+    bad = f"; {batch.num_bad_rows} more cannot be trained on" if batch.num_bad_rows else ""
+    raise RunFailed(
+        f"train step {batch.step} has nothing to train on: no token of its {len(batch.rows)} rows "
+        f"is trained{cut}{bad}. Prompts that are too long, responses that were cut off and rows "
+        "that an operator masks are not trained: raise `model.max_prompt_tokens`, "
+        "`model.max_response_tokens` or `model.max_model_len`, or correct the data"
+    )
 
 
 class AnomalyChecks:
@@ -41,14 +62,16 @@ class AnomalyChecks:
 
     def __init__(self) -> None:
         self._history = {name: deque[float](maxlen=MEDIAN_STEPS) for name in DIVERGENCES}
+        self._has_warned_of_rows = False
 
     def check_step(self, batch: TrainBatch, metrics: dict[str, float]) -> dict[str, float]:
         """Adds `warning/...` to the metrics, and drops those that are not finite numbers."""
         warnings = self._warnings(batch, metrics)
         for warning in warnings:
-            logger.warning(EXPLANATIONS[warning], extra={"step": batch.step, "warning": warning})
+            extra = {"step": batch.step, "warning": warning, "value": _value(warning, batch)}
+            logger.warning(EXPLANATIONS[warning], extra=extra)
         finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
-        return finite | {f"warning/{warning}": 1.0 for warning in warnings}
+        return finite | {f"warning/{warning}": _value(warning, batch) for warning in warnings}
 
     def _warnings(self, batch: TrainBatch, metrics: dict[str, float]) -> list[StepWarning]:
         found = []
@@ -60,6 +83,9 @@ class AnomalyChecks:
         spikes = [self._is_spike(name, metrics[name]) for name in DIVERGENCES if name in metrics]
         if any(spikes):
             found.append(StepWarning.KL_SPIKE)
+        if _num_untrained(batch) and not self._has_warned_of_rows:
+            self._has_warned_of_rows = True
+            found.append(StepWarning.UNTRAINED_ROWS)
         return found
 
     def _is_spike(self, name: str, value: float) -> bool:
@@ -70,6 +96,16 @@ class AnomalyChecks:
         if median is None:
             return not math.isfinite(value)
         return not abs(value) <= max(SPIKE_FACTOR * median, SMALLEST_SPIKE)
+
+
+def _value(warning: StepWarning, batch: TrainBatch) -> float:
+    """Returns the number of rows that the warning is about; 1 if it is about the whole step."""
+    is_of_rows = warning is StepWarning.UNTRAINED_ROWS
+    return float(_num_untrained(batch)) if is_of_rows else 1.0
+
+
+def _num_untrained(batch: TrainBatch) -> int:
+    return len(batch.rows) - batch.num_trained_rows + batch.num_bad_rows
 
 
 def _has_equal_rewards(batch: TrainBatch) -> bool:

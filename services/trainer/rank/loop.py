@@ -14,7 +14,7 @@ from services.trainer.collectives import Ranks
 from services.trainer.data.batches import BatchSource
 from services.trainer.learner.metrics import batch_metrics
 from services.trainer.messages import RankStageEnded
-from services.trainer.rank.anomaly_checks import AnomalyChecks
+from services.trainer.rank.anomaly_checks import AnomalyChecks, check_trained_tokens
 from services.trainer.rank.incarnation import Incarnation
 from services.trainer.telemetry import StepTelemetry
 from services.trainer.types import StageLearner, StepOutcome, TrainBatch
@@ -241,6 +241,7 @@ class TrainingLoop:
     def _train(self, batch: TrainBatch, waited_seconds: float, span: Span) -> None:
         """Trains one step, hands its weights and report to be published, and saves if due."""
         started = time.perf_counter()
+        check_trained_tokens(batch)
         self._report_activity("training again" if batch.replayed else "training")
         outcome = self._train_step(batch)
         self._step = batch.step

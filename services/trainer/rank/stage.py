@@ -446,7 +446,11 @@ def row_reader(plan: StagePlan, model_directory: Path, load_formatter: LoadForma
             max_length=plan.max_model_len,
             enable_thinking=plan.config.model.enable_thinking,
         )
-    return RowReader(formatter=formatter, mixed_with_rollouts=plan.has_rollouts)
+    return RowReader(
+        formatter=formatter,
+        mixed_with_rollouts=plan.has_rollouts,
+        skips_bad_rows=data is not None and data.on_bad_row == "skip",
+    )
 
 
 def _training_data(plan: StagePlan) -> ResolvedExperienceBuffer | None:

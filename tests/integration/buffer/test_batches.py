@@ -135,6 +135,9 @@ async def test_aborted_samples_never_train_and_truncated_prompts_count_as_zero(
     assert reasons == {1, 4}
     alone = next(row for row in rows if row.experience.eid.position == 1)
     assert round(alone.advantage, 3) == 1.0
+    notices = [event.notice.text for event in await buffer.events("notice")]
+    [named] = [text for text in notices if "longer than `model.max_prompt_tokens" in text]
+    assert "1 of 6 rows" in named and "the first that of task " in named
 
 
 async def test_data_rows_are_drawn_once_an_epoch_by_seed(

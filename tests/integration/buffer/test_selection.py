@@ -190,3 +190,23 @@ async def test_a_row_is_ranked_whatever_characters_it_holds(
     granted = (await buffer.lease()).assignments
     assert [one.task_index for one in granted[:2]] == [0, 1]
     assert json.loads(granted[1].task_json)["prompt"] == text
+
+
+@pytest.mark.parametrize("prompt", ["b", "half a pair \ud83d"])
+async def test_a_row_is_ranked_by_a_number_inside_of_a_column(
+    buffer: Buffer, tmp_path: Path, prompt: str
+) -> None:
+    easy_first = {"selector_type": "offline_easy2hard", "feature_keys": ["extra_info.rate"]}
+    plan = plan_with(tmp_path, easy_first)
+    rows: list[object] = [
+        {"prompt": "a", "extra_info": {"rate": 1}},
+        {"prompt": prompt, "extra_info": {"rate": 3}},
+        {"prompt": "c", "extra_info": {}, "extra_info.rate": 2},
+    ]
+    file = tmp_path / "tasks_0.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    await buffer.open(plan)
+    await buffer.begin()
+    await buffer.record(0)
+    granted = (await buffer.lease()).assignments
+    assert [task.task_index for task in granted[:3]] == [1, 2, 0]

@@ -14,9 +14,16 @@ from trinity.api.v1 import buffer_pb2 as pb
 from trinity.config.plan.stage_plan import StagePlan
 
 COLUMNS: dict[str, dict[str, object]] = {
-    "sft": {"message_list": [{"role": "user", "content": "?"}, {"role": "assistant"}]},
+    "sft": {
+        "message_list": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
+    },
     "dpo": {"prompt": "1+1=", "chosen": "2", "rejected": "3"},
     "cpt": {"text": "a page"},
+}
+FORMATS: dict[str, dict[str, object]] = {
+    "sft": {"messages_key": "message_list"},
+    "dpo": {"prompt_type": "plaintext"},
+    "cpt": {"prompt_key": "text"},
 }
 KINDS = {"sft": SFT, "dpo": DPO, "cpt": CPT}
 
@@ -39,7 +46,13 @@ def write_table(file: Path, kind: str, num_rows: int = 6) -> str:
 
 def table_plan(kind: str, address: str, **changes: object) -> StagePlan:
     """Three rows a step, in order."""
-    rows = {"storage_type": "sql", "path": address, "table": "rows", **changes}
+    rows = {
+        "storage_type": "sql",
+        "path": address,
+        "table": "rows",
+        "format": FORMATS[kind],
+        **changes,
+    }
     buffer = {
         "train_batch_size": 3,
         "total_steps": None,
@@ -67,6 +80,28 @@ async def test_a_table_that_is_not_there_is_named(buffer: Buffer, tmp_path: Path
     address = write_table(tmp_path / "data.db", "sft")
     with pytest.raises(grpc.aio.AioRpcError, match="there is no table other"):
         await buffer.open(table_plan("sft", address, table="other"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_bad_rows_of_data_end_the_opening_or_are_left_out_and_named(
+    buffer: Buffer, tmp_path: Path, kind: str
+) -> None:
+    file = tmp_path / "data.db"
+    address = write_table(file, kind)
+    column = list(COLUMNS[kind])[-1]
+    with sqlite3.connect(file) as connection:
+        connection.execute(f"UPDATE rows SET {column} = NULL WHERE id IN (2, 5)")
+    with pytest.raises(grpc.aio.AioRpcError, match=f"table rows, row 1, column '{column}'"):
+        await buffer.open(table_plan(kind, address))
+    opened = await buffer.open(table_plan(kind, address, on_bad_row="skip"))
+    assert (opened.num_tasks, opened.total_train_steps) == (4, 1)
+    [notice] = [
+        event.notice.text for event in await buffer.events("notice") if event.HasField("notice")
+    ]
+    assert notice.startswith("2 of 6 rows of experience_buffer are left out: `on_bad_row: skip`")
+    assert f"table rows, row 1, column '{column}'" in notice
+    await buffer.begin()
+    assert [row["id"] for row in data((await buffer.batch(1))[1])] == [1, 3, 4]
 
 
 async def test_expert_rows_of_a_table_stand_beside_replayed_rollouts(

@@ -58,6 +58,12 @@ def row(position: int, run: int, reward: float, **metrics: float) -> MeasuredRow
     )
 
 
+def test_rows_with_a_prompt_that_is_too_long_are_counted() -> None:
+    rows = [row(0, 0, 1.0), replace(row(1, 0, 0.0), finish_reason="prompt_truncated")]
+    assert batch_metrics(rows, 4)["sample/num_long_prompts"] == 1.0
+    assert "sample/num_long_prompts" not in batch_metrics(rows[:1], 4)
+
+
 def test_batch_metrics_count_a_run_once_and_a_sample_each_time() -> None:
     rows = [
         row(0, 0, 1.0, accuracy=1.0),

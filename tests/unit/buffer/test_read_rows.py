@@ -3,10 +3,12 @@
 import datetime
 import io
 import json
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -16,8 +18,11 @@ from pyarrow import feather
 from services.buffer.domain.tasks import data_sample, sanitize_text
 from services.buffer.tasksets.read_rows import MAX_ROW_BYTES, main
 from services.buffer.tasksets.row_sources import RowSource
+from trinity.algorithm.algorithm_type import RowSchema
 from trinity.config.data_rows import count_rows, first_row
 from trinity.config.schema.data import FormatConfig
+from trinity.rows import rows_to_json
+from trinity.training_rows import RowCheck, SkippedRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +34,18 @@ class Done:
     stderr: str
 
 
-Read = Callable[[Path], Done]
+class Read(Protocol):
+    """Runs the reader's main function on a path."""
+
+    def __call__(self, path: Path, check: RowCheck | None = None) -> Done: ...
 
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Read:
     """Runs the reader's main function on a path."""
 
-    def run(path: Path) -> Done:
-        source = RowSource(kind="file", place=str(path), roots=("/",))
+    def run(path: Path, check: RowCheck | None = None) -> Done:
+        source = RowSource(kind="file", place=str(path), roots=("/",), check=check)
         monkeypatch.setattr(sys, "stdin", io.StringIO(source.model_dump_json()))
         code = main()
         written = capsys.readouterr()
@@ -104,13 +112,83 @@ def test_dates_are_written_as_text(tmp_path: Path, read: Read) -> None:
     assert json.loads(read(tmp_path / "a.parquet").stdout) == {"day": "2024-02-29"}
 
 
+ODD = {
+    "prompt": "a",
+    "nan": math.nan,
+    "deep": [{"inf": -math.inf}],
+    "picture": b"\xff\xd8",
+    "text": b"b",
+    "took": datetime.timedelta(seconds=1.5),
+    "kept": None,
+}
+STORED = {
+    "prompt": "a",
+    "nan": None,
+    "deep": [{"inf": None}],
+    "picture": None,
+    "text": "b",
+    "took": 1.5,
+    "kept": None,
+}
+
+
+def test_a_value_that_json_cannot_hold_harms_no_row(tmp_path: Path, read: Read) -> None:
+    pyarrow.parquet.write_table(pa.Table.from_pylist([ODD]), tmp_path / "a.parquet")
+    done = read(tmp_path / "a.parquet")
+    assert json.loads(done.stdout) == STORED, done.stderr
+
+
+def test_nanoseconds_are_left_out(tmp_path: Path, read: Read) -> None:
+    table = pa.table(
+        {"at": pa.array([1], pa.timestamp("ns")), "took": pa.array([1_500_001], pa.duration("ns"))}
+    )
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    feather.write_feather(table, tmp_path / "a.arrow")
+    for name in ("a.parquet", "a.arrow"):
+        row = json.loads(read(tmp_path / name).stdout)
+        assert row == {"at": "1970-01-01T00:00:00", "took": 0.0015}
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "list.json"])
+def test_a_byte_order_mark_is_no_part_of_the_data(tmp_path: Path, read: Read, name: str) -> None:
+    text = '[{"n": 1}]' if name == "list.json" else '{"n": 1}\n'
+    (tmp_path / name).write_text(text, encoding="utf-8-sig")
+    assert read(tmp_path / name).stdout == '{"n": 1}\n'
+    with (tmp_path / name).open("rb") as stream:
+        assert list(rows_to_json(stream, name)) == ['{"n": 1}']
+
+
+def test_numbers_that_are_none_are_null_in_what_a_client_submits() -> None:
+    lines = b'{"n": NaN}\n{"n": "NaN"}\n{"n": [-Infinity}\n[NaN]\n'
+    given = list(rows_to_json(io.BytesIO(lines), "a.jsonl"))
+    assert given == ['{"n": null}', '{"n": "NaN"}', '{"n": [-Infinity}', "[NaN]"]
+
+
+def test_messages_and_tools_lose_the_nulls_of_other_ones(tmp_path: Path, read: Read) -> None:
+    row = {
+        "messages": [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "tool_calls": [{"function": {"name": "f"}}, {"id": "1"}]},
+        ],
+        "tools": [{"function": {"properties": {"a": {"type": "t"}}}}, {"type": "x"}],
+        "extra_info": {"answer": None, "cases": [{"input": "1", "output": None}]},
+    }
+    pyarrow.parquet.write_table(pa.Table.from_pylist([row]), tmp_path / "a.parquet")
+    feather.write_feather(pa.Table.from_pylist([row]), tmp_path / "a.arrow")
+    for name in ("a.parquet", "a.arrow"):
+        assert json.loads(read(tmp_path / name).stdout) == row
+
+
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
         ("a.parquet", b"PAR1 no", "not a readable parquet file"),
         ("a.arrow", b"ARROW1\0\0 no", "not a readable Arrow file"),
-        ("a.jsonl", b'{"a": NaN}\n', "row 0"),
-        ("a.jsonl", b"\xff\xfe\n", "not UTF-8"),
+        ("a.jsonl", b"[NaN]\n", "row 0"),
+        ("a.jsonl", b"{}\n\xff\xfe\n", "line 2: it is not UTF-8"),
+        ("a.jsonl", b'{"a": 1}\n{"a": "b', "line 2: not valid JSON: Unterminated"),
+        ("a.jsonl", b'{"a": 1}\n{"a": "\xc3', "line 2: it is not UTF-8 text: unexpected end"),
+        ("a.csv", b"a\n1\n\xff\n", "line 3: it is not UTF-8"),
         ("a.json", b"[1, 2", "line 1: not valid JSON"),
         ("a.xml", b"<a/>", "of an unknown kind"),
         ("a.csv", b"a,b\n1\n", "line 2: it does not have the 2 columns"),
@@ -140,14 +218,79 @@ def test_a_row_that_fits_into_no_message_is_refused_by_its_number(
     assert f"a row may have {MAX_ROW_BYTES:,}" in done.stderr
 
 
-def test_data_rows_are_shown_as_prompt_and_response() -> None:
-    plain = FormatConfig(prompt_type="plaintext")
-    shown = data_sample('{"prompt": "1+1=", "response": "2"}', plain)
-    assert (shown.prompt, shown.response, shown.reward) == ("1+1=", "2", None)
-    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
-    for value in (messages, json.dumps(messages)):
-        shown = data_sample(json.dumps({"message": value}), FormatConfig())
-        assert (shown.prompt, shown.response) == ("hi", "ho")
+PLAIN = FormatConfig(prompt_type="plaintext", response_key="extra_info.answer")
+TURNS = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
+CALL = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
+
+
+GOOD = {"prompt": "1+1=", "response": "2"}
+BAD = {"prompt": "1+1=", "response": None}
+
+
+def checked(*, skips: bool) -> RowCheck:
+    form = FormatConfig(prompt_type="plaintext")
+    return RowCheck(form=form, row_schema="sft", skips=skips)
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    """Two good rows and two bad ones."""
+    file = tmp_path / "a.jsonl"
+    rows = [GOOD, BAD, GOOD, {"prompt": "x"}]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return file
+
+
+def test_a_row_that_cannot_be_trained_on_ends_the_reading(mixed: Path, read: Read) -> None:
+    done = read(mixed, checked(skips=False))
+    assert done.code == 2
+    said = f"{mixed}, row 1, column 'response': it holds no text: correct the row or leave it out"
+    assert done.stderr == f"{said}; `on_bad_row: skip` leaves such rows out\n"
+    assert read(mixed).code == 0
+
+
+def test_rows_that_cannot_be_trained_on_are_left_out_and_named(mixed: Path, read: Read) -> None:
+    done = read(mixed, checked(skips=True))
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [GOOD, GOOD]
+    skipped = SkippedRows.from_lines(f"a library warns\n{done.stderr}")
+    assert skipped is not None
+    assert skipped.count == 2
+    assert "row 1, column 'response'" in skipped.first_errors[0]
+    assert "row 3 has no column 'response'" in skipped.first_errors[1]
+
+
+def test_other_lines_of_a_reader_are_no_rows_left_out() -> None:
+    assert SkippedRows.from_lines("") is None
+    assert SkippedRows.from_lines("a warning: rows left out: {}") is None
+
+
+@pytest.mark.parametrize(
+    ("schema", "form", "row", "shown"),
+    [
+        ("sft", PLAIN, {"prompt": "1+1=", "extra_info": {"answer": "2"}}, ("1+1=", "2")),
+        ("sft", FormatConfig(), {"message": TURNS}, ("hi", "ho")),
+        ("sft", FormatConfig(), {"message": json.dumps(TURNS)}, ("hi", "ho")),
+        ("sft", FormatConfig(), {"message": [TURNS[0], CALL]}, ("hi", '[{"id": "1"}]')),
+        ("cpt", PLAIN, {"prompt": "a text"}, ("", "a text")),
+        (
+            "dpo",
+            PLAIN,
+            {"prompt": "hi", "chosen": "ho", "rejected": "no"},
+            ("hi", "chosen: ho\nrejected: no"),
+        ),
+        (
+            "dpo",
+            FormatConfig(),
+            {"message": TURNS[:1], "chosen": TURNS[1:], "rejected": json.dumps([CALL])},
+            ("hi", 'chosen: ho\nrejected: [{"id": "1"}]'),
+        ),
+    ],
+)
+def test_data_rows_are_shown_as_prompt_and_response(
+    schema: RowSchema, form: FormatConfig, row: object, shown: tuple[str, str]
+) -> None:
+    sample = data_sample(json.dumps(row), form, schema)
+    assert (sample.prompt, sample.response, sample.reward) == (*shown, None)
 
 
 @pytest.mark.parametrize(
@@ -160,11 +303,12 @@ def test_data_rows_are_shown_as_prompt_and_response() -> None:
         '{"message": {"role": "user"}}',
         '{"message": "{}"}',
         '{"messages": []}',
+        "[1]",
         json.dumps({"message": "[" * 100_000}),
     ],
 )
 def test_a_data_row_without_messages_is_shown_as_it_is(row: str) -> None:
-    shown = data_sample(row, FormatConfig())
+    shown = data_sample(row, FormatConfig(), "sft")
     assert (shown.prompt, shown.response, shown.reward) == (row, "", None)
 
 

@@ -18,5 +18,5 @@ async def test_a_reader_that_says_much_is_read_to_its_end(monkeypatch: pytest.Mo
     async with asyncio.timeout(SOON_SECONDS), open_taskset_row_reader(source) as child:
         rows = b"".join([lines async for lines in child.read_lines()])
         with pytest.raises(PreconditionFailed, match=r"^taskset sums: there is no second row$"):
-            await child.raise_for_exit("sums")
+            await child.wait_for_exit("sums")
     assert rows == b'{"prompt": "1+1="}\n'

@@ -19,7 +19,7 @@ def trinity(*words: str, **environment: str) -> str:
 
 def test_summaries_are_whole() -> None:
     assert "experiences of a train step, with their weights and tasks." in trinity("--help")
-    assert "no GPU, model, data or service is checked." in trinity("config", "--help")
+    assert "no GPU, model or service is checked." in trinity("config", "--help")
 
 
 def test_the_version_is_told() -> None:

@@ -8,12 +8,18 @@ import pyarrow.parquet
 import pytest
 
 from tests.unit.config.builders import CPT, DPO, GRPO, SFT, config, write_model, write_rows
-from trinity.config.checks.runtime import check_inputs
+from trinity.config.checks.runtime import check_inputs, check_local_data
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
+from trinity.launch.part_checks import check_part_names
+from trinity.launch.prepare import check_parts
 
 TASK: object = {"prompt": "1+1=", "response": "2"}
-MESSAGES: object = {"message": [{"role": "user", "content": "1+1="}]}
+TURNS: list[object] = [
+    {"role": "user", "content": "1+1="},
+    {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "add"}}]},
+]
+MESSAGES: object = {"message": TURNS}
 PAIR = {
     "message": [{"role": "user", "content": "1+1="}],
     "chosen": [{"role": "assistant", "content": "2"}],
@@ -71,7 +77,7 @@ def test_every_mistake_of_all_stages_gets_a_line_once(tmp_path: Path, model: str
     [
         ("", "is empty"),
         ("\n\n", "is empty"),
-        ("{oops", "train.jsonl:1 is not valid JSON"),
+        ("{oops", "train.jsonl, line 1: not valid JSON"),
         ("[1, 2]", "is not an object with columns"),
         ('{"question": "x", "response": "2"}', "no column `prompt`, only `question`, `response`"),
         ('{"prompt": "x", "answer": "2"}', "no column `response`, only `prompt`, `answer`"),
@@ -115,7 +121,7 @@ def test_parquet_and_json_lists_are_read(tmp_path: Path, model: str) -> None:
     for file in (parquet, listed):
         assert check(tmp_path, **grpo(model, {"path": str(file)}, total_steps=None)) == ""
     parquet.write_bytes(b"no parquet")
-    assert "cannot be read" in check(tmp_path, **grpo(model, {"path": str(parquet)}))
+    assert "not a readable parquet" in check(tmp_path, **grpo(model, {"path": str(parquet)}))
 
 
 def test_a_directory_is_read_by_split(tmp_path: Path, model: str) -> None:
@@ -133,9 +139,12 @@ def test_a_directory_is_read_by_split(tmp_path: Path, model: str) -> None:
     ("row", "said"),
     [
         (MESSAGES, ""),
-        ({"message": json.dumps([{"role": "user", "content": "x"}])}, ""),
-        ({"message": "{"}, "is not valid JSON"),
-        ({"message": [{"text": "x"}]}, "not a list of messages"),
+        ({"message": json.dumps(TURNS)}, ""),
+        ({"message": TURNS[:1]}, "its last message is by 'user'"),
+        ({"message": "{"}, "column 'message': no JSON"),
+        ({"message": [{"text": "x"}]}, "message 0 has no `role`"),
+        ({"message": "text"}, "no JSON"),
+        ({"message": 7}, "not a list of messages"),
         ({"messages": []}, "no column `message`, only `messages`: set `format.messages_key`"),
         (TASK, "or `format.prompt_type: plaintext`"),
     ],
@@ -145,6 +154,15 @@ def test_sft_rows_hold_messages(tmp_path: Path, model: str, row: object, said: s
     answer = check(tmp_path, SFT, **sft(model, path=path))
     assert said in answer
     assert bool(answer) == bool(said)
+
+
+def test_bad_rows_are_refused_unless_they_are_to_be_left_out(tmp_path: Path, model: str) -> None:
+    bad: object = {"message": []}
+    path = write_rows(tmp_path / "sft.jsonl", bad, MESSAGES)
+    assert "row 0, column 'message'" in check(tmp_path, SFT, **sft(model, path=path))
+    assert check(tmp_path, SFT, **sft(model, path=path, on_bad_row="skip")) == ""
+    none = write_rows(tmp_path / "none.jsonl", bad, bad)
+    assert "row 0" in check(tmp_path, SFT, **sft(model, path=none, on_bad_row="skip"))
 
 
 def test_sft_rows_hold_prompts_and_responses(tmp_path: Path, model: str) -> None:
@@ -167,13 +185,13 @@ def test_sft_rows_hold_prompts_and_responses(tmp_path: Path, model: str) -> None
         (
             {"prompt": MESSAGES, "chosen": "2", "rejected": "3"},
             {"prompt_type": "plaintext"},
-            "column `prompt` of its first row is not text",
+            "row 0, column 'prompt': it holds no text",
         ),
         ({**PAIR}, {}, ""),
         (
             {**PAIR, "rejected": [{"text": "x"}]},
             {},
-            "column `rejected` of its first row is not a list",
+            "column 'rejected': message 0 has no `role`",
         ),
     ],
 )
@@ -341,3 +359,106 @@ def test_a_chat_template_of_training_data_is_looked_at(tmp_path: Path, model: st
     said = check(tmp_path, SFT, **sft(model, path=path, format=form, storage_type="file"))
     assert "experience buffer" in said
     assert "the chat template of `format` is not valid Jinja" in said
+
+
+VERL_FORMAT: dict[str, object] = {
+    "response_key": "reward_model.ground_truth",
+    "reward_fn_key": "data_source",
+}
+
+
+def verl_row(**changes: object) -> object:
+    row: dict[str, object] = {
+        "data_source": "openai/gsm8k",
+        "prompt": [{"role": "user", "content": "1+1="}],
+        "reward_model": {"style": "rule", "ground_truth": "2"},
+    }
+    return row | changes
+
+
+def verl(model: str, path: str, **changes: object) -> dict[str, object]:
+    return grpo(model, {"path": path, "format": VERL_FORMAT, **changes})
+
+
+def test_rows_of_verl_are_accepted(tmp_path: Path, model: str) -> None:
+    given = verl(model, write_rows(tmp_path / "train.jsonl", verl_row()))
+    assert check(tmp_path, **given) == ""
+    check_part_names(plan_experiment(config(GRPO, **given)))
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (verl_row(prompt={"a": 1}), "column `prompt` is an object, neither a text nor messages"),
+        (verl_row(prompt=None), "column `prompt` is null"),
+        (verl_row(prompt=[{"text": "x"}]), "column `prompt`: message 0 has no `role`"),
+        (verl_row(prompt="<image> what?", images=["x"]), "column `images`, and prompts here are"),
+        (
+            verl_row(reward_model={"truth": "2"}),
+            "only `data_source`, `prompt`, `reward_model`, ",
+        ),
+    ],
+)
+def test_the_types_of_columns_are_looked_at(
+    tmp_path: Path, model: str, row: object, said: str
+) -> None:
+    path = write_rows(tmp_path / "train.jsonl", row)
+    assert said in check(tmp_path, **verl(model, path))
+
+
+def test_a_single_bad_task_is_left_to_the_run(tmp_path: Path, model: str) -> None:
+    good, bad = verl_row(), verl_row(prompt=None)
+    mostly_good = write_rows(tmp_path / "a.jsonl", good, bad, good)
+    assert check(tmp_path, **verl(model, mostly_good)) == ""
+    mostly_bad = write_rows(tmp_path / "b.jsonl", good, bad, bad)
+    assert "column `prompt` is null" in check(tmp_path, **verl(model, mostly_bad))
+
+
+@pytest.mark.parametrize(
+    ("truth", "said"),
+    [({"truth": "2"}, "set `format.response_key` to `response.truth`"), (None, "is null"), (2, "")],
+)
+def test_a_truth_that_no_reward_can_compare_is_named(
+    tmp_path: Path, model: str, truth: object, said: str
+) -> None:
+    path = write_rows(tmp_path / "a.jsonl", {"prompt": "x", "response": truth})
+    answer = check(tmp_path, **grpo(model, {"path": path, "default_reward_fn_type": "math_reward"}))
+    assert said in answer
+    assert bool(answer) == bool(said)
+    by_workflow = check(
+        tmp_path, **grpo(model, {"path": path, "default_workflow_type": "math_workflow"})
+    )
+    assert by_workflow == answer
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("my/data", "cannot be the name of a reward"),
+        ("taco", "its answers are programs"),
+        ("math_rewad", "close to it: math_reward"),
+        ("", "rows without a name have no reward: set `default_reward_fn_type`"),
+    ],
+)
+def test_a_reward_that_rows_name_is_looked_up(
+    tmp_path: Path, model: str, source: str, said: str
+) -> None:
+    path = write_rows(tmp_path / "train.jsonl", verl_row(data_source=source))
+    with pytest.raises(UserError, match=rf"{said}.* in column `data_source`"):
+        check_part_names(plan_experiment(config(GRPO, **verl(model, path))))
+
+
+def test_arguments_that_the_reward_of_a_row_does_not_take_are_refused(
+    tmp_path: Path, model: str
+) -> None:
+    path = write_rows(tmp_path / "train.jsonl", verl_row(), verl_row(data_source="math_dapo"))
+    given = verl(model, path, reward_fn_args={"penalty_factor": 0.5})
+    with pytest.raises(UserError, match=r"gsm8k_reward refuses its reward_fn_args.*`data_source`"):
+        check_parts(plan_experiment(config(GRPO, **given)).stages)
+
+
+def test_data_that_are_here_are_checked_with_the_file(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "train.jsonl", {"question": "x"})
+    with pytest.raises(UserError, match="no column `prompt`"):
+        check_local_data(plan_experiment(config(GRPO, **grpo("/not/here", {"path": path}))))
+    check_local_data(plan_experiment(config(GRPO, **grpo("/not/here", {"path": "/not/here.json"}))))

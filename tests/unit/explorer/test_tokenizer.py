@@ -7,7 +7,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from services.explorer.engine.tokenizer import load_tokenizer
+from trinity.errors import UserError
 from trinity.workflows.generation import Prompt
+from trinity.workflows.messages import Message
 
 TEMPLATE = (
     "{{ messages[0]['content'] }}"
@@ -33,6 +35,18 @@ def test_the_switch_of_thinking_reaches_the_template(
 ) -> None:
     tokenizer = load_tokenizer(model, None, enable_thinking=thinking)
     assert tokenizer.encode_chat([{"role": "user", "content": "ab"}]).text == text
+
+
+@pytest.mark.parametrize(
+    "template", ["{{ raise_exception('no') }}", "{{ 'a' + messages[0]['content'] }}"]
+)
+def test_messages_that_the_template_does_not_expect_are_an_error_of_the_users(
+    model: str, template: str
+) -> None:
+    calls: Message = {"role": "assistant", "content": None, "tool_calls": [{}]}  # type: ignore[typeddict-item]
+    question: Message = {"role": "user", "content": "b"}
+    with pytest.raises(UserError, match="the chat template does not take these messages"):
+        load_tokenizer(model, template).encode_chat([calls, question])
 
 
 def test_what_changes_a_prompt_changes_what_the_template_is_known_by(model: str) -> None:

@@ -157,11 +157,14 @@ def test_a_warning_is_said_when_it_begins_and_not_again() -> None:
     for event in [opened(1, "rft", 3), *(trained(1 + step, "rft", step) for step in (1, 2, 3))]:
         if event.WhichOneof("event") == "step" and event.step.step > 1:
             event.step.metrics["warning/zero_reward_variance"] = 1.0
+            event.step.metrics["warning/untrained_rows"] = 3.0
         view.apply(event)
         reporter.event(view, event)
     assert [line for line in lines if "warning at step" in line] == [
+        "[rft] warning at step 2: 3 rows have no token to train on, "
+        "they are bad, too long or masked",
         "[rft] warning at step 2: all runs of each task got the same reward, "
-        "there is nothing to learn"
+        "there is nothing to learn",
     ]
 
 

@@ -1,6 +1,7 @@
 """Rows of the wire become rows to train on, with all that came along."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from services.trainer.types import TrainRow
 from tests.unit.trainer.builders import PAIR, data_row
 from trinity.api.v1 import buffer_pb2, experience_pb2
 from trinity.codec import SampleRef, experience_to_proto
-from trinity.errors import RunFailed
+from trinity.errors import RunFailed, UserError
 from trinity.types import (
     EID,
     Alignment,
@@ -154,6 +155,28 @@ def test_training_data_among_rollouts_is_an_experts(among_rollouts: bool) -> Non
 def test_training_data_that_nobody_can_format_is_refused() -> None:
     with pytest.raises(RunFailed, match="row 3 of the batch is training data"):
         READER.read([data_message(3)])
+
+
+def refuses_position_1(
+    row: JsonObject, *, index: int, position: int, weight: float
+) -> list[TrainRow]:
+    if position == 1:
+        raise UserError("the chat template refuses it")
+    return list(formatter_of(1)(row, index=index, position=position, weight=weight))
+
+
+def test_a_bad_row_of_data_ends_the_run_or_leaves_its_position_empty(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    messages = [data_message(place) for place in range(3)]
+    reader = RowReader(formatter=refuses_position_1, mixed_with_rollouts=False)
+    with pytest.raises(UserError, match="the chat template refuses it"):
+        reader.read(messages)
+    assert not caplog.records
+    for _ in range(2):  # a replay leaves out the same
+        rows = replace(reader, skips_bad_rows=True).read(messages)
+        assert [row.position for row in rows] == [0, 2]
+    assert caplog.records[0].__dict__["position"] == 1
 
 
 def test_a_pair_of_rollouts_is_refused() -> None:

@@ -6,9 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from services.trainer.rank.anomaly_checks import AnomalyChecks
+from services.trainer.rank.anomaly_checks import AnomalyChecks, check_trained_tokens
 from services.trainer.types import RunReward, TrainBatch
 from tests.unit.trainer.builders import random_batch
+from trinity.errors import RunFailed
 
 USUAL = {"actor/grad_norm": 1.0, "actor/ppo_kl": 0.01, "actor/kl": 0.02}
 
@@ -87,3 +88,24 @@ def test_a_term_of_the_loss_is_no_divergence_as_it_is_added_up_in_the_users_way(
 def test_a_slow_rise_of_the_divergence_is_no_spike(watch: AnomalyChecks) -> None:
     rising = [0.01 * 1.2**step for step in range(20)]
     assert all(check(watch, random_batch(4), ppo_kl=kl) == set() for kl in rising)
+
+
+def masked(batch: TrainBatch, num_masked: int) -> TrainBatch:
+    rows = [
+        replace(row, mask=np.zeros_like(row.mask), is_truncated=True) if i < num_masked else row
+        for i, row in enumerate(batch.rows)
+    ]
+    return replace(batch, rows=rows)
+
+
+def test_rows_with_nothing_to_train_are_counted_at_their_first_batch(watch: AnomalyChecks) -> None:
+    assert check(watch, random_batch(4)) == set()
+    first = watch.check_step(masked(random_batch(4), 3), USUAL)
+    assert first["warning/untrained_rows"] == 3.0
+    assert check(watch, masked(random_batch(4), 3)) == set()
+
+
+def test_a_step_with_nothing_to_train_fails() -> None:
+    check_trained_tokens(masked(random_batch(4), 3))
+    with pytest.raises(RunFailed, match="no token of its 4 rows is trained; 4 of them are cut off"):
+        check_trained_tokens(masked(random_batch(4), 4))

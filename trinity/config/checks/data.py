@@ -1,13 +1,14 @@
 """Checks that tasksets and experience buffers hold rows with the required columns."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 from trinity.algorithm.algorithm_type import RowSchema
+from trinity.columns import column_names, column_value, has_column
 from trinity.config.checks.model import check_template
+from trinity.config.checks.rows import check_task_rows, check_training_rows
 from trinity.config.data_files import find_data_files
-from trinity.config.data_rows import Row, count_rows, first_row
+from trinity.config.data_rows import Row, count_rows, first_rows
 from trinity.config.plan.model import HubReference, Rows, hub_dataset, require_online
 from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedTaskset
 from trinity.config.plan.sizes import row_shortage_error
@@ -15,15 +16,27 @@ from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.data import FormatConfig
 from trinity.errors import UserError
 
+CHECKED_ROWS = 32
+"""Rows that are looked at before anything starts."""
+
+
+def sample_rows(taskset: ResolvedTaskset) -> list[Row]:
+    """Returns the first rows of a taskset; empty if they are not here or cannot be read."""
+    try:
+        files = _files_here(taskset)
+        return first_rows(files, CHECKED_ROWS) if files else []
+    except (UserError, OSError):
+        return []
+
 
 def check_taskset(taskset: ResolvedTaskset) -> None:
-    """Checks the files and their first row; rows elsewhere are checked when they are read."""
+    """Checks the files and their first rows; rows elsewhere are checked when they are read."""
     _check_fetchable(taskset)
     files = _files_here(taskset)
     if not files:
         return
-    row = first_row(files)
-    columns = taskset.format
+    rows = first_rows(files, CHECKED_ROWS)
+    row, columns = rows[0], taskset.format
     for key, column in {
         "prompt_key": columns.prompt_key,
         "response_key": columns.response_key,
@@ -32,8 +45,10 @@ def check_taskset(taskset: ResolvedTaskset) -> None:
         "reward_fn_key": columns.reward_fn_key,
     }.items():
         _check_column(row, key, column)
-    for column in taskset.selector.feature_keys if taskset.task_pipeline is None else ():
-        _check_feature(row, column)
+    if taskset.task_pipeline is None:
+        check_task_rows(taskset, rows)
+        for column in taskset.selector.feature_keys:
+            _check_feature(row, column)
 
 
 def check_number_of_tasks(stage: StagePlan) -> None:
@@ -63,13 +78,13 @@ def _files_here(rows: Rows) -> tuple[Path, ...]:
 
 
 def _check_feature(row: Row, column: str) -> None:
-    if column not in row:
+    if not has_column(row, column):
         raise UserError(
             f"its rows have no column `{column}`, only {_columns(row)}: "
             "set `data_selector.feature_keys`"
         )
     try:
-        float(str(row[column]))
+        float(str(column_value(row, column)))
     except ValueError as error:
         raise UserError(
             f"column `{column}` of its first row is not a number: set `data_selector.feature_keys`"
@@ -84,7 +99,7 @@ def check_experience_buffer(buffer: ResolvedExperienceBuffer, stage: StagePlan) 
     files = _files_to_train_on(buffer)
     if not files:
         return
-    _check_row(first_row(files), buffer.format, stage.algorithm.row_schema)
+    _check_rows(files, buffer, stage.algorithm.row_schema)
     if stage.total_train_steps is None and buffer.task_pipeline is None:
         _check_size(count_rows(files), stage)
 
@@ -92,7 +107,7 @@ def check_experience_buffer(buffer: ResolvedExperienceBuffer, stage: StagePlan) 
 def check_auxiliary_buffer(buffer: ResolvedExperienceBuffer) -> None:
     """Checks the files and their first row: expert rows have the columns of `sft`."""
     if files := _files_to_train_on(buffer):
-        _check_row(first_row(files), buffer.format, "sft")
+        _check_rows(files, buffer, "sft")
 
 
 def _files_to_train_on(buffer: ResolvedExperienceBuffer) -> tuple[Path, ...]:
@@ -102,15 +117,26 @@ def _files_to_train_on(buffer: ResolvedExperienceBuffer) -> tuple[Path, ...]:
     return _files_here(buffer)
 
 
-def _check_row(row: Row, columns: FormatConfig, schema: RowSchema) -> None:
+def _check_rows(
+    files: tuple[Path, ...], buffer: ResolvedExperienceBuffer, schema: RowSchema
+) -> None:
+    """Checks the columns of the first row, then the contents of the first rows."""
+    rows = first_rows(files, CHECKED_ROWS)
+    if buffer.on_bad_row == "fail":
+        _check_columns(rows[0], buffer.format, schema)
+    if buffer.task_pipeline is None:
+        check_training_rows(rows, buffer, schema)
+
+
+def _check_columns(row: Row, columns: FormatConfig, schema: RowSchema) -> None:
     if schema == "cpt":
         _check_text(row, "prompt_key", columns.prompt_key)
     elif columns.prompt_type == "messages":
         _check_messages(row, columns, schema)
     else:
-        answers = _answer_keys(columns, schema)
-        for key, column in {"prompt_key": columns.prompt_key, **answers}.items():
+        for key, column in _answer_keys(columns, schema).items():
             _check_text(row, key, column)
+        _check_column(row, "prompt_key", columns.prompt_key)
         _check_column(row, "system_prompt_key", columns.system_prompt_key)
 
 
@@ -121,7 +147,7 @@ def _answer_keys(columns: FormatConfig, schema: RowSchema) -> dict[str, str]:
 
 
 def _check_column(row: Row, key: str, column: str | None) -> None:
-    if column and column not in row:
+    if column and not has_column(row, column):
         raise UserError(
             f"its rows have no column `{column}`, only {_columns(row)}: set `format.{key}`"
         )
@@ -129,7 +155,7 @@ def _check_column(row: Row, key: str, column: str | None) -> None:
 
 def _check_text(row: Row, key: str, column: str) -> None:
     _check_column(row, key, column)
-    if isinstance(row[column], list | Mapping):
+    if isinstance(column_value(row, column), list | Mapping):
         raise UserError(
             f"column `{column}` of its first row is not text: set `format.{key}`, "
             "or `format.prompt_type: messages`"
@@ -139,39 +165,14 @@ def _check_text(row: Row, key: str, column: str) -> None:
 def _check_messages(row: Row, columns: FormatConfig, schema: RowSchema) -> None:
     answers = _answer_keys(columns, schema)
     key = columns.messages_key
-    if key not in row:
+    if not has_column(row, key):
         advice = f"its rows have no column `{key}`, only {_columns(row)}: set `format.messages_key`"
-        if {columns.prompt_key, *answers.values()} <= row.keys():
+        if all(has_column(row, name) for name in (columns.prompt_key, *answers.values())):
             advice += ", or `format.prompt_type: plaintext`"
         raise UserError(advice)
-    _check_list(row, key)
     if schema == "dpo":
         for name, column in answers.items():
             _check_column(row, name, column)
-            _check_list(row, column)
-
-
-def _check_list(row: Row, key: str) -> None:
-    messages = row[key]
-    if isinstance(messages, str):
-        try:
-            messages = json.loads(messages)
-        except ValueError as error:
-            raise UserError(
-                f"column `{key}` of its first row is not valid JSON ({error})"
-            ) from error
-    if not _are_messages(messages):
-        raise UserError(
-            f"column `{key}` of its first row is not a list of messages with `role` and `content`"
-        )
-
-
-def _are_messages(value: object) -> bool:
-    return (
-        isinstance(value, list)
-        and len(value) > 0
-        and all(isinstance(m, Mapping) and "role" in m and "content" in m for m in value)
-    )
 
 
 def _check_size(rows: int, stage: StagePlan) -> None:
@@ -180,4 +181,4 @@ def _check_size(rows: int, stage: StagePlan) -> None:
 
 
 def _columns(row: Row) -> str:
-    return ", ".join(f"`{column}`" for column in row) or "empty ones"
+    return ", ".join(f"`{column}`" for column in column_names(row)) or "empty ones"

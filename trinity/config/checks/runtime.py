@@ -3,7 +3,7 @@
 import importlib.util
 import netrc
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -137,8 +137,21 @@ def _stands_in_netrc(address: str) -> bool:
 
 def check_inputs(plan: ExperimentPlan) -> None:
     """Checks the run's directory, models and data; raises UserError with a line for each error."""
+    _raise_all(_checks(plan))
+
+
+def check_local_data(plan: ExperimentPlan) -> None:
+    """Checks the data whose files are on this machine, and nothing else."""
+    _raise_all(check for stage in plan.stages for check in _data_checks(stage, only_here=True))
+
+
+Check = tuple[str, Callable[[], None]]
+"""A check with the beginning of its message."""
+
+
+def _raise_all(checks: Iterable[Check]) -> None:
     errors: list[str] = []
-    for what, check in _checks(plan):
+    for what, check in checks:
         try:
             check()
         except UserError as error:
@@ -149,8 +162,7 @@ def check_inputs(plan: ExperimentPlan) -> None:
         raise UserError("\n".join(dict.fromkeys(errors)))
 
 
-def _checks(plan: ExperimentPlan) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Yields each check with the beginning of its message."""
+def _checks(plan: ExperimentPlan) -> Iterator[Check]:
     yield "", partial(_check_writable, Path(plan.job_dir))
     yield "", partial(check_monitor, plan.stages[0].config.monitor)
     for stage in plan.stages:
@@ -162,16 +174,29 @@ def _checks(plan: ExperimentPlan) -> Iterator[tuple[str, Callable[[], None]]]:
             what = f"stage `{stage.name}`: "
             yield what, partial(check_auxiliary_model, stage, position)
         yield "", partial(check_start_checkpoint, stage)
-        buffer = stage.experience_buffer
+        yield from _data_checks(stage)
+        yield f"stage `{stage.name}`: ", partial(check_number_of_tasks, stage)
+
+
+def _data_checks(stage: StagePlan, *, only_here: bool = False) -> Iterator[Check]:
+    if stage.mode == "serve":
+        return
+    buffer = stage.experience_buffer
+    if not only_here or _is_here(buffer.path):
         what = f"stage `{stage.name}`, experience buffer `{buffer.name}`: "
         yield what, partial(check_experience_buffer, buffer, stage)
-        for buffer in stage.auxiliary_buffers:
+    for buffer in stage.auxiliary_buffers:
+        if not only_here or _is_here(buffer.path):
             what = f"stage `{stage.name}`, auxiliary buffer `{buffer.name}`: "
             yield what, partial(check_auxiliary_buffer, buffer)
-        for taskset in (*stage.tasksets, *stage.eval_tasksets):
+    for taskset in (*stage.tasksets, *stage.eval_tasksets):
+        if not only_here or _is_here(taskset.path):
             what = f"stage `{stage.name}`, taskset `{taskset.name}`: "
             yield what, partial(check_taskset, taskset)
-        yield f"stage `{stage.name}`: ", partial(check_number_of_tasks, stage)
+
+
+def _is_here(path: str | None) -> bool:
+    return path is not None and Path(path).exists()
 
 
 def _check_writable(job_dir: Path) -> None:

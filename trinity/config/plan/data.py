@@ -283,6 +283,7 @@ def _resolve_buffer(
         subset_name=buffer.subset_name,
         format=buffer.format,
         selector=resolve_selector(buffer.data_selector, seed, key),
+        on_bad_row=buffer.on_bad_row,
         max_read_timeout=buffer.max_read_timeout,
         replay=replay,
     )

@@ -98,6 +98,7 @@ class ResolvedExperienceBuffer(PlanModel):
     subset_name: str | None
     format: FormatConfig
     selector: ResolvedSelector
+    on_bad_row: Literal["fail", "skip"] = "fail"
     max_read_timeout: float
     replay: ResolvedReplay | None = None
     """None if experiences are trained in order, once."""

@@ -208,6 +208,9 @@ class ExperienceBufferConfig(Section):
     """Columns of a row, by their meaning."""
     data_selector: DataSelectorConfig = default_section(DataSelectorConfig)
     """The order in which rows are drawn."""
+    on_bad_row: Literal["fail", "skip"] = "fail"
+    """What becomes of a row of data that cannot be trained on: `fail` says so before the first
+    step; `skip` leaves it out, counts it, and names the first of them."""
     max_read_timeout: float = Field(default=1800.0, gt=0)
     """Seconds the trainer waits for a batch before it gives up. If `buffer.await_feedback` is set
     and this is not, `buffer.feedback_timeout`, or else 30 days, are added to the default."""

@@ -1,0 +1,115 @@
+"""Checks what the first rows of data hold, as far as it is known without a model."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from trinity.algorithm.algorithm_type import RowSchema
+from trinity.columns import column_value, has_column, optional_column
+from trinity.compat import DISTILLATION_WORKFLOWS
+from trinity.config.data_rows import Row
+from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedTaskset
+from trinity.config.schema.data import FormatConfig
+from trinity.conversations import BadConversation, last_user_text, media_column, parse_messages
+from trinity.errors import UserError
+from trinity.training_rows import check_training_row
+
+QUESTION_WORKFLOWS = frozenset(
+    {
+        *DISTILLATION_WORKFLOWS,
+        "simple_workflow",
+        "math_workflow",
+        "math_boxed_workflow",
+        "math_rm_workflow",
+        "rubric_judge_workflow",
+    }
+)
+"""They ask what the prompt column holds; others may read any column."""
+TEXT_REWARDS = frozenset(
+    {
+        "accuracy_reward",
+        "exact_match_reward",
+        "gsm8k_reward",
+        "math_boxed_reward",
+        "math_dapo_reward",
+        "math_reward",
+    }
+)
+"""They compare with a text or a number."""
+MATH_WORKFLOWS = frozenset({"math_workflow", "math_boxed_workflow"})
+"""They have such a reward of their own."""
+
+
+def check_task_rows(taskset: ResolvedTaskset, rows: Sequence[Row]) -> None:
+    """Checks that the rows can be asked and scored.
+
+    Single rows that cannot are left to the run, which gives them up and goes on.
+
+    Raises: UserError with the error of the first row, if most have one.
+    """
+    errors = [error for error in map(_error_of(taskset), rows) if error]
+    if 2 * len(errors) > len(rows):
+        raise UserError(errors[0])
+
+
+def check_training_rows(
+    rows: Sequence[Row], buffer: ResolvedExperienceBuffer, schema: RowSchema
+) -> None:
+    """Checks that the rows can be trained on; with `on_bad_row: skip`, that one of them can.
+
+    Raises: UserError with the error of the first row that has one.
+    """
+    errors: list[UserError] = []
+    for index, row in enumerate(rows):
+        try:
+            check_training_row(dict(row), buffer.format, schema, f"row {index}")
+        except UserError as error:
+            errors.append(error)
+    if errors and (buffer.on_bad_row == "fail" or len(errors) == len(rows)):
+        raise errors[0]
+
+
+def _error_of(taskset: ResolvedTaskset) -> Callable[[Row], str]:
+    def error(row: Row) -> str:
+        return next(_errors(taskset, row), "")
+
+    return error
+
+
+def _errors(taskset: ResolvedTaskset, row: Row) -> Iterator[str]:
+    form = taskset.format
+    own_workflow = optional_column(row, form.workflow_key) if form.workflow_key else None
+    workflow = str(own_workflow or taskset.workflow).removeprefix("async_")
+    if workflow in QUESTION_WORKFLOWS:
+        yield from _prompt_errors(row, form)
+    own = taskset.reward is None and workflow in MATH_WORKFLOWS
+    if (own or taskset.reward in TEXT_REWARDS) and not form.reward_fn_key:
+        yield from _truth_errors(row, form)
+
+
+def _prompt_errors(row: Row, form: FormatConfig) -> Iterator[str]:
+    key = form.prompt_key
+    if not has_column(row, key):
+        return
+    value = column_value(row, key)
+    if value is None or isinstance(value, dict):
+        kind = "null" if value is None else "an object"
+        yield f"column `{key}` is {kind}, neither a text nor messages: set `format.prompt_key`"
+        return
+    try:
+        text = last_user_text(parse_messages(value)) if isinstance(value, list) else str(value)
+    except BadConversation as error:
+        yield f"column `{key}`: {error}: correct the rows, or set `format.prompt_key`"
+        return
+    if column := media_column(text, row):
+        yield f"its prompts refer to column `{column}`, and prompts here are text alone"
+
+
+def _truth_errors(row: Row, form: FormatConfig) -> Iterator[str]:
+    key = form.response_key
+    if not key or not has_column(row, key):
+        return
+    value = column_value(row, key)
+    if isinstance(value, list | dict):
+        inner = f"`{key}.{next(iter(value))}`" if isinstance(value, dict) and value else "another"
+        yield f"column `{key}` holds no truth but a structure: set `format.response_key` to {inner}"
+    elif value is None:
+        yield f"column `{key}` is null: set `format.response_key`"
