@@ -101,6 +101,10 @@ class RolloutCorrectionConfig(Section):
 class AlgorithmConfig(Section):
     """The algorithm, its parts and the optimizer."""
 
+    old_names: ClassVar[Mapping[str, RenamedKey]] = {
+        "policy_loss_fn_args.loss_agg_mode": RenamedKey("/algorithm.loss_agg_mode"),
+    }
+
     algorithm_type: str = "grpo"
     """`ppo`, `grpo`, `rloo`... (mode both), `sft`, `cpt`, `dpo` (train): docs/algorithms.md."""
     repeat_times: Positive | None = None
