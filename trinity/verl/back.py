@@ -217,7 +217,10 @@ def _convert_batches(conversion: _BackConversion) -> None:
             conversion.pop(ours)
     if "explorer.eval_interval" in conversion.left:
         every = conversion.number("explorer.eval_interval", -1)
-        conversion.verl["trainer.test_freq"] = -1 if every >= NEVER else every
+        conversion.verl["trainer.test_freq"] = -1 if every >= NEVER else -(-every // interval)
+    if "trainer.save_interval" in conversion.left:
+        every = conversion.number("trainer.save_interval", 0)
+        conversion.verl["trainer.save_freq"] = -(-every // interval) if every else -1
 
 
 def _convert_token_limit(conversion: _BackConversion) -> None:

@@ -67,7 +67,6 @@ ROWS: tuple[KeyRow, ...] = (
     *not_needed_rows(
         "the critic is laid out as the actor is",
         "critic.strategy",
-        "critic.megatron.*",
         "critic.use_dynamic_bsz",
         "critic.ulysses_sequence_parallel_size",
         "critic.model.trust_remote_code",
