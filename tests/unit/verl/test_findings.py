@@ -143,6 +143,12 @@ def test_sizes_of_another_back_end_are_left_out_with_one_warning() -> None:
         ("actor_rollout_ref.rollout.multi_turn.enable=True", True),
         ("actor_rollout_ref.rollout.multi_turn.enable=False", False),
         ("global_profiler.tool=nsys", False),
+        ("actor_rollout_ref.rollout.do_sample=False", True),
+        ("actor_rollout_ref.rollout.do_sample=True", False),
+        ("actor_rollout_ref.rollout.logprobs_mode=raw_logprobs", True),
+        ("critic.ppo_mini_batch_size=64", True),
+        ("critic.ppo_mini_batch_size=256", False),
+        (f"{ACTOR}.optim.lr_decay_steps=100", False),
         ("trainer.v1.sampler.custom_sampler.path=/s.py", True),
         ("trainer.logger=[console,wandb,swanlab]", False),
         ("reward_model.reward_manager=collabllm", True),
@@ -151,6 +157,22 @@ def test_sizes_of_another_back_end_are_left_out_with_one_warning() -> None:
 )
 def test_what_changes_a_result_is_told_from_what_does_not(key: str, matters: bool) -> None:
     assert (missing(from_keys(key)) != []) is matters
+
+
+def test_the_end_of_a_schedule_matters_where_the_rate_changes() -> None:
+    found = from_keys(f"{ACTOR}.optim.lr_decay_steps=100", f"{ACTOR}.optim.lr_decay_style=cosine")
+    assert any("a schedule ends with the run" in line for line in missing(found))
+
+
+def test_prompts_that_verl_cuts_and_trains_on_are_pointed_out(tmp_path: Path) -> None:
+    cut = ("data.truncation=left", "data.filter_overlong_prompts=False")
+    assert any("veRL cuts prompts" in line for line in from_keys(*cut).report)
+    filtered = from_keys("data.truncation=left", "data.filter_overlong_prompts=True")
+    assert not any("veRL cuts prompts" in line for line in filtered.report)
+    start = "torchrun -m verl.trainer.sft_trainer data.train_files=/d/train.parquet optim.lr=1e-4"
+    for side, matters in (("left", True), ("right", False), ("error", False)):
+        found = converted(f"{start} data.truncation={side}", tmp_path)
+        assert (missing(found) != []) is matters
 
 
 def test_the_smallest_rate_of_megatron_is_a_share() -> None:

@@ -382,7 +382,8 @@ def convert_old_logprobs(work: Conversion) -> None:
 
 def _named_loss(work: Conversion, setting: VerlSetting | None, names: Mapping[str, str]) -> str:
     if setting is None or setting.value is None:
-        work.put("algorithm.policy_loss_fn", "ppo", "veRL's default")
+        default = f"veRL's default of {ACTOR}.policy_loss.loss_mode=vanilla"
+        work.put("algorithm.policy_loss_fn", "ppo", default)
         return "ppo"
     loss = names.get(str(setting.value), str(setting.value))
     if loss not in ARGUMENTS:

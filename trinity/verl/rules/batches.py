@@ -58,6 +58,23 @@ def convert_batches(work: Conversion) -> None:
         "actor_rollout_ref.actor.shuffle", "a pass sums up its rows in any order"
     )
     put_min_lr(work, f"{ACTOR}.optim")
+    critic = work.settings.take("critic.ppo_mini_batch_size") if work.has_critic else None
+    if critic is not None and critic.value == mini:
+        work.report.not_needed.append((critic, f"it is {MINI}"))
+    elif critic is not None:
+        answer = "the critic trains on the actor's batches"
+        work.report.missing.append((critic, answer))
+    _report_ends(work)
+
+
+def _report_ends(work: Conversion) -> None:
+    """Reports the ends of schedules, which do not matter where the rate stays as it is."""
+    styles = [work.settings.peek(f"{ACTOR}.optim.{name}") for name in _KINDS]
+    if any(style not in (None, "constant") for style in styles):
+        return
+    for name in ("total_training_steps", "lr_decay_steps"):
+        why = "the learning rate stays as it is"
+        work.report_not_needed(f"{ACTOR}.optim.{name}", why)
 
 
 def _put_total_steps(work: Conversion, interval: int) -> None:

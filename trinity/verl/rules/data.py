@@ -160,14 +160,26 @@ def _put_sampling(work: Conversion, key: str) -> None:
             work.put(f"{key}.rollout_args.{name}", default, origin)
 
 
+def _put_truncation(work: Conversion, cut: VerlSetting) -> None:
+    """Converts what becomes of prompts that are too long, unless they are filtered out."""
+    filtered = work.settings.peek("data.filter_overlong_prompts")
+    if filtered is True or cut.value == "error":
+        why = "prompts that are too long are not trained on"
+        work.report.not_needed.append((cut, why))
+    else:
+        work.report.advice.append(
+            f"data.truncation={cut.value} ({cut.where}): veRL cuts prompts that are too long and "
+            "trains on them, here they become masked experiences without reward: raise "
+            "`model.max_prompt_tokens`, or cut them in the file"
+        )
+    if filtered is None:
+        work.put("model.enable_prompt_truncation", cut.value != "error", cut)
+
+
 def _finish(work: Conversion) -> None:
     """Converts the remaining keys of data."""
     if (cut := work.settings.take("data.truncation")) is not None:
-        if not work.settings.has("data.filter_overlong_prompts"):
-            work.put("model.enable_prompt_truncation", cut.value != "error", cut)
-        else:
-            why = "cut prompts are not trained on, so the side does not matter"
-            work.report.not_needed.append((cut, why))
+        _put_truncation(work, cut)
     thinking = work.settings.take("data.apply_chat_template_kwargs.enable_thinking")
     if thinking is not None:
         work.put("model.enable_thinking", thinking.value, thinking)

@@ -137,10 +137,11 @@ _ACTOR_ROWS: tuple[KeyRow, ...] = (
         "times `sync_interval`",
     ),
     renamed_row(f"{_ACTOR}.optim.lr_wsd_decay_style", "algorithm.optimizer.lr_wsd_decay_style"),
-    *not_needed_rows(
-        "the run's number of steps is known",
+    *missing_rows(
+        "a schedule ends with the run",
         f"{_ACTOR}.optim.total_training_steps",
         f"{_ACTOR}.optim.lr_decay_steps",
+        neutral=(-1,),
     ),
     *(
         missing_rows(

@@ -94,8 +94,13 @@ ROWS: tuple[KeyRow, ...] = (
     *not_needed_rows(
         "the engine's log-probabilities of every token are always kept",
         f"{_ROLLOUT}.calculate_log_probs",
-        f"{_ROLLOUT}.logprobs_mode",
     ),
+    *missing_rows(
+        "log-probabilities are those of the sampled distribution",
+        f"{_ROLLOUT}.logprobs_mode",
+        neutral=("processed_logprobs",),
+    ),
+    *missing_rows("give `model.temperature: 0`", f"{_ROLLOUT}.do_sample", neutral=(True,)),
     *not_needed_rows(
         "log-probabilities are computed in micro-batches of `trainer.max_token_len_per_gpu`",
         f"{_ROLLOUT}.log_prob_use_dynamic_bsz",
@@ -106,7 +111,6 @@ ROWS: tuple[KeyRow, ...] = (
         "tokens are always those of the engine",
         f"{_ROLLOUT}.skip_tokenizer_init",
         f"{_ROLLOUT}.multi_turn.tokenization_sanity_check_mode",
-        f"{_ROLLOUT}.do_sample",
     ),
     *missing_rows(
         "write the turns and tools as a workflow (`default_workflow_type`)",

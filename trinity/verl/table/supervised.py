@@ -79,12 +79,16 @@ ROWS: tuple[KeyRow, ...] = (
         "rows are right-padded or packed, whatever is faster on the machine",
         "data.pad_mode",
         "data.ignore_input_ids_mismatch",
-        "data.truncation",
         "data.num_workers",
         "data.balance_dp_token",
     ),
     *not_needed_rows("a checkpoint is always whole", "checkpoint.*", "trainer.checkpoint.*"),
-    *not_needed_rows("FSDP2 shards over all ranks", "engine.fsdp_size"),
+    renamed_row("engine.fsdp_size", "trainer.fsdp_size"),
+    *missing_rows(
+        "a row that is too long is cut at its end: cut it in the file",
+        "data.truncation",
+        neutral=("right", "error"),
+    ),
     renamed_row("trainer.seed", "seed"),
     combined_row("trainer.save_freq", "trainer.save_interval", "-1 is 0: the end is always saved"),
     *left_out_rows(
