@@ -33,13 +33,15 @@ _MISSING = "Without counterpart here:"
 _KEY = re.compile(r"\s*(?:- )?([\w./@-]+)=")
 REASONS = (
     ("images", re.compile(r"image_key|video_key")),
-    ("an unset variable, or an empty path", re.compile(r"environment variable|is missing")),
-    ("GPUs", re.compile(r"leaves none")),
+    ("one GPU for rollout and training", re.compile(r"leaves none")),
     ("router replay", re.compile(r"router_replay")),
     ("turns, tools, agents", re.compile(r"multi_turn|rollout\.agent")),
     ("a class of rows", re.compile(r"custom_cls")),
 )
 """Kinds of reasons, the first that a script has counts."""
+_VARIABLE = re.compile(r"environment variable|is missing: (give|`mode)")
+OUTSIDE = "clean, once its variables are set"
+"""Scripts that take a path from their environment, and lack nothing else."""
 OTHER = "an option without counterpart"
 
 
@@ -60,6 +62,8 @@ class ScriptOutcome:
             return "trains nothing" if "trains nothing" in text else "starts no veRL"
         if not self.reasons:
             return "clean"
+        if all(_VARIABLE.search(reason) for reason in self.reasons):
+            return OUTSIDE
         return next((name for name, pattern in REASONS if pattern.search(text)), OTHER)
 
 

@@ -101,7 +101,7 @@ _WITH_THRESHOLD = ("grpo", "dr_grpo", "grpo_passk")
 _WITH_NORM = ("grpo_verl", "grpo_passk", "gdpo")
 NO_LIMIT = 1000
 """Rounds of refills that no step needs."""
-_PIPELINE = "data_processor.experience_pipeline.operators[0]"
+PIPELINE = "data_processor.experience_pipeline.operators[0]"
 
 
 def convert_algorithm(work: Conversion) -> None:
@@ -192,11 +192,11 @@ def _put_filter(work: Conversion, advantage: str) -> None:
         return
     metric = work.settings.take(f"{section}.metric")
     if metric is not None and metric.value == "acc":
-        work.put(f"{_PIPELINE}.name", "dapo_dynamic_sampling", metric)
+        work.put(f"{PIPELINE}.name", "dapo_dynamic_sampling", metric)
     elif advantage in _WITH_THRESHOLD:
         work.put("algorithm.advantage_fn_args.std_threshold", 0.0, enable, "groups of one reward")
     else:
-        work.put(f"{_PIPELINE}.name", "reward_std_filter", enable, "groups of one reward")
+        work.put(f"{PIPELINE}.name", "reward_std_filter", enable, "groups of one reward")
     _put_rounds(work, f"{section}.max_num_gen_batches")
     why = "refills are drawn as they are needed (`buffer.max_refill_rounds`)"
     work.report_left_out(f"{section}.max_inflight_gen_batches", why)
