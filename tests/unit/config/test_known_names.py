@@ -49,13 +49,13 @@ def test_parts_of_ones_own_are_looked_at(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "parts_that_are_none.py").write_text(
         "from trinity.rewards import RewardFn\n"
         "class Uncalled(RewardFn): ...\n"
-        "def of_verl(data_source, solution_str): ...\n"
+        "def of_another(dataset, answer): ...\n"
         "class Idle: ...\n"
     )
     monkeypatch.setenv(PLUGIN_DIRS_VARIABLE, str(tmp_path))
     for part, said in (
         ("Uncalled", "class without __call__"),
-        ("of_verl", "wants data_source, solution_str, which it is not given"),
+        ("of_another", "wants dataset, answer, which it is not given"),
     ):
         with pytest.raises(UserError, match=said):
             check(default_reward_fn_type=f"parts_that_are_none.{part}")
