@@ -49,22 +49,28 @@ def convert_batches(work: Conversion) -> None:
     _put_synchronizer(work, tasks, batch, interval)
     convert_async(work, batch, interval)
     _put_intervals(work, interval)
-    for key in ("data.gen_batch_size",):
-        work.report_not_needed(
-            key, "refills are drawn as they are needed (`buffer.max_refill_rounds`)"
-        )
     _put_passes(work, interval)
-    work.report_not_needed(
-        "actor_rollout_ref.actor.shuffle", "a pass sums up its rows in any order"
-    )
     put_min_lr(work, f"{ACTOR}.optim")
+    _report_orders(work)
+    _report_critics_batch(work, mini)
+    _report_ends(work)
+
+
+def _report_orders(work: Conversion) -> None:
+    """Reports the sizes and orders that have their effect without a key."""
+    why = "refills are drawn as they are needed (`buffer.max_refill_rounds`)"
+    work.report_not_needed("data.gen_batch_size", why)
+    why = "a pass sums up its rows in any order"
+    work.report_not_needed("actor_rollout_ref.actor.shuffle", why)
+
+
+def _report_critics_batch(work: Conversion, mini: int) -> None:
+    """Reports the critic's mini-batch, which matters where it is not the actor's."""
     critic = work.settings.take("critic.ppo_mini_batch_size") if work.has_critic else None
     if critic is not None and critic.value == mini:
         work.report.not_needed.append((critic, f"it is {MINI}"))
     elif critic is not None:
-        answer = "the critic trains on the actor's batches"
-        work.report.missing.append((critic, answer))
-    _report_ends(work)
+        work.report.missing.append((critic, "the critic trains on the actor's batches"))
 
 
 def _report_ends(work: Conversion) -> None:
