@@ -12,7 +12,11 @@ import numpy.typing as npt
 import torch
 
 LossAggMode = Literal[
-    "token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
+    "token-mean",
+    "token-sum",
+    "seq-mean-token-sum",
+    "seq-mean-token-mean",
+    "seq-mean-token-sum-norm",
 ]
 
 
@@ -92,6 +96,8 @@ def token_weights(
     num_sequences = max(totals.num_sequences, 1)
     if mode == "token-mean":
         return weights_BT / max(totals.num_tokens, 1)
+    if mode == "token-sum":
+        return weights_BT
     if mode == "seq-mean-token-sum":
         return weights_BT / num_sequences
     if mode == "seq-mean-token-sum-norm":

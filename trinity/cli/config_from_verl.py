@@ -41,8 +41,10 @@ EngineNumOption = Annotated[
     ),
 ]
 SyncOffsetOption = Annotated[
-    int,
-    typer.Option("--sync-offset", min=0, help="Steps rollout may be ahead; 0 is veRL's order."),
+    int | None,
+    typer.Option(
+        "--sync-offset", min=0, help="Steps rollout may be ahead; 0 is veRL's order; else 1."
+    ),
 ]
 ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite the output.")]
 BackOption = Annotated[
@@ -59,7 +61,7 @@ def from_verl(
     env: EnvOption = None,
     line: LineOption = None,
     engine_num: EngineNumOption = None,
-    sync_offset: SyncOffsetOption = 1,
+    sync_offset: SyncOffsetOption = None,
     force: ForceOption = False,
     to_verl: BackOption = None,
 ) -> None:

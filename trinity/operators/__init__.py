@@ -15,6 +15,7 @@ BUILT_IN = {
         "data_juicer",
         "invalid_reward_filter",
         "mask_response_truncated",
+        "overlong_penalty",
         "pass_rate_calculator",
         "reward_filter",
         "reward_shaping_mapper",

@@ -47,7 +47,8 @@ class RewardFn:
     `__call__` receives only the parameters that it names. Available are `response`, `truth` (or
     `ground_truth`), `prompt`, `messages` (the whole chat), `task` (the whole row),
     `response_length` in tokens and `finish_reason`. A truth without a default is required: a row
-    that has none is not scored.
+    that has none is not scored. A function of veRL's gets its own arguments, too: `solution_str` is
+    the response, `data_source` and `extra_info` are columns of the row.
     """
 
     in_thread: ClassVar[bool] = True
@@ -77,7 +78,8 @@ class BoundReward:
         Raises: TypeError when the reward returns neither numbers by name nor a number.
         """
         wanted = self._wanted
-        values = known if wanted is None else {k: v for k, v in known.items() if k in wanted}
+        every = known | _verl_arguments(known)
+        values = every if wanted is None else {k: v for k, v in every.items() if k in wanted}
         parts = self._function(**values)
         if isinstance(parts, SupportsFloat) and not isinstance(parts, Mapping):
             return {self._name.rpartition(".")[2]: float(parts)}
@@ -107,6 +109,14 @@ def reward_parts(numbers: Mapping[str, float]) -> dict[str, float]:
     return {SCORE: numbers[SCORE]} if SCORE in numbers else dict(numbers)
 
 
+def _verl_arguments(known: Mapping[str, object]) -> dict[str, object]:
+    """Returns what veRL calls its reward functions with, beside `ground_truth`."""
+    row = known.get("task")
+    columns = row if isinstance(row, Mapping) else {}
+    found: dict[str, object] = {name: columns.get(name) for name in ("data_source", "extra_info")}
+    return found | ({"solution_str": known["response"]} if "response" in known else {})
+
+
 def check_reward(source: RewardSource, args: Mapping[str, JsonValue], name: str) -> None:
     """Checks only signatures, because constructors may do things that not every process may do.
 
@@ -121,6 +131,11 @@ def check_reward(source: RewardSource, args: Mapping[str, JsonValue], name: str)
         raise UserError(f"the reward {name} refuses its reward_fn_args: {error}") from error
     except ValueError:  # callables written in C have no signature
         return
+    if inspect.iscoroutinefunction(source):
+        raise UserError(
+            f"the reward {name} is asynchronous, and rewards are called in a thread: write it "
+            "without `async`, or call it from a workflow"
+        )
     called = signature if not isinstance(source, type) else _call_signature(source, name)
     parameters = [p for p in called.parameters.values() if p.name not in {"self", *args}]
     unknown = [p.name for p in parameters if _is_required(p) and p.name not in KNOWN]

@@ -14,8 +14,12 @@ from trinity.verl.rules.algorithm import (
     KL_NAMES,
     LOSS_ARGUMENTS,
     LOSS_NAMES,
+    NO_LIMIT,
+    PIPELINE,
 )
 from trinity.verl.rules.batches import NEVER, STEP_COUNTS
+from trinity.verl.rules.data import TRUTH
+from trinity.verl.rules.rewards import DAPO_REWARD
 from trinity.verl.settings import FloatLoader, shell_word
 from trinity.verl.values import JsonValue
 
@@ -101,7 +105,10 @@ def _convert_data(conversion: _BackConversion) -> None:
     _convert_files(conversion, "data.train_files", trained)
     evaluated = _listed(conversion, f"{_INPUT}.eval_tasksets")
     _convert_files(conversion, "data.val_files", evaluated)
-    for name in ("prompt_key", "response_key", "image_key", "video_key"):
+    for key in [*trained, *evaluated]:
+        if conversion.left.get(f"{key}.format.response_key") == TRUTH:
+            conversion.pop(f"{key}.format.response_key")  # veRL reads the truth there alone
+    for name in ("prompt_key", "response_key", "reward_fn_key", "image_key", "video_key"):
         for key in [*trained, *evaluated]:
             value = conversion.pop(f"{key}.format.{name}")
             if value is not None:
@@ -111,6 +118,7 @@ def _convert_data(conversion: _BackConversion) -> None:
         conversion.verl["data.shuffle"] = selector == "shuffle"
         if (seed := conversion.pop(f"{key}.data_selector.seed")) is not None:
             conversion.verl["data.seed"] = seed
+    _convert_dapo_reward(conversion, [*trained, *evaluated])
     val = "actor_rollout_ref.rollout.val_kwargs"
     for key in evaluated:
         if (times := conversion.pop(f"{key}.repeat_times")) is not None:
@@ -122,6 +130,42 @@ def _convert_data(conversion: _BackConversion) -> None:
         for name in ("top_p", "top_k"):
             if (value := conversion.pop(f"{key}.rollout_args.{name}")) is not None:
                 conversion.verl[f"{val}.{name}"] = value
+
+
+def _convert_dapo_reward(conversion: _BackConversion, tasksets: list[str]) -> None:
+    """Converts DAPO's reward to veRL's manager, and its penalty, of which veRL has one for all."""
+    if conversion.left.get(f"{_INPUT}.default_reward_fn_type") != DAPO_REWARD:
+        return
+    conversion.pop(f"{_INPUT}.default_reward_fn_type")
+    conversion.verl["reward.reward_manager.name"] = "dapo"
+    for key in tasksets:
+        for ours, verl in (
+            ("enable_overlong_penalty", "overlong_buffer_cfg.enable"),
+            ("penalty_factor", "overlong_buffer_cfg.penalty_factor"),
+            ("cache_length", "overlong_buffer_cfg.len"),
+            ("max_response_length", "max_resp_len"),
+        ):
+            if (value := conversion.pop(f"{key}.reward_fn_args.{ours}")) is not None:
+                conversion.verl.setdefault(f"+reward.reward_kwargs.{verl}", value)
+
+
+def _convert_filter(conversion: _BackConversion) -> None:
+    """Converts the operator or the threshold that leaves groups out whose samples are alike."""
+    operator, section = f"{PIPELINE}.name", "algorithm.filter_groups"
+    threshold = "algorithm.advantage_fn_args.std_threshold"
+    if conversion.left.get(operator) == "dapo_dynamic_sampling":
+        conversion.pop(operator)
+        conversion.verl[f"{section}.metric"] = "acc"
+    elif conversion.left.get(threshold) == 0:
+        conversion.pop(threshold)
+        conversion.verl[f"{section}.metric"] = "seq_reward"
+    else:
+        return
+    conversion.verl[f"{section}.enable"] = True
+    rounds = conversion.number("buffer.max_refill_rounds", 3)
+    conversion.verl[f"{section}.max_num_gen_batches"] = 0 if rounds >= NO_LIMIT else rounds
+    if conversion.left.get("buffer.short_batch") == "fail":
+        conversion.pop("buffer.short_batch")
 
 
 def _listed(conversion: _BackConversion, key: str) -> list[str]:
@@ -156,6 +200,7 @@ def _convert_algorithm(conversion: _BackConversion) -> None:
         conversion.left["algorithm.advantage_fn"] = advantage
     else:
         conversion.verl["algorithm.adv_estimator"] = estimator
+    _convert_filter(conversion)
     for name in ("gamma", "lam"):
         if (value := conversion.pop(f"algorithm.advantage_fn_args.{name}")) is not None:
             conversion.verl[f"algorithm.{name}"] = value
@@ -217,7 +262,10 @@ def _convert_batches(conversion: _BackConversion) -> None:
             conversion.pop(ours)
     if "explorer.eval_interval" in conversion.left:
         every = conversion.number("explorer.eval_interval", -1)
-        conversion.verl["trainer.test_freq"] = -1 if every >= NEVER else every
+        conversion.verl["trainer.test_freq"] = -1 if every >= NEVER else -(-every // interval)
+    if "trainer.save_interval" in conversion.left:
+        every = conversion.number("trainer.save_interval", 0)
+        conversion.verl["trainer.save_freq"] = -(-every // interval) if every else -1
 
 
 def _convert_token_limit(conversion: _BackConversion) -> None:

@@ -11,15 +11,18 @@ from trinity.errors import UserError
 from trinity.verl.key_table import find_row
 from trinity.verl.row import TRAINER_CONFIG, KeyConversion, KeyRow
 from trinity.verl.rules.algorithm import convert_algorithm
+from trinity.verl.rules.back_end import convert_back_end
 from trinity.verl.rules.batches import (
     convert_batches,
     convert_schedules,
     convert_supervised_schedule,
 )
 from trinity.verl.rules.data import convert_data, convert_lengths
+from trinity.verl.rules.defaults import convert_defaults
+from trinity.verl.rules.distillation import convert_distillation
 from trinity.verl.rules.placement import convert_placement
+from trinity.verl.rules.rewards import convert_rewards
 from trinity.verl.rules.running import (
-    convert_back_end,
     convert_own_configuration,
     convert_running,
     convert_token_limit,
@@ -43,11 +46,14 @@ RULES: Rules = (
     convert_batches,
     convert_schedules,
     convert_data,
+    convert_rewards,
     convert_lengths,
+    convert_distillation,
     convert_token_limit,
 )
 SUPERVISED_RULES: Rules = (
     convert_running,
+    convert_back_end,
     convert_supervised,
     convert_supervised_schedule,
     convert_own_configuration,
@@ -96,6 +102,7 @@ def convert(settings: VerlSettings, choices: ConversionOptions | None = None) ->
     for setting in list(settings.unhandled()):
         settings.take(setting.key)
         _convert_setting(work, setting)
+    convert_defaults(work)
     _advise_on_unknown(work)
     body = work.draft.yaml()
     report = work.report.lines(settings.remarks)
@@ -136,6 +143,8 @@ def _convert_setting(work: Conversion, setting: VerlSetting) -> None:
         work.report.missing.append((setting, UNKNOWN_KEY))
     elif setting.value is None:
         work.report.not_needed.append((setting, "null leaves it to the default"))
+    elif setting.value in row.neutral:
+        work.report.not_needed.append((setting, "that is so here in any case"))
     elif setting.key.startswith("critic.") and not work.has_critic:
         work.report.not_needed.append((setting, "the algorithm has no critic"))
     else:
@@ -151,6 +160,8 @@ def _convert_by_row(work: Conversion, setting: VerlSetting, row: KeyRow) -> None
             work.put(f"{TRAINER_CONFIG}.{setting.key}", setting.value, setting, row.note)
         case KeyConversion.NOT_NEEDED:
             work.report.not_needed.append((setting, row.note))
+        case KeyConversion.LEFT_OUT:
+            work.report.left_out.append((setting, row.note))
         case KeyConversion.MISSING | KeyConversion.COMBINED:
             work.report.missing.append((setting, row.note))
 

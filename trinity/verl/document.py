@@ -7,12 +7,22 @@ from collections.abc import Iterator, Mapping
 
 from trinity.doc_tables import fill_tables, write_page
 from trinity.verl.row import KeyConversion, KeyRow
-from trinity.verl.table import actor, algorithm, critic, data, rollout, supervised, trainer
+from trinity.verl.table import (
+    actor,
+    algorithm,
+    back_ends,
+    critic,
+    data,
+    rollout,
+    supervised,
+    trainer,
+)
 
 TABLES: Mapping[str, tuple[KeyRow, ...]] = {
     "algorithm": algorithm.ROWS,
     "data": data.ROWS,
     "actor": actor.ROWS,
+    "other back ends": back_ends.ROWS,
     "rollout": rollout.ROWS,
     "critic and rewards": critic.ROWS,
     "trainer": trainer.ROWS,
@@ -52,6 +62,8 @@ def _ours(row: KeyRow) -> str:
     match row.conversion:
         case KeyConversion.NOT_NEEDED:
             return "nothing to do"
+        case KeyConversion.LEFT_OUT:
+            return "left out, without effect on what is trained"
         case KeyConversion.MISSING:
             return "none"
         case KeyConversion.PASSED:

@@ -24,6 +24,7 @@ SECTIONS = (
     "explorer",
     "synchronizer",
     "trainer",
+    "data_processor",
     "monitor",
     "log",
 )
@@ -156,8 +157,10 @@ class ConversionReport:
 
     missing: list[tuple[VerlSetting, str]] = field(default_factory=list)
     """Settings without counterpart, with what to do."""
+    left_out: list[tuple[VerlSetting, str]] = field(default_factory=list)
+    """Settings without counterpart that change nothing in what is trained."""
     not_needed: list[tuple[VerlSetting, str]] = field(default_factory=list)
-    """Settings that need nothing, with the reason."""
+    """Settings that have their effect here without a key, with the reason."""
     advice: list[str] = field(default_factory=list)
     """What else to look at before the first run."""
 
@@ -166,6 +169,7 @@ class ConversionReport:
         lines: list[str] = []
         for title, entries in (
             ("Without counterpart here", _grouped(self.missing)),
+            ("Left out, what is trained is the same", _grouped(self.left_out)),
             ("Needs nothing here", _grouped(self.not_needed)),
         ):
             lines += _titled(title, [line for entry in entries for line in _entry_lines(entry)])

@@ -4,18 +4,32 @@ from functools import cache
 
 from trinity.config.loading.keys import documented_key, parse_key
 from trinity.verl.row import KeyRow
-from trinity.verl.table import actor, algorithm, critic, data, rollout, supervised, trainer
+from trinity.verl.table import (
+    actor,
+    algorithm,
+    back_ends,
+    critic,
+    data,
+    rollout,
+    supervised,
+    trainer,
+)
 
 ROWS: tuple[KeyRow, ...] = (
     *algorithm.ROWS,
     *data.ROWS,
     *actor.ROWS,
+    *back_ends.ROWS,
     *rollout.ROWS,
     *critic.ROWS,
     *trainer.ROWS,
 )
 
-SUPERVISED_ROWS: tuple[KeyRow, ...] = (*supervised.ROWS, *trainer.ROWS)
+SUPERVISED_ROWS: tuple[KeyRow, ...] = (
+    *supervised.ROWS,
+    *back_ends.SUPERVISED_ROWS,
+    *trainer.ROWS,
+)
 
 
 def find_row(key: str, *, supervised: bool = False) -> KeyRow | None:

@@ -25,7 +25,9 @@ class KeyConversion(StrEnum):
     PASSED = "passed"
     """It stays unchanged, below `trainer.trainer_config`, if nothing depends on it."""
     NOT_NEEDED = "needless"
-    """Nothing needs to be done about it, for a reason that the note gives."""
+    """It has its effect here without a key, for a reason that the note gives."""
+    LEFT_OUT = "left out"
+    """It has no effect here, and what is trained is the same without it."""
     MISSING = "missing"
     """It has no counterpart; the note says what to do."""
 
@@ -39,6 +41,8 @@ class KeyRow:
     ours: str = ""
     """Our key; several with commas."""
     note: str = ""
+    neutral: tuple[JsonValue, ...] = ()
+    """Values that say what happens here in any case."""
     convert: Convert | None = None
     """None leaves the value unchanged."""
     inverse: Convert | None = None
@@ -83,9 +87,17 @@ def not_needed_rows(note: str, *keys: str) -> tuple[KeyRow, ...]:
     return tuple(KeyRow(verl=key, conversion=KeyConversion.NOT_NEEDED, note=note) for key in keys)
 
 
-def missing_rows(note: str, *keys: str) -> tuple[KeyRow, ...]:
-    """Rows of keys without counterpart."""
-    return tuple(KeyRow(verl=key, conversion=KeyConversion.MISSING, note=note) for key in keys)
+def left_out_rows(note: str, *keys: str) -> tuple[KeyRow, ...]:
+    """Rows of keys without counterpart that change nothing in what is trained."""
+    return tuple(KeyRow(verl=key, conversion=KeyConversion.LEFT_OUT, note=note) for key in keys)
+
+
+def missing_rows(note: str, *keys: str, neutral: tuple[JsonValue, ...] = ()) -> tuple[KeyRow, ...]:
+    """Rows of keys without counterpart, which matter with all values but the neutral ones."""
+    return tuple(
+        KeyRow(verl=key, conversion=KeyConversion.MISSING, note=note, neutral=neutral)
+        for key in keys
+    )
 
 
 def trainer_config_rows(*keys: str) -> tuple[KeyRow, ...]:

@@ -22,7 +22,12 @@ OPTION = re.compile(r"--?(?P<name>[A-Za-z][\w-]*)(?:=(?P<value>.*))?")
 CONFIG_FILE = "hydra.config_file"
 """The setting that holds the path of the configuration."""
 _OPTIONS = ("config_name", "config_path", "config_dir")
-_VERL_DEFAULT = re.compile(r"(ppo|sft)(_[a-z]+)?_trainer(_engine)?(\.yaml)?")
+_VERL_DEFAULT = re.compile(
+    r"((fully_async|one_step_off)_)?(ppo|sft)(_[a-z]+)?_trainer(_engine)?(\.yaml)?"
+)
+_ENVIRONMENT = re.compile(r"[A-Z][A-Za-z0-9_]*=.*", re.S)
+"""`NAME=value` in front of what starts veRL, whose own keys are in small letters."""
+_UNKNOWN_ROOT = re.compile(r"\$\{[^}]*\}/")
 COMMAND_LINE = "command line"
 _YAML = (".yaml", ".yml")
 _MODULE = re.compile(r"(?:.*/)?(?P<name>(?:verl|recipe)(?:[./]\w+)+?)(?:\.py)?")
@@ -164,9 +169,19 @@ def user_config_file(words: Sequence[ExpandedField], script: Path) -> Path | Non
     if name is None or is_verl_default(name):
         return None
     folder = options.get("config_path") or options.get("config_dir") or "."
-    file = Path(folder) / f"{name.removesuffix('.yaml')}.yaml"
-    places = (above / file for above in (Path(), *script.resolve().parents))
+    file = f"{name.removesuffix('.yaml')}.yaml"
+    folders = [_UNKNOWN_ROOT.sub("", folder), *_folders_of_modules(words, folder)]
+    roots = (Path(), *script.resolve().parents)
+    places = (above / inner / file for inner in folders for above in roots)
     return next((place for place in places if place.is_file()), None)
+
+
+def _folders_of_modules(words: Sequence[ExpandedField], folder: str) -> Iterator[str]:
+    """Yields the folder beside the started module, where Hydra looks for a relative path."""
+    for word in words:
+        if found := _MODULE.fullmatch(word.text):
+            above = found["name"].replace(".", "/").rpartition("/")[0]
+            yield f"{above}/{folder}"
 
 
 def read_sources(
@@ -319,6 +334,8 @@ def _read_word(
             settings.put(
                 VerlSetting(key=f"torchrun.{name.replace('-', '_')}", value=value, where=where)
             )
+    elif not settings.module and _ENVIRONMENT.fullmatch(word.text):
+        return
     elif not _put(settings, word.text, where) and settings.module and word.text.strip():
         settings.remarks.append(f"{where}: `{word.text}` is not key=value and is left out")
 

@@ -135,16 +135,6 @@ def as_segment(value: JsonValue) -> JsonValue:
     return _SEGMENT.sub("-", text).strip("-._") or "unnamed"
 
 
-def negative_to_zero(value: JsonValue) -> JsonValue:
-    """Converts veRL's -1 to 0."""
-    return 0 if isinstance(value, int) and value < 0 else value
-
-
-def zero_to_negative(value: JsonValue) -> JsonValue:
-    """Inverse of `negative_to_zero`."""
-    return -1 if value == 0 else value
-
-
 def as_top_k(value: JsonValue) -> JsonValue:
     """Converts 0 to -1, as both are off."""
     return -1 if value == 0 else value

@@ -17,8 +17,8 @@ class ConversionOptions:
 
     engine_num: int | None = None
     """Rollout engines; None gives them about a quarter of the GPUs."""
-    sync_offset: int = 1
-    """Explore steps that rollout may be ahead."""
+    sync_offset: int | None = None
+    """Explore steps that rollout may be ahead; None is what the script says, or else 1."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -91,6 +91,11 @@ class Conversion:
         """Reports a key, if it is set, as one without counterpart."""
         if (setting := self.settings.take(verl)) is not None:
             self.report.missing.append((setting, answer))
+
+    def report_left_out(self, verl: str, why: str) -> None:
+        """Reports a key, if it is set, as one that changes nothing in what is trained."""
+        if (setting := self.settings.take(verl)) is not None:
+            self.report.left_out.append((setting, why))
 
     def report_not_needed(self, verl: str, why: str) -> None:
         """Reports a key, if it is set, as one that needs nothing."""

@@ -81,11 +81,8 @@ class SimpleWorkflow(Workflow):
             self.task.demand_truth()
         known = {
             "response": response,
-            "solution_str": response,
             "truth": self.task.truth,
             "ground_truth": self.task.truth,
-            "data_source": self.task.raw_task.get("data_source"),
-            "extra_info": self.task.raw_task.get("extra_info"),
             "messages": self.messages(),
             "prompt": self.task.task_desc,
             "task": self.task.raw_task,

@@ -54,7 +54,14 @@ def target(away: Begin) -> float:
 
 
 @pytest.mark.parametrize(
-    "mode", ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+    "mode",
+    [
+        "token-mean",
+        "token-sum",
+        "seq-mean-token-sum",
+        "seq-mean-token-mean",
+        "seq-mean-token-sum-norm",
+    ],
 )
 def test_the_coefficient_does_not_depend_on_how_losses_are_added_up(
     away: Begin, target: float, mode: str

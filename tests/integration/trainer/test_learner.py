@@ -21,6 +21,7 @@ from trinity.config.plan.stage_plan import StagePlan
 BATCH = random_batch(16, seed=5)
 AGG_MODES = [
     "token-mean",
+    "token-sum",
     "seq-mean-token-sum",
     "seq-mean-token-mean",
     "seq-mean-token-sum-norm",

@@ -54,6 +54,45 @@ def test_what_verl_does_not_have_is_told_by_the_line_of_the_file(tmp_path: Path,
 
 @pytest.mark.parametrize(
     ("verls", "says"),
+    [
+        ("actor_rollout_ref: {actor: {grad_clp: 0.5}}", "did you mean `actor.grad_clip`?"),
+        ("actor_rollout_ref: {actor: {entropy_coeff: 0.1}}", "entropy_loss_fn_args.entropy_coef"),
+        ("actor_rollout_ref: {actor: {clip_ratio: 0.1}}", "policy_loss_fn_args.clip_range"),
+        ("algorithm: {gamma: 0.9}", "`algorithm.advantage_fn_args.gamma`"),
+        (
+            "algorithm: {rollout_correction: {bypass_mode: false}}",
+            "`algorithm.bypass_old_logprobs`",
+        ),
+        ("trainer: {save_freq: 20}", "`trainer.save_interval`"),
+    ],
+)
+def test_a_key_with_a_counterpart_is_told_its_name(tmp_path: Path, verls: str, says: str) -> None:
+    report = checked(tmp_path, verls)
+    (notice,) = report.reading.planned if report.reading else ()
+    assert says in notice.text
+
+
+def test_a_default_of_verls_needs_no_notice_and_a_real_key_no_guess(tmp_path: Path) -> None:
+    plain = checked(tmp_path, "actor_rollout_ref: {actor: {entropy_coeff: 0, clip_ratio: 0.2}}")
+    assert plain.reading is not None
+    assert plain.reading.planned == ()
+    real = checked(tmp_path, "actor_rollout_ref: {actor: {use_torch_compile: false}}")
+    (notice,) = real.reading.planned if real.reading else ()
+    assert "did you mean" not in notice.text
+
+
+def test_a_mode_among_the_losss_arguments_is_the_algorithms(tmp_path: Path) -> None:
+    more = "algorithm: {policy_loss_fn_args: {loss_agg_mode: token-sum, clip_range: 0.1}}\n"
+    report = checked(tmp_path, VERLS, more)
+    assert report.errors == ()
+    assert report.plan
+    algorithm = report.plan.stages[0].config.algorithm
+    assert algorithm.loss_agg_mode == "token-sum"
+    assert algorithm.policy_loss_fn_args == {"clip_range": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("verls", "says"),
     [("- 1", "is a list: write `key: value` lines"), ("a: [", "is not valid YAML")],
 )
 def test_what_is_no_configuration_is_refused(tmp_path: Path, verls: str, says: str) -> None:

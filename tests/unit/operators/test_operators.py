@@ -11,11 +11,13 @@ from trinity.operators import OPERATORS
 from trinity.operators.dapo_dynamic_sampling import dapo_dynamic_sampling
 from trinity.operators.invalid_reward_filter import invalid_reward_filter
 from trinity.operators.mask_response_truncated import mask_response_truncated
+from trinity.operators.overlong_penalty import overlong_penalty
 from trinity.operators.pass_rate_calculator import pass_rate_calculator
 from trinity.operators.reward_filter import reward_filter
 from trinity.operators.reward_shaping_mapper import reward_shaping_mapper
 from trinity.operators.reward_std_filter import reward_std_filter
 from trinity.operators.rollouts import Changes, Rollouts
+from trinity.rewards.math_dapo_reward import MathDapoReward
 
 NAN = float("nan")
 
@@ -55,6 +57,22 @@ def test_reward_std_filter_drops_groups_that_are_flat_or_alone() -> None:
     }
     assert left_out(reward_std_filter(rollouts([0.0, 1.0]), threshold=0.5)) == [True, True]
     assert left_out(reward_std_filter(rollouts([0.0, 1.01]), threshold=0.5)) == [False, False]
+
+
+def test_overlong_penalty_is_that_of_dapos_reward() -> None:
+    lengths = np.array([50, 100, 110, 150, 160])
+    given = Rollouts.of(Samples.of_groups([1.0] * 5), response_lengths=lengths)
+    changes = overlong_penalty(given, max_response_length=150, cache_length=50, penalty_factor=0.5)
+    assert changes.rewards is not None
+    assert changes.rewards.tolist() == pytest.approx([1.0, 1.0, 0.9, 0.5, 0.5])
+    assert figures(changes)["overlong_fraction"] == [0.6]
+    reward = MathDapoReward(
+        enable_overlong_penalty=True, penalty_factor=0.5, max_response_length=150, cache_length=50
+    )
+    parts = [reward(response="Answer: 1", truth="1", response_length=int(n)) for n in lengths]
+    assert [sum(part.values()) for part in parts] == pytest.approx(changes.rewards.tolist())
+    with pytest.raises(UserError, match="cache_length 0"):
+        overlong_penalty(given, max_response_length=150, cache_length=0)
 
 
 def test_dapo_dynamic_sampling_looks_at_the_metric_and_then_at_the_reward() -> None:

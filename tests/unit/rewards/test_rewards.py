@@ -144,6 +144,33 @@ def test_a_reward_that_fits_is_taken(source: Any, args: dict[str, Any]) -> None:
     check_reward(source, args, "my_reward")
 
 
+def test_a_function_of_verls_gets_verls_arguments() -> None:
+    seen: dict[str, object] = {}
+
+    def compute_score(
+        data_source: str, solution_str: str, ground_truth: str, extra_info: object = None
+    ) -> float:
+        seen.update(source=data_source, extra=extra_info)
+        return float(solution_str == ground_truth)
+
+    check_reward(compute_score, {}, "compute_score")
+    reward = BoundReward(compute_score, {}, "compute_score")
+    row: JsonObject = {"data_source": "openai/gsm8k", "extra_info": {"index": 3}}
+    found = reward(response="72", ground_truth="72", truth="72", task=row)
+    assert found == {"compute_score": 1.0}
+    assert seen == {"source": "openai/gsm8k", "extra": {"index": 3}}
+    assert reward(response="1", ground_truth="72", task={}) == {"compute_score": 0.0}
+    assert seen == {"source": None, "extra": None}
+
+
+def test_an_asynchronous_reward_is_refused_before_the_run() -> None:
+    async def compute_score(solution_str: str) -> float:
+        return float(len(solution_str))
+
+    with pytest.raises(UserError, match="asynchronous"):
+        check_reward(cast(Any, compute_score), {}, "compute_score")
+
+
 def test_a_function_may_give_a_mere_number() -> None:
     def right(response: str, truth: str) -> float:
         return float(response == truth)

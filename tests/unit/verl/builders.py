@@ -1,6 +1,7 @@
 """Conversions from short texts."""
 
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from trinity.verl.convert import Converted, convert
@@ -32,6 +33,16 @@ def flat(values: JsonValue, key: str = "") -> dict[str, JsonValue]:
     else:
         return {key: values}
     return {name: value for one in found for name, value in one.items()}
+
+
+def missing(result: Converted) -> list[str]:
+    """Lines of the settings without counterpart."""
+    lines = list(result.report)
+    title = "Without counterpart here:"
+    if title not in lines:
+        return []
+    below = lines[lines.index(title) + 1 :]
+    return list(takewhile(lambda line: line.startswith(" "), below))
 
 
 def value(result: Converted, key: str) -> JsonValue:

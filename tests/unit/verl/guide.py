@@ -84,7 +84,8 @@ def _tasks(name: str, *, split: str, suffix: str = "") -> dict[str, JsonValue]:
         "path": f"{_HOME}/data/{name}",
         "split": split,
         "format.prompt_key": "prompt",
-        "format.response_key": "answer",
+        "format.response_key": "reward_model.ground_truth",
+        "format.reward_fn_key": "data_source",
     }
 
 
@@ -104,13 +105,13 @@ _BOTH: dict[str, JsonValue] = {
     "cluster.gpu_per_node": 8,
     "buffer.total_epochs": 15,
     "buffer.batch_size": 256,
-    "explorer.eval_interval": 5,
+    "explorer.eval_interval": 20,
     "explorer.rollout_model.gpu_memory_utilization": 0.6,
     "synchronizer.sync_style": "fixed",
     "synchronizer.sync_offset": 1,
     "synchronizer.sync_interval": 4,
     "synchronizer.sync_timeout": 1200,
-    "trainer.save_interval": 20,
+    "trainer.save_interval": 80,
     "trainer.use_remove_padding": True,
     "trainer.enable_gradient_checkpointing": True,
     "trainer.param_offload": False,
@@ -184,5 +185,23 @@ SAID_BESIDES = {
     "data_selector.selector_type": "veRL shuffles unless told not to",
     "rollout_args.temperature": "veRL evaluates greedily unless told not to",
     "explorer.rollout_model.engine_type": "the script says vllm, which the guide leaves to us",
+    **dict.fromkeys(
+        (
+            "algorithm.advantage_fn_args.gamma",
+            "algorithm.advantage_fn_args.lam",
+            "algorithm.bypass_old_logprobs",
+            "algorithm.loss_agg_mode",
+            "algorithm.policy_loss_fn",
+            "optimizer.betas",
+            "optimizer.weight_decay",
+            "policy_loss_fn_args.clip_range_low",
+            "policy_loss_fn_args.clip_range_high",
+            "policy_loss_fn_args.clip_ratio_c",
+            "trainer.critic.cliprange_value",
+            "trainer.critic.loss_agg_mode",
+            "grad_clip",
+        ),
+        "veRL's default, written out",
+    ),
 }
 """What the converter writes beyond the guide's files, and why."""

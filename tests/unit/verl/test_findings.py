@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.verl.builders import converted, flat, from_keys, value
+from tests.unit.verl.builders import converted, flat, from_keys, missing, value
 from trinity.config.schema.model import LoRAConfig
 from trinity.errors import UserError
 from trinity.verl.back import verl_command
@@ -91,9 +91,93 @@ def test_megatron_however_it_is_chosen(tmp_path: Path) -> None:
         "--config-path=./config --config-name ppo_megatron_trainer",
     ):
         found = converted(f"{START} {words} data.max_prompt_length=6", tmp_path)
-        assert value(found, "trainer.trainer_strategy") == "megatron", words
-    found = from_keys(f"{ACTOR}.megatron.tensor_model_parallel_size=2")
-    assert value(found, "trainer.megatron.tensor_model_parallel_size") == 2
+        assert value(found, "trainer.trainer_strategy") == "fsdp2", words
+        (warning,) = [line for line in found.report if "veRL trains this with Megatron" in line]
+        assert "`trinity config plan`" in warning
+
+
+def test_sizes_of_another_back_end_are_left_out_with_one_warning() -> None:
+    megatron = f"{ACTOR}.megatron"
+    found = from_keys(
+        "model_engine=megatron",
+        f"{megatron}.tensor_model_parallel_size=4",
+        f"{megatron}.pipeline_model_parallel_size=1",
+        f"{megatron}.expert_model_parallel_size=8",
+        f"{megatron}.context_parallel_size=2",
+        f"{megatron}.param_offload=True",
+        f"{megatron}.override_transformer_config.recompute_method=uniform",
+        "actor_rollout_ref.ref.megatron.tensor_model_parallel_size=4",
+        f"{ACTOR}.ppo_max_token_len_per_gpu=1000",
+    )
+    given = flat(found.values)
+    assert not any(key.startswith("trainer.megatron") for key in given)
+    assert given["trainer.ulysses_sequence_parallel_size"] == 2
+    assert given["trainer.max_token_len_per_gpu"] == 2000
+    assert given["trainer.param_offload"] is True
+    (warning,) = [line for line in found.report if "here FSDP2 does" in line]
+    assert "without tensor_model_parallel_size=4, expert_model_parallel_size=8" in warning
+    assert "pipeline" not in warning
+    assert missing(found) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "matters"),
+    [
+        (f"{ACTOR}.megatron.override_transformer_config.moe_aux_loss_coeff=0.01", True),
+        (f"{ACTOR}.megatron.override_transformer_config.moe_aux_loss_coeff=0", False),
+        (f"{ACTOR}.megatron.override_transformer_config.fp8=hybrid", True),
+        (f"{ACTOR}.megatron.override_transformer_config.brand_new=1", True),
+        (f"{ACTOR}.megatron.dtype=float16", True),
+        (f"{ACTOR}.megatron.dtype=bfloat16", False),
+        (f"{ACTOR}.use_torch_compile=False", False),
+        (f"{ACTOR}.fsdp_config.reshard_after_forward=True", False),
+        (f"{ACTOR}.optim.num_cycles=2", True),
+        (f"{ACTOR}.optim.num_cycles=0.5", False),
+        (f"{ACTOR}.optim.lr_warmup_init=1e-7", True),
+        (f"{ACTOR}.loss_scale_factor=1024", True),
+        ("actor_rollout_ref.model.mtp.enable=True", True),
+        ("actor_rollout_ref.model.mtp.enable=False", False),
+        ("data.train_max_samples=100", True),
+        ("data.train_max_samples=-1", False),
+        ("actor_rollout_ref.rollout.name=sglang", False),
+        ("actor_rollout_ref.rollout.multi_turn.enable=True", True),
+        ("actor_rollout_ref.rollout.multi_turn.enable=False", False),
+        ("global_profiler.tool=nsys", False),
+        ("actor_rollout_ref.rollout.do_sample=False", True),
+        ("actor_rollout_ref.rollout.do_sample=True", False),
+        ("actor_rollout_ref.rollout.logprobs_mode=raw_logprobs", True),
+        ("critic.ppo_mini_batch_size=64", True),
+        ("critic.ppo_mini_batch_size=256", False),
+        (f"{ACTOR}.optim.lr_decay_steps=100", False),
+        ("trainer.v1.sampler.custom_sampler.path=/s.py", True),
+        ("trainer.logger=[console,wandb,swanlab]", False),
+        ("reward_model.reward_manager=collabllm", True),
+        ("reward_model.reward_manager=prime", False),
+    ],
+)
+def test_what_changes_a_result_is_told_from_what_does_not(key: str, matters: bool) -> None:
+    assert (missing(from_keys(key)) != []) is matters
+
+
+def test_the_end_of_a_schedule_matters_where_the_rate_changes() -> None:
+    found = from_keys(f"{ACTOR}.optim.lr_decay_steps=100", f"{ACTOR}.optim.lr_decay_style=cosine")
+    assert any("a schedule ends with the run" in line for line in missing(found))
+
+
+def test_prompts_that_verl_cuts_and_trains_on_are_pointed_out(tmp_path: Path) -> None:
+    cut = ("data.truncation=left", "data.filter_overlong_prompts=False")
+    assert any("veRL cuts prompts" in line for line in from_keys(*cut).report)
+    filtered = from_keys("data.truncation=left", "data.filter_overlong_prompts=True")
+    assert not any("veRL cuts prompts" in line for line in filtered.report)
+    start = "torchrun -m verl.trainer.sft_trainer data.train_files=/d/train.parquet optim.lr=1e-4"
+    for side, matters in (("left", True), ("right", False), ("error", False)):
+        found = converted(f"{start} data.truncation={side}", tmp_path)
+        assert (missing(found) != []) is matters
+
+
+def test_the_smallest_rate_of_megatron_is_a_share() -> None:
+    found = from_keys(f"{ACTOR}.optim.lr=1e-5", f"{ACTOR}.optim.min_lr=1e-6")
+    assert value(found, "algorithm.optimizer.min_lr_ratio") == pytest.approx(0.1)
 
 
 def test_several_commands_are_asked_about(tmp_path: Path) -> None:
@@ -133,12 +217,15 @@ def test_clipping_goes_to_losses_that_have_it() -> None:
     assert value(found, "algorithm.policy_loss_fn_args.clip_range_high") == 0.28
     assert value(found, "algorithm.policy_loss_fn_args.clip_ratio_c") == 10.0
     found = from_keys(
-        *clip, f"{ACTOR}.policy_loss.loss_mode=gspo", f"{ACTOR}.loss_agg_mode=token-mean"
+        *clip,
+        "algorithm.adv_estimator=grpo",
+        f"{ACTOR}.policy_loss.loss_mode=gspo",
+        f"{ACTOR}.loss_agg_mode=token-mean",
     )
     assert value(found, "algorithm.policy_loss_fn") == "gspo"
-    assert "algorithm.loss_agg_mode" not in flat(found.values)
+    assert value(found, "algorithm.loss_agg_mode") == "seq-mean-token-mean"
     assert any("`policy_loss_fn: gspo` has no `clip_ratio_c`" in line for line in found.report)
-    found = from_keys(f"{ACTOR}.policy_loss.loss_mode=kl_cov")
+    found = from_keys(f"{ACTOR}.policy_loss.loss_mode=gvpo")
     assert any("there is no such loss" in line for line in found.report)
 
 
@@ -230,18 +317,20 @@ def test_an_adapter_to_go_on_with_has_its_own_rank() -> None:
     assert given == ["model.lora_configs[0].path"]
 
 
+def test_an_engine_that_is_not_here_is_left_out() -> None:
+    found = from_keys("actor_rollout_ref.rollout.name=trtllm")
+    assert "explorer.rollout_model.engine_type" not in flat(found.values)
+    assert any("rollout.name=trtllm" in line and "vLLM rolls out" in line for line in found.report)
+
+
 @pytest.mark.parametrize(
-    ("key", "ours"),
-    [
-        ("actor_rollout_ref.rollout.name=trtllm", "explorer.rollout_model.engine_type"),
-        (f"{ACTOR}.strategy=veomni", "trainer.trainer_strategy"),
-        ("model_engine=torchtitan", "trainer.trainer_strategy"),
-    ],
+    ("key", "name"),
+    [(f"{ACTOR}.strategy=veomni", "VeOmni"), ("model_engine=torchtitan", "TorchTitan")],
 )
-def test_engines_and_back_ends_that_are_not_here_are_reported(key: str, ours: str) -> None:
+def test_a_back_end_that_is_not_here_gives_way_to_fsdp2(key: str, name: str) -> None:
     found = from_keys(key)
-    assert ours not in flat(found.values)
-    assert any(key in line and "there is no such" in line for line in found.report)
+    assert value(found, "trainer.trainer_strategy") == "fsdp2"
+    assert any(f"veRL trains this with {name}, here FSDP2 does" in line for line in found.report)
 
 
 def test_a_value_that_only_running_could_tell_is_asked_for(tmp_path: Path) -> None:
@@ -325,7 +414,7 @@ def test_keys_that_change_memory_and_time_alone_do_not_stop_a_run() -> None:
     for key in given:
         assert any(key in line for line in found.report)
     (line,) = [one for one in found.report if "use_torch_compile" in one]
-    assert "not passed on to the back end" in line
+    assert "it changes memory and time alone" in line
 
 
 def test_sampling_of_evaluations_is_not_called_needless_where_it_is_used() -> None:
@@ -371,7 +460,7 @@ def test_bypass_mode_has_the_loss_of_its_own_key() -> None:
     assert value(found, "algorithm.rollout_correction.rollout_is") == "sequence"
     clipped = from_keys(*given, f"{ACTOR}.policy_loss.loss_mode=gspo")
     assert "algorithm.rollout_correction.rollout_is" not in flat(clipped.values)
-    assert "algorithm.policy_loss_fn" not in flat(clipped.values)
+    assert value(clipped, "algorithm.policy_loss_fn") == "ppo"
     assert any("loss's ratio" in line for line in clipped.report)
 
 

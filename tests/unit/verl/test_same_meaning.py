@@ -124,16 +124,17 @@ def test_a_sampler_is_an_order_of_tasks() -> None:
     assert any("data_selector.selector_type" in line for line in found.report)
 
 
-def test_distillation_is_not_what_the_file_would_train() -> None:
-    found = from_keys("distillation.enabled=True", "distillation.nnodes=1")
-    answer = "\n".join(found.report)
-    assert "algorithm_type: on_policy_distill" in answer
-    assert "trains on rewards" in answer
-
-
-@pytest.mark.parametrize(("gpus", "says"), [(1, "takes 1 of 1 GPU,"), (4, "takes 4 of 4 GPUs,")])
+@pytest.mark.parametrize(("gpus", "says"), [(1, "takes 1 of 1 GPU,"), (3, "takes 3 of 3 GPUs,")])
 def test_gpus_that_do_not_suffice_are_counted(gpus: int, says: str) -> None:
     key = "actor_rollout_ref.rollout.tensor_model_parallel_size"
     found = from_keys(f"trainer.n_gpus_per_node={gpus}", f"{key}={gpus}")
     (line,) = [line for line in found.report if says in line]
     assert "tensor_parallel_size" in line
+
+
+def test_an_engine_on_all_gpus_is_halved_so_that_training_has_some() -> None:
+    key = "actor_rollout_ref.rollout.tensor_model_parallel_size"
+    found = from_keys("trainer.n_gpus_per_node=8", f"{key}=8")
+    assert value(found, "explorer.rollout_model.tensor_parallel_size") == 4
+    assert value(found, "explorer.rollout_model.engine_num") == 1
+    assert any("would leave no GPU of 8" in line for line in found.report)

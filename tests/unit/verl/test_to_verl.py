@@ -58,6 +58,30 @@ def test_every_key_is_told_or_listed() -> None:
     assert "#   explorer.runner_per_model: 4" in text
 
 
+def test_rewards_filters_and_losses_come_back_as_they_were(tmp_path: Path) -> None:
+    penalty = "+reward.reward_kwargs.overlong_buffer_cfg"
+    given = [
+        "algorithm.adv_estimator=grpo",
+        "actor_rollout_ref.actor.policy_loss.loss_mode=clip_cov",
+        "actor_rollout_ref.actor.policy_loss.clip_cov_ub=4.0",
+        "algorithm.filter_groups.enable=True",
+        "algorithm.filter_groups.metric=acc",
+        "algorithm.filter_groups.max_num_gen_batches=10",
+        "reward.reward_manager.name=dapo",
+        f"{penalty}.enable=True",
+        f"{penalty}.len=64",
+        "+reward.reward_kwargs.max_resp_len=512",
+        "trainer.save_freq=20",
+        "trainer.test_freq=5",
+    ]
+    script = f"python3 -m verl.trainer.main_ppo {' '.join(given)} data.train_files=/d/x.parquet"
+    text = verl_command(converted(script, tmp_path).yaml)
+    words = text.replace("\\\n", "").split()
+    assert [one for one in given if one not in words] == []
+    assert "data.response_key" not in text
+    assert flat(converted(text, tmp_path).values) == flat(converted(script, tmp_path).values)
+
+
 def test_what_verl_counts_in_its_own_steps_and_parts_comes_back_as_it_was(tmp_path: Path) -> None:
     actor = "actor_rollout_ref.actor"
     given = [

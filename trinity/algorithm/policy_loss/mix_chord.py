@@ -25,7 +25,11 @@ def mix_chord(
     clip_range_low: float | None = None,
     clip_range_high: float | None = None,
     sft_loss_agg_mode: Literal[
-        "token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
+        "token-mean",
+        "token-sum",
+        "seq-mean-token-sum",
+        "seq-mean-token-mean",
+        "seq-mean-token-sum-norm",
     ] = "token-mean",
 ) -> PolicyLoss:
     """(1 - mu) PPO over the rollouts + mu SFT-phi over the expert's rows, [B, T].

@@ -118,6 +118,8 @@ def _describe(schema: dict[str, Any], section: type[Section]) -> None:
     for name, field in section.model_fields.items():
         properties[name] = _property(properties[name], section, name, field)
     for name, renamed in section.old_names.items():
+        if "." in name:
+            continue  # it lies in a section of arguments, which has no properties of its own
         text = f"Called `{renamed.to.removeprefix('/')}` here."
         properties[name] = {"description": text, "deprecated": True}
 

@@ -69,8 +69,10 @@ class KeyMigration:
         for at, trainer in list(_trainers(self.tree)):
             self._verl_keys(at, trainer)
         for at, section, written in list(written_sections(self.tree, Config)):
-            for name in section.old_names.keys() & written.keys():
-                self._move((*at, name), section.old_names[name])
+            for name, renamed in section.old_names.items():
+                place = tuple(name.split("."))
+                if keys.has(written, place):
+                    self._move((*at, *place), renamed)
 
     def _verl_keys(self, at: Location, trainer: dict[str, Any]) -> None:
         verl = trainer[TRAINER_CONFIG_KEY]

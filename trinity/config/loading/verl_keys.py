@@ -6,12 +6,15 @@ Keys of the actor and the reference are written as verl has them since it droppe
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from pydantic import JsonValue
 
 from trinity.config.schema.base import IgnoredKey, PlannedKey, RenamedKey
 
 PREFIX = "actor_rollout_ref"
+_CLOSE = 0.88
+"""Likeness above which a key is taken for a misspelt one."""
 _OPTIMIZER = (
     "lr",
     "lr_warmup_steps",
@@ -155,6 +158,71 @@ PLANNED_DEFAULTS: Mapping[str, JsonValue] = {
 }
 """Planned keys with the value that describes today's behaviour; giving it is no error."""
 
+_LOSS_ARGS = "algorithm.policy_loss_fn_args"
+_PENALTY = "algorithm.kl_penalty_fn"
+_CORRECTION = "algorithm.rollout_correction"
+NAMED_KEYS: Mapping[str, tuple[str, JsonValue]] = {
+    "actor.clip_ratio": (f"{_LOSS_ARGS}.clip_range", 0.2),
+    "actor.clip_ratio_low": (f"{_LOSS_ARGS}.clip_range_low", 0.2),
+    "actor.clip_ratio_high": (f"{_LOSS_ARGS}.clip_range_high", 0.2),
+    "actor.clip_ratio_c": (f"{_LOSS_ARGS}.clip_ratio_c", 3.0),
+    "actor.tau_pos": (f"{_LOSS_ARGS}.tau_pos", 1.0),
+    "actor.tau_neg": (f"{_LOSS_ARGS}.tau_neg", 1.05),
+    "actor.policy_loss.loss_mode": ("algorithm.policy_loss_fn", "vanilla"),
+    "actor.policy_loss.clip_cov_ratio": (f"{_LOSS_ARGS}.clip_cov_ratio", 0.0002),
+    "actor.policy_loss.clip_cov_lb": (f"{_LOSS_ARGS}.clip_cov_lb", 1.0),
+    "actor.policy_loss.clip_cov_ub": (f"{_LOSS_ARGS}.clip_cov_ub", 5.0),
+    "actor.policy_loss.kl_cov_ratio": (f"{_LOSS_ARGS}.kl_cov_ratio", 0.0002),
+    "actor.policy_loss.ppo_kl_coef": (f"{_LOSS_ARGS}.ppo_kl_coef", 0.1),
+    "actor.policy_loss.dro_beta": (f"{_LOSS_ARGS}.dro_beta", None),
+    "actor.entropy_coeff": ("algorithm.entropy_loss_fn_args.entropy_coef", 0),
+    "actor.kl_loss_coef": ("algorithm.kl_loss_fn_args.kl_coef", 0.001),
+    "actor.kl_loss_type": ("algorithm.kl_loss_fn", "low_var_kl"),
+    "algorithm.adv_estimator": ("algorithm.advantage_fn", None),
+    "algorithm.gamma": ("algorithm.advantage_fn_args.gamma", 1.0),
+    "algorithm.lam": ("algorithm.advantage_fn_args.lam", 1.0),
+    "algorithm.norm_adv_by_std_in_grpo": ("algorithm.advantage_fn", True),
+    "algorithm.use_kl_in_reward": (_PENALTY, False),
+    "algorithm.kl_penalty": (_PENALTY, "kl"),
+    "algorithm.kl_ctrl.type": (f"{_PENALTY}_args.adaptive", "fixed"),
+    "algorithm.kl_ctrl.kl_coef": (f"{_PENALTY}_args.kl_coef", 0.001),
+    "algorithm.kl_ctrl.horizon": (f"{_PENALTY}_args.horizon", 10000),
+    "algorithm.kl_ctrl.target_kl": (f"{_PENALTY}_args.target_kl", 0.1),
+    **{
+        f"{section}.{key}": (ours, None)
+        for section in (_CORRECTION, "rollout_correction")
+        for key, ours in (
+            ("bypass_mode", "algorithm.bypass_old_logprobs"),
+            ("loss_type", "algorithm.policy_loss_fn"),
+            *(
+                (name, f"{_CORRECTION}.{name}")
+                for name in (
+                    "rollout_is",
+                    "rollout_is_threshold",
+                    "rollout_is_batch_normalize",
+                    "rollout_rs",
+                    "rollout_rs_threshold",
+                )
+            ),
+        )
+    },
+    "data.max_prompt_length": ("model.max_prompt_tokens", None),
+    "data.max_response_length": ("model.max_response_tokens", None),
+    "data.train_batch_size": ("buffer.batch_size", None),
+    "trainer.save_freq": ("trainer.save_interval", -1),
+    "trainer.test_freq": ("explorer.eval_interval", -1),
+    "trainer.total_epochs": ("buffer.total_epochs", None),
+    "trainer.n_gpus_per_node": ("cluster.gpu_per_node", None),
+    "trainer.nnodes": ("cluster.node_num", None),
+    "trainer.val_before_train": ("explorer.eval_on_startup", None),
+    "trainer.default_local_dir": ("checkpoint_root_dir", None),
+    "trainer.project_name": ("project", None),
+    "trainer.experiment_name": ("name", None),
+    "trainer.logger": ("monitor.monitor_type", None),
+}
+"""Keys whose counterpart stands elsewhere in the file and decides, with veRL's default; a value
+that is the default needs no notice."""
+
 NOT_PASSED = "verl's engine is not given this key"
 PLANNED_REASONS: Mapping[str, str] = {
     "trainer.default_hdfs_dir": (
@@ -184,7 +252,21 @@ def key_treatment(
             return mark
     if value is None or (key in PLANNED_DEFAULTS and PLANNED_DEFAULTS[key] == value):
         return DefaultBehavior()
-    return PlannedKey(PLANNED_REASONS.get(key, NOT_PASSED))
+    if key in NAMED_KEYS:
+        ours, default = NAMED_KEYS[key]
+        is_default = default is not None and value == default
+        return DefaultBehavior() if is_default else PlannedKey(f"give `{ours}` in its place")
+    return PlannedKey(PLANNED_REASONS.get(key) or _did_you_mean(key) or NOT_PASSED)
+
+
+def _did_you_mean(key: str) -> str:
+    """The advice for a key that is close to a known one of the same section; else empty."""
+    section, _, name = key.rpartition(".")
+    known = {*RENAMED_KEYS, *WITHOUT_EFFECT, *NAMED_KEYS}
+    names = [other.rpartition(".") for other in known]
+    beside = sorted(last for above, _, last in names if above == section)
+    near = get_close_matches(name, beside, n=1, cutoff=_CLOSE)
+    return f"did you mean `{section}.{near[0]}`?" if near else ""
 
 
 def _renamed_key(key: str) -> RenamedKey | None:

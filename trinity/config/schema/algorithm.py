@@ -22,7 +22,11 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 LossAggMode = Literal[
-    "token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"
+    "token-mean",
+    "token-sum",
+    "seq-mean-token-sum",
+    "seq-mean-token-mean",
+    "seq-mean-token-sum-norm",
 ]
 KlFn = Literal["none", "k1", "k2", "k3", "low_var_kl", "abs", "corrected_k3", "k1+", "k3+"]
 EntropyLossFn = Literal["none", "default", "mix"]
@@ -96,6 +100,10 @@ class RolloutCorrectionConfig(Section):
 
 class AlgorithmConfig(Section):
     """The algorithm, its parts and the optimizer."""
+
+    old_names: ClassVar[Mapping[str, RenamedKey]] = {
+        "policy_loss_fn_args.loss_agg_mode": RenamedKey("/algorithm.loss_agg_mode"),
+    }
 
     algorithm_type: str = "grpo"
     """`ppo`, `grpo`, `rloo`... (mode both), `sft`, `cpt`, `dpo` (train): docs/algorithms.md."""

@@ -1,12 +1,13 @@
 """The algorithm: advantages, the two KL terms, the loss and its arguments."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from trinity.verl.settings import VerlSetting
+from trinity.verl.values import JsonValue
 from trinity.verl.work import Conversion
 
 ACTOR = "actor_rollout_ref.actor"
-_CORRECTION = "algorithm.rollout_correction"
+CORRECTION = "algorithm.rollout_correction"
 ESTIMATORS = {
     "gae": ("ppo", "ppo"),
     "grpo": ("grpo", "grpo"),
@@ -19,6 +20,7 @@ ESTIMATORS = {
     "remax": ("reinforceplusplus", "remax"),
     "opo": ("grpo", "opo"),
     "gpg": ("grpo", "gpg"),
+    "gdpo": ("grpo", "gdpo"),
     "optimal_token_baseline": ("grpo", "optimal_token_baseline"),
     "tir_optimal_token_baseline": ("grpo", "tir_optimal_token_baseline"),
 }
@@ -36,7 +38,36 @@ LOSS_ARGUMENTS = {
     "clip_ratio_c": "clip_ratio_c",
     "tau_pos": "tau_pos",
     "tau_neg": "tau_neg",
+    "policy_loss.clip_cov_ratio": "clip_cov_ratio",
+    "policy_loss.clip_cov_lb": "clip_cov_lb",
+    "policy_loss.clip_cov_ub": "clip_cov_ub",
+    "policy_loss.kl_cov_ratio": "kl_cov_ratio",
+    "policy_loss.ppo_kl_coef": "ppo_kl_coef",
+    "policy_loss.dro_beta": "dro_beta",
+    "policy_loss.tau_pos": "tau_pos",
+    "policy_loss.tau_neg": "tau_neg",
+    "clip_cov_ratio": "clip_cov_ratio",
+    "clip_cov_lb": "clip_cov_lb",
+    "clip_cov_ub": "clip_cov_ub",
+    "k_percent": "kl_cov_ratio",
+    "kl_cov_ratio": "kl_cov_ratio",
+    "ppo_kl_coef": "ppo_kl_coef",
 }
+"""The longer names are today's, the shorter ones at the end those of veRL's older recipes."""
+LOSS_DEFAULTS: Mapping[str, JsonValue] = {
+    "clip_ratio_low": 0.2,
+    "clip_ratio_high": 0.2,
+    "clip_ratio_c": 3.0,
+    "tau_pos": 1.0,
+    "tau_neg": 1.05,
+    "policy_loss.clip_cov_ratio": 0.0002,
+    "policy_loss.clip_cov_lb": 1.0,
+    "policy_loss.clip_cov_ub": 5.0,
+    "policy_loss.kl_cov_ratio": 0.0002,
+    "policy_loss.ppo_kl_coef": 0.1,
+}
+"""veRL's defaults of the arguments above; `clip_ratio` acts in veRL only where both others are
+null."""
 _CLIP = ("clip_range", "clip_range_low", "clip_range_high")
 ARGUMENTS: dict[str, tuple[str, ...]] = {
     "ppo": (*_CLIP, "clip_ratio_c"),
@@ -47,12 +78,30 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
     "gspo_token": _CLIP[1:],
     "cispo": _CLIP[1:],
     "sapo": ("tau_pos", "tau_neg"),
+    "clip_cov": (*_CLIP, "clip_cov_ratio", "clip_cov_lb", "clip_cov_ub"),
+    "kl_cov": ("kl_cov_ratio", "ppo_kl_coef"),
     "gpg": (),
-    "dro": (),
+    "dro": ("dro_beta",),
 }
 """Our losses that veRL has too, each with the arguments above that it takes; written out because
 reading them from the losses takes longer than the whole conversion."""
-_LOSSES_WITH_OWN_SUM = ("gspo", "gspo_token", "geo_mean")
+AGG_MODE = "token-mean"
+"""veRL's default of `loss_agg_mode`."""
+_AGG_MODES = {
+    "gspo": "seq-mean-token-mean",
+    "gspo_token": "seq-mean-token-mean",
+    "sapo": "seq-mean-token-mean",
+    "geo_mean": "",
+}
+"""Losses of veRL's that add up in one way, whatever `loss_agg_mode` is; empty where ours does, too,
+by itself."""
+_OF_TOKENS = ("ppo", "reinforce_plus_plus", "optimal_token_baseline", "tir_optimal_token_baseline")
+"""Advantages that differ within an answer."""
+_WITH_THRESHOLD = ("grpo", "dr_grpo", "grpo_passk")
+_WITH_NORM = ("grpo_verl", "grpo_passk", "gdpo")
+NO_LIMIT = 1000
+"""Rounds of refills that no step needs."""
+PIPELINE = "data_processor.experience_pipeline.operators[0]"
 
 
 def convert_algorithm(work: Conversion) -> None:
@@ -62,7 +111,7 @@ def convert_algorithm(work: Conversion) -> None:
     _put_advantage_args(work, advantage)
     _put_penalty(work, has_penalty)
     _put_kl_loss(work)
-    _put_loss(work)
+    _put_loss(work, advantage)
     _put_replay(work)
 
 
@@ -85,9 +134,7 @@ def _put_advantage(work: Conversion, has_penalty: bool) -> str:
     work.put("algorithm.algorithm_type", algorithm_type, origin)
     work.copy("actor_rollout_ref.rollout.n", "algorithm.repeat_times", 1)
     work.put("algorithm.advantage_fn", advantage, origin, note)
-    if advantage == "grpo_verl" and not whitens:
-        name = "norm_adv_by_std_in_grpo"
-        work.put(f"algorithm.advantage_fn_args.{name}", False, f"algorithm.{name}")
+    _put_whitening(work, advantage)
     if advantage == "remax":
         work.report.advice.append(
             "`advantage_fn: remax` needs the reward of a greedy rollout of each task: name a "
@@ -96,22 +143,73 @@ def _put_advantage(work: Conversion, has_penalty: bool) -> str:
     return advantage
 
 
+def _put_whitening(work: Conversion, advantage: str) -> None:
+    """Writes `norm_adv_by_std_in_grpo` where it is an argument of the advantage."""
+    name = "norm_adv_by_std_in_grpo"
+    setting = work.settings.take(f"algorithm.{name}")
+    if setting is None or setting.value is not False or advantage == "dr_grpo":
+        return
+    if advantage in _WITH_NORM:
+        work.put(f"algorithm.advantage_fn_args.{name}", False, setting)
+    else:
+        why = f"veRL's `{advantage}` does not read it, nor does ours"
+        work.report.not_needed.append((setting, why))
+
+
 def _put_advantage_args(work: Conversion, advantage: str) -> None:
     takes = {"ppo": ("gamma", "lam"), "reinforce_plus_plus": ("gamma",)}.get(advantage, ())
     for name in ("gamma", "lam"):
-        setting = work.settings.take(f"algorithm.{name}")
-        if setting is None:
-            continue
         if name in takes:
-            work.put(f"algorithm.advantage_fn_args.{name}", setting.value, setting)
+            work.copy(f"algorithm.{name}", f"algorithm.advantage_fn_args.{name}", 1.0)
         else:
-            work.report.not_needed.append((setting, f"`advantage_fn: {advantage}` has no `{name}`"))
-    enable = work.settings.take("algorithm.filter_groups.enable")
-    if enable is not None and enable.value is True:
-        work.put("algorithm.advantage_fn_args.std_threshold", 0.0, enable)
-    rounds = work.settings.take("algorithm.filter_groups.max_num_gen_batches")
+            work.report_not_needed(
+                f"algorithm.{name}", f"`advantage_fn: {advantage}` has no `{name}`"
+            )
+    if advantage == "gdpo":
+        _put_reward_parts(work)
+    _put_filter(work, advantage)
+
+
+def _put_reward_parts(work: Conversion) -> None:
+    """Converts the parts of the reward that GDPO compares, with their weights."""
+    keys = work.settings.take("algorithm.gdpo_reward_keys")
+    weights = work.settings.value("algorithm.gdpo_reward_weights", None)
+    if keys is None or not isinstance(keys.value, list):
+        return
+    factors = weights if isinstance(weights, list) else [1.0] * len(keys.value)
+    for name, factor in zip(keys.value, factors, strict=False):
+        work.put(f"algorithm.advantage_fn_args.reward_weights.{name}", factor, keys)
+
+
+def _put_filter(work: Conversion, advantage: str) -> None:
+    """Converts the filter of groups whose samples are all alike."""
+    section = "algorithm.filter_groups"
+    enable = work.settings.take(f"{section}.enable")
+    names = ("metric", "max_num_gen_batches", "max_inflight_gen_batches")
+    if enable is None or enable.value is not True:
+        for name in names:
+            work.report_not_needed(f"{section}.{name}", "without `filter_groups.enable`")
+        return
+    metric = work.settings.take(f"{section}.metric")
+    if metric is not None and metric.value == "acc":
+        work.put(f"{PIPELINE}.name", "dapo_dynamic_sampling", metric)
+    elif advantage in _WITH_THRESHOLD:
+        work.put("algorithm.advantage_fn_args.std_threshold", 0.0, enable, "groups of one reward")
+    else:
+        work.put(f"{PIPELINE}.name", "reward_std_filter", enable, "groups of one reward")
+    _put_rounds(work, f"{section}.max_num_gen_batches")
+    why = "refills are drawn as they are needed (`buffer.max_refill_rounds`)"
+    work.report_left_out(f"{section}.max_inflight_gen_batches", why)
+
+
+def _put_rounds(work: Conversion, key: str) -> None:
+    """Converts the most batches that are generated for a step; veRL fails after them."""
+    rounds = work.settings.take(key)
     if rounds is not None and isinstance(rounds.value, int) and rounds.value > 0:
         work.put("buffer.max_refill_rounds", rounds.value, rounds)
+        work.put("buffer.short_batch", "fail", rounds, "as veRL does after so many")
+    else:
+        work.put("buffer.max_refill_rounds", NO_LIMIT, work.origin(key, 0), "no limit in veRL")
 
 
 def _put_penalty(work: Conversion, has_penalty: bool) -> None:
@@ -154,33 +252,91 @@ def _put_kl_loss(work: Conversion) -> None:
     work.copy(f"{ACTOR}.kl_loss_coef", "algorithm.kl_loss_fn_args.kl_coef", 0.001)
 
 
-def _put_loss(work: Conversion) -> None:
+def _put_loss(work: Conversion, advantage: str) -> None:
     loss = _chosen_loss(work)
-    accepted = ARGUMENTS[loss]
+    if loss == "gspo" and advantage in _OF_TOKENS:
+        loss, note = "gspo_token", "veRL's `gspo`, for advantages that differ within an answer"
+        work.put("algorithm.policy_loss_fn", loss, f"{ACTOR}.policy_loss.loss_mode", note)
     for verl, ours in LOSS_ARGUMENTS.items():
-        setting = work.settings.take(f"{ACTOR}.{verl}")
-        if setting is None or setting.value is None:
-            continue
-        if ours in accepted:
-            work.put(f"algorithm.policy_loss_fn_args.{ours}", setting.value, setting)
-        else:
-            work.report.not_needed.append((setting, f"`policy_loss_fn: {loss}` has no `{ours}`"))
-    mode = f"{ACTOR}.loss_agg_mode"
-    if loss in _LOSSES_WITH_OWN_SUM:
-        work.report_not_needed(mode, f"veRL's `{loss}` has a sum of its own, and so has ours")
-    elif (setting := work.settings.take(mode)) is not None:
-        work.put("algorithm.loss_agg_mode", setting.value, setting)
+        _put_loss_argument(work, loss, verl, ours)
+    if loss == "dro" and work.draft.get("algorithm.policy_loss_fn_args.dro_beta") is None:
+        work.report.advice.append(
+            "`policy_loss_fn: dro` has no usual strength in veRL: give "
+            "`algorithm.policy_loss_fn_args.dro_beta`"
+        )
+    if work.settings.has(f"{ACTOR}.clip_ratio") and "clip_range" in ARGUMENTS[loss]:
+        _advise_on_clipping(work)
+    _put_agg_mode(work, loss)
+
+
+def _put_loss_argument(work: Conversion, loss: str, verl: str, ours: str) -> None:
+    """Writes an argument that the loss takes: as it is set, or veRL's default."""
+    key, argument = f"{ACTOR}.{verl}", f"algorithm.policy_loss_fn_args.{ours}"
+    setting = work.settings.take(key)
+    is_taken = ours in ARGUMENTS[loss]
+    if setting is None or setting.value is None:
+        if is_taken and setting is None and verl in LOSS_DEFAULTS:
+            work.put(argument, LOSS_DEFAULTS[verl], f"veRL's default of {key}")
+    elif is_taken:
+        work.put(argument, setting.value, setting)
+    else:
+        work.report.not_needed.append((setting, f"`policy_loss_fn: {loss}` has no `{ours}`"))
+
+
+def _advise_on_clipping(work: Conversion) -> None:
+    """Points out that veRL reads `clip_ratio` only where the other two are null."""
+    unset = [
+        name
+        for name in ("clip_ratio_low", "clip_ratio_high")
+        if not work.settings.has(f"{ACTOR}.{name}")
+    ]
+    if unset:
+        work.report.advice.append(
+            f"{ACTOR}.clip_ratio: veRL's {' and '.join(unset)} is 0.2 unless given, and goes "
+            "before `clip_ratio`, as here: give `clip_range_low` and `clip_range_high` to clip "
+            "elsewhere"
+        )
+
+
+def _put_agg_mode(work: Conversion, loss: str) -> None:
+    key = f"{ACTOR}.loss_agg_mode"
+    setting = work.settings.take(key)
+    given = AGG_MODE if setting is None or setting.value is None else setting.value
+    fixed = _AGG_MODES.get(loss)
+    if fixed is None or not fixed:
+        work.put("algorithm.loss_agg_mode", given, setting or f"veRL's default of {key}")
+        return
+    work.put("algorithm.loss_agg_mode", fixed, f"veRL's {loss} adds up so, whatever {key} is")
+    if given == fixed:
+        return
+    terms = list(_other_terms(work))
+    if terms:
+        work.report.advice.append(
+            f"`algorithm.loss_agg_mode: {fixed}` is that of veRL's `{loss}` loss, while veRL adds "
+            f"up {' and '.join(terms)} by {key}={given}; here all have one mode"
+        )
+    if setting is not None:
+        why = f"veRL's `{loss}` has a sum of its own, and so has ours"
+        work.report.not_needed.append((setting, why))
+
+
+def _other_terms(work: Conversion) -> Iterator[str]:
+    """Terms of the loss beside the policy's."""
+    if work.settings.peek(f"{ACTOR}.use_kl_loss") is True:
+        yield "the KL loss"
+    if work.settings.peek(f"{ACTOR}.entropy_coeff"):
+        yield "the entropy"
 
 
 def _chosen_loss(work: Conversion) -> str:
     """Returns the loss by our name; writes it into the draft if veRL sets one."""
-    bypass = work.settings.take(f"{_CORRECTION}.bypass_mode")
-    mode, kind = f"{ACTOR}.policy_loss.loss_mode", f"{_CORRECTION}.loss_type"
-    if bypass is not None:
-        work.put("algorithm.bypass_old_logprobs", bypass.value, bypass)
-    elif any(work.settings.peek(f"{_CORRECTION}.{name}") for name in ("rollout_is", "rollout_rs")):
-        default = f"veRL's default {_CORRECTION}.bypass_mode=False"
-        work.put("algorithm.bypass_old_logprobs", False, default)
+    bypass = bypass_setting(work)
+    mode, kind = f"{ACTOR}.policy_loss.loss_mode", f"{CORRECTION}.loss_type"
+    if (older := work.settings.take(f"{ACTOR}.loss_mode")) is not None:
+        if work.settings.has(mode):
+            work.report.not_needed.append((older, f"`{mode}` decides"))
+        else:
+            work.settings.put(VerlSetting(key=mode, value=older.value, where=older.where))
     if bypass is None or bypass.value is not True:
         work.report_not_needed(kind, "veRL reads it only in bypass mode")
         return _named_loss(work, work.settings.take(mode), LOSS_NAMES)
@@ -188,12 +344,46 @@ def _chosen_loss(work: Conversion) -> str:
     loss = _named_loss(work, work.settings.take(kind), BYPASS_LOSSES)
     for name in _WEIGHTS if loss == "ppo" else ():
         why = "in bypass mode the loss's ratio is the correction, veRL only measures these weights"
-        work.report_not_needed(f"{_CORRECTION}.{name}", why)
+        work.report_not_needed(f"{CORRECTION}.{name}", why)
     return loss
+
+
+def bypass_setting(work: Conversion) -> VerlSetting | None:
+    """Takes the key that chooses the old log-probabilities, under its name or its older one."""
+    older = work.settings.take(f"{ACTOR}.use_rollout_log_probs")
+    return work.settings.take(f"{CORRECTION}.bypass_mode") or older
+
+
+def convert_old_logprobs(work: Conversion) -> None:
+    """Writes where the old log-probabilities come from, once steps and offset are known.
+
+    veRL computes them with the weights at the start of its step, of which `sync_interval` steps
+    here are one. The trainer's own before each step here would forget all but the last of them, so
+    they are taken only where both are the same, or where a correction makes up for it.
+    """
+    bypass = bypass_setting(work)
+    key = "algorithm.bypass_old_logprobs"
+    origin = bypass or f"veRL's default of {CORRECTION}.bypass_mode=False"
+    is_corrected = any(
+        work.settings.peek(f"{CORRECTION}.{name}") for name in ("rollout_is", "rollout_rs")
+    )
+    is_strict = (
+        work.draft.get("synchronizer.sync_interval") == 1
+        and work.draft.get("synchronizer.sync_offset") == 0
+    )
+    if bypass is not None and bypass.value is True:
+        work.put(key, True, bypass)
+    elif is_corrected or is_strict:
+        work.put(key, False, origin)
+    else:
+        note = "a ratio to the weights of the rollout, which began veRL's step"
+        work.put(key, True, origin, note)
 
 
 def _named_loss(work: Conversion, setting: VerlSetting | None, names: Mapping[str, str]) -> str:
     if setting is None or setting.value is None:
+        default = f"veRL's default of {ACTOR}.policy_loss.loss_mode=vanilla"
+        work.put("algorithm.policy_loss_fn", "ppo", default)
         return "ppo"
     loss = names.get(str(setting.value), str(setting.value))
     if loss not in ARGUMENTS:

@@ -1,6 +1,8 @@
 """Converts batch sizes, counts of steps and learning-rate schedules."""
 
 from trinity.verl.rules.algorithm import ACTOR
+from trinity.verl.rules.asynchronous import convert_async, is_fully_async, versions_apart
+from trinity.verl.shell.variables import UNKNOWN
 from trinity.verl.values import as_list, as_scheduler
 from trinity.verl.work import Conversion
 
@@ -30,8 +32,8 @@ def convert_batches(work: Conversion) -> None:
     """Converts the sizes of `buffer`, `synchronizer` and the intervals of `explorer`."""
     tasks, mini = work.integer(TRAIN, 1024), work.integer(MINI, 256)
     rollouts = work.integer("actor_rollout_ref.rollout.n", 1)
-    if tasks <= 0:  # endless rollout: a version after this many mini-batches
-        tasks = mini * max(work.integer("async_training.trigger_parameter_sync_step", 1), 1)
+    if is_fully_async(work):
+        tasks = mini * versions_apart(work)
     batch = min(tasks, mini)
     interval = max(tasks // batch, 1)
     if tasks % batch:
@@ -45,15 +47,40 @@ def convert_batches(work: Conversion) -> None:
     n_key = "actor_rollout_ref.rollout.n"
     work.put("buffer.train_batch_size", batch * rollouts, f"{batch} * {rollouts} ({n_key})")
     _put_synchronizer(work, tasks, batch, interval)
+    convert_async(work, batch, interval)
     _put_intervals(work, interval)
-    for key in ("data.gen_batch_size",):
-        work.report_not_needed(
-            key, "refills are drawn as they are needed (`buffer.max_refill_rounds`)"
-        )
     _put_passes(work, interval)
-    work.report_not_needed(
-        "actor_rollout_ref.actor.shuffle", "a pass sums up its rows in any order"
-    )
+    put_min_lr(work, f"{ACTOR}.optim")
+    _report_orders(work)
+    _report_critics_batch(work, mini)
+    _report_ends(work)
+
+
+def _report_orders(work: Conversion) -> None:
+    """Reports the sizes and orders that have their effect without a key."""
+    why = "refills are drawn as they are needed (`buffer.max_refill_rounds`)"
+    work.report_not_needed("data.gen_batch_size", why)
+    why = "a pass sums up its rows in any order"
+    work.report_not_needed("actor_rollout_ref.actor.shuffle", why)
+
+
+def _report_critics_batch(work: Conversion, mini: int) -> None:
+    """Reports the critic's mini-batch, which matters where it is not the actor's."""
+    critic = work.settings.take("critic.ppo_mini_batch_size") if work.has_critic else None
+    if critic is not None and critic.value == mini:
+        work.report.not_needed.append((critic, f"it is {MINI}"))
+    elif critic is not None:
+        work.report.missing.append((critic, "the critic trains on the actor's batches"))
+
+
+def _report_ends(work: Conversion) -> None:
+    """Reports the ends of schedules, which do not matter where the rate stays as it is."""
+    styles = [work.settings.peek(f"{ACTOR}.optim.{name}") for name in _KINDS]
+    if any(style not in (None, "constant") for style in styles):
+        return
+    for name in ("total_training_steps", "lr_decay_steps"):
+        why = "the learning rate stays as it is"
+        work.report_not_needed(f"{ACTOR}.optim.{name}", why)
 
 
 def _put_total_steps(work: Conversion, interval: int) -> None:
@@ -62,15 +89,18 @@ def _put_total_steps(work: Conversion, interval: int) -> None:
     if steps is None or steps.value is None or steps.value == -1:
         work.copy(epochs, "buffer.total_epochs", 30)
         return
+    if steps.value == UNKNOWN:
+        work.report.missing.append((steps, f"give {key}=<number> behind the script"))
+        return
     count = work.integer(key, 0) * interval
-    note = f"{steps.value} of veRL's steps, {interval} of ours each" if interval > 1 else ""
+    note = _in_steps(count // interval, interval)
     work.put("buffer.total_steps", count, steps, note)
     work.put("trainer.total_steps", count, steps, note)
     work.report_not_needed(epochs, f"`{key}` decides")
 
 
 def _put_synchronizer(work: Conversion, tasks: int, batch: int, interval: int) -> None:
-    offset = work.choices.sync_offset
+    offset = 1 if work.choices.sync_offset is None else work.choices.sync_offset
     work.put("synchronizer.sync_style", "fixed", "versions at fixed steps, as in veRL")
     work.put(
         "synchronizer.sync_offset",
@@ -84,27 +114,36 @@ def _put_synchronizer(work: Conversion, tasks: int, batch: int, interval: int) -
 
 
 def _put_intervals(work: Conversion, interval: int) -> None:
-    """Keeps the numbers of intervals; advises, as veRL's step is `data.train_batch_size` tasks."""
-    key = "trainer.test_freq"
-    setting = work.settings.take(key)
-    if setting is None or not isinstance(setting.value, int) or setting.value <= 0:
-        work.put("explorer.eval_interval", NEVER * interval, work.origin(key, -1), "never")
-        evaluations = ""
+    """Converts the steps between evaluations and between checkpoints to ours."""
+    for key, ours, never in (
+        ("trainer.test_freq", "explorer.eval_interval", NEVER * interval),
+        ("trainer.save_freq", "trainer.save_interval", 0),
+    ):
+        setting = work.settings.take(key)
+        freq = setting.value if setting is not None else -1
+        if setting is not None and setting.value == UNKNOWN:
+            work.report.missing.append((setting, f"give {key}=<number> behind the script"))
+        elif setting is None or not isinstance(freq, int) or freq <= 0:
+            note = "never" if never else "the end is always saved"
+            work.put(ours, never, work.origin(key, -1), note)
+        else:
+            work.put(ours, freq * interval, setting, _in_steps(freq, interval))
+
+
+def _in_steps(count: int, interval: int) -> str:
+    return f"{count} of veRL's steps, {interval} of ours each" if interval > 1 else ""
+
+
+def put_min_lr(work: Conversion, section: str) -> None:
+    """Converts Megatron's smallest learning rate to a share of the largest."""
+    setting, rate = work.settings.take(f"{section}.min_lr"), work.settings.peek(f"{section}.lr")
+    if setting is None or setting.value is None:
+        return
+    if isinstance(setting.value, int | float) and isinstance(rate, int | float) and rate:
+        ratio = min(setting.value / rate, 1.0)
+        work.put(f"{OPTIMIZER}.min_lr_ratio", ratio, setting, f"{setting.value} / {rate}")
     else:
-        work.put(
-            "explorer.eval_interval", setting.value, setting, _spacing(setting.value, interval)
-        )
-        evaluations = f" and `explorer.eval_interval: {setting.value * interval}`"
-    save = work.settings.peek("trainer.save_freq")
-    if interval > 1 and isinstance(save, int) and save > 0:
-        work.report.advice.append(
-            f"a step of veRL's is {interval} of ours: for the same spacing give "
-            f"`trainer.save_interval: {save * interval}`{evaluations}"
-        )
-
-
-def _spacing(freq: int, interval: int) -> str:
-    return f"{freq * interval} for veRL's spacing" if interval > 1 else ""
+        work.report.missing.append((setting, f"give it over `lr`: `{OPTIMIZER}.min_lr_ratio`"))
 
 
 def _put_passes(work: Conversion, interval: int) -> None:
@@ -152,6 +191,7 @@ def convert_supervised_schedule(work: Conversion) -> None:
     """Converts the schedule of fine-tuning; veRL's two trainers have different defaults."""
     is_old = work.settings.module.endswith(OLD_SFT)
     work.copy("optim.lr", f"{OPTIMIZER}.lr", 1e-5 if is_old else 1e-3)
+    put_min_lr(work, "optim")
     if not is_old:
         _put_end_of_cosine(work, "optim", OPTIMIZER)
         return

@@ -14,8 +14,11 @@ VAL = "actor_rollout_ref.rollout.val_kwargs"
 _SPLITS = {"train", "test", "val", "valid", "validation", "dev"}
 _NAME = re.compile(r"[^A-Za-z0-9._-]+")
 _SAMPLING = ("temperature", "top_p", "top_k", "n")
-_FORMAT_KEYS = ("reward_fn_key", "image_key", "video_key")
-DEFAULT_WORKFLOW = "math_workflow"
+_FORMAT_KEYS = ("image_key", "video_key")
+DEFAULT_WORKFLOW = "simple_workflow"
+"""It sends a row's messages as they are, as veRL does."""
+TRUTH = "reward_model.ground_truth"
+"""Where veRL's rows hold the truth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,7 @@ def convert_data(work: Conversion) -> None:
     work.put(
         f"{INPUT}.default_workflow_type",
         DEFAULT_WORKFLOW,
-        "veRL chooses a reward by the rows' data_source: name your workflow and reward",
+        "the row's messages as they are, and one answer",
     )
     train = _places(work, "data.train_files", "~/data/rlhf/gsm8k/train.parquet")
     if not train:
@@ -109,9 +112,9 @@ def _put_location(
 
 def _put_format(work: Conversion, key: str) -> None:
     _put_column(work, key, "prompt_key", "prompt", "veRL's default of data.prompt_key")
-    _put_column(work, key, "response_key", "answer", "column of the truth")
+    _put_column(work, key, "response_key", TRUTH, "the truth of veRL's rows")
     for name in _FORMAT_KEYS:
-        if (setting := work.settings.take(f"data.{name}")) is not None and name != "reward_fn_key":
+        if (setting := work.settings.take(f"data.{name}")) is not None:
             work.put(f"{key}.format.{name}", setting.value, setting)
 
 
@@ -131,7 +134,7 @@ def _put_order(work: Conversion, key: str) -> None:
 def _put_column(work: Conversion, key: str, name: str, default: str, remark: str) -> None:
     setting = work.settings.take(f"data.{name}")
     value = setting.value if setting else default
-    work.put(f"{key}.format.{name}", value, setting or remark, "check it against the rows")
+    work.put(f"{key}.format.{name}", value, setting or remark)
 
 
 def _put_sampling(work: Conversion, key: str) -> None:
@@ -157,21 +160,26 @@ def _put_sampling(work: Conversion, key: str) -> None:
             work.put(f"{key}.rollout_args.{name}", default, origin)
 
 
+def _put_truncation(work: Conversion, cut: VerlSetting) -> None:
+    """Converts what becomes of prompts that are too long, unless they are filtered out."""
+    filtered = work.settings.peek("data.filter_overlong_prompts")
+    if filtered is True or cut.value == "error":
+        why = "prompts that are too long are not trained on"
+        work.report.not_needed.append((cut, why))
+    else:
+        work.report.advice.append(
+            f"data.truncation={cut.value} ({cut.where}): veRL cuts prompts that are too long and "
+            "trains on them, here they become masked experiences without reward: raise "
+            "`model.max_prompt_tokens`, or cut them in the file"
+        )
+    if filtered is None:
+        work.put("model.enable_prompt_truncation", cut.value != "error", cut)
+
+
 def _finish(work: Conversion) -> None:
-    """Adds advice on the format of rows, and converts the remaining keys of data."""
-    work.report.advice.append(
-        "veRL's rows hold a list of messages as `prompt` and the truth in "
-        "`reward_model.ground_truth`: give the columns of your rows in `format`, and the workflow "
-        "and reward that read them"
-    )
-    column = "a column that names a reward is `format.reward_fn_key`"
-    work.report_not_needed("data.reward_fn_key", column)
+    """Converts the remaining keys of data."""
     if (cut := work.settings.take("data.truncation")) is not None:
-        if not work.settings.has("data.filter_overlong_prompts"):
-            work.put("model.enable_prompt_truncation", cut.value != "error", cut)
-        else:
-            why = "cut prompts are not trained on, so the side does not matter"
-            work.report.not_needed.append((cut, why))
+        _put_truncation(work, cut)
     thinking = work.settings.take("data.apply_chat_template_kwargs.enable_thinking")
     if thinking is not None:
         work.put("model.enable_thinking", thinking.value, thinking)

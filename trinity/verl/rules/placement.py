@@ -2,12 +2,15 @@
 
 from dataclasses import dataclass
 
+from trinity.verl.rules.distillation import TEACHER, teacher_gpus
 from trinity.verl.work import Conversion
 
 ROLLOUT = "actor_rollout_ref.rollout"
 OURS = "explorer.rollout_model"
 KIND = "vllm"
 _GROUP = "actor_rollout_ref.actor.fsdp_config.fsdp_size"
+_GPUS_OF_A_MACHINE = 8
+"""GPUs that machines usually have."""
 _SHARE = 4
 """One of this many GPUs rolls out, unless the user says otherwise."""
 
@@ -29,9 +32,12 @@ class VerlMachines:
 def convert_placement(work: Conversion) -> None:
     """Converts section `cluster`, the engines and the auxiliary model."""
     machines, own_gpus = _put_cluster(work)
-    per_engine = _engine_size(work)
     per_judge = _reward_model_size(work)
     judges = max(machines.gpus // _SHARE // per_judge, 1) if per_judge else 0
+    reserved, per_teacher = teacher_gpus(work)
+    if per_teacher:
+        judges, per_judge = max(reserved // per_teacher, 1), per_teacher
+    per_engine = _fitting_engine_size(work, machines, judges * per_judge)
     engines = _engine_num(work, machines, per_engine, judges * per_judge, own_gpus)
     taken = engines * per_engine + judges * per_judge
     left = machines.total - taken
@@ -45,7 +51,9 @@ def convert_placement(work: Conversion) -> None:
     if idle := idle_beside_ranks(work, machines, left):
         _advise_explorers(work, machines, idle)
     _put_engine(work)
-    if per_judge:
+    if per_teacher:
+        work.put(f"{TEACHER}.engine_num", judges, f"{reserved} GPUs of `distillation`")
+    elif per_judge:
         _put_reward_model(work, judges)
     if left < 1:
         unit = "GPU" if machines.total == 1 else "GPUs"
@@ -80,10 +88,16 @@ def _put_cluster(work: Conversion) -> tuple[VerlMachines, int]:
         work.number("trainer.n_gpus_per_node", 8, "cluster.gpu_per_node"),
     )
     own = _rollout_gpus(work, trained)
-    nodes = trained.nodes + (-(-own // trained.gpus) if own and trained.gpus else 0)
-    work.put("cluster.node_num", nodes, work.origin("trainer.nnodes", trained.nodes))
-    gpus = trained.gpus
-    work.put("cluster.gpu_per_node", gpus, work.origin("trainer.n_gpus_per_node", gpus))
+    beside = own + teacher_gpus(work)[0]
+    nodes, gpus = trained.nodes, trained.gpus
+    if beside and nodes == 1 and gpus + beside <= _GPUS_OF_A_MACHINE:
+        gpus += beside
+    elif beside and gpus:
+        nodes += -(-beside // gpus)
+    note = f"{beside} GPUs of their own for rollout or a teacher included" if beside else ""
+    work.put("cluster.node_num", nodes, work.origin("trainer.nnodes", trained.nodes), note)
+    origin = work.origin("trainer.n_gpus_per_node", trained.gpus)
+    work.put("cluster.gpu_per_node", gpus, origin, note)
     return VerlMachines(nodes, gpus), own
 
 
@@ -94,6 +108,26 @@ def _rollout_gpus(work: Conversion, machines: VerlMachines) -> int:
         "rollout.n_gpus_per_node", 0
     )
     return nodes * (own or machines.gpus)
+
+
+def _fitting_engine_size(work: Conversion, machines: VerlMachines, taken: int) -> int:
+    """Returns the GPUs of an engine, halved until training has some, too.
+
+    In veRL an engine may hold all GPUs, as training takes turns with it.
+    """
+    per_engine = _engine_size(work)
+    key = f"{ROLLOUT}.tensor_model_parallel_size"
+    size, smaller = work.integer(key, 2), work.integer(key, 2)
+    while per_engine + taken >= machines.total and smaller > 1 and smaller % 2 == 0:
+        smaller, per_engine = smaller // 2, per_engine // 2
+    if smaller < size:
+        work.put(f"{OURS}.tensor_parallel_size", smaller, f"veRL's {size}, halved for training")
+        work.report.advice.append(
+            f"{key}={size} would leave no GPU of {machines.total} for training, which does not "
+            f"take turns with rollout here: `{OURS}.tensor_parallel_size` is {smaller}. `trinity "
+            "config plan` says whether the model fits"
+        )
+    return per_engine
 
 
 def _engine_size(work: Conversion) -> int:
@@ -137,7 +171,8 @@ def _engine_num(
 
 def _put_engine(work: Conversion) -> None:
     _put_kind(work)
-    work.copy(f"{ROLLOUT}.tensor_model_parallel_size", f"{OURS}.tensor_parallel_size", 2)
+    if work.draft.get(f"{OURS}.tensor_parallel_size") is None:
+        work.copy(f"{ROLLOUT}.tensor_model_parallel_size", f"{OURS}.tensor_parallel_size", 2)
     for verl, ours in (
         ("data_parallel_size", "data_parallel_size"),
         ("pipeline_model_parallel_size", "pipeline_parallel_size"),
@@ -156,7 +191,8 @@ def _put_kind(work: Conversion) -> None:
     if kind.value == KIND:
         work.put(f"{OURS}.engine_type", kind.value, kind)
     else:
-        work.report.missing.append((kind, "there is no such engine yet: vLLM rolls out"))
+        why = "vLLM rolls out in its place, with the same model and sampling"
+        work.report.left_out.append((kind, why))
 
 
 def _put_reward_model(work: Conversion, judges: int) -> None:
@@ -189,4 +225,4 @@ def _put_judge_kind(work: Conversion, key: str) -> None:
     if kind == KIND:
         work.report_not_needed(key, "vLLM is the engine of the reward model, too")
     else:
-        work.report_missing(key, "there is no such engine yet: the reward model runs in vLLM")
+        work.report_left_out(key, "the reward model runs in vLLM in its place")

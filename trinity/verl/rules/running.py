@@ -1,23 +1,18 @@
 """Converts a run's directory, name and start, its monitor, back end and adapters."""
 
 from trinity.verl.rules.algorithm import ACTOR
+from trinity.verl.rules.back_end import ULYSSES
 from trinity.verl.settings import CONFIG_FILE, is_verl_default
 from trinity.verl.values import as_segment
 from trinity.verl.work import Conversion
 
-MONITORS = ("wandb", "mlflow", "swanlab", "tensorboard")
+MONITORS = ("wandb", "mlflow", "tensorboard")
 LORA_RANKS = (
     "actor_rollout_ref.model.lora_rank",
     "actor_rollout_ref.model.lora.rank",
     "model.lora_rank",
 )
-MEGATRON = (
-    "Megatron's engine is still to come, and no run starts with it: write "
-    "`trainer.trainer_strategy: fsdp2` if FSDP2 may train"
-)
-_SECTIONS = ("", "fsdp_config.")
-"""Sections below the actor's that may hold the size of a sequence's group."""
-_ONE = "one monitor at a time: `monitor.monitor_type` has another of the list"
+_ONE = "`monitor.monitor_type` has one monitor, of wandb, mlflow and tensorboard"
 
 
 def convert_running(work: Conversion) -> None:
@@ -67,27 +62,7 @@ def _put_monitor(work: Conversion) -> None:
     work.put("monitor.monitor_type", wanted[0] if wanted else "none", origin, "console is always")
     others = [name for name in names if name not in ("console", *wanted[:1])]
     if others and setting is not None:
-        work.report.missing.append((setting, f"{_ONE} ({', '.join(others)} left out)"))
-
-
-def convert_back_end(work: Conversion) -> None:
-    """Converts the back end, Megatron or FSDP2, from any of the keys that choose it."""
-    for key in ("model_engine", f"{ACTOR}.strategy", "hydra.config_name"):
-        setting = work.settings.take(key)
-        if setting is None:
-            continue
-        if "megatron" in str(setting.value):
-            work.put("trainer.trainer_strategy", "megatron", setting)
-            if MEGATRON not in work.report.advice:
-                work.report.advice.append(MEGATRON)
-        elif key == "hydra.config_name":
-            continue
-        elif setting.value not in ("dp", "fsdp", "fsdp2"):
-            work.report.missing.append((setting, "there is no such back end: FSDP2 trains"))
-        elif key.endswith("strategy"):
-            work.put("trainer.trainer_strategy", "fsdp2", setting)
-        else:
-            work.report.not_needed.append((setting, "FSDP2 trains, which is the default"))
+        work.report.left_out.append((setting, f"{_ONE} ({', '.join(others)} left out)"))
 
 
 def convert_own_configuration(work: Conversion) -> None:
@@ -112,8 +87,9 @@ def convert_own_configuration(work: Conversion) -> None:
 def convert_token_limit(work: Conversion) -> None:
     """Converts the token limit; veRL counts one GPU's part of a sequence, here it is on one GPU."""
     limit = work.settings.peek(f"{ACTOR}.ppo_max_token_len_per_gpu")
-    names = (f"{ACTOR}.{section}ulysses_sequence_parallel_size" for section in _SECTIONS)
-    shared = next((size for name in names if (size := work.settings.peek(name)) is not None), None)
+    own = (f"{ACTOR}.{section}ulysses_sequence_parallel_size" for section in ("", "fsdp_config."))
+    sizes = (work.draft.get(ULYSSES), *(work.settings.peek(name) for name in own))
+    shared = next((size for size in sizes if size is not None), None)
     if isinstance(limit, int) and isinstance(shared, int) and shared > 1:
         setting = work.settings.take(f"{ACTOR}.ppo_max_token_len_per_gpu")
         assert setting is not None

@@ -2,7 +2,8 @@
 
 from trinity.verl.rules.data import parse_row_location
 from trinity.verl.rules.placement import VerlMachines, idle_beside_ranks
-from trinity.verl.values import JsonValue
+from trinity.verl.settings import VerlSetting
+from trinity.verl.values import JsonValue, as_list
 from trinity.verl.work import Conversion
 
 BUFFER = "buffer.trainer_input.experience_buffer"
@@ -16,6 +17,7 @@ def convert_supervised(work: Conversion) -> None:
     _put_rows(work)
     _put_machines(work)
     _put_total_steps(work)
+    _put_save_interval(work)
     _put_model(work)
 
 
@@ -42,15 +44,39 @@ def _put_format(work: Conversion) -> None:
     work.settings.take("data.multiturn.enable")
     if prompt is not None and response is not None and messages is None:
         work.put(f"{BUFFER}.format.prompt_type", "plaintext", prompt)
-        work.put(f"{BUFFER}.format.prompt_key", prompt.value, prompt)
-        work.put(f"{BUFFER}.format.response_key", response.value, response)
+        _put_text_column(work, "prompt", prompt)
+        _put_text_column(work, "response", response)
         return
     work.put(f"{BUFFER}.format.prompt_type", "messages", "veRL's rows are messages")
+    work.put(
+        f"{BUFFER}.format.enable_concatenated_multi_turn",
+        True,
+        "veRL trains all turns of the assistant",
+    )
     source = messages or "veRL's default of data.messages_key"
     work.put(f"{BUFFER}.format.messages_key", messages.value if messages else "messages", source)
     why = "`data.messages_key` holds prompt and answer"
     work.report_not_needed("data.prompt_key", why)
     work.report_not_needed("data.response_key", why)
+
+
+def _put_text_column(work: Conversion, name: str, setting: VerlSetting) -> None:
+    """Converts a column of text, or one within a column as `extra_info.question`."""
+    inner = work.settings.take(f"data.{name}_dict_keys")
+    keys = as_list(inner.value) if inner is not None else []
+    below = keys if isinstance(keys, list) else [keys]
+    path = [str(setting.value), *(str(key) for key in below)]
+    work.put(f"{BUFFER}.format.{name}_key", ".".join(path[:2]), setting)
+    if inner is not None and len(path) > 2:
+        work.report.missing.append((inner, "one column is read, the first"))
+
+
+def _put_save_interval(work: Conversion) -> None:
+    setting = work.settings.take("trainer.save_freq")
+    if setting is None or not isinstance(setting.value, int) or setting.value <= 0:
+        work.put("trainer.save_interval", 0, work.origin("trainer.save_freq", -1), "at the end")
+    else:
+        work.put("trainer.save_interval", setting.value, setting)
 
 
 def _put_machines(work: Conversion) -> None:
@@ -85,11 +111,6 @@ def _put_total_steps(work: Conversion) -> None:
     else:
         work.put("trainer.total_steps", steps.value, steps)
         work.report_not_needed("trainer.total_epochs", f"`{key}` decides")
-    engine = work.settings.take("engine")
-    if engine is not None and "megatron" in str(engine.value):
-        work.put("trainer.trainer_strategy", "megatron", engine)
-    elif engine is not None:
-        work.report.not_needed.append((engine, "FSDP2 trains"))
 
 
 def _put_model(work: Conversion) -> None:

@@ -3,6 +3,7 @@
 from trinity.verl.row import (
     KeyRow,
     combined_row,
+    left_out_rows,
     missing_rows,
     not_needed_rows,
     renamed_row,
@@ -21,15 +22,17 @@ _MODEL = "actor_rollout_ref.model"
 _ACTOR = "actor_rollout_ref.actor"
 _REF = "actor_rollout_ref.ref"
 _LORA = "model.lora_configs[0]"
-_PARALLEL = (
-    "tensor_model_parallel_size",
-    "pipeline_model_parallel_size",
-    "virtual_pipeline_model_parallel_size",
-    "context_parallel_size",
-    "expert_model_parallel_size",
-    "expert_tensor_parallel_size",
-    "sequence_parallel",
+_FAST = (
+    "use_torch_compile",
+    "reshard_after_forward",
+    "use_orig_params",
+    "entropy_from_logits_chunk_size",
+    "pad_to_length",
+    "pad_to_length_bucket",
+    "use_prefix_grouper",
 )
+"""Names below the actor, the reference and their back end; each changes memory and time alone."""
+_IN_BACK_END = ("entropy_checkpointing", "entropy_from_logits_with_chunking")
 _SAME_AS_ACTOR = "the reference is laid out as the actor is"
 
 _MODEL_ROWS: tuple[KeyRow, ...] = (
@@ -52,14 +55,18 @@ _MODEL_ROWS: tuple[KeyRow, ...] = (
     renamed_row(f"{_MODEL}.lora_adapter_path", f"{_LORA}.path"),
     *trainer_config_rows(
         f"{_MODEL}.enable_gradient_checkpointing",
-        f"{_MODEL}.enable_activation_offload",
         f"{_MODEL}.use_fused_kernels",
         f"{_MODEL}.fused_kernel_options.*",
-        f"{_MODEL}.use_liger",
         f"{_MODEL}.override_config.*",
         f"{_MODEL}.external_lib",
     ),
     *not_needed_rows("the model is read from its directory", f"{_MODEL}.use_shm"),
+    *left_out_rows(
+        "it changes memory and time alone",
+        f"{_MODEL}.enable_activation_offload",
+        f"{_MODEL}.use_liger",
+        f"{_MODEL}.tiled_mlp.*",
+    ),
     *missing_rows(
         "`trainer.dtype` is the type that the passes compute in", f"{_MODEL}.torch_dtype"
     ),
@@ -68,12 +75,23 @@ _MODEL_ROWS: tuple[KeyRow, ...] = (
         f"{_MODEL}.tokenizer_path",
         f"{_MODEL}.hf_config_path",
     ),
+    *missing_rows(
+        "multi-token prediction is not trained here", f"{_MODEL}.mtp.enable", neutral=(False,)
+    ),
     *missing_rows("multi-token prediction is not trained here", f"{_MODEL}.mtp.*"),
     *not_needed_rows(
         "engines always load the adapter merged into the weights", f"{_MODEL}.lora.merge"
     ),
+    *missing_rows(
+        "an adapter begins as peft's does",
+        f"{_MODEL}.lora.lora_A_init_method",
+        neutral=("kaiming",),
+    ),
+    *missing_rows(
+        "an adapter begins as peft's does", f"{_MODEL}.lora.lora_B_init_method", neutral=("zero",)
+    ),
+    *missing_rows("an adapter's layers have no dropout", f"{_MODEL}.lora.dropout", neutral=(0,)),
     *missing_rows("there is no such option of LoRA", f"{_MODEL}.lora.*"),
-    *missing_rows("there is no such option", f"{_MODEL}.tiled_mlp.*"),
 )
 
 _ACTOR_ROWS: tuple[KeyRow, ...] = (
@@ -119,10 +137,46 @@ _ACTOR_ROWS: tuple[KeyRow, ...] = (
         "times `sync_interval`",
     ),
     renamed_row(f"{_ACTOR}.optim.lr_wsd_decay_style", "algorithm.optimizer.lr_wsd_decay_style"),
-    *not_needed_rows(
-        "the run's number of steps is known",
+    *missing_rows(
+        "a schedule ends with the run",
         f"{_ACTOR}.optim.total_training_steps",
         f"{_ACTOR}.optim.lr_decay_steps",
+        neutral=(-1,),
+    ),
+    *(
+        missing_rows(
+            "the optimizer is PyTorch's own",
+            f"{_ACTOR}.optim.optimizer_impl",
+            neutral=("torch.optim",),
+        )
+    ),
+    *missing_rows("a schedule is half a cosine", f"{_ACTOR}.optim.num_cycles", neutral=(0.5,)),
+    *missing_rows(
+        "a warm-up begins at `lr` over its number of steps",
+        f"{_ACTOR}.optim.lr_warmup_init",
+        neutral=(0,),
+    ),
+    *missing_rows(
+        "weight decay stays as it is",
+        f"{_ACTOR}.optim.weight_decay_incr_style",
+        neutral=("constant",),
+    ),
+    combined_row(
+        f"{_ACTOR}.optim.min_lr", "algorithm.optimizer.min_lr_ratio", "Megatron's, over `lr`"
+    ),
+    *left_out_rows(
+        "it changes memory and time alone: `trainer.optimizer_offload` keeps the optimizer in the "
+        "host's memory",
+        *(
+            f"{_ACTOR}.optim.override_optimizer_config.{name}"
+            for name in (
+                "optimizer_cpu_offload",
+                "optimizer_offload_fraction",
+                "offload_fraction",
+                "overlap_cpu_optimizer_d2h_h2d",
+                "use_precision_aware_optimizer",
+            )
+        ),
     ),
     *missing_rows("the optimizer has the options of `algorithm.optimizer`", f"{_ACTOR}.optim.*"),
     combined_row(
@@ -151,55 +205,78 @@ _ACTOR_ROWS: tuple[KeyRow, ...] = (
     combined_row(
         f"{_ACTOR}.shuffle", "", "all rows of a step are summed up, so their order does not matter"
     ),
-    *(renamed_row(f"{_ACTOR}.megatron.{name}", f"trainer.megatron.{name}") for name in _PARALLEL),
-    *(
-        renamed_row(f"{_ACTOR}.{engine}.{name}", f"trainer.{name}", convert=identity)
-        for engine in ("megatron",)
-        for name in ("param_offload", "optimizer_offload", "grad_offload")
-    ),
     *trainer_config_rows(
         f"{_ACTOR}.ppo_micro_batch_size_per_gpu",
         f"{_ACTOR}.ppo_micro_batch_size",
         f"{_ACTOR}.fsdp_config.*",
         f"{_ACTOR}.checkpoint.*",
-        f"{_ACTOR}.use_torch_compile",
         f"{_ACTOR}.entropy_from_logits_with_chunking",
         f"{_ACTOR}.entropy_checkpointing",
-        f"{_ACTOR}.megatron.*",
-        f"{_ACTOR}.data_loader_seed",
         f"{_ACTOR}.use_fused_kernels",
-        f"{_ACTOR}.pad_to_length",
     ),
     renamed_row(f"{_ACTOR}.use_remove_padding", "trainer.use_remove_padding", convert=identity),
-    renamed_row(
-        f"{_ACTOR}.megatron.use_remove_padding", "trainer.use_remove_padding", convert=identity
-    ),
     combined_row(
         f"{_ACTOR}.router_replay.mode",
         "algorithm.enable_router_replay",
         "`R3` is true, `disabled` false; there is no `R2`",
     ),
     *missing_rows(
-        "there is no such back end: FSDP2 trains",
-        f"{_ACTOR}.veomni.*",
-        f"{_ACTOR}.torchtitan.*",
-        f"{_ACTOR}.engine.*",
-        f"{_ACTOR}.model_engine",
+        "there is no such option",
+        f"{_ACTOR}.router_replay.*",
+        f"{_ACTOR}.qat.*",
     ),
     *missing_rows(
-        "there is no such option",
+        "prompts are text here, and a vision tower is trained like all other weights",
         f"{_ACTOR}.freeze_vision_tower",
-        f"{_ACTOR}.router_replay.*",
-        f"{_ACTOR}.use_prefix_grouper",
+        neutral=(False,),
+    ),
+    *missing_rows(
+        "its divisor is `model.max_response_tokens`, as veRL's is by default",
+        f"{_ACTOR}.loss_scale_factor",
+    ),
+    *left_out_rows("entropy is a metric of every step here", f"{_ACTOR}.calculate_entropy"),
+    *not_needed_rows("the advantage says what it needs", f"{_ACTOR}.calculate_sum_pi_squared"),
+    *left_out_rows(
+        "it changes memory and time alone",
+        *(
+            f"{section}.{name}"
+            for section in (f"{_ACTOR}.fsdp_config", f"{_REF}.fsdp_config", _ACTOR, _REF)
+            for name in _FAST
+        ),
+        *(f"{section}.fsdp_config.{name}" for section in (_ACTOR, _REF) for name in _IN_BACK_END),
+        f"{_ACTOR}.fsdp_config.mixed_precision.buffer_dtype",
+    ),
+    combined_row(
+        f"{_ACTOR}.fsdp_config.mixed_precision.reduce_dtype", "", "gradients are summed in float32"
+    ),
+    *missing_rows(
+        "what chance decides follows from `seed`, the experiment's",
+        f"{_ACTOR}.fsdp_config.seed",
+        f"{_ACTOR}.data_loader_seed",
+        neutral=(42,),
+    ),
+    combined_row(f"{_ACTOR}.fsdp_config.strategy", "trainer.trainer_strategy", "all are `fsdp2`"),
+    combined_row(f"{_ACTOR}.fsdp_config.dtype", "trainer.dtype", "`bfloat16` or `float32`"),
+    combined_row(f"{_ACTOR}.fsdp_config.mixed_precision.param_dtype", "trainer.dtype", "likewise"),
+    combined_row(
+        f"{_ACTOR}.fsdp_config.model_dtype", "trainer.dtype", "weights are kept in float32"
     ),
 )
 
 _REF_ROWS: tuple[KeyRow, ...] = (
+    *not_needed_rows(
+        _SAME_AS_ACTOR,
+        f"{_REF}.fsdp_config.ulysses_sequence_parallel_size",
+        f"{_REF}.fsdp_config.model_dtype",
+        f"{_REF}.fsdp_config.dtype",
+        f"{_REF}.fsdp_config.strategy",
+        f"{_REF}.fsdp_config.mixed_precision.*",
+        f"{_REF}.use_remove_padding",
+    ),
     *trainer_config_rows(
         f"{_REF}.fsdp_config.*",
         f"{_REF}.log_prob_micro_batch_size_per_gpu",
         f"{_REF}.log_prob_micro_batch_size",
-        f"{_REF}.use_torch_compile",
         f"{_REF}.entropy_from_logits_with_chunking",
         f"{_REF}.entropy_checkpointing",
     ),
@@ -209,9 +286,6 @@ _REF_ROWS: tuple[KeyRow, ...] = (
         f"{_REF}.log_prob_use_dynamic_bsz",
         f"{_REF}.log_prob_max_token_len_per_gpu",
         f"{_REF}.ulysses_sequence_parallel_size",
-        f"{_REF}.megatron.*",
-        f"{_REF}.veomni.*",
-        f"{_REF}.torchtitan.*",
         f"{_REF}.router_replay.*",
     ),
     *missing_rows("the reference is the model that the stage starts from", f"{_REF}.model.*"),

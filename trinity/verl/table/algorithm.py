@@ -89,9 +89,7 @@ ROWS: tuple[KeyRow, ...] = (
         "there is no such option: leave it out, or write the advantage as a function of your own",
         "algorithm.use_pf_ppo",
         "algorithm.pf_ppo.*",
-        "algorithm.gdpo_reward_keys",
         f"{_ACTOR}.policy_loss.*",
-        f"{_ACTOR}.calculate_sum_pi_squared",
         "algorithm.rollout_correction.*",
     ),
 )

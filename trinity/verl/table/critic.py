@@ -67,14 +67,21 @@ ROWS: tuple[KeyRow, ...] = (
     *not_needed_rows(
         "the critic is laid out as the actor is",
         "critic.strategy",
-        "critic.megatron.*",
         "critic.use_dynamic_bsz",
         "critic.ulysses_sequence_parallel_size",
         "critic.model.trust_remote_code",
-        "critic.ppo_mini_batch_size",
         "critic.shuffle",
+    ),
+    combined_row(
+        "critic.ppo_mini_batch_size",
+        "buffer.batch_size",
+        "the critic trains on the actor's batches",
+    ),
+    *missing_rows(
+        "a schedule ends with the run",
         "critic.optim.total_training_steps",
         "critic.optim.lr_decay_steps",
+        neutral=(-1,),
     ),
     *missing_rows("the optimizer has the options of `trainer.critic`", "critic.optim.*"),
     *missing_rows("there is no such option of the critic", "critic.model.*"),

@@ -64,10 +64,12 @@ ROWS: tuple[KeyRow, ...] = (
         "data.use_shm",
     ),
     *not_needed_rows("evaluation takes all rows in any order", "data.validation_shuffle"),
+    renamed_row("data.min_response_length", "model.min_response_tokens"),
     *missing_rows(
         "cut the file beforehand, or give `buffer.total_steps`",
         "data.train_max_samples",
         "data.val_max_samples",
+        neutral=(-1,),
     ),
     *missing_rows(
         "write a workflow that reads your rows (`default_workflow_type`)",

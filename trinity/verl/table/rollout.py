@@ -3,6 +3,7 @@
 from trinity.verl.row import (
     KeyRow,
     combined_row,
+    left_out_rows,
     missing_rows,
     not_needed_rows,
     renamed_row,
@@ -93,8 +94,13 @@ ROWS: tuple[KeyRow, ...] = (
     *not_needed_rows(
         "the engine's log-probabilities of every token are always kept",
         f"{_ROLLOUT}.calculate_log_probs",
-        f"{_ROLLOUT}.logprobs_mode",
     ),
+    *missing_rows(
+        "log-probabilities are those of the sampled distribution",
+        f"{_ROLLOUT}.logprobs_mode",
+        neutral=("processed_logprobs",),
+    ),
+    *missing_rows("give `model.temperature: 0`", f"{_ROLLOUT}.do_sample", neutral=(True,)),
     *not_needed_rows(
         "log-probabilities are computed in micro-batches of `trainer.max_token_len_per_gpu`",
         f"{_ROLLOUT}.log_prob_use_dynamic_bsz",
@@ -105,33 +111,74 @@ ROWS: tuple[KeyRow, ...] = (
         "tokens are always those of the engine",
         f"{_ROLLOUT}.skip_tokenizer_init",
         f"{_ROLLOUT}.multi_turn.tokenization_sanity_check_mode",
-        f"{_ROLLOUT}.do_sample",
+    ),
+    *missing_rows(
+        "write the turns and tools as a workflow (`default_workflow_type`)",
+        f"{_ROLLOUT}.multi_turn.enable",
+        neutral=(False,),
+    ),
+    *missing_rows(
+        "write the turns and tools as a workflow (`default_workflow_type`)",
+        f"{_ROLLOUT}.agent.default_agent_loop",
+        neutral=("single_turn_agent",),
     ),
     *missing_rows(
         "write the turns and tools as a workflow (`default_workflow_type`)",
         f"{_ROLLOUT}.multi_turn.*",
         f"{_ROLLOUT}.agent.*",
     ),
+    *left_out_rows(
+        "memory and speed of an engine that does not run here: vLLM has options of its own in "
+        "`explorer.rollout_model.extra_engine_args`",
+        *(
+            f"{_ROLLOUT}.engine_kwargs.{engine}.{name}"
+            for engine in ("sglang", "trtllm", "dynamo")
+            for name in (
+                "attention_backend",
+                "mm_attention_backend",
+                "chunked_prefill_size",
+                "disable_radix_cache",
+                "enable_ep_moe",
+                "enable_dp_attention",
+                "mem_fraction_static",
+                "moe_a2a_backend",
+                "moe_runner_backend",
+                "deepep_mode",
+                "ep_size",
+                "max_mamba_cache_size",
+                "cuda_graph_max_bs",
+                "batch_wait_timeout_iters",
+                "batch_wait_max_tokens_ratio",
+                "mamba_scheduler_strategy",
+                "page_size",
+            )
+        ),
+        f"{_ROLLOUT}.cudagraph_capture_sizes",
+        f"{_ROLLOUT}.scheduling_policy",
+        f"{_ROLLOUT}.moe_tensor_parallel_size",
+        f"{_ROLLOUT}.disaggregation.*",
+    ),
     *missing_rows(
         "the engine here is vLLM: give its own option in "
         "`explorer.rollout_model.extra_engine_args`",
         f"{_ROLLOUT}.engine_kwargs.sglang.*",
         f"{_ROLLOUT}.engine_kwargs.trtllm.*",
-        f"{_ROLLOUT}.cudagraph_capture_sizes",
-        f"{_ROLLOUT}.scheduling_policy",
+        f"{_ROLLOUT}.engine_kwargs.dynamo.*",
         f"{_ROLLOUT}.quantization_config_file",
     ),
-    *missing_rows("multi-token prediction is not used here", f"{_ROLLOUT}.mtp.*"),
     *missing_rows(
+        "drafts change speed alone, and vLLM's are in `extra_engine_args.speculative_config`",
+        f"{_ROLLOUT}.mtp.*",
+    ),
+    *left_out_rows(
         "traces are exported with OpenTelemetry (`OTEL_*` variables)", f"{_ROLLOUT}.trace.*"
     ),
-    *missing_rows(
+    *left_out_rows(
         "metrics are exported with OpenTelemetry (`OTEL_*` variables)", f"{_ROLLOUT}.prometheus.*"
     ),
     *missing_rows(
-        "there is no such option",
-        f"{_ROLLOUT}.disaggregation.*",
+        "slow runs may be left behind: `explorer.over_rollout`",
         f"{_ROLLOUT}.over_sample_rate",
-        f"{_ROLLOUT}.moe_tensor_parallel_size",
+        neutral=(0,),
     ),
 )

@@ -1,6 +1,13 @@
 """The configuration of veRL's trainer for supervised fine-tuning."""
 
-from trinity.verl.row import KeyRow, combined_row, missing_rows, not_needed_rows, renamed_row
+from trinity.verl.row import (
+    KeyRow,
+    combined_row,
+    left_out_rows,
+    missing_rows,
+    not_needed_rows,
+    renamed_row,
+)
 from trinity.verl.values import as_list, as_scheduler, as_target_modules, identity
 
 _BUFFER = "buffer.trainer_input.experience_buffer"
@@ -53,58 +60,80 @@ ROWS: tuple[KeyRow, ...] = (
         renamed_row(f"optim.{name}", f"{_OPTIMIZER}.lr_scheduler_type", convert=as_scheduler)
         for name in ("warmup_style", "lr_decay_style")
     ),
+    combined_row("optim.min_lr", f"{_OPTIMIZER}.min_lr_ratio", "Megatron's, over `lr`"),
     combined_row("optim.lr_scheduler", f"{_OPTIMIZER}.lr_scheduler_type", "of `fsdp_sft_trainer`"),
     renamed_row("optim.clip_grad", "trainer.grad_clip"),
     renamed_row(
         "ulysses_sequence_parallel_size", "trainer.ulysses_sequence_parallel_size", convert=identity
     ),
-    renamed_row("engine.ulysses_sequence_parallel_size", "trainer.ulysses_sequence_parallel_size"),
-    *(
-        renamed_row(f"engine.{name}", f"trainer.megatron.{name}")
-        for name in (
-            "tensor_model_parallel_size",
-            "pipeline_model_parallel_size",
-            "virtual_pipeline_model_parallel_size",
-            "context_parallel_size",
-            "expert_model_parallel_size",
-            "expert_tensor_parallel_size",
-        )
-    ),
     combined_row("torchrun.nproc_per_node", "cluster.gpu_per_node", "processes of torchrun"),
     combined_row("torchrun.nnodes", "cluster.node_num", "likewise"),
     combined_row("trainer.total_training_steps", "trainer.total_steps", "else `total_epochs`"),
-    combined_row(
-        "engine", "trainer.trainer_strategy", "`megatron` is Megatron, all others are FSDP2"
-    ),
+    combined_row("engine", "trainer.trainer_strategy", "FSDP2 trains, whatever it is"),
+    combined_row("engine.strategy", "trainer.trainer_strategy", "likewise"),
+    combined_row("engine.distributed_strategy", "trainer.trainer_strategy", "likewise"),
+    combined_row("model.strategy", "trainer.trainer_strategy", "likewise"),
+    combined_row("engine.model_dtype", "trainer.dtype", "weights are kept in float32"),
     *not_needed_rows("nothing more to convert", "optim", "model", "trainer.device"),
     *not_needed_rows(
         "rows are right-padded or packed, whatever is faster on the machine",
         "data.pad_mode",
         "data.ignore_input_ids_mismatch",
-        "data.truncation",
         "data.num_workers",
         "data.balance_dp_token",
     ),
     *not_needed_rows("a checkpoint is always whole", "checkpoint.*", "trainer.checkpoint.*"),
-    *not_needed_rows(
-        "FSDP2 shards over all ranks", "engine.fsdp_size", "engine.strategy", "model.strategy"
+    renamed_row("engine.fsdp_size", "trainer.fsdp_size"),
+    *missing_rows(
+        "a row that is too long is cut at its end: cut it in the file",
+        "data.truncation",
+        neutral=("right", "error"),
     ),
     renamed_row("trainer.seed", "seed"),
-    *missing_rows(
-        "`mode: train` evaluates nothing: evaluate checkpoints afterwards",
+    combined_row("trainer.save_freq", "trainer.save_interval", "-1 is 0: the end is always saved"),
+    *left_out_rows(
+        "`mode: train` evaluates nothing: evaluate checkpoints afterwards, in `mode: bench`",
         "data.val_files",
         "trainer.test_freq",
         "data.val_batch_size",
         "data.val_max_samples",
     ),
+    combined_row(
+        "data.prompt_dict_keys", f"{_BUFFER}.format.prompt_key", "as `extra_info.question`"
+    ),
+    combined_row("data.response_dict_keys", f"{_BUFFER}.format.response_key", "likewise"),
+    renamed_row("data.tools_key", f"{_BUFFER}.format.tools_key"),
+    renamed_row("data.multiturn.tools_key", f"{_BUFFER}.format.tools_key"),
+    *missing_rows("write messages with their tools into the rows", "data.multiturn.*"),
     *missing_rows(
-        "columns within a column: write rows with columns of their own, or messages",
-        "data.prompt_dict_keys",
-        "data.response_dict_keys",
+        "a warm-up begins at `lr` over its number of steps", "optim.lr_warmup_init", neutral=(0,)
     ),
     *missing_rows(
-        "write messages with their tools into the rows", "data.multiturn.*", "data.tools_key"
+        "the optimizer is PyTorch's own", "optim.optimizer_impl", neutral=("torch.optim",)
     ),
+    *left_out_rows(
+        "it changes memory and time alone: `trainer.optimizer_offload` keeps the optimizer in the "
+        "host's memory",
+        *(
+            f"optim.override_optimizer_config.{name}"
+            for name in (
+                "optimizer_cpu_offload",
+                "optimizer_offload_fraction",
+                "overlap_cpu_optimizer_d2h_h2d",
+                "use_precision_aware_optimizer",
+            )
+        ),
+    ),
+    *left_out_rows(
+        "it changes memory and time alone",
+        "engine.use_torch_compile",
+        "engine.activation_checkpointing",
+        "engine.reshard_after_forward",
+        "model.use_liger",
+        "model.tiled_mlp.*",
+        "model.enable_activation_offload",
+    ),
+    renamed_row("model.enable_gradient_checkpointing", "trainer.enable_gradient_checkpointing"),
     *missing_rows("the optimizer is AdamW with the options of `algorithm.optimizer`", "optim.*"),
     *missing_rows("there is no such option of the back end", "engine.*", "model.*"),
     *missing_rows(

@@ -1,13 +1,18 @@
 """Section `trainer` and those that veRL's launcher reads."""
 
-from trinity.verl.row import KeyRow, combined_row, missing_rows, not_needed_rows, renamed_row
+from trinity.verl.row import (
+    KeyRow,
+    combined_row,
+    left_out_rows,
+    missing_rows,
+    not_needed_rows,
+    renamed_row,
+)
 from trinity.verl.values import (
     as_resume_mode,
     as_segment,
     identity,
     is_not_disabled,
-    negative_to_zero,
-    zero_to_negative,
 )
 
 ROWS: tuple[KeyRow, ...] = (
@@ -27,14 +32,14 @@ ROWS: tuple[KeyRow, ...] = (
         "trainer.n_gpus_per_node", "cluster.gpu_per_node", "rollout and training divide them"
     ),
     combined_row("trainer.nnodes", "cluster.node_num", "rollout and training divide them"),
-    renamed_row(
+    combined_row(
         "trainer.save_freq",
         "trainer.save_interval",
-        "-1 is 0: the end is always saved",
-        convert=negative_to_zero,
-        inverse=zero_to_negative,
+        "times `sync_interval`; -1 is 0: the end is always saved",
     ),
-    combined_row("trainer.test_freq", "explorer.eval_interval", "-1 is never"),
+    combined_row(
+        "trainer.test_freq", "explorer.eval_interval", "times `sync_interval`; -1 is never"
+    ),
     renamed_row("trainer.total_epochs", "buffer.total_epochs"),
     combined_row(
         "trainer.total_training_steps",
@@ -77,37 +82,120 @@ ROWS: tuple[KeyRow, ...] = (
         "trainer.ray_wait_register_center_timeout",
         "trainer.use_legacy_worker_impl",
         "trainer.use_v1",
-        "trainer.v1.*",
         "transfer_queue.*",
     ),
-    *missing_rows("start the run again with `mode=bench` after training", "trainer.val_only"),
-    *missing_rows("profile with the services' own tools", "global_profiler.*", "*.profiler.*"),
-    *missing_rows("rollouts cannot be skipped or dumped", "skip.*"),
+    *left_out_rows(
+        "rollout has GPUs of its own here",
+        "trainer.v1.separate_async.hybrid_rollout.*",
+        "trainer.v1.separate_async.num_warmup_batches",
+        "trainer.v1.colocate_async.num_warmup_batches",
+    ),
+    *missing_rows("write it as an operator of your own, see docs/operators.md", "trainer.v1.*"),
     *missing_rows(
+        "start the run again with `mode=bench` after training",
+        "trainer.val_only",
+        neutral=(False,),
+    ),
+    *left_out_rows(
+        "profile with the services' own tools",
+        "global_profiler.*",
+        "*.profiler.*",
+        "trainer.profile_steps",
+        "trainer.profile_interval",
+        "trainer.npu_profile.*",
+    ),
+    *missing_rows("rollouts cannot be skipped or dumped", "skip.*"),
+    *left_out_rows(
         "checkpoints are written below `checkpoint_root_dir` alone: have HDFS mounted there",
         "trainer.default_hdfs_dir",
     ),
-    *missing_rows(
-        "there is no such option",
+    *left_out_rows(
+        "`trainer.max_checkpoints_to_keep` says which checkpoints stay",
         "trainer.del_local_ckpt_after_load",
         "trainer.remove_previous_ckpt_in_save",
         "trainer.esi_redundant_time",
+    ),
+    combined_row(
+        "async_training.staleness_threshold",
+        "synchronizer.sync_offset",
+        "a share of `sync_interval`",
+    ),
+    combined_row(
+        "async_training.trigger_parameter_sync_step",
+        "synchronizer.sync_interval",
+        "times `require_batches`",
+    ),
+    combined_row(
+        "async_training.require_batches", "synchronizer.sync_interval", "mini-batches of a step"
+    ),
+    combined_row(
+        "rollout.total_rollout_steps",
+        "buffer.total_steps, trainer.total_steps",
+        "tasks, over `buffer.batch_size`",
+    ),
+    combined_row("rollout.nnodes", "explorer.rollout_model.engine_num", "with `n_gpus_per_node`"),
+    combined_row("rollout.n_gpus_per_node", "explorer.rollout_model.engine_num", "with `nnodes`"),
+    combined_row("trainer.v1.trainer_mode", "synchronizer.sync_offset", "`sync` is 0"),
+    combined_row(
+        "trainer.v1.separate_async.parameter_sync_step",
+        "synchronizer.sync_interval",
+        "it is `train_batch_size / ppo_mini_batch_size` in veRL, too",
+    ),
+    combined_row(
+        "trainer.v1.sampler.max_off_policy_threshold",
+        "algorithm.sample_strategy, algorithm.sample_strategy_args.max_staleness",
+        "versions, times `sync_interval`, less one",
+    ),
+    combined_row(
+        "trainer.v1.sampler.max_off_policy_strategy", "algorithm.sample_strategy", "`drop`"
+    ),
+    *not_needed_rows(
+        "set by the keys of `actor_rollout_ref.rollout` in this script, too",
+        "rollout.n",
+        "rollout.temperature",
+        "rollout.top_p",
+        "rollout.top_k",
+        "rollout.prompt_length",
+        "rollout.response_length",
+        "rollout.gpu_memory_utilization",
+        "rollout.tensor_model_parallel_size",
+        "rollout.max_num_batched_tokens",
     ),
     *missing_rows(
         "rollout that runs ahead is `synchronizer.sync_offset` and `sync_interval`: set the two",
         "async_training.*",
         "rollout.*",
     ),
+    combined_row(
+        "distillation.enabled", "algorithm.algorithm_type", "`True` is `on_policy_distill`"
+    ),
+    combined_row(
+        "distillation.teacher_models.*", "explorer.auxiliary_models", "one teacher, the first model"
+    ),
+    combined_row("distillation.nnodes", "explorer.auxiliary_models[0].engine_num", "its own GPUs"),
+    combined_row(
+        "distillation.n_gpus_per_node", "explorer.auxiliary_models[0].engine_num", "likewise"
+    ),
+    combined_row("distillation.distillation_loss.loss_mode", "algorithm.advantage_fn", "`k1`"),
+    combined_row(
+        "distillation.distillation_loss.distillation_loss_coef",
+        "algorithm.advantage_fn_args.kl_coef",
+        "",
+    ),
+    combined_row(
+        "distillation.distillation_loss.loss_max_clamp",
+        "algorithm.advantage_fn_args.max_gap",
+        "",
+    ),
     *missing_rows(
-        "what is written here trains on rewards. Distillation is `algorithm_type: "
-        "on_policy_distill`, with a workflow of your own that puts the teacher's log-probabilities "
-        "into each experience",
+        "distillation here is `algorithm_type: on_policy_distill`, by the policy gradient: see "
+        "docs/algorithms.md",
         "distillation.*",
     ),
     combined_row(
-        "hydra.config_name", "trainer.trainer_strategy", "a name with `megatron` is Megatron"
+        "hydra.config_name", "trainer.trainer_strategy", "FSDP2 trains, whatever the name is"
     ),
-    combined_row("model_engine", "trainer.trainer_strategy", "`megatron`"),
+    combined_row("model_engine", "trainer.trainer_strategy", "FSDP2 trains, whatever it is"),
     *not_needed_rows(
         "it says where Hydra looks for files", "hydra.config_path", "hydra.config_dir"
     ),

@@ -27,6 +27,8 @@ def mean(mode: LossAggMode, rows: torch.Tensor) -> float:
     picked = [row for row in picked if len(row)]
     if mode == "token-mean":
         return float(torch.cat(picked).mean())
+    if mode == "token-sum":
+        return float(torch.cat(picked).sum())
     per_row = [row.mean() if mode == "seq-mean-token-mean" else row.sum() for row in picked]
     longest = BATCH.mask_BT.shape[1] if mode == "seq-mean-token-sum-norm" else 1
     return float(sum(per_row) / len(picked) / longest)

@@ -13,6 +13,7 @@ from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
 
 MODES: tuple[LossAggMode, ...] = (
     "token-mean",
+    "token-sum",
     "seq-mean-token-sum",
     "seq-mean-token-mean",
     "seq-mean-token-sum-norm",

@@ -76,6 +76,8 @@ def aggregate(losses: list[list[Scalar]], mode: str, longest: int) -> Scalar:
         of_row = sum(row, start=torch.zeros((), dtype=torch.float64))
         if mode == "token-mean":
             total = total + of_row / sum(len(row) for row in rows)
+        if mode == "token-sum":
+            total = total + of_row
         if mode == "seq-mean-token-sum":
             total = total + of_row / len(rows)
         if mode == "seq-mean-token-mean":

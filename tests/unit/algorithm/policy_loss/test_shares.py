@@ -31,6 +31,7 @@ class Rows:
     ("mode", "expected"),
     [
         ("token-mean", 16 / 4),
+        ("token-sum", 16.0),
         ("seq-mean-token-sum", (6 + 10) / 2),
         ("seq-mean-token-mean", (2 + 10) / 2),
         ("seq-mean-token-sum-norm", (6 + 10) / 2 / 10),

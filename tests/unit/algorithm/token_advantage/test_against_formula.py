@@ -14,6 +14,7 @@ from tests.unit.algorithm.token_advantage.batches import (
 )
 from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES
 from trinity.algorithm.token_advantage.token_batch import TokenAdvantages, TokenBatch
+from trinity.errors import UserError
 
 SEEDS = range(6)
 GAMMA, LAM = 0.97, 0.9
@@ -132,6 +133,16 @@ def test_on_policy_distillation_pulls_towards_the_teacher(batch: TokenBatch) -> 
     assert result.metrics["kl/mean"] == pytest.approx(-2 * expected.sum(-1).mean())
     assert result.metrics["kl/std"] == pytest.approx(2 * expected.sum(-1).std(ddof=1))
     assert result.metrics["advantages/mean"] == pytest.approx(expected.sum(-1).mean())
+
+
+def test_the_teachers_pull_is_clipped_on_both_sides(batch: TokenBatch) -> None:
+    free = run("on_policy_distill", batch).advantages_BT
+    most = float(np.abs(free).max()) / 2
+    clipped = run("on_policy_distill", batch, kl_coef=2.0, max_gap=most).advantages_BT
+    assert_close(clipped, 2.0 * np.clip(free, -most, most))
+    assert np.abs(clipped).max() < 2.0 * np.abs(free).max()
+    with pytest.raises(UserError, match="`max_gap`"):
+        run("on_policy_distill", batch, max_gap=0.0)
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.3, 0.5, 1.0])

@@ -133,9 +133,21 @@ TRAINER = [
     told("unequal ranks", at("trainer.balance_batch", False), NO_EFFECT, "equal numbers"),
     told(
         "a key of verl's that is not passed on",
-        at("trainer.trainer_config.algorithm.gamma", 0.9),
+        at("trainer.trainer_config.algorithm.use_pf_ppo", True),
         PLANNED,
         "is not given this key",
+    ),
+    told(
+        "a key of verl's with a counterpart elsewhere",
+        at("trainer.trainer_config.algorithm.gamma", 0.9),
+        PLANNED,
+        "give `algorithm.advantage_fn_args.gamma`",
+    ),
+    told(
+        "a misspelt key of verl's",
+        at("trainer.trainer_config.actor.grad_clp", 0.5),
+        PLANNED,
+        "did you mean `actor.grad_clip`?",
     ),
     *(
         told(name, at(f"model.{name}", value), NO_EFFECT, name)

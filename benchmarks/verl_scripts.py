@@ -1,0 +1,142 @@
+"""Counts what becomes of scripts of veRL's: converted, clean, and why the others are not.
+
+git clone --depth 1 https://github.com/verl-project/verl
+git clone --depth 1 https://github.com/verl-project/verl-recipe
+python -m benchmarks.verl_scripts verl/examples verl-recipe [--list]
+
+A script is clean if its report names nothing without counterpart, and `trinity config check` finds
+no error and no planned key but those in `PLANNED`, which are written and wait for the back end.
+"""
+
+import argparse
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from trinity.config.check import check_file
+from trinity.errors import UserError
+from trinity.verl.convert import Converted, convert
+from trinity.verl.settings import VerlSettings, read_sources
+
+PLANNED = (
+    "trainer.ulysses_sequence_parallel_size",
+    "explorer.rollout_model.enable_expert_parallel",
+    "explorer.rollout_model.data_parallel_size",
+    "explorer.rollout_model.pipeline_parallel_size",
+    "model.trust_remote_code",
+)
+_SEVERAL = re.compile(r"starts veRL \d+ times \(lines (\d+)")
+_MISSING = "Without counterpart here:"
+_KEY = re.compile(r"\s*(?:- )?([\w./@-]+)=")
+REASONS = (
+    ("images", re.compile(r"image_key|video_key")),
+    ("one GPU for rollout and training", re.compile(r"leaves none")),
+    ("router replay", re.compile(r"router_replay")),
+    ("turns, tools, agents", re.compile(r"multi_turn|rollout\.agent")),
+    ("a class of rows", re.compile(r"custom_cls")),
+)
+"""Kinds of reasons, the first that a script has counts."""
+_VARIABLE = re.compile(r"environment variable|is missing: (give|`mode)")
+OUTSIDE = "clean, once its variables are set"
+"""Scripts that take a path from their environment, and lack nothing else."""
+OTHER = "an option without counterpart"
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptOutcome:
+    """What became of a script."""
+
+    path: Path
+    is_converted: bool
+    reasons: tuple[str, ...]
+    """Why it is not clean; empty if it is, the answer alone if it was not converted."""
+
+    @property
+    def kind(self) -> str:
+        """The first kind of its reasons."""
+        text = " ".join(self.reasons)
+        if not self.is_converted:
+            return "trains nothing" if "trains nothing" in text else "starts no veRL"
+        if not self.reasons:
+            return "clean"
+        if all(_VARIABLE.search(reason) for reason in self.reasons):
+            return OUTSIDE
+        return next((name for name, pattern in REASONS if pattern.search(text)), OTHER)
+
+
+def main() -> None:
+    """Prints the counts of all scripts below the folders."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--list", action="store_true", help="each script that is not clean")
+    options = parser.parse_args()
+    outcomes = [outcome_of(path) for folder in options.folders for path in scripts_below(folder)]
+    if options.list:
+        for outcome in outcomes:
+            if outcome.reasons:
+                print(f"{outcome.path}: {outcome.kind}: {'; '.join(outcome.reasons)}")
+    for line in table(outcomes):
+        print(line)
+
+
+def scripts_below(folder: Path) -> list[Path]:
+    """Returns all shell scripts below a folder, sorted."""
+    return sorted(folder.rglob("*.sh"))
+
+
+def table(outcomes: list[ScriptOutcome]) -> Iterator[str]:
+    """Yields the counts as Markdown."""
+    yield "| scripts | number |"
+    yield "| --- | --- |"
+    yield f"| all | {len(outcomes)} |"
+    yield f"| converted | {sum(outcome.is_converted for outcome in outcomes)} |"
+    for kind, number in Counter(outcome.kind for outcome in outcomes).most_common():
+        yield f"| {kind} | {number} |"
+
+
+def outcome_of(path: Path) -> ScriptOutcome:
+    """Converts and checks a script; the first command of one that starts veRL several times."""
+    try:
+        converted = convert(_read(path))
+    except UserError as error:
+        return ScriptOutcome(path, is_converted=False, reasons=(" ".join(str(error).split()),))
+    missing = tuple(f"{key} has no counterpart" for key in missing_keys(converted))
+    return ScriptOutcome(path, is_converted=True, reasons=(*missing, *_mistakes(converted)))
+
+
+def _read(path: Path) -> VerlSettings:
+    try:
+        return read_sources([str(path)])
+    except UserError as error:
+        found = _SEVERAL.search(str(error))
+        if found is None:
+            raise
+        return read_sources([str(path)], None, int(found[1]))
+
+
+def missing_keys(converted: Converted) -> list[str]:
+    """Returns the keys that the report lists as without counterpart."""
+    title, found = "", []
+    for line in converted.report:
+        title = title if line.startswith(" ") else line
+        if title == _MISSING and (key := _KEY.match(line)):
+            found.append(key[1])
+    return found
+
+
+def _mistakes(converted: Converted) -> Iterator[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.yaml"
+        path.write_text(converted.yaml, encoding="utf-8")
+        report = check_file(path)
+    yield from report.errors
+    for notice in report.reading.planned if report.reading else ():
+        if notice.key not in PLANNED:
+            yield str(notice)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,332 @@
+"""veRL's defaults are written out, and what has a counterpart here is converted to it."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.verl.builders import converted, flat, from_keys, missing, value
+from trinity.config.check import check_file
+from trinity.verl.values import JsonValue
+
+ACTOR = "actor_rollout_ref.actor"
+LOSS = f"{ACTOR}.policy_loss.loss_mode"
+ARGS = "algorithm.policy_loss_fn_args"
+TASKS = "buffer.explorer_input.taskset"
+OPERATORS = "data_processor.experience_pipeline.operators"
+STRICT = ("data.train_batch_size=256",)
+"""One of veRL's steps is one of ours."""
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["algorithm.adv_estimator=grpo"], {"trainer.enable_gradient_checkpointing": True}),
+        (["algorithm.adv_estimator=grpo"], {"trainer.use_remove_padding": True}),
+        (["algorithm.adv_estimator=grpo"], {"algorithm.optimizer.betas": [0.9, 0.999]}),
+        (["algorithm.adv_estimator=grpo"], {"algorithm.optimizer.weight_decay": 0.01}),
+        (["algorithm.adv_estimator=grpo"], {"trainer.grad_clip": 1.0}),
+        (["algorithm.adv_estimator=gae"], {"trainer.critic.cliprange_value": 0.5}),
+        (
+            ["algorithm.adv_estimator=gae", f"{ACTOR}.loss_agg_mode=seq-mean-token-sum"],
+            {"trainer.critic.loss_agg_mode": "seq-mean-token-sum"},
+        ),
+        ([f"{LOSS}=vanilla"], {f"{ARGS}.clip_range_low": 0.2, f"{ARGS}.clip_range_high": 0.2}),
+        ([f"{LOSS}=gspo"], {f"{ARGS}.clip_range_low": 0.2, f"{ARGS}.clip_range_high": 0.2}),
+        ([f"{LOSS}=cispo"], {f"{ARGS}.clip_range_low": 0.2, f"{ARGS}.clip_range_high": 0.2}),
+        ([f"{LOSS}=dppo_tv"], {f"{ARGS}.clip_ratio_c": 3.0}),
+        ([f"{LOSS}=dppo_kl"], {f"{ARGS}.clip_ratio_c": 3.0}),
+        ([f"{LOSS}=sapo"], {"algorithm.loss_agg_mode": "seq-mean-token-mean"}),
+        (
+            [f"{LOSS}=sapo", f"{ACTOR}.loss_agg_mode=token-mean"],
+            {"algorithm.loss_agg_mode": "seq-mean-token-mean"},
+        ),
+        ([f"{LOSS}=kl_cov"], {f"{ARGS}.ppo_kl_coef": 0.1, f"{ARGS}.kl_cov_ratio": 0.0002}),
+        ([f"{LOSS}=clip_cov"], {f"{ARGS}.clip_cov_ub": 5.0, f"{ARGS}.clip_range_high": 0.2}),
+        ([f"{ACTOR}.loss_agg_mode=token-sum"], {"algorithm.loss_agg_mode": "token-sum"}),
+    ],
+)
+def test_a_default_of_verls_is_written(given: list[str], expected: dict[str, JsonValue]) -> None:
+    assert expected.items() <= flat(from_keys(*given).values).items()
+
+
+def test_what_is_set_goes_before_a_default() -> None:
+    found = from_keys(
+        f"{LOSS}=kl_cov",
+        f"{ACTOR}.policy_loss.ppo_kl_coef=1",
+        f"{ACTOR}.optim.betas=[0.9,0.95]",
+        f"{ACTOR}.grad_clip=0.5",
+        "actor_rollout_ref.model.enable_gradient_checkpointing=False",
+    )
+    assert value(found, f"{ARGS}.ppo_kl_coef") == 1
+    assert value(found, "algorithm.optimizer.betas") == [0.9, 0.95]
+    assert value(found, "trainer.grad_clip") == 0.5
+    assert value(found, "trainer.enable_gradient_checkpointing") is False
+
+
+def test_clip_ratio_gives_way_to_verls_defaults_of_the_other_two() -> None:
+    found = from_keys(f"{ACTOR}.clip_ratio=0.1")
+    assert value(found, f"{ARGS}.clip_range_low") == 0.2
+    assert any("clip_ratio_low and clip_ratio_high is 0.2" in line for line in found.report)
+    none = from_keys(
+        *(f"{ACTOR}.{name}" for name in ("clip_ratio=0.1", "clip_ratio_low=null")),
+        f"{ACTOR}.clip_ratio_high=null",
+    )
+    assert f"{ARGS}.clip_range_low" not in flat(none.values)
+    assert value(none, f"{ARGS}.clip_range") == 0.1
+
+
+def test_old_logprobs_are_the_trainers_where_that_is_verls_meaning() -> None:
+    """The weights before a step here are those before veRL's only where the steps are the same."""
+    key = "algorithm.bypass_old_logprobs"
+    assert value(from_keys(*STRICT, sync_offset=0), key) is False
+    assert value(from_keys(*STRICT), key) is True
+    assert value(from_keys("data.train_batch_size=1024", sync_offset=0), key) is True
+    corrected = from_keys("algorithm.rollout_correction.rollout_is=token")
+    assert value(corrected, key) is False
+    bypassed = from_keys(*STRICT, f"{ACTOR}.use_rollout_log_probs=True", sync_offset=0)
+    assert value(bypassed, key) is True
+
+
+def test_gspo_keeps_advantages_of_tokens_where_there_are_some() -> None:
+    key = "algorithm.policy_loss_fn"
+    assert value(from_keys("algorithm.adv_estimator=grpo", f"{LOSS}=gspo"), key) == "gspo"
+    assert value(from_keys("algorithm.adv_estimator=gae", f"{LOSS}=gspo"), key) == "gspo_token"
+
+
+def test_terms_that_add_up_in_another_way_are_pointed_out() -> None:
+    given = [f"{LOSS}=gspo", f"{ACTOR}.loss_agg_mode=token-mean"]
+    assert not any("all have one mode" in line for line in from_keys(*given).report)
+    found = from_keys(*given, f"{ACTOR}.use_kl_loss=True", f"{ACTOR}.entropy_coeff=0.1")
+    assert any("the KL loss and the entropy" in line for line in found.report)
+
+
+def test_gdpo_compares_the_parts_that_are_named() -> None:
+    found = from_keys("algorithm.adv_estimator=gdpo", "algorithm.gdpo_reward_keys=[right,format]")
+    assert value(found, "algorithm.advantage_fn") == "gdpo"
+    assert value(found, "algorithm.advantage_fn_args.reward_weights.format") == 1.0
+    assert missing(found) == []
+
+
+def test_groups_of_one_accuracy_are_drawn_again() -> None:
+    on = ("algorithm.adv_estimator=grpo", "algorithm.filter_groups.enable=True")
+    found = from_keys(*on, "algorithm.filter_groups.metric=acc")
+    assert value(found, f"{OPERATORS}[0].name") == "dapo_dynamic_sampling"
+    assert value(found, "buffer.max_refill_rounds") == 1000
+    bounded = from_keys(*on, "algorithm.filter_groups.max_num_gen_batches=10")
+    assert value(bounded, "algorithm.advantage_fn_args.std_threshold") == 0.0
+    assert value(bounded, "buffer.max_refill_rounds") == 10
+    assert value(bounded, "buffer.short_batch") == "fail"
+    other = from_keys("algorithm.adv_estimator=rloo", on[1])
+    assert value(other, f"{OPERATORS}[0].name") == "reward_std_filter"
+    off = from_keys("algorithm.filter_groups.metric=acc")
+    assert "buffer.max_refill_rounds" not in flat(off.values)
+
+
+def test_verls_rows_are_read_as_they_are() -> None:
+    found = flat(from_keys("data.train_files=/d/train.parquet").values)
+    assert found[f"{TASKS}.format.prompt_key"] == "prompt"
+    assert found[f"{TASKS}.format.response_key"] == "reward_model.ground_truth"
+    assert found[f"{TASKS}.format.reward_fn_key"] == "data_source"
+    assert found["buffer.explorer_input.eval_tasksets[0].format.reward_fn_key"] == "data_source"
+    assert found["buffer.explorer_input.default_workflow_type"] == "simple_workflow"
+    named = from_keys("data.reward_fn_key=source")
+    assert value(named, f"{TASKS}.format.reward_fn_key") == "source"
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        ("reward_model.reward_manager", "reward_model.reward_kwargs.overlong_buffer_cfg"),
+        ("reward.reward_manager.name", "reward.reward_kwargs.overlong_buffer_cfg"),
+        ("reward_model.reward_manager", "reward_model.overlong_buffer"),
+    ],
+)
+def test_dapos_manager_is_its_reward_with_its_penalty(prefix: tuple[str, str]) -> None:
+    manager, buffer = prefix
+    found = from_keys(
+        f"{manager}=dapo",
+        f"{buffer}.enable=True",
+        f"{buffer}.len=64",
+        f"{buffer}.penalty_factor=0.5",
+        "data.max_response_length=256",
+    )
+    given = flat(found.values)
+    assert given["buffer.explorer_input.default_reward_fn_type"] == "math_dapo_reward"
+    assert f"{TASKS}.format.reward_fn_key" not in given
+    for taskset in (TASKS, "buffer.explorer_input.eval_tasksets[0]"):
+        assert given[f"{taskset}.reward_fn_args.enable_overlong_penalty"] is True
+        assert given[f"{taskset}.reward_fn_args.penalty_factor"] == 0.5
+        assert given[f"{taskset}.reward_fn_args.cache_length"] == 64
+        assert given[f"{taskset}.reward_fn_args.max_response_length"] == 256
+    assert missing(found) == []
+    off = from_keys(f"{manager}=dapo", f"{buffer}.enable=False", f"{buffer}.len=64")
+    assert not any("reward_fn_args" in key for key in flat(off.values))
+
+
+def test_a_function_of_ones_own_is_a_reward_in_a_plugin_folder() -> None:
+    own = ["custom_reward_function.path=recipe/mine/score.py", "custom_reward_function.name=rate"]
+    kwargs = "custom_reward_function.reward_kwargs.limit=3"
+    found = from_keys(*own, kwargs)
+    assert value(found, "buffer.explorer_input.default_reward_fn_type") == "score.rate"
+    assert value(found, f"{TASKS}.reward_fn_args.limit") == 3
+    assert any("`--plugin-dir recipe/mine`" in line for line in found.report)
+    penalised = from_keys(
+        *own,
+        "reward_model.reward_manager=dapo",
+        "reward_model.reward_kwargs.overlong_buffer_cfg.enable=True",
+        "reward_model.reward_kwargs.overlong_buffer_cfg.len=8",
+        "reward_model.reward_kwargs.max_resp_len=32",
+        "algorithm.adv_estimator=grpo",
+        "algorithm.filter_groups.enable=True",
+        "algorithm.filter_groups.metric=acc",
+    )
+    assert value(penalised, f"{OPERATORS}[0].name") == "overlong_penalty"
+    assert value(penalised, f"{OPERATORS}[0].args.cache_length") == 8
+    assert value(penalised, f"{OPERATORS}[1].name") == "dapo_dynamic_sampling"
+
+
+def test_rollout_that_runs_ahead_of_training(tmp_path: Path) -> None:
+    text = """python3 -m verl.experimental.fully_async_policy.fully_async_main \\
+      data.train_batch_size=0 data.gen_batch_size=1 actor_rollout_ref.rollout.n=8 \\
+      actor_rollout_ref.actor.ppo_mini_batch_size=32 rollout.total_rollout_steps=51200 \\
+      async_training.staleness_threshold=0.5 async_training.trigger_parameter_sync_step=4 \\
+      async_training.require_batches=2 async_training.partial_rollout=True \\
+      trainer.nnodes=1 trainer.n_gpus_per_node=6 rollout.nnodes=1 rollout.n_gpus_per_node=2 \\
+      actor_rollout_ref.rollout.tensor_model_parallel_size=1 trainer.test_freq=5
+    """
+    found = converted(text, tmp_path)
+    expected: dict[str, JsonValue] = {
+        "buffer.batch_size": 32,
+        "synchronizer.sync_interval": 8,
+        "synchronizer.sync_offset": 4,
+        "buffer.total_steps": 1600,
+        "trainer.total_steps": 1600,
+        "explorer.eval_interval": 40,
+        "cluster.node_num": 1,
+        "cluster.gpu_per_node": 8,
+        "explorer.rollout_model.engine_num": 2,
+    }
+    assert expected.items() <= flat(found.values).items()
+    assert missing(found) == []
+
+
+def test_rows_that_are_too_old_are_left_out_as_in_verl() -> None:
+    sampler = "trainer.v1.sampler"
+    given = ["data.train_batch_size=1024", f"{sampler}.max_off_policy_threshold=2"]
+    found = from_keys(*given, "trainer.v1.separate_async.parameter_sync_step=4")
+    assert value(found, "algorithm.sample_strategy") == "staleness_control"
+    assert value(found, "algorithm.sample_strategy_args.max_staleness") == 7
+    assert missing(found) == []
+    wrong = from_keys(*given, "trainer.v1.separate_async.parameter_sync_step=3")
+    assert any("which is 4" in line for line in missing(wrong))
+    waits = from_keys(f"{sampler}.max_off_policy_strategy=wait")
+    assert any("max_off_policy_strategy" in line for line in missing(waits))
+
+
+TEACHER = "distillation.teacher_models.teacher_model"
+LOSS_OF_TEACHER = "distillation.distillation_loss"
+DISTILLED = (
+    "distillation.enabled=True",
+    "distillation.n_gpus_per_node=2",
+    f"{TEACHER}.model_path=/teacher",
+    f"{TEACHER}.inference.tensor_model_parallel_size=2",
+    f"{LOSS_OF_TEACHER}.use_task_rewards=False",
+)
+
+
+def test_a_teacher_trains_in_place_of_rewards() -> None:
+    found = from_keys(*DISTILLED, f"{LOSS_OF_TEACHER}.loss_mode=k1", "trainer.n_gpus_per_node=4")
+    expected: dict[str, JsonValue] = {
+        "algorithm.algorithm_type": "on_policy_distill",
+        "algorithm.advantage_fn": "on_policy_distill",
+        "algorithm.advantage_fn_args.kl_coef": 1.0,
+        "algorithm.advantage_fn_args.max_gap": 10.0,
+        "buffer.explorer_input.default_workflow_type": "on_policy_distill_workflow",
+        "explorer.auxiliary_models[0].model_path": "/teacher",
+        "explorer.auxiliary_models[0].tensor_parallel_size": 2,
+        "explorer.auxiliary_models[0].engine_num": 1,
+        "cluster.gpu_per_node": 6,
+    }
+    assert expected.items() <= flat(found.values).items()
+    assert missing(found) == []
+
+
+def test_other_ways_to_learn_from_a_teacher_are_not_taken_for_this_one() -> None:
+    found = from_keys(*DISTILLED, f"{LOSS_OF_TEACHER}.loss_mode=forward_kl_topk")
+    assert any("loss_mode=forward_kl_topk" in line for line in missing(found))
+    second = from_keys(*DISTILLED, "distillation.teacher_models.other.model_path=/other")
+    assert any("there is one teacher" in line for line in missing(second))
+    off = from_keys(f"{TEACHER}.model_path=/teacher")
+    assert "explorer.auxiliary_models[0].model_path" not in flat(off.values)
+
+
+def test_texts_within_a_column_are_named_by_their_path(tmp_path: Path) -> None:
+    text = """torchrun -m verl.trainer.fsdp_sft_trainer data.train_files=/d/train.parquet \\
+      data.prompt_key=extra_info data.response_key=extra_info \\
+      optim.lr=1e-4 +data.prompt_dict_keys=['question'] +data.response_dict_keys=['answer'] \\
+      data.val_files=/d/test.parquet trainer.test_freq=5 trainer.save_freq=7
+    """
+    found = converted(text, tmp_path)
+    buffer = "buffer.trainer_input.experience_buffer.format"
+    assert value(found, f"{buffer}.prompt_key") == "extra_info.question"
+    assert value(found, f"{buffer}.response_key") == "extra_info.answer"
+    assert value(found, "trainer.save_interval") == 7
+    assert missing(found) == []
+
+
+def test_all_turns_of_the_assistant_are_trained(tmp_path: Path) -> None:
+    text = "torchrun -m verl.trainer.sft_trainer data.train_files=/d/train.parquet optim.lr=1e-4"
+    key = "buffer.trainer_input.experience_buffer.format.enable_concatenated_multi_turn"
+    assert value(converted(text, tmp_path), key) is True
+
+
+def test_variables_in_front_of_a_launcher_are_no_keys(tmp_path: Path) -> None:
+    text = """ray job submit --env HF_HOME=/hf WANDB_API_KEY=x -- env VLLM_USE_V1=1 \\
+      python3 -m verl.trainer.main_ppo data.max_prompt_length=7 actor_rollout_ref.rollout.n=2
+    """
+    found = converted(text, tmp_path)
+    assert value(found, "model.max_prompt_tokens") == 7
+    assert not any("HF_HOME" in line or "VLLM_USE_V1" in line for line in found.report)
+
+
+def test_a_recipes_configuration_is_found_beside_its_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "recipe/mine/config"
+    folder.mkdir(parents=True)
+    (folder / "mine_trainer_x.yaml").write_text("data: {max_prompt_length: 33}\n")
+    monkeypatch.chdir(tmp_path)
+    keys = "data.seed=1 data.max_response_length=9"
+    for path in ("config", "${ROOT}/recipe/mine/config"):
+        start = f"python3 -m recipe.mine.main --config-path={path} --config-name=mine_trainer_x"
+        assert value(converted(f"{start} {keys}", tmp_path), "model.max_prompt_tokens") == 33
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["algorithm.adv_estimator=grpo", f"{LOSS}=kl_cov"],
+        ["algorithm.adv_estimator=grpo", f"{LOSS}=clip_cov", f"{ACTOR}.clip_ratio_high=0.3"],
+        ["algorithm.adv_estimator=grpo", f"{LOSS}=sapo"],
+        ["algorithm.adv_estimator=gae", f"{LOSS}=gspo"],
+        ["algorithm.adv_estimator=gdpo", "algorithm.gdpo_reward_keys=[right]"],
+        ["algorithm.adv_estimator=grpo", f"{ACTOR}.loss_agg_mode=token-sum"],
+        ["algorithm.adv_estimator=grpo", "reward_model.reward_manager=dapo"],
+        [
+            "algorithm.adv_estimator=grpo",
+            "algorithm.filter_groups.enable=True",
+            "algorithm.filter_groups.metric=acc",
+        ],
+        [*DISTILLED, f"{LOSS_OF_TEACHER}.loss_mode=k1", "algorithm.adv_estimator=grpo"],
+        ["algorithm.adv_estimator=grpo", "trainer.v1.sampler.max_off_policy_threshold=2"],
+        ["model_engine=megatron", "algorithm.adv_estimator=grpo"],
+    ],
+)
+def test_what_is_written_has_no_mistake(given: list[str], tmp_path: Path) -> None:
+    rollouts = "actor_rollout_ref.rollout.n=4"
+    found = from_keys(*given, rollouts, "data.train_files=/d/rows.parquet")
+    path = tmp_path / "run.yaml"
+    path.write_text(found.yaml)
+    report = check_file(path)
+    assert report.errors == ()
+    assert missing(found) == []

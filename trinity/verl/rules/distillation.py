@@ -1,0 +1,121 @@
+"""Converts on-policy distillation: a teacher in place of rewards."""
+
+from trinity.verl.rules.rewards import INPUT
+from trinity.verl.settings import VerlSetting
+from trinity.verl.values import JsonValue
+from trinity.verl.work import Conversion
+
+TEACHER = "explorer.auxiliary_models[0]"
+_TEACHERS = "distillation.teacher_models."
+_LOSS = "distillation.distillation_loss"
+_K1 = ("k1", "kl")
+_CLAMP = 10.0
+"""veRL's default of `loss_max_clamp`."""
+_UNREAD = "it is of losses over the teacher's likeliest tokens"
+_COMPARED = (
+    "distillation here is by the policy gradient of `k1`, without rewards: `loss_mode: k1`, "
+    "`use_policy_gradient: True`, `use_task_rewards: False`"
+)
+
+
+def is_distilled(work: Conversion) -> bool:
+    """True if a teacher trains the policy."""
+    return work.settings.peek("distillation.enabled") is True
+
+
+def teacher_gpus(work: Conversion) -> tuple[int, int]:
+    """Returns the teacher's GPUs and those of one of its engines; zeros without a teacher."""
+    if not is_distilled(work):
+        return 0, 0
+    per_engine = 2
+    for setting in _teacher_settings(work):
+        if setting.key.endswith(".tensor_model_parallel_size") and isinstance(setting.value, int):
+            per_engine = max(setting.value, 1)
+            break
+    nodes = work.integer("distillation.nnodes", 0)
+    gpus = work.integer("distillation.n_gpus_per_node", 8)
+    return max(nodes, 1) * gpus, per_engine
+
+
+def convert_distillation(work: Conversion) -> None:
+    """Converts section `distillation`, where it is enabled."""
+    if not is_distilled(work):
+        for setting in work.settings.all():
+            if setting.key.startswith("distillation."):
+                work.report_not_needed(setting.key, "without `distillation.enabled`")
+        return
+    enabled = work.settings.take("distillation.enabled")
+    assert enabled is not None
+    work.put("algorithm.algorithm_type", "on_policy_distill", enabled)
+    estimator = "algorithm.adv_estimator"
+    work.put("algorithm.advantage_fn", "on_policy_distill", enabled, f"in the place of {estimator}")
+    work.put(f"{INPUT}.default_workflow_type", "on_policy_distill_workflow", enabled)
+    _put_loss(work)
+    _put_teacher(work)
+
+
+def _put_loss(work: Conversion) -> None:
+    expected: tuple[tuple[str, tuple[JsonValue, ...], JsonValue], ...] = (
+        ("loss_mode", _K1, "k3"),
+        ("use_policy_gradient", (True,), True),
+        ("use_task_rewards", (False,), True),
+    )
+    for name, known, default in expected:
+        setting = work.settings.take(f"{_LOSS}.{name}")
+        value = default if setting is None or setting.value is None else setting.value
+        if value in known:
+            why = "it is what `on_policy_distill` does"
+            if setting is not None:
+                work.report.not_needed.append((setting, why))
+        elif setting is not None:
+            work.report.missing.append((setting, _COMPARED))
+        else:
+            work.report.advice.append(f"veRL's default {_LOSS}.{name}={default}: {_COMPARED}")
+    args = "algorithm.advantage_fn_args"
+    work.copy(f"{_LOSS}.distillation_loss_coef", f"{args}.kl_coef", 1.0)
+    work.copy(f"{_LOSS}.loss_max_clamp", f"{args}.max_gap", _CLAMP)
+    for name in ("topk", "log_prob_min_clamp"):
+        work.report_not_needed(f"{_LOSS}.{name}", _UNREAD)
+    why = "the loss and its clipping are those of the actor"
+    for name in ("policy_loss_mode", "clip_ratio", "clip_ratio_low", "clip_ratio_high"):
+        work.report_not_needed(f"{_LOSS}.{name}", why)
+
+
+def _teacher_settings(work: Conversion) -> list[VerlSetting]:
+    return [setting for setting in work.settings.all() if setting.key.startswith(_TEACHERS)]
+
+
+def _put_teacher(work: Conversion) -> None:
+    """Converts the first teacher with a model; there is one teacher for all rows."""
+    settings = _teacher_settings(work)
+    names = [
+        setting.key.removeprefix(_TEACHERS).partition(".")[0]
+        for setting in settings
+        if setting.key.endswith(".model_path")
+    ]
+    first = names[0] if names else ""
+    for setting in settings:
+        name, _, key = setting.key.removeprefix(_TEACHERS).partition(".")
+        work.settings.take(setting.key)
+        if name != first:
+            work.report.missing.append((setting, "there is one teacher, the first, for all rows"))
+        else:
+            _put_teacher_key(work, setting, key)
+    work.report_not_needed("distillation.teacher_key", "there is one teacher for all rows")
+
+
+def _put_teacher_key(work: Conversion, setting: VerlSetting, key: str) -> None:
+    ours = {
+        "model_path": "model_path",
+        "inference.tensor_model_parallel_size": "tensor_parallel_size",
+        "inference.gpu_memory_utilization": "gpu_memory_utilization",
+        "inference.max_model_len": "max_model_len",
+        "inference.enforce_eager": "enforce_eager",
+    }.get(key)
+    if ours is not None:
+        work.put(f"{TEACHER}.{ours}", setting.value, setting)
+    elif key in ("key", "num_replicas", "inference.name"):
+        why = "engines follow from GPUs, and vLLM is the teacher's engine, too"
+        work.report.not_needed.append((setting, why))
+    else:
+        work.report.left_out.append((setting, "an option of the teacher's engine"))
