@@ -35,8 +35,10 @@ _PATH = re.compile(r"[\w-]+(\.[\w-]+)+")
 """A module and one of its parts: nothing in it leads to another folder."""
 PLUGIN_DIRS_VARIABLE = "TRINITY_PLUGIN_DIRS"
 PLUGIN_PACKAGE = "_trinity_plugins"
-_OURS = (__file__, compat.__file__)
-"""Files between a user's file and what it imports; left out of error locations."""
+__path__: list[str] = []
+"""Makes `trinity.plugins.my_file` an import path, which `trinity.compat` looks up."""
+_OURS = str(Path(__file__).parent) + os.sep
+"""The folder of files that may lie between a user's file and what it imports."""
 
 
 class Registry(Generic[T]):
@@ -145,8 +147,8 @@ def import_module(name: str, wanted: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
-            if (path := _plugin_file(name)) is not None:
-                return _load_file(path)
+            if (path := plugin_file(name)) is not None:
+                return load_file(path)
             folders = ", ".join([here, *map(str, plugin_dirs_from_environment())])
             raise UserError(
                 f"{wanted}: there is no module {error.name!r} in {folders} or among Python's "
@@ -177,7 +179,7 @@ def load_plugins(directories: Iterable[str | Path]) -> None:
         compat.install_import_hook()
         for path in sorted(directory.glob("*.py")):
             if path.name != "__init__.py":
-                _load_file(path.resolve())
+                load_file(path.resolve())
 
 
 def plugin_dirs_from_environment() -> list[Path]:
@@ -186,7 +188,7 @@ def plugin_dirs_from_environment() -> list[Path]:
     return [Path(part) for part in value.split(os.pathsep) if part]
 
 
-def _plugin_file(name: str) -> Path | None:
+def plugin_file(name: str) -> Path | None:
     """Returns the module's file in the first plugin folder that has it."""
     if not re.fullmatch(r"[\w-]+", name):
         return None
@@ -194,7 +196,7 @@ def _plugin_file(name: str) -> Path | None:
     return next((path.resolve() for path in paths if path.is_file()), None)
 
 
-def _load_file(path: Path) -> ModuleType:
+def load_file(path: Path) -> ModuleType:
     """Imports a file under a unique name: two folders may each hold a `rewards.py`."""
     folder = hashlib.sha256(str(path.parent).encode()).hexdigest()[:8]
     name = f"{PLUGIN_PACKAGE}_{folder}_{path.stem}"
@@ -220,7 +222,7 @@ def _explain(error: BaseException) -> str:
     own = [
         frame
         for frame in frames
-        if frame.filename not in _OURS and "importlib" not in frame.filename
+        if not frame.filename.startswith(_OURS) and "importlib" not in frame.filename
     ]
     where = f"{own[-1].filename}, line {own[-1].lineno}: " if own else ""
     return f"{where}{type(error).__name__}: {error}"
