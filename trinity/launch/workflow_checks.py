@@ -105,7 +105,9 @@ def _check_run(part: type, base: type, name: str) -> None:
     wanted, other = ("run_async", "run") if is_async else ("run", "run_async")
     if inspect.getattr_static(part, wanted) is inspect.getattr_static(base, wanted):
         why = ", which `is_async` asks for" if is_async else ""
-        raise UserError(f"{name} defines no {wanted}{why}")
+        has_other = _is_of_user(_definer(part, other))
+        advice = f": set `is_async = {not is_async}` to have `{other}` called" if has_other else ""
+        raise UserError(f"{name} defines no {wanted}{why}{advice}")
     order = part.__mro__
     called, unused = _definer(part, wanted), _definer(part, other)
     if called is not None and unused is not None and order.index(unused) < order.index(called):

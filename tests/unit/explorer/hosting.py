@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from services.explorer.openai_api.server import AttemptApiServer
 from services.explorer.rollout.runner import AttemptRunner, DeadlineTasks, RunTimeLimit
 from services.explorer.rollout.workflow_factory import WorkflowFactory
 from services.explorer.types import Attempt, AttemptResult, WeightsId
@@ -21,7 +22,11 @@ WEIGHTS = WeightsId(version=4, incarnation=2)
 
 
 def runner_of(
-    folder: Path, workflow: str, engine: Generator | None = None, **taskset: JsonObject | str
+    folder: Path,
+    workflow: str,
+    engine: Generator | None = None,
+    api: AttemptApiServer | None = None,
+    **taskset: JsonObject | str,
 ) -> AttemptRunner:
     """A runner over a taskset with this workflow; `engine` answers in place of arithmetic."""
     of_taskset: JsonObject = {"default_workflow_type": workflow, **taskset}
@@ -37,6 +42,7 @@ def runner_of(
         seed=plan.seed,
         generator=engine or arithmetic,
         tokenizer=CharacterTokenizer(),
+        api=api,
     )
     return AttemptRunner(
         factory=factory,

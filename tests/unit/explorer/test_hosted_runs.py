@@ -6,12 +6,19 @@ from typing import Any, ClassVar
 
 import pytest
 
+from services.explorer.openai_api.server import AttemptApiServer
 from services.explorer.types import AttemptResult, attempt_result_to_proto
+from tests.unit.explorer.builders import CharacterTokenizer
 from tests.unit.explorer.hosting import made_by, runner_of
 from trinity.common.experience import Experience
 from trinity.common.models.model import ModelWrapper
 from trinity.common.workflows import WORKFLOWS, Task, Workflow
+from trinity.common.workflows.step_wise_workflow import (
+    AsyncRewardPropagationWorkflow,
+    StepWiseRewardWorkflow,
+)
 from trinity.common.workflows.workflow import AsyncSimpleWorkflow, MultiTurnWorkflow, SimpleWorkflow
+from trinity.config.schema.explorer import RolloutModelConfig
 from trinity.types import VersionSpan
 from trinity.workflows.trinity_rft.hosting import BUILT
 
@@ -120,6 +127,53 @@ class Splits(Overridden):
         return answers
 
 
+class Walks(StepWiseRewardWorkflow):
+    """Two steps, each with a reward of its own."""
+
+    max_step_num = 2
+
+    def __init__(self, *, task: Task, model: ModelWrapper, auxiliary_models: Any = None) -> None:
+        super().__init__(
+            task=task, model=model, auxiliary_models=auxiliary_models, use_openai_client=False
+        )
+
+    def step(self, step_num: int) -> bool:
+        self.model.chat([{"role": "user", "content": f"step {step_num}"}])
+        return True
+
+    def reward(self, exps: list[Experience], step_num: int) -> float:
+        assert len(exps) == 1
+        return float(step_num)
+
+
+class Agent(AsyncRewardPropagationWorkflow):
+    """Asks over HTTP and blocks in a coroutine, as many agents do."""
+
+    max_step_num = 2
+
+    async def step_async(self, step_num: int) -> bool:
+        self.client.chat.completions.create(
+            model=self.client.model_path, messages=[{"role": "user", "content": "a"}]
+        )
+        return True
+
+    async def reward_async(self, exps: list[Experience]) -> float:
+        return float(len(exps))
+
+
+class Unfinished(Workflow):
+    """Has a constructor that leaves out that of its base."""
+
+    def __init__(self, *, task: Task, model: ModelWrapper, auxiliary_models: Any = None) -> None:
+        self.query = task.raw_task["question"]
+
+    def run(self) -> list[Experience]:
+        answers = self.model.chat([{"role": "user", "content": self.query}])
+        for answer in answers:
+            answer.reward = 1.0
+        return answers
+
+
 class Fails(Workflow):
     """Always fails at the same place."""
 
@@ -127,7 +181,10 @@ class Fails(Workflow):
         raise RuntimeError(f"no luck with {self.task.raw_task['question']}")
 
 
-KINDS = (Overridden, OverriddenAsync, Guided, Builds, Talks, Careless, Splits, Fails)
+KINDS = (
+    *(Overridden, OverriddenAsync, Guided, Builds, Talks, Careless, Splits, Fails),
+    *(Walks, Agent, Unfinished),
+)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -199,6 +256,28 @@ async def test_a_transcript_has_the_engines_tokens(tmp_path: Path) -> None:
     assert rewards([result])[0] == [0.5] * len(result.experiences)
     assert all(own.metrics[BUILT] == 0.0 for own in result.experiences)
     assert sum(own.sequence.action_mask.sum() for own in result.experiences) == 6
+
+
+async def test_steps_have_rewards_of_their_own(tmp_path: Path) -> None:
+    (result,) = await made_by(runner_of(tmp_path, "test_rft_Walks"), 0)
+    assert rewards([result]) == [[0.0, 1.0]]
+    assert [own.eid.step for own in result.experiences if own.eid] == [0, 1]
+    assert [own.info["step_reward"] for own in result.experiences] == [0.0, 1.0]
+
+
+async def test_a_client_that_blocks_in_a_coroutine_gets_its_answers(tmp_path: Path) -> None:
+    api = AttemptApiServer(
+        model_path="m", rollout=RolloutModelConfig(), tokenizer=CharacterTokenizer()
+    )
+    await api.start_api()
+    (result,) = await made_by(runner_of(tmp_path, "test_rft_Agent", api=api), 0)
+    await api.stop_api()
+    assert rewards([result]) == [[2.0, 2.0]]
+    assert [own.metrics["actual_env_steps"] for own in result.experiences] == [2.0, 2.0]
+
+
+async def test_a_constructor_may_leave_its_base_out(tmp_path: Path) -> None:
+    assert rewards(await made_by(runner_of(tmp_path, "test_rft_Unfinished"), 0)) == [[1.0]]
 
 
 @pytest.mark.parametrize(

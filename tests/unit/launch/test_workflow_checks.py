@@ -48,7 +48,7 @@ def checked(folder: Path, base: str, body: str) -> None:
         ("theirs.SimpleWorkflow", "async def run_async(self): ...", "set `is_async = True`"),
         ("theirs.SimpleWorkflow", "async def run(self): ...", "run is a coroutine"),
         ("theirs.SimpleWorkflow", "async def reset(self, task): ...", "reset is a coroutine"),
-        ("theirs.Workflow", "def run_async(self): ...", "defines no run"),
+        ("theirs.Workflow", "def run_async(self): ...", "no run: set `is_async = True`"),
         (
             "theirs.Workflow",
             "can_repeat = True\n    def run(self): ...",

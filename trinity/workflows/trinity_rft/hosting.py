@@ -71,20 +71,27 @@ class IdleWorkflows:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._idle: dict[tuple[type, str], list[Hosted]] = {}
+        self._idle: dict[tuple[type, str, int], list[Hosted]] = {}
 
-    def take(self, kind: type, taskset: str) -> Hosted | None:
-        """Returns a workflow that no other thread has, if there is one."""
+    def take(self, inputs: TaskInputs) -> Hosted | None:
+        """Returns a workflow that no other thread has, if there is one for such a task.
+
+        It has made as many runs before: `reset` often leaves the task's settings as they were.
+        """
         with self._lock:
-            waiting = self._idle.get((kind, taskset))
+            waiting = self._idle.get(_kind_of(inputs))
             return waiting.pop() if waiting else None
 
-    def give_back(self, hosted: Hosted, taskset: str) -> None:
+    def give_back(self, hosted: Hosted, inputs: TaskInputs) -> None:
         """Keeps a workflow for the next task of its taskset."""
         with self._lock:
-            waiting = self._idle.setdefault((type(hosted.workflow), taskset), [])
+            waiting = self._idle.setdefault(_kind_of(inputs), [])
             if len(waiting) < MAX_IDLE:
                 waiting.append(hosted)
+
+
+def _kind_of(inputs: TaskInputs) -> tuple[type, str, int]:
+    return inputs.workflow, inputs.task.taskset, inputs.num_runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,13 +118,13 @@ class HostedRuns:
         name = type(workflow).__name__
         by_run = self._by_run(name, _checked(made, name), hosted.model)
         if hosted.is_reusable:
-            self.idle.give_back(hosted, self.inputs.task.taskset)
+            self.idle.give_back(hosted, self.inputs)
         return by_run
 
     def _hosted(self) -> Hosted:
         """Returns a workflow with the task: one that is idle, or a new one."""
         task = create_task(self.inputs)
-        found = self.idle.take(self.inputs.workflow, self.inputs.task.taskset)
+        found = self.idle.take(self.inputs)
         if found is None:
             return self._new(self.inputs.workflow, task)
         found.model.bind(self.model)
@@ -138,6 +145,8 @@ class HostedRuns:
         ]
         policy = ModelWrapper(self.model, model_path=self.paths.policy)
         workflow: Workflow = kind(task=task, model=policy, auxiliary_models=auxiliary)
+        if "model" not in vars(workflow):  # its constructor leaves that of the base out
+            Workflow.__init__(workflow, task=task, model=policy, auxiliary_models=auxiliary)
         return Hosted(workflow=workflow, model=policy, auxiliary=auxiliary)
 
     def _by_run(
