@@ -273,7 +273,7 @@ _AGENT = (
 )
 _AGENTSCOPE = f"it runs agents of the package agentscope, which no service installs: {_AGENT}"
 
-UNSUPPORTED_WORKFLOWS: Mapping[str, str] = {
+_REASONS: Mapping[str, str] = {
     "agentscope_react_math_workflow": _AGENTSCOPE,
     "agentscope_react_workflow": _AGENTSCOPE,
     "agentscope_v1_react_search_workflow": _AGENTSCOPE,
@@ -292,4 +292,49 @@ UNSUPPORTED_WORKFLOWS: Mapping[str, str] = {
     "step_wise_alfworld_workflow": f"{_ALFWORLD}: {_STEPS}",
     "webshop_workflow": f"it plays in WebShop, which no service installs: {_TRANSCRIPT}",
 }
+FILES_OF_THEIRS: Mapping[str, str] = {
+    "agentscope_react_math_workflow": (
+        "envs.agentscope.agentscopev1_react_workflow.AgentScopeReactMathWorkflow"
+    ),
+    "agentscope_react_workflow": "agentscope.react.react_workflow.AgentScopeReActWorkflow",
+    "agentscope_v1_react_search_workflow": (
+        "envs.agentscope.agentscopev1_search_workflow.AgentScopeV1ReactSearchWorkflow"
+    ),
+    "agentscope_workflow_adapter": "agentscope_workflow.AgentScopeWorkflowAdapter",
+    "agentscope_workflow_adapter_v1": "agentscope_workflow.AgentScopeWorkflowAdapterV1",
+    "agentscopev0_react_math_workflow": (
+        "envs.agentscope.agentscopev0_react_workflow.AgentScopeV0ReactMathWorkflow"
+    ),
+    "alfworld_workflow": "envs.alfworld.alfworld_workflow.AlfworldWorkflow",
+    "as_react_workflow": "agentscope.react.react_workflow.AgentScopeReActWorkflow",
+    "email_search_workflow": "envs.email_searcher.workflow.EmailSearchWorkflow",
+    "intercode_sql_workflow": "envs.intercode_sql.intercode_sql_workflow.InterCodeSQLWorkflow",
+    "RAFT_alfworld_workflow": "envs.alfworld.RAFT_alfworld_workflow.RAFTAlfworldWorkflow",
+    "RAFT_reflect_alfworld_workflow": (
+        "envs.alfworld.RAFT_reflect_alfworld_workflow.RAFTReflectAlfworldWorkflow"
+    ),
+    "sciworld_workflow": "envs.sciworld.sciworld_workflow.SciWorldWorkflow",
+    "step_wise_alfworld_workflow": "envs.alfworld.alfworld_workflow.StepWiseAlfworldWorkflow",
+    "webshop_workflow": "envs.webshop.webshop_workflow.WebShopWorkflow",
+}
+"""Files and classes below trinity/common/workflows of Trinity-RFT, which run in a plugin folder."""
+
+
+def _with_file(name: str, reason: str) -> str:
+    if name not in FILES_OF_THEIRS:
+        return reason
+    file = FILES_OF_THEIRS[name].rpartition(".")[0].replace(".", "/")
+    return f"{reason}; or put Trinity-RFT's own file into a plugin folder, as {file}.py"
+
+
+UNSUPPORTED_WORKFLOWS: Mapping[str, str] = {
+    name: _with_file(name, reason) for name, reason in _REASONS.items()
+}
 """The reason why each is missing, and what to do instead."""
+
+
+def path_in_plugin_folder(name: str) -> str | None:
+    """Returns the dotted path of a workflow of Trinity-RFT whose file a plugin folder has."""
+    path = _WORKFLOW_MODULES + FILES_OF_THEIRS.get(name, "")
+    is_there = name in FILES_OF_THEIRS and _file_of_user(path.rpartition(".")[0]) is not None
+    return path if is_there else None

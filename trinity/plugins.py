@@ -98,6 +98,8 @@ class Registry(Generic[T]):
         if path := self._builtins.get(key):
             return self._resolve(path)
         if why := self._absent.get(key):
+            if (path := compat.path_in_plugin_folder(key)) is not None:
+                return self._resolve(path)
             raise UserError(f"the {self._kind} {key!r} does not come with Trinity: {why}")
         if _SEPARATOR.search(key) or ("." in key and not _PATH.fullmatch(key)):
             raise UserError(

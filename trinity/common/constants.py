@@ -57,7 +57,7 @@ class SyncStyle(_Named):
 
 
 class RunningStatus(StrEnum):
-    """What a component does."""
+    """The state of a component."""
 
     RUNNING = "running"
     REQUIRE_SYNC = "require_sync"

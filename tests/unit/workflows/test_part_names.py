@@ -120,6 +120,21 @@ def test_a_file_of_a_plugin_folder_has_the_place_that_it_has_in_trinity_rft(
     assert REWARDS.get("a_scorer")
 
 
+def test_a_workflow_of_theirs_has_its_name_once_its_file_is_in_a_plugin_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserError, match=r"as envs/webshop/webshop_workflow\.py"):
+        WORKFLOWS.get("webshop_workflow")
+    (tmp_path / "envs" / "webshop").mkdir(parents=True)
+    (tmp_path / "envs" / "webshop" / "webshop_workflow.py").write_text(
+        "from trinity.common.workflows.workflow import MultiTurnWorkflow\n"
+        "class WebShopWorkflow(MultiTurnWorkflow):\n"
+        "    def run(self): return []\n"
+    )
+    monkeypatch.setenv(PLUGIN_DIRS_VARIABLE, str(tmp_path))
+    assert WORKFLOWS.get("webshop_workflow").__name__ == "WebShopWorkflow"
+
+
 def test_a_file_that_is_in_no_plugin_folder_cannot_be_imported(tmp_path: Path) -> None:
     (tmp_path / "c_user.py").write_text("import trinity.plugins.of_nobody\n")
     with pytest.raises(UserError, match=r"line 1: ModuleNotFoundError: No module named"):

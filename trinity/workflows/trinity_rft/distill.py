@@ -1,4 +1,4 @@
-"""On-policy distillation as Trinity-RFT has it, to build on."""
+"""Workflows of on-policy distillation as Trinity-RFT has them, to build on."""
 
 from dataclasses import asdict
 from typing import Any

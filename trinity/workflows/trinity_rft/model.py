@@ -25,7 +25,7 @@ WITHOUT_EFFECT = frozenset({"seed", "lora_request", "detokenize", "skip_special_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """What a workflow may read of the model's configuration."""
+    """The part of the model's configuration that workflows may read."""
 
     name: str | None
     model_path: str
