@@ -69,6 +69,9 @@ RENAMED: Mapping[str, str] = {
 }
 """Names that are given from any of Trinity-RFT's modules, by what is given."""
 
+MOVED: Mapping[str, str] = {"trinity.utils.eval_utils": "trinity.common.rewards.eval_utils"}
+"""Modules that had another place before Trinity-RFT 0.5."""
+
 REPLACEMENT_ADVICE: Mapping[str, str] = {
     "AccuracyReward": "name `accuracy_reward`, or use trinity.rewards.accuracy_reward",
     "FormatReward": "name `format_reward`, or use trinity.rewards.format_reward",
@@ -184,7 +187,9 @@ def _is_module(package: str, name: str) -> bool:
 
 
 def _packages_above(module: str) -> Iterator[ModuleType]:
-    """Yields our packages above a module that is not here, the nearest first."""
+    """Yields our packages that may have what a module that is not here has, the nearest first."""
+    if (moved := MOVED.get(module)) is not None:
+        yield importlib.import_module(moved)
     parent = module.rpartition(".")[0]
     while parent.count("."):
         found = importlib.import_module(parent)
