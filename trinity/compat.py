@@ -205,6 +205,11 @@ class _Module(ModuleType):
         return resolve(self.__name__, name)
 
 
+def is_of_theirs(module: ModuleType) -> bool:
+    """True for a module that resolves names on access."""
+    return isinstance(module, _Module)
+
+
 class _Finder(MetaPathFinder, Loader):
     """Finds the modules that only Trinity-RFT has; all other imports are unaffected.
 

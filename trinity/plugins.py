@@ -128,7 +128,14 @@ class Registry(Generic[T]):
 
     def _import(self, path: str) -> T:
         module_name, _, name = path.rpartition(".")
-        module = import_module(module_name, wanted=f"{self._kind} {path!r}")
+        wanted = f"{self._kind} {path!r}"
+        module = import_module(module_name, wanted=wanted)
+        if compat.is_of_theirs(module):
+            try:
+                theirs: T = getattr(module, name)
+            except (ImportError, AttributeError) as error:
+                raise UserError(f"{wanted}: {error}") from error
+            return theirs
         if name not in vars(module):
             close = difflib.get_close_matches(name, vars(module), n=3)
             hint = f"; close to it: {', '.join(close)}" if close else ""

@@ -135,6 +135,13 @@ def test_a_workflow_of_theirs_has_its_name_once_its_file_is_in_a_plugin_folder(
     assert WORKFLOWS.get("webshop_workflow").__name__ == "WebShopWorkflow"
 
 
+def test_a_dotted_path_of_theirs_is_taken_as_it_is() -> None:
+    path = "trinity.common.workflows.customized_math_workflows.MathBoxedWorkflow"
+    assert WORKFLOWS.get(path).__module__ == "trinity.workflows.trinity_rft.math"
+    with pytest.raises(UserError, match=r"nothing\.Nothing is of Trinity-RFT and not here"):
+        WORKFLOWS.get("trinity.common.workflows.nothing.Nothing")
+
+
 def test_a_file_that_is_in_no_plugin_folder_cannot_be_imported(tmp_path: Path) -> None:
     (tmp_path / "c_user.py").write_text("import trinity.plugins.of_nobody\n")
     with pytest.raises(UserError, match=r"line 1: ModuleNotFoundError: No module named"):
