@@ -1,53 +1,94 @@
-"""Import paths of Trinity-RFT, for plugin files that were written for it.
+"""Import paths of Trinity-RFT, for files that were written for it.
 
-    from trinity.common.workflows import WORKFLOWS, Workflow  # returns our classes
+    from trinity.common.workflows import WORKFLOWS, Workflow
 
-A name that exists here under another path is returned; any other raises an ImportError that says
-what to use instead. Nothing is emulated: the result is our class, and docs/workflows.md lists the
-differences.
+The modules that most files import are packages here (`trinity.common`); names in any other module
+of Trinity-RFT are found by the tables below, and a name that is not here raises an ImportError that
+says what to use instead. `trinity.plugins.my_file` is `my_file.py` of a plugin folder.
 """
 
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
+from pathlib import Path
 from types import ModuleType
 
-_ROOTS = ("trinity.common", "trinity.utils")
+_ROOTS = (
+    "trinity.common",
+    "trinity.utils",
+    "trinity.explorer",
+    "trinity.trainer",
+    "trinity.manager",
+    "trinity.buffer",
+    "trinity.service",
+)
+_PLUGINS = "trinity.plugins."
+_WORKFLOW_MODULES = "trinity.common.workflows."
+_RFT = "trinity.workflows.trinity_rft"
 
 RENAMED: Mapping[str, str] = {
-    "AsyncRewardPropagationWorkflow": (
-        "trinity.workflows.reward_propagation.AsyncRewardPropagationWorkflow"
-    ),
-    "AsyncSimpleWorkflow": "trinity.workflows.simple_workflow.SimpleWorkflow",
-    "AsyncStepWiseRewardWorkflow": "trinity.workflows.step_wise.AsyncStepWiseRewardWorkflow",
-    "BaseSimpleWorkflow": "trinity.workflows.simple_workflow.SimpleWorkflow",
-    "EID": "trinity.types.EID",
-    "Experience": "trinity.types.Experience",
-    "ModelWrapper": "trinity.workflows.model.ModelWrapper",
-    "MultiTurnWorkflow": "trinity.workflows.multi_turn.MultiTurnWorkflow",
+    "AsyncMathBoxedWorkflow": f"{_RFT}.math.AsyncMathBoxedWorkflow",
+    "AsyncMathEvalWorkflow": f"{_RFT}.math.AsyncMathEvalWorkflow",
+    "AsyncMathRMWorkflow": f"{_RFT}.math.AsyncMathRMWorkflow",
+    "AsyncMathRULERWorkflow": f"{_RFT}.ruler.AsyncMathRULERWorkflow",
+    "AsyncMathWorkflow": f"{_RFT}.workflow.AsyncMathWorkflow",
+    "AsyncRewardPropagationWorkflow": f"{_RFT}.step_wise.AsyncRewardPropagationWorkflow",
+    "AsyncSimpleWorkflow": f"{_RFT}.workflow.AsyncSimpleWorkflow",
+    "AsyncStepWiseRewardWorkflow": f"{_RFT}.step_wise.AsyncStepWiseRewardWorkflow",
+    "BaseSimpleWorkflow": f"{_RFT}.workflow.BaseSimpleWorkflow",
+    "CustomField": f"{_RFT}.experience.CustomField",
+    "EID": f"{_RFT}.experience.EID",
+    "Experience": f"{_RFT}.experience.Experience",
+    "FormatConfig": f"{_RFT}.task.FormatConfig",
+    "GenerationConfig": f"{_RFT}.task.GenerationConfig",
+    "MathBoxedWorkflow": f"{_RFT}.math.MathBoxedWorkflow",
+    "MathEvalWorkflow": f"{_RFT}.math.MathEvalWorkflow",
+    "MathRMWorkflow": f"{_RFT}.math.MathRMWorkflow",
+    "MathRULERWorkflow": f"{_RFT}.ruler.MathRULERWorkflow",
+    "MathTrainableRULERWorkflow": f"{_RFT}.ruler.MathTrainableRULERWorkflow",
+    "MathWorkflow": f"{_RFT}.workflow.MathWorkflow",
+    "ModelWrapper": f"{_RFT}.model.ModelWrapper",
+    "MultiTurnWorkflow": f"{_RFT}.workflow.MultiTurnWorkflow",
+    "OnPolicyDistillMathWorkflow": f"{_RFT}.distill.OnPolicyDistillMathWorkflow",
+    "OnPolicyDistillWorkflow": f"{_RFT}.distill.OnPolicyDistillWorkflow",
     "REWARD_FUNCTIONS": "trinity.plugins.REWARDS",
+    "Registry": "trinity.utils.registry.Registry",
     "RewardFn": "trinity.rewards.reward.RewardFn",
-    "RewardPropagationWorkflow": "trinity.workflows.reward_propagation.RewardPropagationWorkflow",
-    "SimpleWorkflow": "trinity.workflows.simple_workflow.SimpleWorkflow",
-    "StepWiseRewardWorkflow": "trinity.workflows.step_wise.StepWiseRewardWorkflow",
-    "Task": "trinity.workflows.task.Task",
+    "RewardPropagationWorkflow": f"{_RFT}.step_wise.RewardPropagationWorkflow",
+    "SimpleWorkflow": f"{_RFT}.workflow.SimpleWorkflow",
+    "StepWiseRewardWorkflow": f"{_RFT}.step_wise.StepWiseRewardWorkflow",
+    "Task": f"{_RFT}.task.Task",
     "WORKFLOWS": "trinity.plugins.WORKFLOWS",
-    "Workflow": "trinity.workflows.workflow.Workflow",
+    "Workflow": f"{_RFT}.workflow.Workflow",
     "get_logger": "trinity.compat.get_logger",
+    "load_plugins": "trinity.compat.load_plugins",
+    "verify_math_answer": f"{_RFT}.math.verify_math_answer",
 }
-"""Names that exist here under another path; Trinity-RFT's module does not matter."""
+"""Names that are given from any of Trinity-RFT's modules, by what is given."""
+
+MOVED: Mapping[str, str] = {"trinity.utils.eval_utils": "trinity.common.rewards.eval_utils"}
+"""Modules that had another place before Trinity-RFT 0.5."""
 
 REPLACEMENT_ADVICE: Mapping[str, str] = {
     "AccuracyReward": "name `accuracy_reward`, or use trinity.rewards.accuracy_reward",
     "FormatReward": "name `format_reward`, or use trinity.rewards.format_reward",
     "MathRewardFn": "name `math_reward`, or use trinity.rewards.math_reward",
-    "MathWorkflow": "use trinity.workflows.math_workflow",
-    "CustomField": "put arrays into `Experience.arrays`, which reach the trainer as they are",
-    "Status": "raise an exception: its text is the reason why the run failed",
-    "InferenceModel": "workflows see trinity.workflows.model.ModelWrapper",
     "AgentScopeModelWrapper": "an agent takes the client of `model.get_openai_async_client()`",
+    "build_mm_message": "prompts are text: leave images and videos out",
+    "Config": "a workflow has its task's `workflow_args`; `trinity config` reads files",
+    "Explorer": "`trinity run` starts the explorer",
+    "Experiences": "a batch is the trainer's: write an advantage or a policy loss",
+    "InferenceModel": "workflows see trinity.workflows.model.ModelWrapper",
+    "Monitor": "metrics of an experience reach every monitor: set `experience.metrics`",
+    "RubricJudgeWorkflow": "name `rubric_judge_workflow`, or write on MathRULERWorkflow",
+    "Status": "raise an exception: its text is the reason why the run failed",
+    "Trainer": "`trinity run` starts the trainer",
+    "WorkflowRunner": "`trinity run --max-steps 1` runs a workflow; tests call it on a model",
+    "tokenize_and_mask_messages_default": "use `model.convert_messages_to_experience`",
+    "tokenize_and_mask_messages_hf": "use `model.convert_messages_to_experience`",
 }
 """Advice for names that do not exist here."""
 _WORKFLOWS = "trinity.workflows"
@@ -63,11 +104,17 @@ WORKFLOW_PATHS: Mapping[str, str] = {
     **_WITH_ASYNC_ALIAS,
     **{f"async_{name}": path for name, path in _WITH_ASYNC_ALIAS.items()},
     "frozen_lake_workflow": f"{_WORKFLOWS}.frozen_lake_workflow.FrozenLakeWorkflow",
+    "math_ruler_workflow": f"{_RFT}.ruler.MathRULERWorkflow",
+    "async_math_ruler_workflow": f"{_RFT}.ruler.MathRULERWorkflow",
+    "math_trainable_ruler_workflow": f"{_RFT}.ruler.MathTrainableRULERWorkflow",
     "on_policy_distill_workflow": (
         f"{_WORKFLOWS}.on_policy_distill_workflow.OnPolicyDistillWorkflow"
     ),
     "on_policy_distill_math_workflow": (
         f"{_WORKFLOWS}.on_policy_distill_math_workflow.OnPolicyDistillMathWorkflow"
+    ),
+    "rubric_judge_openai_workflow": (
+        f"{_WORKFLOWS}.rubric_judge_openai_workflow.RubricJudgeOpenAIWorkflow"
     ),
     "rubric_judge_workflow": f"{_WORKFLOWS}.rubric_judge_workflow.RubricJudgeWorkflow",
     "sudoku_workflow": f"{_WORKFLOWS}.sudoku_workflow.SudokuWorkflow",
@@ -95,40 +142,126 @@ _IMAGES = (
 )
 
 
-def get_logger(name: str | None = None, **_: object) -> object:
-    """Returns a logger of the standard library, which the explorer's log includes."""
+def get_logger(name: str | None = None, level: int | None = None, **_: object) -> object:
+    """Returns a logger of the standard library whose lines the explorer's log includes."""
     import logging
 
-    return logging.getLogger(name or "trinity.plugin")
+    name = name or "file"
+    logger = logging.getLogger(name if name.startswith("trinity.") else f"trinity.plugin.{name}")
+    if level is not None:
+        logger.setLevel(level)
+    return logger
+
+
+def load_plugins() -> None:
+    """Imports the files of the plugin folders in TRINITY_PLUGIN_DIRS."""
+    from trinity import plugins
+
+    plugins.load_plugins(plugins.plugin_dirs_from_environment())
+
+
+def resolve(module: str, name: str) -> object:
+    """Returns what is given for a name of one of Trinity-RFT's modules.
+
+    Raises: ImportError with what to use instead.
+    """
+    if name.startswith("__"):
+        raise AttributeError(name)
+    if _is_module(module, name):
+        return importlib.import_module(f"{module}.{name}")
+    for package in _packages_above(module):
+        if name in vars(package):
+            return vars(package)[name]
+    if (path := RENAMED.get(name)) is not None:
+        where, _, own = path.rpartition(".")
+        return vars(importlib.import_module(where))[own]
+    instead = REPLACEMENT_ADVICE.get(
+        name, "docs/workflows.md lists what workflows and rewards may use"
+    )
+    raise ImportError(f"{module}.{name} is of Trinity-RFT and not here: {instead}")
+
+
+def _is_module(package: str, name: str) -> bool:
+    """True for a module that is there; its package is asked for it first."""
+    folders = getattr(sys.modules.get(package), "__path__", [])
+    own = (Path(folder) / place for folder in folders for place in (f"{name}.py", name))
+    return any(path.exists() for path in own) or _file_of_user(f"{package}.{name}") is not None
+
+
+def _packages_above(module: str) -> Iterator[ModuleType]:
+    """Yields our packages that may have what a module that is not here has, the nearest first."""
+    if (moved := MOVED.get(module)) is not None:
+        yield importlib.import_module(moved)
+    parent = module.rpartition(".")[0]
+    while parent.count("."):
+        found = importlib.import_module(parent)
+        if not isinstance(found, _Module):
+            yield found
+        parent = parent.rpartition(".")[0]
 
 
 class _Module(ModuleType):
     """A module that resolves names on access."""
 
     def __getattr__(self, name: str) -> object:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        if (path := RENAMED.get(name)) is not None:
-            module, _, own = path.rpartition(".")
-            return vars(importlib.import_module(module))[own]
-        instead = REPLACEMENT_ADVICE.get(
-            name, "docs/workflows.md lists what workflows and rewards may use"
-        )
-        raise ImportError(f"{self.__name__}.{name} is of Trinity-RFT and not here: {instead}")
+        return resolve(self.__name__, name)
+
+
+def is_of_theirs(module: ModuleType) -> bool:
+    """True for a module that resolves names on access."""
+    return isinstance(module, _Module)
 
 
 class _Finder(MetaPathFinder, Loader):
-    """Finds the modules that only Trinity-RFT has; all other imports are unaffected."""
+    """Finds the modules that only Trinity-RFT has; all other imports are unaffected.
+
+    A file of a plugin folder comes first: `envs/shop/workflow.py` there is
+    `trinity.common.workflows.envs.shop.workflow`, as it is in a copy of Trinity-RFT.
+    """
 
     def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
-        is_theirs = any(name == root or name.startswith(f"{root}.") for root in _ROOTS)
-        return ModuleSpec(name, self, is_package=True) if is_theirs else None
+        if name.startswith(_PLUGINS):
+            return ModuleSpec(name, self) if _plugin_file(name) is not None else None
+        if not any(name == root or name.startswith(f"{root}.") for root in _ROOTS):
+            return None
+        if (path := _file_of_user(name)) is not None:
+            return spec_from_file_location(name, path)
+        return ModuleSpec(name, self, is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
+        if (path := _plugin_file(spec.name)) is not None:
+            from trinity import plugins
+
+            return plugins.load_file(path)
         return _Module(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
         """Does nothing: names are resolved on access."""
+
+
+def _plugin_file(name: str) -> Path | None:
+    """Returns the file of a plugin folder that `trinity.plugins.<its name>` means."""
+    from trinity import plugins
+
+    own = name.removeprefix(_PLUGINS)
+    return plugins.plugin_file(own) if name.startswith(_PLUGINS) else None
+
+
+def _file_of_user(name: str) -> Path | None:
+    """Returns the file of a plugin folder at the place that a module of Trinity-RFT's has there."""
+    from trinity import plugins
+
+    parts = name.split(".")
+    places = [Path(*parts).with_suffix(".py")]
+    if name.startswith(_WORKFLOW_MODULES):
+        places.append(Path(*parts[3:]).with_suffix(".py"))
+    found = (
+        folder / place
+        for folder in plugins.plugin_dirs_from_environment()
+        for place in places
+        if (folder / place).is_file()
+    )
+    return next(found, None)
 
 
 _FINDER = _Finder()
@@ -150,10 +283,9 @@ _AGENT = (
     _plugin_advice("Workflow")
     + ", in which the agent has the client of `self.model.get_openai_async_client()`"
 )
-_JUDGED = _plugin_advice("Workflow") + ", which asks `self.auxiliary_models`"
 _AGENTSCOPE = f"it runs agents of the package agentscope, which no service installs: {_AGENT}"
 
-UNSUPPORTED_WORKFLOWS: Mapping[str, str] = {
+_REASONS: Mapping[str, str] = {
     "agentscope_react_math_workflow": _AGENTSCOPE,
     "agentscope_react_workflow": _AGENTSCOPE,
     "agentscope_v1_react_search_workflow": _AGENTSCOPE,
@@ -162,18 +294,59 @@ UNSUPPORTED_WORKFLOWS: Mapping[str, str] = {
     "agentscopev0_react_math_workflow": _AGENTSCOPE,
     "alfworld_workflow": f"{_ALFWORLD}: {_TRANSCRIPT}",
     "as_react_workflow": _AGENTSCOPE,
-    "async_math_ruler_workflow": f"it has a judge compare the answers of a group: {_JUDGED}",
     "async_simple_mm_workflow": _IMAGES,
     "email_search_workflow": f"it searches a database of e-mails with agentscope: {_AGENT}",
     "intercode_sql_workflow": f"it runs SQL in containers of InterCode: {_TRANSCRIPT}",
-    "math_ruler_workflow": f"it has a judge compare the answers of a group: {_JUDGED}",
-    "math_trainable_ruler_workflow": f"it has the policy compare its own answers: {_JUDGED}",
     "RAFT_alfworld_workflow": f"{_ALFWORLD}: {_TRANSCRIPT}",
     "RAFT_reflect_alfworld_workflow": f"{_ALFWORLD}: {_TRANSCRIPT}",
-    "rubric_judge_openai_workflow": f"it asks a judge behind an address outside: {_JUDGED}",
     "sciworld_workflow": f"it plays in ScienceWorld, which no service installs: {_TRANSCRIPT}",
     "simple_mm_workflow": _IMAGES,
     "step_wise_alfworld_workflow": f"{_ALFWORLD}: {_STEPS}",
     "webshop_workflow": f"it plays in WebShop, which no service installs: {_TRANSCRIPT}",
 }
+FILES_OF_THEIRS: Mapping[str, str] = {
+    "agentscope_react_math_workflow": (
+        "envs.agentscope.agentscopev1_react_workflow.AgentScopeReactMathWorkflow"
+    ),
+    "agentscope_react_workflow": "agentscope.react.react_workflow.AgentScopeReActWorkflow",
+    "agentscope_v1_react_search_workflow": (
+        "envs.agentscope.agentscopev1_search_workflow.AgentScopeV1ReactSearchWorkflow"
+    ),
+    "agentscope_workflow_adapter": "agentscope_workflow.AgentScopeWorkflowAdapter",
+    "agentscope_workflow_adapter_v1": "agentscope_workflow.AgentScopeWorkflowAdapterV1",
+    "agentscopev0_react_math_workflow": (
+        "envs.agentscope.agentscopev0_react_workflow.AgentScopeV0ReactMathWorkflow"
+    ),
+    "alfworld_workflow": "envs.alfworld.alfworld_workflow.AlfworldWorkflow",
+    "as_react_workflow": "agentscope.react.react_workflow.AgentScopeReActWorkflow",
+    "email_search_workflow": "envs.email_searcher.workflow.EmailSearchWorkflow",
+    "intercode_sql_workflow": "envs.intercode_sql.intercode_sql_workflow.InterCodeSQLWorkflow",
+    "RAFT_alfworld_workflow": "envs.alfworld.RAFT_alfworld_workflow.RAFTAlfworldWorkflow",
+    "RAFT_reflect_alfworld_workflow": (
+        "envs.alfworld.RAFT_reflect_alfworld_workflow.RAFTReflectAlfworldWorkflow"
+    ),
+    "sciworld_workflow": "envs.sciworld.sciworld_workflow.SciWorldWorkflow",
+    "step_wise_alfworld_workflow": "envs.alfworld.alfworld_workflow.StepWiseAlfworldWorkflow",
+    "webshop_workflow": "envs.webshop.webshop_workflow.WebShopWorkflow",
+}
+"""Files and classes below trinity/common/workflows of Trinity-RFT, which run in a plugin folder."""
+
+
+def _with_file(name: str, reason: str) -> str:
+    if name not in FILES_OF_THEIRS:
+        return reason
+    file = FILES_OF_THEIRS[name].rpartition(".")[0].replace(".", "/")
+    return f"{reason}; or put Trinity-RFT's own file into a plugin folder, as {file}.py"
+
+
+UNSUPPORTED_WORKFLOWS: Mapping[str, str] = {
+    name: _with_file(name, reason) for name, reason in _REASONS.items()
+}
 """The reason why each is missing, and what to do instead."""
+
+
+def path_in_plugin_folder(name: str) -> str | None:
+    """Returns the dotted path of a workflow of Trinity-RFT whose file a plugin folder has."""
+    path = _WORKFLOW_MODULES + FILES_OF_THEIRS.get(name, "")
+    is_there = name in FILES_OF_THEIRS and _file_of_user(path.rpartition(".")[0]) is not None
+    return path if is_there else None

@@ -35,8 +35,10 @@ _PATH = re.compile(r"[\w-]+(\.[\w-]+)+")
 """A module and one of its parts: nothing in it leads to another folder."""
 PLUGIN_DIRS_VARIABLE = "TRINITY_PLUGIN_DIRS"
 PLUGIN_PACKAGE = "_trinity_plugins"
-_OURS = (__file__, compat.__file__)
-"""Files between a user's file and what it imports; left out of error locations."""
+__path__: list[str] = []
+"""Makes `trinity.plugins.my_file` an import path, which `trinity.compat` looks up."""
+_OURS = str(Path(__file__).parent) + os.sep
+"""The folder of files that may lie between a user's file and what it imports."""
 
 
 class Registry(Generic[T]):
@@ -100,6 +102,8 @@ class Registry(Generic[T]):
         if path := self._builtins.get(key):
             return self._resolve(path)
         if why := self._absent.get(key):
+            if (path := compat.path_in_plugin_folder(key)) is not None:
+                return self._resolve(path)
             raise UserError(f"the {self._kind} {key!r} does not come with Trinity: {why}")
         if _SEPARATOR.search(key) or ("." in key and not _PATH.fullmatch(key)):
             raise UserError(
@@ -128,7 +132,14 @@ class Registry(Generic[T]):
 
     def _import(self, path: str) -> T:
         module_name, _, name = path.rpartition(".")
-        module = import_module(module_name, wanted=f"{self._kind} {path!r}")
+        wanted = f"{self._kind} {path!r}"
+        module = import_module(module_name, wanted=wanted)
+        if compat.is_of_theirs(module):
+            try:
+                theirs: T = getattr(module, name)
+            except (ImportError, AttributeError) as error:
+                raise UserError(f"{wanted}: {error}") from error
+            return theirs
         if name not in vars(module):
             close = difflib.get_close_matches(name, vars(module), n=3)
             hint = f"; close to it: {', '.join(close)}" if close else ""
@@ -149,8 +160,8 @@ def import_module(name: str, wanted: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
-            if (path := _plugin_file(name)) is not None:
-                return _load_file(path)
+            if (path := plugin_file(name)) is not None:
+                return load_file(path)
             folders = ", ".join([here, *map(str, plugin_dirs_from_environment())])
             raise UserError(
                 f"{wanted}: there is no module {error.name!r} in {folders} or among Python's "
@@ -181,7 +192,7 @@ def load_plugins(directories: Iterable[str | Path]) -> None:
         compat.install_import_hook()
         for path in sorted(directory.glob("*.py")):
             if path.name != "__init__.py":
-                _load_file(path.resolve())
+                load_file(path.resolve())
 
 
 def plugin_dirs_from_environment() -> list[Path]:
@@ -190,7 +201,7 @@ def plugin_dirs_from_environment() -> list[Path]:
     return [Path(part) for part in value.split(os.pathsep) if part]
 
 
-def _plugin_file(name: str) -> Path | None:
+def plugin_file(name: str) -> Path | None:
     """Returns the module's file in the first plugin folder that has it."""
     if not re.fullmatch(r"[\w-]+", name):
         return None
@@ -198,7 +209,7 @@ def _plugin_file(name: str) -> Path | None:
     return next((path.resolve() for path in paths if path.is_file()), None)
 
 
-def _load_file(path: Path) -> ModuleType:
+def load_file(path: Path) -> ModuleType:
     """Imports a file under a unique name: two folders may each hold a `rewards.py`."""
     folder = hashlib.sha256(str(path.parent).encode()).hexdigest()[:8]
     name = f"{PLUGIN_PACKAGE}_{folder}_{path.stem}"
@@ -224,7 +235,7 @@ def _explain(error: BaseException) -> str:
     own = [
         frame
         for frame in frames
-        if frame.filename not in _OURS and "importlib" not in frame.filename
+        if not frame.filename.startswith(_OURS) and "importlib" not in frame.filename
     ]
     where = f"{own[-1].filename}, line {own[-1].lineno}: " if own else ""
     return f"{where}{type(error).__name__}: {error}"

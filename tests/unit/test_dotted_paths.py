@@ -46,7 +46,16 @@ class Allowed:
 
 
 ALLOWED = (
-    Allowed(r"trinity\.(common|utils)(\.[\w.]+)?", "*", "import paths of Trinity-RFT"),
+    Allowed(
+        r"trinity\.(common|utils|explorer|trainer|manager|buffer|service)(\.[\w.]+)?",
+        "*",
+        "import paths of Trinity-RFT",
+    ),
+    Allowed(
+        r"trinity\.plugins\.(my_file|a_scorer|of_nobody)",
+        "*",
+        "files of users, as Trinity-RFT imports them",
+    ),
     Allowed(r"trinity\.runs(\.\w+)*", "*", "subjects of the stream begin so"),
     Allowed(r"trinity\.(event|group|role|run)", "*", "tags of MLflow's runs"),
     Allowed(r"trinity\.outcome", "services/explorer/*", "an attribute of a metric"),
@@ -73,7 +82,7 @@ ALLOWED = (
     ),
     Allowed(r"build(/.*)?", "*.py", "the folder for what tools make"),
     Allowed(r"tests\.integration\.buffer\.own_priorities\.missing", "tests/*", "made up"),
-    Allowed(r"my_rewards\.py", "*", "a user's file"),
+    Allowed(r"my_rewards\.py|my_file\.py|envs/shop/workflow\.py", "*", "a user's file"),
 )
 
 

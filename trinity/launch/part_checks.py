@@ -4,9 +4,7 @@ Built-in parts are looked up by name and not imported, so that `trinity config c
 """
 
 import contextlib
-import inspect
 import os
-from abc import ABCMeta
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
@@ -19,31 +17,6 @@ from trinity.errors import UserError
 from trinity.plugins import REWARDS, WORKFLOWS, load_plugins, plugin_dirs_from_environment
 
 TasksetCheck: TypeAlias = Callable[[ResolvedTaskset], None]
-
-
-def check_workflow(part: object, base: type, name: str) -> None:
-    """Raises UserError if a part is not a workflow, or one that cannot be made and run."""
-    if not (isinstance(part, type) and issubclass(part, base)):
-        raise UserError(f"{name} is not a subclass of trinity.workflows.Workflow")
-    if isinstance(part, ABCMeta) and (abstract := sorted(part.__abstractmethods__)):
-        raise UserError(f"{name} leaves {', '.join(abstract)} abstract: define it")
-    _check_run(part, base, name)
-    try:
-        inspect.signature(part).bind(task=None, model=None)
-    except TypeError as error:
-        raise UserError(f"{name} cannot be made with task=... and model=...: {error}") from error
-    except ValueError:  # the signature of a class written in C is unknown
-        return
-
-
-def _check_run(part: type, base: type, name: str) -> None:
-    is_async = inspect.getattr_static(part, "is_async")
-    if not isinstance(is_async, bool):  # a property: each instance has its own value
-        return
-    wanted = "run_async" if is_async else "run"
-    if inspect.getattr_static(part, wanted) is inspect.getattr_static(base, wanted):
-        why = ", which `is_async` asks for" if is_async else ""
-        raise UserError(f"{name} defines no {wanted}{why}")
 
 
 def check_part_names(plan: ExperimentPlan) -> None:
@@ -127,9 +100,9 @@ def _line(stage: str, error: str, tasksets: Sequence[str]) -> str:
 def _check_workflow(taskset: ResolvedTaskset) -> None:
     WORKFLOWS.check_name(taskset.workflow)
     if taskset.workflow not in WORKFLOWS.builtins:
-        from trinity.workflows.workflow import Workflow  # the user's file has imported it
+        from trinity.launch.workflow_checks import check_workflow  # imports bases of workflows
 
-        check_workflow(WORKFLOWS.get(taskset.workflow), Workflow, taskset.workflow)
+        check_workflow(WORKFLOWS.get(taskset.workflow), taskset.workflow)
 
 
 def _check_reward(taskset: ResolvedTaskset) -> None:

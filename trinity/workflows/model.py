@@ -274,11 +274,11 @@ class ModelWrapper(HttpModelAccess):
         self, messages: Sequence[Message], *, n: int = 1, **sampling: Unpack[SamplingOverrides]
     ) -> list[Experience]:
         """Does the same as `chat_async`, for workflows that run in a thread."""
-        return self._from_thread(self.chat_async(messages, n=n, **sampling))
+        return self.wait_in_thread(self.chat_async(messages, n=n, **sampling))
 
     def logprobs(self, tokens: Sequence[int], temperature: float | None = None) -> FloatArray:
         """Does the same as `logprobs_async`, for workflows that run in a thread."""
-        return self._from_thread(self.logprobs_async(tokens, temperature))
+        return self.wait_in_thread(self.logprobs_async(tokens, temperature))
 
     def generate(
         self,
@@ -288,7 +288,7 @@ class ModelWrapper(HttpModelAccess):
         **sampling: Unpack[SamplingOverrides],
     ) -> list[Experience]:
         """Does the same as `generate_async`, for workflows that run in a thread."""
-        return self._from_thread(self.generate_async(prompts, n=n, **sampling))
+        return self.wait_in_thread(self.generate_async(prompts, n=n, **sampling))
 
     @property
     def weights(self) -> tuple[int, int]:
@@ -299,6 +299,21 @@ class ModelWrapper(HttpModelAccess):
     def is_closed(self) -> bool:
         """True if the attempt is over."""
         return self._is_closed
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """Sampling of calls that override nothing."""
+        return self._sampling
+
+    @property
+    def tokenizer(self) -> ChatTokenizer:
+        """The model's tokenizer."""
+        return self._tokenizer
+
+    @property
+    def name(self) -> str:
+        """Name of an auxiliary model; empty for the policy."""
+        return self._builder.auxiliary_name
 
     def keep_history(self) -> None:
         """Records answers from now on, whether or not the configuration says so."""
@@ -343,7 +358,22 @@ class ModelWrapper(HttpModelAccess):
         if pending:
             await asyncio.wait(pending)
 
-    def _from_thread(self, call: Coroutine[object, object, T]) -> T:
+    async def await_elsewhere(self, call: Coroutine[object, object, T]) -> T:
+        """Awaits a call of this model from another event loop, that of a workflow in a thread."""
+        if self._is_closed:
+            call.close()
+            raise AttemptOver
+        future = asyncio.run_coroutine_threadsafe(call, self._loop)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            if future.cancelled() and self._is_closed:
+                raise AttemptOver from None
+            future.cancel()
+            raise
+
+    def wait_in_thread(self, call: Coroutine[object, object, T]) -> T:
+        """Waits for a call of this model, in a thread that is not the event loop's."""
         if self._is_closed:
             call.close()
             raise AttemptOver

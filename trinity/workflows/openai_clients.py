@@ -59,6 +59,11 @@ class HttpModelAccess:
         self._api = access
 
     @property
+    def has_api(self) -> bool:
+        """True if the model has an OpenAI-compatible address."""
+        return self._api is not None
+
+    @property
     def api_access(self) -> ApiAccess:
         """Address and key of this attempt, for agents that use their own client.
 

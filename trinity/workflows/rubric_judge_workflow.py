@@ -35,14 +35,17 @@ class RubricJudgeWorkflow(SimpleWorkflow):
         judge, criteria = self._judge(), self._criteria()
         experiences = await self.model.chat_async(self.messages(), tools=self.task.tools)
         for experience in experiences:
-            grade = await self._grade(judge, criteria, experience)
-            experience.reward = 0.0 if grade is None else grade / BEST
-            experience.reward_parts = {"rubric": experience.reward}
-            experience.metrics |= {
-                "rubric": experience.reward,
-                "judge_success": float(grade is not None),
-            }
+            self._set_grade(experience, await self._grade(judge, criteria, experience))
         return experiences
+
+    def _set_grade(self, experience: Experience, grade: int | None) -> None:
+        """Sets the reward by the grade; None is a judge that gave none."""
+        experience.reward = 0.0 if grade is None else grade / BEST
+        experience.reward_parts = {"rubric": experience.reward}
+        experience.metrics |= {
+            "rubric": experience.reward,
+            "judge_success": float(grade is not None),
+        }
 
     def _judge(self) -> ModelWrapper:
         if not self.auxiliary_model_wrappers:
@@ -69,7 +72,7 @@ class RubricJudgeWorkflow(SimpleWorkflow):
         if experience.finish_reason is FinishReason.PROMPT_TRUNCATED:
             return None
         answer = self.reply_prefix + experience.response_text
-        [judgement] = await judge.chat_async(_question(self.task.task_desc, answer, criteria))
+        [judgement] = await judge.chat_async(judge_messages(self.task.task_desc, answer, criteria))
         return parse_grade(judgement.response_text)
 
 
@@ -79,7 +82,8 @@ def parse_grade(judgement: str) -> int | None:
     return grades[-1] if grades and 1 <= grades[-1] <= BEST else None
 
 
-def _question(question: str, answer: str, criteria: str) -> Sequence[Message]:
+def judge_messages(question: str, answer: str, criteria: str) -> Sequence[Message]:
+    """Returns what a judge is asked: the instructions, then question, answer and criteria."""
     text = f"Question:\n{question}\n\nAnswer:\n{answer}\n\nCriteria:\n{criteria}"
     return [Message(role="system", content=INSTRUCTIONS), Message(role="user", content=text)]
 

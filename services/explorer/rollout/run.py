@@ -19,6 +19,7 @@ from services.explorer.types import (
     Attempt,
     AttemptResult,
     CommitOutcome,
+    ResultReport,
     RolloutKind,
     attempt_result_to_proto,
 )
@@ -124,36 +125,65 @@ class RunExecutor:
         self._abandoned_calls = abandoned_calls
         self._long_runs = long_runs
 
-    async def execute_run(
-        self, assignment: Assignment, run: int, on_attempts_over: Callable[[], None]
-    ) -> bool:
-        """Executes a run; returns false if the buffer refused results and recorded a failure."""
-        attempt = Attempt(key=self._key, assignment=assignment, run=run, number=-1)
-        reports = []
-        for number in self._numbers(assignment):
-            attempt = replace(attempt, number=number)
-            try:
-                message = _message(await self._execute_attempt(attempt))
-            except WeightsLost as error:
-                limited_log.warning("runs cannot be made", reason=str(error))
-                message = _message(AttemptResult(attempt=attempt, failure=str(error)))
-            reports.append(self._outbox.enqueue_result(message))
-            if message.state == RunResult.STATE_COMPLETE:
-                break
-        on_attempts_over()
-        for report in [await future for future in reports]:
-            if report.outcome is CommitOutcome.REJECTED:
-                await self._report_rejection(attempt, report.reason)
-                return False
-        return True
+    def calls(self, assignment: Assignment) -> list[tuple[int, ...]]:
+        """Returns the runs of an assignment by the calls of its workflow that make them."""
+        if len(assignment.runs) > 1 and self._runner.runs_together(assignment):
+            return [assignment.runs]
+        return [(run,) for run in assignment.runs]
 
-    async def _execute_attempt(self, attempt: Attempt) -> AttemptResult:
-        async with self._gate.hold(attempt.assignment.required) as weights:
-            with self._long_runs.track(attempt), run_span(attempt, weights) as span:
-                result = await self._runner.run_attempt(attempt, weights)
-                record_run(span, result)
+    async def execute_runs(
+        self, assignment: Assignment, runs: tuple[int, ...], on_run_over: Callable[[], None]
+    ) -> bool:
+        """Executes runs by calls of the workflow, until each is complete or has no attempt left.
+
+        Returns false if the buffer refused results and recorded failures.
+        """
+        left = [Attempt(key=self._key, assignment=assignment, run=run, number=-1) for run in runs]
+        last: dict[int, Attempt] = {}
+        reports: list[tuple[int, asyncio.Future[ResultReport]]] = []
+        for number in self._numbers(assignment):
+            left = [replace(attempt, number=number) for attempt in left]
+            messages = await self._messages(left)
+            last |= {attempt.run: attempt for attempt in left}
+            reports += [(m.run, self._outbox.enqueue_result(m)) for m in messages]
+            complete = {m.run for m in messages if m.state == RunResult.STATE_COMPLETE}
+            left = [attempt for attempt in left if attempt.run not in complete]
+            if not left:
+                break
+        for _ in runs:
+            on_run_over()
+        return await self._are_taken(last, reports)
+
+    async def _are_taken(
+        self, last: dict[int, Attempt], reports: list[tuple[int, asyncio.Future[ResultReport]]]
+    ) -> bool:
+        """Waits for the buffer's reports; returns false if it refused a result."""
+        refused: dict[int, str] = {}
+        for run, future in reports:
+            report = await future
+            if report.outcome is CommitOutcome.REJECTED:
+                refused.setdefault(run, report.reason)
+        for run, reason in refused.items():
+            await self._report_rejection(last[run], reason)
+        return not refused
+
+    async def _messages(self, attempts: list[Attempt]) -> list[RunResult]:
+        try:
+            return [_message(result) for result in await self._execute_attempts(attempts)]
+        except WeightsLost as error:
+            limited_log.warning("runs cannot be made", reason=str(error))
+            lost = [AttemptResult(attempt=attempt, failure=str(error)) for attempt in attempts]
+            return [_message(result) for result in lost]
+
+    async def _execute_attempts(self, attempts: list[Attempt]) -> list[AttemptResult]:
+        first = attempts[0]
+        async with self._gate.hold(first.assignment.required) as weights:
+            with self._long_runs.track(first), run_span(first, weights) as span:
+                results = await self._runner.run_attempts(attempts, weights)
+                for result in results:
+                    record_run(span, result)
         self._abandoned_calls.report()
-        return replace(result, traceparent=span.traceparent)
+        return [replace(result, traceparent=span.traceparent) for result in results]
 
     def _numbers(self, assignment: Assignment) -> range:
         return range(assignment.first_attempt, assignment.first_attempt + self._max_attempts)

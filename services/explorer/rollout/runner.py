@@ -9,12 +9,13 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from services.explorer.engine.interface import Engine
-from services.explorer.rollout.workflow_factory import WorkflowFactory, WorkflowSpec
+from services.explorer.rollout.workflow_factory import Made, WorkflowFactory, WorkflowSpec
 from services.explorer.types import Assignment, Attempt, AttemptResult, RolloutKind, WeightsId
 from trinity.codec import check_experience
 from trinity.config.schema.explorer import ExplorerConfig
 from trinity.redact import redact_passwords
 from trinity.runtime.asyncio_internals import abandon_task
+from trinity.runtime.logs import RateLimitedLog
 from trinity.runtime.threads import MAX_ABANDONED, DaemonThreads, is_being_cancelled
 from trinity.telemetry import tracing
 from trinity.types import EID, Experience
@@ -29,6 +30,8 @@ GRACE_SECONDS = 2.0
 MIN_SECONDS = 1.0
 """Lower bound: the time of short runs depends more on the machine than on the run."""
 MAX_REASON_CHARACTERS = 500
+MAX_PLACES = 100
+"""Most places of users' code whose failures are logged with a traceback."""
 
 
 class DeadlineExceeded(Exception):
@@ -159,6 +162,34 @@ class RunTimeLimit:
         return min(self._max_seconds, max(usual, MIN_SECONDS))
 
 
+class FailureLog:
+    """Logs the first failure at a place of the user's code with its traceback, others by count.
+
+    failures.report(error, attempt)   # a traceback; later "a run failed again", with `times`
+    """
+
+    def __init__(self) -> None:
+        self._told: set[tuple[str, str]] = set()
+        self._repeated = RateLimitedLog(logger)
+        self._num_failures = 0
+
+    def report(self, error: BaseException, attempt: Attempt) -> None:
+        """Logs a failure of a workflow."""
+        self._num_failures += 1
+        place = type(error).__name__, _where(error)
+        about = {"assignment": attempt.assignment.id, "run": attempt.run}
+        if place not in self._told and len(self._told) < MAX_PLACES:
+            self._told.add(place)
+            logger.warning("a run failed", extra=about, exc_info=error)
+            return
+        self._repeated.warning(
+            "runs go on failing",
+            {"reason": place[0] + place[1]},
+            last=_reason(error),
+            failures=self._num_failures,
+        )
+
+
 class AttemptRunner:
     """Turns whatever a workflow does into an `AttemptResult`; raises only EngineDied."""
 
@@ -177,85 +208,103 @@ class AttemptRunner:
         self._limit = limit
         self._threads = threads
         self._tasks = tasks
+        self._failures = FailureLog()
+
+    def runs_together(self, assignment: Assignment) -> bool:
+        """True if one call of the task's workflow makes all runs of an assignment."""
+        return self._factory.runs_together(assignment)
 
     async def run_attempt(self, attempt: Attempt, weights: WeightsId) -> AttemptResult:
-        """Runs the attempt; cancelling the call aborts what the engine generates for it."""
+        """Runs one attempt; see `run_attempts`."""
+        (result,) = await self.run_attempts([attempt], weights)
+        return result
+
+    async def run_attempts(
+        self, attempts: Sequence[Attempt], weights: WeightsId
+    ) -> list[AttemptResult]:
+        """Runs attempts at runs of one assignment in one call of its workflow.
+
+        Cancelling the call aborts what the engine generates for them.
+        """
         begun = time.monotonic()
+        made: dict[int, list[Experience]] = {}
         try:
-            experiences = await self._experiences(attempt, weights)
-            self._limit.record(attempt.assignment, time.monotonic() - begun)
+            made = await self._experiences(attempts, weights)
+            self._limit.record(attempts[0].assignment, time.monotonic() - begun)
             failure = ""
         except DeadlineExceeded as error:
-            experiences, failure = [], str(error)
+            failure = str(error)
         except asyncio.CancelledError as error:
             if is_being_cancelled():
                 raise
-            experiences, failure = [], f"the workflow cancelled itself: {_reason(error)}"
+            failure = f"the workflow cancelled itself: {_reason(error)}"
         except (Exception, SystemExit) as error:  # the edge of the user's code
             await self._check_engines()
-            experiences, failure = [], _reason(error)
-            logger.warning(
-                "a run failed",
-                extra={"assignment": attempt.assignment.id, "run": attempt.run},
-                exc_info=error,
-            )
+            failure = _reason(error)
+            self._failures.report(error, attempts[0])
         await self._check_engines()  # a workflow may have caught a dead engine's error
-        return AttemptResult(
-            attempt=attempt,
-            experiences=experiences,
-            failure=failure,
-            duration_seconds=time.monotonic() - begun,
-        )
+        seconds = time.monotonic() - begun
+        return [_result(attempt, made, failure, seconds) for attempt in attempts]
 
-    async def _experiences(self, attempt: Attempt, weights: WeightsId) -> list[Experience]:
-        """Runs the workflow; once this returns, nothing of the attempt uses the engine."""
-        model = self._factory.create_model(attempt, weights)
-        auxiliary = self._factory.create_auxiliary_models(attempt)
+    async def _experiences(
+        self, attempts: Sequence[Attempt], weights: WeightsId
+    ) -> dict[int, list[Experience]]:
+        """Runs the workflow; once this returns, nothing of the attempts uses the engine."""
+        model = self._factory.create_model(attempts[0], weights)
+        auxiliary = self._factory.create_auxiliary_models(attempts[0])
         try:
-            spec = self._factory.workflow_spec(attempt, model, auxiliary)
-            experiences = await self._call(spec, self._limit.seconds_for(attempt.assignment))
+            spec = self._factory.workflow_spec(attempts, model, auxiliary)
+            made = await self._call(spec, self._limit.seconds_for(attempts[0].assignment))
         finally:
             await _close((model, *auxiliary))
-        return _validate_experiences(experiences, spec.workflow_class.__name__, attempt)
+        return {
+            attempt.run: _validate_experiences(made[attempt.run], spec.name, attempt)
+            for attempt in attempts
+            if len(attempts) == 1 or made[attempt.run]
+        }
 
     async def _check_engines(self) -> None:
         for engine in self._engines:
             await engine.check()
 
-    async def _call(self, spec: WorkflowSpec, seconds: float) -> list[Experience]:
+    async def _call(self, spec: WorkflowSpec, seconds: float) -> Made:
         try:
             if spec.needs_thread:
                 return await self._run_in_thread(spec, seconds)
             return await self._tasks.run_with_deadline(
-                lambda: self._run_on_loop(spec),
+                lambda: spec.run_on_loop(self._threads),
                 seconds=seconds,
-                before_cancel=lambda: _close((spec.model, *spec.auxiliary_models)),
+                before_cancel=lambda: _close(spec.models),
             )
         except DeadlineExceeded as error:
             raise DeadlineExceeded(
                 f"it took more than {seconds:g} s (`explorer.max_timeout`)"
             ) from error
 
-    async def _run_in_thread(self, spec: WorkflowSpec, seconds: float) -> list[Experience]:
+    async def _run_in_thread(self, spec: WorkflowSpec, seconds: float) -> Made:
         """Runs the workflow in a thread; its time begins once it has one."""
         limit = asyncio.timeout(None)
         try:
             async with limit:
                 loop = asyncio.get_running_loop()
                 return await self._threads.run_in_thread(
-                    lambda: spec.create_workflow().run(),
-                    lambda: limit.reschedule(loop.time() + seconds),
+                    spec.run_in_thread, lambda: limit.reschedule(loop.time() + seconds)
                 )
         except TimeoutError as error:
             if limit.expired():
                 raise DeadlineExceeded from error
             raise
 
-    async def _run_on_loop(self, spec: WorkflowSpec) -> list[Experience]:
-        workflow = await spec.create_on_loop()
-        if not workflow.is_async:  # a property may decide this per instance
-            return await self._threads.run_in_thread(workflow.run)
-        return await workflow.run_async()
+
+def _result(
+    attempt: Attempt, made: dict[int, list[Experience]], failure: str, seconds: float
+) -> AttemptResult:
+    experiences = made.get(attempt.run, [])
+    if not failure and not experiences:
+        failure = "the workflow made other runs of the task, but no experience for this one"
+    return AttemptResult(
+        attempt=attempt, experiences=experiences, failure=failure, duration_seconds=seconds
+    )
 
 
 async def _close(models: Sequence[ModelWrapper]) -> None:
@@ -276,7 +325,7 @@ def _experience_id(attempt: Attempt, step: int) -> EID:
 
 
 def _validate_experiences(
-    experiences: list[Experience], name: str, attempt: Attempt
+    experiences: Sequence[Experience], name: str, attempt: Attempt
 ) -> list[Experience]:
     """Validates here what the buffer would refuse: here it has a traceback and a retry."""
     if not isinstance(experiences, list) or not experiences:
@@ -306,6 +355,9 @@ def _check_is_of_policy(experience: object, name: str) -> None:
 def _reason(error: BaseException) -> str:
     """Returns the traceback's last line, with the file and line where it happened."""
     last = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
+    return redact_passwords(last + _where(error))[:MAX_REASON_CHARACTERS]
+
+
+def _where(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
-    return redact_passwords(last + where)[:MAX_REASON_CHARACTERS]
+    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""

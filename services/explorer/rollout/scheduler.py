@@ -313,8 +313,8 @@ class StageScheduler:
         """Executes all runs, each until the buffer has reported on its results."""
         async with asyncio.TaskGroup() as runs:
             taken = [
-                runs.create_task(self._executor.execute_run(assignment, run, open_runs.run_ended))
-                for run in assignment.runs
+                runs.create_task(self._executor.execute_runs(assignment, own, open_runs.run_ended))
+                for own in self._executor.calls(assignment)
             ]
         if not all(run.result() for run in taken):
             await self._leases.return_assignment(assignment)

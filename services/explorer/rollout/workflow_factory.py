@@ -2,12 +2,13 @@
 
 import hashlib
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar, Protocol
 
 from services.explorer.engines import LoadedModel
 from services.explorer.openai_api.server import AttemptApiServer
-from services.explorer.types import Attempt, WeightsId
+from services.explorer.types import Assignment, Attempt, WeightsId
 from trinity.columns import optional_column
 from trinity.config.plan.parts import AuxiliaryModel, ResolvedSampling, ResolvedTaskset
 from trinity.config.plan.stage_plan import StagePlan
@@ -15,12 +16,17 @@ from trinity.data_sources import row_reward
 from trinity.errors import UserError
 from trinity.plugins import REWARDS, WORKFLOWS
 from trinity.rewards.reward import BoundReward, RewardFn, RewardSource
-from trinity.types import JsonObject, SamplingParams
+from trinity.runtime.threads import DaemonThreads
+from trinity.types import Experience, JsonObject, SamplingParams
 from trinity.workflows.generation import ChatTokenizer, Generator, ModelLimits
 from trinity.workflows.model import ModelWrapper
 from trinity.workflows.sampling import RatioWarnings
 from trinity.workflows.simple_workflow import REWARD_POOL
 from trinity.workflows.task import Task
+from trinity.workflows.trinity_rft.experience import preload_tensors
+from trinity.workflows.trinity_rft.hosting import HostedRuns, IdleWorkflows, ModelPaths
+from trinity.workflows.trinity_rft.task import NamedReward, TaskInputs
+from trinity.workflows.trinity_rft.workflow import Workflow as HostedWorkflow
 from trinity.workflows.workflow import Workflow
 
 SEED_BITS = 63
@@ -35,6 +41,11 @@ class RewardSpec:
     args: JsonObject
     name: str
 
+    @property
+    def named(self) -> NamedReward:
+        """The reward for a workflow that makes it by itself."""
+        return NamedReward(source=self.source, args=self.args, name=self.name)
+
     def create_reward(self) -> BoundReward:
         """Constructs the reward; raises UserError for bad arguments, or its constructor's error."""
         return BoundReward(self.source, self.args, self.name)
@@ -48,9 +59,40 @@ class RewardSpec:
         return source.in_thread if issubclass(source, RewardFn) else True
 
 
+Made = Mapping[int, Sequence[Experience]]
+"""Experiences by run."""
+
+
+class WorkflowSpec(Protocol):
+    """A workflow to be constructed and run later, for one run or several of the same task."""
+
+    @property
+    def name(self) -> str:
+        """Name of the workflow's class."""
+        ...
+
+    @property
+    def needs_thread(self) -> bool:
+        """True if it is made and run in a thread."""
+        ...
+
+    @property
+    def models(self) -> Sequence[ModelWrapper]:
+        """The models to close when it is over."""
+        ...
+
+    def run_in_thread(self) -> Made:
+        """Makes and runs it here; it may block."""
+        ...
+
+    async def run_on_loop(self, threads: DaemonThreads) -> Made:
+        """Makes and runs it on the event loop, or in a thread if it turns out to block."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkflowSpec:
-    """A workflow to be constructed later; constructors of users may take as long as a run."""
+class NativeSpec:
+    """A workflow of ours; constructors of users may take as long as a run."""
 
     workflow_class: type[Workflow]
     task: Task
@@ -58,11 +100,33 @@ class WorkflowSpec:
     reward: RewardSpec | None
     model: ModelWrapper
     auxiliary_models: Sequence[ModelWrapper]
+    run: int
+
+    @property
+    def name(self) -> str:
+        """Name of the workflow's class."""
+        return self.workflow_class.__name__
+
+    @property
+    def models(self) -> Sequence[ModelWrapper]:
+        """The models to close when it is over."""
+        return (self.model, *self.auxiliary_models)
 
     @property
     def needs_thread(self) -> bool:
         """True if it needs a thread; `is_async` as a property is read later, on the instance."""
         return inspect.getattr_static(self.workflow_class, "is_async") is False
+
+    def run_in_thread(self) -> Made:
+        """Makes and runs it here; it may block."""
+        return {self.run: self.create_workflow().run()}
+
+    async def run_on_loop(self, threads: DaemonThreads) -> Made:
+        """Makes it on the event loop and runs it as the instance says."""
+        workflow = await self.create_on_loop()
+        if not workflow.is_async:  # a property may decide this per instance
+            return {self.run: await threads.run_in_thread(workflow.run)}
+        return {self.run: await workflow.run_async()}
 
     def create_workflow(self) -> Workflow:
         """Constructs reward and workflow here, in a thread that may block."""
@@ -83,9 +147,35 @@ class WorkflowSpec:
         )
 
 
-def as_workflow_class(name: str, kind: object) -> type[Workflow]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostedSpec:
+    """A workflow that was written for Trinity-RFT; it always has a thread, and may block."""
+
+    hosted: HostedRuns
+    needs_thread: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        """Name of the workflow's class."""
+        return self.hosted.inputs.workflow.__name__
+
+    @property
+    def models(self) -> Sequence[ModelWrapper]:
+        """The models to close when it is over."""
+        return (self.hosted.model, *self.hosted.auxiliary_models)
+
+    def run_in_thread(self) -> Made:
+        """Makes and runs it here; it may block."""
+        return self.hosted.make()
+
+    async def run_on_loop(self, threads: DaemonThreads) -> Made:
+        """Makes and runs it in a thread."""
+        return await threads.run_in_thread(self.hosted.make)
+
+
+def as_workflow_class(name: str, kind: object) -> type[Workflow] | type[HostedWorkflow]:
     """Returns `kind` as a workflow class; raises UserError if it is not one."""
-    if not (isinstance(kind, type) and issubclass(kind, Workflow)):
+    if not (isinstance(kind, type) and issubclass(kind, Workflow | HostedWorkflow)):
         raise UserError(f"the workflow {name!r} is not a subclass of trinity's Workflow")
     return kind
 
@@ -146,27 +236,87 @@ class WorkflowFactory:
         self._api = api
         self._ratio_warnings = RatioWarnings()
         self._auxiliary = list(zip(plan.auxiliary_models, auxiliary, strict=True))
+        self._idle = IdleWorkflows()
+        self._paths = ModelPaths(
+            policy=plan.model_path,
+            auxiliary=tuple(model.model_path for model in plan.auxiliary_models),
+        )
         self._tasksets = {
             taskset.name: taskset for taskset in (*plan.tasksets, *plan.eval_tasksets)
         }
         for taskset in self._tasksets.values():
-            WORKFLOWS.get(taskset.workflow)
+            kind = WORKFLOWS.get(taskset.workflow)
+            if isinstance(kind, type) and issubclass(kind, HostedWorkflow):
+                preload_tensors()
             if (reward := _reward(taskset, {})) is not None:
                 reward.create_reward()
 
+    def runs_together(self, assignment: Assignment) -> bool:
+        """True if one call of the task's workflow makes all runs of an assignment.
+
+        A name that is not known makes them one by one, and is reported by each.
+        """
+        taskset = self._tasksets.get(assignment.taskset)
+        if taskset is None:
+            return False
+        name = _name_from_row(assignment.new_task(), taskset.format.workflow_key)
+        try:
+            kind = as_workflow_class("", WORKFLOWS.get(name or taskset.workflow))
+        except UserError:
+            return False
+        return issubclass(kind, HostedWorkflow) and kind.can_repeat
+
     def workflow_spec(
-        self, attempt: Attempt, model: ModelWrapper, auxiliary_models: Sequence[ModelWrapper] = ()
+        self,
+        attempts: Sequence[Attempt],
+        model: ModelWrapper,
+        auxiliary_models: Sequence[ModelWrapper] = (),
     ) -> WorkflowSpec:
-        """Returns the workflow to construct for one attempt, over models that were made for it."""
-        taskset = self._tasksets[attempt.assignment.taskset]
-        row = attempt.assignment.new_task()
+        """Returns the workflow to construct for attempts at runs of one assignment.
+
+        The models were made for the first of them.
+        """
+        assignment = attempts[0].assignment
+        taskset = self._tasksets[assignment.taskset]
+        row = assignment.new_task()
         name = _name_from_row(row, taskset.format.workflow_key) or taskset.workflow
-        return WorkflowSpec(
-            workflow_class=as_workflow_class(name, WORKFLOWS.get(name)),
-            task=_task(taskset, row, attempt.assignment.task_index),
-            reward=_reward(taskset, row),
+        kind = as_workflow_class(name, WORKFLOWS.get(name))
+        task = _task(taskset, row, assignment.task_index)
+        reward = _reward(taskset, row)
+        if not issubclass(kind, HostedWorkflow):
+            return NativeSpec(
+                workflow_class=kind,
+                task=task,
+                reward=reward,
+                model=model,
+                auxiliary_models=auxiliary_models,
+                run=attempts[0].run,
+            )
+        inputs = TaskInputs(
+            workflow=kind,
+            task=task,
+            sampling=taskset.sampling,
+            reward=reward.named if reward is not None else None,
+            explore_step=assignment.explore_step,
+            repeat_times=taskset.repeat_times,
+            num_runs=len(attempts),
+        )
+        return HostedSpec(hosted=self._hosted_runs(inputs, attempts, model, auxiliary_models))
+
+    def _hosted_runs(
+        self,
+        inputs: TaskInputs,
+        attempts: Sequence[Attempt],
+        model: ModelWrapper,
+        auxiliary_models: Sequence[ModelWrapper],
+    ) -> HostedRuns:
+        return HostedRuns(
+            inputs=inputs,
             model=model,
             auxiliary_models=auxiliary_models,
+            runs=tuple(attempt.run for attempt in attempts),
+            paths=self._paths,
+            idle=self._idle,
         )
 
     def create_model(self, attempt: Attempt, weights: WeightsId) -> ModelWrapper:

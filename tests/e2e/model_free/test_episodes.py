@@ -8,6 +8,7 @@ import pytest
 from pydantic import JsonValue
 
 from tests.support.model_free.experiment import experiment_plan, run_to_end
+from tests.support.model_free.hosted import OFFSET
 from tests.support.model_free.shared_stack import ON_IT, SharedStack
 from trinity.api.v1 import synchronizer_pb2 as pb
 
@@ -56,3 +57,19 @@ async def test_steps_are_numbered_and_compared_by_their_own_rewards(
     assert set(map(tuple, map(sorted, steps.values()))) == {(0, 1)}
     assert len({row[-1] for row in rows}) > 2
     assert trained[0] == 16 and trained[1] > 4
+
+
+async def test_a_workflow_of_trinity_rft_makes_all_runs_and_its_rewards_count(
+    tmp_path: Path, shared_stack: SharedStack
+) -> None:
+    algorithm: dict[str, JsonValue] = {"algorithm_type": "grpo", "advantage_fn": "grpo"}
+    workflow = "tests.support.model_free.hosted.Ranks"
+    rows, trained = await rows_of(shared_stack, tmp_path, algorithm, workflow)
+    groups = defaultdict(set)
+    for explore_step, position, run, _, reward in rows:
+        groups[explore_step, position].add((run, reward - OFFSET))
+    assert len(groups) == 2 * 4
+    for group in groups.values():
+        assert {run for run, _ in group} == {0, 1}
+        assert {rank for _, rank in group} <= {0.0, 1.0}
+    assert trained[0] == 16

@@ -115,3 +115,13 @@ def test_a_model_that_the_engine_does_not_have_is_told() -> None:
     (text,) = said(trainer=changed)
     assert "tell the engine too" in text
     assert said(SFT, trainer=changed) == ()
+
+
+def test_a_reward_that_the_workflow_does_not_call_is_told() -> None:
+    def given(workflow: str) -> dict[str, object]:
+        named = {"default_workflow_type": workflow, "default_reward_fn_type": "math_reward"}
+        return {"explorer_input": {"taskset": named}}
+
+    (told,) = said(buffer=given("frozen_lake_workflow"))
+    assert "`default_reward_fn_type: math_reward` of taskset `train` is not called" in told
+    assert said(buffer=given("math_workflow")) == ()

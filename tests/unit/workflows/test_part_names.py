@@ -6,7 +6,13 @@ import pytest
 
 from trinity.compat import RENAMED, REWARD_PATHS, UNSUPPORTED_WORKFLOWS, WORKFLOW_PATHS
 from trinity.errors import UserError
-from trinity.plugins import REWARDS, WORKFLOWS, Registry, load_plugins
+from trinity.plugins import (
+    PLUGIN_DIRS_VARIABLE,
+    REWARDS,
+    WORKFLOWS,
+    Registry,
+    load_plugins,
+)
 
 NAMES_FILE = Path(__file__).with_name("trinity_rft_names.txt")
 
@@ -57,7 +63,8 @@ def test_a_plugin_may_take_the_name_of_a_workflow_that_is_not_here() -> None:
 def test_what_a_plugin_of_trinity_rft_imports_is_ours(name: str, tmp_path: Path) -> None:
     source = f"from trinity.common.workflows.workflow import {name}\n"
     if name == "Workflow":
-        source += "import trinity.common.rewards\nimport trinity.workflows.workflow as ours\n"
+        source += "import trinity.common.rewards\nimport trinity.explorer.workflow_runner\n"
+        source += "from trinity.workflows.trinity_rft import workflow as ours\n"
         source += "assert Workflow is ours.Workflow\n"
     (tmp_path / f"imports_{name}.py").write_text(source)
     load_plugins([tmp_path])
@@ -93,11 +100,60 @@ class TheirWorkflow(Workflow):
     assert REWARDS.get("their_reward")
 
 
+def test_a_file_of_a_plugin_folder_has_the_place_that_it_has_in_trinity_rft(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PLUGIN_DIRS_VARIABLE, str(tmp_path))
+    (tmp_path / "envs_of_mine").mkdir()
+    (tmp_path / "envs_of_mine" / "words.py").write_text("WORD = 'from a folder'\n")
+    (tmp_path / "a_scorer.py").write_text(
+        "from trinity.plugins import REWARDS\n"
+        "@REWARDS.register_module('a_scorer')\n"
+        "def score(response): return 1.0\n"
+    )
+    (tmp_path / "b_user.py").write_text(
+        "from trinity.common.workflows.envs_of_mine.words import WORD\n"
+        "from trinity.plugins.a_scorer import score\n"
+        "assert WORD == 'from a folder'\n"
+    )
+    load_plugins([tmp_path])
+    assert REWARDS.get("a_scorer")
+
+
+def test_a_workflow_of_theirs_has_its_name_once_its_file_is_in_a_plugin_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserError, match=r"as envs/webshop/webshop_workflow\.py"):
+        WORKFLOWS.get("webshop_workflow")
+    (tmp_path / "envs" / "webshop").mkdir(parents=True)
+    (tmp_path / "envs" / "webshop" / "webshop_workflow.py").write_text(
+        "from trinity.common.workflows.workflow import MultiTurnWorkflow\n"
+        "class WebShopWorkflow(MultiTurnWorkflow):\n"
+        "    def run(self): return []\n"
+    )
+    monkeypatch.setenv(PLUGIN_DIRS_VARIABLE, str(tmp_path))
+    assert WORKFLOWS.get("webshop_workflow").__name__ == "WebShopWorkflow"
+
+
+def test_a_dotted_path_of_theirs_is_taken_as_it_is() -> None:
+    path = "trinity.common.workflows.customized_math_workflows.MathBoxedWorkflow"
+    assert WORKFLOWS.get(path).__module__ == "trinity.workflows.trinity_rft.math"
+    with pytest.raises(UserError, match=r"nothing\.Nothing is of Trinity-RFT and not here"):
+        WORKFLOWS.get("trinity.common.workflows.nothing.Nothing")
+
+
+def test_a_file_that_is_in_no_plugin_folder_cannot_be_imported(tmp_path: Path) -> None:
+    (tmp_path / "c_user.py").write_text("import trinity.plugins.of_nobody\n")
+    with pytest.raises(UserError, match=r"line 1: ModuleNotFoundError: No module named"):
+        load_plugins([tmp_path])
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("from trinity.common.experience import group_by", "group_by is of Trinity-RFT"),
-        ("from trinity.common.workflows.workflow import MathWorkflow", "math_workflow"),
+        ("from trinity.common.experience import Experiences", "a batch is the trainer's"),
+        ("from trinity.explorer.workflow_runner import WorkflowRunner", "runs a workflow"),
+        ("from trinity.common.models.mm_utils import build_mm_message", "prompts are text"),
         ("import trinity.utils.log as log\nlog.nothing", "docs/workflows.md"),
     ],
 )

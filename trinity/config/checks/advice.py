@@ -23,6 +23,18 @@ _GUESSED_WORKFLOWS = {
     "math_workflow": "answers are graded as mathematics (`math_workflow`)",
     "simple_workflow": "one answer a task is given to the reward (`simple_workflow`)",
 }
+REWARDED_BY_ITSELF = frozenset(
+    {
+        "math_eval_workflow",
+        "async_math_eval_workflow",
+        "frozen_lake_workflow",
+        "sudoku_workflow",
+        "tool_call_workflow",
+        "rubric_judge_workflow",
+        "rubric_judge_openai_workflow",
+    }
+)
+"""Workflows that never call their taskset's reward."""
 LOOKED_AT_STEPS = 100
 """Explore steps after which nothing new is expected."""
 
@@ -47,6 +59,16 @@ def override_config_differs_from_engine(stage: StagePlan) -> Iterator[str]:
             "what a model computes, tell the engine too "
             "(`explorer.rollout_model.extra_engine_args.hf_overrides`)"
         )
+
+
+def _reward_is_not_called(stage: StagePlan) -> Iterator[str]:
+    """Some workflows score by themselves, whatever their taskset says."""
+    for taskset in (*stage.tasksets, *stage.eval_tasksets):
+        if taskset.reward is not None and taskset.workflow in REWARDED_BY_ITSELF:
+            yield (
+                f"`default_reward_fn_type: {taskset.reward}` of taskset `{taskset.name}` is not "
+                f"called: `{taskset.workflow}` has a reward of its own"
+            )
 
 
 def advise(plan: ExperimentPlan) -> tuple[str, ...]:
@@ -298,6 +320,7 @@ ADVICE_RULES: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _eval_interval_rounded,
     _workflow_is_guessed,
     _keep_steps_ignored,
+    _reward_is_not_called,
     _keys_ignored_on_data,
     offload_without_gpus,
     override_config_differs_from_engine,

@@ -1,0 +1,1 @@
+"""The model that a workflow calls, by Trinity-RFT's import paths."""
