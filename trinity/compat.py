@@ -14,7 +14,19 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-_ROOTS = ("trinity.common", "trinity.utils")
+_ROOTS = ("trinity.common", "trinity.utils", "trinity.manager", "trinity.buffer")
+_PACKAGES = (
+    "trinity.algorithm.advantage_fn",
+    "trinity.algorithm.entropy_loss_fn",
+    "trinity.algorithm.kl_fn",
+    "trinity.algorithm.policy_loss_fn",
+    "trinity.algorithm.sample_strategy",
+    "trinity.buffer.operators",
+    "trinity.buffer.selector",
+    "trinity.buffer.storage",
+    "trinity.common.rewards",
+)
+"""Packages here; each module of Trinity-RFT below one of them has the names of the package."""
 
 RENAMED: Mapping[str, str] = {
     "AsyncRewardPropagationWorkflow": (
@@ -106,6 +118,8 @@ class _Module(ModuleType):
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
             raise AttributeError(name)
+        if (package := _package_of(self.__name__)) is not None:
+            return _from_package(package, name, self.__name__)
         if (path := RENAMED.get(name)) is not None:
             module, _, own = path.rpartition(".")
             return vars(importlib.import_module(module))[own]
@@ -115,11 +129,27 @@ class _Module(ModuleType):
         raise ImportError(f"{self.__name__}.{name} is of Trinity-RFT and not here: {instead}")
 
 
+def _package_of(module: str) -> str | None:
+    """Returns the package whose names such a module has; None for other modules."""
+    return next((package for package in _PACKAGES if module.startswith(f"{package}.")), None)
+
+
+def _from_package(package: str, name: str, module: str) -> object:
+    try:
+        return getattr(importlib.import_module(package), name)
+    except AttributeError:
+        raise ImportError(
+            f"{module}.{name} is of Trinity-RFT and not here: plugins derive from {package}"
+        ) from None
+
+
 class _Finder(MetaPathFinder, Loader):
     """Finds the modules that only Trinity-RFT has; all other imports are unaffected."""
 
     def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
-        is_theirs = any(name == root or name.startswith(f"{root}.") for root in _ROOTS)
+        is_theirs = _package_of(name) is not None or any(
+            name == root or name.startswith(f"{root}.") for root in _ROOTS
+        )
         return ModuleSpec(name, self, is_package=True) if is_theirs else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
