@@ -18,6 +18,7 @@ KNOWN = frozenset(
         "messages",
         "task",
         "response_length",
+        "response_token",
         "finish_reason",
     }
 )
@@ -38,8 +39,8 @@ class RewardFn:
 
     `__call__` receives only the parameters that it names. Available are `response`, `truth` (or
     `ground_truth`), `prompt`, `messages` (the whole chat), `task` (the whole row),
-    `response_length` in tokens and `finish_reason`. A truth without a default is required: a row
-    that has none is not scored.
+    `response_length` in tokens, `response_token` (the ids) and `finish_reason`. A truth without a
+    default is required: a row that has none is not scored.
     """
 
     in_thread: ClassVar[bool] = True
