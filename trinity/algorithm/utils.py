@@ -3,11 +3,15 @@
 Shapes: B rows, T tokens; `mask` is 1 or true where a value counts.
 """
 
+from contextvars import ContextVar
+
 import torch
 
 from trinity.errors import UserError
 
 SMALL = 1e-8
+AVERAGES_TOKENS: ContextVar[bool] = ContextVar("averages_tokens", default=False)
+"""True once a mean over all tokens was taken of values with a gradient: a loss was averaged."""
 
 
 def aggregate_loss(
@@ -51,6 +55,8 @@ def masked_sum(values: torch.Tensor, mask: torch.Tensor, axis: int | None = None
 def masked_mean(values: torch.Tensor, mask: torch.Tensor, axis: int | None = None) -> torch.Tensor:
     """Returns their mean; 0 where none counts."""
     counts = mask.sum() if axis is None else mask.sum(dim=axis)
+    if axis is None and values.requires_grad:
+        AVERAGES_TOKENS.set(True)
     return masked_sum(values, mask, axis) / (counts + SMALL)
 
 

@@ -13,6 +13,7 @@ import torch
 from trinity.algorithm.adapted_part import AdaptedPart
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss, Share
 from trinity.algorithm.policy_loss_fn import PolicyLossFn
+from trinity.algorithm.utils import AVERAGES_TOKENS
 from trinity.errors import UserError
 
 TENSORS = (
@@ -47,8 +48,10 @@ class AdaptedLoss(AdaptedPart):
             return PolicyLoss(name="policy_loss", loss=inputs.logprobs_BT.sum() * 0.0)
         known = tensors_of(inputs)
         wanted = {key: known[key] for key in loss_fn.select_keys if key in known}
+        AVERAGES_TOKENS.set(False)
         loss, metrics = loss_fn(logprob=inputs.logprobs_BT, **wanted)
-        return scalar_loss(loss, metrics, inputs.mask_BT, share_of(loss_fn), "policy_loss")
+        share = share_of(loss_fn, averages_tokens=AVERAGES_TOKENS.get())
+        return scalar_loss(loss, metrics, inputs.mask_BT, share, "policy_loss")
 
 
 def adapted_loss(name: str, source: type) -> AdaptedLoss | type:
@@ -105,12 +108,15 @@ def tensors_of(inputs: PolicyInputs) -> dict[str, Any]:
     return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 
-def share_of(loss_fn: object) -> Share:
+def share_of(loss_fn: object, *, averages_tokens: bool) -> Share:
     """Returns the share by which a loss counts: of tokens where it averages over tokens.
 
-    Trinity-RFT weighs parts by their rows where a loss does not say how it averages.
+    A loss without `loss_agg_mode` has averaged over tokens if it called `masked_mean` for all.
     """
-    return "tokens" if getattr(loss_fn, "loss_agg_mode", None) == "token-mean" else "rows"
+    mode = getattr(loss_fn, "loss_agg_mode", None)
+    if mode is None:
+        return "tokens" if averages_tokens else "rows"
+    return "tokens" if mode == "token-mean" else "rows"
 
 
 def scalar_loss(

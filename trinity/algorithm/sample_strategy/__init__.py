@@ -90,6 +90,21 @@ class MixSampleStrategy(DefaultSampleStrategy):
         return {"expert_data_ratio": 0.5, "sft_dataset_name": "sft_dataset"}
 
 
+def representative_sample(experiences: list[Any]) -> list[dict[str, Any]]:
+    """Returns the experiences with the least and the greatest reward, to be shown."""
+    scored = [exp for exp in experiences if exp.reward is not None]
+    chosen = scored or experiences[:1]
+    ends = [min(chosen, key=_reward), max(chosen, key=_reward)] if scored else chosen
+    return [
+        {"prompt": exp.prompt_text, "response": exp.response_text, "reward": exp.reward}
+        for exp in ends
+    ]
+
+
+def _reward(experience: Any) -> float:
+    return float(experience.reward)
+
+
 class AdaptedStrategy(AdaptedPart):
     """A class that stands for a strategy of ours."""
 

@@ -13,9 +13,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trinity.common.rewards.eval_utils import (
+    compute_score as compute_score,
+)
+from trinity.common.rewards.eval_utils import (
     compute_score_v0,
     simple_answer_parser,
     validate_think_pattern,
+)
+from trinity.common.rewards.eval_utils import (
+    verify_math_answer as verify_math_answer,
 )
 from trinity.plugins import REWARDS
 from trinity.rewards.countdown_reward import CountdownReward

@@ -9,6 +9,7 @@ from typing import Any
 from trinity.rewards.math_grading import is_equivalent, last_boxed
 
 _ANSWER = re.compile(r"<answer>(.*?)</answer>")
+_NAMED = re.compile(r"Answer\s*:\s*([^\n]+)", re.IGNORECASE)
 _OPERATORS: dict[type[ast.operator], Any] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -54,6 +55,29 @@ def compute_score_v0(solution_str: str, ground_truth: str) -> float:
     answer, boxed_truth = last_boxed(solution_str), last_boxed(ground_truth)
     expected = ground_truth if boxed_truth is None else boxed_truth
     return float(answer is not None and is_equivalent(answer, expected))
+
+
+def verify_math_answer(response_text: str, ground_truth: str) -> tuple[float, dict[str, Any]]:
+    """Returns 1 if the answer in a response equals the truth, else 0, and both as read."""
+    answer, expected = _extracted(response_text), _extracted(str(ground_truth))
+    is_correct = is_equivalent(answer, expected)
+    details = {"parsed_prediction": answer, "ground_truth": expected, "is_correct": is_correct}
+    return float(is_correct), details
+
+
+def compute_score(solution_str: str, ground_truth: str) -> tuple[float, str]:
+    """Returns 1 if the answer in a response equals the truth, else 0, and the answer."""
+    answer = _extracted(str(solution_str))
+    return float(is_equivalent(answer, str(ground_truth))), answer
+
+
+def _extracted(text: str) -> str:
+    r"""Returns the last `\boxed{}`, else what follows the last `Answer:`, else the text."""
+    boxed = last_boxed(text)
+    if boxed is not None:
+        return boxed
+    named: list[str] = _NAMED.findall(text)
+    return named[-1].strip() if named else text
 
 
 def validate_think_pattern(text: str) -> bool:

@@ -68,6 +68,31 @@ class Attribute(PolicyLossFn):
         return {"tau": 2.0, "loss_agg_mode": "seq-mean-token-mean"}
 
 
+class Unsaid(Clipped):
+    """The same, without saying how it averages."""
+
+    def __init__(self) -> None:
+        super().__init__(bound=0.5)
+        del self.loss_agg_mode
+
+    def __call__(  # type: ignore[override]
+        self,
+        logprob: torch.Tensor,
+        old_logprob: torch.Tensor,
+        action_mask: torch.Tensor,
+        advantages: torch.Tensor,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Returns the loss."""
+        ratio = (logprob - old_logprob).clamp(-self.bound, self.bound).exp()
+        return masked_mean(-advantages * ratio, action_mask), {}
+
+    @classmethod
+    def default_args(cls) -> dict[str, Any]:
+        """Returns the arguments."""
+        return {}
+
+
 @ADVANTAGE_FN.register_module("classes_centred")
 class Centred(GroupAdvantage):
     """The reward less the group's mean; a group of equal rewards is dropped."""

@@ -42,6 +42,9 @@ IMPORTS = [
     ("trinity.common.rewards.eval_utils", "compute_score_v0 validate_think_pattern"),
     ("trinity.common.rewards.math_reward", "MathRewardFn MathBoxedRewardFn"),
     ("trinity.common.rewards.reward_fn", "REWARD_FUNCTIONS RewardFn"),
+    ("trinity.common.rewards.qwen25_eval", "verify_math_answer"),
+    ("trinity.common.rewards.naive_dapo_score", "compute_score"),
+    ("trinity.algorithm.sample_strategy.utils", "representative_sample"),
 ]
 
 

@@ -88,6 +88,22 @@ def test_a_loss_is_what_its_formula_says_and_parts_add_up(
     assert total_loss("classes_clipped", parts, whole, **arguments) == pytest.approx(one_call)
 
 
+def test_a_loss_that_does_not_say_how_it_averages_is_watched() -> None:
+    whole = batch()
+    parts = [rows(whole, 0), rows(whole, 1)]
+    path = f"{plugin.__name__}.Unsaid"
+    assert total_loss(path, parts, whole) == pytest.approx(BY_HAND[0][1], rel=1e-6)
+    sft = total_loss("classes_attribute", _with_reference(parts), _with_reference([whole])[0])
+    assert sft == pytest.approx(-4.0), "the one before averages over rows"
+
+
+def _with_reference(parts: list[PolicyInputs]) -> list[PolicyInputs]:
+    return [
+        replace(part, reference_logprobs_BT=torch.full_like(part.old_logprobs_BT, -3.0))
+        for part in parts
+    ]
+
+
 def test_a_plain_mean_of_parts_would_differ_for_tokens() -> None:
     whole = batch()
     means = [
