@@ -34,7 +34,8 @@ class AdaptedKl(AdaptedPart):
 def adapted_kl(name: str, source: type) -> AdaptedKl | type:
     """Makes a part of a class; one that is no estimator stays as it is.
 
-    Raises: UserError when it defines what the trainer never calls.
+    Raises: UserError when it defines what the trainer never calls, or has arguments of its own that
+    must be given.
     """
     del name
     if not issubclass(source, KLFn):
@@ -47,7 +48,9 @@ def adapted_kl(name: str, source: type) -> AdaptedKl | type:
             "define `calculate_kl` alone; coefficients are `kl_coef`, "
             "`adaptive`, `target_kl` and `horizon`",
         )
-    return AdaptedKl(source)
+    adapted = AdaptedKl(source)
+    adapted.instance({})
+    return adapted
 
 
 class _BuiltInKl(KLFn):

@@ -47,7 +47,8 @@ class AdaptedLoss(AdaptedPart):
         if not inputs.mask_BT.any():
             return PolicyLoss(name="policy_loss", loss=inputs.logprobs_BT.sum() * 0.0)
         known = tensors_of(inputs)
-        wanted = {key: known[key] for key in loss_fn.select_keys if key in known}
+        keys = map(_spelled, loss_fn.select_keys)
+        wanted = {key: known[key] for key in keys if key in known}
         AVERAGES_TOKENS.set(False)
         loss, metrics = loss_fn(logprob=inputs.logprobs_BT, **wanted)
         share = share_of(loss_fn, averages_tokens=AVERAGES_TOKENS.get())

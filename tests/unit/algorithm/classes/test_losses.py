@@ -253,6 +253,18 @@ def test_an_estimator_that_replaces_what_the_trainer_does_is_refused() -> None:
         registry("trinity.algorithm.kl_fn.adapt_kl").register("loud", Loud)
 
 
+def test_an_estimator_whose_own_arguments_must_be_given_is_refused() -> None:
+    class Scaled(plugin.Halved):
+        """Has an argument that no file can give."""
+
+        def __init__(self, scale: float, **kwargs: Any) -> None:
+            super().__init__(**kwargs)
+            self.scale = scale
+
+    with pytest.raises(UserError, match=r"Scaled refuses its arguments: .*scale"):
+        registry("trinity.algorithm.kl_fn.adapt_kl").register("scaled", Scaled)
+
+
 def test_an_entropy_loss_is_averaged_over_the_whole_batch() -> None:
     entropy = torch.tensor([[1.0, 2.0, 3.0], [10.0, 0.0, 0.0]])
     function: Any = ENTROPY_LOSSES.get("classes_entropy")
