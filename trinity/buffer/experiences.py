@@ -23,6 +23,10 @@ ABSENT = frozenset({"tokens", "logprobs", "prompt_length", "teacher_logprobs", "
 """Fields of Trinity-RFT's experience that are not read for operators."""
 
 
+class FieldNotRead(UserError, AttributeError):
+    """A field of Trinity-RFT's experience that is not read: `hasattr` is false for it."""
+
+
 @dataclass(slots=True)
 class OperatedId:
     """The id of an experience within one explore step."""
@@ -92,7 +96,7 @@ class OperatedExperience:
     def __getattr__(self, name: str) -> Any:
         """Says why a field of Trinity-RFT's experience is not here."""
         if name in ABSENT:
-            raise UserError(
+            raise FieldNotRead(
                 f"`{name}` of an experience is not read for operators and group advantages: use "
                 "`reward`, `info`, `metrics`, `response_text` or `action_mask`, or compute in the "
                 "trainer"

@@ -132,6 +132,7 @@ def test_tokens_are_not_read_for_groups() -> None:
     for name in ("tokens", "logprobs", "messages"):
         with pytest.raises(UserError, match=f"`{name}` of an experience is not read"):
             getattr(experience, name)
+        assert not hasattr(experience, name)
     with pytest.raises(AttributeError, match="an experience has no `tokenz`"):
         _ = experience.tokenz
 
