@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from trinity.algorithm.algorithm_type import RowSchema
 from trinity.algorithm.rollout_correction.settings import CorrectionSettings
@@ -120,8 +120,9 @@ class ResolvedAlgorithm(PlanModel):
     """True if the trainer computes it over the whole batch; else the buffer, group by group."""
     policy_loss_fn: str
     policy_loss_fn_args: Args
-    loss_reads_reference: bool = False
-    """True for a user's loss that wants the reference model's log-probabilities."""
+    loss_reads_reference: bool = Field(default=False, exclude_if=lambda value: not value)
+    """True for a user's loss that wants the reference model's log-probabilities; left out of plans
+    where it is false, so that those of earlier runs keep their hash."""
     kl_penalty_fn: str
     kl_penalty_fn_args: Args
     """`kl_coef`, `adaptive`, `target_kl`, `horizon`."""
