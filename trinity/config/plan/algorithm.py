@@ -43,6 +43,12 @@ PARTS: tuple[Part, ...] = (
 )
 AGG_MODES_OF_LOSSES = {"gspo": "seq-mean-token-mean", "gspo_token": "seq-mean-token-mean"}
 """Losses whose tokens share one ratio per row average over rows."""
+_ANY_CASE: Mapping[Part, Mapping[str, str]] = {
+    "kl_penalty_fn": DIVERGENCES.builtins,
+    "kl_loss_fn": DIVERGENCES.builtins,
+    "entropy_loss_fn": ENTROPY_LOSSES.builtins,
+}
+"""Names of parts that may be written in capitals, as choices of other keys may."""
 _OF_ROLLOUTS: tuple[Part, ...] = ("sample_strategy", "advantage_fn", "kl_penalty_fn")
 """Parts that are not used if the rows are data."""
 
@@ -132,6 +138,8 @@ def find_part(part: Part, name: str) -> AlgorithmPart:
 
     Raises: UserError when there is none, or its signature does not fit the part.
     """
+    if name.lower() in _ANY_CASE.get(part, ()):
+        name = name.lower()
     if part in ("kl_penalty_fn", "kl_loss_fn"):
         return _divergence(part, name)
     if part == "sample_strategy":
