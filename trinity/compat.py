@@ -28,6 +28,18 @@ _ROOTS = (
 _PLUGINS = "trinity.plugins."
 _WORKFLOW_MODULES = "trinity.common.workflows."
 _RFT = "trinity.workflows.trinity_rft"
+_PACKAGES = (
+    "trinity.algorithm.advantage_fn",
+    "trinity.algorithm.entropy_loss_fn",
+    "trinity.algorithm.kl_fn",
+    "trinity.algorithm.policy_loss_fn",
+    "trinity.algorithm.sample_strategy",
+    "trinity.buffer.operators",
+    "trinity.buffer.selector",
+    "trinity.buffer.storage",
+    "trinity.common.rewards",
+)
+"""Packages here; each module of Trinity-RFT below one of them has the names of the package."""
 
 RENAMED: Mapping[str, str] = {
     "AsyncMathBoxedWorkflow": f"{_RFT}.math.AsyncMathBoxedWorkflow",
@@ -170,15 +182,29 @@ def resolve(module: str, name: str) -> object:
     if _is_module(module, name):
         return importlib.import_module(f"{module}.{name}")
     for package in _packages_above(module):
-        if name in vars(package):
-            return vars(package)[name]
+        if (given := _part_of(package, name)) is not None:
+            return given
     if (path := RENAMED.get(name)) is not None:
         where, _, own = path.rpartition(".")
         return vars(importlib.import_module(where))[own]
-    instead = REPLACEMENT_ADVICE.get(
-        name, "docs/workflows.md lists what workflows and rewards may use"
+    raise ImportError(f"{module}.{name} is of Trinity-RFT and not here: {_advice(module, name)}")
+
+
+def _part_of(package: ModuleType, name: str) -> object | None:
+    """Returns what a package has under a name; some make their classes on demand."""
+    if name in vars(package):
+        return vars(package)[name]
+    return getattr(package, name, None) if package.__name__ in _PACKAGES else None
+
+
+def _advice(module: str, name: str) -> str:
+    package = _package_of(module)
+    general = (
+        f"plugins derive from {package}"
+        if package is not None
+        else "docs/workflows.md lists what workflows and rewards may use"
     )
-    raise ImportError(f"{module}.{name} is of Trinity-RFT and not here: {instead}")
+    return REPLACEMENT_ADVICE.get(name, general)
 
 
 def _is_module(package: str, name: str) -> bool:
@@ -212,6 +238,11 @@ def is_of_theirs(module: ModuleType) -> bool:
     return isinstance(module, _Module)
 
 
+def _package_of(module: str) -> str | None:
+    """Returns the package whose names such a module has; None for other modules."""
+    return next((package for package in _PACKAGES if module.startswith(f"{package}.")), None)
+
+
 class _Finder(MetaPathFinder, Loader):
     """Finds the modules that only Trinity-RFT has; all other imports are unaffected.
 
@@ -222,7 +253,8 @@ class _Finder(MetaPathFinder, Loader):
     def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
         if name.startswith(_PLUGINS):
             return ModuleSpec(name, self) if _plugin_file(name) is not None else None
-        if not any(name == root or name.startswith(f"{root}.") for root in _ROOTS):
+        is_theirs = any(name == root or name.startswith(f"{root}.") for root in _ROOTS)
+        if not is_theirs and _package_of(name) is None:
             return None
         if (path := _file_of_user(name)) is not None:
             return spec_from_file_location(name, path)

@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar, overload
 
 from trinity import compat
 from trinity.compat import REWARD_PATHS, UNSUPPORTED_WORKFLOWS, WORKFLOW_PATHS
@@ -37,6 +37,7 @@ PLUGIN_DIRS_VARIABLE = "TRINITY_PLUGIN_DIRS"
 PLUGIN_PACKAGE = "_trinity_plugins"
 __path__: list[str] = []
 """Makes `trinity.plugins.my_file` an import path, which `trinity.compat` looks up."""
+_PLUGIN_MODULE = re.compile(rf"^{PLUGIN_PACKAGE}_[0-9a-f]{{8}}_")
 _OURS = str(Path(__file__).parent) + os.sep
 """The folder of files that may lie between a user's file and what it imports."""
 
@@ -45,7 +46,8 @@ class Registry(Generic[T]):
     """Parts of one kind by name; those in `builtins` are imported on first use.
 
     `absent` holds known names of parts that do not exist here, each with advice; a plugin may take
-    such a name.
+    such a name. `adapter` is the dotted path of a function that makes a part of a class that was
+    written for Trinity-RFT; such a class may also take the name of a built-in part.
     """
 
     def __init__(
@@ -53,36 +55,83 @@ class Registry(Generic[T]):
         kind: str,
         builtins: Mapping[str, str] | None = None,
         absent: Mapping[str, str] | None = None,
+        adapter: str = "",
     ) -> None:
         self._kind = kind
         self._builtins = dict(builtins or {})
         self._absent = dict(absent or {})
+        self._adapter = adapter
         self._parts: dict[str, T] = {}
+        self._sources: dict[str, object] = {}
         self._resolved: dict[str, T] = {}
 
     @property
     def builtins(self) -> Mapping[str, str]:
-        """Dotted paths of the built-in parts, by name, in their order."""
-        return self._builtins
+        """Dotted paths of the built-in parts whose names no plugin has taken, in their order."""
+        return {name: path for name, path in self._builtins.items() if name not in self._parts}
 
-    def register(self, name: str, part: T) -> None:
+    def register(self, name: str, part: T, *, force: bool = False) -> None:
         """Registers `part` under a name.
 
         Raises: UserError when the name is taken by another part.
         """
-        taken = self._parts.get(name)
-        if name in self._builtins or (taken is not None and taken is not part):
+        taken, may_replace = self._sources.get(name), force or self._needs_adapter(part)
+        is_taken = taken is not None and taken is not part and not force
+        if is_taken or (name in self._builtins and not may_replace):
             raise UserError(f"the {self._kind} {name!r} is registered already; choose another name")
-        self._parts[name] = part
+        if taken is not part:
+            self._parts[name] = self._adapted(name, part)
+            self._sources[name] = part
 
-    def register_module(self, name: str) -> Callable[[T], T]:
-        """Returns a decorator that registers a class or function."""
+    @overload
+    def register_module(self, module_name: str, *, force: bool = False) -> Callable[[T], T]: ...
+
+    @overload
+    def register_module(self, module_name: str, module_cls: T, *, force: bool = False) -> T: ...
+
+    def register_module(
+        self, module_name: str, module_cls: T | None = None, *, force: bool = False
+    ) -> T | Callable[[T], T]:
+        """Registers a class or function; without one, returns a decorator that does."""
 
         def decorate(part: T) -> T:
-            self.register(name, part)
+            self.register(module_name, part, force=force)
             return part
 
-        return decorate
+        return decorate if module_cls is None else decorate(module_cls)
+
+    def built_in(self, name: str) -> T:
+        """Returns the built-in part with this name, also where a plugin has taken it."""
+        return self._resolve(self.path_of(name))
+
+    def path_of(self, name: str) -> str:
+        """Returns the dotted path of the built-in part with this name."""
+        return self._builtins[name]
+
+    def is_own(self, name: str) -> bool:
+        """True for a part that a plugin has registered."""
+        return name in self._parts
+
+    def plan_name(self, name: str) -> str:
+        """Returns the name by which processes without the plugin know that the part is a user's.
+
+        It is a dotted path for a user's part that has the name of a built-in one.
+        """
+        if name not in self._parts or name not in self._builtins:
+            return name
+        source = self._sources[name]
+        module, own = getattr(source, "__module__", ""), getattr(source, "__qualname__", "")
+        return f"{_PLUGIN_MODULE.sub('', module)}.{own}"
+
+    def _needs_adapter(self, part: object) -> bool:
+        return bool(self._adapter) and isinstance(part, type)
+
+    def _adapted(self, name: str, part: T) -> T:
+        if not self._needs_adapter(part):
+            return part
+        module, _, function = self._adapter.rpartition(".")
+        adapted: T = vars(importlib.import_module(module))[function](name, part)
+        return adapted
 
     def names(self) -> list[str]:
         """Returns every registered name, sorted."""
@@ -144,8 +193,10 @@ class Registry(Generic[T]):
             close = difflib.get_close_matches(name, vars(module), n=3)
             hint = f"; close to it: {', '.join(close)}" if close else ""
             raise UserError(f"{self._kind} {path!r}: {_file(module)} defines no {name!r}{hint}")
-        part: T = vars(module)[name]
-        return part
+        try:
+            return self._adapted(name, vars(module)[name])
+        except UserError as error:
+            raise UserError(f"{self._kind} {path!r}: {error}") from error
 
 
 def import_module(name: str, wanted: str) -> ModuleType:

@@ -12,7 +12,7 @@ from trinity.algorithm.algorithm_type import AlgorithmType
 from trinity.algorithm.entropy import ENTROPY_LOSSES
 from trinity.algorithm.policy_loss import POLICY_LOSSES
 from trinity.algorithm.rollout_correction.settings import PRESETS, CorrectionSettings
-from trinity.algorithm.sample_strategy import SAMPLE_STRATEGIES
+from trinity.algorithm.sampling import SAMPLE_STRATEGIES
 from trinity.algorithm.signature import (
     Signature,
     read_documentation,

@@ -47,6 +47,12 @@ POLICY_LOSS = RequiredSignature(
     module="trinity.algorithm.policy_loss.inputs",
     parameter="inputs",
 )
+ENTROPY_LOSS = RequiredSignature(
+    input_type="EntropyInputs",
+    return_type="PolicyLoss",
+    module="trinity.algorithm.entropy.inputs",
+    parameter="inputs",
+)
 
 
 def matching_signature(
@@ -58,7 +64,9 @@ def matching_signature(
     """
     expected = " or ".join(map(str, signatures))
     if not callable(function) or isinstance(function, type):
-        raise UserError(f"is no function: write {expected}")
+        raise UserError(
+            f"is no function: write {expected}, or derive a class from Trinity-RFT's base"
+        )
     try:
         signature = signature_of(function)
     except ValueError:  # e.g. a callable written in C

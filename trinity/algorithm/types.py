@@ -397,5 +397,6 @@ ALGORITHM_TYPES: Registry[AlgorithmType] = Registry(
             DPO,
         )
     },
+    adapter="trinity.algorithm.algorithm.adapt_algorithm",
 )
 """In the order of the documentation; a plugin may register more."""

@@ -14,7 +14,7 @@ from trinity.algorithm.advantage.json_codec import (
     samples_from_json,
     samples_to_json,
 )
-from trinity.algorithm.advantage.samples import Advantages, FloatVector
+from trinity.algorithm.advantage.samples import Advantages, FloatVector, Samples
 from trinity.operators import OPERATORS
 from trinity.operators.rollouts import Changes, Content, Rollouts
 from trinity.plugins import Registry
@@ -45,6 +45,18 @@ def rollouts_from_json(message: Message) -> Rollouts:
         numbers=_arrays(message["numbers"]),
         contents=[Content(**content) for content in message["contents"]],
     )
+
+
+def advantage_input_to_json(samples: Samples) -> JsonObject:
+    """Converts samples; with what was recorded of them if the advantage requested it."""
+    if isinstance(samples, Rollouts) and samples.contents:
+        return rollouts_to_json(samples)
+    return samples_to_json(samples)
+
+
+def advantage_input_from_json(message: Message) -> Samples:
+    """Reads the output of `advantage_input_to_json`."""
+    return rollouts_from_json(message) if "samples" in message else samples_from_json(message)
 
 
 def changes_to_json(changes: Changes) -> JsonObject:
@@ -111,8 +123,8 @@ USER_FUNCTION_KINDS: Mapping[UserFunctionKindName, UserFunctionKind] = {
     "advantage": UserFunctionKind(
         registry=ADVANTAGES,
         result_type=Advantages,
-        input_to_json=samples_to_json,
-        input_from_json=samples_from_json,
+        input_to_json=advantage_input_to_json,
+        input_from_json=advantage_input_from_json,
         result_to_json=advantages_to_json,
         result_from_json=advantages_from_json,
     ),

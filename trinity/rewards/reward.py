@@ -23,6 +23,7 @@ KNOWN = frozenset(
         "messages",
         "task",
         "response_length",
+        "response_token",
         "finish_reason",
         "solution_str",
         "data_source",
@@ -46,9 +47,10 @@ class RewardFn:
 
     `__call__` receives only the parameters that it names. Available are `response`, `truth` (or
     `ground_truth`), `prompt`, `messages` (the whole chat), `task` (the whole row),
-    `response_length` in tokens and `finish_reason`. A truth without a default is required: a row
-    that has none is not scored. A function of veRL's gets its own arguments, too: `solution_str` is
-    the response, `data_source` and `extra_info` are columns of the row.
+    `response_length` in tokens, `response_token` (the ids) and `finish_reason`. A truth without a
+    default is required: a row that has none is not scored. A function of veRL's gets its own
+    arguments, too: `solution_str` is the response, `data_source` and `extra_info` are columns of
+    the row.
     """
 
     in_thread: ClassVar[bool] = True

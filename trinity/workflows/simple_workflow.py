@@ -87,6 +87,7 @@ class SimpleWorkflow(Workflow):
             "prompt": self.task.task_desc,
             "task": self.task.raw_task,
             "response_length": experience.sequence.response_length,
+            "response_token": experience.sequence.tokens[experience.sequence.prompt_length :],
             "finish_reason": experience.finish_reason,
         }
         if reward.in_thread:

@@ -4,7 +4,7 @@ Shapes: N rows, C columns of a micro-batch.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -12,10 +12,12 @@ from tensordict import TensorDict
 
 from services.trainer.collectives import MetricSums
 from services.trainer.learner.verl_calls import output_columns
+from trinity.algorithm.adapted_part import AdaptedPart
 from trinity.algorithm.aggregation import BatchTotals, LossAggMode
 from trinity.algorithm.entropy import ENTROPY_LOSSES
 from trinity.algorithm.entropy.inputs import EntropyInputs
-from trinity.algorithm.kl.estimators import KL_ESTIMATORS, KlEstimator
+from trinity.algorithm.kl import DIVERGENCES
+from trinity.algorithm.kl.estimators import KlEstimator
 from trinity.algorithm.policy_loss import POLICY_LOSSES
 from trinity.algorithm.policy_loss.contributions import loss_contribution, metric_contributions
 from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
@@ -36,6 +38,8 @@ class LossFunctions:
     kl: KlEstimator | None
     entropy_loss: EntropyLossFn | None
     agg_mode: LossAggMode
+    weighs_advantages: bool = False
+    """True for a loss of one number, in which only its advantages can be weighed."""
 
     @classmethod
     def from_plan(cls, plan: StagePlan) -> "LossFunctions":
@@ -49,15 +53,16 @@ class LossFunctions:
         has_kl = algorithm.kl_loss_fn != "none"
         return cls(
             policy_loss=partial(function, **algorithm.policy_loss_fn_args),
-            kl=KL_ESTIMATORS[algorithm.kl_loss_fn] if has_kl else None,
+            kl=DIVERGENCES.get(algorithm.kl_loss_fn) if has_kl else None,
             entropy_loss=_entropy_loss(algorithm),
             agg_mode=algorithm.loss_agg_mode,
+            weighs_advantages=isinstance(function, AdaptedPart),
         )
 
 
 def _entropy_loss(algorithm: ResolvedAlgorithm) -> EntropyLossFn | None:
     name, arguments = algorithm.entropy_loss_fn, algorithm.entropy_loss_fn_args
-    if name == "none" or not arguments["entropy_coef"]:
+    if name == "none" or not arguments.get("entropy_coef", 1.0):
         return None
     return partial(ENTROPY_LOSSES.get(name), **arguments)
 
@@ -99,11 +104,14 @@ class BatchLoss:
         """Computes the loss for verl's engine; the scale undoes gradient averaging over ranks."""
         del dp_group
         inputs = self._inputs(model_output, data)
-        policy = self._functions.policy_loss(inputs)
         self.outputs = {"logprobs": inputs.logprobs_BT.detach()}
         rows_N1 = data["row_weights"][:, None]
         corrections_NC = data.get("corrections", None)
         factors_NC = rows_N1 if corrections_NC is None else rows_N1 * corrections_NC
+        weighed = inputs
+        if self._functions.weighs_advantages:
+            weighed = replace(inputs, advantages_BT=inputs.advantages_BT * factors_NC)
+        policy = self._functions.policy_loss(weighed)
         loss = self._add_term(policy, inputs, factors_NC)
         loss = loss + self._divergence(inputs, rows_N1)
         loss = loss - self._entropy(model_output, data, inputs, rows_N1)

@@ -40,7 +40,7 @@ from trinity.algorithm.advantage import ADVANTAGES
 from trinity.algorithm.entropy import ENTROPY_LOSSES
 from trinity.algorithm.policy_loss import POLICY_LOSSES
 from trinity.algorithm.priority import PRIORITIES
-from trinity.algorithm.sample_strategy import SAMPLE_STRATEGIES
+from trinity.algorithm.sampling import SAMPLE_STRATEGIES
 from trinity.algorithm.signature import read_signature
 from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES
 from trinity.algorithm.token_selection import TOKEN_SELECTIONS

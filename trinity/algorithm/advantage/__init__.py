@@ -23,4 +23,8 @@ ADVANTAGE_PATHS = {
 }
 """Functions of this package by name; any other name is a user's."""
 
-ADVANTAGES: "Registry[AdvantageFn]" = Registry("advantage function", ADVANTAGE_PATHS)
+ADVANTAGES: "Registry[AdvantageFn]" = Registry(
+    "advantage function",
+    ADVANTAGE_PATHS,
+    adapter="trinity.algorithm.advantage_fn.adapting.adapt_advantage",
+)

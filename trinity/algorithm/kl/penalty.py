@@ -5,10 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trinity.algorithm.kl import DIVERGENCES
 from trinity.algorithm.token_advantage.masked import masked, row_means
 from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatrix, FloatVector
 from trinity.errors import UserError
 
+Estimator = Callable[[FloatVector, FloatVector, FloatVector], FloatVector]
 LARGEST_LOG_RATIO = 20.0
 LARGEST_KL = 10.0
 LARGEST_CORRECTION = 2.0
@@ -38,11 +40,14 @@ def kl_penalty(
 
     Raises: UserError when there is no such estimator.
     """
-    if estimator not in ESTIMATORS:
+    estimate = _own(estimator) if DIVERGENCES.is_own(estimator) else ESTIMATORS.get(estimator)
+    if estimate is None and "." in estimator:
+        estimate = _own(estimator)
+    if estimate is None:
         raise UserError(f"algorithm.kl_penalty_fn {estimator!r} is none of {', '.join(ESTIMATORS)}")
     rollout_BT = logprobs_BT if rollout_logprobs_BT is None else rollout_logprobs_BT
     divergence_BT = np.zeros(mask_BT.shape)
-    divergence_BT[mask_BT] = ESTIMATORS[estimator](
+    divergence_BT[mask_BT] = estimate(
         logprobs_BT[mask_BT], reference_logprobs_BT[mask_BT], rollout_BT[mask_BT]
     )
     rows_B = mask_BT.any(-1)
@@ -52,6 +57,20 @@ def kl_penalty(
         kl=kl,
         metrics={"kl": kl, "kl_coef": coef},
     )
+
+
+def _own(name: str) -> Estimator:
+    """Returns a user's estimator, which takes tensors, as a function of arrays."""
+    import torch  # the others need none
+
+    function = DIVERGENCES.get(name)
+
+    def estimate(*logprobs: FloatVector) -> FloatVector:
+        with torch.no_grad():
+            divergence: FloatVector = function(*map(torch.from_numpy, logprobs)).numpy()
+        return divergence
+
+    return estimate
 
 
 def _k1(logprobs_N: FloatVector, reference_N: FloatVector, _: FloatVector) -> FloatVector:
@@ -86,7 +105,7 @@ def _corrected_k3(
     return correction_N * _k3(logprobs_N, reference_N, rollout_N)
 
 
-ESTIMATORS: Mapping[str, Callable[[FloatVector, FloatVector, FloatVector], FloatVector]] = {
+ESTIMATORS: Mapping[str, Estimator] = {
     "k1": _k1,
     "k2": _k2,
     "k3": _k3,

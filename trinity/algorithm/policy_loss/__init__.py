@@ -36,4 +36,5 @@ NAMES = (
 POLICY_LOSSES: "Registry[PolicyLossFn]" = Registry(
     "policy loss",
     {name: f"trinity.algorithm.policy_loss.{name}.{name}" for name in NAMES},
+    adapter="trinity.algorithm.policy_loss_fn.adapt_policy_loss",
 )

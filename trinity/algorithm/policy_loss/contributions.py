@@ -15,7 +15,7 @@ from trinity.algorithm.aggregation import (
     token_weights,
     token_weights_by_row_kind,
 )
-from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss
+from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss, Share
 
 USUAL, EXPERT = "usual/", "expert/"
 
@@ -30,8 +30,10 @@ def loss_contribution(
     """Returns the part's share of the batch's loss; the loss may override the user's `mode`.
 
     `factors_BT` multiply the losses of tokens; the loss of a row is multiplied by their geometric
-    mean over the row.
+    mean over the row. A loss of one number has them in its advantages.
     """
+    if loss.loss is not None:
+        return loss.loss * _share(loss.share, rows, totals)
     if loss.loss_B is not None:
         return _rows_contribution(loss.loss_B, rows, totals, factors_BT)
     assert loss.loss_BT is not None
@@ -50,6 +52,13 @@ def metric_contributions(
             name: _metric_contribution(name, values, rows, totals)
             for name, values in loss.metrics.items()
         }
+
+
+def _share(share: Share, rows: TrainedRows, totals: BatchTotals) -> torch.Tensor:
+    """Returns the part of the whole batch that these rows are."""
+    if share == "tokens":
+        return rows.mask_BT.sum() / max(totals.num_tokens, 1)
+    return rows.mask_BT.any(-1).sum() / max(totals.num_sequences, 1)
 
 
 def _weights(

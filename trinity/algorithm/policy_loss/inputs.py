@@ -6,6 +6,7 @@ def reinforce(inputs: PolicyInputs) -> PolicyLoss:
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 
@@ -33,18 +34,26 @@ class PolicyInputs:
     """Train step of the stage, from 1."""
 
 
+Share = Literal["tokens", "rows"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyLoss:
     """Losses of tokens or rows; the aggregation is elsewhere, so splitting a batch changes nothing.
 
-    Exactly one of `loss_BT` and `loss_B` is given. A row's loss is averaged over the rows that have
-    tokens to train on; a pair is two neighbouring rows, chosen first, and both carry its loss.
+    Exactly one of `loss_BT`, `loss_B` and `loss` is given. A row's loss is averaged over the rows
+    that have tokens to train on; a pair is two neighbouring rows, chosen first, and both carry its
+    loss.
     """
 
     name: str
     """Name of the aggregated loss among the metrics."""
     loss_BT: torch.Tensor | None = None
     loss_B: torch.Tensor | None = None
+    loss: torch.Tensor | None = None
+    """One number for these rows, which the function aggregates itself, as Trinity-RFT's do."""
+    share: Share = "rows"
+    """The part of the whole batch by which `loss` counts: of its tokens or of its rows."""
     agg_mode: LossAggMode | None = None
     """Overrides the user's `loss_agg_mode`."""
     expert_agg_mode: LossAggMode | None = None

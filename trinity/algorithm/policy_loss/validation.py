@@ -49,10 +49,10 @@ def _error_in(loss: object) -> str:
     """Describes the error in the result; empty if there is none."""
     if not isinstance(loss, PolicyLoss):
         return f"gives {type(loss).__name__}"
-    losses = [values for values in (loss.loss_BT, loss.loss_B) if values is not None]
+    losses = [values for values in (loss.loss_BT, loss.loss_B, loss.loss) if values is not None]
     if len(losses) != 1:
         return "gives both losses of tokens and of rows, or neither"
-    expected = SHAPE if loss.loss_BT is not None else SHAPE[:1]
+    expected = () if loss.loss is not None else SHAPE[: 1 if loss.loss_BT is None else 2]
     if tuple(losses[0].shape) != expected:
         return f"gives a loss of shape {list(losses[0].shape)} where {list(expected)} is expected"
     if not losses[0].requires_grad:

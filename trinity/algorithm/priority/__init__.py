@@ -14,4 +14,6 @@ PRIORITY_PATHS = {
 }
 """Functions of this package by name; any other name is a user's."""
 
-PRIORITIES: "Registry[PriorityFn]" = Registry("priority function", PRIORITY_PATHS)
+PRIORITIES: "Registry[PriorityFn]" = Registry(
+    "priority function", PRIORITY_PATHS, adapter="trinity.buffer.storage.adapt_priority"
+)

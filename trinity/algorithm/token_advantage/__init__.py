@@ -42,6 +42,7 @@ TOKEN_ADVANTAGES: "Registry[TokenAdvantageFn]" = Registry(
             f"{_HERE}.tir_optimal_token_baseline.tir_optimal_token_baseline"
         ),
     },
+    adapter="trinity.algorithm.advantage_fn.adapting.adapt_advantage",
 )
 
 NEEDS: "dict[str, frozenset[Need]]" = {

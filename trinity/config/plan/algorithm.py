@@ -1,23 +1,26 @@
 """Resolves an algorithm: its parts, with their arguments checked and complete."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
+from trinity.algorithm.adapted_part import AdaptedPart
 from trinity.algorithm.advantage import ADVANTAGES
 from trinity.algorithm.algorithm_type import AlgorithmType, Part
 from trinity.algorithm.entropy import ENTROPY_LOSSES
 from trinity.algorithm.forms import (
+    ENTROPY_LOSS,
     GROUP_ADVANTAGE,
     POLICY_LOSS,
     TOKEN_ADVANTAGE,
     RequiredSignature,
     matching_signature,
 )
+from trinity.algorithm.kl import DIVERGENCES
 from trinity.algorithm.policy_loss import POLICY_LOSSES
 from trinity.algorithm.rollout_correction.settings import CorrectionSettings
-from trinity.algorithm.sample_strategy import SAMPLE_STRATEGIES
+from trinity.algorithm.sampling import SAMPLE_STRATEGIES
 from trinity.algorithm.signature import Signature, read_signature
 from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES, needs_of
 from trinity.algorithm.types import ALGORITHM_TYPES
@@ -40,6 +43,12 @@ PARTS: tuple[Part, ...] = (
 )
 AGG_MODES_OF_LOSSES = {"gspo": "seq-mean-token-mean", "gspo_token": "seq-mean-token-mean"}
 """Losses whose tokens share one ratio per row average over rows."""
+_ANY_CASE: Mapping[Part, Mapping[str, str]] = {
+    "kl_penalty_fn": DIVERGENCES.builtins,
+    "kl_loss_fn": DIVERGENCES.builtins,
+    "entropy_loss_fn": ENTROPY_LOSSES.builtins,
+}
+"""Names of parts that may be written in capitals, as choices of other keys may."""
 _OF_ROLLOUTS: tuple[Part, ...] = ("sample_strategy", "advantage_fn", "kl_penalty_fn")
 """Parts that are not used if the rows are data."""
 
@@ -79,10 +88,17 @@ class FunctionRegistry(Protocol):
     def get(self, key: str) -> object:
         """The function with this name or at this dotted path."""
 
+    def is_own(self, name: str) -> bool:
+        """True for a part that a plugin has registered."""
+
+    def plan_name(self, name: str) -> str:
+        """The name by which all processes find a user's part."""
+
 
 _OWN: dict[Part, tuple[tuple[FunctionRegistry, RequiredSignature], ...]] = {
     "advantage_fn": ((ADVANTAGES, GROUP_ADVANTAGE), (TOKEN_ADVANTAGES, TOKEN_ADVANTAGE)),
     "policy_loss_fn": ((POLICY_LOSSES, POLICY_LOSS),),
+    "entropy_loss_fn": ((ENTROPY_LOSSES, ENTROPY_LOSS),),
 }
 """Parts that users may bring."""
 
@@ -98,6 +114,10 @@ class AlgorithmPart:
     """How it is called, for parts that users may bring."""
     is_own: bool = False
     """True for a user's function."""
+    defaults: Args = field(default_factory=dict)
+    """A user's values for arguments of a function of ours."""
+    reads_reference: bool = False
+    """True for a loss that wants the reference model's log-probabilities."""
 
     def arguments(self, declared: Args, given: Args) -> Args:
         """Merges the user's arguments over the type's and the defaults (a user's part has its own).
@@ -106,7 +126,7 @@ class AlgorithmPart:
         """
         return merge_arguments(
             self.signature,
-            {**declared, **given},
+            {**self.defaults, **declared, **given},
             function=self.name,
             key=f"algorithm.{self.part}_args",
             is_own=self.is_own,
@@ -118,24 +138,60 @@ def find_part(part: Part, name: str) -> AlgorithmPart:
 
     Raises: UserError when there is none, or its signature does not fit the part.
     """
+    if name.lower() in _ANY_CASE.get(part, ()):
+        name = name.lower()
     if part in ("kl_penalty_fn", "kl_loss_fn"):
-        return AlgorithmPart(part=part, name=name, signature=read_signature(KL_CONTROLLER))
+        return _divergence(part, name)
     if part == "sample_strategy":
-        return _builtin(part, name, SAMPLE_STRATEGIES.builtins)
-    if part == "entropy_loss_fn":
-        known = ENTROPY_LOSSES.builtins
-        return _builtin(part, name, {**known, "none": known["default"]})
-    for registry, form in _OWN[part]:
+        return _strategy(part, name)
+    if part == "entropy_loss_fn" and name == "none":
+        name_of_arguments = ENTROPY_LOSSES.builtins["default"]
+        return AlgorithmPart(part=part, name=name, signature=read_signature(name_of_arguments))
+    own = any(registry.is_own(name) for registry, _ in _OWN[part])
+    for registry, form in () if own else _OWN[part]:
         if path := registry.builtins.get(name):
             signature = read_signature(path)
             return AlgorithmPart(part=part, name=name, signature=signature, form=form)
     return _own(part, name)
 
 
-def _builtin(part: Part, name: str, known: Mapping[str, str]) -> AlgorithmPart:
-    if name not in known:
-        raise UserError(f"`algorithm.{part}: {name}` is not supported{did_you_mean(name, known)}")
-    return AlgorithmPart(part=part, name=name, signature=read_signature(known[name]))
+def _divergence(part: Part, name: str) -> AlgorithmPart:
+    """An estimator, whose arguments are those of its coefficient."""
+    signature = read_signature(KL_CONTROLLER)
+    if name in DIVERGENCES.builtins:
+        return AlgorithmPart(part=part, name=name, signature=signature)
+    own = _adapted(part, name, DIVERGENCES)
+    defaults = {key: value for key, value in own.defaults.items() if key in signature.arguments}
+    name = DIVERGENCES.plan_name(name)
+    return AlgorithmPart(part=part, name=name, signature=signature, defaults=defaults)
+
+
+def _strategy(part: Part, name: str) -> AlgorithmPart:
+    """A strategy of ours; a user's class stands for one of them with other arguments."""
+    if path := SAMPLE_STRATEGIES.builtins.get(name):
+        return AlgorithmPart(part=part, name=name, signature=read_signature(path))
+    own = _adapted(part, name, SAMPLE_STRATEGIES)
+    signature = read_signature(SAMPLE_STRATEGIES.path_of(own.stands_for))
+    return AlgorithmPart(
+        part=part, name=own.stands_for, signature=signature, defaults=dict(own.defaults)
+    )
+
+
+def _adapted(part: Part, name: str, registry: FunctionRegistry) -> AdaptedPart:
+    """A user's class of such a part.
+
+    Raises: UserError when there is none, or it cannot be used.
+    """
+    load_plugins(plugin_dirs_from_environment())
+    if not registry.is_own(name) and "." not in name:
+        names = registry.names()
+        raise UserError(f"`algorithm.{part}: {name}` is not supported{did_you_mean(name, names)}")
+    found = registry.get(name)
+    if not isinstance(found, AdaptedPart):
+        raise UserError(
+            f"`algorithm.{part}: {name}` is no class of such a part: docs/algorithms.md shows one"
+        )
+    return found
 
 
 def _own(part: Part, name: str) -> AlgorithmPart:
@@ -145,7 +201,19 @@ def _own(part: Part, name: str) -> AlgorithmPart:
         form, signature = matching_signature(function, forms)
     except UserError as error:
         raise UserError(f"`algorithm.{part}: {name}` {error}") from error
-    return AlgorithmPart(part=part, name=name, signature=signature, form=form, is_own=True)
+    return AlgorithmPart(
+        part=part,
+        name=_plan_name(part, name),
+        signature=signature,
+        form=form,
+        is_own=True,
+        reads_reference=isinstance(function, AdaptedPart) and function.needs_reference,
+    )
+
+
+def _plan_name(part: Part, name: str) -> str:
+    own = (registry for registry, _ in _OWN[part] if registry.is_own(name))
+    return next((registry.plan_name(name) for registry in own), name)
 
 
 def _function(part: Part, name: str) -> tuple[object, tuple[RequiredSignature, ...]]:
@@ -153,7 +221,7 @@ def _function(part: Part, name: str) -> tuple[object, tuple[RequiredSignature, .
     own = _OWN[part]
     load_plugins(plugin_dirs_from_environment())
     for registry, form in own:
-        if name in registry.names():
+        if registry.is_own(name):
             return registry.get(name), (form,)
     if "." in name:
         return own[0][0].get(name), tuple(form for _, form in own)
@@ -177,8 +245,7 @@ def resolve_algorithm(config: AlgorithmConfig, mode: Mode, stage: str) -> Resolv
 
 
 def _type_of(name: str, mode: Mode) -> AlgorithmType:
-    if name not in ALGORITHM_TYPES.names():
-        load_plugins(plugin_dirs_from_environment())
+    load_plugins(plugin_dirs_from_environment())
     if name not in ALGORITHM_TYPES.names():
         raise UserError(
             f"`algorithm.algorithm_type: {name}` is not supported"
@@ -218,6 +285,7 @@ def _resolved(config: AlgorithmConfig, declared: AlgorithmType) -> ResolvedAlgor
             "row_schema": declared.schema,
             "repeat_times": repeat_times,
             "advantage_in_trainer": advantage.form is TOKEN_ADVANTAGE,
+            "loss_reads_reference": any(found.reads_reference for found, _ in parts),
             "loss_agg_mode": config.loss_agg_mode or _agg_mode(config.policy_loss_fn, declared),
             "needs_critic": _needs_critic(advantage, declared),
             "can_balance_batch": declared.can_balance_batch,

@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from trinity.algorithm.algorithm_type import RowSchema
+from trinity.buffer.selector import refusal
 from trinity.config.error_collector import all_of
 from trinity.config.plan.lengths import SequenceLengths
 from trinity.config.plan.parts import (
@@ -36,6 +37,8 @@ FEEDBACK_SECONDS = 30 * 24 * 3600.0
 
 def resolve_selector(selector: DataSelectorConfig, seed: int, key: str) -> ResolvedSelector:
     """Returns the selector; raises UserError if its features or arguments do not fit it."""
+    if why := refusal(selector.selector_type):
+        raise UserError(f"{key}`: {why}")
     _check_features(selector, key)
     return ResolvedSelector(
         selector_type=selector.selector_type,

@@ -2,13 +2,13 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from trinity.algorithm.algorithm_type import RowSchema
 from trinity.algorithm.rollout_correction.settings import CorrectionSettings
-from trinity.algorithm.sample_strategy import SAMPLE_STRATEGIES, SampleStrategy
+from trinity.algorithm.sampling import SAMPLE_STRATEGIES, SampleStrategy
 from trinity.algorithm.token_selection import TOKEN_SELECTIONS
-from trinity.config.schema.algorithm import EntropyLossFn, KlFn, LossAggMode
+from trinity.config.schema.algorithm import LossAggMode
 from trinity.config.schema.base import Args
 from trinity.config.schema.choices import DifficultyConfig
 from trinity.config.schema.data import FormatConfig, SelectorType
@@ -121,13 +121,16 @@ class ResolvedAlgorithm(PlanModel):
     """True if the trainer computes it over the whole batch; else the buffer, group by group."""
     policy_loss_fn: str
     policy_loss_fn_args: Args
-    kl_penalty_fn: KlFn
+    loss_reads_reference: bool = Field(default=False, exclude_if=lambda value: not value)
+    """True for a user's loss that wants the reference model's log-probabilities; left out of plans
+    where it is false, so that those of earlier runs keep their hash."""
+    kl_penalty_fn: str
     kl_penalty_fn_args: Args
     """`kl_coef`, `adaptive`, `target_kl`, `horizon`."""
-    kl_loss_fn: KlFn
+    kl_loss_fn: str
     kl_loss_fn_args: Args
     """The same."""
-    entropy_loss_fn: EntropyLossFn
+    entropy_loss_fn: str
     entropy_loss_fn_args: Args
     """`entropy_coef`, but of `none`."""
     loss_agg_mode: LossAggMode
@@ -152,7 +155,7 @@ class ResolvedAlgorithm(PlanModel):
     def needs_reference(self) -> bool:
         """True if anything uses the model that the stage started from."""
         uses = (self.kl_loss_fn, self.kl_penalty_fn) != ("none", "none")
-        return uses or self.policy_loss_fn == "dpo"
+        return uses or self.policy_loss_fn == "dpo" or self.loss_reads_reference
 
     @property
     def needs_proximal(self) -> bool:

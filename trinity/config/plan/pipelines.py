@@ -208,6 +208,7 @@ def _resolve_experience_operator(
 ) -> ResolvedOperator:
     if not config.name:
         raise UserError(f"`{key}.name` is missing: give one of {', '.join(OPERATORS.names())}")
+    load_plugins(plugin_dirs_from_environment())
     is_own = config.name not in OPERATORS.builtins
     args = merge_arguments(
         _user_operator_signature(config.name, key)
@@ -220,7 +221,7 @@ def _resolve_experience_operator(
     )
     if not is_own and args:
         _check_values(config.name, args, key)
-    return ResolvedOperator(name=config.name, args=args)
+    return ResolvedOperator(name=OPERATORS.plan_name(config.name), args=args)
 
 
 def _with_server(config: OperatorConfig, service: ServiceConfig) -> Args:
@@ -243,8 +244,6 @@ def _path(name: str) -> str:
 
 def _user_operator_signature(name: str, key: str) -> Signature:
     """Imports a user's function, so that its errors are found now and not in a service."""
-    if "." not in name:
-        load_plugins(plugin_dirs_from_environment())
     if "." not in name and name not in OPERATORS.names():
         raise UserError(
             f"`{key}.name: {name}` is not supported{did_you_mean(name, OPERATORS.names())}, "

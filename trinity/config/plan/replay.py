@@ -2,7 +2,7 @@
 
 import math
 
-from trinity.algorithm.priority import PRIORITIES, PRIORITY_PATHS
+from trinity.algorithm.priority import PRIORITIES
 from trinity.algorithm.signature import Signature, read_signature, signature_of
 from trinity.config.error_collector import did_you_mean
 from trinity.config.plan.algorithm import merge_arguments
@@ -27,6 +27,7 @@ def resolve_replay(given: ExperienceBufferConfig, key: str) -> ResolvedReplay | 
     if not replay.enable:
         return None
     name, arguments = _function(given, key)
+    load_plugins(plugin_dirs_from_environment())
     try:
         signature = _signature(name)
         complete = merge_arguments(
@@ -34,13 +35,13 @@ def resolve_replay(given: ExperienceBufferConfig, key: str) -> ResolvedReplay | 
             arguments,
             function=name,
             key="priority_fn_args",
-            is_own=name not in PRIORITY_PATHS,
+            is_own=name not in PRIORITIES.builtins,
         )
     except UserError as error:
         raise UserError(f"{key}.replay_buffer`: {error}") from error
     cooldown = replay.reuse_cooldown_time
     return ResolvedReplay(
-        priority_fn=name,
+        priority_fn=PRIORITIES.plan_name(name),
         priority_fn_args=complete,
         cooldown_steps=None if cooldown is None else max(1, math.ceil(cooldown)),
         capacity=given.capacity,
@@ -68,9 +69,8 @@ def _function(given: ExperienceBufferConfig, key: str) -> tuple[str, Args]:
 
 
 def _signature(name: str) -> Signature:
-    if path := PRIORITY_PATHS.get(name):
+    if path := PRIORITIES.builtins.get(name):
         return read_signature(path)
-    load_plugins(plugin_dirs_from_environment())
     if name not in PRIORITIES.names() and "." not in name:
         raise UserError(
             f"`priority_fn: {name}` is not supported{did_you_mean(name, PRIORITIES.names())}, "

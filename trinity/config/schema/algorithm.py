@@ -124,16 +124,19 @@ class AlgorithmConfig(Section):
     """By name, or the dotted path of a function of your own."""
     policy_loss_fn_args: Args = Field(default_factory=dict)
     """Arguments laid over the function's own: `clip_range`, `clip_range_low`, `clip_ratio_c`..."""
-    kl_penalty_fn: KlFn | None = None
-    """Distance to the reference model that is taken off the rewards, token by token."""
+    kl_penalty_fn: str | None = None
+    """Distance to the reference model that is taken off the rewards, token by token: `none`, `k1`,
+    `k2`, `k3`, `low_var_kl`, `abs`, `corrected_k3`, `k1+`, `k3+`, or a class of your own."""
     kl_penalty_fn_args: Args = Field(default_factory=dict)
     """`kl_coef`; with `adaptive: true` also `target_kl` and `horizon`."""
-    kl_loss_fn: KlFn | None = None
-    """Distance to the reference model that is added to the loss; `none` needs no reference."""
+    kl_loss_fn: str | None = None
+    """Distance to the reference model that is added to the loss, as above; `none` needs no
+    reference."""
     kl_loss_fn_args: Args = Field(default_factory=dict)
     """`kl_coef`; with `adaptive: true` also `target_kl` and `horizon`."""
-    entropy_loss_fn: EntropyLossFn | None = None
-    """`default` subtracts `entropy_coef` times the entropy from the loss, `mix` the rollouts'."""
+    entropy_loss_fn: str | None = None
+    """`default` subtracts `entropy_coef` times the entropy from the loss, `mix` the rollouts';
+    `none`, or one of your own."""
     entropy_loss_fn_args: Args = Field(default_factory=dict)
     """`entropy_coef`."""
     loss_agg_mode: LossAggMode | None = None

@@ -139,17 +139,6 @@ def create_task(inputs: TaskInputs) -> Task:
     )
 
 
-THEIR_REWARDS: Mapping[str, str] = {
-    "accuracy_reward": "AccuracyReward",
-    "countdown_reward": "CountDownRewardFn",
-    "format_reward": "FormatReward",
-    "math_boxed_reward": "MathBoxedRewardFn",
-    "math_dapo_reward": "MathDAPORewardFn",
-    "math_reward": "MathRewardFn",
-}
-"""The classes of `trinity.common.rewards` that compute as the reward of this name does."""
-
-
 def reward_class(reward: NamedReward | None, row: JsonObject) -> type | None:
     """Returns the class that makes the taskset's reward, as workflows call it.
 
@@ -167,11 +156,9 @@ def reward_class(reward: NamedReward | None, row: JsonObject) -> type | None:
 
 
 def _their_class(name: str) -> type | None:
-    from importlib import import_module
+    from trinity.common.rewards import CLASSES  # has all graders
 
-    their_name = THEIR_REWARDS.get(name)
-    found = vars(import_module("trinity.common.rewards")).get(their_name) if their_name else None
-    return found if isinstance(found, type) else None
+    return CLASSES.get(name)
 
 
 def is_plain_call(source: type) -> bool:

@@ -13,7 +13,7 @@ from trinity.algorithm.entropy import ENTROPY_LOSSES
 from trinity.algorithm.kl.estimators import KL_ESTIMATORS
 from trinity.algorithm.policy_loss import POLICY_LOSSES
 from trinity.algorithm.rollout_correction.settings import PRESETS, CorrectionSettings, PresetName
-from trinity.algorithm.sample_strategy import SAMPLE_STRATEGIES
+from trinity.algorithm.sampling import SAMPLE_STRATEGIES
 from trinity.algorithm.signature import read_signature, read_table
 from trinity.algorithm.token_advantage import NEEDS, TOKEN_ADVANTAGES
 from trinity.algorithm.types import ALGORITHM_TYPES

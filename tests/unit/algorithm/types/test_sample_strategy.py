@@ -2,7 +2,7 @@
 
 import pytest
 
-from trinity.algorithm.sample_strategy import SAMPLE_STRATEGIES, SampleStrategy
+from trinity.algorithm.sampling import SAMPLE_STRATEGIES, SampleStrategy
 from trinity.errors import UserError
 from trinity.types import JsonObject
 

@@ -1,0 +1,1 @@
+"""Tests of parts that are classes written for Trinity-RFT."""

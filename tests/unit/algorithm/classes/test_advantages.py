@@ -1,0 +1,290 @@
+"""Advantages, operators and priorities that are classes of Trinity-RFT."""
+
+import copy
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.unit.algorithm.classes import plugin
+from trinity.algorithm.advantage import ADVANTAGES
+from trinity.algorithm.advantage.needs import needs_of
+from trinity.algorithm.advantage.samples import Samples
+from trinity.algorithm.advantage_fn import GroupAdvantage
+from trinity.algorithm.advantage_fn.adapting import adapt_advantage
+from trinity.algorithm.priority import PRIORITIES
+from trinity.algorithm.priority.candidate import Candidate
+from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES
+from trinity.algorithm.token_advantage.token_batch import TokenBatch
+from trinity.buffer.experiences import experiences_of
+from trinity.buffer.operators.adapting import adapt_operator
+from trinity.buffer.storage import PRIORITY_FUNC, PriorityFunction
+from trinity.errors import UserError
+from trinity.operators import OPERATORS
+from trinity.operators.kinds import USER_FUNCTION_KINDS
+from trinity.operators.rollouts import Content, Rollouts
+
+SAMPLES = Samples.of_groups([0.0, 1.0, 2.0], [1.0, 1.0], [4.0, 0.0])
+
+
+def test_a_group_advantage_is_computed_over_experiences() -> None:
+    found = ADVANTAGES.get("classes_centred")(SAMPLES, scale=2.0)
+    assert found.values.tolist() == [-2.0, 0.0, 2.0, 0.0, 0.0, 4.0, -4.0]
+    assert found.left_out is not None
+    assert found.left_out.tolist() == [False, False, False, True, True, False, False]
+    assert found.metrics["group_advantages/reward_mean/max"].tolist() == [2.0] * 3
+
+
+def test_it_asks_for_a_whole_step_and_for_contents() -> None:
+    needs = needs_of(ADVANTAGES.get("classes_centred"), {})
+    assert needs.whole_step
+    assert needs.content
+    assert not needs_of(ADVANTAGES.get("grpo"), {}).content
+
+
+def test_contents_travel_to_an_advantage_that_asks_for_them() -> None:
+    kind = USER_FUNCTION_KINDS["advantage"]
+    contents = [
+        Content(prompt_text="a", response_text=str(i), info={"n": i}, metrics={}) for i in range(7)
+    ]
+    sent = kind.input_from_json(kind.input_to_json(Rollouts.of(SAMPLES, contents=contents)))
+    assert isinstance(sent, Rollouts)
+    assert [exp.info["n"] for exp in experiences_of(sent)] == list(range(7))
+    plain = kind.input_from_json(kind.input_to_json(SAMPLES))
+    assert not isinstance(plain, Rollouts)
+
+
+class _Copying(plugin.Centred):
+    """Puts copies of the first group in place of the dropped one."""
+
+    def process(self, exps: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+        kept, metrics = super().process(exps)
+        return [*kept, *map(copy.deepcopy, kept[: len(exps) - len(kept)])], metrics
+
+
+class _Inventing(plugin.Centred):
+    """Makes an experience that nobody gave it."""
+
+    def process(self, exps: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+        kept, metrics = super().process(exps)
+        return [*kept, SimpleNamespace(eid=kept[0].eid, advantages=1.0)], metrics
+
+
+class _Uneven(plugin.Centred):
+    """Gives tokens advantages of their own."""
+
+    def process(self, exps: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+        for exp in exps:
+            exp.advantages = np.arange(3.0)
+            exp.action_mask = np.ones(3, dtype=bool)
+        return exps, {}
+
+
+class _Forgetful(plugin.Centred):
+    """Sets no advantages."""
+
+    def process(self, exps: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+        return exps, {}
+
+
+def adapted(source: type) -> Any:
+    return adapt_advantage("mine", source)
+
+
+class _Renaming(plugin.Centred):
+    """Gives experiences ids of its own, which are users' to change."""
+
+    def process(self, exps: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+        for exp in exps:
+            exp.eid.run, exp.eid.suffix = 9, "same"
+        return super().process(exps)
+
+
+def test_ids_may_be_changed() -> None:
+    usual = ADVANTAGES.get("classes_centred")(SAMPLES)
+    assert adapted(_Renaming)(SAMPLES).values.tolist() == usual.values.tolist()
+
+
+def test_copies_stand_in_for_dropped_samples() -> None:
+    found = adapted(_Copying)(SAMPLES)
+    assert found.copies_of is not None
+    assert found.copies_of[3] == 0
+    assert found.copies_of[4] == 1
+    assert found.copies_of[0] == -1
+
+
+@pytest.mark.parametrize(
+    ("source", "complaint"),
+    [
+        (_Inventing, "an experience that it was not given"),
+        (_Uneven, "differ between the tokens of a sample"),
+        (_Forgetful, "without `advantages`"),
+    ],
+)
+def test_what_cannot_be_a_groups_advantage_is_said(source: type, complaint: str) -> None:
+    with pytest.raises(UserError, match=complaint):
+        adapted(source)(SAMPLES)
+
+
+def test_tokens_are_not_read_for_groups() -> None:
+    experience = experiences_of(SAMPLES)[0]
+    for name in ("tokens", "logprobs", "messages"):
+        with pytest.raises(UserError, match=f"`{name}` of an experience is not read"):
+            getattr(experience, name)
+        assert not hasattr(experience, name)
+    with pytest.raises(AttributeError, match="an experience has no `tokenz`"):
+        _ = experience.tokenz
+
+
+def token_batch() -> TokenBatch:
+    rewards_BT = np.array([[0.0, 1.0, 0.0], [0.5, 0.0, 0.0]])
+    return TokenBatch(
+        rewards_BT=rewards_BT,
+        mask_BT=np.array([[True, True, False], [True, False, False]]),
+        lengths_B=np.array([2, 1]),
+        groups_B=np.array([4, 7]),
+        logprobs_BT=np.zeros((2, 3)),
+        rollout_logprobs_BT=np.zeros((2, 3)),
+    )
+
+
+def test_an_advantage_of_tokens_writes_into_a_batch() -> None:
+    found = TOKEN_ADVANTAGES.get("classes_tokens")(token_batch())
+    assert found.advantages_BT.tolist() == [[3.0, 3.0, 0.0], [1.5, 0.0, 0.0]]
+    assert found.metrics == {"num_tasks": 2.0}
+    assert found.returns_BT is None
+
+
+def test_a_column_that_the_batch_lacks_is_named_with_those_it_has() -> None:
+    class Valued(plugin.Tokens):
+        """Wants a critic."""
+
+        def __call__(self, exps: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+            return exps.batch["values"], {}
+
+    with pytest.raises(
+        UserError, match=r"has no `values` for this algorithm: it has response_mask"
+    ):
+        adapted(Valued)(token_batch())
+
+
+CLASSES = [
+    ("GRPOGroupedAdvantage", "grpo", {"std_threshold": 0.0}),
+    ("OPMDGroupAdvantage", "opmd", {"opmd_baseline": "logavgexp", "tau": 0.5}),
+    ("REINFORCEGroupAdvantage", "reinforce", {}),
+    ("RECGroupedAdvantage", "rec", {}),
+    ("StepWiseGRPOAdvantageFn", "step_wise_grpo", {}),
+    ("ASYMREGroupAdvantage", "asymre", {}),
+]
+
+
+@pytest.mark.parametrize(("name", "function", "arguments"), CLASSES)
+def test_a_class_of_trinity_rft_computes_what_our_function_does(
+    name: str, function: str, arguments: dict[str, Any]
+) -> None:
+    from trinity.algorithm import advantage_fn
+
+    expected = ADVANTAGES.built_in(function)(SAMPLES, **arguments)
+    left_out = np.zeros(7, bool) if expected.left_out is None else expected.left_out
+    source = getattr(advantage_fn, name)
+    kept, _ = source(**{**source.default_args(), **arguments})(experiences_of(SAMPLES))
+    found = {exp.eid.suffix: exp.advantage for exp in kept}
+    wanted = {str(i): v for i, v in enumerate(expected.values) if not left_out[i]}
+    assert found == pytest.approx(wanted, rel=1e-6)
+
+
+def test_a_subclass_of_one_has_its_own_way_with_a_group() -> None:
+    from trinity.algorithm.advantage_fn import GRPOGroupedAdvantage
+
+    class Doubled(GRPOGroupedAdvantage):  # type: ignore[misc]
+        """Doubles what the base computes for a group."""
+
+        def calculate_group_advantage(self, group_id: str, exps: list[Any]) -> Any:
+            kept, metrics = super().calculate_group_advantage(group_id, exps)
+            for exp in kept:
+                exp.advantages = exp.advantages * 2
+            return kept, metrics
+
+    usual = ADVANTAGES.built_in("grpo")(SAMPLES)
+    assert adapted(Doubled)(SAMPLES).values == pytest.approx(2 * usual.values, rel=1e-6)
+    assert issubclass(Doubled, GroupAdvantage)
+
+
+def rollouts() -> Rollouts:
+    contents = [
+        Content(prompt_text="", response_text="", info={"bonus": i / 10}, metrics={})
+        for i in range(7)
+    ]
+    truncated = np.array([False, True, True, False, False, False, False])
+    return Rollouts.of(
+        SAMPLES, is_truncated=truncated, contents=contents, response_lengths=np.full(7, 4)
+    )
+
+
+def test_an_operator_drops_changes_and_masks() -> None:
+    changes = OPERATORS.get("classes_shaped")(rollouts(), threshold=1.0)
+    assert changes.left_out is not None and changes.rewards is not None
+    assert changes.masked is not None
+    assert changes.left_out.tolist() == [True, False, False, False, False, False, True]
+    assert changes.rewards.tolist() == pytest.approx([0.0, 1.1, 2.2, 1.3, 1.4, 4.5, 0.0])
+    assert changes.masked.tolist() == [False, True, True, False, False, False, False]
+    assert changes.metrics["filtered_count"].tolist() == [2.0, 0.0, 0.0]
+    assert "SELECTOR_METRIC" not in changes.metrics
+    assert np.nan_to_num(changes.numbers["seen"]).tolist() == [0, 1, 1, 1, 1, 1, 0]
+
+
+def test_an_asynchronous_operator_is_prepared_once() -> None:
+    operator = OPERATORS.get("classes_async")
+    for _ in range(2):
+        changes = operator(rollouts())
+        assert changes.rewards is not None
+        assert changes.rewards.tolist() == (2 * SAMPLES.rewards).tolist()
+
+
+def test_an_operator_that_asks_models_is_refused() -> None:
+    class Judging(plugin.Asynchronous):
+        """Asks a model."""
+
+        async def process(self, exps: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+            assert self.auxiliary_models["judge"]
+            return exps, {}
+
+    with pytest.raises(UserError, match="Judging of `judging` asks `auxiliary_models`"):
+        adapt_operator("judging", Judging)
+
+
+def test_an_operator_of_trinity_rft_changes_experiences() -> None:
+    from trinity.buffer.operators import RewardSTDFilter
+
+    kept, metrics = RewardSTDFilter(threshold=0.0).process(experiences_of(SAMPLES))
+    assert [exp.eid.suffix for exp in kept] == ["0", "1", "2", "5", "6"]
+    assert metrics["filtered_count"] == 2
+
+
+@PRIORITY_FUNC.register_module("classes_fresh")
+class Fresh(PriorityFunction):
+    """The newest first, each used at most twice."""
+
+    def __init__(self, decay: float) -> None:
+        self.decay = decay
+
+    def __call__(self, item: list[Any]) -> tuple[float, bool]:
+        info = item[0].info
+        return info["model_version"] - self.decay * info["use_count"], info["use_count"] < 2
+
+    @classmethod
+    def default_config(cls) -> dict[str, Any]:
+        return {"decay": 0.5}
+
+
+def test_a_priority_is_asked_about_a_sample_that_waits() -> None:
+    def candidate(use_count: int) -> Candidate:
+        return Candidate(
+            model_version=7, use_count=use_count, reward=1.0, advantage=0.0, normal=0.0
+        )
+
+    function = PRIORITIES.get("classes_fresh")
+    assert function(candidate(1)) == 6.5
+    assert function(candidate(1), decay=2.0) == 5.0
+    assert function(candidate(2)) is None

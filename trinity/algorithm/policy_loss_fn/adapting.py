@@ -1,0 +1,141 @@
+"""Calls losses of Trinity-RFT on part of an optimizer batch, and weighs what they return.
+
+Their result is one number for the part, a mean by their own rule. It counts by the part's share of
+the whole batch's tokens, or rows, so that parts add up to the batch.
+"""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from trinity.algorithm.adapted_part import AdaptedPart
+from trinity.algorithm.policy_loss.inputs import PolicyInputs, PolicyLoss, Share
+from trinity.algorithm.policy_loss_fn import PolicyLossFn
+from trinity.algorithm.utils import AVERAGES_TOKENS
+from trinity.errors import UserError
+
+TENSORS = (
+    "advantages",
+    "expert_mask",
+    "old_log_probs",
+    "ref_log_prob",
+    "response_mask",
+    "rollout_log_probs",
+    "step",
+)
+"""Names of tensors, in verl's spelling, that the trainer gives to a loss."""
+REFERENCE = "ref_log_prob"
+RESERVED = frozenset({"loss", "final_loss", "kl", "kl_loss", "entropy", "entropy_loss"})
+"""Metrics that the trainer has itself; a class's own go below the name of its part."""
+
+
+class AdaptedLoss(AdaptedPart):
+    """A class of a loss as a policy loss."""
+
+    input_type = "PolicyInputs"
+    return_type = "PolicyLoss"
+
+    def __init__(self, source: type[PolicyLossFn]) -> None:
+        super().__init__(source)
+        self.needs_reference = REFERENCE in _batch_names(source)
+
+    def __call__(self, inputs: PolicyInputs, **arguments: Any) -> PolicyLoss:
+        """Returns the loss of a part of a batch; 0 where no token is trained on."""
+        loss_fn: PolicyLossFn = self.instance(arguments)
+        if not inputs.mask_BT.any():
+            return PolicyLoss(name="policy_loss", loss=inputs.logprobs_BT.sum() * 0.0)
+        known = tensors_of(inputs)
+        keys = map(_spelled, loss_fn.select_keys)
+        wanted = {key: known[key] for key in keys if key in known}
+        AVERAGES_TOKENS.set(False)
+        loss, metrics = loss_fn(logprob=inputs.logprobs_BT, **wanted)
+        share = share_of(loss_fn, averages_tokens=AVERAGES_TOKENS.get())
+        return scalar_loss(loss, metrics, inputs.mask_BT, share, "policy_loss")
+
+
+def adapted_loss(name: str, source: type) -> AdaptedLoss | type:
+    """Makes a part of a class; one that is no loss stays as it is.
+
+    Raises: UserError when it wants tensors that the trainer does not have.
+    """
+    if not issubclass(source, PolicyLossFn):
+        return source
+    adapted = AdaptedLoss(source)
+    parameters = source.__call__.__wrapped__  # type: ignore[attr-defined]
+    absent = [key for key in _required(parameters) if _spelled(key) not in TENSORS]
+    if absent:
+        known = ", ".join(sorted(map(source.mapper.to_trinity, TENSORS)))
+        raise UserError(
+            f"{source.__name__} of `{name}` wants the tensors {', '.join(absent)}, which the "
+            f"trainer does not have: it gives logprob, {known}"
+        )
+    return adapted
+
+
+def _required(call: Any) -> list[str]:
+    parameters = inspect.signature(call).parameters.values()
+    return [
+        p.name
+        for p in parameters
+        if p.default is p.empty
+        and p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+        and p.name not in {"self", "logprob"}
+    ]
+
+
+def _spelled(key: str) -> str:
+    return PolicyLossFn.mapper.from_trinity(key)
+
+
+def _batch_names(source: type[PolicyLossFn]) -> set[str]:
+    return {_spelled(key) for key in source.wanted_keys}
+
+
+def tensors_of(inputs: PolicyInputs) -> dict[str, Any]:
+    """Returns a batch's tensors by verl's names."""
+    tensors = {
+        "advantages": inputs.advantages_BT,
+        "old_log_probs": inputs.old_logprobs_BT,
+        "rollout_log_probs": inputs.old_logprobs_BT,
+        "response_mask": inputs.mask_BT,
+        "ref_log_prob": inputs.reference_logprobs_BT,
+        "expert_mask": inputs.is_expert_B,
+        "step": torch.full_like(inputs.mask_BT[:, 0], inputs.step, dtype=torch.int32),
+    }
+    if inputs.is_expert_B is None:
+        tensors["expert_mask"] = torch.zeros_like(inputs.mask_BT[:, 0])
+    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
+
+
+def share_of(loss_fn: object, *, averages_tokens: bool) -> Share:
+    """Returns the share by which a loss counts: of tokens where it averages over tokens.
+
+    A loss without `loss_agg_mode` has averaged over tokens if it called `masked_mean` for all.
+    """
+    mode = getattr(loss_fn, "loss_agg_mode", None)
+    if mode is None:
+        return "tokens" if averages_tokens else "rows"
+    return "tokens" if mode == "token-mean" else "rows"
+
+
+def scalar_loss(
+    loss: torch.Tensor, metrics: Mapping[str, Any], mask_BT: torch.Tensor, share: Share, name: str
+) -> PolicyLoss:
+    """Returns a loss of one number, with the metrics that are numbers."""
+    numbers = {
+        f"{name}/{key}" if key in RESERVED or key == name else key: float(value)
+        for key, value in metrics.items()
+        if _is_number(value)
+    }
+    filled = {
+        key: torch.full_like(mask_BT, value, dtype=torch.float64) for key, value in numbers.items()
+    }
+    return PolicyLoss(name=name, loss=loss, share=share, metrics=filled)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) or (
+        isinstance(value, torch.Tensor) and value.numel() == 1
+    )
