@@ -22,6 +22,7 @@ PLAN_FILE = "config.json"
 CHANGEABLE = (
     "buffer.feedback_timeout",
     "buffer.keep_steps",
+    "buffer.trainer_input.experience_buffer.on_bad_row",
     "checkpoint_root_dir",
     "continue_from_checkpoint",
     "explorer.max_retry_times",

@@ -30,6 +30,7 @@ from services.buffer.store.stages import (
     get_stage,
     insert_stage,
     lock_stage,
+    stage_tasksets,
     update_stage,
 )
 from services.buffer.store.stragglers import (
@@ -232,6 +233,7 @@ async def open_stage(
     if is_new:
         await _lock_tasksets(connection, key.tenant, tasksets)
     await _insert_tasksets(connection, key, plan, tasksets)
+    tasksets = await _kept_tasksets(connection, key, tasksets)
     size = await _size_of(connection, key, plan, tasksets)
     if max(size.total_train_steps, size.total_explore_steps) > MAX_STEPS:
         raise InvalidRequest(f"plan_json: it gives more than {MAX_STEPS} steps with these data")
@@ -278,6 +280,17 @@ async def _insert_tasksets(
     await insert_rows(connection, stage_taskset, rows, ignore_existing=True)
     for taskset, selector in _selected(plan, tasksets):
         await prepare_selector(connection, key, taskset, selector)
+
+
+async def _kept_tasksets(
+    connection: Connection, key: StageKey, tasksets: Sequence[StageTaskset]
+) -> list[StageTaskset]:
+    """Returns what the stage reads: data that were read anew since it was opened are not used."""
+    kept = await stage_tasksets(connection, key)
+    return [
+        taskset if kept[taskset.name].taskset_id == taskset.taskset_id else kept[taskset.name]
+        for taskset in tasksets
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

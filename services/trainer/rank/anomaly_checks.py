@@ -39,21 +39,36 @@ EXPLANATIONS = {
 }
 
 
-def check_trained_tokens(batch: TrainBatch) -> None:
-    """Checks that a step has something to train on: else nothing would be learned in silence.
+def has_trained_tokens(batch: TrainBatch, *, may_lack: bool) -> bool:
+    """Returns true if a step has something to train on.
 
-    Raises: RunFailed saying why its rows have nothing.
+    `may_lack` lets a step pass that has nothing: it is logged, and moves no weight.
+    Raises: RunFailed saying why its rows have nothing; else nothing would be learned in silence.
     """
     if batch.num_trained_tokens:
-        return
+        return True
+    reason = _untrained_reason(batch)
+    if not may_lack:
+        raise RunFailed(f"{reason}{UNTRAINED_ADVICE}")
+    logger.warning("a step is left out: %s", reason, extra={"step": batch.step})
+    return False
+
+
+UNTRAINED_ADVICE = (
+    ". Prompts that are too long, responses that were cut off and rows that an operator masks are "
+    "not trained: raise `model.max_prompt_tokens`, `model.max_response_tokens` or "
+    "`model.max_model_len` in a new experiment, or go on without such steps by "
+    "`buffer.trainer_input.experience_buffer.on_bad_row: skip`"
+)
+
+
+def _untrained_reason(batch: TrainBatch) -> str:
     num_cut = sum(row.is_truncated for row in batch.rows)
     cut = f"; {num_cut} of them are cut off before their answer begins" if num_cut else ""
     bad = f"; {batch.num_bad_rows} more cannot be trained on" if batch.num_bad_rows else ""
-    raise RunFailed(
+    return (
         f"train step {batch.step} has nothing to train on: no token of its {len(batch.rows)} rows "
-        f"is trained{cut}{bad}. Prompts that are too long, responses that were cut off and rows "
-        "that an operator masks are not trained: raise `model.max_prompt_tokens`, "
-        "`model.max_response_tokens` or `model.max_model_len`, or correct the data"
+        f"is trained{cut}{bad}"
     )
 
 

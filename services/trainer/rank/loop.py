@@ -14,7 +14,7 @@ from services.trainer.collectives import Ranks
 from services.trainer.data.batches import BatchSource
 from services.trainer.learner.metrics import batch_metrics
 from services.trainer.messages import RankStageEnded
-from services.trainer.rank.anomaly_checks import AnomalyChecks, check_trained_tokens
+from services.trainer.rank.anomaly_checks import AnomalyChecks, has_trained_tokens
 from services.trainer.rank.incarnation import Incarnation
 from services.trainer.telemetry import StepTelemetry
 from services.trainer.types import StageLearner, StepOutcome, TrainBatch
@@ -241,7 +241,6 @@ class TrainingLoop:
     def _train(self, batch: TrainBatch, waited_seconds: float, span: Span) -> None:
         """Trains one step, hands its weights and report to be published, and saves if due."""
         started = time.perf_counter()
-        check_trained_tokens(batch)
         self._report_activity("training again" if batch.replayed else "training")
         outcome = self._train_step(batch)
         self._step = batch.step
@@ -268,6 +267,8 @@ class TrainingLoop:
 
     def _train_step(self, batch: TrainBatch) -> StepOutcome:
         plan, total_steps = self._deps.plan, self._deps.total_steps
+        if not has_trained_tokens(batch, may_lack=plan.experience_buffer.on_bad_row == "skip"):
+            return StepOutcome(metrics={}, rows={})
         with self._deps.telemetry.training(batch):
             return self._deps.learner.train_step(
                 batch,

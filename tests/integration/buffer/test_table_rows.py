@@ -104,6 +104,22 @@ async def test_bad_rows_of_data_end_the_opening_or_are_left_out_and_named(
     assert [row["id"] for row in data((await buffer.batch(1))[1])] == [1, 3, 4]
 
 
+async def test_another_policy_for_bad_rows_leaves_an_open_stage_with_its_rows(
+    buffer: Buffer, tmp_path: Path
+) -> None:
+    """The policy may change when a run goes on, and then its data are read and checked anew."""
+    file = tmp_path / "data.db"
+    address = write_table(file, "cpt")
+    opened = await buffer.open(table_plan("cpt", address))
+    assert (opened.num_tasks, opened.total_train_steps) == (6, 2)
+    with sqlite3.connect(file) as connection:
+        connection.execute("DELETE FROM rows WHERE id > 4")
+    opened = await buffer.open(table_plan("cpt", address, on_bad_row="skip"))
+    assert (opened.num_tasks, opened.total_train_steps) == (6, 2)
+    await buffer.begin()
+    assert [row["id"] for row in data((await buffer.batch(2))[1])] == [4, 5, 6]
+
+
 async def test_expert_rows_of_a_table_stand_beside_replayed_rollouts(
     buffer: Buffer, tmp_path: Path
 ) -> None:

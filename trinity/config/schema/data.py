@@ -210,7 +210,8 @@ class ExperienceBufferConfig(Section):
     """The order in which rows are drawn."""
     on_bad_row: Literal["fail", "skip"] = "fail"
     """What becomes of a row of data that cannot be trained on: `fail` says so before the first
-    step; `skip` leaves it out, counts it, and names the first of them."""
+    step; `skip` leaves it out, counts it, and names the first of them. A step with nothing to train
+    on, of data or of rollouts, ends the run, or with `skip` passes without moving a weight."""
     max_read_timeout: float = Field(default=1800.0, gt=0)
     """Seconds the trainer waits for a batch before it gives up. If `buffer.await_feedback` is set
     and this is not, `buffer.feedback_timeout`, or else 30 days, are added to the default."""
