@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import json
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from urllib.parse import urlsplit
@@ -67,6 +68,30 @@ def test_idle_connections_give_way(sessions: server.SessionStore, begun: bytes) 
         for _ in range(12):
             held.enter_context(connect(url)).sendall(begun)
         check_alive(url)
+
+
+def num_held() -> int:
+    """Number of threads that wait for a request of this process's servers."""
+    return sum("process_request_thread" in thread.name for thread in threading.enumerate())
+
+
+def test_a_control_without_bounds_holds_a_thread_for_each_idle_connection(
+    sessions: server.SessionStore,
+) -> None:
+    before = num_held()
+    unbounded = ServerLimits(max_connections=1000, request_seconds=3600.0)
+    with served(sessions, limits=unbounded) as url, contextlib.ExitStack() as held:
+        for _ in range(12):
+            held.enter_context(connect(url)).sendall(HEAD)
+        check_alive(url)
+        assert num_held() - before >= 12
+    bounded = ServerLimits(max_connections=4)
+    with served(sessions, limits=bounded) as url, contextlib.ExitStack() as held:
+        before = num_held()
+        for _ in range(12):
+            held.enter_context(connect(url)).sendall(HEAD)
+        check_alive(url)
+        assert num_held() - before <= 4
 
 
 def test_a_request_that_does_not_arrive_is_given_up(sessions: server.SessionStore) -> None:
