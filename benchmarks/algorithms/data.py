@@ -1,21 +1,22 @@
-"""Training on given rows: whether the loss falls on rows that were never trained on."""
+"""Batches of given rows, in an order of their own each pass."""
 
+import random
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
-from itertools import islice
+from itertools import count, islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.algorithms.data_batches import batches
 from benchmarks.algorithms.job import Job, Row, Unit, encoded
 from benchmarks.algorithms.outcome import EVAL_INTERVAL, NUM_ROWS, Run
 from benchmarks.algorithms.rollout import Sampler
 from benchmarks.algorithms.train import weights_of
 from benchmarks.algorithms.trials import Trial
 from examples.addition.problems import has_carry
+from services.trainer.types import TrainBatch
 from trinity.algorithm.algorithm_type import RowSchema
 from trinity.algorithm.types import ALGORITHM_TYPES
 from trinity.config.schema.base import Args
@@ -23,6 +24,22 @@ from trinity.types import FloatArray
 
 if TYPE_CHECKING:
     from services.trainer.collectives import Ranks
+
+
+def batches(units: Sequence[Unit], num_units: int, seed: int) -> Iterator[TrainBatch]:
+    """Without end, steps from 1 on; what does not fill a batch is left out of its pass."""
+    order, steps = random.Random(seed), count(1)
+    while True:
+        shuffled = order.sample(units, len(units))
+        for start in range(0, len(units) - num_units + 1, num_units):
+            yield batch_of(shuffled[start : start + num_units], next(steps))
+
+
+def batch_of(units: Sequence[Unit], step: int) -> TrainBatch:
+    """The two rows of a pair have one position."""
+    rows = [replace(row, position=place) for place, unit in enumerate(units) for row in unit]
+    return TrainBatch(step=step, rows=rows, metrics={}, replayed=False)
+
 
 COLUMNS: Mapping[RowSchema, Mapping[str, str]] = {
     "sft": {"prompt_key": "question", "response_key": "answer"},

@@ -2,7 +2,7 @@
 
 from itertools import islice
 
-from benchmarks.algorithms.data_batches import batches
+from benchmarks.algorithms.data import batches
 from benchmarks.algorithms.job import SEED, encoded
 from benchmarks.algorithms.train import Trainer, save, weights_of
 from benchmarks.algorithms.trials import Trial, all_trials

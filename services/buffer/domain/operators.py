@@ -14,7 +14,7 @@ from services.buffer.domain.group import (
     SampleGroup,
     ScoredSample,
 )
-from services.buffer.domain.sampling import hash_uniform
+from services.buffer.domain.task_draws import hash_uniform
 from services.buffer.domain.tasks import sanitize_text
 from trinity.algorithm.advantage.groups import index_within, ranks_within
 from trinity.algorithm.advantage.needs import NOTHING, Needs

@@ -6,8 +6,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-from services.buffer.domain.sampling import hash_uniform
 from services.buffer.domain.stage import Stage
+from services.buffer.domain.task_draws import hash_uniform
 from trinity.algorithm.priority.candidate import Candidate
 from trinity.config.plan.parts import ResolvedReplay
 

@@ -15,14 +15,16 @@ from services.buffer.domain.admission import (
     num_tasks_to_draw,
 )
 from services.buffer.domain.batches import VersionRequested
-from services.buffer.domain.difficulty import FloatVector, IntVector, PassRateBeliefs
-from services.buffer.domain.sampling import (
+from services.buffer.domain.stage import ExperienceState, Stage, StageState
+from services.buffer.domain.task_draws import (
+    FloatVector,
+    IntVector,
+    PassRateBeliefs,
     TasksetDraws,
     draw_row_numbers,
     interleave,
     seeded_generator,
 )
-from services.buffer.domain.stage import ExperienceState, Stage, StageState
 from services.buffer.domain.tasks import NoticeEvent
 from services.buffer.operations.evaluation import open_evaluations
 from services.buffer.operations.grouping import current_beliefs

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from services.buffer.domain.difficulty import PassRateBeliefs
 from services.buffer.domain.stage import ExperienceState, ScopeState, Stage
+from services.buffer.domain.task_draws import PassRateBeliefs
 from services.buffer.domain.tasks import NoticeEvent, sanitize_text
 from services.buffer.store.assignments import first_explore_step
 from services.buffer.store.database import SCOPES_TOPIC, batch_topic, notify, work_topic

@@ -18,8 +18,7 @@ from services.buffer.operations.explore_steps import (
     steps_of_explored,
 )
 from services.buffer.operations.retrain import find_source, newest_benched
-from services.buffer.store.bulk_insert import insert_rows
-from services.buffer.store.database import key_columns, notify, stage_topics
+from services.buffer.store.database import insert_rows, key_columns, notify, stage_topics
 from services.buffer.store.ready_rows import count_taken
 from services.buffer.store.reports import log_event
 from services.buffer.store.schema import stage_taskset

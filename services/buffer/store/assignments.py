@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from services.buffer.domain.stage import AssignmentKind, AssignmentState, RunState
-from services.buffer.store.bulk_insert import insert_rows
 from services.buffer.store.database import (
     id_in,
     in_stage,
+    insert_rows,
     key_columns,
     of_stage,
     one_of,

@@ -10,13 +10,13 @@ from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.sql.elements import Grouping
 
 from services.buffer.domain.stage import Stage
-from services.buffer.store.bulk_insert import insert_rows
 from services.buffer.store.database import (
     FLOATS,
     decode_numbers,
     encode_numbers,
     id_in,
     in_stage,
+    insert_rows,
     key_columns,
     number_in,
     of_taskset,

@@ -10,7 +10,6 @@ from services.buffer.domain.evaluation import RunScore
 from services.buffer.domain.group import ScoredSample
 from services.buffer.domain.results import Result
 from services.buffer.domain.stage import ExperienceState
-from services.buffer.store.bulk_insert import insert_bodies, insert_rows
 from services.buffer.store.database import (
     BOOLEANS,
     FLOATS,
@@ -21,6 +20,8 @@ from services.buffer.store.database import (
     encode_numbers,
     id_in,
     in_stage,
+    insert_bodies,
+    insert_rows,
     key_columns,
     of_stage,
     one_of,

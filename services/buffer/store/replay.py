@@ -8,11 +8,11 @@ import sqlalchemy as sa
 
 from services.buffer.domain.replay import ReplayCandidate
 from services.buffer.domain.stage import ExperienceState, Stage
-from services.buffer.store.bulk_insert import insert_rows
 from services.buffer.store.database import (
     count_rows,
     id_in,
     in_stage,
+    insert_rows,
     key_columns,
     of_stage,
     one_of,

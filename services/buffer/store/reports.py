@@ -12,12 +12,12 @@ from sqlalchemy.dialects.postgresql import insert
 
 from services.buffer.domain.stage import CommitStatus
 from services.buffer.domain.tasks import KINDS, Event, SamplesEvent
-from services.buffer.store.bulk_insert import insert_bodies
 from services.buffer.store.database import (
     BIGINTS,
     CHANNEL,
     count_rows,
     encode_numbers,
+    insert_bodies,
     key_columns,
     notify,
     number_in,

@@ -20,7 +20,6 @@ from services.buffer.domain.stage import (
     RunState,
     Stage,
 )
-from services.buffer.store.bulk_insert import insert_rows
 from services.buffer.store.database import (
     BIGINTS,
     INTEGERS,
@@ -29,6 +28,7 @@ from services.buffer.store.database import (
     encode_numbers,
     id_in,
     in_stage,
+    insert_rows,
     key_columns,
     of_stage,
     one_of,

@@ -11,8 +11,8 @@ import psycopg
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 
-from services.buffer.domain.difficulty import FloatVector, IntVector, PassRateBeliefs
 from services.buffer.domain.stage import AssignmentState, ExperienceState, Stage
+from services.buffer.domain.task_draws import FloatVector, IntVector, PassRateBeliefs
 from services.buffer.store.database import (
     id_in,
     in_stage,

@@ -16,13 +16,13 @@ from services.buffer.domain.stage import (
     RunState,
     ScopeState,
 )
-from services.buffer.store.bulk_insert import insert_rows
 from services.buffer.store.database import (
     BIGINTS,
     SCOPES_TOPIC,
     count_rows,
     id_in,
     in_stage,
+    insert_rows,
     key_columns,
     notify,
     of_stage,

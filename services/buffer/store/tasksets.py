@@ -12,8 +12,7 @@ from psycopg import sql
 from sqlalchemy.dialects.postgresql import insert
 
 from services.buffer.domain.stage import StageState, TasksetKind
-from services.buffer.store.bulk_insert import insert_rows
-from services.buffer.store.database import id_in, in_stage, of_taskset, one_of
+from services.buffer.store.database import id_in, in_stage, insert_rows, of_taskset, one_of
 from services.buffer.store.schema import (
     STAGE_KEY,
     stage,

@@ -66,7 +66,7 @@ WEAKNESSES = (
         "pipeline.shaping:AdvantageComputer.compute_groups",
         "think_done",
     ),
-    _weakness("chance-from-seeds", "buffer", "domain.sampling:seeded_generator", "own_chance"),
+    _weakness("chance-from-seeds", "buffer", "domain.task_draws:seeded_generator", "own_chance"),
     _weakness("ranking-kept", "buffer", "operations.explore_steps:ranked_rows", "rank_anew"),
     _weakness(
         "rewards-stored", "buffer", "servicer.curation_calls:give_feedback", "promise_rewards"

@@ -7,7 +7,7 @@ import pytest
 
 from services.buffer.domain.group import SampleDetail, SampleGroup, ScoredSample
 from services.buffer.domain.operators import COPIED, GroupArrays
-from services.buffer.domain.sampling import hash_uniform
+from services.buffer.domain.task_draws import hash_uniform
 from trinity.algorithm.advantage.grpo import grpo
 from trinity.algorithm.advantage.samples import Advantages
 from trinity.types import FinishReason

@@ -5,8 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from services.buffer.domain.difficulty import PassRateBeliefs
-from services.buffer.domain.sampling import seeded_generator
+from services.buffer.domain.task_draws import PassRateBeliefs, seeded_generator
 from services.buffer.operations.explore_steps import easy_to_hard
 from trinity.config.schema.choices import DifficultyConfig
 

@@ -9,7 +9,7 @@ import pytest
 
 from services.buffer.domain.batches import MeasuredRow, batch_metrics
 from services.buffer.domain.evaluation import RunScore, summarise
-from services.buffer.domain.sampling import draw_row_numbers
+from services.buffer.domain.task_draws import draw_row_numbers
 
 
 def test_sequential_draws_go_round() -> None:

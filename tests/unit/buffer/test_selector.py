@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from services.buffer.domain.sampling import draw_row_numbers, interleave
+from services.buffer.domain.task_draws import draw_row_numbers, interleave
 from trinity.config.schema.data import SelectorType
 
 SEEDS = (7, 42)

@@ -1,6 +1,5 @@
 """A task as Trinity-RFT's workflows take it: settings that they may change, and the row."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
