@@ -23,7 +23,7 @@ from trinity.config.plan.data import (
     resolve_experience_buffer,
     resolve_train_tasksets,
 )
-from trinity.config.plan.lengths import SequenceLengths, resolve_lengths, total_steps
+from trinity.config.plan.lengths import SequenceLengths, resolve_lengths
 from trinity.config.plan.model import (
     chat_template_of,
     is_external,
@@ -40,6 +40,7 @@ from trinity.config.plan.parts import (
     ResolvedOperator,
     ResolvedTaskset,
     fresh_rows,
+    total_steps,
 )
 from trinity.config.plan.pipelines import resolve_operators
 from trinity.config.plan.replay import check_capacity

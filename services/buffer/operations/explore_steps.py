@@ -59,8 +59,7 @@ from services.buffer.store.stragglers import (
 )
 from services.buffer.store.tasksets import Taskset, get_taskset
 from services.buffer.store.training import RecordedVersion, insert_version, open_versions
-from trinity.config.plan.lengths import train_steps_from
-from trinity.config.plan.parts import ResolvedSelector, ResolvedTaskset
+from trinity.config.plan.parts import ResolvedSelector, ResolvedTaskset, train_steps_from
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey

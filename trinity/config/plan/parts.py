@@ -1,6 +1,8 @@
-"""The parts of a plan: tasksets, buffers, models and other runs, fully resolved."""
+"""The parts of a plan: tasksets, buffers, models, other runs and numbers of steps, resolved."""
 
-from typing import Literal
+import math
+from decimal import Decimal
+from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -12,6 +14,7 @@ from trinity.config.schema.algorithm import LossAggMode
 from trinity.config.schema.base import Args
 from trinity.config.schema.choices import DifficultyConfig
 from trinity.config.schema.data import FormatConfig, SelectorType
+from trinity.config.schema.experiment import Config
 from trinity.config.schema.explorer import AuxiliaryModelConfig
 from trinity.errors import UserError
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
@@ -252,3 +255,52 @@ class ServedRun(PlanModel):
     """Absolute; it need not be there yet."""
     key_file: str = ""
     """Absolute; the explorer generates a key into it if the configuration gives none."""
+
+
+class TotalSteps(NamedTuple):
+    """Steps of a stage; None if the data's size decides."""
+
+    explore: int | None
+    train: int | None
+
+
+def total_steps(
+    config: Config, *, rows_per_train_step: int, rows_per_explore_step: int
+) -> TotalSteps:
+    """Steps that the configuration alone fixes; `rows_per_explore_step` is 0 without an explorer.
+
+    Rows are those of rollouts; other rows of a batch are not counted.
+    """
+    explore, train = config.buffer.total_steps, config.trainer.total_steps
+    if config.mode == "explore":
+        return TotalSteps(explore, train=None)
+    if config.mode in ("bench", "serve"):
+        return TotalSteps(explore=0, train=None)
+    if rows_per_explore_step == 0:
+        return TotalSteps(explore=0, train=_minimum(explore, train))
+    if train is not None:
+        explore = _minimum(explore, -(-train * rows_per_train_step // rows_per_explore_step))
+    if explore is not None:
+        rows = explore * rows_per_explore_step
+        made = train_steps_from(rows, rows_per_train_step, config.buffer.short_batch)
+        train = _minimum(train, made)
+    return TotalSteps(explore, train)
+
+
+def train_steps_from(
+    rows: int, rows_per_train_step: int, short_batch: Literal["train", "fail"]
+) -> int:
+    """Batches that `rows` make; a short last one counts if short batches are trained."""
+    last = rows_per_train_step - 1 if short_batch == "train" else 0
+    return (rows + last) // rows_per_train_step
+
+
+def _minimum(*numbers: int | None) -> int | None:
+    return min((number for number in numbers if number is not None), default=None)
+
+
+def required_tasks(config: Config) -> int:
+    """Tasks of an explore step that must end: all of them, unless `over_rollout` says less."""
+    # Decimal as written: of 10 tasks 0.7 leaves 3; the binary fraction would make it 4.
+    share = 1 - Decimal(str(config.explorer.over_rollout.ratio))
+    return math.ceil(share * config.buffer.batch_size)

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 from trinity.config.error_collector import ErrorCollector
 from trinity.config.plan.data import count_expert_rows
-from trinity.config.plan.lengths import SequenceLengths, required_tasks
+from trinity.config.plan.lengths import SequenceLengths
 from trinity.config.plan.model import is_external
-from trinity.config.plan.parts import ResolvedAlgorithm
+from trinity.config.plan.parts import ResolvedAlgorithm, required_tasks
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.choices import EXPLORING
 from trinity.config.schema.experiment import Config, MergedStage

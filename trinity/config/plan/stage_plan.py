@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
-from trinity.config.plan.lengths import required_tasks, train_steps_from
 from trinity.config.plan.parts import (
     AuxiliaryModel,
     EvaluatedRun,
@@ -21,6 +20,8 @@ from trinity.config.plan.parts import (
     StoredBatches,
     StoredRollouts,
     fresh_rows,
+    required_tasks,
+    train_steps_from,
 )
 from trinity.config.schema.choices import LearningRateSchedule, Mode
 from trinity.config.schema.experiment import Config
