@@ -194,7 +194,8 @@ def _part_of(package: ModuleType, name: str) -> object | None:
     """Returns what a package has under a name; some make their classes on demand."""
     if name in vars(package):
         return vars(package)[name]
-    return getattr(package, name, None) if package.__name__ in _PACKAGES else None
+    found: object = getattr(package, name, None) if package.__name__ in _PACKAGES else None
+    return found
 
 
 def _advice(module: str, name: str) -> str:

@@ -137,15 +137,15 @@ async def attack_stream(arena: Arena, *, num_messages: int, seed: int) -> None:
     """Publish the messages of a seed, then a right one, which the buffer must store."""
     plan = experiment_plan(arena.root, name=f"stream-{seed}")
     key = StageKey(tenant=plan.tenant, experiment_id=str(uuid.uuid4()), stage=STAGE)
-    [own, *_] = await leased(arena.at, plan, key.experiment_id)
+    named, own = await leased(arena.at, plan, key.experiment_id)
     known = dict(await known_values(arena.at, plan))
-    known |= {"experiment_id": (key.experiment_id,), "assignment_id": (own.id,)}
+    known |= {"experiment_id": (key.experiment_id,), "assignment_id": (named.id,)}
     async with publisher(arena.explorer_nats_url) as to:
         await _publish_malformed(to, subject_of(key), Fuzzer(seed, known), num_messages)
         await to.publish(subject_of(key), packed(result(key, own, 1, num_messages)))
         assert await to.taken() == []
     last = await fate(arena.at, num_messages)
-    assert last.state == buffer_pb2.CommitReport.STATE_COMMITTED, last.reason
+    assert last.state == buffer_pb2.CommitReport.STATE_COMMITTED, str(last)
 
 
 async def _publish_malformed(to: Publisher, subject: bytes, fuzzer: Fuzzer, number: int) -> None:

@@ -70,6 +70,10 @@ async def known_values(at: ServiceAddresses, plan: ExperimentPlan) -> Known:
     }
 
 
+LEASE_SECONDS = 24 * 3600.0
+"""Longer than any attack: what is sent at its end is still for work that is held."""
+
+
 async def leased(
     at: ServiceAddresses, plan: ExperimentPlan, experiment_id: str
 ) -> list[buffer_pb2.Assignment]:
@@ -90,7 +94,7 @@ async def leased(
         recorded = buffer_pb2.RecordVersionRequest(key=key, version=version)
         await stub.RecordVersion(recorded, timeout=CALL_SECONDS)
         asked = buffer_pb2.LeaseAssignmentsRequest(
-            key=key, explorer_id=str(uuid.uuid4()), max_assignments=2, lease_seconds=60.0
+            key=key, explorer_id=str(uuid.uuid4()), max_assignments=2, lease_seconds=LEASE_SECONDS
         )
         granted = await stub.LeaseAssignments(asked, timeout=CALL_SECONDS)
     return list(granted.assignments)
