@@ -284,7 +284,7 @@ async def _insert_tasksets(
 async def _kept_tasksets(
     connection: Connection, key: StageKey, tasksets: Sequence[StageTaskset]
 ) -> list[StageTaskset]:
-    """Returns what the stage reads: data that were read anew since it was opened are not used."""
+    """Returns what the stage reads: data that were read again since it was opened are not used."""
     kept = await stage_tasksets(connection, key)
     return [
         taskset if kept[taskset.name].taskset_id == taskset.taskset_id else kept[taskset.name]

@@ -156,6 +156,7 @@ async def _publish_malformed(to: Publisher, subject: bytes, fuzzer: Fuzzer, numb
         else:
             body, headers = fuzzer.request(BATCH)[:MAX_MESSAGE_BYTES], b""
         await to.publish(subject, body, headers)
+        await asyncio.sleep(0)  # the valid calls are made in this loop, too
         if place % PAUSE_MESSAGES == 0:
             await to.taken()
 
