@@ -68,7 +68,7 @@ RENAMED: Mapping[str, str] = {
     "OnPolicyDistillWorkflow": f"{_RFT}.distill.OnPolicyDistillWorkflow",
     "REWARD_FUNCTIONS": "trinity.plugins.REWARDS",
     "Registry": "trinity.utils.registry.Registry",
-    "RewardFn": "trinity.rewards.reward.RewardFn",
+    "RewardFn": "trinity.common.rewards.RewardFn",
     "RewardPropagationWorkflow": f"{_RFT}.step_wise.RewardPropagationWorkflow",
     "SimpleWorkflow": f"{_RFT}.workflow.SimpleWorkflow",
     "StepWiseRewardWorkflow": f"{_RFT}.step_wise.StepWiseRewardWorkflow",

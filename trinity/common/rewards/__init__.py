@@ -35,7 +35,9 @@ _SCORE = 0.1
 
 
 class RewardFn(OurRewardFn):
-    """Base of rewards that were written for Trinity-RFT."""
+    """Base of rewards that were written for Trinity-RFT; the reward is the sum of all parts."""
+
+    sums_all = True
 
     def __init__(self, **kwargs: Any) -> None:
         """Takes any arguments, as Trinity-RFT's base does."""
@@ -146,8 +148,9 @@ class MathDAPORewardFn(RewardFn):
         cache_length: int | None = None,
     ) -> None:
         super().__init__()
+        self.enable_overlong_penalty = bool(enable_overlong_penalty)
         self._reward = MathDapoReward(
-            enable_overlong_penalty=bool(enable_overlong_penalty),
+            enable_overlong_penalty=self.enable_overlong_penalty,
             penalty_factor=1.0 if penalty_factor is None else penalty_factor,
             max_response_length=max_response_length,
             cache_length=cache_length,
@@ -158,7 +161,15 @@ class MathDAPORewardFn(RewardFn):
     ) -> dict[str, float]:
         """Returns parts `accuracy` and `format_score`."""
         del kwargs
-        return self._reward(response=response, truth=truth, response_length=len(response_token))
+        parts = self._reward(response=response, truth=truth, response_length=0)
+        if self.enable_overlong_penalty:
+            parts["format_score"] = self.compute_overlong_penalty(response_token)
+        return parts
+
+    def compute_overlong_penalty(self, response_token: Any) -> float:
+        """Returns the penalty of a response of so many tokens, at most 0."""
+        known = {"response": "", "truth": "", "response_length": len(response_token)}
+        return self._reward(**known)["format_score"]
 
 
 CLASSES: Mapping[str, type[RewardFn]] = {
