@@ -18,6 +18,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -35,11 +36,12 @@ from trinity.buffer.operators.adapting import adapt_operator
 from trinity.buffer.selector import BaseSelector
 from trinity.errors import UserError
 from trinity.launch.workflow_checks import check_workflow
-from trinity.plugins import PLUGIN_DIRS_VARIABLE, load_file, load_plugins
+from trinity.plugins import PLUGIN_DIRS_VARIABLE, import_module, load_file, load_plugins
 from trinity.workflows.trinity_rft.workflow import Workflow
 
+WORKFLOWS = "trinity/common/workflows"
 FOLDERS = (
-    "trinity/common/workflows",
+    WORKFLOWS,
     "trinity/common/rewards",
     "trinity/buffer/operators",
     "trinity/buffer/selector",
@@ -107,7 +109,7 @@ def main() -> None:
 
 def _make_importable(root: Path) -> None:
     """Makes what files import of one another importable, at the end of Python's path."""
-    os.environ[PLUGIN_DIRS_VARIABLE] = str(root / "trinity/common/workflows")
+    os.environ[PLUGIN_DIRS_VARIABLE] = str(root / WORKFLOWS)
     sys.path.append(str(root))
     import tests
 
@@ -129,7 +131,17 @@ def files(root: Path) -> Iterator[Outcome]:
         for path in sorted((root / folder).rglob("*.py")):
             if not path.name.startswith("__") and is_plugin(path.read_text(encoding="utf-8")):
                 place = str(path.relative_to(root))
-                yield Outcome(place, outcome_of(lambda path=path: load_file(path)))
+                yield Outcome(place, outcome_of(partial(_loaded, path, place)))
+
+
+def _loaded(path: Path, place: str) -> ModuleType:
+    """Loads a file as one of a plugin folder; a workflow by the name that it has in Trinity-RFT."""
+    if place.startswith(WORKFLOWS):
+        name = place.removesuffix(".py").replace("/", ".")
+        module = import_module(name, wanted=place)
+        if Path(str(module.__file__)) == path:
+            return module
+    return load_file(path)
 
 
 def is_plugin(source: str) -> bool:
@@ -148,7 +160,7 @@ def snippets(root: Path) -> Iterator[Outcome]:
                 if "Registry(" in source or _defines_part(source):
                     path = Path(folder) / f"{guide.stem}_{number}.py"
                     path.write_text("from __future__ import annotations\n" + IMPORTS + source)
-                    outcome = outcome_of(lambda path=path: load_file(path))
+                    outcome = outcome_of(partial(load_file, path))
                     yield Outcome(f"{guide.name}, snippet {number}", outcome)
 
 

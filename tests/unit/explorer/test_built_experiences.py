@@ -107,6 +107,13 @@ class Writes(Workflow):
         return [Experience(tokens=tokens, prompt_length=1, reward=1.0, action_mask=mask)]
 
 
+class Unrewarded(Workflow):
+    """Says nothing of a reward."""
+
+    def run(self) -> list[Experience]:
+        return self.model.chat([{"role": "user", "content": "a"}])
+
+
 class SmallVocabulary(ArithmeticEngine):
     """Knows the tokens of ASCII."""
 
@@ -118,7 +125,7 @@ class SmallVocabulary(ArithmeticEngine):
 
 @pytest.fixture(autouse=True, scope="module")
 def registered() -> None:
-    for kind in (Changes, Numbered, Writes):
+    for kind in (Changes, Numbered, Writes, Unrewarded):
         WORKFLOWS.register(f"test_built_{kind.__name__}", kind)  # type: ignore[arg-type]
 
 
@@ -175,6 +182,17 @@ async def test_what_no_trainer_can_take_is_told(
     runner = runner_of(tmp_path, "test_built_Writes", SmallVocabulary(), workflow_args=arguments)
     (result,) = await made_by(runner, 0)
     assert told in result.failure
+
+
+@pytest.mark.parametrize(("advantage", "told"), [("none", ""), ("grpo", "without a reward")])
+async def test_a_reward_is_needed_by_algorithms_that_use_it(
+    advantage: str, told: str, tmp_path: Path
+) -> None:
+    algorithm: Any = {"advantage_fn": advantage, "policy_loss_fn": "sft"}
+    runner = runner_of(tmp_path, "test_built_Unrewarded", algorithm=algorithm)
+    (result,) = await made_by(runner, 0)
+    assert told in result.failure
+    assert [own.reward for own in result.experiences] == ([] if told else [0.0])
 
 
 async def test_control_tokens_of_the_model_are_taken(tmp_path: Path) -> None:

@@ -69,8 +69,8 @@ def parts_alone() -> dict[str, float]:
 
 
 def test_a_score_is_the_reward_and_numbers_beside_it_are_metrics() -> None:
-    reward = BoundReward(verl_score, {}, "verl_score")
-    numbers = reward(solution_str="5", truth="5")  # type: ignore[arg-type]
+    reward = BoundReward(verl_score, {}, "verl_score")  # type: ignore[arg-type]
+    numbers = reward(solution_str="5", truth="5")
     assert numbers == {"score": -1.0, "acc": 1.0}
     assert reward.parts_of(numbers) == {"score": -1.0}
 

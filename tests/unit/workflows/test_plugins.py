@@ -94,12 +94,15 @@ def test_a_plugin_that_fails_is_named_with_its_line(
 def test_a_file_imports_others_of_its_folder_and_those_with_underscores_are_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(PLUGIN_DIRS_VARIABLE, str(tmp_path))
-    (tmp_path / "__main__.py").write_text("raise SystemExit('is not imported')\n")
-    (tmp_path / "b_helpers.py").write_text("NAME = 'by_its_neighbour'\n")
+    folder = tmp_path / "plugins"
+    (folder / "b_tools").mkdir(parents=True)
+    monkeypatch.setenv(PLUGIN_DIRS_VARIABLE, str(folder))
+    (folder / "__main__.py").write_text("raise SystemExit('is not imported')\n")
+    (folder / "b_tools" / "names.py").write_text("END = 'neighbour'\n")
+    (folder / "b_helpers.py").write_text("from .b_tools.names import END\nNAME = 'by_its_' + END\n")
     source = "from .b_helpers import NAME\n" + REWARD.format(name="x").replace('"x"', "NAME")
-    (tmp_path / "a_reward.py").write_text(source)
-    load_plugins([tmp_path])
+    (folder / "a_reward.py").write_text(source)
+    load_plugins([folder])
     assert REWARDS.get("by_its_neighbour") is REWARDS.get("a_reward.Own")
 
 

@@ -26,7 +26,7 @@ class Constant(RewardFn):
     def __init__(self, value: float = 1.0) -> None:
         self.value = value
 
-    def __call__(self, response: Any, messages: list[Any], ground_truth: str) -> dict[str, float]:  # type: ignore[override]
+    def __call__(self, response: Any, messages: list[Any], ground_truth: str) -> dict[str, float]:
         return {"seen": self.value * response.prompt_length}
 
 
@@ -42,7 +42,7 @@ def verl_score(response: str, truth: str) -> dict[str, float]:
 
 
 def task(**form: str) -> Task:
-    names = {"response_key": "reward_model.ground_truth", **form}
+    names: dict[str, Any] = {"response_key": "reward_model.ground_truth", **form}
     return Task(raw_task=ROW, format_args=FormatConfig(**names), reward_fn=Constant)
 
 

@@ -45,7 +45,7 @@ class AdaptedOperator(AdaptedPart):
         outcome = Outcome.of(exps, kept)
         if outcome.copies:
             raise UserError("it returned an experience twice: only an advantage may do so")
-        if any(exp.advantages is not None for exp in kept):
+        if any(exp.advantages is not None for exp in outcome.returned.values()):
             raise UserError("it sets `advantages`: name it in `algorithm.advantage_fn`")
         return Changes(
             left_out=outcome.left_out,

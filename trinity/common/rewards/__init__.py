@@ -12,16 +12,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trinity.common.rewards.eval_utils import (
-    compute_score as compute_score,
-)
+from trinity.common.rewards import eval_utils
 from trinity.common.rewards.eval_utils import (
     compute_score_v0,
     simple_answer_parser,
     validate_think_pattern,
-)
-from trinity.common.rewards.eval_utils import (
-    verify_math_answer as verify_math_answer,
 )
 from trinity.plugins import REWARDS
 from trinity.rewards.countdown_reward import CountdownReward
@@ -168,8 +163,8 @@ class MathDAPORewardFn(RewardFn):
 
     def compute_overlong_penalty(self, response_token: Any) -> float:
         """Returns the penalty of a response of so many tokens, at most 0."""
-        known = {"response": "", "truth": "", "response_length": len(response_token)}
-        return self._reward(**known)["format_score"]
+        length = len(response_token)
+        return self._reward(response="", truth="", response_length=length)["format_score"]
 
 
 CLASSES: Mapping[str, type[RewardFn]] = {
@@ -181,3 +176,10 @@ CLASSES: Mapping[str, type[RewardFn]] = {
     "math_reward": MathRewardFn,
 }
 """Trinity-RFT's classes by the name of the reward, for workflows that make them themselves."""
+
+
+def __getattr__(name: str) -> Any:
+    """Returns a helper, which other modules of Trinity-RFT have as well."""
+    if name not in vars(eval_utils):
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    return vars(eval_utils)[name]

@@ -155,13 +155,19 @@ class HostedRuns:
         self, name: str, made: list[Experience], model: ModelWrapper
     ) -> dict[int, list[types.Experience]]:
         taken: dict[int, list[types.Experience]] = {run: [] for run in self.runs}
-        if not self.inputs.task.is_eval and any(own.reward is None for own in made):
-            raise UserError(
-                f"{name} returned an experience without a reward: set `experience.reward`"
-            )
+        if not self.inputs.task.is_eval:
+            self._check_rewards(name, made)
         for experience, run in zip(made, self._places(name, made), strict=True):
             taken[run] += [_taken_over(sample, model) for sample in further_samples([experience])]
         return taken
+
+    def _check_rewards(self, name: str, made: list[Experience]) -> None:
+        for experience in made:
+            if experience.reward is None and self.inputs.needs_reward:
+                raise UserError(
+                    f"{name} returned an experience without a reward: set `experience.reward`"
+                )
+            experience.reward = experience.reward or 0.0
 
     def _places(self, name: str, made: list[Experience]) -> list[int]:
         """Returns the run of each experience: as it says, else in their order."""
@@ -258,8 +264,8 @@ def _take_from_engine(experience: Experience, answer: types.Experience) -> None:
         experience.finish_reason = answer.finish_reason
     for name in OF_ENGINE:
         setattr(experience, name, getattr(answer, name))
-    if name := answer.info.get(AUXILIARY_MODEL):
-        experience.info[AUXILIARY_MODEL] = name
+    if other := answer.info.get(AUXILIARY_MODEL):
+        experience.info[AUXILIARY_MODEL] = other
     experience.body = replace(
         own,
         action_mask=body.action_mask & own.action_mask,

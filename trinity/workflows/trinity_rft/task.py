@@ -112,6 +112,8 @@ class TaskInputs:
     repeat_times: int = 1
     """Runs of the task in all; a workflow without `can_repeat` makes one of them."""
     num_runs: int = 1
+    needs_reward: bool = True
+    """False if the algorithm makes nothing of rewards: one that is missing is 0."""
 
 
 def create_task(inputs: TaskInputs) -> Task:

@@ -11,6 +11,7 @@ from services.buffer.domain.operators import PipelineFunction
 from services.buffer.workers.functions import FunctionRunner
 from tests.unit.algorithm.classes import plugin
 from trinity.algorithm.advantage.samples import Samples
+from trinity.algorithm.policy_loss_fn import POLICY_LOSS_FN
 from trinity.algorithm.sample_strategy import DefaultSampleStrategy, adapt_strategy
 from trinity.config.plan.algorithm import resolve_algorithm
 from trinity.config.plan.parts import ResolvedAlgorithm
@@ -69,7 +70,7 @@ def test_the_mode_of_the_algorithm_reaches_a_class_that_takes_one() -> None:
 
 
 def test_a_loss_that_wants_what_the_trainer_replaces_is_refused() -> None:
-    @plugin.POLICY_LOSS_FN.register_module("classes_both")
+    @POLICY_LOSS_FN.register_module("classes_both")
     class Both(plugin.Clipped):
         """Wants two old policies."""
 
