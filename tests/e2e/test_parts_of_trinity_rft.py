@@ -293,7 +293,7 @@ def trained(launch: Launch) -> Launched:
 
 @pytest.fixture(scope="module")
 def shown(trained: Launched) -> Steps:
-    return figures(trained, "", ("trainer",))
+    return figures(trained, "")
 
 
 def values_of(shown: Steps, name: str) -> list[float]:

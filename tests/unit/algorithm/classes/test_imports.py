@@ -92,6 +92,7 @@ def test_sections_of_the_configuration_are_there_for_annotations() -> None:
 def test_helpers_of_trinity_rft_compute_what_they_say() -> None:
     from trinity.common.rewards.naive_dapo_score import grade_answer, match_answer
     from trinity.common.rewards.qwen25_eval import fix_fracs, parse_with_timeout
+
     from trinity.utils.monitor import gather_metrics
     from trinity.utils.timer import Timer
 
