@@ -57,7 +57,6 @@ PART = re.compile(
 )
 PACKAGE = re.compile(r"No module named '([\w-]+)")
 BLOCK = re.compile(r"^( *)```python\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
-LOADS, FRAGMENT = "loads", "loads; it is part of a class that other snippets complete"
 IMPORTS = """
 import asyncio, copy, openai, torch, numpy as np
 from abc import ABC, abstractmethod
@@ -81,12 +80,39 @@ from trinity.utils.registry import Registry
 """The names that the guides have from the files around their snippets."""
 
 
+REASONS = (
+    (
+        "is part of a class that other snippets complete",
+        re.compile(r"defines no (run|`max_step_num`)(?!.*is_async)"),
+    ),
+    ("asks about images", re.compile(r"prompts are text")),
+    (
+        "draws or reads rows itself",
+        re.compile(r"reads rows itself|selector of your own|buffer\.reader"),
+    ),
+    ("asks models in the buffer", re.compile(r"asks `auxiliary_models`")),
+    ("defines what would never be called", re.compile(r"which is never called|is_async")),
+    ("imports a name without counterpart", re.compile(r"is of Trinity-RFT and not here")),
+)
+"""Kinds of reasons, the first that fits counts."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What became of a file or a snippet."""
 
     place: str
-    kind: str
+    reason: str
+    """Empty if it loads and its parts may be named in a file."""
+
+    @property
+    def kind(self) -> str:
+        """The kind of its reason."""
+        if not self.reason:
+            return "loads"
+        if package := PACKAGE.search(self.reason):
+            return f"needs the package `{package[1]}`"
+        return next((name for name, pattern in REASONS if pattern.search(self.reason)), "fails")
 
 
 def main() -> None:
@@ -101,8 +127,8 @@ def main() -> None:
     for title, outcomes in (("files", list(files(root))), ("snippets", list(snippets(root)))):
         if options.list:
             for outcome in outcomes:
-                if outcome.kind != LOADS:
-                    print(f"{outcome.place}: {outcome.kind}")
+                if outcome.reason:
+                    print(f"{outcome.place}: {outcome.kind}: {outcome.reason}")
         for line in table(title, outcomes):
             print(line)
 
@@ -131,7 +157,7 @@ def files(root: Path) -> Iterator[Outcome]:
         for path in sorted((root / folder).rglob("*.py")):
             if not path.name.startswith("__") and is_plugin(path.read_text(encoding="utf-8")):
                 place = str(path.relative_to(root))
-                yield Outcome(place, outcome_of(partial(_loaded, path, place)))
+                yield Outcome(place, reason_against(partial(_loaded, path, place)))
 
 
 def _loaded(path: Path, place: str) -> ModuleType:
@@ -160,8 +186,8 @@ def snippets(root: Path) -> Iterator[Outcome]:
                 if "Registry(" in source or _defines_part(source):
                     path = Path(folder) / f"{guide.stem}_{number}.py"
                     path.write_text("from __future__ import annotations\n" + IMPORTS + source)
-                    outcome = outcome_of(partial(load_file, path))
-                    yield Outcome(f"{guide.name}, snippet {number}", outcome)
+                    reason = reason_against(partial(load_file, path))
+                    yield Outcome(f"{guide.name}, snippet {number}", reason)
 
 
 def _defines_part(source: str) -> bool:
@@ -186,20 +212,16 @@ def _depth(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
-def outcome_of(load: Callable[[], ModuleType]) -> str:
-    """Loads a file and checks its parts; returns the kind of what became of it."""
+def reason_against(load: Callable[[], ModuleType]) -> str:
+    """Loads a file and checks its parts; returns what is said of it, empty if all is well."""
     try:
         module = load()
         for own in vars(module).values():
             if isinstance(own, type) and own.__module__ == module.__name__:
                 check_part(own)
     except UserError as error:
-        text = " ".join(str(error).split())
-        if package := PACKAGE.search(text):
-            return f"needs the package `{package[1]}`"
-        is_fragment = "defines no" in text and "is_async" not in text
-        return FRAGMENT if is_fragment else f"refused: {text}"
-    return LOADS
+        return " ".join(str(error).split())
+    return ""
 
 
 ADAPTERS: Mapping[tuple[type, ...], Callable[[str, Any], object]] = {

@@ -18,7 +18,7 @@ from typing import Any
 from trinity.algorithm.advantage import ADVANTAGES
 from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES
 from trinity.buffer.operators import ExperienceOperator
-from trinity.utils.monitor import gather_metrics
+from trinity.utils.metrics import aggregate_metrics
 
 _OF_GROUPS: Mapping[str, str] = {
     "ASYMREGroupAdvantage": "asymre",
@@ -88,7 +88,7 @@ class GroupAdvantage(AdvantageFn, ExperienceOperator):
             changed, own = self.calculate_group_advantage(group_id, group)
             listed.extend(changed)
             metrics.append(own)
-        return listed, gather_metrics(metrics, "group_advantages")
+        return listed, aggregate_metrics(metrics, "group_advantages")
 
     @classmethod
     def compute_in_trainer(cls) -> bool:
