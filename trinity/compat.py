@@ -192,9 +192,9 @@ def resolve(module: str, name: str) -> object:
 
 def _part_of(package: ModuleType, name: str) -> object | None:
     """Returns what a package has under a name; some make their classes on demand."""
-    if name in vars(package):
-        return vars(package)[name]
-    found: object = getattr(package, name, None) if package.__name__ in _PACKAGES else None
+    found: object = vars(package).get(name)
+    if name not in vars(package) and package.__name__ in _PACKAGES:
+        found = getattr(package, name, None)
     return found
 
 
