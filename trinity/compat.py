@@ -68,7 +68,7 @@ RENAMED: Mapping[str, str] = {
     "OnPolicyDistillWorkflow": f"{_RFT}.distill.OnPolicyDistillWorkflow",
     "REWARD_FUNCTIONS": "trinity.plugins.REWARDS",
     "Registry": "trinity.utils.registry.Registry",
-    "RewardFn": "trinity.rewards.reward.RewardFn",
+    "RewardFn": "trinity.common.rewards.RewardFn",
     "RewardPropagationWorkflow": f"{_RFT}.step_wise.RewardPropagationWorkflow",
     "SimpleWorkflow": f"{_RFT}.workflow.SimpleWorkflow",
     "StepWiseRewardWorkflow": f"{_RFT}.step_wise.StepWiseRewardWorkflow",
@@ -90,7 +90,7 @@ REPLACEMENT_ADVICE: Mapping[str, str] = {
     "MathRewardFn": "name `math_reward`, or use trinity.rewards.math_reward",
     "AgentScopeModelWrapper": "an agent takes the client of `model.get_openai_async_client()`",
     "build_mm_message": "prompts are text: leave images and videos out",
-    "Config": "a workflow has its task's `workflow_args`; `trinity config` reads files",
+    "TaskSelectorConfig": "the section is DataSelectorConfig",
     "Explorer": "`trinity run` starts the explorer",
     "Experiences": "a batch is the trainer's: write an advantage or a policy loss",
     "InferenceModel": "workflows see trinity.workflows.model.ModelWrapper",
@@ -192,9 +192,9 @@ def resolve(module: str, name: str) -> object:
 
 def _part_of(package: ModuleType, name: str) -> object | None:
     """Returns what a package has under a name; some make their classes on demand."""
-    if name in vars(package):
-        return vars(package)[name]
-    found: object = getattr(package, name, None) if package.__name__ in _PACKAGES else None
+    found: object = vars(package).get(name)
+    if name not in vars(package) and package.__name__ in _PACKAGES:
+        found = getattr(package, name, None)
     return found
 
 
@@ -253,13 +253,23 @@ class _Finder(MetaPathFinder, Loader):
 
     def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
         if name.startswith(_PLUGINS):
-            return ModuleSpec(name, self) if _plugin_file(name) is not None else None
+            return self._of_plugin(name)
         is_theirs = any(name == root or name.startswith(f"{root}.") for root in _ROOTS)
         if not is_theirs and _package_of(name) is None:
             return None
         if (path := _file_of_user(name)) is not None:
             return spec_from_file_location(name, path)
         return ModuleSpec(name, self, is_package=True)
+
+    def _of_plugin(self, name: str) -> ModuleSpec | None:
+        """Finds a file of a plugin folder, or a folder in one, whose files Python then finds."""
+        if _plugin_file(name) is not None:
+            return ModuleSpec(name, self)
+        folders = _plugin_folders(name)
+        spec = ModuleSpec(name, None, is_package=True) if folders else None
+        if spec is not None:
+            spec.submodule_search_locations = folders
+        return spec
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         if (path := _plugin_file(spec.name)) is not None:
@@ -278,6 +288,15 @@ def _plugin_file(name: str) -> Path | None:
 
     own = name.removeprefix(_PLUGINS)
     return plugins.plugin_file(own) if name.startswith(_PLUGINS) else None
+
+
+def _plugin_folders(name: str) -> list[str]:
+    from trinity import plugins
+
+    places = (
+        folder / name.removeprefix(_PLUGINS) for folder in plugins.plugin_dirs_from_environment()
+    )
+    return [str(place) for place in places if place.is_dir()]
 
 
 def _file_of_user(name: str) -> Path | None:

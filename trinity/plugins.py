@@ -34,10 +34,11 @@ _SEPARATOR = re.compile(r"[/\\\0]")
 _PATH = re.compile(r"[\w-]+(\.[\w-]+)+")
 """A module and one of its parts: nothing in it leads to another folder."""
 PLUGIN_DIRS_VARIABLE = "TRINITY_PLUGIN_DIRS"
-PLUGIN_PACKAGE = "_trinity_plugins"
+PLUGIN_PACKAGE = "trinity.plugins"
+"""The package of all files of plugin folders, so that `from .my_file import Own` works in them."""
 __path__: list[str] = []
 """Makes `trinity.plugins.my_file` an import path, which `trinity.compat` looks up."""
-_PLUGIN_MODULE = re.compile(rf"^{PLUGIN_PACKAGE}_[0-9a-f]{{8}}_")
+_PLUGIN_MODULE = re.compile(rf"^{re.escape(PLUGIN_PACKAGE)}\._[0-9a-f]{{8}}_")
 _OURS = str(Path(__file__).parent) + os.sep
 """The folder of files that may lie between a user's file and what it imports."""
 
@@ -47,7 +48,8 @@ class Registry(Generic[T]):
 
     `absent` holds known names of parts that do not exist here, each with advice; a plugin may take
     such a name. `adapter` is the dotted path of a function that makes a part of a class that was
-    written for Trinity-RFT; such a class may also take the name of a built-in part.
+    written for Trinity-RFT; such a class may also take the name of a built-in part. It is called
+    when the part is asked for: one that cannot be used here does not keep its file from loading.
     """
 
     def __init__(
@@ -61,14 +63,15 @@ class Registry(Generic[T]):
         self._builtins = dict(builtins or {})
         self._absent = dict(absent or {})
         self._adapter = adapter
-        self._parts: dict[str, T] = {}
-        self._sources: dict[str, object] = {}
+        self._sources: dict[str, T] = {}
+        self._made: dict[str, T] = {}
+        """Registered parts as they are called, once they were asked for."""
         self._resolved: dict[str, T] = {}
 
     @property
     def builtins(self) -> Mapping[str, str]:
         """Dotted paths of the built-in parts whose names no plugin has taken, in their order."""
-        return {name: path for name, path in self._builtins.items() if name not in self._parts}
+        return {name: path for name, path in self._builtins.items() if name not in self._sources}
 
     def register(self, name: str, part: T, *, force: bool = False) -> None:
         """Registers `part` under a name.
@@ -80,8 +83,8 @@ class Registry(Generic[T]):
         if is_taken or (name in self._builtins and not may_replace):
             raise UserError(f"the {self._kind} {name!r} is registered already; choose another name")
         if taken is not part:
-            self._parts[name] = self._adapted(name, part)
             self._sources[name] = part
+            self._made.pop(name, None)
 
     @overload
     def register_module(self, module_name: str, *, force: bool = False) -> Callable[[T], T]: ...
@@ -110,14 +113,14 @@ class Registry(Generic[T]):
 
     def is_own(self, name: str) -> bool:
         """True for a part that a plugin has registered."""
-        return name in self._parts
+        return name in self._sources
 
     def plan_name(self, name: str) -> str:
         """Returns the name by which processes without the plugin know that the part is a user's.
 
         It is a dotted path for a user's part that has the name of a built-in one.
         """
-        if name not in self._parts or name not in self._builtins:
+        if name not in self._sources or name not in self._builtins:
             return name
         source = self._sources[name]
         module, own = getattr(source, "__module__", ""), getattr(source, "__qualname__", "")
@@ -135,19 +138,19 @@ class Registry(Generic[T]):
 
     def names(self) -> list[str]:
         """Returns every registered name, sorted."""
-        return sorted(self._parts.keys() | self._builtins.keys())
+        return sorted(self._sources.keys() | self._builtins.keys())
 
     def is_registered(self, key: str) -> bool:
         """Returns true for a registered name; a dotted path is none."""
-        return key in self._parts or key in self._builtins
+        return key in self._sources or key in self._builtins
 
     def get(self, key: str) -> T:
         """Returns the part with this name or at this dotted path.
 
         Raises: UserError when there is none; it lists the names that are close.
         """
-        if key in self._parts:
-            return self._parts[key]
+        if key in self._sources:
+            return self._of_user(key)
         if path := self._builtins.get(key):
             return self._resolve(path)
         if why := self._absent.get(key):
@@ -170,8 +173,16 @@ class Registry(Generic[T]):
 
     def check_name(self, key: str) -> None:
         """Raises the errors of `get`, without importing a built-in part."""
-        if key in self._parts or key not in self._builtins:
+        if key in self._sources or key not in self._builtins:
             self.get(key)
+
+    def _of_user(self, name: str) -> T:
+        if name not in self._made:
+            try:
+                self._made[name] = self._adapted(name, self._sources[name])
+            except UserError as error:
+                raise UserError(f"{self._kind} {name!r}: {error}") from error
+        return self._made[name]
 
     def _resolve(self, path: str) -> T:
         """Imports a path once: every run calls this."""
@@ -232,7 +243,7 @@ def _look_in_current_folder() -> str:
 
 
 def load_plugins(directories: Iterable[str | Path]) -> None:
-    """Imports every `*.py` of these folders, so that their parts are registered.
+    """Imports every `*.py` of these folders, so that their parts are registered; none with `__`.
 
     Raises: UserError naming the file and line of a plugin that cannot be imported.
     """
@@ -242,7 +253,7 @@ def load_plugins(directories: Iterable[str | Path]) -> None:
             raise UserError(f"the plugin folder {directory} does not exist")
         compat.install_import_hook()
         for path in sorted(directory.glob("*.py")):
-            if path.name != "__init__.py":
+            if not path.name.startswith("__"):
                 load_file(path.resolve())
 
 
@@ -263,7 +274,7 @@ def plugin_file(name: str) -> Path | None:
 def load_file(path: Path) -> ModuleType:
     """Imports a file under a unique name: two folders may each hold a `rewards.py`."""
     folder = hashlib.sha256(str(path.parent).encode()).hexdigest()[:8]
-    name = f"{PLUGIN_PACKAGE}_{folder}_{path.stem}"
+    name = f"{PLUGIN_PACKAGE}._{folder}_{path.stem}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
@@ -289,7 +300,15 @@ def _explain(error: BaseException) -> str:
         if not frame.filename.startswith(_OURS) and "importlib" not in frame.filename
     ]
     where = f"{own[-1].filename}, line {own[-1].lineno}: " if own else ""
-    return f"{where}{type(error).__name__}: {error}"
+    return f"{where}{type(error).__name__}: {error}{_advice_on_package(error)}"
+
+
+def _advice_on_package(error: BaseException) -> str:
+    """Returns what to do about a package of others that is missing; empty for other errors."""
+    package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if not package or package == "trinity":
+        return ""
+    return f": install the package that has `{package}` where `trinity` and the explorer run"
 
 
 def _file(module: ModuleType) -> str:

@@ -80,12 +80,13 @@ def trained(launch: Launch) -> Iterator[Launched]:
 
 
 def figures(run: Launched, stage: str) -> Steps:
-    """What a stage's monitor shows, by train step."""
+    """What a stage's monitor shows, by train step; `stage` is empty for the only one of a run."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     steps: Steps = {}
+    root, own = run.job_dir / "monitor/tensorboard", run.job_dir.name
     for role in ("explorer", "trainer"):
-        folder: Path = run.job_dir / "monitor/tensorboard" / run.job_dir.name / f"{stage}_{role}"
+        folder: Path = root / own / f"{stage}_{role}" if stage else root / f"{own}_{role}"
         shown = EventAccumulator(str(folder)).Reload()
         for name in shown.Tags()["scalars"]:
             for one in shown.Scalars(name):

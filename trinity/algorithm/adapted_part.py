@@ -32,6 +32,8 @@ class AdaptedPart:
     """The name of our function that a class without code of its own stands for."""
     needs_reference = False
     """True for a loss that wants the reference model's log-probabilities."""
+    wants_rollouts = False
+    """True for a loss that wants the rollout policy's log-probabilities beside the old ones."""
 
     def __init__(self, source: type) -> None:
         if missing := sorted(getattr(source, "__abstractmethods__", ())):

@@ -11,7 +11,14 @@ _ADVICE = {
 
 
 def __getattr__(name: str) -> object:
-    """Says what stands in the place of a name."""
-    if name in _ADVICE:
+    """Returns, for a name of Trinity-RFT's, a class that says what to do once it is called.
+
+    A file that has such a name loads; a part that needs it is refused when it is named.
+    """
+    if name not in _ADVICE:
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+
+    def refuse(*_: object, **__: object) -> None:
         raise UserError(f"trinity.buffer.{name} of Trinity-RFT is not here: {_ADVICE[name]}")
-    raise AttributeError(f"module {__name__} has no attribute {name}")
+
+    return type(name, (), {"__init__": refuse})

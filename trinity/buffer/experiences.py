@@ -21,6 +21,10 @@ from trinity.operators.rollouts import Content, Rollouts
 NO_CONTENT = Content(prompt_text="", response_text="", info={}, metrics={})
 ABSENT = frozenset({"tokens", "logprobs", "prompt_length", "teacher_logprobs", "messages"})
 """Fields of Trinity-RFT's experience that are not read for operators."""
+UNSET = frozenset(
+    {"token_level_reward", "chosen", "rejected", "multi_modal_inputs", "routed_experts", "tools"}
+)
+"""Fields that experiences of rollouts do not have; setting one would change nothing."""
 
 
 class FieldNotRead(UserError, AttributeError):
@@ -90,11 +94,33 @@ class OperatedExperience:
 
     @property
     def is_masked(self) -> bool:
-        """True if someone has masked all of its tokens."""
-        return self._action_mask is not None and not bool(np.asarray(self._action_mask).any())
+        """True if someone has masked all of its tokens.
+
+        Raises: UserError for some of them.
+        """
+        if self._action_mask is None:
+            return False
+        mask = np.asarray(self._action_mask, dtype=np.bool_)
+        if mask.any() and not mask.all():
+            raise UserError(
+                "`action_mask` of an experience was false for some of its tokens: operators and "
+                "advantages of groups mask all tokens of a sample or none"
+            )
+        return not mask.any()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuses a field that nothing would read; others may be added."""
+        if name in ABSENT or name in UNSET:
+            raise FieldNotRead(
+                f"`{name}` of an experience was set by an operator or a group advantage, which "
+                "changes nothing: change `reward`, `info`, `action_mask` or `advantages`"
+            )
+        super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
         """Says why a field of Trinity-RFT's experience is not here."""
+        if name in UNSET:
+            return None
         if name in ABSENT:
             raise FieldNotRead(
                 f"`{name}` of an experience is not read for operators and group advantages: use "
@@ -107,14 +133,13 @@ class OperatedExperience:
     def advantage(self) -> float:
         """The advantage, one number for all tokens.
 
-        Raises: UserError when there is none, or tokens differ.
+        Raises: UserError when there is none, tokens differ, or some are masked.
         """
         if self.advantages is None:
             raise UserError("an experience was returned without `advantages`: set them, or drop it")
+        if self.is_masked:
+            return 0.0
         values = np.asarray(self.advantages, dtype=np.float64).reshape(-1)
-        mask = np.asarray(self.action_mask, dtype=np.bool_).reshape(-1)
-        if values.shape == mask.shape:
-            values = values[mask]
         if not len(values):
             return 0.0
         if np.ptp(values) > 1e-6 * max(1.0, float(np.abs(values).max())):

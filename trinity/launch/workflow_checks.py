@@ -5,6 +5,7 @@ from abc import ABCMeta
 from collections.abc import Mapping
 
 from trinity.errors import UserError
+from trinity.workflows.trinity_rft.ruler import MathRULERWorkflow
 from trinity.workflows.trinity_rft.step_wise import (
     RewardPropagationWorkflow,
     StepWiseRewardWorkflow,
@@ -23,6 +24,11 @@ NOT_CALLED: Mapping[str, str] = {
     "reward_async": "define `reward` as a coroutine, on AsyncStepWiseRewardWorkflow",
 }
 """Methods of Trinity-RFT that a workflow on a base of ours would define in vain."""
+NOT_CALLED_BY_RULER: Mapping[str, str] = {
+    "get_ruler_scores": "define `judge_messages`, or `run` with what `get_ruler_scores` does",
+    "get_ruler_responses": "define `judge_messages`, or `run` with what it does",
+}
+"""Methods of Trinity-RFT's workflows of a judge that ours do not call."""
 _ELSE = "or import the base from `trinity.common.workflows`, where it is called"
 
 
@@ -77,6 +83,17 @@ def _check_hosted(part: type[HostedWorkflow], name: str) -> None:
         raise UserError(f"{name} defines `repeatable`, which is not read: set `can_repeat = True`")
     if issubclass(part, _STEPS):
         _check_steps(part, name)
+    if issubclass(part, MathRULERWorkflow):
+        _check_ruler(part, name)
+
+
+def _check_ruler(part: type[HostedWorkflow], name: str) -> None:
+    """A method that only a `run` of the user's own could call needs one."""
+    if _is_of_user(_definer(part, "run_async" if part.is_async else "run")):
+        return
+    for method, advice in NOT_CALLED_BY_RULER.items():
+        if _is_of_user(_definer(part, method)):
+            raise UserError(f"{name} defines `{method}`, which is never called: {advice}")
 
 
 def _check_steps(part: type[HostedWorkflow], name: str) -> None:

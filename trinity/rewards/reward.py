@@ -1,6 +1,7 @@
 """Rewards: each names the parts of a response's score, whose sum is the reward.
 
-A part named `score` is the reward alone, as in veRL, and what stands beside it are metrics.
+A part named `score` is the reward alone, as in veRL, and what stands beside it are metrics. Classes
+that were written for Trinity-RFT (`sums_all`) give the sum of all parts, as they do there.
 """
 
 import inspect
@@ -55,6 +56,8 @@ class RewardFn:
 
     in_thread: ClassVar[bool] = True
     """False for a reward that never waits and takes well under a millisecond."""
+    sums_all: ClassVar[bool] = False
+    """True where a part named `score` is one of several that are added up, as in Trinity-RFT."""
 
     __call__: Callable[..., RewardParts]
     """Returns the named parts of a score; a plain number is one part, named after the reward."""
@@ -70,6 +73,7 @@ class BoundReward:
         self._function = _build(source, args, name)
         self._name = name
         self.in_thread = _in_thread(source)
+        self._sums_all = _sums_all(source)
         hashable = cast(Hashable, source if source.__hash__ else type(source))
         self._wanted, demanded = _parameters(hashable, name)
         self.needs_truth = not demanded.isdisjoint(TRUTHS)
@@ -90,12 +94,17 @@ class BoundReward:
                 f"the reward {self._name} returned {type(parts).__name__}, neither a dict of named "
                 "numbers nor a number"
             )
-        has_score = SCORE in parts
+        has_score = SCORE in parts and not self._sums_all
         return {
             str(name): self._number(str(name), value)
             for name, value in parts.items()
             if not has_score or name == SCORE or isinstance(value, SupportsFloat)
         }
+
+    def parts_of(self, numbers: Mapping[str, float]) -> dict[str, float]:
+        """Returns those of a reward's numbers whose sum is the reward."""
+        has_score = SCORE in numbers and not self._sums_all
+        return {SCORE: numbers[SCORE]} if has_score else dict(numbers)
 
     def _number(self, name: str, value: object) -> float:
         if not isinstance(value, SupportsFloat):
@@ -104,11 +113,6 @@ class BoundReward:
                 f"name the reward {SCORE!r} to return something else beside it"
             )
         return float(value)
-
-
-def reward_parts(numbers: Mapping[str, float]) -> dict[str, float]:
-    """Returns those of a reward's numbers whose sum is the reward."""
-    return {SCORE: numbers[SCORE]} if SCORE in numbers else dict(numbers)
 
 
 def _verl_arguments(known: Mapping[str, object]) -> dict[str, object]:
@@ -179,6 +183,10 @@ def _is_required(parameter: inspect.Parameter) -> bool:
 
 def _in_thread(source: RewardSource) -> bool:
     return source.in_thread if isinstance(source, type) and issubclass(source, RewardFn) else True
+
+
+def _sums_all(source: RewardSource) -> bool:
+    return isinstance(source, type) and issubclass(source, RewardFn) and source.sums_all
 
 
 def _build(

@@ -5,7 +5,7 @@ from typing import ClassVar, cast
 
 from trinity.errors import UserError
 from trinity.plugins import REWARDS
-from trinity.rewards.reward import BoundReward, reward_parts
+from trinity.rewards.reward import BoundReward
 from trinity.runtime.threads import DaemonThreads
 from trinity.types import Experience, FinishReason
 from trinity.workflows.messages import Message
@@ -70,7 +70,7 @@ class SimpleWorkflow(Workflow):
         else:
             response = self.reply_prefix + experience.response_text
             numbers = await self._call(reward, experience, response)
-        experience.reward_parts = reward_parts(numbers)
+        experience.reward_parts = reward.parts_of(numbers)
         experience.reward = sum(experience.reward_parts.values())
         experience.metrics |= numbers
 

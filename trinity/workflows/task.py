@@ -20,6 +20,17 @@ EXACT_INTEGERS = float(1 << 53)
 """Larger floating-point numbers are not exact."""
 
 
+def truth_of(row: JsonObject, key: str) -> JsonValue:
+    """Returns the truth at a column or path, None if there is none; a whole number is an integer.
+
+    Columns of numbers are read as 117.0 as soon as one of their rows is null.
+    """
+    value = optional_column(row, key)
+    if isinstance(value, float) and value.is_integer() and abs(value) < EXACT_INTEGERS:
+        return int(value)
+    return value
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """One row of a taskset."""
@@ -75,14 +86,8 @@ class Task:
 
     @property
     def truth(self) -> JsonValue:
-        """The response column, None if the row has none; a whole number is an integer.
-
-        Columns of numbers are read as 117.0 as soon as one of their rows is null.
-        """
-        value = optional_column(self.raw_task, self.format.response_key)
-        if isinstance(value, float) and value.is_integer() and abs(value) < EXACT_INTEGERS:
-            return int(value)
-        return value
+        """The response column, None if the row has none; a whole number is an integer."""
+        return truth_of(self.raw_task, self.format.response_key)
 
     @property
     def system_prompt(self) -> str | None:

@@ -300,6 +300,7 @@ class WorkflowFactory:
             explore_step=assignment.explore_step,
             repeat_times=taskset.repeat_times,
             num_runs=len(attempts),
+            needs_reward=self._plan.algorithm.advantage_fn != "none",
         )
         return HostedSpec(hosted=self._hosted_runs(inputs, attempts, model, auxiliary_models))
 

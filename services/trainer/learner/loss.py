@@ -164,7 +164,10 @@ class BatchLoss:
         if self._functions.entropy_loss is None:
             return torch.zeros(())
         entropy = EntropyInputs(
-            entropy_BT=entropy_NC, mask_BT=inputs.mask_BT, is_expert_B=inputs.is_expert_B
+            entropy_BT=entropy_NC,
+            mask_BT=inputs.mask_BT,
+            is_expert_B=inputs.is_expert_B,
+            agg_mode=self._functions.agg_mode,
         )
         return self._add_term(self._functions.entropy_loss(entropy), inputs, rows_N1)
 

@@ -26,6 +26,7 @@ def runner_of(
     workflow: str,
     engine: Generator | None = None,
     api: AttemptApiServer | None = None,
+    algorithm: JsonObject | None = None,
     **taskset: JsonObject | str,
 ) -> AttemptRunner:
     """A runner over a taskset with this workflow; `engine` answers in place of arithmetic."""
@@ -35,6 +36,7 @@ def runner_of(
         folder,
         buffer={"explorer_input": {"taskset": of_taskset}},
         model={"model_path": str(folder / "model"), **model},
+        **({"algorithm": algorithm} if algorithm else {}),
     )
     arithmetic = ArithmeticEngine()
     factory = WorkflowFactory(

@@ -50,6 +50,11 @@ def checked(folder: Path, base: str, body: str) -> None:
         ("theirs.SimpleWorkflow", "async def reset(self, task): ...", "reset is a coroutine"),
         ("theirs.Workflow", "def run_async(self): ...", "no run: set `is_async = True`"),
         (
+            "theirs.MathRULERWorkflow",
+            "def get_ruler_scores(self, responses, judger): ...",
+            "`get_ruler_scores`, which is never called: define `judge_messages`",
+        ),
+        (
             "theirs.Workflow",
             "can_repeat = True\n    def run(self): ...",
             "`can_repeat` but no `set_repeat_times`",
@@ -102,6 +107,10 @@ def test_what_is_never_called_is_refused(base: str, body: str, told: str, tmp_pa
         ("theirs.SimpleWorkflow", "def run(self): ..."),
         ("theirs.SimpleWorkflow", "def reset(self, task): super().reset(task)"),
         ("theirs.AsyncMathWorkflow", "def format_messages(self): ..."),
+        (
+            "theirs.MathRULERWorkflow",
+            "def get_ruler_scores(self, responses, judger): ...\n    def run(self): ...",
+        ),
         ("theirs.Workflow", "asynchronous = True\n    async def run_async(self): ..."),
         (
             "theirs.MultiTurnWorkflow",

@@ -2,10 +2,11 @@
 
 import pytest
 
+from trinity.common.rewards import RewardFn as TheirRewardFn
 from trinity.data_sources import REWARD_BY_SOURCE, row_reward
 from trinity.errors import UserError
 from trinity.plugins import REWARDS
-from trinity.rewards.reward import BoundReward, reward_parts
+from trinity.rewards.reward import BoundReward
 from trinity.types import JsonValue
 
 
@@ -68,14 +69,25 @@ def parts_alone() -> dict[str, float]:
 
 
 def test_a_score_is_the_reward_and_numbers_beside_it_are_metrics() -> None:
-    numbers = BoundReward(verl_score, {}, "verl_score")(solution_str="5", truth="5")  # type: ignore[arg-type]
+    reward = BoundReward(verl_score, {}, "verl_score")  # type: ignore[arg-type]
+    numbers = reward(solution_str="5", truth="5")
     assert numbers == {"score": -1.0, "acc": 1.0}
-    assert reward_parts(numbers) == {"score": -1.0}
+    assert reward.parts_of(numbers) == {"score": -1.0}
 
 
 def test_without_a_score_the_sum_of_all_parts_is_the_reward() -> None:
-    numbers = BoundReward(parts_alone, {}, "parts_alone")()
-    assert reward_parts(numbers) == {"accuracy": 1.0, "format": 0.5}
+    reward = BoundReward(parts_alone, {}, "parts_alone")
+    assert reward.parts_of(reward()) == {"accuracy": 1.0, "format": 0.5}
+
+
+class OfTrinityRft(TheirRewardFn):
+    def __call__(self, response: str, **kwargs: object) -> dict[str, float]:
+        return {"score": 1.0, "format": 0.5}
+
+
+def test_a_class_of_trinity_rft_gives_the_sum_of_all_parts_with_a_score_among_them() -> None:
+    reward = BoundReward(OfTrinityRft, {}, "of_trinity_rft")
+    assert reward.parts_of(reward(response="5")) == {"score": 1.0, "format": 0.5}
 
 
 def test_a_text_is_no_part_of_a_sum() -> None:

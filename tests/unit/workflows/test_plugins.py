@@ -75,6 +75,10 @@ def test_two_folders_may_hold_files_of_one_name(tmp_path: Path) -> None:
         ("x = 1\ny = x / 0\n", r"broken\.py, line 2: ZeroDivisionError"),
         ("x = (\n", r"broken\.py, line 1"),
         ("import not_there_at_all\n", r"broken\.py, line 1: ModuleNotFoundError"),
+        (
+            "from not_there_at_all.agents import Agent\n",
+            "install the package that has `not_there_at_all` where `trinity` and the explorer run",
+        ),
     ],
 )
 def test_a_plugin_that_fails_is_named_with_its_line(
@@ -85,6 +89,21 @@ def test_a_plugin_that_fails_is_named_with_its_line(
         load_plugins([tmp_path])
     with pytest.raises(UserError, match=message):
         REWARDS.get("broken.Own")
+
+
+def test_a_file_imports_others_of_its_folder_and_those_with_underscores_are_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "plugins"
+    (folder / "b_tools").mkdir(parents=True)
+    monkeypatch.setenv(PLUGIN_DIRS_VARIABLE, str(folder))
+    (folder / "__main__.py").write_text("raise SystemExit('is not imported')\n")
+    (folder / "b_tools" / "names.py").write_text("END = 'neighbour'\n")
+    (folder / "b_helpers.py").write_text("from .b_tools.names import END\nNAME = 'by_its_' + END\n")
+    source = "from .b_helpers import NAME\n" + REWARD.format(name="x").replace('"x"', "NAME")
+    (folder / "a_reward.py").write_text(source)
+    load_plugins([folder])
+    assert REWARDS.get("by_its_neighbour") is REWARDS.get("a_reward.Own")
 
 
 def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:

@@ -108,3 +108,8 @@ def test_a_teachers_logprobs_are_an_array() -> None:
     made = built(teacher_logprobs=torch.tensor([-1.0, -2.0], dtype=torch.bfloat16))
     assert np.array_equal(made.arrays["teacher_logprobs"].data, [-1.0, -2.0])
     assert made.teacher_logprobs.tolist() == [-1.0, -2.0]
+
+
+def test_the_kind_says_whether_it_was_built_with_a_mask() -> None:
+    kinds = [built().experience_type, built(action_mask=[True, False]).experience_type]
+    assert kinds == ["single_turn", "multi_turn"]

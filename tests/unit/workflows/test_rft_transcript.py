@@ -61,6 +61,16 @@ async def test_what_the_model_never_said_is_encoded_and_scored() -> None:
         await converted(lambda model: model.convert_messages_to_experience(messages), [])
 
 
+async def test_a_temperature_that_cannot_be_given_is_refused() -> None:
+    messages = [said("user", "go"), said("assistant", "left")]
+
+    def use(temperature: float) -> Callable[[ModelWrapper], Experience]:
+        return lambda model: model.convert_messages_to_experience(messages, temperature=temperature)
+
+    with pytest.raises(UserError, match=r"those at temperature 1, not 0\.7"):
+        await converted(use(0.7), [])
+
+
 async def test_a_transcript_needs_an_answer() -> None:
     with pytest.raises(UserError, match="nothing to train"):
         await converted(lambda model: model.convert_messages_to_experience([said("user", "a")]), [])

@@ -18,6 +18,7 @@ from typing import Any
 from trinity.algorithm.advantage import ADVANTAGES
 from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES
 from trinity.buffer.operators import ExperienceOperator
+from trinity.utils.metrics import aggregate_metrics
 
 _OF_GROUPS: Mapping[str, str] = {
     "ASYMREGroupAdvantage": "asymre",
@@ -87,22 +88,12 @@ class GroupAdvantage(AdvantageFn, ExperienceOperator):
             changed, own = self.calculate_group_advantage(group_id, group)
             listed.extend(changed)
             metrics.append(own)
-        return listed, _aggregated(metrics)
+        return listed, aggregate_metrics(metrics, "group_advantages")
 
     @classmethod
     def compute_in_trainer(cls) -> bool:
         """Returns False: it takes experiences."""
         return False
-
-
-def _aggregated(metrics: list[Mapping[str, Any]]) -> dict[str, Any]:
-    figures: dict[str, Any] = {}
-    for name in dict.fromkeys(name for own in metrics for name in own):
-        values = [float(own[name]) for own in metrics if name in own]
-        prefix = f"group_advantages/{name}"
-        figures[f"{prefix}/mean"] = sum(values) / len(values)
-        figures[f"{prefix}/max"], figures[f"{prefix}/min"] = max(values), min(values)
-    return figures
 
 
 class _AdvantageRegistry:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
+from trinity.algorithm.aggregation import LossAggMode
 from trinity.algorithm.policy_loss.inputs import PolicyLoss
 
 
@@ -18,6 +19,8 @@ class EntropyInputs:
     """Bool: true where the policy generated the token and it is trained on."""
     is_expert_B: torch.Tensor | None = None
     """Bool: true for rows of training data among rollouts; None where there are none."""
+    agg_mode: LossAggMode = "token-mean"
+    """The algorithm's `loss_agg_mode`, for a function that aggregates by itself."""
 
 
 EntropyLossFn = Callable[..., PolicyLoss]

@@ -1,5 +1,6 @@
 """Calls entropy losses of Trinity-RFT on part of a batch, and gives ours as classes of theirs."""
 
+import inspect
 from functools import lru_cache
 from typing import Any
 
@@ -8,14 +9,14 @@ import torch
 from trinity.algorithm.adapted_part import AdaptedPart
 from trinity.algorithm.entropy.inputs import EntropyInputs
 from trinity.algorithm.entropy_loss_fn import EntropyLossFn
-from trinity.algorithm.policy_loss.inputs import PolicyLoss
+from trinity.algorithm.policy_loss.inputs import PolicyLoss, Share
 from trinity.algorithm.policy_loss_fn.adapting import scalar_loss
 from trinity.algorithm.utils import aggregate_loss
 from trinity.errors import UserError
 
 
 class AdaptedEntropyLoss(AdaptedPart):
-    """A class of an entropy loss as an entropy loss; it averages over tokens unless it says so."""
+    """A class of an entropy loss as an entropy loss; its `loss_agg_mode` is the algorithm's."""
 
     input_type = "EntropyInputs"
     return_type = "PolicyLoss"
@@ -29,9 +30,16 @@ class AdaptedEntropyLoss(AdaptedPart):
         if experts is None:
             experts = torch.zeros_like(inputs.mask_BT[:, 0])
         loss, metrics = loss_fn(
-            entropy=inputs.entropy_BT, action_mask=inputs.mask_BT, expert_mask=experts
+            entropy=inputs.entropy_BT,
+            action_mask=inputs.mask_BT,
+            expert_mask=experts,
+            loss_agg_mode=inputs.agg_mode,
         )
-        return scalar_loss(loss, metrics, inputs.mask_BT, "tokens", "entropy_term")
+        return scalar_loss(loss, metrics, inputs.mask_BT, self._share(inputs), "entropy_term")
+
+    def _share(self, inputs: EntropyInputs) -> Share:
+        takes_mode = "loss_agg_mode" in inspect.signature(self.source.__call__).parameters
+        return "rows" if takes_mode and inputs.agg_mode != "token-mean" else "tokens"
 
 
 def adapted_entropy_loss(name: str, source: type) -> AdaptedEntropyLoss | type:

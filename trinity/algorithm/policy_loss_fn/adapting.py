@@ -26,7 +26,7 @@ TENSORS = (
     "step",
 )
 """Names of tensors, in verl's spelling, that the trainer gives to a loss."""
-REFERENCE = "ref_log_prob"
+REFERENCE, ROLLOUTS = "ref_log_prob", "rollout_log_probs"
 RESERVED = frozenset({"loss", "final_loss", "kl", "kl_loss", "entropy", "entropy_loss"})
 """Metrics that the trainer has itself; a class's own go below the name of its part."""
 
@@ -40,6 +40,7 @@ class AdaptedLoss(AdaptedPart):
     def __init__(self, source: type[PolicyLossFn]) -> None:
         super().__init__(source)
         self.needs_reference = REFERENCE in _batch_names(source)
+        self.wants_rollouts = ROLLOUTS in _batch_names(source)
 
     def __call__(self, inputs: PolicyInputs, **arguments: Any) -> PolicyLoss:
         """Returns the loss of a part of a batch; 0 where no token is trained on."""

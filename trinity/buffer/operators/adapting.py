@@ -1,7 +1,9 @@
 """Calls operators of Trinity-RFT on the samples of an explore step, and gives ours as theirs."""
 
 import asyncio
+import atexit
 import inspect
+from collections.abc import Awaitable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -19,6 +21,7 @@ from trinity.buffer.experiences import (
 )
 from trinity.buffer.operators import ExperienceOperator, ExperienceOperatorV1
 from trinity.errors import UserError
+from trinity.json_values import JsonValue
 from trinity.operators import OPERATORS
 from trinity.operators.rollouts import Changes, Rollouts
 
@@ -42,6 +45,8 @@ class AdaptedOperator(AdaptedPart):
         outcome = Outcome.of(exps, kept)
         if outcome.copies:
             raise UserError("it returned an experience twice: only an advantage may do so")
+        if any(exp.advantages is not None for exp in outcome.returned.values()):
+            raise UserError("it sets `advantages`: name it in `algorithm.advantage_fn`")
         return Changes(
             left_out=outcome.left_out,
             reason=f"{self.__name__} dropped it",
@@ -50,6 +55,22 @@ class AdaptedOperator(AdaptedPart):
             numbers=_new_numbers(_after(exps, outcome), before),
             metrics=group_metrics(metrics, rollouts.num_groups),
         )
+
+    def _make(self, values: Mapping[str, JsonValue]) -> Any:
+        """Returns the object, which is closed when the process that called it ends."""
+        made = super()._make(values)
+        atexit.register(_close, made)
+        return made
+
+
+def _close(operator: Any) -> None:
+    closing = operator.close()
+    if inspect.isawaitable(closing):
+        asyncio.run(_awaited(closing))
+
+
+async def _awaited(closing: Awaitable[Any]) -> None:
+    await closing
 
 
 def _processed(operator: Any, exps: list[OperatedExperience]) -> tuple[object, dict[str, Any]]:

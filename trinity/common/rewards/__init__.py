@@ -12,16 +12,11 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trinity.common.rewards.eval_utils import (
-    compute_score as compute_score,
-)
+from trinity.common.rewards import eval_utils
 from trinity.common.rewards.eval_utils import (
     compute_score_v0,
     simple_answer_parser,
     validate_think_pattern,
-)
-from trinity.common.rewards.eval_utils import (
-    verify_math_answer as verify_math_answer,
 )
 from trinity.plugins import REWARDS
 from trinity.rewards.countdown_reward import CountdownReward
@@ -35,7 +30,9 @@ _SCORE = 0.1
 
 
 class RewardFn(OurRewardFn):
-    """Base of rewards that were written for Trinity-RFT."""
+    """Base of rewards that were written for Trinity-RFT; the reward is the sum of all parts."""
+
+    sums_all = True
 
     def __init__(self, **kwargs: Any) -> None:
         """Takes any arguments, as Trinity-RFT's base does."""
@@ -146,8 +143,9 @@ class MathDAPORewardFn(RewardFn):
         cache_length: int | None = None,
     ) -> None:
         super().__init__()
+        self.enable_overlong_penalty = bool(enable_overlong_penalty)
         self._reward = MathDapoReward(
-            enable_overlong_penalty=bool(enable_overlong_penalty),
+            enable_overlong_penalty=self.enable_overlong_penalty,
             penalty_factor=1.0 if penalty_factor is None else penalty_factor,
             max_response_length=max_response_length,
             cache_length=cache_length,
@@ -158,7 +156,15 @@ class MathDAPORewardFn(RewardFn):
     ) -> dict[str, float]:
         """Returns parts `accuracy` and `format_score`."""
         del kwargs
-        return self._reward(response=response, truth=truth, response_length=len(response_token))
+        parts = self._reward(response=response, truth=truth, response_length=0)
+        if self.enable_overlong_penalty:
+            parts["format_score"] = self.compute_overlong_penalty(response_token)
+        return parts
+
+    def compute_overlong_penalty(self, response_token: Any) -> float:
+        """Returns the penalty of a response of so many tokens, at most 0."""
+        length = len(response_token)
+        return self._reward(response="", truth="", response_length=length)["format_score"]
 
 
 CLASSES: Mapping[str, type[RewardFn]] = {
@@ -170,3 +176,10 @@ CLASSES: Mapping[str, type[RewardFn]] = {
     "math_reward": MathRewardFn,
 }
 """Trinity-RFT's classes by the name of the reward, for workflows that make them themselves."""
+
+
+def __getattr__(name: str) -> Any:
+    """Returns a helper, which other modules of Trinity-RFT have as well."""
+    if name not in vars(eval_utils):
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    return vars(eval_utils)[name]

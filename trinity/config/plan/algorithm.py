@@ -41,6 +41,7 @@ PARTS: tuple[Part, ...] = (
     "kl_loss_fn",
     "entropy_loss_fn",
 )
+MODE_ARGUMENT = "loss_agg_mode"
 AGG_MODES_OF_LOSSES = {"gspo": "seq-mean-token-mean", "gspo_token": "seq-mean-token-mean"}
 """Losses whose tokens share one ratio per row average over rows."""
 _ANY_CASE: Mapping[Part, Mapping[str, str]] = {
@@ -273,9 +274,12 @@ def _resolved(config: AlgorithmConfig, declared: AlgorithmType) -> ResolvedAlgor
     repeat_times = errors.attempt(lambda: _repeat_times(config, declared))
     errors.raise_all()
     assert parts and repeat_times
+    _check_rollouts(config, config.policy_loss_fn or declared.policy_loss_fn)
     values: dict[str, object] = {}
+    mode = config.loss_agg_mode or _agg_mode(config.policy_loss_fn, declared)
     for found, arguments in parts:
-        values |= {found.part: found.name, f"{found.part}_args": arguments}
+        own = _with_mode(found, arguments, mode) if found.part == "policy_loss_fn" else arguments
+        values |= {found.part: found.name, f"{found.part}_args": own}
     advantage = next(found for found, _ in parts if found.part == "advantage_fn")
     has_rollouts = declared.schema == "experience"
     return ResolvedAlgorithm.model_validate(
@@ -286,7 +290,7 @@ def _resolved(config: AlgorithmConfig, declared: AlgorithmType) -> ResolvedAlgor
             "repeat_times": repeat_times,
             "advantage_in_trainer": advantage.form is TOKEN_ADVANTAGE,
             "loss_reads_reference": any(found.reads_reference for found, _ in parts),
-            "loss_agg_mode": config.loss_agg_mode or _agg_mode(config.policy_loss_fn, declared),
+            "loss_agg_mode": mode,
             "needs_critic": _needs_critic(advantage, declared),
             "can_balance_batch": declared.can_balance_batch,
             "bypass_old_logprobs": config.bypass_old_logprobs or not has_rollouts,
@@ -295,6 +299,19 @@ def _resolved(config: AlgorithmConfig, declared: AlgorithmType) -> ResolvedAlgor
             else CorrectionSettings(),
         }
     )
+
+
+def _check_rollouts(config: AlgorithmConfig, name: str) -> None:
+    """A class of a loss may want both log-probabilities, of which the trainer gives it one."""
+    if config.bypass_old_logprobs or not (POLICY_LOSSES.is_own(name) or "." in name):
+        return
+    loss: object = POLICY_LOSSES.get(name)
+    if isinstance(loss, AdaptedPart) and loss.wants_rollouts:
+        raise UserError(
+            f"`algorithm.policy_loss_fn: {name}` wants `rollout_log_probs`, which the trainer "
+            "replaces by its own with `bypass_old_logprobs: false`: leave that out, or weigh by "
+            "`algorithm.rollout_correction`"
+        )
 
 
 def _part(
@@ -326,6 +343,13 @@ def _agg_mode(chosen_loss: str | None, declared: AlgorithmType) -> str:
     if chosen_loss in (None, declared.policy_loss_fn):
         return declared.loss_agg_mode
     return AGG_MODES_OF_LOSSES.get(chosen_loss, declared.loss_agg_mode)
+
+
+def _with_mode(loss: AlgorithmPart, arguments: Args, mode: str) -> Args:
+    """A user's loss with an argument of this name gets the algorithm's mode, as in Trinity-RFT."""
+    usual = loss.signature.defaults.get(MODE_ARGUMENT)
+    takes_it = loss.is_own and MODE_ARGUMENT in loss.signature.arguments
+    return {**arguments, MODE_ARGUMENT: mode} if takes_it and mode != usual else arguments
 
 
 def _needs_critic(advantage: AlgorithmPart, declared: AlgorithmType) -> bool:

@@ -1,6 +1,5 @@
 """Workflows of on-policy distillation as Trinity-RFT has them, to build on."""
 
-from dataclasses import asdict
 from typing import Any
 
 from trinity.errors import UserError
@@ -8,10 +7,10 @@ from trinity.workflows.math_boxed_workflow import BOXED
 from trinity.workflows.trinity_rft.experience import Experience
 from trinity.workflows.trinity_rft.math import verify_math_answer
 from trinity.workflows.trinity_rft.task import Task
-from trinity.workflows.trinity_rft.workflow import Workflow
+from trinity.workflows.trinity_rft.workflow import QuestionWorkflow
 
 
-class OnPolicyDistillWorkflow(Workflow):
+class OnPolicyDistillWorkflow(QuestionWorkflow):
     """Each answer carries the log-probabilities of the first auxiliary model, the teacher.
 
     A subclass may define `compute_reward`; otherwise rewards are 0.
@@ -33,31 +32,8 @@ class OnPolicyDistillWorkflow(Workflow):
 
     def reset(self, task: Task) -> None:
         """Takes the task."""
-        self.task = task
+        self.take(task)
         self.temperature = task.workflow_args.get("temperature", 1.0)
-        self.format_args = task.format_args
-        self.system_prompt = task.format_args.system_prompt
-        self.reply_prefix = task.format_args.reply_prefix
-        self.raw_task, self.task_desc, self.truth = task.raw_task, task.task_desc, task.truth
-
-    def set_repeat_times(self, repeat_times: int, run_id_base: int) -> None:
-        """Takes the number of runs of the next call."""
-        self.repeat_times, self.run_id_base = repeat_times, run_id_base
-        self.task.rollout_args.n = repeat_times
-
-    @property
-    def rollout_args(self) -> dict[str, Any]:
-        """Sampling of the taskset, as arguments of a call."""
-        return asdict(self.task.rollout_args)
-
-    def format_messages(self) -> list[dict[str, Any]]:
-        """Returns the system prompt, the question and the beginning of the answer, if any."""
-        messages = [{"role": "user", "content": self.task_desc}]
-        if self.system_prompt:
-            messages.insert(0, {"role": "system", "content": self.system_prompt})
-        if self.reply_prefix:
-            messages.append({"role": "assistant", "content": self.reply_prefix})
-        return messages
 
     def compute_reward(self, response: Experience) -> float:
         """Returns the reward of an answer, which is not trained on."""

@@ -9,6 +9,7 @@ Shapes: L tokens of a sequence, P of them prompt, R = L - P response tokens.
 """
 
 import contextlib
+import copy
 import dataclasses
 import sys
 import uuid
@@ -103,6 +104,9 @@ class Experience(types.Experience):
         self.custom_fields: list[CustomField] = list(fields.pop("custom_fields", None) or [])
         self.further: list[Experience] = []
         """Further samples of the same conversation, whose turns are not one sequence."""
+        self.origin: types.Experience | None = None
+        """The answer of the engine, or the sample of its answers, that it was made of."""
+        self._is_multi_turn = "body" not in ours and fields.get("action_mask") is not None
         body = ours.pop("body", None) or _body(tokens, int(prompt_length), fields)
         ours["info"] = _dict_of(ours.get("info"))
         ours["metrics"] = _dict_of(ours.get("metrics"))
@@ -121,9 +125,11 @@ class Experience(types.Experience):
 
     @classmethod
     def of(cls, made: types.Experience) -> "Experience":
-        """Returns an answer of the engine with these fields; arrays are shared."""
-        values = {name: getattr(made, name) for name in OURS}
-        return cls(**values)
+        """Returns an answer of the engine with these fields, which may be changed: it is kept."""
+        values = {name: copy.copy(getattr(made, name)) for name in OURS}
+        experience = cls(**{**values, "body": _copied(made.body)})
+        experience.origin = made
+        return experience
 
     __eq__ = object.__eq__
     __hash__ = object.__hash__
@@ -230,8 +236,10 @@ class Experience(types.Experience):
 
     @property
     def experience_type(self) -> str:
-        """`dpo` for a pair, else the kind of a sequence."""
-        return "dpo" if isinstance(self.body, Pair) else "single_turn"
+        """`dpo` for a pair, `multi_turn` for one that was built with a mask, else `single_turn`."""
+        if isinstance(self.body, Pair):
+            return "dpo"
+        return "multi_turn" if self._is_multi_turn else "single_turn"
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the texts and the numbers, for logs."""
@@ -278,6 +286,18 @@ def _body(tokens: Any, prompt_length: int, fields: Mapping[str, Any]) -> Sequenc
         action_mask=_given(fields.get("action_mask"), np.full(size, is_trained, dtype=np.bool_)),
         rollout_logprobs=_given(fields.get("logprobs"), np.zeros(size, dtype=np.float32)),
         **texts,
+    )
+
+
+def _copied(body: Sequence | Pair) -> Sequence | Pair:
+    """Returns a body with arrays of its own."""
+    if isinstance(body, Pair):
+        return copy.deepcopy(body)
+    return dataclasses.replace(
+        body,
+        tokens=body.tokens.copy(),
+        action_mask=body.action_mask.copy(),
+        rollout_logprobs=body.rollout_logprobs.copy(),
     )
 
 

@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 
 from trinity import types
+from trinity.codec import check_sequence
 from trinity.errors import UserError
 from trinity.types import Alignment, Array, Pair, VersionSpan
+from trinity.workflows.model import AUXILIARY_MODEL
 from trinity.workflows.model import ModelWrapper as OurModel
 from trinity.workflows.trinity_rft.experience import (
     OURS,
@@ -153,13 +155,19 @@ class HostedRuns:
         self, name: str, made: list[Experience], model: ModelWrapper
     ) -> dict[int, list[types.Experience]]:
         taken: dict[int, list[types.Experience]] = {run: [] for run in self.runs}
-        if not self.inputs.task.is_eval and any(own.reward is None for own in made):
-            raise UserError(
-                f"{name} returned an experience without a reward: set `experience.reward`"
-            )
+        if not self.inputs.task.is_eval:
+            self._check_rewards(name, made)
         for experience, run in zip(made, self._places(name, made), strict=True):
             taken[run] += [_taken_over(sample, model) for sample in further_samples([experience])]
         return taken
+
+    def _check_rewards(self, name: str, made: list[Experience]) -> None:
+        for experience in made:
+            if experience.reward is None and self.inputs.needs_reward:
+                raise UserError(
+                    f"{name} returned an experience without a reward: set `experience.reward`"
+                )
+            experience.reward = experience.reward or 0.0
 
     def _places(self, name: str, made: list[Experience]) -> list[int]:
         """Returns the run of each experience: as it says, else in their order."""
@@ -167,11 +175,12 @@ class HostedRuns:
         named = [int(_place(experience).run) for experience in made]
         if size == 1:
             return list(runs) * len(made)
+        says_nothing = set(named) in ({0}, {runs[0]})
         is_absolute = all(runs[0] <= run < runs[0] + size for run in named)
         relative = [run - runs[0] if is_absolute else run for run in named]
-        if len(set(named)) > 1 and all(0 <= run < size for run in relative):
+        if not says_nothing and all(0 <= run < size for run in relative):
             return [runs[run] for run in relative]
-        if len(set(named)) == 1 and (len(made) % size == 0 or len(made) < size):
+        if says_nothing and (len(made) % size == 0 or len(made) < size):
             each = max(len(made) // size, 1)
             return [runs[i // each] for i in range(len(made))]
         raise UserError(
@@ -205,9 +214,16 @@ def _checked(made: object, name: str) -> list[Experience]:
 
 def _taken_over(experience: Experience, model: ModelWrapper) -> types.Experience:
     """Returns the sample as services take it: an answer of the engine, or one that was built."""
+    experience.info, experience.metrics = (
+        dict(experience.info or {}),
+        dict(experience.metrics or {}),
+    )
     _set_custom_fields(experience)
-    if not experience.version_spans and not _is_answer(experience, model):
+    answer = _answer_of(experience, model)
+    if answer is None:
         _mark_as_built(experience, model)
+    else:
+        _take_from_engine(experience, answer)
     values = {name: getattr(experience, name) for name in OURS}
     values["reward"] = None if experience.reward is None else float(experience.reward)
     values["info"] = plain_json(experience.info)
@@ -221,40 +237,60 @@ def _set_custom_fields(experience: Experience) -> None:
         experience.arrays[own.destination_field] = Array(value, Alignment.SAMPLE)
 
 
-def _is_answer(experience: Experience, model: ModelWrapper) -> bool:
-    """True for one that repeats an answer; it gets everything that the engine said of it."""
-    body = experience.body
+def _answer_of(experience: Experience, model: ModelWrapper) -> types.Experience | None:
+    """Returns what the engine said that an experience repeats; None if a workflow built it.
+
+    One whose tokens or log-probabilities were changed afterwards is built, too.
+    """
+    body, origin = experience.body, experience.origin
     if isinstance(body, Pair):
-        return False
-    for answer, _ in model.answers:
-        own = answer.sequence
-        if _repeats(body, own, with_logprobs=not experience.lacks_logprobs):
-            own = replace(
-                own,
-                action_mask=body.action_mask & own.action_mask,
-                prompt_text=body.prompt_text or own.prompt_text,
-                response_text=body.response_text or own.response_text,
-            )
-            for name in OF_ENGINE:
-                setattr(experience, name, getattr(answer, name))
-            experience.body = own
-            return True
-    return False
+        return None
+    is_known = origin is not None and origin.version_spans
+    known = [origin] if origin is not None and is_known else []
+    known += [answer for answer, _ in model.answers]
+    has_logprobs = not experience.lacks_logprobs
+    found = (own for own in known if _repeats(body, own.sequence, with_logprobs=has_logprobs))
+    return next(found, None)
 
 
-OF_ENGINE = ("finish_reason", "version_spans", "sampling", "chat_template_sha256", "tools_sha256")
+OF_ENGINE = ("version_spans", "sampling", "chat_template_sha256", "tools_sha256")
 """Fields that the engine's answer decides."""
 
 
+def _take_from_engine(experience: Experience, answer: types.Experience) -> None:
+    """Gives an experience all that the engine said of it; a workflow may mask more of it."""
+    body, own = experience.sequence, answer.sequence
+    if experience.origin is not answer and experience.truncate_status is None:
+        experience.finish_reason = answer.finish_reason
+    for name in OF_ENGINE:
+        setattr(experience, name, getattr(answer, name))
+    if other := answer.info.get(AUXILIARY_MODEL):
+        experience.info[AUXILIARY_MODEL] = other
+    experience.body = replace(
+        own,
+        action_mask=body.action_mask & own.action_mask,
+        prompt_text=body.prompt_text or own.prompt_text,
+        response_text=body.response_text or own.response_text,
+    )
+
+
 def _repeats(built: types.Sequence, own: types.Sequence, *, with_logprobs: bool) -> bool:
-    return (
+    """True for the same tokens, with the same log-probabilities wherever both train them.
+
+    One that trains more tokens than the engine chose repeats nothing, unless there are none.
+    """
+    is_same = (
         own.prompt_length == built.prompt_length
         and np.array_equal(own.tokens, built.tokens)
         and own.action_mask.shape == built.action_mask.shape
-        and (
-            not with_logprobs
-            or np.array_equal(own.rollout_logprobs, built.rollout_logprobs, equal_nan=True)
-        )
+    )
+    if not is_same or (own.action_mask.any() and (built.action_mask & ~own.action_mask).any()):
+        return False
+    trained_R = built.action_mask & own.action_mask
+    given_R, known_R = built.rollout_logprobs, own.rollout_logprobs
+    return not with_logprobs or (
+        given_R.shape == known_R.shape
+        and np.array_equal(given_R[trained_R], known_R[trained_R], equal_nan=True)
     )
 
 
@@ -262,20 +298,41 @@ def _mark_as_built(experience: Experience, model: ModelWrapper) -> None:
     """Marks an experience that the workflow built; the run's weights are its version.
 
     Log-probabilities that it lacks are the model's own, at temperature 1.
+
+    Raises: UserError for lengths that do not fit, and for tokens that the model does not have.
     """
-    ours, body = model.own, experience.body
     experience.info[BUILT] = True
     experience.metrics[BUILT] = 1.0
+    body = experience.body
+    for side in (body.chosen, body.rejected) if isinstance(body, Pair) else (body,):
+        check_sequence(side)
+        _check_tokens(side, model.own)
     if isinstance(body, Pair):
         return
+    _fill_in(experience, body, model.own)
+    version, incarnation = model.own.weights
+    experience.version_spans = (
+        VersionSpan(start=0, end=body.response_length, version=version, incarnation=incarnation),
+    )
+
+
+def _check_tokens(sequence: types.Sequence, ours: OurModel) -> None:
+    """Asks the engine, which refuses unknown tokens: a trainer would die of them."""
+    length, limit = len(sequence.tokens), ours.limits.max_model_len
+    if length > limit:
+        raise UserError(
+            f"a workflow built an experience of {length} tokens, `model.max_model_len` is {limit}: "
+            "cut it"
+        )
+    if ours.limits.is_known:
+        ends = [int(sequence.tokens.min()), int(sequence.tokens.max())]
+        ours.wait_in_thread(ours.score_async(ends))
+
+
+def _fill_in(experience: Experience, body: types.Sequence, ours: OurModel) -> None:
     tokens_L = body.tokens.tolist()
     if experience.lacks_logprobs:
         scores = ours.wait_in_thread(ours.score_async(tokens_L))
         experience.logprobs = scores.logprobs[body.prompt_length - 1 :]
     body.response_text = body.response_text or ours.text_of(tokens_L[body.prompt_length :])
     body.prompt_text = body.prompt_text or ours.text_of(tokens_L[: body.prompt_length])
-    version, incarnation = ours.weights
-    length = body.response_length
-    experience.version_spans = (
-        VersionSpan(start=0, end=length, version=version, incarnation=incarnation),
-    )

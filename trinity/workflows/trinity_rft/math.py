@@ -1,16 +1,14 @@
 """Workflows of mathematics as Trinity-RFT has them, to build on."""
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from trinity.rewards.math_boxed_reward import MathBoxedReward
 from trinity.rewards.math_grading import is_right_answer, last_boxed
 from trinity.workflows.math_boxed_workflow import BOXED, THINKING
 from trinity.workflows.trinity_rft.experience import RESPONSE_TRUNCATED, Experience
-from trinity.workflows.trinity_rft.task import GenerationConfig, NamedReward, Task, reward_class
+from trinity.workflows.trinity_rft.task import GenerationConfig, Task
 from trinity.workflows.trinity_rft.workflow import SimpleWorkflow, Workflow, set_reward
 
 EVALUATION = GenerationConfig(temperature=0.6, top_p=0.8, logprobs=0, n=1)
@@ -42,15 +40,9 @@ class MathBoxedWorkflow(SimpleWorkflow):
             self.system_prompt = THINKING if self.with_think else BOXED
 
     def _reward(self, task: Task) -> Any:
-        if task.reward_fn is not None:
-            return super()._reward(task)
-        args = {"with_think": self.with_think, "format_score_coef": self.format_score_coef}
-        named = NamedReward(source=MathBoxedReward, args={}, name="math_boxed_reward")
-        kind: Any = reward_class(named, task.raw_task)
-        try:
-            return kind(**args)
-        except TypeError:  # one that takes them with each call
-            return partial(kind(), **args)
+        from trinity.common.rewards import MathBoxedRewardFn  # has all graders
+
+        return MathBoxedRewardFn() if task.reward_fn is None else super()._reward(task)
 
     def format_prompt(self) -> str:
         """Returns the question as plain text."""

@@ -11,7 +11,7 @@ from trinity.errors import UserError
 from trinity.workflows.model import ModelWrapper as OurModel
 from trinity.workflows.sampling import SamplingOverrides
 from trinity.workflows.trinity_rft.experience import Experience
-from trinity.workflows.trinity_rft.transcript import transcript_samples
+from trinity.workflows.trinity_rft.transcript import Transcript, transcript_samples
 
 if TYPE_CHECKING:
     import openai
@@ -132,10 +132,10 @@ class ModelWrapper:
     ) -> Experience:
         """Returns the sample of a transcript: the engine's tokens wherever it answered.
 
-        Where the template does not repeat them, `further` has the rest as samples of their own.
+        Where the template does not repeat them, `further` has the rest as samples of their own. A
+        temperature is that of a transcript that the model did not answer: only 1 is given.
         """
-        del temperature
-        return self._model.wait_in_thread(self._convert(messages, tools))
+        return self._model.wait_in_thread(self._convert(messages, tools, temperature))
 
     async def convert_messages_to_experience_async(
         self,
@@ -144,8 +144,7 @@ class ModelWrapper:
         temperature: float | None = None,
     ) -> Experience:
         """Returns the sample of a transcript; see `convert_messages_to_experience`."""
-        del temperature
-        return await self._model.await_elsewhere(self._convert(messages, tools))
+        return await self._model.await_elsewhere(self._convert(messages, tools, temperature))
 
     def extract_experience_from_history(self, clear_history: bool = True) -> list[Experience]:
         """Returns the answers to all calls since the history was cleared, in call order."""
@@ -276,9 +275,13 @@ class ModelWrapper:
     async def _logprobs(self, tokens: Any, temperature: float | None) -> types.FloatArray:
         return await self._model.logprobs_async([int(token) for token in tokens], temperature)
 
-    async def _convert(self, messages: Sequence[Any], tools: Sequence[Any] | None) -> Experience:
-        made = [answer for answer, _ in self.answers]
-        samples = await transcript_samples(self._model, made, list(messages), list(tools or []))
+    async def _convert(
+        self, messages: Sequence[Any], tools: Sequence[Any] | None, temperature: float | None
+    ) -> Experience:
+        said = Transcript(list(messages), list(tools or []), temperature)
+        samples = await transcript_samples(
+            self._model, [answer for answer, _ in self.answers], said
+        )
         first, *further = [Experience.of(sample) for sample in samples]
         for sample in (first, *further):
             sample.messages = list(messages)

@@ -1,12 +1,16 @@
 """A task as Trinity-RFT's workflows take it: settings that they may change, and the row."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from trinity.columns import optional_column
 from trinity.config.plan.parts import ResolvedSampling
+from trinity.plugins import REWARDS
 from trinity.rewards.reward import BoundReward, RewardFn, RewardSource
 from trinity.types import Experience, JsonObject
 from trinity.workflows.task import Task as OurTask
+from trinity.workflows.task import truth_of
 
 if TYPE_CHECKING:
     from trinity.workflows.trinity_rft.model import ModelWrapper
@@ -67,13 +71,13 @@ class Task(dict):  # type: ignore[type-arg]  # a dict, as theirs is
 
     @property
     def task_desc(self) -> Any:
-        """The prompt column; None if the row has none."""
-        return (self.raw_task or {}).get(self.format_args.prompt_key)
+        """The prompt, by the name of its column or a path into one; None if the row has none."""
+        return optional_column(self.raw_task or {}, self.format_args.prompt_key)
 
     @property
     def truth(self) -> Any:
-        """The response column; None if the row has none."""
-        return (self.raw_task or {}).get(self.format_args.response_key)
+        """The true response, by the name of its column or a path; None if the row has none."""
+        return truth_of(self.raw_task or {}, self.format_args.response_key)
 
     def to_dict(self) -> Any:
         """Returns the row."""
@@ -108,6 +112,8 @@ class TaskInputs:
     repeat_times: int = 1
     """Runs of the task in all; a workflow without `can_repeat` makes one of them."""
     num_runs: int = 1
+    needs_reward: bool = True
+    """False if the algorithm makes nothing of rewards: one that is missing is 0."""
 
 
 def create_task(inputs: TaskInputs) -> Task:
@@ -141,31 +147,26 @@ def create_task(inputs: TaskInputs) -> Task:
 def reward_class(reward: NamedReward | None, row: JsonObject) -> type | None:
     """Returns the class that makes the taskset's reward, as workflows call it.
 
-    A reward of ours takes the parameters that it names, whatever else a workflow passes.
+    One that was written for Trinity-RFT is given as it is. A reward of ours takes the parameters
+    that it names, whatever else a workflow passes.
     """
     if reward is None:
         return None
-    theirs = _their_class(reward.name)
-    if theirs is not None:
-        return theirs
+    from trinity.common.rewards import CLASSES  # has all graders
+    from trinity.common.rewards import RewardFn as TheirRewardFn
+
+    if reward.name in CLASSES and not REWARDS.is_own(reward.name):
+        return CLASSES[reward.name]
     source = reward.source
-    if isinstance(source, type) and issubclass(source, RewardFn) and is_plain_call(source):
+    if isinstance(source, type) and issubclass(source, TheirRewardFn):
         return source
     return _adapted(reward, row)
 
 
-def _their_class(name: str) -> type | None:
-    from trinity.common.rewards import CLASSES  # has all graders
+class Score(dict[str, float]):
+    """The parts of a reward, which a workflow may add up; `beside` are numbers that are no part."""
 
-    return CLASSES.get(name)
-
-
-def is_plain_call(source: type) -> bool:
-    """True for a reward that takes whatever a workflow passes, as Trinity-RFT's do."""
-    import inspect
-
-    parameters = inspect.signature(vars(source).get("__call__", source)).parameters.values()
-    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    beside: Mapping[str, float] = {}
 
 
 def _adapted(reward: NamedReward, row: JsonObject) -> type:
@@ -175,10 +176,13 @@ def _adapted(reward: NamedReward, row: JsonObject) -> type:
         def __init__(self, **args: Any) -> None:
             self._bound = BoundReward(reward.source, args, reward.name)
 
-        def __call__(self, response: Any = None, *others: Any, **known: Any) -> dict[str, float]:
+        def __call__(self, response: Any = None, *others: Any, **known: Any) -> Score:
             if others:
                 known.setdefault("messages", others[0])
-            return self._bound(**_values(response, {"task": row, **known}))
+            numbers = self._bound(**_values(response, {"task": row, **known}))
+            score = Score(self._bound.parts_of(numbers))
+            score.beside = numbers
+            return score
 
     Adapted.__name__ = Adapted.__qualname__ = reward.name
     return Adapted

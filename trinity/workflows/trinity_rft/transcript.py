@@ -1,6 +1,7 @@
 """Samples of a transcript: the engine's tokens where it answered, else the transcript as text."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,18 @@ from trinity.workflows.turns import merge_turns
 ASSISTANT = "assistant"
 
 
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """A conversation with the tools that it offers."""
+
+    messages: list[Any]
+    tools: list[Any]
+    temperature: float | None = None
+    """That of log-probabilities of what the model did not answer."""
+
+
 async def transcript_samples(
-    model: ModelWrapper, answers: Sequence[Experience], messages: list[Any], tools: list[Any]
+    model: ModelWrapper, answers: Sequence[Experience], said: Transcript
 ) -> list[Experience]:
     """Returns the samples of a transcript without rewards.
 
@@ -23,21 +34,21 @@ async def transcript_samples(
     before it. Without any such message the transcript is encoded as a whole: all that the
     assistant says is trained, with the model's own log-probabilities.
     """
-    turns = _turns(model, answers, messages, tools)
+    turns = _turns(model, answers, said)
     if turns:
         return merge_turns(turns)
-    return [await _encoded(model, messages, tools)]
+    return [await _encoded(model, said)]
 
 
 def _turns(
-    model: ModelWrapper, answers: Sequence[Experience], messages: list[Any], tools: list[Any]
+    model: ModelWrapper, answers: Sequence[Experience], said: Transcript
 ) -> list[Experience]:
     """Returns the answers that are messages of the transcript, in its order, each once."""
     left = list(answers)
     turns: list[Experience] = []
-    for index in _assistant_places(messages):
-        prompt = model.tokenizer.encode_chat(messages[:index], tools).token_ids
-        text = _text(messages[index])
+    for index in _assistant_places(said.messages):
+        prompt = model.tokenizer.encode_chat(said.messages[:index], said.tools).token_ids
+        text = _text(said.messages[index])
         for answer in left:
             if answer.response_text.strip() == text and _has_prompt(answer, prompt):
                 turns.append(answer)
@@ -62,11 +73,12 @@ def _text(message: Any) -> str:
     return str(message.get("content") or "").strip()
 
 
-async def _encoded(model: ModelWrapper, messages: list[Any], tools: list[Any]) -> Experience:
+async def _encoded(model: ModelWrapper, said: Transcript) -> Experience:
     """Returns the transcript up to its last answer as one sample that the engine did not make.
 
     Raises: UserError when the template rewrites earlier messages, or it does not fit.
     """
+    messages, tools = said.messages, said.tools
     places = _assistant_places(messages)
     if not places:
         raise UserError("a transcript without a message of the assistant has nothing to train")
@@ -84,12 +96,12 @@ async def _encoded(model: ModelWrapper, messages: list[Any], tools: list[Any]) -
                 "`experience.response_text` as it is"
             )
         mask[len(before) - first : len(after) - first] = True
-    logprobs = (await model.score_async(whole.token_ids)).logprobs
+    logprobs = await model.logprobs_async(whole.token_ids, said.temperature)
     body = TokenSequence(
         tokens=np.array(whole.token_ids, dtype=np.int32),
         prompt_length=first,
         action_mask=mask,
-        rollout_logprobs=np.array(logprobs[first - 1 :], dtype=np.float32),
+        rollout_logprobs=logprobs[first - 1 :],
         prompt_text=model.text_of(whole.token_ids[:first]),
         response_text=model.text_of(whole.token_ids[first:]),
     )

@@ -21,9 +21,10 @@ from trinity.errors import UserError
 from trinity.rewards.reward import RewardFn
 from trinity.types import JsonValue
 from trinity.workflows.math_workflow import SYSTEM_PROMPT
-from trinity.workflows.trinity_rft.experience import RESPONSE_TRUNCATED, Experience, numbers_of
+from trinity.workflows.simple_workflow import SYSTEM_ROLES
+from trinity.workflows.trinity_rft.experience import Experience, numbers_of
 from trinity.workflows.trinity_rft.model import ModelWrapper
-from trinity.workflows.trinity_rft.task import NamedReward, Task, reward_class
+from trinity.workflows.trinity_rft.task import Score, Task
 
 
 class Workflow:
@@ -136,8 +137,8 @@ class MultiTurnWorkflow(Workflow):
 def _with_reward(
     made: Experience, reward: float, info: Mapping[str, Any], truncate_status: str | None
 ) -> Experience:
-    """Sets what a transcript's end decides; the reward of a truncated one is 0."""
-    made.reward = 0.0 if truncate_status == RESPONSE_TRUNCATED else reward
+    """Sets what a transcript's end decides."""
+    made.reward = reward
     made.info = dict(info)
     made.metrics = numbers_of({k: v for k, v in info.items() if isinstance(v, int | float)})
     if truncate_status is not None:
@@ -145,7 +146,43 @@ def _with_reward(
     return made
 
 
-class BaseSimpleWorkflow(Workflow):
+class QuestionWorkflow(Workflow):
+    """The common part of workflows that ask one question."""
+
+    def take(self, task: Task) -> None:
+        """Takes question, truth and settings of a task."""
+        self.task = task
+        self.format_args = task.format_args
+        self.system_prompt = task.format_args.system_prompt
+        self.reply_prefix = task.format_args.reply_prefix
+        self.raw_task, self.task_desc, self.truth = task.raw_task, task.task_desc, task.truth
+
+    def set_repeat_times(self, repeat_times: int, run_id_base: int) -> None:
+        """Takes the number of runs of the next call."""
+        self.repeat_times, self.run_id_base = repeat_times, run_id_base
+        self.task.rollout_args.n = repeat_times
+
+    @property
+    def rollout_args(self) -> dict[str, Any]:
+        """Sampling of the taskset, as arguments of a call."""
+        return asdict(self.task.rollout_args)
+
+    def format_messages(self) -> list[dict[str, Any]]:
+        """Returns the system prompt, the question and the beginning of the answer, if any.
+
+        A question that is a list of messages stays as it is, with its own system prompt.
+        """
+        asked = self.task_desc
+        messages = list(asked) if isinstance(asked, list) else [{"role": "user", "content": asked}]
+        has_own = bool(messages) and messages[0]["role"] in SYSTEM_ROLES
+        if self.system_prompt and not has_own:
+            messages.insert(0, {"role": "system", "content": self.system_prompt})
+        if self.reply_prefix:
+            messages.append({"role": "assistant", "content": self.reply_prefix})
+        return messages
+
+
+class BaseSimpleWorkflow(QuestionWorkflow):
     """The common part of workflows with one question and one answer."""
 
     def __init__(
@@ -160,15 +197,9 @@ class BaseSimpleWorkflow(Workflow):
 
     def reset(self, task: Task) -> None:
         """Takes question, truth and reward of the task."""
-        self.task = task
-        self.format_args = task.format_args
-        self.system_prompt = task.format_args.system_prompt
-        self.reply_prefix = task.format_args.reply_prefix
+        self.take(task)
         self.workflow_args = task.workflow_args
         self.reward_fn_args = task.reward_fn_args
-        self.raw_task = task.raw_task
-        self.task_desc = task.task_desc
-        self.truth = task.truth
         self.reward_fn: Any = self._reward(task)
 
     def _reward(self, task: Task) -> Any:
@@ -180,25 +211,6 @@ class BaseSimpleWorkflow(Workflow):
             "taskset"
         )
 
-    def set_repeat_times(self, repeat_times: int, run_id_base: int) -> None:
-        """Takes the number of runs of the next call."""
-        self.repeat_times, self.run_id_base = repeat_times, run_id_base
-        self.task.rollout_args.n = repeat_times
-
-    @property
-    def rollout_args(self) -> dict[str, Any]:
-        """Sampling of the taskset, as arguments of a call."""
-        return asdict(self.task.rollout_args)
-
-    def format_messages(self) -> list[dict[str, Any]]:
-        """Returns the system prompt, the question and the beginning of the answer, if any."""
-        messages = [{"role": "user", "content": self.task_desc}]
-        if self.system_prompt:
-            messages.insert(0, {"role": "system", "content": self.system_prompt})
-        if self.reply_prefix:
-            messages.append({"role": "assistant", "content": self.reply_prefix})
-        return messages
-
     def _score_all(self, answers: list[Experience], **more: Any) -> list[Experience]:
         for i, answer in enumerate(answers):
             parts = self.reward_fn(response=answer.response_text, truth=self.truth, **more)
@@ -208,9 +220,11 @@ class BaseSimpleWorkflow(Workflow):
 
 def set_reward(answer: Experience, parts: Any, run: int) -> None:
     """Sets an answer's reward, its parts as metrics, and its run."""
-    named = dict(parts) if isinstance(parts, Mapping) else {"reward": float(parts)}
+    named = parts if isinstance(parts, Mapping) else {"reward": float(parts)}
     answer.reward_parts = numbers_of(named)
     answer.metrics.update(answer.reward_parts)
+    if isinstance(parts, Score):
+        answer.metrics.update(parts.beside)
     answer.reward = sum(answer.reward_parts.values())
     place: Any = answer.eid
     place.run = run
@@ -249,25 +263,12 @@ class MathWorkflow(SimpleWorkflow):
 
 def prepare_math_task(task: Task) -> None:
     """Gives a task the reward and the system prompt of mathematics where it has none."""
-    usual = math_reward_class()
+    from trinity.common.rewards import MathRewardFn  # has all graders
+
     if task.reward_fn is None:
-        task.reward_fn = usual
-    if task.reward_fn is usual and task.format_args.system_prompt is None:
+        task.reward_fn = MathRewardFn
+    if task.reward_fn is MathRewardFn and task.format_args.system_prompt is None:
         task.format_args.system_prompt = SYSTEM_PROMPT
-
-
-_MATH_REWARD: dict[str, type] = {}
-
-
-def math_reward_class() -> type:
-    """Returns the class of `math_reward` as workflows call it: the same one every time."""
-    if not _MATH_REWARD:
-        from trinity.rewards.math_reward import MathReward
-
-        made = reward_class(NamedReward(source=MathReward, args={}, name="math_reward"), {})
-        assert made is not None
-        _MATH_REWARD["made"] = made
-    return _MATH_REWARD["made"]
 
 
 class AsyncMathWorkflow(AsyncSimpleWorkflow, MathWorkflow):

@@ -1,11 +1,15 @@
 """Advantages, operators and priorities that are classes of Trinity-RFT."""
 
 import copy
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.unit.algorithm.classes import plugin
 from trinity.algorithm.advantage import ADVANTAGES
@@ -135,6 +139,62 @@ def test_tokens_are_not_read_for_groups() -> None:
         assert not hasattr(experience, name)
     with pytest.raises(AttributeError, match="an experience has no `tokenz`"):
         _ = experience.tokenz
+
+
+def test_a_field_that_nothing_would_read_is_refused_and_others_may_be_added() -> None:
+    experience = experiences_of(SAMPLES)[0]
+    for name in ("tokens", "logprobs", "token_level_reward"):
+        with pytest.raises(UserError, match=f"`{name}` of an experience was set"):
+            setattr(experience, name, [1])
+    assert experience.token_level_reward is None
+    experience.score_of_mine = 2.0
+    assert copy.deepcopy(experience).score_of_mine == 2.0
+
+
+@pytest.mark.parametrize("masked", [0, 1, 2, 3])
+def test_all_tokens_of_a_sample_are_masked_or_none(masked: int) -> None:
+    experience = experiences_of(SAMPLES)[0]
+    experience.action_mask = torch.arange(3) >= masked
+    experience.advantages = torch.full((3,), 2.0)
+    if masked in (0, 3):
+        assert (experience.is_masked, experience.advantage) == (masked == 3, 0.0 if masked else 2.0)
+        return
+    for name in ("is_masked", "advantage"):
+        with pytest.raises(UserError, match="was false for some of its tokens"):
+            getattr(experience, name)
+
+
+class Remembers(plugin.Shaped):
+    """Notes that it was closed; with `scale` it sets what only an advantage may set."""
+
+    def __init__(self, path: str, scale: float = 0.0) -> None:
+        super().__init__()
+        self.path, self.scale = path, scale
+
+    def process(self, exps: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+        for exp in exps if self.scale else ():
+            exp.advantages = self.scale * exp.action_mask
+        return exps, {}
+
+    def close(self) -> None:
+        if Path(self.path).parent.is_dir():
+            Path(self.path).write_text("closed")
+
+
+def test_an_operator_is_closed_when_its_process_ends(tmp_path: Path) -> None:
+    code = (
+        "from tests.unit.algorithm.classes.test_advantages import Remembers, adapt_operator, "
+        "rollouts\n"
+        f"adapt_operator('x', Remembers)(rollouts(), path={str(tmp_path / 'note')!r})\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert (tmp_path / "note").read_text() == "closed"
+
+
+def test_an_operator_that_sets_advantages_is_told_where_they_belong(tmp_path: Path) -> None:
+    operator: Any = adapt_operator("x", Remembers)
+    with pytest.raises(UserError, match=r"name it in `algorithm\.advantage_fn`"):
+        operator(rollouts(), path=str(tmp_path / "note"), scale=1.0)
 
 
 def token_batch() -> TokenBatch:

@@ -65,12 +65,56 @@ def test_names_are_where_files_of_trinity_rft_look(module: str, names: str) -> N
         "from trinity.algorithm.policy_loss_fn.ppo_policy_loss import PPOLoss",
         "from trinity.manager.state_manager import StateManager",
         "from trinity.buffer.reader.sql_reader import SQLReader",
-        "from trinity.buffer import get_buffer_reader",
     ],
 )
 def test_what_is_not_here_says_so(line: str) -> None:
     with pytest.raises((ImportError, UserError), match=r"of Trinity-RFT.* not here"):
         exec(line, {})
+
+
+def test_what_a_part_would_call_is_refused_when_it_is_called() -> None:
+    read: Any = importlib.import_module("trinity.buffer").get_buffer_reader
+    with pytest.raises(UserError, match=r"get_buffer_reader of Trinity-RFT is not here: `buffer"):
+        read()
+
+
+def test_sections_of_the_configuration_are_there_for_annotations() -> None:
+    from trinity.common.config import BufferConfig, Config, OperatorConfig
+
+    assert {
+        kind.__module__.rpartition(".")[0] for kind in (BufferConfig, Config, OperatorConfig)
+    } == {"trinity.config.schema"}
+    with pytest.raises(ImportError, match="the section is DataSelectorConfig"):
+        importlib.import_module("trinity.common.config").TaskSelectorConfig  # noqa: B018
+
+
+def test_helpers_of_trinity_rft_compute_what_they_say() -> None:
+    modules = ("naive_dapo_score", "qwen25_eval")
+    scores, grading = (importlib.import_module(f"trinity.common.rewards.{own}") for own in modules)
+    match_answer, grade_answer = scores.match_answer, scores.grade_answer
+    fix_fracs, parse_with_timeout = grading.fix_fracs, grading.parse_with_timeout
+    assert match_answer(r"<think>\boxed{1}</think> so \boxed{2}") == (True, "2")
+    assert match_answer("so 2") == (False, "so 2")
+    assert (grade_answer(" 2 ", "2"), grade_answer(None, "2")) == ((True, "2"), (False, ""))
+    assert fix_fracs(r"\frac12 + \frac{3}{4}") == r"\frac{1}{2} + \frac{3}{4}"
+    assert parse_with_timeout("2", parsing_timeout=1) == ["2"]
+
+
+def test_metrics_and_times_are_gathered() -> None:
+    from trinity.utils.metrics import aggregate_metrics
+    from trinity.utils.monitor import gather_metrics
+    from trinity.utils.timer import Timer
+
+    given: list[dict[str, object]] = [{"a": 1, "b": "x", "c:sum": 2}, {"a": 3, "c:sum": 5}]
+    gathered = aggregate_metrics(given, "p", ["mean", "std"])
+    assert gathered == {"p/a/mean": 2.0, "p/a/std": 1.0, "p/c/sum": 7.0}
+    assert gather_metrics([{"a": 1}], "p") == {"p/a/mean": 1.0, "p/a/max": 1.0, "p/a/min": 1.0}
+    with pytest.raises(ValueError, match="no statistic 'median'"):
+        gather_metrics([], "p", ["median"])
+    metrics: dict[str, float] = {}
+    with Timer(metrics, "seconds"):
+        pass
+    assert 0 <= metrics["seconds"] < 60
 
 
 def test_bases_need_neither_torch_nor_numpy() -> None:

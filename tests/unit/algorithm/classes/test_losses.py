@@ -12,6 +12,7 @@ from trinity.algorithm.adapted_part import AdaptedPart
 from trinity.algorithm.aggregation import BatchTotals
 from trinity.algorithm.entropy import ENTROPY_LOSSES
 from trinity.algorithm.entropy.inputs import EntropyInputs
+from trinity.algorithm.entropy_loss_fn import EntropyLossFn
 from trinity.algorithm.kl import DIVERGENCES
 from trinity.algorithm.kl.estimators import KL_ESTIMATORS
 from trinity.algorithm.kl.penalty import kl_penalty
@@ -21,6 +22,7 @@ from trinity.algorithm.policy_loss.contributions import loss_contribution, metri
 from trinity.algorithm.policy_loss.inputs import PolicyInputs
 from trinity.algorithm.policy_loss.validation import validate_policy_loss
 from trinity.algorithm.policy_loss_fn import PolicyLossFn
+from trinity.algorithm.utils import aggregate_loss
 from trinity.errors import UserError
 from trinity.plugins import Registry
 
@@ -182,7 +184,7 @@ def test_a_tensor_that_the_trainer_does_not_have_is_named() -> None:
             raise AssertionError
 
     with pytest.raises(UserError, match="wants the tensors entropy_of_teacher, which the trainer"):
-        registry().register("wanting", Wanting)
+        registry().get_adapted("wanting", Wanting)
 
 
 def test_what_a_class_leaves_out_or_refuses_is_said() -> None:
@@ -195,7 +197,7 @@ def test_what_a_class_leaves_out_or_refuses_is_said() -> None:
             return {}
 
     with pytest.raises(UserError, match="Half leaves __call__ abstract: define it"):
-        registry().register("half", Half)
+        registry().get_adapted("half", Half)
     with pytest.raises(UserError, match=r"Clipped refuses its arguments: .*could not convert"):
         registry().get_adapted("clipped", _Strict)(batch(), bound="wide")
 
@@ -219,6 +221,23 @@ def test_a_class_may_take_the_name_of_a_built_in_part_and_a_function_may_not() -
     assert parts.built_in("taken") == "/"
     with pytest.raises(UserError, match="registered already"):
         registry().register("taken", len)
+
+
+def test_a_part_that_cannot_be_used_does_not_keep_its_file_from_loading() -> None:
+    class Bare(PolicyLossFn):
+        """Has no `__call__`."""
+
+        @classmethod
+        def default_args(cls) -> dict[str, Any]:
+            """Returns nothing."""
+            return {}
+
+    parts = registry()
+    parts.register("bare", Bare)
+    assert parts.is_own("bare") and "bare" in parts.names()
+    for ask in (parts.get, parts.check_name):
+        with pytest.raises(UserError, match="Bare leaves __call__ abstract"):
+            ask("bare")
 
 
 def test_an_estimator_is_called_by_the_loss_and_by_the_penalty() -> None:
@@ -250,7 +269,7 @@ def test_an_estimator_that_replaces_what_the_trainer_does_is_refused() -> None:
             """Is not called."""
 
     with pytest.raises(UserError, match="Loud defines `calculate_kl_loss`, which is not called"):
-        registry("trinity.algorithm.kl_fn.adapt_kl").register("loud", Loud)
+        registry("trinity.algorithm.kl_fn.adapt_kl").get_adapted("loud", Loud)
 
 
 def test_an_estimator_whose_own_arguments_must_be_given_is_refused() -> None:
@@ -262,7 +281,7 @@ def test_an_estimator_whose_own_arguments_must_be_given_is_refused() -> None:
             self.scale = scale
 
     with pytest.raises(UserError, match=r"Scaled refuses its arguments: .*scale"):
-        registry("trinity.algorithm.kl_fn.adapt_kl").register("scaled", Scaled)
+        registry("trinity.algorithm.kl_fn.adapt_kl").get_adapted("scaled", Scaled)
 
 
 def test_an_entropy_loss_is_averaged_over_the_whole_batch() -> None:
@@ -278,6 +297,42 @@ def test_an_entropy_loss_is_averaged_over_the_whole_batch() -> None:
         for i in range(2)
     ]
     assert sum(shares) == pytest.approx((1 + 2 + 3 + 10) / 4 / 10)
+
+
+class ByMode(EntropyLossFn):
+    """Aggregates as the algorithm says."""
+
+    def __call__(
+        self, entropy: torch.Tensor, action_mask: torch.Tensor, loss_agg_mode: str = "", **_: Any
+    ) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Returns the term."""
+        return aggregate_loss(entropy, action_mask, loss_agg_mode), {}
+
+    @classmethod
+    def default_args(cls) -> dict[str, Any]:
+        """Returns nothing."""
+        return {}
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [("token-mean", (1 + 2 + 3 + 10) / 4), ("seq-mean-token-mean", (2 + 10) / 2)],
+)
+def test_an_entropy_loss_gets_the_mode_of_the_algorithm(mode: Any, expected: float) -> None:
+    entropy = torch.tensor([[1.0, 2.0, 3.0], [10.0, 0.0, 0.0]])
+    function = registry("trinity.algorithm.entropy_loss_fn.adapt_entropy_loss").get_adapted(
+        "by_mode", ByMode
+    )
+    shares = [
+        loss_contribution(
+            function(EntropyInputs(entropy_BT=entropy[[i]], mask_BT=MASK[[i]], agg_mode=mode)),
+            rows(batch(), i),
+            totals(batch()),
+            mode,
+        ).item()
+        for i in range(2)
+    ]
+    assert sum(shares) == pytest.approx(expected)
 
 
 BUILT_IN = [

@@ -11,6 +11,7 @@ from services.buffer.domain.operators import PipelineFunction
 from services.buffer.workers.functions import FunctionRunner
 from tests.unit.algorithm.classes import plugin
 from trinity.algorithm.advantage.samples import Samples
+from trinity.algorithm.policy_loss_fn import POLICY_LOSS_FN
 from trinity.algorithm.sample_strategy import DefaultSampleStrategy, adapt_strategy
 from trinity.config.plan.algorithm import resolve_algorithm
 from trinity.config.plan.parts import ResolvedAlgorithm
@@ -57,6 +58,32 @@ def test_parts_are_found_by_dotted_path_too() -> None:
     assert algorithm.sample_strategy == "mix", "what the class stands for"
     assert algorithm.sample_strategy_args["expert_data_ratio"] == 0.75
     assert algorithm.sampling.expert_data_ratio == 0.75
+
+
+def test_the_mode_of_the_algorithm_reaches_a_class_that_takes_one() -> None:
+    mode = "seq-mean-token-sum"
+    chosen = resolved(policy_loss_fn="classes_clipped", loss_agg_mode=mode)
+    assert chosen.policy_loss_fn_args == {"loss_agg_mode": mode}
+    assert resolved(policy_loss_fn="classes_clipped").policy_loss_fn_args == {}, "its own already"
+    usual = resolved(algorithm_type="classes_algorithm").policy_loss_fn_args
+    assert usual == {"loss_agg_mode": "token-mean"}, "the algorithm's goes before the class's"
+
+
+def test_a_loss_that_wants_what_the_trainer_replaces_is_refused() -> None:
+    @POLICY_LOSS_FN.register_module("classes_both")
+    class Both(plugin.Clipped):
+        """Wants two old policies."""
+
+        def __call__(  # type: ignore[override]
+            self, logprob: Any, old_logprob: Any, rollout_log_probs: Any, action_mask: Any
+        ) -> tuple[Any, dict[str, Any]]:
+            """Is not called."""
+            raise AssertionError
+
+    assert resolved(policy_loss_fn="classes_both").policy_loss_fn == "classes_both"
+    said = refusal(policy_loss_fn="classes_both", bypass_old_logprobs=False)
+    assert "wants `rollout_log_probs`, which the trainer replaces" in said
+    assert resolved(policy_loss_fn="classes_clipped", bypass_old_logprobs=False)
 
 
 def test_mistakes_are_named_with_what_is_near() -> None:

@@ -17,7 +17,9 @@ SETTINGS: dict[str, tuple[str, dict[str, object]]] = {
     "mix-rows": ("mix", {"mu": 0.4, "sft_loss_agg_mode": "seq-mean-token-mean"}),
     "chord": ("mix_chord", {"mu_warmup_steps": 5, "mu_peak": 0.9}),
 }
-VARIANTS: dict[str, Loss] = {name: POLICY_LOSSES.get(name) for name in POLICY_LOSSES.names()} | {
+VARIANTS: dict[str, Loss] = {
+    name: POLICY_LOSSES.get(name) for name in sorted(POLICY_LOSSES.builtins)
+} | {
     variant: partial(POLICY_LOSSES.get(name), **settings)
     for variant, (name, settings) in SETTINGS.items()
 }

@@ -19,7 +19,7 @@ from tests.unit.algorithm.token_advantage.batches import (
 from trinity.algorithm.token_advantage import TOKEN_ADVANTAGES
 from trinity.algorithm.token_advantage.token_batch import TokenAdvantages, TokenBatch
 
-NAMES = TOKEN_ADVANTAGES.names()
+NAMES = sorted(TOKEN_ADVANTAGES.builtins)
 READS_TOOL_TOKENS = {"ppo_unmasked"}
 seeds = st.integers(0, 2**32 - 1)
 names = st.sampled_from(NAMES)

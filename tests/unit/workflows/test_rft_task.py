@@ -1,0 +1,96 @@
+"""Tasks and rewards as workflows of Trinity-RFT see them."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.workflows.test_rft_experience import built
+from trinity.common.config import FormatConfig
+from trinity.common.rewards import CLASSES, MathBoxedRewardFn, RewardFn
+from trinity.common.workflows import Task
+from trinity.common.workflows.workflow import SimpleWorkflow
+from trinity.plugins import REWARDS
+from trinity.rewards.math_reward import MathReward
+from trinity.workflows.trinity_rft.task import NamedReward, reward_class
+from trinity.workflows.trinity_rft.workflow import set_reward
+
+ROW: dict[str, Any] = {
+    "prompt": [{"role": "user", "content": "1+1="}],
+    "reward_model": {"ground_truth": 117.0},
+}
+
+
+class Constant(RewardFn):
+    """Takes arguments of its own, and is called by position as a reward model is."""
+
+    def __init__(self, value: float = 1.0) -> None:
+        self.value = value
+
+    def __call__(self, response: Any, messages: list[Any], ground_truth: str) -> dict[str, float]:
+        return {"seen": self.value * response.prompt_length}
+
+
+class Inherits(MathBoxedRewardFn):
+    """Has no `__call__` of its own."""
+
+    def __init__(self, coefficient: float) -> None:
+        self.coefficient = coefficient
+
+
+def verl_score(response: str, truth: str) -> dict[str, float]:
+    return {"score": -1.0, "acc": float(response == truth)}
+
+
+def task(**form: str) -> Task:
+    names: dict[str, Any] = {"response_key": "reward_model.ground_truth", **form}
+    return Task(raw_task=ROW, format_args=FormatConfig(**names), reward_fn=Constant)
+
+
+def test_a_truth_may_be_a_path_and_a_whole_number_is_one() -> None:
+    assert repr(task().truth) == "117"
+    assert task(response_key="reward_model.nothing").truth is None
+    assert task(prompt_key="reward_model.ground_truth").task_desc == 117.0
+
+
+def test_a_question_of_messages_keeps_them_and_its_own_system_prompt() -> None:
+    made: Any = SimpleWorkflow(task=task(), model=None)  # type: ignore[arg-type]
+    assert made.format_messages() == ROW["prompt"]
+    made.system_prompt, made.reply_prefix = "Be brief.", "It is"
+    roles = [message["role"] for message in made.format_messages()]
+    assert roles == ["system", "user", "assistant"]
+    made.task_desc = [{"role": "system", "content": "own"}, *ROW["prompt"]]
+    assert made.format_messages()[0]["content"] == "own"
+    made.task_desc = "1+1="
+    assert made.format_messages()[1] == {"role": "user", "content": "1+1="}
+
+
+@pytest.mark.parametrize("source", [Constant, Inherits])
+def test_a_reward_of_theirs_is_given_as_it_is(source: type) -> None:
+    named = NamedReward(source=source, args={}, name="any")
+    assert reward_class(named, {}) is source
+
+
+def test_a_built_in_name_is_their_class_unless_a_plugin_has_taken_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    named = NamedReward(source=MathReward, args={}, name="math_reward")
+    assert reward_class(named, {}) is CLASSES["math_reward"]
+    monkeypatch.setattr(REWARDS, "is_own", lambda name: name == "math_reward")
+    taken = NamedReward(source=Constant, args={}, name="math_reward")
+    assert reward_class(taken, {}) is Constant
+
+
+def test_a_score_of_verls_is_the_reward_and_the_rest_are_metrics() -> None:
+    kind: Any = reward_class(NamedReward(source=verl_score, args={}, name="verl"), {})
+    parts = kind()(response="5", truth="5")
+    assert parts == {"score": -1.0}, "what a workflow adds up"
+    answer = built()
+    set_reward(answer, parts, 0)
+    assert (answer.reward, answer.metrics) == (-1.0, {"score": -1.0, "acc": 1.0})
+
+
+def test_control_parts_of_theirs_are_added_up() -> None:
+    answer = built()
+    set_reward(answer, {"score": 1.0, "format": 0.5}, 3)
+    place: Any = answer.eid
+    assert (answer.reward, place.run) == (1.5, 3)
