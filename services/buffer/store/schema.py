@@ -482,6 +482,7 @@ blob = sa.Table(  # Parts of results that are too large for a message
     sa.Column("body", sa.LargeBinary),
     _moment("stored_at"),
 )
+sa.Index("blob_waiting_index", blob.c.tenant, postgresql_where=blob.c.body.is_not(None))
 
 progress = sa.Table(  # Events of an experiment that clients follow
     "progress",
