@@ -17,7 +17,7 @@ METRICS = {f"{number:0900}": 1.0 for number in range(250)}
 async def test_samples_with_many_metrics_come_in_several_messages_that_can_be_continued(
     buffer: Buffer, looking: Looking, tmp_path: Path
 ) -> None:
-    await buffer.open(rollout_plan(tmp_path, batch_size=12))
+    await buffer.open(rollout_plan(tmp_path, batch_size=12, train_batch_size=24))
     await buffer.begin()
     await buffer.record(0)
     for assignment in (await buffer.lease()).assignments:
@@ -25,6 +25,9 @@ async def test_samples_with_many_metrics_come_in_several_messages_that_can_be_co
             result = buffer.complete(assignment, run)
             result.experiences[0].metrics.update(METRICS)
             await buffer.settle(result)
+    head, rows = await _first_batch(buffer, looking)
+    assert len(rows) == 24 and "rollout/num_metrics_left_out" in head.batch_metrics
+    assert head.ByteSize() < MAX_REQUEST_BYTES
     messages = [message async for message in looking.stub.ListExperiences(_all(buffer))]
     assert len(messages) >= 2
     assert max(message.ByteSize() for message in messages) <= MAX_REQUEST_BYTES
@@ -32,9 +35,6 @@ async def test_samples_with_many_metrics_come_in_several_messages_that_can_be_co
     assert len(set(ids)) == len(ids) == 24
     later = await looking.list(cursor=messages[0].cursor)
     assert [record.id for record in later] == ids[len(messages[0].experiences) :]
-    head, rows = await _first_batch(buffer, looking)
-    assert len(rows) == 24 and "rollout/num_metrics_left_out" in head.batch_metrics
-    assert head.ByteSize() < MAX_REQUEST_BYTES
 
 
 def _all(buffer: Buffer) -> pb.ListExperiencesRequest:
@@ -63,7 +63,7 @@ async def test_reports_with_long_reasons_come_in_several_messages(
     [first, *_] = (await buffer.lease()).assignments
     sequences = []
     for part in range(7):
-        results = [buffer.complete(first, 0) for _ in range(60)]
+        results = [buffer.fail(first, 0, 0) for _ in range(60)]
         for result in results:
             result.assignment_id = "\N{SNOWMAN}" * 3_900
         sequences += [result.sequence for result in results]
