@@ -23,12 +23,12 @@ from services.buffer.operations.batching import BatchComposer
 from services.buffer.operations.results import ResultWriter
 from services.buffer.pipeline.pipeline import ExperiencePipeline
 from services.buffer.servicer import BufferServicer, QueryServicer
-from services.buffer.servicer.common import LongPoller
+from services.buffer.servicer.common import LongPoller, UploadMemoryBudget
 from services.buffer.servicer.taskset_calls import TasksetServicer
 from services.buffer.settings import BufferSettings, MigrationSettings
 from services.buffer.status import BufferReadiness, synchronizer_heartbeat
 from services.buffer.store.database import CHANNEL, BufferDatabase
-from services.buffer.store.quotas import TenantQuotas
+from services.buffer.store.quotas import BufferQuotas
 from services.buffer.tasksets.background_jobs import BackgroundJobs
 from services.buffer.tasksets.library import FeatureLibrary, TasksetLibrary
 from services.buffer.tasksets.task_pipeline import PipelineLimits
@@ -116,7 +116,7 @@ class Components:
             ),
         )
         self.features = FeatureLibrary(database=self.database, jobs=self.jobs)
-        self.quotas = TenantQuotas.from_settings(settings)
+        self.quotas = BufferQuotas.from_settings(settings)
 
     def loops(self) -> dict[str, Coroutine[Any, Any, None]]:
         """Returns the loops of the process by name; each runs until it is cancelled."""
@@ -142,6 +142,7 @@ class Components:
             functions=self.functions,
             priorities=self.priorities,
             stream=self.stream,
+            uploads=UploadMemoryBudget(of_tenants=self.quotas.upload_memory),
             quotas=self.quotas,
         )
         queries = QueryServicer(database=self.database)

@@ -3,6 +3,7 @@
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
+from trinity.rpc.quotas import QuotaText
 from trinity.runtime.postgres import IDLE_TRANSACTION_SECONDS
 from trinity.runtime.settings import ServiceSettings
 
@@ -27,13 +28,16 @@ class BufferSettings(ServiceSettings):
     """Size of the stream of results; a full stream refuses results until some are stored."""
     stream_replicas: int = Field(default=1, ge=1, le=5)
     """Number of brokers of a cluster that keep the stream: 3 survive the loss of one."""
-    tenant_blob_bytes: int = Field(default=8 * 1024**3, gt=0)
-    """Large parts of results that one tenant may have waiting to be stored."""
-    tenant_taskset_bytes: int = Field(default=64 * 1024**3, gt=0)
+    tenant_blob_bytes: QuotaText = "8GiB"
+    """Large parts of results that one tenant may have waiting to be stored, as in `8GiB` or
+    `8GiB, research=32GiB`."""
+    tenant_upload_memory_bytes: QuotaText = "128MiB"
+    """Memory that such parts of one tenant may take while they arrive, of 256 MiB for all."""
+    tenant_taskset_bytes: QuotaText = "64GiB"
     """Tasks that one tenant may have submitted, in bytes."""
-    tenant_tasksets: int = Field(default=10_000, gt=0)
+    tenant_tasksets: QuotaText = "10000"
     """Tasksets that one tenant may have submitted."""
-    tenant_uploads: int = Field(default=256, gt=0)
+    tenant_uploads: QuotaText = "256"
     """Submissions of tasks that one tenant may have begun and not ended."""
     fetch_messages: int = Field(default=32, gt=0, le=64)
     """Most messages, of at most 1 MiB each, that are taken from the stream at once."""

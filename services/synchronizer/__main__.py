@@ -49,7 +49,8 @@ async def run(settings: SynchronizerSettings, stop: asyncio.Event) -> None:
     try:
         async with Listener(dsn, CHANNEL) as listener:
             watching = WatchStreams(listener)
-            operations = Operations(SynchronizerDatabase(engine, async_commit))
+            members = settings.quota("tenant_members", "members that report")
+            operations = Operations(SynchronizerDatabase(engine, async_commit), members)
             servicer = _servicer(operations, watching)
             async with serve(settings, [servicer], tenant_of=operations.tenant_of) as server:
                 await report_health(probe, server.health, stop)

@@ -10,8 +10,6 @@ LIVE_SECONDS = 10.0
 """A member that has been silent for longer pins no versions."""
 EXPIRY_SECONDS = 600.0
 """A member that has been silent for longer is deleted."""
-MAX_MEMBERS_PER_TENANT = 1_000
-"""Members that were heard of within that time, those included that have ended since."""
 GONE = "gone"
 """Activity of a member that shuts down."""
 _SHORTEST_DEADLINE_SECONDS = 0.001
@@ -51,3 +49,5 @@ class Member:
     pinned_versions: tuple[int, ...]
     waits: tuple[MemberWait, ...]
     silent_seconds: float = 0.0
+    tenant: str = ""
+    """The tenant of the token that reported it; empty for all tenants."""

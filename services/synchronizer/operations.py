@@ -18,9 +18,11 @@ from services.synchronizer.members import GONE, Member
 from services.synchronizer.plan import check_owner, directory_of, is_same_plan
 from services.synchronizer.store import experiments, members, versions
 from services.synchronizer.store.database import SynchronizerDatabase, notify
+from trinity.rpc.quotas import TenantQuota
 from trinity.runtime.sql import Connection
 
 MAX_EXPERIMENTS_LISTED = 100
+MAX_PINNED_LISTED = 100_000
 MEMBER_CLEANUP_SECONDS = 60.0
 """Interval at which this process deletes members that have been silent for too long."""
 
@@ -62,8 +64,9 @@ class SystemState:
 class Operations:
     """Changes and reads the synchronizer's state; every method may raise Unavailable."""
 
-    def __init__(self, database: SynchronizerDatabase) -> None:
+    def __init__(self, database: SynchronizerDatabase, member_quota: TenantQuota) -> None:
         self._database = database
+        self._member_quota = member_quota
         self._next_cleanup_at = time.monotonic()
 
     async def create_experiment(
@@ -139,7 +142,12 @@ class Operations:
             experiment.stage(version.stage)
             if await versions.publish(connection, experiment, version):
                 await notify(connection, experiment_id)
-            return await members.pinned_versions(connection, experiment_id, version.stage)
+            pinned = await members.pinned_versions(connection, experiment_id, version.stage)
+            if len(pinned) <= MAX_PINNED_LISTED:
+                return pinned
+            # Members name versions that there are not, which nothing needs.
+            known = await versions.numbers(connection, experiment_id, version.stage)
+            return tuple(number for number in pinned if number in known)
 
     async def retire_versions(
         self, experiment_id: uuid.UUID, gone: tuple[VersionKey, ...], damage: str = ""
@@ -207,6 +215,8 @@ class Operations:
         """Records the heartbeat of a member, or its shutdown.
 
         False if the id belongs to a member of another role or, with a tenant, of another tenant.
+
+        Raises: QuotaExceeded when it is new and its tenant has as many members as it may have.
         """
         async with self._database.autocommit() as connection:
             if member.activity == GONE:
@@ -215,7 +225,11 @@ class Operations:
             if time.monotonic() >= self._next_cleanup_at:
                 self._next_cleanup_at = time.monotonic() + MEMBER_CLEANUP_SECONDS
                 await members.delete_silent(connection)
-            return await members.record_heartbeat(connection, member, tenant)
+            limit = self._member_quota.limit_of(tenant)
+            outcome = await members.record_heartbeat(connection, member, tenant, limit)
+            if outcome is members.HeartbeatOutcome.TOO_MANY and limit is not None:
+                self._member_quota.check(tenant, used=limit, more=1)
+            return outcome is members.HeartbeatOutcome.RECORDED
 
     async def tenant_of(self, experiment_id: str) -> str | None:
         """Returns the tenant of an experiment; None without an experiment of this id."""

@@ -9,10 +9,14 @@ from pydantic import BaseModel, Field, ValidationError
 from services.synchronizer.domain import PlannedStage, Role
 from services.synchronizer.validation import MAX_NAME_LENGTH, text
 from trinity.config.schema.base import redact_secrets
-from trinity.errors import InvalidRequest, PreconditionFailed
-from trinity.json_values import holds_null
+from trinity.errors import InvalidRequest, PreconditionFailed, TooLarge
+from trinity.json_values import check_readable, holds_null
+from trinity.rpc.bounds import BOUNDS
 
-MAX_STAGES = 1_000
+MAX_STAGES = 200
+"""With their names and final versions they fit into an answer beside the plan."""
+
+MAX_PLAN_BYTES = BOUNDS["CreateExperimentRequest.plan_json"]
 
 
 class _Stage(BaseModel):
@@ -39,6 +43,10 @@ def planned_stages(plan_json: str) -> tuple[PlannedStage, ...]:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise InvalidRequest(f"plan_json: {where}: {first['msg']}") from error
+    try:
+        check_readable(plan_json)
+    except ValueError as error:
+        raise InvalidRequest(f"plan_json: {error}") from error
     names = [text(s.name, "plan_json: a stage's name", MAX_NAME_LENGTH) for s in plan.stages]
     if twice := {name for name in names if names.count(name) > 1}:
         raise InvalidRequest(f"plan_json: two stages are called {min(twice)!r}")
@@ -56,8 +64,15 @@ def is_same_plan(one: str, other: str) -> bool:
 
 
 def without_secrets(plan_json: str) -> str:
-    """Returns the plan with `***` in place of its keys and passwords."""
-    return json.dumps(redact_secrets("", json.loads(plan_json)))
+    """Returns the plan with `***` in place of its keys and passwords, as short as it came.
+
+    Raises: TooLarge when it has grown beyond the limit of an answer.
+    """
+    redacted = redact_secrets("", json.loads(plan_json))
+    text = json.dumps(redacted, ensure_ascii=False, separators=(",", ":"))
+    if len(text.encode(errors="replace")) > MAX_PLAN_BYTES:
+        raise TooLarge(f"plan_json has more than {MAX_PLAN_BYTES:,} bytes as it is shown")
+    return text
 
 
 def check_owner(directory: str, tenant: str, owner: tuple[str, str] | None) -> None:

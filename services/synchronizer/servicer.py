@@ -8,6 +8,11 @@ import grpc
 
 from services.synchronizer import validation as check
 from services.synchronizer import wire
+from services.synchronizer.answers import (
+    experiment_response,
+    experiments_response,
+    status_response,
+)
 from services.synchronizer.domain import Role
 from services.synchronizer.members import HEARTBEAT_SECONDS
 from services.synchronizer.operations import Operations
@@ -72,9 +77,7 @@ class SynchronizerServicer(SynchronizerServiceServicer):
             EVERY_EXPERIMENT, lambda: self._operations.running_experiments(tenant)
         )
         async for running in states:
-            yield pb.WatchExperimentsResponse(
-                experiments=[wire.experiment_to_proto(experiment) for experiment in running]
-            )
+            yield experiments_response(running)
 
     async def WatchExperiment(
         self, request: pb.WatchExperimentRequest, _: grpc.aio.ServicerContext
@@ -85,11 +88,7 @@ class SynchronizerServicer(SynchronizerServiceServicer):
         )
         acts = _acts_on_plans()
         async for watched in states:
-            yield pb.WatchExperimentResponse(
-                experiment=wire.experiment_to_proto(watched.experiment),
-                versions=[wire.version_to_proto(v, for_workers=acts) for v in watched.versions],
-                lost_versions=[wire.version_to_proto(v, for_workers=acts) for v in watched.lost],
-            )
+            yield experiment_response(watched, for_workers=acts)
 
     async def PublishVersion(
         self, request: pb.PublishVersionRequest, _: grpc.aio.ServicerContext
@@ -200,7 +199,7 @@ class SynchronizerServicer(SynchronizerServiceServicer):
         label = check.text(request.label, "label", check.MAX_NAME_LENGTH, may_be_empty=True)
         tenant = current_caller().bound_tenant
         state = await self._operations.system_state(experiment_id, tenant=tenant, label=label)
-        return wire.status_to_proto(state.experiments, state.members)
+        return status_response(state)
 
 
 def _experiment_id(value: str) -> uuid.UUID:

@@ -3,6 +3,7 @@
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
+from trinity.rpc.quotas import QuotaText
 from trinity.runtime.postgres import IDLE_TRANSACTION_SECONDS
 from trinity.runtime.settings import ServiceSettings
 
@@ -25,6 +26,10 @@ class SynchronizerSettings(ServiceSettings):
     idle_transaction_seconds: float = Field(default=IDLE_TRANSACTION_SECONDS, gt=0)
     """How long a transaction may be idle, as that of a frozen replica, before the database ends it
     and releases its locks."""
+
+    tenant_members: QuotaText = "1000"
+    """Processes with a token of one tenant that may have reported in the last ten minutes, as in
+    `1000` or `1000, research=5000`."""
 
     migrate_on_start: bool = False
     """Migrate the schema to the newest revision at the start; otherwise an older one is refused."""

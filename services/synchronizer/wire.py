@@ -1,6 +1,5 @@
 """Conversion of protobuf messages from and to the domain, with checks of requests."""
 
-from collections.abc import Sequence
 from enum import StrEnum
 from typing import TypeVar
 
@@ -20,11 +19,9 @@ from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.errors import InvalidRequest
 
 MAX_WAITS = 1_000
-MAX_PINNED_VERSIONS = 10_000
+MAX_PINNED_VERSIONS = 2_000
 MAX_WAIT_BYTES = 32 * 1024
 """Of all waits of a member; the longest ones are kept."""
-MAX_STATUS_BYTES = 3_584 * 1024
-"""Every gRPC client takes 4 MiB unless it is told otherwise."""
 
 EXPERIMENT_STATES = {
     ExperimentState.RUNNING: pb.EXPERIMENT_STATE_RUNNING,
@@ -203,22 +200,6 @@ def member_to_proto(member: Member) -> pb.Member:
         waits=[_wait_to_proto(wait) for wait in member.waits],
         silent_seconds=member.silent_seconds,
     )
-
-
-def status_to_proto(
-    experiments: Sequence[Experiment], members: Sequence[Member]
-) -> pb.GetStatusResponse:
-    """Converts a status; of very many members the first are told, and how many are left out."""
-    status = pb.GetStatusResponse(experiments=map(experiment_to_proto, experiments))
-    num_bytes = status.ByteSize()
-    for member in members:
-        told = member_to_proto(member)
-        num_bytes += told.ByteSize()
-        if num_bytes > MAX_STATUS_BYTES:
-            status.num_members_left_out = len(members) - len(status.members)
-            break
-        status.members.append(told)
-    return status
 
 
 def _wait_to_proto(wait: MemberWait) -> pb.Wait:

@@ -56,6 +56,11 @@ ALLOWED = (
         "*",
         "files of users, as Trinity-RFT imports them",
     ),
+    Allowed(
+        r"trinity\.algorithm\.(advantage_fn|entropy_loss_fn|kl_fn|policy_loss_fn|sample_strategy)\.\w+",
+        "*",
+        "import paths of Trinity-RFT",
+    ),
     Allowed(r"trinity\.runs(\.\w+)*", "*", "subjects of the stream begin so"),
     Allowed(r"trinity\.(event|group|role|run)", "*", "tags of MLflow's runs"),
     Allowed(r"trinity\.outcome", "services/explorer/*", "an attribute of a metric"),

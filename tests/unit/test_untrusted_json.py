@@ -8,10 +8,12 @@ import pytest
 
 from services.buffer.domain.tasks import SampleCursor
 from services.buffer.servicer.samples import cursor_to_text, parse_cursor
+from services.buffer.servicer.stage_calls import parse_and_check_plan
+from services.buffer.servicer.taskset_calls import _offset_of
 from services.explorer.openai_api.chat import _arguments
 from services.explorer.openai_api.errors import InvalidApiRequest
-from services.synchronizer.plan import planned_stages
-from trinity.errors import InvalidRequest
+from services.synchronizer.plan import planned_stages, without_secrets
+from trinity.errors import InvalidRequest, TooLarge
 from trinity.json_values import holds_null, parse_untrusted
 
 NESTED = "[" * 200_000
@@ -106,3 +108,42 @@ def test_the_synchronizer_takes_no_plan_with_a_null_character(key: str) -> None:
     with pytest.raises(InvalidRequest, match="plan_json: holds a NUL character"):
         planned_stages(json.dumps(plan))
     assert planned_stages(json.dumps({**plan, key: "/ab"}))
+
+
+STAGES = '{"stages": [{"name": "rft", "roles": ["trainer"]}], "other": %s}'
+
+
+@pytest.mark.parametrize("value", ["1" * 5_000, "[" * 150_000 + "]" * 150_000, '{"a":' * 150_000])
+def test_a_plan_that_could_not_be_read_again_is_refused(value: str) -> None:
+    """One parser takes numbers that the other one, which shows a plan, does not."""
+    with pytest.raises(InvalidRequest, match="plan_json"):
+        planned_stages(STAGES % value)
+    assert planned_stages(STAGES % ("1" * 4_000)), "the control"
+
+
+@pytest.mark.parametrize("value", ["1" * 5_000, "[" * 150_000])
+def test_a_plan_of_a_stage_that_could_not_be_read_again_is_refused(value: str) -> None:
+    with pytest.raises(InvalidRequest, match="plan_json"):
+        parse_and_check_plan(f'{{"other": {value}}}')
+
+
+def test_a_plan_is_shown_as_short_as_it_came() -> None:
+    """Written with escapes, it would take three times its bytes."""
+    plan = json.dumps({"name": "\N{SNOWMAN}" * 1_000, "api_key": "k"}, ensure_ascii=False)
+    shown = without_secrets(plan)
+    assert json.loads(shown) == {"name": "\N{SNOWMAN}" * 1_000, "api_key": "***"}
+    assert len(shown.encode()) <= len(plan.encode())
+    with pytest.raises(TooLarge, match="plan_json has more than 3,145,728 bytes as it is shown"):
+        without_secrets(f"[{','.join(['1e15'] * 500_000)}]")
+
+
+@pytest.mark.parametrize(
+    "token", ["x", "-1", "1.0", "\u0663", "1" * 11, "0" * 20 + "9" * 100, "0" * 20 + "9" * 5_000]
+)
+def test_a_token_of_a_page_that_was_not_given_is_refused(token: str) -> None:
+    with pytest.raises(InvalidRequest, match="page_token"):
+        _offset_of(token)
+
+
+def test_tokens_of_pages_that_were_given_are_taken() -> None:
+    assert [_offset_of(token) for token in ("", "100", "1000000000")] == [0, 100, 10**9]

@@ -108,9 +108,10 @@ def _show(
     for experiment in now.experiments:
         state = _name(synchronizer_pb2.ExperimentState.Name(experiment.state))
         reason = escape(f": {experiment.reason}") if experiment.reason else ""
-        console.print(f"[bold]{experiment.label}[/bold]  {state}{reason}")
+        console.print(f"[bold]{escape(experiment.label)}[/bold]  {state}{reason}")
         for named in experiment.stages:
-            console.print(f"  {named.name}  {_name(synchronizer_pb2.StageState.Name(named.state))}")
+            stage_state = _name(synchronizer_pb2.StageState.Name(named.state))
+            console.print(f"  {escape(named.name)}  {stage_state}")
     console.print(_work_table(work))
     console.print(*replay_lines(work.stages), sep="", end="")
     console.print(*pipeline_lines(work.stages), *refill_lines(work.stages), sep="", end="")
@@ -118,7 +119,9 @@ def _show(
         if population.last_explore_step:
             console.print(*population_lines(stage.key.stage, population), sep="\n")
             console.print(population_table(population))
+    console.print(*refused_lines(work.stages), sep="", end="")
     console.print(member_table(now))
+    console.print(*left_out_lines(now, work), sep="", end="")
     waits = [*(wait for member in now.members for wait in member.waits), *own_waits]
     console.print(_wait_table(waits) if waits else "nothing waits")
 
@@ -149,7 +152,7 @@ def _work_table(work: buffer_pb2.GetBufferStatusResponse) -> Table:
             stage.num_ready,
             stage.num_stream_pending,
         )
-        table.add_row(stage.key.stage, *(str(count) for count in counts))
+        table.add_row(escape(stage.key.stage), *(str(count) for count in counts))
     return table
 
 
@@ -159,7 +162,7 @@ def replay_lines(stages: Iterable[buffer_pb2.StageStatus]) -> Iterator[str]:
         if not stage.HasField("replay"):
             continue
         replay = stage.replay
-        yield (
+        yield escape(
             f"{stage.key.stage}: {replay.num_trained:,} samples trained, {replay.num_replayed:,} "
             f"rows of batches were trained before, one sample at most {replay.max_uses} times; "
             f"{replay.num_waiting:,} may come again, {replay.num_dropped:,} were dropped "
@@ -187,11 +190,33 @@ def refill_lines(stages: Iterable[buffer_pb2.StageStatus]) -> Iterator[str]:
     for stage in stages:
         if stage.num_refill_tasks and stage.num_recent_runs:
             survival = 1 - stage.num_recent_lost / stage.num_recent_runs
-            yield (
+            yield escape(
                 f"{stage.key.stage}: explore step {stage.explore_step} has drawn "
                 f"{stage.num_refill_tasks:,} further tasks in {stage.refill_round} rounds, as "
                 f"{survival:.0%} of the newest runs can be trained\n"
             )
+
+
+def refused_lines(stages: Iterable[buffer_pb2.StageStatus]) -> Iterator[str]:
+    """Yields a line for each stage of which results were refused."""
+    for stage in stages:
+        if stage.num_dead_letters:
+            yield escape(
+                f"{stage.key.stage}: {stage.num_dead_letters:,} results were refused and are kept "
+                f"as dead letters, the newest because: {stage.dead_letter_reason}\n"
+            )
+
+
+def left_out_lines(
+    now: synchronizer_pb2.GetStatusResponse, work: buffer_pb2.GetBufferStatusResponse
+) -> Iterator[str]:
+    """Yields a line for each list that did not fit into an answer."""
+    counts = {
+        "experiments": now.num_experiments_left_out,
+        "members": now.num_members_left_out,
+        "stages": work.num_stages_left_out,
+    }
+    yield from (f"{count:,} more {name} are not shown\n" for name, count in counts.items() if count)
 
 
 def member_table(now: synchronizer_pb2.GetStatusResponse) -> Table:
@@ -202,7 +227,8 @@ def member_table(now: synchronizer_pb2.GetStatusResponse) -> Table:
         role = _name(synchronizer_pb2.Role.Name(member.role))
         heard = f"{member.silent_seconds:.1f} s ago"
         version = "" if member.version < 0 else str(member.version)
-        table.add_row(role, member.address, member.stage, member.activity, version, heard)
+        said = (escape(text) for text in (member.address, member.stage, member.activity))
+        table.add_row(role, *said, version, heard)
     return table
 
 
@@ -211,7 +237,8 @@ def _wait_table(waits: list[synchronizer_pb2.Wait]) -> Table:
     for wait in waits:
         limit = f"{wait.deadline_seconds:.0f} s" if wait.deadline_seconds else "never"
         since = f"{wait.waited_seconds:.1f} s"
-        table.add_row(wait.owner, wait.waits_for, escape(wait.reason), since, limit)
+        said = (escape(text) for text in (wait.owner, wait.waits_for, wait.reason))
+        table.add_row(*said, since, limit)
     return table
 
 

@@ -157,6 +157,7 @@ def _waits(snapshot: SystemSnapshot) -> Diagnosis:
     root = chain.root
     notes = (
         *_notes(work),
+        *_refusals(work),
         *restart_notes(snapshot),
         *unreachable_notes(snapshot),
         *busy_notes(snapshot),
@@ -256,4 +257,16 @@ def _notes(work: StageProgress | None) -> tuple[str, ...]:
         f"{work.num_recent_lost} of the last {work.num_recent_runs} runs gave nothing to train on, "
         f"most often because: {work.recent_loss}{drawn if work.refill_round else ''}. A step draws "
         "further tasks `buffer.max_refill_rounds` times, then `buffer.short_batch` decides.",
+    )
+
+
+def _refusals(work: StageProgress | None) -> tuple[str, ...]:
+    """Reports results that the buffer did not take, which no later delivery changes."""
+    if work is None or not work.num_refused:
+        return ()
+    return (
+        as_sentence(
+            f"the buffer refused {work.num_refused:,} results of stage {work.stage} and keeps them "
+            f"in its table dead_letter, the newest because: {work.refusal}"
+        ),
     )

@@ -290,6 +290,8 @@ def _work(message: buffer_pb2.StageStatus) -> StageProgress:
         num_recent_lost=message.num_recent_lost,
         recent_loss=message.recent_loss,
         refill_round=message.refill_round,
+        num_refused=message.num_dead_letters,
+        refusal=message.dead_letter_reason,
     )
 
 

@@ -166,6 +166,10 @@ class StageProgress:
     num_recent_lost: int = 0
     recent_loss: str = ""
     refill_round: int = 0
+    num_refused: int = 0
+    """Results in the dead-letter table."""
+    refusal: str = ""
+    """The reason for the newest of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -256,7 +256,7 @@ def population_lines(stage: str, population: query_pb2.GetPopulationResponse) ->
     first, last = population.first_explore_step, population.last_explore_step
     steps = f"explore step {last}" if first == last else f"explore steps {first} to {last}"
     lines = [
-        f"{stage}, {steps}: {population.num_runs:,} runs gave {population.num_generated:,} "
+        f"{escape(stage)}, {steps}: {population.num_runs:,} runs gave {population.num_generated:,} "
         f"samples, {population.num_trained:,} of them were trained on"
     ]
     for group in population.left_out:

@@ -4,6 +4,7 @@ import contextlib
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.markup import escape
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -68,10 +69,11 @@ def render(view: RunView, title: str) -> RenderableType:
     stages = list(view.stages.values())
     table = Table.grid(padding=(0, 2))
     for stage in stages:
-        table.add_row(stage.name, _bar(stage), _steps(stage), figures.format_clock(stage.seconds))
+        name, clock = escape(stage.name), figures.format_clock(stage.seconds)
+        table.add_row(name, _bar(stage), _steps(stage), clock)
     started = [stage for stage in stages if stage.opened_millis]
     details = _details(started[-1]) if started else Text("starting")
-    return Panel(Group(table, Text(), details), title=title, title_align="left")
+    return Panel(Group(table, Text(), details), title=escape(title), title_align="left")
 
 
 def _bar(stage: StageProgressView) -> RenderableType:

@@ -1,7 +1,8 @@
-"""Bounds in bytes of every text, map and list that a request may hold.
+"""Bounds in bytes of every text, map and list that a request or a result may hold.
 
-A message of up to `SMALL_BYTES` is taken as it is: no field in it can exceed its bound. In a larger
-one each field has the bound that the table names, or the usual one.
+Requests come over gRPC, results over the broker. A message of up to `SMALL_BYTES` is taken as it
+is: no field in it can exceed its bound. In a larger one each field has the bound that the table
+names, or the usual one.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,7 +11,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from trinity.errors import InvalidRequest
-from trinity.rpc.limits import MAX_REQUEST_BYTES
+from trinity.rpc.limits import MAX_MESSAGE_BYTES, MAX_REQUEST_BYTES
 
 KIB, MIB = 1024, 1024 * 1024
 SMALL_BYTES = 16 * KIB
@@ -18,8 +19,10 @@ USUAL_BYTES = 16 * KIB
 """Texts for people, names, and short lists."""
 LIST_BYTES = 256 * KIB
 """Lists and maps of small things: ids, numbers, notices."""
+SAMPLE_BYTES = 48 * MIB
+"""A sample goes into one message of at most 64 MiB, with what is known about it."""
 BOUNDS: Mapping[str, int] = {
-    "CreateExperimentRequest.plan_json": MAX_REQUEST_BYTES,
+    "CreateExperimentRequest.plan_json": 3 * MIB,
     "OpenStageRequest.plan_json": MAX_REQUEST_BYTES,
     "UploadBlobRequest.chunk": MAX_REQUEST_BYTES,
     "TaskRow.json": MAX_REQUEST_BYTES,
@@ -31,21 +34,32 @@ BOUNDS: Mapping[str, int] = {
     "ReleaseLeasesRequest.leases": MIB,
     "RetireVersionsRequest.versions": MIB,
     "HeartbeatRequest.member": 256 * KIB,
+    "RunResultBatch.results": MAX_MESSAGE_BYTES,
+    "RunResult.experiences": MAX_MESSAGE_BYTES,
+    "Experience": SAMPLE_BYTES,
+    "Experience.arrays": SAMPLE_BYTES,
+    "Experience.info": 4 * MIB,
+    "Struct.fields": 4 * MIB,
+    "Tensor.data": SAMPLE_BYTES,
+    "Sequence.prompt_text": 16 * MIB,
+    "Sequence.response_text": 16 * MIB,
+    "SamplingParams.json_schema": MIB,
 }
-"""By message and field; a repeated field's bound is for all its items together."""
+"""By message and field, or by message for one that is answered whole. A repeated field's bound is
+for all its items together."""
 EXPLANATIONS = frozenset({"activity", "damage", "reason"})
 """Why something failed or waits: cut short where it is stored, and refused only when huge. A part
 that ends with a long traceback must be able to say so."""
 EXPLANATION_BYTES = MIB
 
 
-def check_bounds(request: Message) -> None:
-    """Checks every field of a request.
+def check_bounds(message: Message) -> None:
+    """Checks every field of a request or a result.
 
     Raises: InvalidRequest that names the field, its bytes and its bound.
     """
-    if request.ByteSize() > SMALL_BYTES:
-        for field, num_bytes, bound in _large_fields(request):
+    if message.ByteSize() > SMALL_BYTES:
+        for field, num_bytes, bound in _large_fields(message):
             if num_bytes > bound:
                 raise InvalidRequest(
                     f"{field}: has {num_bytes:,} bytes, and at most {bound:,} are taken: send "
@@ -61,7 +75,7 @@ def bound_of(field: FieldDescriptor) -> int:
     if field.name in EXPLANATIONS:
         return EXPLANATION_BYTES
     if field.message_type is not None and not field.is_repeated:
-        return MAX_REQUEST_BYTES  # the fields of the message have bounds of their own
+        return MAX_MESSAGE_BYTES  # the fields of the message have bounds of their own
     return LIST_BYTES if field.is_repeated else USUAL_BYTES
 
 
@@ -76,7 +90,10 @@ def _large_fields(message: Message) -> Iterator[tuple[str, int, int]]:
         if field.message_type is None or isinstance(value, Mapping):
             continue
         for part in value if field.is_repeated else (value,):
-            if part.ByteSize() > SMALL_BYTES:
+            num_bytes = part.ByteSize()
+            if num_bytes > SMALL_BYTES:
+                kind = field.message_type.name
+                yield kind, num_bytes, BOUNDS.get(kind, MAX_MESSAGE_BYTES)
                 yield from _large_fields(part)
 
 
@@ -96,3 +113,10 @@ def _bytes_of(item: object) -> int:
     if isinstance(item, str):
         return len(item.encode())
     return len(item) if isinstance(item, bytes) else 8
+
+
+def clip_text(text: str, max_bytes: int) -> str:
+    """Returns the longest beginning of a text within a number of bytes."""
+    if len(text) * 4 <= max_bytes:
+        return text
+    return text.encode(errors="replace")[:max_bytes].decode(errors="ignore")

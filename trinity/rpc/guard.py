@@ -3,25 +3,19 @@
 import inspect
 import logging
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from trinity.errors import (
-    Forbidden,
-    InvalidRequest,
-    QuotaExceeded,
-    RpcError,
-    Unauthenticated,
-)
+from trinity.errors import Forbidden, InvalidRequest, RpcError, Unauthenticated
 from trinity.rpc import audit
 from trinity.rpc.bounds import check_bounds
 from trinity.rpc.errors import status_code
+from trinity.rpc.quotas import QuotaUse, TenantQuota
 from trinity.runtime.logs import RateLimitedLog
 from trinity.security.authorization import (
     LOCAL_CALLER,
@@ -50,10 +44,9 @@ TenantOf: TypeAlias = Callable[[str], Awaitable[str | None]]
 BEARER = "bearer "
 WRONG_TENANT = "the token is for another tenant"
 """The same text whether the requested object exists or not."""
-MAX_STREAMS_PER_TENANT = 512
-"""On one server; an explorer has two, and each follower of a run one or two."""
 MAX_DETAILS_LENGTH = 1_000
 """Limit of an error's text: it may repeat the request, and is sent in a header of limited size."""
+UNLIMITED_STREAMS = QuotaUse(TenantQuota(what="streams", variable="", limits={"": 2**62}))
 UnaryHandler = Callable[[Any, Context], Awaitable[Message]]
 StreamHandler = Callable[[Any, Context], AsyncIterator[Message] | Awaitable[None]]
 
@@ -200,34 +193,6 @@ def _check(request: object) -> None:
         check_bounds(request)
 
 
-class OpenStreams:
-    """The streams of answers that each tenant has open on a server."""
-
-    def __init__(self, max_per_tenant: int = MAX_STREAMS_PER_TENANT) -> None:
-        self._max_per_tenant = max_per_tenant
-        self._num_open: Counter[str] = Counter()
-
-    @contextmanager
-    def opened_by(self, caller: Caller) -> Iterator[None]:
-        """Counts a stream while the block runs.
-
-        Raises: QuotaExceeded when its tenant has too many; callers for all tenants have no limit.
-        """
-        tenant = caller.bound_tenant
-        if tenant and self._num_open[tenant] >= self._max_per_tenant:
-            raise QuotaExceeded(
-                f"quota: tenant {tenant} has {self._num_open[tenant]} streams open here, the most "
-                "that it may have: close some"
-            )
-        self._num_open[tenant] += 1
-        try:
-            yield
-        finally:
-            self._num_open[tenant] -= 1
-            if not self._num_open[tenant]:
-                del self._num_open[tenant]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodGuard:
     """One method of a server, with its admission."""
@@ -235,7 +200,10 @@ class MethodGuard:
     method: str
     request_streaming: bool
     admission: Admission
-    streams: "OpenStreams"
+    is_stream: bool
+    """True if requests or answers are a stream, which lasts as long as its client likes."""
+    streams: QuotaUse
+    """The streams that each tenant has open on this server."""
 
     async def authorize(self, request: Any, context: Context) -> tuple[Any, Caller]:
         """Returns the checked request and its caller.
@@ -250,14 +218,19 @@ class MethodGuard:
         await self.admission.authorize_request(request, self.method, context, caller)
         return request, caller
 
+    def open_stream(self, caller: Caller) -> AbstractContextManager[None]:
+        """Counts a stream while the block runs; raises QuotaExceeded if its tenant has too many."""
+        return self.streams.hold(caller.bound_tenant) if self.is_stream else nullcontext()
+
 
 def guard_unary(handler: UnaryHandler, guard: MethodGuard) -> UnaryHandler:
     """Wraps a handler that answers once."""
 
     async def guarded(request: Any, context: Context) -> Message:
         try:
-            allowed, _ = await guard.authorize(request, context)
-            return await handler(allowed, context)
+            allowed, caller = await guard.authorize(request, context)
+            with guard.open_stream(caller):
+                return await handler(allowed, context)
         except grpc.aio.AbortError:
             raise
         except Exception as error:  # the edge of an RPC
@@ -273,7 +246,7 @@ def guard_stream(handler: StreamHandler, guard: MethodGuard) -> StreamHandler:
     async def guarded(request: Any, context: Context) -> AsyncIterator[Message]:
         try:
             allowed, caller = await guard.authorize(request, context)
-            with guard.streams.opened_by(caller):
+            with guard.open_stream(caller):
                 answers = handler(allowed, context)
                 if inspect.isawaitable(answers):  # it writes its answers to the context itself
                     await answers
@@ -294,17 +267,17 @@ def guard_handler(
     handler: grpc.RpcMethodHandler,
     method: str,
     admission: Admission = ALLOW_ALL,
-    open_streams: OpenStreams | None = None,
+    streams: QuotaUse = UNLIMITED_STREAMS,
 ) -> grpc.RpcMethodHandler:
     """Returns the handler with admission, parsing and errors guarded."""
     parse = parse_with(handler.request_deserializer)
     serialize = handler.response_serializer
-    streams = bool(handler.request_streaming)
     guard = MethodGuard(
         method=method,
-        request_streaming=streams,
+        request_streaming=bool(handler.request_streaming),
         admission=admission,
-        streams=open_streams or OpenStreams(),
+        is_stream=bool(handler.request_streaming or handler.response_streaming),
+        streams=streams,
     )
     if handler.request_streaming and handler.response_streaming:
         stream = guard_stream(handler.stream_stream, guard)
@@ -322,10 +295,15 @@ def guard_handler(
 class GuardedServer:
     """Registers handlers from generated `add_..._to_server` functions, guarded."""
 
-    def __init__(self, server: grpc.aio.Server, admission: Admission = ALLOW_ALL) -> None:
+    def __init__(
+        self,
+        server: grpc.aio.Server,
+        admission: Admission = ALLOW_ALL,
+        streams: QuotaUse = UNLIMITED_STREAMS,
+    ) -> None:
         self._server = server
         self._admission = admission
-        self._streams = OpenStreams()
+        self._streams = streams
 
     def add_generic_rpc_handlers(self, handlers: object) -> None:
         """Does nothing: the same methods arrive through `add_registered_method_handlers`."""

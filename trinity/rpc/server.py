@@ -15,6 +15,7 @@ from trinity.errors import UserError
 from trinity.rpc.guard import ALLOW_ALL, Admission, GuardedServer, TenantOf
 from trinity.rpc.health import Health
 from trinity.rpc.limits import KEEPALIVE, MIN_PING_INTERVAL_MILLISECONDS, SERVER_SIZES
+from trinity.rpc.quotas import QuotaUse
 from trinity.runtime.host_port import join_address, split_address
 from trinity.runtime.settings import ServiceSettings
 from trinity.security.credentials import VARIABLE, Credentials
@@ -85,7 +86,8 @@ async def serve(
     if not security.is_on:
         _refuse_open_address(settings.listen, host)
     server = grpc.aio.server(options=[*SERVER_OPTIONS, _connection_limit()])
-    guarded = GuardedServer(server, _admission(security, tenant_of))
+    streams = QuotaUse(settings.quota("tenant_streams", "open streams", remedy="close some"))
+    guarded = GuardedServer(server, _admission(security, tenant_of), streams)
     for servicer in servicers:
         servicer.add(servicer.implementation, guarded)
     health = Health(tuple(servicer.name for servicer in servicers))

@@ -9,6 +9,7 @@ from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from trinity.errors import UserError
+from trinity.rpc.quotas import QuotaText, TenantQuota
 
 FILE_SUFFIX = "_FILE"
 
@@ -34,6 +35,19 @@ class ServiceSettings(BaseSettings):
 
     drain_seconds: float = Field(default=5.0, ge=0)
     """Time that calls in flight may continue after SIGTERM."""
+
+    tenant_streams: QuotaText = "512"
+    """Streams that callers with a token of one tenant may have open at a replica, as in `512` or
+    `512, research=2000`. An explorer has two, and each follower of a run one or two."""
+
+    def quota(self, name: str, what: str, *, remedy: str = "end some") -> TenantQuota:
+        """Returns the quota that the field of this name holds."""
+        return TenantQuota.parse(
+            getattr(self, name),
+            what=what,
+            variable=f"{self._prefix()}{name.upper()}",
+            remedy=remedy,
+        )
 
     @model_validator(mode="before")
     @classmethod

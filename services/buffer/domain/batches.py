@@ -2,8 +2,9 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Literal
 
 import numpy as np
@@ -174,9 +175,26 @@ def batch_metrics(rows: Sequence[MeasuredRow], step: int) -> dict[str, float]:
         figures["sample/num_unversioned_rows"] = float(len(rows) - len(versions))
     if num_long := sum(row.has_long_prompt for row in rows):
         figures[NUM_LONG_PROMPTS] = float(num_long)
-    for name, values in sorted(_rollout_values(rows).items()):
-        figures |= _range(f"rollout/{name}", values)
+    measured = _rollout_values(rows)
+    names = first_names(measured)
+    for name in names:
+        figures |= _range(f"rollout/{name}", measured[name])
+    if left_out := len(measured) - len(names):
+        figures["rollout/num_metrics_left_out"] = float(left_out)
     return figures
+
+
+NUMBER_BYTES = 40
+"""Most bytes of a number in a map besides its name, with its prefix and suffix."""
+METRICS_BYTES = 384 * 1024
+"""Limit for the names of metrics that workflows or operators give, each in three numbers."""
+
+
+def first_names(metrics: Collection[str], max_bytes: int = METRICS_BYTES) -> list[str]:
+    """Returns the names in order, as far as they fit; workflows may give each run other names."""
+    names = sorted(metrics)
+    ends = accumulate(3 * (len(name.encode(errors="replace")) + NUMBER_BYTES) for name in names)
+    return names[: sum(end <= max_bytes for end in ends)]
 
 
 def _range(name: str, values: Sequence[float]) -> dict[str, float]:
@@ -227,8 +245,11 @@ def pipeline_metrics(groups: Iterable[Mapping[str, float]]) -> dict[str, float]:
             if np.isfinite(value):
                 values[name].append(value)
     merged: dict[str, float] = {}
-    for name in sorted(values):
+    names = first_names(values)
+    for name in names:
         merged |= _merged(f"{PREFIX}/{name}", values[name])
+    if left_out := len(values) - len(names):
+        merged[f"{PREFIX}/num_metrics_left_out"] = float(left_out)
     return merged
 
 

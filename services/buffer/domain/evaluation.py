@@ -4,6 +4,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +48,10 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
+SUMMARY_BYTES = 800
+"""Usual bytes of a summary besides its name."""
+MAX_SUMMARIES_BYTES = 1024 * 1024
+"""Limit for all summaries of an evaluation: workflows may give each run other metrics."""
 LARGE = 1e150
 """Values beyond this are scaled first, because the squares of larger ones overflow."""
 
@@ -73,14 +78,25 @@ class MetricSummary:
     """`max`, `min` and `std` of the task means."""
 
 
+def metric_names(scores: Iterable[RunScore]) -> set[str]:
+    """Returns the names of all metrics that have a value."""
+    return {name for score in scores for name, value in score.values.items() if np.isfinite(value)}
+
+
 def summarise(scores: Iterable[RunScore]) -> list[MetricSummary]:
-    """Returns one summary per metric, by name; each task counts once however often it was run."""
+    """Returns one summary per metric, by name; each task counts once however often it was run.
+
+    Of very many metrics, the first that fit into `MAX_SUMMARIES_BYTES` are summarised.
+    """
     by_metric: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for score in scores:
         for name, value in score.values.items():
             if np.isfinite(value):
                 by_metric[name][score.assignment_id].append(value)
-    return [_summary(name, tasks) for name, tasks in sorted(by_metric.items())]
+    names = sorted(by_metric)
+    ends = accumulate(len(name.encode(errors="replace")) + SUMMARY_BYTES for name in names)
+    told = names[: sum(end <= MAX_SUMMARIES_BYTES for end in ends)]
+    return [_summary(name, by_metric[name]) for name in told]
 
 
 def _summary(name: str, tasks: dict[str, list[float]]) -> MetricSummary:

@@ -4,18 +4,21 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import NoReturn, Self
 
 from services.buffer.domain.evaluation import MetricSummary
 from services.buffer.domain.stage import AssignmentKind, ExperienceState
 from trinity.algorithm.algorithm_type import RowSchema
 from trinity.config.schema.data import FormatConfig
 from trinity.errors import UserError
+from trinity.rpc.bounds import clip_text
 from trinity.training_rows import read_cpt_row, read_dpo_row, read_sft_row
 from trinity.types import JsonObject
 
 MAX_ROW_BYTES = 3 * 1024 * 1024
 """A row is sent to an explorer in a single message."""
+MAX_SAMPLE_BYTES = 256 * 1024
+"""Limit of a text that an event shows."""
 MAX_LISTED_REFUSALS = 1_000
 CHUNK_ROWS = 500
 CHUNK_LENGTH = 1024 * 1024
@@ -24,8 +27,9 @@ CHUNK_LENGTH = 1024 * 1024
 
 def row_error(row_json: str) -> str:
     """Returns what is wrong with a row; empty if it is valid."""
-    if len(row_json) > MAX_ROW_BYTES:
-        return f"it has {len(row_json):,} characters, a row may have {MAX_ROW_BYTES:,}"
+    num_bytes = len(row_json) if row_json.isascii() else len(row_json.encode(errors="replace"))
+    if num_bytes > MAX_ROW_BYTES:
+        return f"it has {num_bytes:,} bytes, a row may have {MAX_ROW_BYTES:,}"
     try:
         row = json.loads(row_json, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError) as error:
@@ -130,6 +134,7 @@ class EvaluationDone:
     num_tasks: int
     num_failed: int
     metrics: list[MetricSummary]
+    num_metrics_left_out: int
     duration_seconds: float
 
 
@@ -140,6 +145,17 @@ class SampleText:
     prompt: str
     response: str
     reward: float | None
+
+    @classmethod
+    def clipped(cls, prompt: str, response: str, reward: float | None) -> Self:
+        """Returns the beginnings of texts: an event is for people, and one of many in an answer."""
+        return cls(prompt=_beginning(prompt), response=_beginning(response), reward=reward)
+
+
+def _beginning(text: str) -> str:
+    beginning = clip_text(text, MAX_SAMPLE_BYTES)
+    left_out = len(text) - len(beginning)
+    return f"{beginning} ... ({left_out:,} more characters)" if left_out else text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +194,7 @@ def data_sample(row_json: str, form: FormatConfig, schema: RowSchema) -> SampleT
         prompt, response = _parts(json.loads(row_json), form, schema)
     except (ValueError, RecursionError, UserError):  # RecursionError: nested too deeply
         prompt, response = row_json, ""
-    return SampleText(prompt=sanitize_text(prompt), response=sanitize_text(response), reward=None)
+    return SampleText.clipped(sanitize_text(prompt), sanitize_text(response), None)
 
 
 def _parts(row: JsonObject, form: FormatConfig, schema: RowSchema) -> tuple[str, str]:

@@ -170,6 +170,21 @@ class DecodedMessage:
     error: str = ""
     """The reason why it cannot be read."""
 
+    @property
+    def is_refused(self) -> bool:
+        """True if nothing in it is a result: it is kept as a dead letter."""
+        return bool(self.error or (self.batch and self.batch.invalid and not self.batch.results))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredMessages:
+    """Messages whose content was stored."""
+
+    contents: Sequence[DecodedMessage]
+    """One for each message."""
+    decisions: list[CommitDecision]
+    letters: list[DeadLetter]
+
 
 @dataclass(frozen=True, slots=True)
 class Ingest:
@@ -233,7 +248,7 @@ class Ingest:
     async def store_messages(self, messages: Sequence[Msg]) -> None:
         """Stores messages in one transaction; if that fails, each in its own."""
         try:
-            await self._commit(messages)
+            refused = await self._commit(messages)
         except Unavailable as error:
             logger.warning("the database is unavailable", extra={"why": str(error)})
             self.waits.set(STORE, waits_for="database", reason=f"to store results: {error}")
@@ -247,12 +262,12 @@ class Ingest:
         else:
             self.waits.clear(STORE)
             for message in messages:
-                await message.ack()
+                await _settle(message, refused)
 
     async def _store_single(self, message: Msg) -> None:
         """Stores one message; moves it to the dead letters if it cannot be stored."""
         try:
-            await self._commit([message])
+            refused = await self._commit([message])
         except Unavailable:
             await message.nak(delay=NAK_SECONDS)
         except UnreadablePlan as error:
@@ -261,7 +276,7 @@ class Ingest:
             limited_log.error("a message cannot be stored", error, subject=message.subject)
             await self._dead_letter(message, f"it cannot be stored: {error}")
         else:
-            await message.ack()
+            await _settle(message, refused)
 
     async def _defer(self, message: Msg, error: UnreadablePlan) -> None:
         """Leaves a message to a buffer that can read the plan, unless the stage has ended.
@@ -275,14 +290,17 @@ class Ingest:
         self.plan_version_waits.record(error)
         await message.nak(delay=REDELIVERY_SECONDS)
 
-    async def _commit(self, messages: Sequence[Msg]) -> None:
+    async def _commit(self, messages: Sequence[Msg]) -> Sequence[Msg]:
+        """Stores results and dead letters; returns the messages that hold no result at all."""
         begun_ns = tracing.now_ns()
         opened = [_decode(message) for message in messages]
         try:
-            decisions = await self._write_results(opened, is_alone=False)
+            stored = await self._write_results(opened, is_alone=False)
         except NeedsExclusiveStage:
-            decisions = await self._write_results(opened, is_alone=True)
-        record_stored(messages, decisions, begun_ns)
+            stored = await self._write_results(opened, is_alone=True)
+        record_stored(messages, stored.decisions, begun_ns)
+        contents = zip(messages, stored.contents, strict=True)
+        return [message for message, content in contents if content.is_refused]
 
     async def _dead_letter(self, message: Msg, reason: str) -> None:
         """Stores a message as a dead letter; if even that fails, logs and drops it."""
@@ -305,21 +323,21 @@ class Ingest:
 
     async def _write_results(
         self, opened: Sequence[DecodedMessage], *, is_alone: bool
-    ) -> list[CommitDecision]:
+    ) -> StoredMessages:
         async with self.database.transaction() as connection:
-            decisions, letters = await self._write_results_in(connection, opened, is_alone=is_alone)
-        for letter in letters:
+            stored = await self._write_results_in(connection, opened, is_alone=is_alone)
+        for letter in stored.letters:
             limited_log.warning("a result was not stored", why=letter.reason)
-        return decisions
+        return stored
 
     async def _write_results_in(
         self, connection: Connection, opened: Sequence[DecodedMessage], *, is_alone: bool
-    ) -> tuple[list[CommitDecision], list[DeadLetter]]:
+    ) -> StoredMessages:
         results: list[Result] = []
         reports: list[CommitReport] = []
         letters: list[DeadLetter] = []
-        for message in opened:
-            content = await _with_content(connection, message)
+        contents = [await _with_content(connection, message) for message in opened]
+        for content in contents:
             if content.error:
                 letters.append(
                     DeadLetter(
@@ -340,7 +358,15 @@ class Ingest:
         await insert_reports(
             connection, [*reports, *(report_of(decision) for decision in decisions)]
         )
-        return decisions, letters
+        return StoredMessages(contents=contents, decisions=decisions, letters=letters)
+
+
+async def _settle(message: Msg, refused: Sequence[Msg]) -> None:
+    """Ends the delivery of a message whose content is committed.
+
+    One without a single result is terminated, so that the broker tells of it too.
+    """
+    await (message.term() if message in refused else message.ack())
 
 
 def _decode(message: Msg) -> DecodedMessage:

@@ -14,7 +14,9 @@ from services.buffer.domain.tasks import SampleText, sanitize_text
 from trinity.api.v1 import experience_pb2 as pb
 from trinity.codec import finish_reason_of
 from trinity.codec_checks import check_experience_message
+from trinity.errors import InvalidRequest
 from trinity.ids import CANONICAL_UUID
+from trinity.rpc.bounds import check_bounds
 from trinity.subjects import runs_subject
 from trinity.types import StageKey, experience_id
 
@@ -147,12 +149,21 @@ def decode_batch(subject: str, body: bytes) -> DecodedBatch:
     results, refused = [], []
     for result in message.results:
         try:
+            _check_bounds(result)
             results.append(_read_result(subject, producer, result))
         except ValueError as error:
             refused.append(_invalid(producer, result, error))
     return DecodedBatch(
         results=tuple(results), invalid=tuple(refused), blob_sha256=message.blob_sha256
     )
+
+
+def _check_bounds(result: pb.RunResult) -> None:
+    """Checks a result by the same table as the requests over gRPC."""
+    try:
+        check_bounds(result)
+    except InvalidRequest as error:
+        raise ValueError(str(error)) from error
 
 
 def _invalid(producer: str, result: pb.RunResult, error: ValueError) -> InvalidResult:
@@ -306,8 +317,8 @@ def decode_sample(body: bytes) -> SampleText:
     """Returns a stored experience as text."""
     message = pb.Experience.FromString(body)
     sequence = message.sequence if message.HasField("sequence") else message.pair.chosen
-    return SampleText(
-        prompt=sanitize_text(sequence.prompt_text),
-        response=sanitize_text(sequence.response_text),
-        reward=message.reward if message.HasField("reward") else None,
+    return SampleText.clipped(
+        sanitize_text(sequence.prompt_text),
+        sanitize_text(sequence.response_text),
+        message.reward if message.HasField("reward") else None,
     )

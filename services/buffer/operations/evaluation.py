@@ -1,7 +1,7 @@
 """Opens evaluations of a version, and summarises those whose runs have all ended."""
 
 from services.buffer import telemetry
-from services.buffer.domain.evaluation import summarise
+from services.buffer.domain.evaluation import metric_names, summarise
 from services.buffer.domain.stage import AssignmentKind, Stage
 from services.buffer.domain.tasks import EvaluationDone
 from services.buffer.store.assignments import NewAssignment, insert_assignments
@@ -71,6 +71,7 @@ async def close_evaluation(
         num_tasks=num_tasks,
         num_failed=num_failed,
         metrics=figures,
+        num_metrics_left_out=len(metric_names(scores)) - len(figures),
         duration_seconds=seconds,
     )
     await log_event(connection, stage.key, event)

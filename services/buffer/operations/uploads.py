@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from services.buffer.domain.tasks import RefusedRow
 from services.buffer.store.database import notify, tasksets_topic, work_topic
-from services.buffer.store.quotas import TenantQuotas
+from services.buffer.store.quotas import BufferQuotas
 from services.buffer.store.stages import stages_using
 from services.buffer.store.tasksets import (
     Taskset,
@@ -42,7 +42,7 @@ class UploadKey:
 
 
 async def begin_upload(
-    connection: Connection, key: UploadKey, quotas: TenantQuotas
+    connection: Connection, key: UploadKey, quotas: BufferQuotas
 ) -> StoredUpload:
     """Returns the current upload; the unfinished one of another request is replaced.
 
@@ -51,7 +51,8 @@ async def begin_upload(
     """
     if await find_upload(connection, key.tenant, key.request_id) is None:
         await quotas.check_new_upload(connection, key.tenant)
-    await insert_submitted(connection, key.tenant, key.name, is_queue=key.is_queue)
+    if await insert_submitted(connection, key.tenant, key.name, is_queue=key.is_queue):
+        await quotas.check_new_taskset(connection, key.tenant)
     found = await _lock_taskset(connection, key)
     upload = await find_upload(connection, key.tenant, key.request_id)
     if upload is not None:
@@ -80,11 +81,16 @@ async def _start_over(connection: Connection, key: UploadKey, found: Taskset) ->
 
 
 async def store_rows(
-    connection: Connection, key: UploadKey, first: int, bodies: Sequence[str]
+    connection: Connection,
+    key: UploadKey,
+    first: int,
+    bodies: Sequence[str],
+    quotas: BufferQuotas,
 ) -> None:
     """Stores rows of an upload; `first` is the number of accepted rows before them.
 
-    Raises: PreconditionFailed when the taskset was taken over, deleted or closed meanwhile.
+    Raises: PreconditionFailed when the taskset was taken over, deleted or closed meanwhile;
+    QuotaExceeded when the tenant has no room for what is new.
     """
     found, upload = await _lock_upload(connection, key)
     new = bodies[max(0, upload.num_stored - first) :]
@@ -95,11 +101,15 @@ async def store_rows(
         return
     if found.is_complete:
         raise PreconditionFailed(f"taskset {key.name} is closed: choose another name")
+    num_bytes = sum(len(body.encode()) for body in new)
+    await quotas.check_tasks(connection, key.tenant, num_bytes)
     await insert_tasks(connection, key.tenant, found.taskset_id, found.num_rows, new)
-    num_rows = found.num_rows + len(new)
-    num_bytes = found.num_bytes + sum(len(body.encode()) for body in new)
     await update_taskset(
-        connection, key.tenant, found.taskset_id, num_rows=num_rows, num_bytes=num_bytes
+        connection,
+        key.tenant,
+        found.taskset_id,
+        num_rows=found.num_rows + len(new),
+        num_bytes=found.num_bytes + num_bytes,
     )
     if found.is_queue:
         await _notify_stages(connection, key.tenant, found.taskset_id)

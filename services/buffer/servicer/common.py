@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias, TypeVar
 
 import grpc
@@ -12,12 +12,14 @@ from services.buffer.ingest.stream import RunStream
 from services.buffer.operations.batching import BatchComposer
 from services.buffer.servicer.convert import parse_sha256, parse_subject_part
 from services.buffer.store.database import BufferDatabase
-from services.buffer.store.quotas import TenantQuotas
+from services.buffer.store.quotas import BufferQuotas
 from services.buffer.tasksets.library import FeatureLibrary, TasksetLibrary
 from services.buffer.workers.functions import FunctionRunner, PriorityRunner
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.errors import InvalidRequest, TooLarge, Unavailable
+from trinity.rpc.answers import ANSWER_BYTES
 from trinity.rpc.limits import CHUNK_BYTES
+from trinity.rpc.quotas import QuotaUse
 from trinity.runtime.notifications import Listener, Subscription
 
 T = TypeVar("T")
@@ -111,8 +113,11 @@ class UploadMemoryBudget:
         await store(upload.tenant, upload.sha256, upload.body)
     """
 
-    def __init__(self, max_bytes: int = MAX_UPLOADS_BYTES) -> None:
+    def __init__(
+        self, max_bytes: int = MAX_UPLOADS_BYTES, of_tenants: QuotaUse | None = None
+    ) -> None:
         self._left_bytes = max_bytes
+        self._of_tenants = of_tenants
 
     @contextlib.asynccontextmanager
     async def receive(
@@ -121,48 +126,52 @@ class UploadMemoryBudget:
         """Receives the whole content.
 
         Raises: InvalidRequest for an invalid or slow upload, TooLarge when it is too large to
-        store, Unavailable when there is no room.
+        store, Unavailable when there is no room, QuotaExceeded when its tenant takes too much.
         """
-        body = bytearray()
+        upload = BlobUpload("", b"", bytearray())
         try:
-            yield await self._receive_in_time(requests, body)
+            await self._receive_in_time(requests, upload)
+            yield upload
         finally:
-            self._left_bytes += len(body)
+            self._left_bytes += len(upload.body)
+            if self._of_tenants is not None:
+                self._of_tenants.give_back(upload.tenant, len(upload.body))
 
     async def _receive_in_time(
-        self, requests: AsyncIterator[pb.UploadBlobRequest], body: bytearray
-    ) -> BlobUpload:
+        self, requests: AsyncIterator[pb.UploadBlobRequest], upload: BlobUpload
+    ) -> None:
         try:
             async with asyncio.timeout(UPLOAD_SECONDS):
-                return await self._receive(requests, body)
+                await self._receive(requests, upload)
         except TimeoutError as error:
             raise InvalidRequest(f"the upload took longer than {UPLOAD_SECONDS:.0f} s") from error
 
     async def _receive(
-        self, requests: AsyncIterator[pb.UploadBlobRequest], body: bytearray
-    ) -> BlobUpload:
-        upload: BlobUpload | None = None
+        self, requests: AsyncIterator[pb.UploadBlobRequest], upload: BlobUpload
+    ) -> None:
         async for request in requests:
-            if upload is None:
-                tenant = parse_subject_part(request.tenant, "tenant")
-                upload = BlobUpload(tenant, parse_sha256(request.sha256, "sha256"), body)
-            self._take(request.chunk, body)
-        if upload is None:
+            if not upload.tenant:
+                upload.sha256 = parse_sha256(request.sha256, "sha256")
+                upload.tenant = parse_subject_part(request.tenant, "tenant")
+            self._take(request.chunk, upload)
+        if not upload.tenant:
             raise InvalidRequest("the first message must name tenant and sha256")
-        return upload
 
-    def _take(self, chunk: bytes, body: bytearray) -> None:
+    def _take(self, chunk: bytes, upload: BlobUpload) -> None:
+        body = upload.body
         if len(chunk) > CHUNK_BYTES:
             raise TooLarge(f"a chunk is longer than {CHUNK_BYTES} bytes")
         if len(body) + len(chunk) > MAX_BLOB_BYTES:
             raise TooLarge(f"a blob may have at most {MAX_BLOB_BYTES} bytes")
         if len(chunk) > self._left_bytes:
             raise Unavailable("too many uploads at once: try again after a pause")
+        if self._of_tenants is not None:
+            self._of_tenants.take(upload.tenant, len(chunk))
         self._left_bytes -= len(chunk)
         body += chunk
 
 
-BYTES_PER_MESSAGE = 8 * 1024 * 1024
+BYTES_PER_MESSAGE = ANSWER_BYTES
 
 
 def by_size(rows: Sequence[T], size_of: Callable[[T], int]) -> Iterator[Sequence[T]]:
@@ -195,5 +204,5 @@ class BufferServicerBase:
     functions: FunctionRunner
     priorities: PriorityRunner
     stream: RunStream
-    uploads: UploadMemoryBudget = field(default_factory=UploadMemoryBudget)
-    quotas: TenantQuotas = field(default_factory=TenantQuotas)
+    uploads: UploadMemoryBudget
+    quotas: BufferQuotas

@@ -10,6 +10,8 @@ from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1 import taskset_pb2
 from trinity.errors import InvalidRequest, TooLarge
 from trinity.ids import CANONICAL_UUID, are_canonical
+from trinity.rpc.answers import first_within
+from trinity.rpc.bounds import clip_text
 from trinity.rpc.limits import MAX_WAIT_SECONDS
 from trinity.types import StageKey
 
@@ -19,6 +21,8 @@ SHA256_BYTES = 32
 MAX_NAME_BYTES = 500
 """Limit for names of tenants, stages and tasksets: three of them fit into one index entry."""
 MAX_TEXT_LENGTH = 4_000
+LEFT_OUT_BYTES = 64 * 1024
+"""Limit for the reasons of a task pipeline, which users' operators may give."""
 MAX_LISTED = 10_000
 """Most leases, rows or metrics in one request."""
 NOT_IN_SUBJECTS = frozenset(".*> \x7f") | {chr(code) for code in range(32)}
@@ -210,10 +214,16 @@ def version_to_proto(version: RecordedVersion) -> pb.PublishedVersion:
 def pipeline_to_proto(counts: PipelineCounts) -> taskset_pb2.TaskPipelineCounts:
     """Converts the counts of a task pipeline, most frequent reasons first."""
     reasons = sorted(counts.left_out.items(), key=lambda item: (-item[1], item[0]))
+    left_out = first_within(
+        (
+            taskset_pb2.TasksLeftOut(reason=clip_text(reason, MAX_TEXT_LENGTH), num_rows=number)
+            for reason, number in reasons
+        ),
+        LEFT_OUT_BYTES,
+    )
     return taskset_pb2.TaskPipelineCounts(
         num_read=counts.num_read,
-        left_out=[
-            taskset_pb2.TasksLeftOut(reason=reason, num_rows=number) for reason, number in reasons
-        ],
+        left_out=left_out,
         ordered_by=counts.ordered_by,
+        num_reasons_left_out=len(reasons) - len(left_out),
     )

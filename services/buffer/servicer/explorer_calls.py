@@ -1,7 +1,7 @@
 """RPC methods for explorers: leases, blob uploads, commit reports."""
 
 import hashlib
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from services.buffer.domain.stage import AssignmentKind, CommitStatus
@@ -14,8 +14,9 @@ from services.buffer.operations.leasing import (
     LeasingEnded,
     lease,
 )
-from services.buffer.servicer.common import BufferServicerBase, Context
+from services.buffer.servicer.common import BufferServicerBase, Context, by_size
 from services.buffer.servicer.convert import (
+    MAX_LISTED,
     check_max_items,
     parse_lease_seconds,
     parse_lease_tokens,
@@ -78,7 +79,7 @@ class LeaseRpcs(BufferServicerBase):
         wanted = LeaseRequest(
             key=parse_stage_key(request.key),
             explorer_id=parse_uuid(request.explorer_id, "explorer_id"),
-            max_assignments=request.max_assignments,
+            max_assignments=min(request.max_assignments, MAX_LISTED),
             lease_seconds=parse_lease_seconds(request.lease_seconds),
             held=_held_by(request),
         )
@@ -194,7 +195,7 @@ class CommitRpcs(BufferServicerBase):
             except Unparsable as error:
                 raise TooLarge(f"the content cannot be taken as results: {error}") from error
             async with self.database.transaction() as connection:
-                await self.quotas.check_blob(connection, upload.tenant, len(body))
+                await self.quotas.check_blob(connection, upload.tenant, upload.sha256, len(body))
                 await store_blob(connection, upload.tenant, upload.sha256, body)
         return pb.UploadBlobResponse(size=len(body))
 
@@ -209,10 +210,12 @@ class CommitRpcs(BufferServicerBase):
             if seen is None:
                 seen = await self._newest(producer)
                 async for reports in self._known(producer, list(sequences)):
-                    yield _message(reports)
+                    for message in _messages(reports):
+                        yield message
             async for reports in self._after(producer, seen):
                 seen = reports[-1].number
-                yield _message(reports)
+                for message in _messages(reports):
+                    yield message
 
     async def _newest(self, producer: str) -> int:
         """Returns the newest report; read first, so that a commit in between is never missed."""
@@ -247,12 +250,11 @@ class CommitRpcs(BufferServicerBase):
             num_reports = len(reports)
 
 
-def _message(reports: list[CommitReport]) -> pb.WatchCommitsResponse:
-    return pb.WatchCommitsResponse(
-        reports=[
-            pb.CommitReport(
-                sequence=report.sequence, state=STATES[report.status], reason=report.reason
-            )
-            for report in reports
-        ]
-    )
+def _messages(reports: list[CommitReport]) -> Iterator[pb.WatchCommitsResponse]:
+    """Yields reports in messages that fit; an empty one if there are none."""
+    told = [
+        pb.CommitReport(sequence=report.sequence, state=STATES[report.status], reason=report.reason)
+        for report in reports
+    ]
+    for part in by_size(told, pb.CommitReport.ByteSize) if told else [()]:
+        yield pb.WatchCommitsResponse(reports=part)

@@ -25,6 +25,7 @@ from services.buffer.servicer.samples import (
 from services.buffer.store.batches import (
     BatchHead,
     RecordedItem,
+    StepTraining,
     find_batch,
     load_attempt,
     load_items,
@@ -42,6 +43,7 @@ from services.buffer.store.training import newest_version
 from trinity.api.v1 import buffer_pb2, query_pb2
 from trinity.codec import stage_key_to_proto
 from trinity.errors import InvalidRequest, NotFound
+from trinity.rpc.answers import fair_within, first_within
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey
 
@@ -49,6 +51,10 @@ HEX_DIGITS = frozenset("0123456789abcdef")
 NUM_DIGITS = 32
 """Number of hex digits of a UUID."""
 ITEMS_PER_MESSAGE = 256
+COUNTS_BYTES = 64 * 1024
+"""Limit for the counts of one stage in a list; people give reasons, so there may be many."""
+TRAINED_BYTES = 2 * 1024 * 1024
+"""Limit for what trainers reported of one step."""
 UNLIMITED = 2**62
 
 
@@ -67,17 +73,19 @@ class QueryRpcs:
         wanted = parse_uuid(experiment, "experiment_id") if experiment else ""
         async with self.database.transaction() as connection:
             stages = await stored_stages(connection, tenant, wanted)
-        return query_pb2.ListStagesResponse(stages=[await self._stage(stage) for stage in stages])
+        return stages_response([await self._stage(stage) for stage in stages])
 
     async def _stage(self, stored: StoredStage) -> query_pb2.StoredStage:
         async with self.database.transaction() as connection:
             counts = await count_by_reason(connection, stored.key)
+        told = first_within(map(count_to_proto, counts), COUNTS_BYTES)
         return query_pb2.StoredStage(
             key=stage_key_to_proto(stored.key),
             state=stored.state,
             trained_step=stored.trained_step,
             recorded_step=stored.recorded_step,
-            counts=[count_to_proto(count) for count in counts],
+            counts=told,
+            num_counts_left_out=len(counts) - len(told),
         )
 
     async def ListExperiences(
@@ -98,32 +106,36 @@ class QueryRpcs:
         )
         num_left = request.limit or UNLIMITED
         async for part in pages.read_pages(parse_cursor(request.cursor)):
-            yield await self._page(stage, part, num_left)
+            async for page in self._pages(stage, part, num_left):
+                yield page
             num_left -= len(part.rows)
             if num_left <= 0:
                 return
 
-    async def _page(
+    async def _pages(
         self, stage: Stage, part: SamplePage, most: int
-    ) -> query_pb2.ListExperiencesResponse:
+    ) -> AsyncIterator[query_pb2.ListExperiencesResponse]:
+        """Yields samples in messages that fit, each with the place to continue from."""
         key, rows = stage.key, part.rows[:most]
         async with self.database.transaction() as connection:
             uses = await load_uses(connection, key, [row.experience_id for row in rows])
             removed = await _removed(connection, stage, rows)
+        records = [
+            record_to_proto(
+                key.stage,
+                row,
+                uses.get(row.experience_id, []),
+                part.bodies.get(row.experience_id),
+                removed.get(row.experience_id, ""),
+            )
+            for row in rows
+        ]
         end = part.end if len(rows) == len(part.rows) else rows[-1].cursor
-        return query_pb2.ListExperiencesResponse(
-            experiences=[
-                record_to_proto(
-                    key.stage,
-                    row,
-                    uses.get(row.experience_id, []),
-                    part.bodies.get(row.experience_id),
-                    removed.get(row.experience_id, ""),
-                )
-                for row in rows
-            ],
-            cursor=cursor_to_text(end),
-        )
+        num_told = 0
+        for told in by_size(records, query_pb2.ExperienceRecord.ByteSize) if records else [()]:
+            num_told += len(told)
+            place = end if num_told == len(rows) else rows[num_told - 1].cursor
+            yield query_pb2.ListExperiencesResponse(experiences=told, cursor=cursor_to_text(place))
 
     async def GetExperience(
         self, request: query_pb2.GetExperienceRequest, _: Context
@@ -179,7 +191,16 @@ class QueryRpcs:
         for part in by_size(items, size_of):
             async with self.database.transaction() as connection:
                 rows = await _rows(connection, stage, part)
-            yield rows
+            for told in by_size(rows, query_pb2.StepRow.ByteSize):
+                yield told
+
+
+def stages_response(stages: Sequence[query_pb2.StoredStage]) -> query_pb2.ListStagesResponse:
+    """Returns the stages, or of each tenant as many as of others."""
+    listed = fair_within(stages, lambda stage: stage.key.tenant)
+    return query_pb2.ListStagesResponse(
+        stages=listed, num_stages_left_out=len(stages) - len(listed)
+    )
 
 
 def parse_uuid_prefix(prefix: str, name: str) -> str:
@@ -227,7 +248,8 @@ async def _removed(
 async def _head(connection: Connection, stage: Stage, batch: BatchHead) -> query_pb2.StepHead:
     before = await newest_version(connection, stage, up_to=batch.step - 1)
     after = await newest_version(connection, stage, up_to=batch.step)
-    trained = await times_trained(connection, stage, batch.step)
+    reports = await times_trained(connection, stage, batch.step)
+    trained = _trained(batch.step, reports)
     stored, source = stage.plan.stored_rollouts, stage.samples_key
     return query_pb2.StepHead(
         rows_from=None if source == stage.key else stage_key_to_proto(source),
@@ -237,18 +259,25 @@ async def _head(connection: Connection, stage: Stage, batch: BatchHead) -> query
         incarnation=batch.incarnation,
         num_rows=batch.num_rows,
         batch_metrics=batch.metrics,
-        trained=[
-            buffer_pb2.StepTrained(
-                step=batch.step,
-                incarnation=report.incarnation,
-                metrics=report.metrics,
-                replayed=number > 0,
-            )
-            for number, report in enumerate(trained)
-        ],
+        trained=trained,
+        num_trained_left_out=len(reports) - len(trained),
         weights_before=version_to_proto(before) if before else None,
         weights_after=(version_to_proto(after) if after and after.version == batch.step else None),
     )
+
+
+def _trained(step: int, reports: Sequence[StepTraining]) -> list[buffer_pb2.StepTrained]:
+    """Returns the trainings of a step, earliest first; the newest ones if not all fit."""
+    newest_first = [
+        buffer_pb2.StepTrained(
+            step=step,
+            incarnation=report.incarnation,
+            metrics=report.metrics,
+            replayed=number > 0,
+        )
+        for number, report in reversed(list(enumerate(reports)))
+    ]
+    return first_within(newest_first, TRAINED_BYTES)[::-1]
 
 
 async def _sizes(

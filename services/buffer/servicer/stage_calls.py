@@ -1,7 +1,7 @@
 """RPC methods for stages: open, cancel, status; checks of incoming plans."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pydantic import ValidationError
@@ -32,7 +32,7 @@ from services.buffer.store.batches import sum_metric
 from services.buffer.store.database import tasksets_topic
 from services.buffer.store.experiences import count_state
 from services.buffer.store.replay import count_replayed
-from services.buffer.store.reports import count_dead_letters
+from services.buffer.store.reports import count_dead_letters, newest_dead_letter
 from services.buffer.store.stages import (
     list_unfinished,
     lock_stage,
@@ -49,7 +49,8 @@ from trinity.config.plan.data import ANCHORS
 from trinity.config.plan.parts import ResolvedReplay, ResolvedTaskset
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import InvalidRequest, PreconditionFailed, TooLarge, Unavailable, UserError
-from trinity.json_values import holds_null
+from trinity.json_values import check_readable, holds_null
+from trinity.rpc.answers import fair_within, first_within
 from trinity.runtime.sql import Connection
 
 MAX_PLAN_LENGTH = 1024 * 1024
@@ -81,11 +82,14 @@ def _parse(text: str) -> StagePlan:
     if holds_null(text):
         raise InvalidRequest("plan_json holds a null character")
     try:
+        check_readable(text)
         return parse_plan(text)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise InvalidRequest(f"plan_json is not a stage's plan: {where}: {first['msg']}") from error
+    except ValueError as error:
+        raise InvalidRequest(f"plan_json is not JSON: {error}") from error
 
 
 def _check_sampling(plan: StagePlan) -> None:
@@ -168,6 +172,8 @@ READ_SECONDS = 5.0
 """Time that a call waits for tasksets that are being read or awaited."""
 BROKER_SECONDS = 1.0
 UNKNOWN = -1
+PIPELINES_BYTES = 256 * 1024
+"""Limit for what task pipelines left out in one stage of many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +211,7 @@ class StageRpcs(BufferServicerBase):
             tasksets_topic(key.tenant), READ_SECONDS, look
         )
         if resolved.awaited:
-            reason = "; ".join(resolved.awaited)
+            reason = clean_reason("; ".join(resolved.awaited))
             return Opened(state=Opened.STATE_READING, reason=reason)
         # Not earlier: it restarts the process of users' functions, and waiting clients call often.
         await self._check_parts(key.tenant, plan)
@@ -260,8 +266,8 @@ class StageRpcs(BufferServicerBase):
         num_pending = await self._num_stream_pending()
         async with self.database.transaction() as connection:
             stages = await list_unfinished(connection, tenant, wanted)
-            return pb.GetBufferStatusResponse(
-                stages=[await _describe(connection, stage, num_pending) for stage in stages]
+            return status_response(
+                [await _describe(connection, stage, num_pending) for stage in stages]
             )
 
     async def _num_stream_pending(self) -> int:
@@ -273,12 +279,21 @@ class StageRpcs(BufferServicerBase):
             return UNKNOWN
 
 
+def status_response(stages: Sequence[pb.StageStatus]) -> pb.GetBufferStatusResponse:
+    """Returns the stages, or of each tenant as many as of others."""
+    listed = fair_within(stages, lambda stage: stage.key.tenant)
+    return pb.GetBufferStatusResponse(stages=listed, num_stages_left_out=len(stages) - len(listed))
+
+
 async def _describe(
     connection: Connection, stage: Stage, num_stream_pending: int
 ) -> pb.StageStatus:
     counts = await count_open(connection, stage.key)
     now, lost = await pace(connection, stage), await run_losses(connection, stage)
     refills = await count_refills(connection, stage.key, stage.explore_step)
+    subject = subject_of(stage.key)
+    pipelines = await _task_pipelines(connection, stage)
+    told = first_within(pipelines, PIPELINES_BYTES)
     return pb.StageStatus(
         key=stage_key_to_proto(stage.key),
         explore_step=stage.explore_step,
@@ -286,7 +301,8 @@ async def _describe(
         num_pending=counts.get(AssignmentState.PENDING, 0),
         num_leased=counts.get(AssignmentState.LEASED, 0),
         num_ready=await count_state(connection, stage.key, ExperienceState.READY),
-        num_dead_letters=await count_dead_letters(connection, subject_of(stage.key)),
+        num_dead_letters=await count_dead_letters(connection, subject),
+        dead_letter_reason=await newest_dead_letter(connection, subject),
         num_stream_pending=num_stream_pending,
         total_train_steps=stage.total_train_steps,
         step_age_seconds=now.age_seconds,
@@ -297,7 +313,8 @@ async def _describe(
         refill_round=refills.num_rounds,
         num_refill_tasks=refills.num_tasks,
         replay=await _replay(connection, stage),
-        task_pipelines=await _task_pipelines(connection, stage),
+        task_pipelines=told,
+        num_task_pipelines_left_out=len(pipelines) - len(told),
     )
 
 

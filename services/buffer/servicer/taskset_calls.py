@@ -35,6 +35,7 @@ from services.buffer.store.uploads import StoredUpload
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1 import taskset_pb2
 from trinity.errors import InvalidRequest, NotFound, PreconditionFailed
+from trinity.rpc.answers import first_within
 from trinity.runtime.sql import Connection
 
 ROWS_AT_ONCE = 500
@@ -85,8 +86,7 @@ class TasksetRpcs(BufferServicerBase):
     async def _store(self, key: UploadKey, received: RowBuffer) -> None:
         first, bodies = received.take_chunk()
         async with self.database.transaction() as connection:
-            await self.quotas.check_tasks(connection, key.tenant, sum(map(len, bodies)))
-            await store_rows(connection, key, first, bodies)
+            await store_rows(connection, key, first, bodies, self.quotas)
 
 
 async def _key_of(requests: AsyncIterator[pb.SubmitTasksetRequest]) -> UploadKey:
@@ -125,6 +125,7 @@ def _response(upload: StoredUpload) -> pb.SubmitTasksetResponse:
 USUAL_PAGE = 100
 MAX_PAGE = 1_000
 MAX_OFFSET = 10**9
+MAX_OFFSET_DIGITS = 10
 MAX_SHOWN = 100
 MAX_ROW_NUMBER = 10**12
 
@@ -144,9 +145,10 @@ class TasksetServicer:
         offset = _offset_of(request.page_token)
         async with self.database.transaction() as connection:
             found = await list_tasksets(connection, tenant, limit=size + 1, offset=offset)
+        page = first_within(map(_to_proto, found[:size]))
         return taskset_pb2.ListTasksetsResponse(
-            tasksets=[_to_proto(taskset) for taskset in found[:size]],
-            next_page_token=str(offset + size) if len(found) > size else "",
+            tasksets=page,
+            next_page_token=str(offset + len(page)) if len(found) > len(page) else "",
         )
 
     async def GetTaskset(
@@ -213,7 +215,8 @@ def _within(number: int, least: int, most: int, name: str) -> int:
 def _offset_of(token: str) -> int:
     if not token:
         return 0
-    if not (token.isascii() and token.isdigit() and int(token[:20]) <= MAX_OFFSET):
+    is_offset = len(token) <= MAX_OFFSET_DIGITS and token.isascii() and token.isdigit()
+    if not is_offset or int(token) > MAX_OFFSET:
         raise InvalidRequest(f"page_token {token[:60]!r} was not returned with a page")
     return int(token)
 

@@ -39,6 +39,7 @@ from services.buffer.store.database import batch_topic, decode_numbers, progress
 from services.buffer.store.reports import LoggedEvent, load_events
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.errors import InvalidRequest
+from trinity.rpc.answers import first_within
 from trinity.runtime.sql import Connection
 from trinity.types import StageKey
 
@@ -79,10 +80,12 @@ class TrainerRpcs(BufferServicerBase):
         async with self.database.transaction() as connection:
             start = await begin_incarnation(connection, parse_stage_key(request.key), trainer_id)
         newest = start.newest_version
+        told = first_within(map(checkpoint_to_proto, start.checkpoints))
         return pb.BeginIncarnationResponse(
             incarnation=start.incarnation,
             line=start.line,
-            checkpoints=[checkpoint_to_proto(checkpoint) for checkpoint in start.checkpoints],
+            checkpoints=told,
+            num_checkpoints_left_out=len(start.checkpoints) - len(told),
             recorded_step=start.recorded_step,
             newest_version=None if newest is None else version_to_proto(newest),
             finished_step=start.finished_step,
@@ -286,7 +289,9 @@ class ProgressRpcs(BufferServicerBase):
                 if not events:
                     break
                 seen = events[-1].number
-                yield pb.WatchProgressResponse(events=[_event(event) for event in events])
+                messages = [_event(event) for event in events]
+                for part in by_size(messages, pb.ProgressEvent.ByteSize):
+                    yield pb.WatchProgressResponse(events=part)
 
 
 def _event(logged: LoggedEvent) -> pb.ProgressEvent:

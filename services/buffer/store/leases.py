@@ -24,12 +24,14 @@ from services.buffer.store.schema import (
     task,
     version,
 )
-from trinity.rpc.limits import MAX_MESSAGE_BYTES
+from trinity.rpc.answers import ANSWER_BYTES
 from trinity.runtime.sql import Connection, Row
 from trinity.types import StageKey
 
-MAX_GRANTED_BYTES = MAX_MESSAGE_BYTES // 2
-"""Limit for the tasks in one response, which is in memory whole on both sides."""
+NAMES_BYTES = 700
+"""Most bytes of an assignment besides its task and its runs."""
+RUN_BYTES = 3
+"""Most bytes of the number of a run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +103,7 @@ _MAY_BE_GRANTED = sa.or_(
 """Work whose weights are published; an evaluation needs exactly its version."""
 
 _FREE = (
-    sa.select(_C.assignment_id, _C.taskset, _C.task_index, *_PLACES)
+    sa.select(_C.assignment_id, _C.taskset, _C.task_index, _C.repeat_times, *_PLACES)
     .where(
         in_stage(assignment),
         _C.is_open,
@@ -115,14 +117,18 @@ _FREE = (
 
 _SIZED = sa.select(
     _FREE.c.assignment_id,
-    sa.func.sum(_task_of(_FREE, sa.func.octet_length(task.c.body)))
+    sa.func.sum(
+        _task_of(_FREE, sa.func.octet_length(task.c.body))
+        + _FREE.c.repeat_times * RUN_BYTES
+        + NAMES_BYTES
+    )
     .over(order_by=_places_of(_FREE))
     .label("num_bytes"),
     sa.func.row_number().over(order_by=_places_of(_FREE)).label("number"),
 ).subquery("sized")
 
 _CHOSEN = sa.select(_SIZED.c.assignment_id).where(
-    sa.or_(_SIZED.c.num_bytes <= MAX_GRANTED_BYTES, _SIZED.c.number == 1)
+    sa.or_(_SIZED.c.num_bytes <= ANSWER_BYTES, _SIZED.c.number == 1)
 )
 """As many as fit into one response, but at least one."""
 

@@ -1,72 +1,92 @@
-"""Limits of what each tenant keeps in the buffer, checked in the transaction that adds to it."""
+"""Quotas of what each tenant keeps in the buffer, checked in the transaction that adds to it."""
 
 from dataclasses import dataclass
+from typing import Self
 
 import sqlalchemy as sa
 
 from services.buffer.settings import BufferSettings
 from services.buffer.store.schema import blob, taskset, taskset_upload
-from trinity.errors import QuotaExceeded
+from trinity.rpc.quotas import QuotaUse, TenantQuota
 from trinity.runtime.sql import Connection
 
-GIB = 1024**3
+DELETE_TASKSETS = "delete some (`trinity taskset delete`)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TenantQuotas:
-    """The limits of one tenant.
+class BufferQuotas:
+    """The quotas of all tenants; each check raises QuotaExceeded, which names use and limit.
 
-    await quotas.check_blob(connection, "a", len(body))   # raises QuotaExceeded
+    await quotas.check_blob(connection, "a", sha256, len(body))
+
+    Transactions at the same moment do not see one another, and may exceed a quota by what each of
+    them stores.
     """
 
-    blob_bytes: int = 8 * GIB
-    """Parts of results that are not stored yet."""
-    taskset_bytes: int = 64 * GIB
-    """Tasks that clients have submitted."""
-    tasksets: int = 10_000
-    uploads: int = 256
-    """Submissions of tasks that have begun and not ended."""
+    blob_bytes: TenantQuota
+    taskset_bytes: TenantQuota
+    tasksets: TenantQuota
+    uploads: TenantQuota
+    upload_memory: QuotaUse
 
     @classmethod
-    def from_settings(cls, settings: BufferSettings) -> "TenantQuotas":
-        """Returns the limits that the operator set."""
+    def from_settings(cls, settings: BufferSettings) -> Self:
+        """Returns the quotas that the operator set."""
+        quota = settings.quota
         return cls(
-            blob_bytes=settings.tenant_blob_bytes,
-            taskset_bytes=settings.tenant_taskset_bytes,
-            tasksets=settings.tenant_tasksets,
-            uploads=settings.tenant_uploads,
+            blob_bytes=quota(
+                "tenant_blob_bytes",
+                "bytes of results that wait to be stored",
+                remedy="wait until some are stored",
+            ),
+            taskset_bytes=quota(
+                "tenant_taskset_bytes", "bytes of submitted tasks", remedy=DELETE_TASKSETS
+            ),
+            tasksets=quota("tenant_tasksets", "submitted tasksets", remedy=DELETE_TASKSETS),
+            uploads=quota(
+                "tenant_uploads",
+                "submissions that have not ended",
+                remedy=f"end some, or {DELETE_TASKSETS}",
+            ),
+            upload_memory=QuotaUse(
+                quota(
+                    "tenant_upload_memory_bytes",
+                    "bytes of results that arrive",
+                    remedy="try again after a pause",
+                )
+            ),
         )
 
-    async def check_blob(self, connection: Connection, tenant: str, num_bytes: int) -> None:
-        """Raises QuotaExceeded if a tenant has no room for a blob."""
-        query = sa.select(sa.func.coalesce(sa.func.sum(blob.c.size), 0)).where(
-            blob.c.tenant == tenant, blob.c.body.is_not(None)
-        )
+    async def check_blob(
+        self, connection: Connection, tenant: str, sha256: bytes, num_bytes: int
+    ) -> None:
+        """Checks that the tenant has room for a blob; one that it has already takes none."""
+        waiting = sa.and_(blob.c.tenant == tenant, blob.c.body.is_not(None))
+        query = _total(blob.c.size).where(waiting, blob.c.sha256 != sha256)
         held = int(await connection.fetch_value(query) or 0)
-        if held + num_bytes > self.blob_bytes:
-            raise _exceeded(
-                tenant, "bytes of results that wait to be stored", held, "TENANT_BLOB_BYTES"
-            )
+        self.blob_bytes.check(tenant, used=held, more=num_bytes)
 
-    async def check_new_upload(self, connection: Connection, tenant: str) -> None:
-        """Raises QuotaExceeded if a tenant may begin no other submission of tasks."""
+    async def check_new_taskset(self, connection: Connection, tenant: str) -> None:
+        """Checks that the tenant may have the taskset that this transaction has inserted."""
         own = taskset.c.tenant == tenant, taskset.c.name.is_not(None)
         num_tasksets = await _count(connection, taskset, *own)
-        if num_tasksets >= self.tasksets:
-            raise _exceeded(tenant, "submitted tasksets", num_tasksets, "TENANT_TASKSETS")
-        open_ones = taskset_upload.c.tenant == tenant, ~taskset_upload.c.is_complete
-        num_open = await _count(connection, taskset_upload, *open_ones)
-        if num_open >= self.uploads:
-            raise _exceeded(tenant, "submissions that have not ended", num_open, "TENANT_UPLOADS")
+        self.tasksets.check(tenant, used=num_tasksets - 1, more=1)
+
+    async def check_new_upload(self, connection: Connection, tenant: str) -> None:
+        """Checks that the tenant may begin another submission of tasks."""
+        own = taskset_upload.c.tenant == tenant, ~taskset_upload.c.is_complete
+        num_open = await _count(connection, taskset_upload, *own)
+        self.uploads.check(tenant, used=num_open, more=1)
 
     async def check_tasks(self, connection: Connection, tenant: str, num_bytes: int) -> None:
-        """Raises QuotaExceeded if a tenant has no room for more tasks."""
-        query = sa.select(sa.func.coalesce(sa.func.sum(taskset.c.num_bytes), 0)).where(
-            taskset.c.tenant == tenant
-        )
+        """Checks that the tenant has room for more tasks."""
+        query = _total(taskset.c.num_bytes).where(taskset.c.tenant == tenant)
         held = int(await connection.fetch_value(query) or 0)
-        if held + num_bytes > self.taskset_bytes:
-            raise _exceeded(tenant, "bytes of submitted tasks", held, "TENANT_TASKSET_BYTES")
+        self.taskset_bytes.check(tenant, used=held, more=num_bytes)
+
+
+def _total(column: sa.ColumnElement[int]) -> sa.Select[tuple[int]]:
+    return sa.select(sa.func.coalesce(sa.func.sum(column), 0))
 
 
 async def _count(
@@ -74,10 +94,3 @@ async def _count(
 ) -> int:
     query = sa.select(sa.func.count()).select_from(table).where(*conditions)
     return int(await connection.fetch_value(query) or 0)
-
-
-def _exceeded(tenant: str, what: str, held: int, setting: str) -> QuotaExceeded:
-    return QuotaExceeded(
-        f"quota: tenant {tenant} has {held:,} {what}, and no more is taken: delete some, or have "
-        f"the operator raise TRINITY_BUFFER_{setting}"
-    )

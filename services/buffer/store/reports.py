@@ -202,6 +202,13 @@ async def count_dead_letters(connection: Connection, subject: str) -> int:
     return await count_rows(connection, dead_letter, dead_letter.c.subject == subject)
 
 
+async def newest_dead_letter(connection: Connection, subject: str) -> str:
+    """Returns the reason of the newest dead letter of a subject; empty without one."""
+    c = dead_letter.c
+    newest = sa.select(c.reason).where(c.subject == subject).order_by(c.number.desc()).limit(1)
+    return str(await connection.fetch_value(newest) or "")
+
+
 async def store_blob(connection: Connection, tenant: str, sha256: bytes, body: bytes) -> None:
     """Stores content under its hash; restores it if it was taken out before."""
     statement = insert(blob).values(tenant=tenant, sha256=sha256, size=len(body), body=body)

@@ -107,7 +107,7 @@ task_origin = sa.Table(  # Rows of the file that tasks of a pipeline came from, 
     sa.Column("rows", sa.LargeBinary, nullable=False),
 )
 
-task_ranking = sa.Table(  # Row numbers in a learned order, as int64 (`domain/sampling.py`)
+task_ranking = sa.Table(  # Row numbers in a learned order, as int64 (`domain/task_draws.py`)
     "task_ranking",
     metadata,
     *_stage_key(),
@@ -115,7 +115,7 @@ task_ranking = sa.Table(  # Row numbers in a learned order, as int64 (`domain/sa
     sa.Column("rows", sa.LargeBinary, nullable=False),
 )
 
-task_beliefs = sa.Table(  # A learned selector's state, arrays by row (`domain/difficulty.py`)
+task_beliefs = sa.Table(  # A learned selector's state, arrays by row (`domain/task_draws.py`)
     "task_beliefs",
     metadata,
     *_stage_key(),
@@ -482,6 +482,7 @@ blob = sa.Table(  # Parts of results that are too large for a message
     sa.Column("body", sa.LargeBinary),
     _moment("stored_at"),
 )
+sa.Index("blob_waiting_index", blob.c.tenant, postgresql_where=blob.c.body.is_not(None))
 
 progress = sa.Table(  # Events of an experiment that clients follow
     "progress",

@@ -21,6 +21,10 @@ from services.buffer.store.schema import (
 from trinity.runtime.sql import Connection, Row
 from trinity.types import StageKey
 
+MAX_REMOVABLE = 200
+"""Most checkpoints in one answer; their paths have up to 16 KB each."""
+_NEWEST_FIRST = (checkpoint.c.step.desc(), checkpoint.c.incarnation.desc())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedVersion:
@@ -115,15 +119,17 @@ async def announce_removable(
     """Returns checkpoints whose files may be deleted, newest first, when `new` is committed.
 
     A later commit of the same incarnation shows that it received the earlier responses: the
-    checkpoints told in them are deleted here.
+    checkpoints told in them are deleted here. Of very many, the others are told with later commits.
     """
     c = checkpoint.c
     dropped = _of_line(stage, is_kept=False)
     was_told = sa.and_(c.told_incarnation == new.incarnation, c.told_step < new.step)
     await connection.execute(sa.delete(checkpoint).where(dropped, was_told))
+    newest_first = sa.select(c.step, c.incarnation).where(dropped).order_by(*_NEWEST_FIRST)
+    is_told = sa.tuple_(c.step, c.incarnation).in_(newest_first.limit(MAX_REMOVABLE))
     told = {"told_step": new.step, "told_incarnation": new.incarnation}
-    await connection.execute(sa.update(checkpoint).where(dropped).values(told))
-    return await _checkpoints(connection, dropped)
+    await connection.execute(sa.update(checkpoint).where(dropped, is_told).values(told))
+    return (await _checkpoints(connection, dropped))[:MAX_REMOVABLE]
 
 
 def _of_line(stage: Stage, *, is_kept: bool) -> sa.ColumnElement[bool]:
@@ -132,8 +138,7 @@ def _of_line(stage: Stage, *, is_kept: bool) -> sa.ColumnElement[bool]:
 
 
 async def _checkpoints(connection: Connection, chosen: sa.ColumnElement[bool]) -> list[Checkpoint]:
-    newest_first = (checkpoint.c.step.desc(), checkpoint.c.incarnation.desc())
-    statement = sa.select(checkpoint).where(chosen).order_by(*newest_first)
+    statement = sa.select(checkpoint).where(chosen).order_by(*_NEWEST_FIRST)
     return [
         Checkpoint(
             step=row.step,

@@ -29,12 +29,13 @@ class StoredUpload:
 
 async def insert_submitted(
     connection: Connection, tenant: str, name: str, *, is_queue: bool
-) -> None:
-    """Inserts a taskset that a client is about to upload, unless it exists."""
+) -> bool:
+    """Inserts a taskset that a client is about to upload; False if it exists."""
     statement = insert(taskset).values(
         tenant=tenant, taskset_id=str(uuid.uuid4()), name=name, is_complete=False, is_queue=is_queue
     )
-    await connection.execute(statement.on_conflict_do_nothing())
+    inserted = statement.on_conflict_do_nothing().returning(taskset.c.taskset_id)
+    return await connection.fetch_first(inserted) is not None
 
 
 async def find_upload(connection: Connection, tenant: str, request_id: str) -> StoredUpload | None:

@@ -2,6 +2,7 @@
 
 import uuid
 from dataclasses import asdict
+from enum import StrEnum
 from functools import lru_cache
 
 import sqlalchemy as sa
@@ -12,11 +13,10 @@ from services.synchronizer.domain import Role
 from services.synchronizer.members import (
     EXPIRY_SECONDS,
     LIVE_SECONDS,
-    MAX_MEMBERS_PER_TENANT,
     Member,
     MemberWait,
 )
-from trinity.errors import QuotaExceeded
+from trinity.rpc.quotas import MOST
 from trinity.runtime.sql import Connection, Row
 
 _member = tables.member.c
@@ -26,16 +26,28 @@ _silent_seconds = sa.cast(
 )
 
 
+MAX_LISTED = 10_000
 _DESCRIBED = ("role", "address", "experiment_id", "stage", "activity", "version")
 _REPORTED = (*_DESCRIBED, "pinned_versions", "waits")
+_TENANT = sa.bindparam("tenant", type_=sa.Text)
 
 
-async def record_heartbeat(connection: Connection, member: Member, tenant: str = "") -> bool:
-    """Records the heartbeat of a member.
+class HeartbeatOutcome(StrEnum):
+    """The outcome of a heartbeat."""
 
-    False, without a change, if the id belongs to a member of another role or tenant.
+    RECORDED = "recorded"
+    FOREIGN = "foreign"
+    """The id belongs to a member of another role or tenant; nothing changed."""
+    TOO_MANY = "too many"
+    """The member is new, and its tenant has as many as it may have; nothing changed."""
 
-    Raises: QuotaExceeded when it is a new member of a tenant that has too many.
+
+async def record_heartbeat(
+    connection: Connection, member: Member, tenant: str = "", max_members: int | None = None
+) -> HeartbeatOutcome:
+    """Records the heartbeat of a member; an empty tenant means all tenants.
+
+    New members at the same moment may exceed `max_members` by a few.
     """
     values = {
         "tenant": tenant,
@@ -43,30 +55,29 @@ async def record_heartbeat(connection: Connection, member: Member, tenant: str =
         **{name: getattr(member, name) for name in _DESCRIBED},
         "pinned_versions": list(member.pinned_versions),
         "waits": [asdict(wait) for wait in member.waits],
+        "max_members": MOST if max_members is None else max_members,
     }
-    if await connection.fetch_first(_upsert(tenant), values) is not None:
-        return True
+    if await connection.fetch_first(_upsert(is_bound=bool(tenant)), values) is not None:
+        return HeartbeatOutcome.RECORDED
     known = sa.select(_member.id).where(_member.id == member.id)
-    if await connection.fetch_first(known) is None:
-        raise QuotaExceeded(
-            f"quota: tenant {tenant} has reported {MAX_MEMBERS_PER_TENANT} members in the last "
-            f"{EXPIRY_SECONDS / 60:.0f} minutes, the most that it may: end some"
-        )
-    return False
+    if await connection.fetch_first(known) is not None:
+        return HeartbeatOutcome.FOREIGN
+    return HeartbeatOutcome.TOO_MANY
 
 
-@lru_cache(maxsize=16)
-def _upsert(tenant: str) -> sa.ClauseElement:
+@lru_cache
+def _upsert(*, is_bound: bool) -> sa.ClauseElement:
     """Builds the upsert once: it runs more often than all other statements together."""
     names = ("id", *_REPORTED, "tenant")
     reported = [sa.bindparam(name, type_=_member[name].type) for name in names]
-    values = sa.select(*reported, _now).where(_has_room(tenant))
+    values = sa.select(*reported, _now).where(_has_room())
     new = pg.insert(tables.member).from_select([*names, "last_heard"], values)
     changed = {name: new.excluded[name] for name in (*_REPORTED, "last_heard", "tenant")}
     is_role = _member.role == new.excluded.role
-    return new.on_conflict_do_update(
-        index_elements=["id"], set_=changed, where=_same(is_role, tenant)
-    ).returning(_member.id)
+    own = _same(is_role, _TENANT) if is_bound else is_role
+    return new.on_conflict_do_update(index_elements=["id"], set_=changed, where=own).returning(
+        _member.id
+    )
 
 
 async def delete_silent(connection: Connection) -> None:
@@ -80,34 +91,29 @@ async def delete_silent(connection: Connection) -> None:
 async def delete_member(connection: Connection, member: Member, tenant: str = "") -> None:
     """Deletes a member that shuts down, if the row is its own."""
     is_role = _member.role == member.role
-    await connection.execute(
-        sa.delete(tables.member).where(_member.id == member.id, _same(is_role, tenant))
-    )
+    own = _same(is_role, sa.literal(tenant)) if tenant else is_role
+    await connection.execute(sa.delete(tables.member).where(_member.id == member.id, own))
 
 
-def _has_room(tenant: str) -> sa.ColumnElement[bool]:
+def _has_room() -> sa.ColumnElement[bool]:
     """Condition: the member is known, or its tenant may have one more."""
-    if not tenant:
-        return sa.true()
     other = tables.member.alias().c
     known = sa.exists().where(other.id == sa.bindparam("id", type_=_member.id.type))
-    count = sa.select(sa.func.count()).where(other.tenant == tenant).scalar_subquery()
-    return sa.or_(known, count < MAX_MEMBERS_PER_TENANT)
+    count = sa.select(sa.func.count()).where(other.tenant == _TENANT).scalar_subquery()
+    return sa.or_(known, count < sa.bindparam("max_members", type_=sa.BigInteger))
 
 
-def _same(is_role: sa.ColumnElement[bool], tenant: str) -> sa.ColumnElement[bool]:
+def _same(is_role: sa.ColumnElement[bool], tenant: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
     """Condition: the row is of the member's role and tenant.
 
     Of a row that the version before wrote only the tenant of its experiment is known.
     """
-    if not tenant:
-        return is_role
     own = _member.experiment_id.in_(_experiments_of(tenant))
     unknown = sa.and_(_member.tenant.is_(None), sa.or_(_member.experiment_id.is_(None), own))
     return sa.and_(is_role, sa.or_(_member.tenant == tenant, unknown))
 
 
-def _experiments_of(tenant: str) -> sa.Select[tuple[uuid.UUID]]:
+def _experiments_of(tenant: sa.ColumnElement[str] | str) -> sa.Select[tuple[uuid.UUID]]:
     return sa.select(tables.experiment.c.id).where(tables.experiment.c.tenant == tenant)
 
 
@@ -116,7 +122,8 @@ async def recently_heard(
 ) -> tuple[Member, ...]:
     """Returns recently heard members; with an experiment, those that work on it and idle ones.
 
-    With a tenant, only those that work on its experiments: idle ones may be of another tenant.
+    With a tenant, only its own and those that work on its experiments. Of very many, those heard
+    of last are returned.
     """
     query = sa.select(tables.member, _silent_seconds.label("silent_seconds")).where(
         _silent_seconds <= EXPIRY_SECONDS
@@ -126,9 +133,11 @@ async def recently_heard(
             sa.or_(_member.experiment_id == experiment_id, _member.experiment_id.is_(None))
         )
     if tenant:
-        query = query.where(_member.experiment_id.in_(_experiments_of(tenant)))
-    rows = await connection.fetch(query.order_by(_member.role, _member.address, _member.id))
-    return tuple(_from_row(row) for row in rows)
+        works_for_it = _member.experiment_id.in_(_experiments_of(tenant))
+        query = query.where(sa.or_(_member.tenant == tenant, works_for_it))
+    newest = query.order_by(_member.last_heard.desc(), _member.id).limit(MAX_LISTED)
+    found = [_from_row(row) for row in await connection.fetch(newest)]
+    return tuple(sorted(found, key=lambda member: (member.role, member.address, member.id)))
 
 
 def _from_row(row: Row) -> Member:
@@ -143,6 +152,7 @@ def _from_row(row: Row) -> Member:
         pinned_versions=tuple(row.pinned_versions),
         waits=tuple(MemberWait(**wait).aged(row.silent_seconds) for wait in row.waits),
         silent_seconds=row.silent_seconds,
+        tenant=row.tenant or "",
     )
 
 

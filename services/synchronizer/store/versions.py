@@ -142,6 +142,12 @@ def _rows_of(names: tuple[VersionKey, ...]) -> sa.Select[tuple[str, int, int]]:
     return sa.select(rows.c.stage, rows.c.incarnation, rows.c.version)
 
 
+async def numbers(connection: Connection, experiment_id: uuid.UUID, stage: str) -> frozenset[int]:
+    """Returns the numbers of all versions that a stage has published."""
+    query = sa.select(_version.version).where(_of_stage(experiment_id, stage))
+    return frozenset(row.version for row in await connection.fetch(query))
+
+
 async def available(
     connection: Connection, experiment_id: uuid.UUID, stage: str
 ) -> tuple[PublishedVersion, ...]:

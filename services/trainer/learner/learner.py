@@ -17,7 +17,8 @@ from services.trainer.learner.preparation import BatchPreparation
 from services.trainer.learner.prepared_batch import PreparedBatch
 from services.trainer.learner.roles import Roles
 from services.trainer.learner.rollouts import staleness_of
-from services.trainer.learner.verl_calls import Utilization, WorkerCalls
+from services.trainer.learner.utilization import Utilization
+from services.trainer.learner.verl_calls import WorkerCalls
 from services.trainer.types import Metrics, RowStatistics, StepOutcome, TrainBatch
 from trinity.algorithm.rollout_correction.metrics import off_policy_metrics
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix

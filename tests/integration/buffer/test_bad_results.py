@@ -26,6 +26,7 @@ from trinity.runtime.sql import Connection
 
 Spoil = Callable[[RunResult], None]
 LETTERS = "SELECT reason FROM dead_letter WHERE producer = %s ORDER BY number"
+TERMINATED = "$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED"
 BODIES = "SELECT body FROM dead_letter WHERE subject = %s ORDER BY number"
 
 
@@ -168,3 +169,52 @@ async def test_a_reference_to_nothing_is_put_away_itself(buffer: Buffer, shared_
     nowhere = uuid.uuid4().bytes * 2
     kept = await _bodies_of_letters(buffer, shared_dsn, nowhere, ResultWriter(1, 1))
     assert kept == [_reference(buffer, nowhere)]
+
+
+def _many_names(result: RunResult) -> None:
+    result.metrics.update({f"{number:0900}": 1.0 for number in range(300)})
+
+
+async def test_too_large_a_result_from_the_broker_is_terminated_counted_and_named(
+    buffer: Buffer, tmp_path: Path
+) -> None:
+    """It is delivered once; its run can be reported as failed, and the stage goes on."""
+    await buffer.open(rollout_plan(tmp_path))
+    await buffer.begin()
+    await buffer.record(0)
+    first = (await buffer.lease()).assignments[0]
+    ended: asyncio.Queue[Msg] = asyncio.Queue()
+    told_of = await buffer.broker.subscribe(f"{TERMINATED}.>", cb=ended.put)
+    [good] = await buffer.settle(buffer.complete(first, 1))
+    bad = buffer.complete(first, 0, Made(reward=1.0))
+    _many_names(bad)
+    [told] = await buffer.settle(bad)
+    assert good.state == pb.CommitReport.STATE_COMMITTED
+    assert told.state == pb.CommitReport.STATE_REJECTED
+    assert told.reason.startswith("RunResult.metrics: has 272,400 bytes, and at most 262,144")
+    async with asyncio.timeout(10):
+        await ended.get()
+    await told_of.unsubscribe()
+    assert ended.empty(), "the good one is acknowledged"
+    status = await buffer.stub.GetBufferStatus(
+        pb.GetBufferStatusRequest(experiment_id=buffer.key.experiment_id), timeout=10
+    )
+    [stage] = status.stages
+    assert (stage.num_dead_letters, stage.dead_letter_reason) == (1, told.reason)
+    [failed] = await buffer.settle(buffer.fail(first, 0, 1))
+    assert failed.state == pb.CommitReport.STATE_COMMITTED
+
+
+async def test_a_large_result_is_held_by_the_same_table_when_it_comes_as_a_blob(
+    buffer: Buffer, tmp_path: Path
+) -> None:
+    await buffer.open(rollout_plan(tmp_path))
+    await buffer.begin()
+    await buffer.record(0)
+    first = (await buffer.lease()).assignments[0]
+    bad = buffer.complete(first, 0, Made(reward=1.0))
+    bad.experiences[0].info.update({"log": "x" * 5 * 2**20})
+    await buffer.publish_reference(await buffer.upload(buffer.batch_of([bad])))
+    told = (await buffer.fates(bad.sequence))[bad.sequence]
+    assert told.state == pb.CommitReport.STATE_REJECTED
+    assert told.reason.startswith("Experience.info: has 5,242,")

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import grpc
 import pytest
 
+from services.buffer.domain.tasks import CHUNK_ROWS
 from tests.integration.buffer.process import BufferProcess
 from trinity.api.v1 import buffer_pb2 as pb
 from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
@@ -21,8 +22,8 @@ BLOB = b"\x0a\x02hi" * 20
 @pytest.fixture
 def own_settings() -> dict[str, str]:
     return {
-        "TRINITY_BUFFER_TENANT_BLOB_BYTES": "100",
-        "TRINITY_BUFFER_TENANT_TASKSET_BYTES": "40",
+        "TRINITY_BUFFER_TENANT_BLOB_BYTES": "100, large=4KiB",
+        "TRINITY_BUFFER_TENANT_TASKSET_BYTES": "40, d=1200",
         "TRINITY_BUFFER_TENANT_TASKSETS": "2",
         "TRINITY_BUFFER_TENANT_UPLOADS": "2",
     }
@@ -41,8 +42,16 @@ async def upload(stub: BufferServiceStub, tenant: str, content: bytes) -> None:
     await stub.UploadBlob(iter([request]), timeout=SECONDS)
 
 
-async def submit(stub: BufferServiceStub, tenant: str, name: str, *rows: str) -> None:
-    header = pb.TasksetHeader(tenant=tenant, name=name, request_id=str(uuid.uuid4()))
+async def submit(
+    stub: BufferServiceStub,
+    tenant: str,
+    name: str,
+    *rows: str,
+    is_queue: bool = False,
+    request_id: str = "",
+) -> None:
+    request_id = request_id or str(uuid.uuid4())
+    header = pb.TasksetHeader(tenant=tenant, name=name, request_id=request_id, is_queue=is_queue)
     requests = [
         pb.SubmitTasksetRequest(header=header),
         pb.SubmitTasksetRequest(rows=pb.TaskRows(json=rows)),
@@ -63,7 +72,9 @@ async def test_quotas_hold_for_one_tenant_and_name_their_setting(stub: BufferSer
         await upload(stub, "a", BLOB + BLOB[:4])
     assert "tenant a has 80 bytes of results" in told(blobs.value)
     assert "TRINITY_BUFFER_TENANT_BLOB_BYTES" in told(blobs.value)
+    await upload(stub, "a", BLOB)  # a retry of what is stored takes no more
     await upload(stub, "b", BLOB)
+    await upload(stub, "large", BLOB * 20)
 
     await submit(stub, "a", "first", '{"q": "1"}')
     with pytest.raises(grpc.aio.AioRpcError) as bytes_of_tasks:
@@ -73,6 +84,40 @@ async def test_quotas_hold_for_one_tenant_and_name_their_setting(stub: BufferSer
         await submit(stub, "a", "third", '{"q": "3"}')
     assert "a has 2 submitted tasksets" in told(tasksets.value)
     await submit(stub, "b", "first", '{"q": "1"}')
+
+
+async def test_tasks_are_measured_in_bytes_and_queues_go_on_at_the_limit(
+    stub: BufferServiceStub,
+) -> None:
+    await submit(stub, "c", "queue", '{"q": "1"}', is_queue=True)
+    await submit(stub, "c", "second", "{}")
+    with pytest.raises(grpc.aio.AioRpcError) as tasksets:
+        await submit(stub, "c", "third", "{}")
+    assert "c has 2 submitted tasksets, and 1 more would exceed its limit of 2" in told(
+        tasksets.value
+    )
+    await submit(stub, "c", "queue", "{}", is_queue=True)
+    with pytest.raises(grpc.aio.AioRpcError) as bytes_of_tasks:
+        await submit(stub, "c", "queue", '{"q": "%s"}' % ("\N{SNOWMAN}" * 8), is_queue=True)
+    assert "c has 14 bytes of submitted tasks, and 33 more" in told(bytes_of_tasks.value)
+
+
+async def test_a_retry_of_stored_tasks_takes_no_more(stub: BufferServiceStub) -> None:
+    header = pb.TasksetHeader(tenant="d", name="first", request_id=str(uuid.uuid4()))
+    rows = pb.TaskRows(json=["{}"] * CHUNK_ROWS)
+    broken_off = [
+        pb.SubmitTasksetRequest(header=header),
+        pb.SubmitTasksetRequest(rows=rows),
+    ]
+    for _ in range(3):
+        with pytest.raises(grpc.aio.AioRpcError, match="without an `end`"):
+            await stub.SubmitTaskset(iter(broken_off), timeout=SECONDS)
+    end = pb.SubmitTasksetRequest(end=pb.TasksetEnd(), num_before=CHUNK_ROWS)
+    stored = await stub.SubmitTaskset(iter([*broken_off, end]), timeout=SECONDS)
+    assert stored.num_stored == CHUNK_ROWS
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await submit(stub, "d", "second", *(["{}"] * CHUNK_ROWS))
+    assert "d has 1,000 bytes of submitted tasks, and 1,000 more" in told(refused.value)
 
 
 def test_what_is_too_large_is_not_tried_again() -> None:

@@ -7,15 +7,26 @@ import pytest
 import sqlalchemy as sa
 
 from services.synchronizer import operations, tables, wire
-from services.synchronizer.store import members as store_members
-from services.synchronizer.store.members import record_heartbeat
+from services.synchronizer.operations import Operations
+from services.synchronizer.store.database import SynchronizerDatabase
+from services.synchronizer.store.members import (
+    HeartbeatOutcome,
+    delete_member,
+    recently_heard,
+    record_heartbeat,
+)
 from services.synchronizer.wire import MAX_WAIT_BYTES
-from tests.integration.synchronizer.builders import explorer
+from tests.integration.synchronizer.builders import creation, explorer, publication, weights
 from tests.integration.synchronizer.conftest import TIMEOUT, Running
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.errors import QuotaExceeded
+from trinity.rpc.limits import MAX_REQUEST_BYTES
+from trinity.rpc.quotas import TenantQuota
 from trinity.runtime.postgres import async_engine
 from trinity.runtime.sql import Connection, transaction
+
+RECORDED, FOREIGN = HeartbeatOutcome.RECORDED, HeartbeatOutcome.FOREIGN
+TOO_MANY = HeartbeatOutcome.TOO_MANY
 
 
 async def beat(synchronizer: Running, member: pb.Member) -> float:
@@ -120,15 +131,26 @@ async def test_large_heartbeats_blind_nobody(synchronizer: Running) -> None:
     assert 5 < len(kept) < 10 and min(kept) >= 60 - len(kept)
 
 
-async def test_a_status_that_does_not_fit_says_how_many_it_leaves_out(
-    synchronizer: Running, monkeypatch: pytest.MonkeyPatch
+async def test_large_heartbeats_of_many_leave_a_status_that_any_client_takes(
+    synchronizer: Running,
 ) -> None:
-    monkeypatch.setattr(wire, "MAX_STATUS_BYTES", 1_000)
-    for _ in range(20):
-        await beat(synchronizer, explorer())
+    """The longest wait of each is told, and the quiet one is whole."""
+    quiet = explorer()
+    quiet.waits.add(owner="explorer", waits_for="buffer", reason="no assignment can be leased")
+    await beat(synchronizer, quiet)
+    for _ in range(150):
+        large = explorer()
+        large.waits.extend(pb.Wait(reason="x" * 3_900, waited_seconds=n) for n in range(60))
+        await beat(synchronizer, large)
     status = await synchronizer.stub.GetStatus(pb.GetStatusRequest(), timeout=TIMEOUT)
-    assert 0 < len(status.members) < 20
-    assert len(status.members) + status.num_members_left_out == 20
+    assert status.ByteSize() <= MAX_REQUEST_BYTES and not status.num_members_left_out
+    assert len(status.members) == 151
+    shortened = [member for member in status.members if member.is_shortened]
+    assert len(shortened) == 150
+    assert all(max(wait.waited_seconds for wait in one.waits) >= 59 for one in shortened)
+    assert [member.waits[0].reason for member in status.members if member.id == quiet.id] == [
+        "no assignment can be leased"
+    ]
 
 
 @pytest.fixture
@@ -143,11 +165,11 @@ async def connection(synchronizer: Running, synchronizer_dsn: str) -> AsyncItera
 async def test_an_idle_members_id_stays_with_its_tenant(connection: Connection) -> None:
     idle = wire.member_from_proto(explorer())
     assert idle.experiment_id is None
-    assert await record_heartbeat(connection, idle, "a")
-    assert not await record_heartbeat(connection, idle, "b")
-    assert await record_heartbeat(connection, idle, "a")
-    assert await record_heartbeat(connection, idle), "a token for all tenants may"
-    assert not await record_heartbeat(connection, idle, "b")
+    assert await record_heartbeat(connection, idle, "a") is RECORDED
+    assert await record_heartbeat(connection, idle, "b") is FOREIGN
+    assert await record_heartbeat(connection, idle, "a") is RECORDED
+    assert await record_heartbeat(connection, idle) is RECORDED, "a token for all tenants may"
+    assert await record_heartbeat(connection, idle, "b") is FOREIGN
 
 
 async def test_a_member_of_the_version_before_goes_on(connection: Connection) -> None:
@@ -155,19 +177,68 @@ async def test_a_member_of_the_version_before_goes_on(connection: Connection) ->
     idle = wire.member_from_proto(explorer())
     await record_heartbeat(connection, idle, "a")
     await connection.execute(sa.update(tables.member).values(tenant=None))
-    assert await record_heartbeat(connection, idle, "b")
+    assert await record_heartbeat(connection, idle, "b") is RECORDED
 
 
-async def test_a_tenant_has_so_many_members(
-    connection: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store_members, "MAX_MEMBERS_PER_TENANT", 3)
-    store_members._upsert.cache_clear()
+async def test_a_tenant_has_so_many_members(connection: Connection) -> None:
     mine = [wire.member_from_proto(explorer()) for _ in range(4)]
     for member in mine[:3]:
-        assert await record_heartbeat(connection, member, "a")
-    with pytest.raises(QuotaExceeded, match="tenant a has reported 3 members"):
-        await record_heartbeat(connection, mine[3], "a")
-    assert await record_heartbeat(connection, mine[0], "a"), "who is known goes on"
-    assert await record_heartbeat(connection, mine[3], "b")
-    store_members._upsert.cache_clear()
+        assert await record_heartbeat(connection, member, "a", 3) is RECORDED
+    assert await record_heartbeat(connection, mine[3], "a", 3) is TOO_MANY
+    assert await record_heartbeat(connection, mine[0], "a", 3) is RECORDED, "a known one goes on"
+    assert await record_heartbeat(connection, mine[3], "b", 3) is RECORDED
+    await delete_member(connection, mine[0], "b")
+    assert await record_heartbeat(connection, mine[0], "b", 3) is FOREIGN, "it is there still"
+    await delete_member(connection, mine[0], "a")
+    assert (
+        await record_heartbeat(connection, wire.member_from_proto(explorer()), "a", 3) is RECORDED
+    )
+
+
+async def test_a_tenant_is_told_of_its_own_idle_members_alone(connection: Connection) -> None:
+    mine, other = wire.member_from_proto(explorer()), wire.member_from_proto(explorer())
+    await record_heartbeat(connection, mine, "a")
+    await record_heartbeat(connection, other, "b")
+    assert [member.id for member in await recently_heard(connection, None, "a")] == [mine.id]
+    assert {member.tenant for member in await recently_heard(connection, None)} == {"a", "b"}
+
+
+async def test_the_refusal_of_a_member_names_the_setting(
+    synchronizer: Running, synchronizer_dsn: str
+) -> None:
+    assert not synchronizer.task.done(), "it makes the tables"
+    engine = async_engine(synchronizer_dsn, "synchronizer")
+    quota = TenantQuota.parse("1, b=2", what="members that report", variable="TENANT_MEMBERS")
+    own = Operations(SynchronizerDatabase(engine, engine), quota)
+    for tenant, num_taken in (("a", 1), ("b", 2)):
+        for _ in range(num_taken):
+            assert await own.record_heartbeat(wire.member_from_proto(explorer()), tenant)
+        with pytest.raises(
+            QuotaExceeded, match=r"members that report, and 1 more .*TENANT_MEMBERS"
+        ):
+            await own.record_heartbeat(wire.member_from_proto(explorer()), tenant)
+    for _ in range(3):
+        assert await own.record_heartbeat(wire.member_from_proto(explorer())), "of all tenants"
+    await engine.dispose()
+
+
+async def test_pinned_versions_that_there_are_not_do_not_fill_an_answer(
+    synchronizer: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operations, "MAX_PINNED_LISTED", 1_000)
+    made = await synchronizer.stub.CreateExperiment(creation(), timeout=TIMEOUT)
+    experiment_id = made.experiment.id
+    first = publication(experiment_id, weights("warmup", 1))
+    assert not (await synchronizer.stub.PublishVersion(first, timeout=TIMEOUT)).pinned_versions
+    for member in (explorer(version=1), explorer(version=1)):
+        member.experiment_id, member.stage = experiment_id, "warmup"
+        member.pinned_versions.extend(range(10_000, 10_900))
+        await beat(synchronizer, member)
+    again = await synchronizer.stub.PublishVersion(first, timeout=TIMEOUT)
+    assert list(again.pinned_versions) == [1, *range(10_000, 10_900)], "the control: few are told"
+    other = explorer(version=1)
+    other.experiment_id, other.stage = experiment_id, "warmup"
+    other.pinned_versions.extend(range(20_000, 20_900))
+    await beat(synchronizer, other)
+    again = await synchronizer.stub.PublishVersion(first, timeout=TIMEOUT)
+    assert list(again.pinned_versions) == [1]

@@ -6,8 +6,9 @@ import pytest
 
 from services.buffer.servicer.common import UploadMemoryBudget
 from trinity.api.v1 import buffer_pb2 as pb
-from trinity.errors import InvalidRequest, Unavailable
+from trinity.errors import InvalidRequest, QuotaExceeded, Unavailable
 from trinity.rpc.limits import CHUNK_BYTES
+from trinity.rpc.quotas import QuotaUse, TenantQuota
 
 HASH = b"\x01" * 32
 
@@ -28,6 +29,21 @@ async def test_room_is_taken_and_given_back() -> None:
                 pass
     async with room.receive(chunks(100)) as upload:
         assert len(upload.body) == 100
+
+
+async def test_a_tenant_takes_its_part_of_the_room_and_leaves_the_rest() -> None:
+    quota = TenantQuota.parse("50", what="bytes that arrive", variable="VARIABLE")
+    room = UploadMemoryBudget(max_bytes=100, of_tenants=QuotaUse(quota))
+    async with room.receive(chunks(40)):
+        with pytest.raises(QuotaExceeded, match="tenant t has 40 bytes that arrive, and 11 more"):
+            async with room.receive(chunks(11)):
+                pass
+        async with room.receive(chunks(40, tenant="other")) as upload:
+            assert len(upload.body) == 40
+        async with room.receive(chunks(10)):
+            pass
+    async with room.receive(chunks(50)) as upload:
+        assert len(upload.body) == 50
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Messages from the stream: what is understood, what is refused, what nobody can read."""
 
 import uuid
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -171,9 +172,58 @@ def test_a_large_message_of_few_parts_is_read() -> None:
 
 def test_what_is_said_of_a_refused_result_is_short() -> None:
     one = result()
-    one.experiences[0].id = "x" * 100_000
+    one.experiences[0].id = "x" * 10_000
     [refused] = decode_batch(SUBJECT, parcel_of(one)).invalid
     assert len(refused.reason) == MAX_REASON_LENGTH
+
+
+def _metrics(one: pb.RunResult) -> None:
+    one.metrics.update({f"{number:0900}": 1.0 for number in range(300)})
+
+
+def _names_of_samples(one: pb.RunResult) -> None:
+    one.experiences[0].metrics.update({f"{number:0900}": 1.0 for number in range(300)})
+
+
+def _info(one: pb.RunResult) -> None:
+    one.experiences[0].info.update({"log": "x" * 5 * 2**20})
+
+
+def _suffix(one: pb.RunResult) -> None:
+    one.experiences[0].eid.suffix = "x" * 100_000
+
+
+def _schema(one: pb.RunResult) -> None:
+    one.experiences[0].sampling.json_schema = "x" * 2 * 2**20
+
+
+def _sample(one: pb.RunResult) -> None:
+    one.experiences[0].arrays["a"].data = bytes(49 * 2**20)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "field"),
+    [
+        (_metrics, "RunResult.metrics"),
+        (_names_of_samples, "Experience.metrics"),
+        (_info, "Experience.info"),
+        (_suffix, "Eid.suffix"),
+        (_schema, "SamplingParams.json_schema"),
+        (_sample, "Experience"),
+    ],
+)
+def test_a_result_is_held_by_the_table_of_the_requests(
+    spoil: Callable[[pb.RunResult], None], field: str
+) -> None:
+    """The result beside it is taken, and so is the same one before it was spoiled."""
+    good, bad = result(), result()
+    bad.sequence = 8
+    assert len(decode_batch(SUBJECT, parcel_of(good, bad)).results) == 2
+    spoil(bad)
+    batch = decode_batch(SUBJECT, parcel_of(good, bad))
+    [refused] = batch.invalid
+    assert len(batch.results) == 1 and refused.sequence == 8
+    assert refused.reason.startswith(f"{field}: has ") and "bytes, and at most" in refused.reason
 
 
 def message(body: bytes) -> Msg:

@@ -188,6 +188,15 @@ def test_runs_that_come_to_nothing_are_noted_with_their_commonest_reason() -> No
     assert diagnose(snapshot(work=(replace(lossy, num_recent_lost=4),))).notes == ()
 
 
+def test_refused_results_are_noted_with_their_number_and_the_newest_reason() -> None:
+    refused = replace(WORK, num_refused=3, refusal="Experience.info: has 5,000,000 bytes")
+    verdict = diagnose(snapshot(work=(refused,)))
+    (note,) = verdict.notes
+    assert verdict.is_healthy and "refused 3 results of stage" in note
+    assert "the newest because: Experience.info: has 5,000,000 bytes" in note
+    assert diagnose(snapshot(work=(WORK,))).notes == ()
+
+
 @pytest.mark.parametrize(
     ("state", "healthy"), [("finished", True), ("failed", False), ("cancelled", False)]
 )

@@ -305,20 +305,22 @@ class BeginIncarnationRequest(_message.Message):
     def __init__(self, key: _Optional[_Union[StageKey, _Mapping]] = ..., trainer_id: _Optional[str] = ...) -> None: ...
 
 class BeginIncarnationResponse(_message.Message):
-    __slots__ = ("incarnation", "line", "checkpoints", "recorded_step", "newest_version", "finished_step")
+    __slots__ = ("incarnation", "line", "checkpoints", "recorded_step", "newest_version", "finished_step", "num_checkpoints_left_out")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     LINE_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     RECORDED_STEP_FIELD_NUMBER: _ClassVar[int]
     NEWEST_VERSION_FIELD_NUMBER: _ClassVar[int]
     FINISHED_STEP_FIELD_NUMBER: _ClassVar[int]
+    NUM_CHECKPOINTS_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     line: int
     checkpoints: _containers.RepeatedCompositeFieldContainer[Checkpoint]
     recorded_step: int
     newest_version: PublishedVersion
     finished_step: int
-    def __init__(self, incarnation: _Optional[int] = ..., line: _Optional[int] = ..., checkpoints: _Optional[_Iterable[_Union[Checkpoint, _Mapping]]] = ..., recorded_step: _Optional[int] = ..., newest_version: _Optional[_Union[PublishedVersion, _Mapping]] = ..., finished_step: _Optional[int] = ...) -> None: ...
+    num_checkpoints_left_out: int
+    def __init__(self, incarnation: _Optional[int] = ..., line: _Optional[int] = ..., checkpoints: _Optional[_Iterable[_Union[Checkpoint, _Mapping]]] = ..., recorded_step: _Optional[int] = ..., newest_version: _Optional[_Union[PublishedVersion, _Mapping]] = ..., finished_step: _Optional[int] = ..., num_checkpoints_left_out: _Optional[int] = ...) -> None: ...
 
 class Checkpoint(_message.Message):
     __slots__ = ("step", "incarnation", "path", "manifest_sha256")
@@ -599,20 +601,22 @@ class StepTrained(_message.Message):
     def __init__(self, step: _Optional[int] = ..., incarnation: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., replayed: _Optional[bool] = ...) -> None: ...
 
 class EvaluationDone(_message.Message):
-    __slots__ = ("version", "taskset", "num_tasks", "num_failed", "metrics", "duration_seconds")
+    __slots__ = ("version", "taskset", "num_tasks", "num_failed", "metrics", "duration_seconds", "num_metrics_left_out")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TASKSET_FIELD_NUMBER: _ClassVar[int]
     NUM_TASKS_FIELD_NUMBER: _ClassVar[int]
     NUM_FAILED_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
     DURATION_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    NUM_METRICS_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     version: int
     taskset: str
     num_tasks: int
     num_failed: int
     metrics: _containers.RepeatedCompositeFieldContainer[MetricSummary]
     duration_seconds: float
-    def __init__(self, version: _Optional[int] = ..., taskset: _Optional[str] = ..., num_tasks: _Optional[int] = ..., num_failed: _Optional[int] = ..., metrics: _Optional[_Iterable[_Union[MetricSummary, _Mapping]]] = ..., duration_seconds: _Optional[float] = ...) -> None: ...
+    num_metrics_left_out: int
+    def __init__(self, version: _Optional[int] = ..., taskset: _Optional[str] = ..., num_tasks: _Optional[int] = ..., num_failed: _Optional[int] = ..., metrics: _Optional[_Iterable[_Union[MetricSummary, _Mapping]]] = ..., duration_seconds: _Optional[float] = ..., num_metrics_left_out: _Optional[int] = ...) -> None: ...
 
 class MetricSummary(_message.Message):
     __slots__ = ("name", "mean", "standard_error", "num_tasks", "of_runs", "of_tasks")
@@ -675,13 +679,15 @@ class GetBufferStatusRequest(_message.Message):
     def __init__(self, tenant: _Optional[str] = ..., experiment_id: _Optional[str] = ...) -> None: ...
 
 class GetBufferStatusResponse(_message.Message):
-    __slots__ = ("stages",)
+    __slots__ = ("stages", "num_stages_left_out")
     STAGES_FIELD_NUMBER: _ClassVar[int]
+    NUM_STAGES_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     stages: _containers.RepeatedCompositeFieldContainer[StageStatus]
-    def __init__(self, stages: _Optional[_Iterable[_Union[StageStatus, _Mapping]]] = ...) -> None: ...
+    num_stages_left_out: int
+    def __init__(self, stages: _Optional[_Iterable[_Union[StageStatus, _Mapping]]] = ..., num_stages_left_out: _Optional[int] = ...) -> None: ...
 
 class StageStatus(_message.Message):
-    __slots__ = ("key", "explore_step", "trained_step", "num_pending", "num_leased", "num_ready", "num_dead_letters", "num_stream_pending", "total_train_steps", "step_age_seconds", "step_seconds", "num_recent_runs", "num_recent_lost", "recent_loss", "refill_round", "replay", "task_pipelines", "num_refill_tasks")
+    __slots__ = ("key", "explore_step", "trained_step", "num_pending", "num_leased", "num_ready", "num_dead_letters", "num_stream_pending", "total_train_steps", "step_age_seconds", "step_seconds", "num_recent_runs", "num_recent_lost", "recent_loss", "refill_round", "replay", "task_pipelines", "num_refill_tasks", "dead_letter_reason", "num_task_pipelines_left_out")
     KEY_FIELD_NUMBER: _ClassVar[int]
     EXPLORE_STEP_FIELD_NUMBER: _ClassVar[int]
     TRAINED_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -700,6 +706,8 @@ class StageStatus(_message.Message):
     REPLAY_FIELD_NUMBER: _ClassVar[int]
     TASK_PIPELINES_FIELD_NUMBER: _ClassVar[int]
     NUM_REFILL_TASKS_FIELD_NUMBER: _ClassVar[int]
+    DEAD_LETTER_REASON_FIELD_NUMBER: _ClassVar[int]
+    NUM_TASK_PIPELINES_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     key: StageKey
     explore_step: int
     trained_step: int
@@ -718,7 +726,9 @@ class StageStatus(_message.Message):
     replay: ReplayStatus
     task_pipelines: _containers.RepeatedCompositeFieldContainer[TaskPipelineStatus]
     num_refill_tasks: int
-    def __init__(self, key: _Optional[_Union[StageKey, _Mapping]] = ..., explore_step: _Optional[int] = ..., trained_step: _Optional[int] = ..., num_pending: _Optional[int] = ..., num_leased: _Optional[int] = ..., num_ready: _Optional[int] = ..., num_dead_letters: _Optional[int] = ..., num_stream_pending: _Optional[int] = ..., total_train_steps: _Optional[int] = ..., step_age_seconds: _Optional[float] = ..., step_seconds: _Optional[float] = ..., num_recent_runs: _Optional[int] = ..., num_recent_lost: _Optional[int] = ..., recent_loss: _Optional[str] = ..., refill_round: _Optional[int] = ..., replay: _Optional[_Union[ReplayStatus, _Mapping]] = ..., task_pipelines: _Optional[_Iterable[_Union[TaskPipelineStatus, _Mapping]]] = ..., num_refill_tasks: _Optional[int] = ...) -> None: ...
+    dead_letter_reason: str
+    num_task_pipelines_left_out: int
+    def __init__(self, key: _Optional[_Union[StageKey, _Mapping]] = ..., explore_step: _Optional[int] = ..., trained_step: _Optional[int] = ..., num_pending: _Optional[int] = ..., num_leased: _Optional[int] = ..., num_ready: _Optional[int] = ..., num_dead_letters: _Optional[int] = ..., num_stream_pending: _Optional[int] = ..., total_train_steps: _Optional[int] = ..., step_age_seconds: _Optional[float] = ..., step_seconds: _Optional[float] = ..., num_recent_runs: _Optional[int] = ..., num_recent_lost: _Optional[int] = ..., recent_loss: _Optional[str] = ..., refill_round: _Optional[int] = ..., replay: _Optional[_Union[ReplayStatus, _Mapping]] = ..., task_pipelines: _Optional[_Iterable[_Union[TaskPipelineStatus, _Mapping]]] = ..., num_refill_tasks: _Optional[int] = ..., dead_letter_reason: _Optional[str] = ..., num_task_pipelines_left_out: _Optional[int] = ...) -> None: ...
 
 class TaskPipelineStatus(_message.Message):
     __slots__ = ("taskset", "num_rows", "counts")

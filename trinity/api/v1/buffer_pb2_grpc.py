@@ -33,7 +33,8 @@ class BufferServiceStub:
     stage). A call that names a trainer's incarnation fails with ABORTED when a newer incarnation
     exists: the caller must stop. FAILED_PRECONDITION says that the state does not allow the call and
     that only a person can change it: do not retry. RESOURCE_EXHAUSTED is the answer to a message of
-    more than 4 MiB: do not retry. Durations are seconds.
+    more than 4 MiB: do not retry; with a text that begins with `quota:`, the tenant has as much as it
+    may have, and the text names the setting: retry later. Durations are seconds.
     """
 
     def __init__(self, channel):
@@ -132,7 +133,8 @@ class BufferServiceServicer:
     stage). A call that names a trainer's incarnation fails with ABORTED when a newer incarnation
     exists: the caller must stop. FAILED_PRECONDITION says that the state does not allow the call and
     that only a person can change it: do not retry. RESOURCE_EXHAUSTED is the answer to a message of
-    more than 4 MiB: do not retry. Durations are seconds.
+    more than 4 MiB: do not retry; with a text that begins with `quota:`, the tenant has as much as it
+    may have, and the text names the setting: retry later. Durations are seconds.
     """
 
     def OpenStage(self, request, context):
@@ -362,7 +364,8 @@ class BufferService:
     stage). A call that names a trainer's incarnation fails with ABORTED when a newer incarnation
     exists: the caller must stop. FAILED_PRECONDITION says that the state does not allow the call and
     that only a person can change it: do not retry. RESOURCE_EXHAUSTED is the answer to a message of
-    more than 4 MiB: do not retry. Durations are seconds.
+    more than 4 MiB: do not retry; with a text that begins with `quota:`, the tenant has as much as it
+    may have, and the text names the setting: retry later. Durations are seconds.
     """
 
     @staticmethod

@@ -45,24 +45,28 @@ class ListStagesRequest(_message.Message):
     def __init__(self, tenant: _Optional[str] = ..., experiment_id: _Optional[str] = ...) -> None: ...
 
 class ListStagesResponse(_message.Message):
-    __slots__ = ("stages",)
+    __slots__ = ("stages", "num_stages_left_out")
     STAGES_FIELD_NUMBER: _ClassVar[int]
+    NUM_STAGES_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     stages: _containers.RepeatedCompositeFieldContainer[StoredStage]
-    def __init__(self, stages: _Optional[_Iterable[_Union[StoredStage, _Mapping]]] = ...) -> None: ...
+    num_stages_left_out: int
+    def __init__(self, stages: _Optional[_Iterable[_Union[StoredStage, _Mapping]]] = ..., num_stages_left_out: _Optional[int] = ...) -> None: ...
 
 class StoredStage(_message.Message):
-    __slots__ = ("key", "state", "trained_step", "recorded_step", "counts")
+    __slots__ = ("key", "state", "trained_step", "recorded_step", "counts", "num_counts_left_out")
     KEY_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     TRAINED_STEP_FIELD_NUMBER: _ClassVar[int]
     RECORDED_STEP_FIELD_NUMBER: _ClassVar[int]
     COUNTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_COUNTS_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     key: _buffer_pb2.StageKey
     state: str
     trained_step: int
     recorded_step: int
     counts: _containers.RepeatedCompositeFieldContainer[StateCount]
-    def __init__(self, key: _Optional[_Union[_buffer_pb2.StageKey, _Mapping]] = ..., state: _Optional[str] = ..., trained_step: _Optional[int] = ..., recorded_step: _Optional[int] = ..., counts: _Optional[_Iterable[_Union[StateCount, _Mapping]]] = ...) -> None: ...
+    num_counts_left_out: int
+    def __init__(self, key: _Optional[_Union[_buffer_pb2.StageKey, _Mapping]] = ..., state: _Optional[str] = ..., trained_step: _Optional[int] = ..., recorded_step: _Optional[int] = ..., counts: _Optional[_Iterable[_Union[StateCount, _Mapping]]] = ..., num_counts_left_out: _Optional[int] = ...) -> None: ...
 
 class StateCount(_message.Message):
     __slots__ = ("state", "reason", "count")
@@ -241,7 +245,7 @@ class GetStepResponse(_message.Message):
     def __init__(self, head: _Optional[_Union[StepHead, _Mapping]] = ..., rows: _Optional[_Union[StepRows, _Mapping]] = ...) -> None: ...
 
 class StepHead(_message.Message):
-    __slots__ = ("step", "line", "incarnation", "num_rows", "batch_metrics", "trained", "weights_before", "weights_after", "rows_from", "rows_from_run")
+    __slots__ = ("step", "line", "incarnation", "num_rows", "batch_metrics", "trained", "weights_before", "weights_after", "rows_from", "rows_from_run", "num_trained_left_out")
     class BatchMetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -259,6 +263,7 @@ class StepHead(_message.Message):
     WEIGHTS_AFTER_FIELD_NUMBER: _ClassVar[int]
     ROWS_FROM_FIELD_NUMBER: _ClassVar[int]
     ROWS_FROM_RUN_FIELD_NUMBER: _ClassVar[int]
+    NUM_TRAINED_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     step: int
     line: int
     incarnation: int
@@ -269,7 +274,8 @@ class StepHead(_message.Message):
     weights_after: _buffer_pb2.PublishedVersion
     rows_from: _buffer_pb2.StageKey
     rows_from_run: str
-    def __init__(self, step: _Optional[int] = ..., line: _Optional[int] = ..., incarnation: _Optional[int] = ..., num_rows: _Optional[int] = ..., batch_metrics: _Optional[_Mapping[str, float]] = ..., trained: _Optional[_Iterable[_Union[_buffer_pb2.StepTrained, _Mapping]]] = ..., weights_before: _Optional[_Union[_buffer_pb2.PublishedVersion, _Mapping]] = ..., weights_after: _Optional[_Union[_buffer_pb2.PublishedVersion, _Mapping]] = ..., rows_from: _Optional[_Union[_buffer_pb2.StageKey, _Mapping]] = ..., rows_from_run: _Optional[str] = ...) -> None: ...
+    num_trained_left_out: int
+    def __init__(self, step: _Optional[int] = ..., line: _Optional[int] = ..., incarnation: _Optional[int] = ..., num_rows: _Optional[int] = ..., batch_metrics: _Optional[_Mapping[str, float]] = ..., trained: _Optional[_Iterable[_Union[_buffer_pb2.StepTrained, _Mapping]]] = ..., weights_before: _Optional[_Union[_buffer_pb2.PublishedVersion, _Mapping]] = ..., weights_after: _Optional[_Union[_buffer_pb2.PublishedVersion, _Mapping]] = ..., rows_from: _Optional[_Union[_buffer_pb2.StageKey, _Mapping]] = ..., rows_from_run: _Optional[str] = ..., num_trained_left_out: _Optional[int] = ...) -> None: ...
 
 class StepRows(_message.Message):
     __slots__ = ("rows",)

@@ -163,10 +163,12 @@ class WatchExperimentsRequest(_message.Message):
     def __init__(self, tenant: _Optional[str] = ...) -> None: ...
 
 class WatchExperimentsResponse(_message.Message):
-    __slots__ = ("experiments",)
+    __slots__ = ("experiments", "num_experiments_left_out")
     EXPERIMENTS_FIELD_NUMBER: _ClassVar[int]
+    NUM_EXPERIMENTS_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     experiments: _containers.RepeatedCompositeFieldContainer[Experiment]
-    def __init__(self, experiments: _Optional[_Iterable[_Union[Experiment, _Mapping]]] = ...) -> None: ...
+    num_experiments_left_out: int
+    def __init__(self, experiments: _Optional[_Iterable[_Union[Experiment, _Mapping]]] = ..., num_experiments_left_out: _Optional[int] = ...) -> None: ...
 
 class WatchExperimentRequest(_message.Message):
     __slots__ = ("experiment_id",)
@@ -175,14 +177,16 @@ class WatchExperimentRequest(_message.Message):
     def __init__(self, experiment_id: _Optional[str] = ...) -> None: ...
 
 class WatchExperimentResponse(_message.Message):
-    __slots__ = ("experiment", "versions", "lost_versions")
+    __slots__ = ("experiment", "versions", "lost_versions", "num_versions_left_out")
     EXPERIMENT_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     LOST_VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    NUM_VERSIONS_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     experiment: Experiment
     versions: _containers.RepeatedCompositeFieldContainer[Version]
     lost_versions: _containers.RepeatedCompositeFieldContainer[Version]
-    def __init__(self, experiment: _Optional[_Union[Experiment, _Mapping]] = ..., versions: _Optional[_Iterable[_Union[Version, _Mapping]]] = ..., lost_versions: _Optional[_Iterable[_Union[Version, _Mapping]]] = ...) -> None: ...
+    num_versions_left_out: int
+    def __init__(self, experiment: _Optional[_Union[Experiment, _Mapping]] = ..., versions: _Optional[_Iterable[_Union[Version, _Mapping]]] = ..., lost_versions: _Optional[_Iterable[_Union[Version, _Mapping]]] = ..., num_versions_left_out: _Optional[int] = ...) -> None: ...
 
 class PublishVersionRequest(_message.Message):
     __slots__ = ("experiment_id", "version")
@@ -241,7 +245,7 @@ class Wait(_message.Message):
     def __init__(self, owner: _Optional[str] = ..., waits_for: _Optional[str] = ..., reason: _Optional[str] = ..., waited_seconds: _Optional[float] = ..., deadline_seconds: _Optional[float] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("id", "role", "address", "experiment_id", "stage", "activity", "version", "pinned_versions", "waits", "silent_seconds")
+    __slots__ = ("id", "role", "address", "experiment_id", "stage", "activity", "version", "pinned_versions", "waits", "silent_seconds", "is_shortened")
     ID_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -252,6 +256,7 @@ class Member(_message.Message):
     PINNED_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     WAITS_FIELD_NUMBER: _ClassVar[int]
     SILENT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    IS_SHORTENED_FIELD_NUMBER: _ClassVar[int]
     id: str
     role: Role
     address: str
@@ -262,7 +267,8 @@ class Member(_message.Message):
     pinned_versions: _containers.RepeatedScalarFieldContainer[int]
     waits: _containers.RepeatedCompositeFieldContainer[Wait]
     silent_seconds: float
-    def __init__(self, id: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., address: _Optional[str] = ..., experiment_id: _Optional[str] = ..., stage: _Optional[str] = ..., activity: _Optional[str] = ..., version: _Optional[int] = ..., pinned_versions: _Optional[_Iterable[int]] = ..., waits: _Optional[_Iterable[_Union[Wait, _Mapping]]] = ..., silent_seconds: _Optional[float] = ...) -> None: ...
+    is_shortened: bool
+    def __init__(self, id: _Optional[str] = ..., role: _Optional[_Union[Role, str]] = ..., address: _Optional[str] = ..., experiment_id: _Optional[str] = ..., stage: _Optional[str] = ..., activity: _Optional[str] = ..., version: _Optional[int] = ..., pinned_versions: _Optional[_Iterable[int]] = ..., waits: _Optional[_Iterable[_Union[Wait, _Mapping]]] = ..., silent_seconds: _Optional[float] = ..., is_shortened: _Optional[bool] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
     __slots__ = ("member",)
@@ -333,11 +339,13 @@ class GetStatusRequest(_message.Message):
     def __init__(self, experiment_id: _Optional[str] = ..., label: _Optional[str] = ...) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("experiments", "members", "num_members_left_out")
+    __slots__ = ("experiments", "members", "num_members_left_out", "num_experiments_left_out")
     EXPERIMENTS_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     NUM_MEMBERS_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    NUM_EXPERIMENTS_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     experiments: _containers.RepeatedCompositeFieldContainer[Experiment]
     members: _containers.RepeatedCompositeFieldContainer[Member]
     num_members_left_out: int
-    def __init__(self, experiments: _Optional[_Iterable[_Union[Experiment, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., num_members_left_out: _Optional[int] = ...) -> None: ...
+    num_experiments_left_out: int
+    def __init__(self, experiments: _Optional[_Iterable[_Union[Experiment, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., num_members_left_out: _Optional[int] = ..., num_experiments_left_out: _Optional[int] = ...) -> None: ...

@@ -30,7 +30,8 @@ class SynchronizerServiceStub:
 
     Every call may fail with UNAVAILABLE (the database does not answer: retry after a pause),
     INVALID_ARGUMENT (a malformed request: do not retry), RESOURCE_EXHAUSTED (a message of more than
-    4 MiB: do not retry) and NOT_FOUND (no such experiment or stage).
+    4 MiB: do not retry; with a text that begins with `quota:`, the tenant has as much as it may have)
+    and NOT_FOUND (no such experiment or stage).
     Durations are seconds.
     """
 
@@ -107,7 +108,8 @@ class SynchronizerServiceServicer:
 
     Every call may fail with UNAVAILABLE (the database does not answer: retry after a pause),
     INVALID_ARGUMENT (a malformed request: do not retry), RESOURCE_EXHAUSTED (a message of more than
-    4 MiB: do not retry) and NOT_FOUND (no such experiment or stage).
+    4 MiB: do not retry; with a text that begins with `quota:`, the tenant has as much as it may have)
+    and NOT_FOUND (no such experiment or stage).
     Durations are seconds.
     """
 
@@ -284,7 +286,8 @@ class SynchronizerService:
 
     Every call may fail with UNAVAILABLE (the database does not answer: retry after a pause),
     INVALID_ARGUMENT (a malformed request: do not retry), RESOURCE_EXHAUSTED (a message of more than
-    4 MiB: do not retry) and NOT_FOUND (no such experiment or stage).
+    4 MiB: do not retry; with a text that begins with `quota:`, the tenant has as much as it may have)
+    and NOT_FOUND (no such experiment or stage).
     Durations are seconds.
     """
 

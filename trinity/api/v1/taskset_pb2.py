@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ctrinity/api/v1/taskset.proto\x12\x0etrinity.api.v1\"L\n\x13ListTasksetsRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"Z\n\x14ListTasksetsResponse\x12)\n\x08tasksets\x18\x01 \x03(\x0b\x32\x17.trinity.api.v1.Taskset\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xd6\x02\n\x07Taskset\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t\x12,\n\x05state\x18\x04 \x01(\x0e\x32\x1d.trinity.api.v1.Taskset.State\x12\x10\n\x08num_rows\x18\x05 \x01(\x03\x12\x13\n\x0bnum_refused\x18\x06 \x01(\x03\x12\x16\n\x0e\x63reated_millis\x18\x07 \x01(\x03\x12\x12\n\nnum_stages\x18\x08 \x01(\x05\x12\x10\n\x08is_queue\x18\t \x01(\x08\x12\x34\n\x08pipeline\x18\n \x01(\x0b\x32\".trinity.api.v1.TaskPipelineCounts\"X\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10STATE_INCOMPLETE\x10\x01\x12\x12\n\x0eSTATE_COMPLETE\x10\x02\x12\x0e\n\nSTATE_OPEN\x10\x03\"\xcf\x01\n\x12TaskPipelineCounts\x12\x10\n\x08num_read\x18\x01 \x01(\x03\x12.\n\x08left_out\x18\x02 \x03(\x0b\x32\x1c.trinity.api.v1.TasksLeftOut\x12\x45\n\nordered_by\x18\x03 \x03(\x0b\x32\x31.trinity.api.v1.TaskPipelineCounts.OrderedByEntry\x1a\x30\n\x0eOrderedByEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"0\n\x0cTasksLeftOut\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x10\n\x08num_rows\x18\x02 \x01(\x03\"Y\n\x11GetTasksetRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0f\n\x07taskset\x18\x02 \x01(\t\x12\x11\n\tfirst_row\x18\x03 \x01(\x03\x12\x10\n\x08num_rows\x18\x04 \x01(\x05\"a\n\x12GetTasksetResponse\x12(\n\x07taskset\x18\x01 \x01(\x0b\x32\x17.trinity.api.v1.Taskset\x12\x0c\n\x04rows\x18\x02 \x03(\t\x12\x13\n\x0bsource_rows\x18\x03 \x03(\x03\"7\n\x14\x44\x65leteTasksetRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0f\n\x07taskset\x18\x02 \x01(\t\")\n\x15\x44\x65leteTasksetResponse\x12\x10\n\x08num_rows\x18\x01 \x01(\x03\"4\n\x11\x43loseQueueRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0f\n\x07taskset\x18\x02 \x01(\t\"&\n\x12\x43loseQueueResponse\x12\x10\n\x08num_rows\x18\x01 \x01(\x03\x32\xf3\x02\n\x0eTasksetService\x12Y\n\x0cListTasksets\x12#.trinity.api.v1.ListTasksetsRequest\x1a$.trinity.api.v1.ListTasksetsResponse\x12S\n\nGetTaskset\x12!.trinity.api.v1.GetTasksetRequest\x1a\".trinity.api.v1.GetTasksetResponse\x12\\\n\rDeleteTaskset\x12$.trinity.api.v1.DeleteTasksetRequest\x1a%.trinity.api.v1.DeleteTasksetResponse\x12S\n\nCloseQueue\x12!.trinity.api.v1.CloseQueueRequest\x1a\".trinity.api.v1.CloseQueueResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ctrinity/api/v1/taskset.proto\x12\x0etrinity.api.v1\"L\n\x13ListTasksetsRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\x05\x12\x12\n\npage_token\x18\x03 \x01(\t\"Z\n\x14ListTasksetsResponse\x12)\n\x08tasksets\x18\x01 \x03(\x0b\x32\x17.trinity.api.v1.Taskset\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"\xd6\x02\n\x07Taskset\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t\x12,\n\x05state\x18\x04 \x01(\x0e\x32\x1d.trinity.api.v1.Taskset.State\x12\x10\n\x08num_rows\x18\x05 \x01(\x03\x12\x13\n\x0bnum_refused\x18\x06 \x01(\x03\x12\x16\n\x0e\x63reated_millis\x18\x07 \x01(\x03\x12\x12\n\nnum_stages\x18\x08 \x01(\x05\x12\x10\n\x08is_queue\x18\t \x01(\x08\x12\x34\n\x08pipeline\x18\n \x01(\x0b\x32\".trinity.api.v1.TaskPipelineCounts\"X\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10STATE_INCOMPLETE\x10\x01\x12\x12\n\x0eSTATE_COMPLETE\x10\x02\x12\x0e\n\nSTATE_OPEN\x10\x03\"\xed\x01\n\x12TaskPipelineCounts\x12\x10\n\x08num_read\x18\x01 \x01(\x03\x12.\n\x08left_out\x18\x02 \x03(\x0b\x32\x1c.trinity.api.v1.TasksLeftOut\x12\x45\n\nordered_by\x18\x03 \x03(\x0b\x32\x31.trinity.api.v1.TaskPipelineCounts.OrderedByEntry\x12\x1c\n\x14num_reasons_left_out\x18\x04 \x01(\x05\x1a\x30\n\x0eOrderedByEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"0\n\x0cTasksLeftOut\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x10\n\x08num_rows\x18\x02 \x01(\x03\"Y\n\x11GetTasksetRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0f\n\x07taskset\x18\x02 \x01(\t\x12\x11\n\tfirst_row\x18\x03 \x01(\x03\x12\x10\n\x08num_rows\x18\x04 \x01(\x05\"a\n\x12GetTasksetResponse\x12(\n\x07taskset\x18\x01 \x01(\x0b\x32\x17.trinity.api.v1.Taskset\x12\x0c\n\x04rows\x18\x02 \x03(\t\x12\x13\n\x0bsource_rows\x18\x03 \x03(\x03\"7\n\x14\x44\x65leteTasksetRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0f\n\x07taskset\x18\x02 \x01(\t\")\n\x15\x44\x65leteTasksetResponse\x12\x10\n\x08num_rows\x18\x01 \x01(\x03\"4\n\x11\x43loseQueueRequest\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x0f\n\x07taskset\x18\x02 \x01(\t\"&\n\x12\x43loseQueueResponse\x12\x10\n\x08num_rows\x18\x01 \x01(\x03\x32\xf3\x02\n\x0eTasksetService\x12Y\n\x0cListTasksets\x12#.trinity.api.v1.ListTasksetsRequest\x1a$.trinity.api.v1.ListTasksetsResponse\x12S\n\nGetTaskset\x12!.trinity.api.v1.GetTasksetRequest\x1a\".trinity.api.v1.GetTasksetResponse\x12\\\n\rDeleteTaskset\x12$.trinity.api.v1.DeleteTasksetRequest\x1a%.trinity.api.v1.DeleteTasksetResponse\x12S\n\nCloseQueue\x12!.trinity.api.v1.CloseQueueRequest\x1a\".trinity.api.v1.CloseQueueResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,23 +42,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TASKSET_STATE']._serialized_start=473
   _globals['_TASKSET_STATE']._serialized_end=561
   _globals['_TASKPIPELINECOUNTS']._serialized_start=564
-  _globals['_TASKPIPELINECOUNTS']._serialized_end=771
-  _globals['_TASKPIPELINECOUNTS_ORDEREDBYENTRY']._serialized_start=723
-  _globals['_TASKPIPELINECOUNTS_ORDEREDBYENTRY']._serialized_end=771
-  _globals['_TASKSLEFTOUT']._serialized_start=773
-  _globals['_TASKSLEFTOUT']._serialized_end=821
-  _globals['_GETTASKSETREQUEST']._serialized_start=823
-  _globals['_GETTASKSETREQUEST']._serialized_end=912
-  _globals['_GETTASKSETRESPONSE']._serialized_start=914
-  _globals['_GETTASKSETRESPONSE']._serialized_end=1011
-  _globals['_DELETETASKSETREQUEST']._serialized_start=1013
-  _globals['_DELETETASKSETREQUEST']._serialized_end=1068
-  _globals['_DELETETASKSETRESPONSE']._serialized_start=1070
-  _globals['_DELETETASKSETRESPONSE']._serialized_end=1111
-  _globals['_CLOSEQUEUEREQUEST']._serialized_start=1113
-  _globals['_CLOSEQUEUEREQUEST']._serialized_end=1165
-  _globals['_CLOSEQUEUERESPONSE']._serialized_start=1167
-  _globals['_CLOSEQUEUERESPONSE']._serialized_end=1205
-  _globals['_TASKSETSERVICE']._serialized_start=1208
-  _globals['_TASKSETSERVICE']._serialized_end=1579
+  _globals['_TASKPIPELINECOUNTS']._serialized_end=801
+  _globals['_TASKPIPELINECOUNTS_ORDEREDBYENTRY']._serialized_start=753
+  _globals['_TASKPIPELINECOUNTS_ORDEREDBYENTRY']._serialized_end=801
+  _globals['_TASKSLEFTOUT']._serialized_start=803
+  _globals['_TASKSLEFTOUT']._serialized_end=851
+  _globals['_GETTASKSETREQUEST']._serialized_start=853
+  _globals['_GETTASKSETREQUEST']._serialized_end=942
+  _globals['_GETTASKSETRESPONSE']._serialized_start=944
+  _globals['_GETTASKSETRESPONSE']._serialized_end=1041
+  _globals['_DELETETASKSETREQUEST']._serialized_start=1043
+  _globals['_DELETETASKSETREQUEST']._serialized_end=1098
+  _globals['_DELETETASKSETRESPONSE']._serialized_start=1100
+  _globals['_DELETETASKSETRESPONSE']._serialized_end=1141
+  _globals['_CLOSEQUEUEREQUEST']._serialized_start=1143
+  _globals['_CLOSEQUEUEREQUEST']._serialized_end=1195
+  _globals['_CLOSEQUEUERESPONSE']._serialized_start=1197
+  _globals['_CLOSEQUEUERESPONSE']._serialized_end=1235
+  _globals['_TASKSETSERVICE']._serialized_start=1238
+  _globals['_TASKSETSERVICE']._serialized_end=1609
 # @@protoc_insertion_point(module_scope)

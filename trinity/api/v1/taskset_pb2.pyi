@@ -60,7 +60,7 @@ class Taskset(_message.Message):
     def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., source: _Optional[str] = ..., state: _Optional[_Union[Taskset.State, str]] = ..., num_rows: _Optional[int] = ..., num_refused: _Optional[int] = ..., created_millis: _Optional[int] = ..., num_stages: _Optional[int] = ..., is_queue: _Optional[bool] = ..., pipeline: _Optional[_Union[TaskPipelineCounts, _Mapping]] = ...) -> None: ...
 
 class TaskPipelineCounts(_message.Message):
-    __slots__ = ("num_read", "left_out", "ordered_by")
+    __slots__ = ("num_read", "left_out", "ordered_by", "num_reasons_left_out")
     class OrderedByEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -71,10 +71,12 @@ class TaskPipelineCounts(_message.Message):
     NUM_READ_FIELD_NUMBER: _ClassVar[int]
     LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     ORDERED_BY_FIELD_NUMBER: _ClassVar[int]
+    NUM_REASONS_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     num_read: int
     left_out: _containers.RepeatedCompositeFieldContainer[TasksLeftOut]
     ordered_by: _containers.ScalarMap[str, float]
-    def __init__(self, num_read: _Optional[int] = ..., left_out: _Optional[_Iterable[_Union[TasksLeftOut, _Mapping]]] = ..., ordered_by: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    num_reasons_left_out: int
+    def __init__(self, num_read: _Optional[int] = ..., left_out: _Optional[_Iterable[_Union[TasksLeftOut, _Mapping]]] = ..., ordered_by: _Optional[_Mapping[str, float]] = ..., num_reasons_left_out: _Optional[int] = ...) -> None: ...
 
 class TasksLeftOut(_message.Message):
     __slots__ = ("reason", "num_rows")
