@@ -30,7 +30,8 @@ _ENVIRONMENT = re.compile(r"[A-Z][A-Za-z0-9_]*=.*", re.S)
 _UNKNOWN_ROOT = re.compile(r"\$\{[^}]*\}/")
 COMMAND_LINE = "command line"
 _YAML = (".yaml", ".yml")
-_MODULE = re.compile(r"(?:.*/)?(?P<name>(?:verl|recipe)(?:[./]\w+)+?)(?:\.py)?")
+_MODULE = re.compile(r"(?!-)(?!.*\.ya?ml$)(?:.*/)?(?P<name>(?:verl|recipe)(?:[./]\w+)+?)(?:\.py)?")
+"""veRL's modules and recipes' as one word, which neither an option nor a configuration is."""
 _SECTIONS = ("data.", "actor_rollout_ref.", "algorithm.", "trainer.", "model.", "optim.", "critic.")
 _HYDRA_MAIN = re.compile(r"@hydra\.main\((?P<arguments>[^)]*)\)")
 _HYDRA_ARGUMENT = re.compile(r"(config_path|config_name)\s*=\s*[\"']([^\"']+)[\"']")

@@ -158,6 +158,14 @@ def test_what_a_program_outside_of_verl_adds_is_not_passed_over(
     assert lines == [] if is_known else lines
 
 
+def test_a_file_in_an_option_of_the_launcher_is_no_program(tmp_path: Path) -> None:
+    launcher = "ray job submit --runtime-env=$HOME/verl/trainer/runtime_env.yaml -- python3"
+    keys = "data.train_files=a data.val_files=b algorithm.gamma=1 data.seed=1"
+    found = converted(f"{launcher} -m recipe.flowrl.main_flowrl {keys}", tmp_path)
+    assert any("program=recipe.flowrl.main_flowrl" in line for line in missing(found))
+    assert not any("is not key=value" in line for line in found.report)
+
+
 def test_a_reference_to_a_section_copies_its_keys(tmp_path: Path) -> None:
     keys = """
     reward_model:
