@@ -35,13 +35,14 @@ REASONS = (
     ("images", re.compile(r"image_key|video_key")),
     ("one GPU for rollout and training", re.compile(r"leaves none")),
     ("router replay", re.compile(r"router_replay")),
-    ("turns, tools, agents", re.compile(r"multi_turn|rollout\.agent")),
+    ("a program of its own", re.compile(r"\bprogram has no")),
+    ("an agent's framework or a simulated user", re.compile(r"multi_turn|rollout\.agent")),
     ("a class of rows", re.compile(r"custom_cls")),
 )
 """Kinds of reasons, the first that a script has counts."""
-_VARIABLE = re.compile(r"environment variable|is missing: (give|`mode)")
-OUTSIDE = "clean, once its variables are set"
-"""Scripts that take a path from their environment, and lack nothing else."""
+_VARIABLE = re.compile(r"environment variable|is missing: (give|`mode)|has no adapter_config.json")
+OUTSIDE = "clean, once its variables and paths are set"
+"""Scripts that take a path from their environment, or an adapter's directory that is not here."""
 OTHER = "an option without counterpart"
 
 

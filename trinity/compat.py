@@ -116,6 +116,7 @@ WORKFLOW_PATHS: Mapping[str, str] = {
     **_WITH_ASYNC_ALIAS,
     **{f"async_{name}": path for name, path in _WITH_ASYNC_ALIAS.items()},
     "frozen_lake_workflow": f"{_WORKFLOWS}.frozen_lake_workflow.FrozenLakeWorkflow",
+    "greedy_baseline_workflow": f"{_WORKFLOWS}.greedy_baseline_workflow.GreedyBaselineWorkflow",
     "math_ruler_workflow": f"{_RFT}.ruler.MathRULERWorkflow",
     "async_math_ruler_workflow": f"{_RFT}.ruler.MathRULERWorkflow",
     "math_trainable_ruler_workflow": f"{_RFT}.ruler.MathTrainableRULERWorkflow",
@@ -131,11 +132,14 @@ WORKFLOW_PATHS: Mapping[str, str] = {
     "rubric_judge_workflow": f"{_WORKFLOWS}.rubric_judge_workflow.RubricJudgeWorkflow",
     "sudoku_workflow": f"{_WORKFLOWS}.sudoku_workflow.SudokuWorkflow",
     "tool_call_workflow": f"{_WORKFLOWS}.tool_call_workflow.ToolCallWorkflow",
+    "verl_agent_workflow": f"{_WORKFLOWS}.verl_agent_workflow.VerlAgentWorkflow",
 }
 DISTILLATION_WORKFLOWS = frozenset(
     {"on_policy_distill_workflow", "on_policy_distill_math_workflow"}
 )
 """They ask the first auxiliary model for the log-probabilities of the policy's tokens."""
+BASELINE_WORKFLOWS = frozenset({"greedy_baseline_workflow"})
+"""They bring the reward of a greedy answer."""
 REWARD_PATHS: Mapping[str, str] = {
     "accuracy_reward": "trinity.rewards.accuracy_reward.AccuracyReward",
     "countdown_reward": "trinity.rewards.countdown_reward.CountdownReward",

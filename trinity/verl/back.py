@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import yaml
 
 from trinity.verl.key_table import ROWS, SUPERVISED_ROWS
+from trinity.verl.rules.agents import AGENT_WORKFLOW, ROLLOUT
 from trinity.verl.rules.algorithm import (
     ACTOR,
     ARGUMENTS,
@@ -21,6 +22,7 @@ from trinity.verl.rules.batches import NEVER, STEP_COUNTS
 from trinity.verl.rules.data import TRUTH
 from trinity.verl.rules.rewards import DAPO_REWARD
 from trinity.verl.settings import FloatLoader, shell_word
+from trinity.verl.table.rollout import AGENT, MULTI_TURN
 from trinity.verl.values import JsonValue
 
 _INPUT = "buffer.explorer_input"
@@ -119,6 +121,7 @@ def _convert_data(conversion: _BackConversion) -> None:
         if (seed := conversion.pop(f"{key}.data_selector.seed")) is not None:
             conversion.verl["data.seed"] = seed
     _convert_dapo_reward(conversion, [*trained, *evaluated])
+    _convert_agents(conversion, [*trained, *evaluated])
     val = "actor_rollout_ref.rollout.val_kwargs"
     for key in evaluated:
         if (times := conversion.pop(f"{key}.repeat_times")) is not None:
@@ -147,6 +150,19 @@ def _convert_dapo_reward(conversion: _BackConversion, tasksets: list[str]) -> No
         ):
             if (value := conversion.pop(f"{key}.reward_fn_args.{ours}")) is not None:
                 conversion.verl.setdefault(f"+reward.reward_kwargs.{verl}", value)
+
+
+def _convert_agents(conversion: _BackConversion, tasksets: list[str]) -> None:
+    """Converts veRL's agent loops and tools, which are arguments of a workflow here."""
+    if conversion.left.get(f"{_INPUT}.default_workflow_type") != AGENT_WORKFLOW:
+        return
+    conversion.pop(f"{_INPUT}.default_workflow_type")
+    for section, names in (("multi_turn", MULTI_TURN), ("agent", AGENT)):
+        for name in names:
+            for key in tasksets:
+                value = conversion.pop(f"{key}.workflow_args.{section}.{name}")
+                if value is not None:
+                    conversion.verl[f"{ROLLOUT}.{section}.{name}"] = value
 
 
 def _convert_filter(conversion: _BackConversion) -> None:

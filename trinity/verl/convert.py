@@ -10,6 +10,7 @@ from trinity.config.schema.experiment import Config
 from trinity.errors import UserError
 from trinity.verl.key_table import find_row
 from trinity.verl.row import TRAINER_CONFIG, KeyConversion, KeyRow
+from trinity.verl.rules.agents import convert_agents
 from trinity.verl.rules.algorithm import convert_algorithm
 from trinity.verl.rules.back_end import convert_back_end
 from trinity.verl.rules.batches import (
@@ -24,6 +25,7 @@ from trinity.verl.rules.placement import convert_placement
 from trinity.verl.rules.rewards import convert_rewards
 from trinity.verl.rules.running import (
     convert_own_configuration,
+    convert_program,
     convert_running,
     convert_token_limit,
 )
@@ -38,6 +40,7 @@ SAME_RESULT = ("trainer.use_dynamic_bsz", "trainer.balance_batch")
 
 Rules = tuple[Callable[[Conversion], None], ...]
 RULES: Rules = (
+    convert_program,
     convert_running,
     convert_back_end,
     convert_own_configuration,
@@ -47,11 +50,13 @@ RULES: Rules = (
     convert_schedules,
     convert_data,
     convert_rewards,
+    convert_agents,
     convert_lengths,
     convert_distillation,
     convert_token_limit,
 )
 SUPERVISED_RULES: Rules = (
+    convert_program,
     convert_running,
     convert_back_end,
     convert_supervised,

@@ -30,8 +30,13 @@ _ENVIRONMENT = re.compile(r"[A-Z][A-Za-z0-9_]*=.*", re.S)
 _UNKNOWN_ROOT = re.compile(r"\$\{[^}]*\}/")
 COMMAND_LINE = "command line"
 _YAML = (".yaml", ".yml")
-_MODULE = re.compile(r"(?:.*/)?(?P<name>(?:verl|recipe)(?:[./]\w+)+?)(?:\.py)?")
+_MODULE = re.compile(r"(?!-)(?!.*\.ya?ml$)(?:.*/)?(?P<name>(?:verl|recipe)(?:[./]\w+)+?)(?:\.py)?")
+"""veRL's modules and recipes' as one word, which neither an option nor a configuration is."""
 _SECTIONS = ("data.", "actor_rollout_ref.", "algorithm.", "trainer.", "model.", "optim.", "critic.")
+_HYDRA_MAIN = re.compile(r"@hydra\.main\((?P<arguments>[^)]*)\)")
+_HYDRA_ARGUMENT = re.compile(r"(config_path|config_name)\s*=\s*[\"']([^\"']+)[\"']")
+_LAUNCHERS = ("torch.distributed", "torchrun", "accelerate", "deepspeed")
+"""Modules that start another one."""
 _FROM_OUTSIDE = re.compile(r"\$\{oc\.env:(\w+)\}")
 MISSING = "???"
 """Hydra's placeholder of a value that must be given."""
@@ -59,6 +64,8 @@ class VerlSettings:
 
     module: str = ""
     """The module that was started, such as `verl.trainer.main_ppo`; empty for keys alone."""
+    program: str = ""
+    """A module outside of veRL that was started with veRL's keys."""
     remarks: list[str] = field(default_factory=list)
     """Remarks for the user on how the sources were read."""
     _settings: dict[str, VerlSetting] = field(default_factory=dict)
@@ -117,11 +124,28 @@ class VerlSettings:
     def fill_in_references(self) -> None:
         """Replaces `${data.max_prompt_length}` by the value of that key."""
         for key, setting in list(self._settings.items()):
+            if self._copy_section(setting):
+                continue
             value = self._filled(setting.value, key, seen=frozenset({key}))
             if value is None and setting.value is not None:
                 del self._settings[key]  # a reference to an unset key counts as not set
             else:
                 self._settings[key] = VerlSetting(key=key, value=value, where=setting.where)
+
+    def _copy_section(self, setting: VerlSetting) -> bool:
+        """Copies the keys of a section that a value refers to; returns False if it is none."""
+        found = _REFERENCE.fullmatch(str(setting.value))
+        prefix = f"{found['key']}." if found else ""
+        below = [held for held in self._settings if prefix and held.startswith(prefix)]
+        if not below:
+            return False
+        del self._settings[setting.key]
+        for name in below:
+            copied = f"{setting.key}.{name.removeprefix(prefix)}"
+            source = self._settings[name]
+            value = VerlSetting(key=copied, value=source.value, where=source.where)
+            self._settings.setdefault(copied, value)
+        return True
 
     def _filled(self, value: JsonValue, key: str, seen: frozenset[str]) -> JsonValue:
         if isinstance(value, list):
@@ -163,25 +187,50 @@ def config_options(words: Sequence[ExpandedField]) -> Iterator[tuple[str, str, i
 
 
 def user_config_file(words: Sequence[ExpandedField], script: Path) -> Path | None:
-    """Its path, relative to the current directory or to one above the script; None if not found."""
-    options = {name: value for name, value, _ in config_options(words)}
+    """The path of the configuration that is laid over veRL's defaults; None if there is none.
+
+    It is the one that the command names, else the one that the started program names, relative to
+    the current folder or to one above the script.
+    """
+    roots = (Path(), *script.resolve().parents)
+    usual = _options_of_program(words, roots)
+    options = usual | {name: value for name, value, _ in config_options(words)}
     name = options.get("config_name")
     if name is None or is_verl_default(name):
         return None
-    folder = options.get("config_path") or options.get("config_dir") or "."
-    file = f"{name.removesuffix('.yaml')}.yaml"
-    folders = [_UNKNOWN_ROOT.sub("", folder), *_folders_of_modules(words, folder)]
-    roots = (Path(), *script.resolve().parents)
-    places = (above / inner / file for inner in folders for above in roots)
+    folders = [options[key] for key in ("config_dir", "config_path") if key in options] or ["."]
+    places = (
+        above / inner / f"{name.removesuffix('.yaml')}.yaml"
+        for folder in folders
+        for inner in (_UNKNOWN_ROOT.sub("", folder), *_folders_of_modules(words, folder))
+        for above in roots
+    )
     return next((place for place in places if place.is_file()), None)
+
+
+def _options_of_program(words: Sequence[ExpandedField], roots: Sequence[Path]) -> dict[str, str]:
+    """The folder and the name of the configuration in the `@hydra.main` of the started program."""
+    for module in started_modules(words):
+        file = f"{module.replace('.', '/')}.py"
+        for place in (above / file for above in roots):
+            if place.is_file() and (found := _HYDRA_MAIN.search(_text(str(place)))):
+                return dict(_HYDRA_ARGUMENT.findall(found["arguments"]))
+    return {}
+
+
+def started_modules(words: Sequence[ExpandedField]) -> Iterator[str]:
+    """Yields the modules that a command starts: veRL's, recipes, and those behind `-m`."""
+    for before, word in zip(["", *(word.text for word in words)], words, strict=False):
+        if found := _MODULE.fullmatch(word.text):
+            yield found["name"].replace("/", ".")
+        elif before == "-m" and not word.text.startswith(_LAUNCHERS):
+            yield word.text
 
 
 def _folders_of_modules(words: Sequence[ExpandedField], folder: str) -> Iterator[str]:
     """Yields the folder beside the started module, where Hydra looks for a relative path."""
-    for word in words:
-        if found := _MODULE.fullmatch(word.text):
-            above = found["name"].replace(".", "/").rpartition("/")[0]
-            yield f"{above}/{folder}"
+    for module in started_modules(words):
+        yield f"{module.replace('.', '/').rpartition('/')[0]}/{folder}".lstrip("/")
 
 
 def read_sources(
@@ -255,12 +304,21 @@ def _read_yaml(settings: VerlSettings, path: str) -> None:
     for key, value in _flat(tree, ""):
         line = lines.get(key)
         where = f"{name}:{line}" if line else name
-        if key == "defaults" or key.startswith("hydra."):
+        if key == "defaults" and _are_verls_defaults(value):
+            continue
+        if key == "defaults" or (key.startswith("hydra.") and key != "hydra.searchpath"):
             settings.remarks.append(
                 f"{where}: `{key}` is Hydra's: what it includes is not read, give those files too"
             )
-        elif not key.endswith("_target_"):
+        elif not key.endswith("_target_") and not key.startswith("hydra."):
             settings.put(VerlSetting(key=key, value=value, where=where))
+
+
+def _are_verls_defaults(value: JsonValue) -> bool:
+    """True if a file includes veRL's defaults alone, which the conversion knows."""
+    names = value if isinstance(value, list) else [value]
+    texts = [name for name in names if isinstance(name, str) and name != "_self_"]
+    return len(texts) >= len(names) - 1 and all(is_verl_default(name) for name in texts)
 
 
 def _flat(tree: Mapping[str, JsonValue], prefix: str) -> Iterator[tuple[str, JsonValue]]:
@@ -306,6 +364,7 @@ def _read_script(
     words = iter(command.words)
     for word in words:
         _read_word(settings, word, words, path)
+    settings.program = settings.module or next(started_modules(command.words), "")
     if not settings.module:
         settings.remarks.append(
             f"{path}:{command.line}: `{command.words[0].text}` is taken for the start of veRL"

@@ -182,6 +182,16 @@ def as_scheduler(value: JsonValue) -> JsonValue:
     return "WSD" if value.lower() == "wsd" else value.lower()
 
 
+_LAYERS_OF_MEGATRON = {
+    "linear_qkv": "q_proj,k_proj,v_proj",
+    "linear_proj": "o_proj",
+    "linear_fc1": "gate_proj,up_proj",
+    "linear_fc2": "down_proj",
+}
+"""Megatron's names of layers, each with those of models in Hugging Face's layout."""
+
+
 def as_target_modules(value: JsonValue) -> JsonValue:
-    """Joins a list to one text with commas."""
-    return ",".join(str(item) for item in value) if isinstance(value, list) else value
+    """Joins a list to one text with commas, in the names of Hugging Face's layout."""
+    names = [str(item) for item in value] if isinstance(value, list) else [str(value)]
+    return ",".join(_LAYERS_OF_MEGATRON.get(name, name) for name in names)

@@ -1,13 +1,13 @@
 """One question, one answer, one reward."""
 
-from functools import partial
+from functools import cached_property, partial
 from typing import ClassVar, cast
 
 from trinity.errors import UserError
 from trinity.plugins import REWARDS
 from trinity.rewards.reward import BoundReward
 from trinity.runtime.threads import DaemonThreads
-from trinity.types import Experience, FinishReason
+from trinity.types import Experience, FinishReason, JsonObject
 from trinity.workflows.messages import Message
 from trinity.workflows.workflow import Workflow
 
@@ -57,6 +57,11 @@ class SimpleWorkflow(Workflow):
         """The system prompt for tasks without one."""
         return self.default_system_prompt
 
+    @cached_property
+    def scored_row(self) -> JsonObject:
+        """The row as the reward sees it."""
+        return self.task.raw_task
+
     @property
     def reply_prefix(self) -> str:
         """The text with which the answer begins."""
@@ -85,7 +90,7 @@ class SimpleWorkflow(Workflow):
             "ground_truth": self.task.truth,
             "messages": self.messages(),
             "prompt": self.task.task_desc,
-            "task": self.task.raw_task,
+            "task": self.scored_row,
             "response_length": experience.sequence.response_length,
             "response_token": experience.sequence.tokens[experience.sequence.prompt_length :],
             "finish_reason": experience.finish_reason,

@@ -85,16 +85,18 @@ class HuggingFaceTokenizer:
                 f"the model {tokenizer.name_or_path} has no chat template; "
                 "give one with model.chat_template_path"
             )
-        self._template_kwargs = (
+        tokenizer.chat_template = self._template
+        self.template_kwargs: JsonObject = (
             {} if enable_thinking is None else {"enable_thinking": enable_thinking}
         )
-        switched = "".join(f"\0{name}={value}" for name, value in self._template_kwargs.items())
+        """Further variables of the template."""
+        switched = "".join(f"\0{name}={value}" for name, value in self.template_kwargs.items())
         self.template_sha256 = hashlib.sha256((self._template + switched).encode()).digest()
         self.prompt_cache = PromptCache(max_cached_tokens)
 
     @property
     def hf_tokenizer(self) -> "PreTrainedTokenizerBase":
-        """The underlying transformers tokenizer."""
+        """The underlying transformers tokenizer, with the chat template of the run."""
         return self._tokenizer
 
     def encode_chat(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> Prompt:
@@ -117,7 +119,7 @@ class HuggingFaceTokenizer:
                 tokenize=False,
                 add_generation_prompt=not continues,
                 continue_final_message=continues,
-                **self._template_kwargs,
+                **self.template_kwargs,
             )
         except NOT_RENDERED as error:
             raise UserError(f"the chat template does not take these messages: {error}") from error

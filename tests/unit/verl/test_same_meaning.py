@@ -98,7 +98,7 @@ def test_a_configuration_of_the_scripts_own_is_read_below_its_keys(
     found = converted(script, tmp_path)
     assert value(found, "model.max_prompt_tokens") == 33
     assert value(found, "cluster.node_num") == 2
-    assert any("multi_turn.enable=True (tools.yaml:2)" in line for line in found.report)
+    assert "tools.yaml:2 actor_rollout_ref.rollout.multi_turn.enable" in found.body
 
 
 def test_one_that_is_not_there_is_asked_for(tmp_path: Path) -> None:

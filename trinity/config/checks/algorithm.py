@@ -7,7 +7,7 @@ from trinity.algorithm.kl.controller import kl_controller
 from trinity.algorithm.policy_loss import POLICY_LOSSES
 from trinity.algorithm.token_advantage import needs_of
 from trinity.algorithm.token_advantage.need import NEED_HINTS, Need
-from trinity.compat import DISTILLATION_WORKFLOWS
+from trinity.compat import BASELINE_WORKFLOWS, DISTILLATION_WORKFLOWS
 from trinity.config.error_collector import did_you_mean
 from trinity.config.plan.algorithm import find_part
 from trinity.config.plan.parts import ResolvedAlgorithm
@@ -24,7 +24,10 @@ LOSSES_WITHOUT_RATIO = SUPERVISED_LOSSES | {"dro", "gpg", "opmd", "sppo"}
 NEEDS_WITHOUT_REWARDS: frozenset[Need] = frozenset({"teacher", "reward_parts"})
 """Advantages that need these are computed from them alone."""
 WORKFLOW_FIELDS: tuple[Need, ...] = ("teacher", "baselines")
-WORKFLOWS_WITH_FIELD: Mapping[Need, frozenset[str]] = {"teacher": DISTILLATION_WORKFLOWS}
+WORKFLOWS_WITH_FIELD: Mapping[Need, frozenset[str]] = {
+    "teacher": DISTILLATION_WORKFLOWS,
+    "baselines": BASELINE_WORKFLOWS,
+}
 """Workflows that come with the system and bring more than rewards."""
 
 

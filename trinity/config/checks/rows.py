@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from trinity.algorithm.algorithm_type import RowSchema
 from trinity.columns import column_value, has_column, optional_column
-from trinity.compat import DISTILLATION_WORKFLOWS
+from trinity.compat import BASELINE_WORKFLOWS, DISTILLATION_WORKFLOWS
 from trinity.config.data_rows import Row
 from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedTaskset
 from trinity.config.schema.data import FormatConfig
@@ -14,12 +14,14 @@ from trinity.training_rows import check_training_row
 
 QUESTION_WORKFLOWS = frozenset(
     {
+        *BASELINE_WORKFLOWS,
         *DISTILLATION_WORKFLOWS,
         "simple_workflow",
         "math_workflow",
         "math_boxed_workflow",
         "math_rm_workflow",
         "rubric_judge_workflow",
+        "verl_agent_workflow",
     }
 )
 """They ask what the prompt column holds; others may read any column."""

@@ -31,6 +31,9 @@ BYPASS_LOSSES = {"ppo_clip": "ppo", "reinforce": "gpg"}
 """Losses by `rollout_correction.loss_type`, which decides in bypass mode; `reinforce` has no ratio
 of its own and is weighed by the correction, as `gpg` is."""
 _WEIGHTS = ("rollout_is", "rollout_is_threshold", "rollout_is_batch_normalize")
+OLDER_REJECTIONS = {"token": "token_k1", "sequence": "seq_sum_k1", "geometric": "seq_mean_k1"}
+"""veRL's older names of `rollout_rs`: bounds of the ratio of a token, and of the product and the
+geometric mean of a sequence's."""
 LOSS_ARGUMENTS = {
     "clip_ratio": "clip_range",
     "clip_ratio_low": "clip_range_low",
@@ -112,6 +115,7 @@ def convert_algorithm(work: Conversion) -> None:
     _put_penalty(work, has_penalty)
     _put_kl_loss(work)
     _put_loss(work, advantage)
+    _put_rejection(work)
     _put_replay(work)
 
 
@@ -135,11 +139,6 @@ def _put_advantage(work: Conversion, has_penalty: bool) -> str:
     work.copy("actor_rollout_ref.rollout.n", "algorithm.repeat_times", 1)
     work.put("algorithm.advantage_fn", advantage, origin, note)
     _put_whitening(work, advantage)
-    if advantage == "remax":
-        work.report.advice.append(
-            "`advantage_fn: remax` needs the reward of a greedy rollout of each task: name a "
-            "workflow of your own that puts it into each experience as `reward_baseline`"
-        )
     return advantage
 
 
@@ -378,6 +377,26 @@ def convert_old_logprobs(work: Conversion) -> None:
     else:
         note = "a ratio to the weights of the rollout, which began veRL's step"
         work.put(key, True, origin, note)
+
+
+def _put_rejection(work: Conversion) -> None:
+    """Converts the older names of rejection, whose two bounds are one text today."""
+    kind = work.settings.peek(f"{CORRECTION}.rollout_rs")
+    if not isinstance(kind, str) or kind not in OLDER_REJECTIONS:
+        return
+    setting = work.settings.take(f"{CORRECTION}.rollout_rs")
+    assert setting is not None
+    work.put(f"{CORRECTION}.rollout_rs", OLDER_REJECTIONS[kind], setting)
+    bound = work.settings.take(f"{CORRECTION}.rollout_rs_threshold")
+    given = (
+        work.settings.peek(f"{CORRECTION}.rollout_is_threshold") if bound is None else bound.value
+    )
+    upper = given if isinstance(given, int | float) else 2.0
+    lower = work.settings.value(f"{CORRECTION}.rollout_rs_threshold_lower", None)
+    least = lower if isinstance(lower, int | float) else 1 / upper
+    note = "as veRL's older two bounds" if lower is not None else "veRL's older lower bound is 1/x"
+    bounds = f"{least:g}_{upper:g}"
+    work.put(f"{CORRECTION}.rollout_rs_threshold", bounds, bound or setting, note)
 
 
 def _named_loss(work: Conversion, setting: VerlSetting | None, names: Mapping[str, str]) -> str:

@@ -13,6 +13,7 @@ FSDP = ("dp", "fsdp", "fsdp2")
 ULYSSES = "trainer.ulysses_sequence_parallel_size"
 _CHOOSING = (
     "model_engine",
+    "actor@actor_rollout_ref.actor",
     f"{ACTOR}.strategy",
     f"{ACTOR}.model_engine",
     f"{ACTOR}.fsdp_config.strategy",
@@ -26,6 +27,7 @@ _NAMES = {
     "veomni": "VeOmni",
     "torchtitan": "TorchTitan",
     "automodel": "AutoModel",
+    "mlite": "Megatron Lite",
 }
 _OTHER = re.compile("|".join(_NAMES))
 _SECTION = re.compile(

@@ -174,6 +174,10 @@ def convert_schedules(work: Conversion) -> None:
 
 def _put_steps(work: Conversion, verl: str, ours: str, factor: int) -> None:
     steps = work.settings.peek(verl)
+    if steps == 0 and verl.endswith(".lr_warmup_steps"):
+        setting = work.settings.take(verl)
+        assert setting is not None
+        work.put(ours, -1, setting, "veRL takes 0 for the ratio, too")
     if factor > 1 and isinstance(steps, int) and steps > 0:
         setting = work.settings.take(verl)
         assert setting is not None

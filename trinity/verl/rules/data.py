@@ -138,26 +138,22 @@ def _put_column(work: Conversion, key: str, name: str, default: str, remark: str
 
 
 def _put_sampling(work: Conversion, key: str) -> None:
+    """Converts sampling in evaluations, which is at `val_kwargs.temperature`, 0 by default."""
     settings = work.settings
-    samples = settings.take(f"{VAL}.do_sample")
-    n = settings.take(f"{VAL}.n")
-    if n is not None:
+    if (n := settings.take(f"{VAL}.n")) is not None:
         work.put(f"{key}.repeat_times", n.value, n)
-    if samples is None or samples.value is not True:
-        origin = work.origin(f"{VAL}.do_sample", False)
-        work.put(f"{key}.rollout_args.temperature", 0.0, origin)
-        for name in _SAMPLING[:-1]:
-            work.report_not_needed(
-                f"{VAL}.{name}", "without `val_kwargs.do_sample` answers are greedy"
-            )
-        return
-    for name, default in (("temperature", 0.0), ("top_p", None), ("top_k", None)):
-        setting = settings.take(f"{VAL}.{name}")
-        if setting is not None:
+    work.report_not_needed(
+        f"{VAL}.do_sample", "veRL's loops take the temperature of `val_kwargs`, 0 is greedy"
+    )
+    temperature = settings.take(f"{VAL}.temperature")
+    origin = temperature or f"veRL's default of {VAL}.temperature"
+    value = 0.0 if temperature is None or temperature.value is None else temperature.value
+    work.put(f"{key}.rollout_args.temperature", value, origin)
+    for name, default in (("top_p", 1.0), ("top_k", -1)):
+        if (setting := settings.take(f"{VAL}.{name}")) is not None:
             work.put(f"{key}.rollout_args.{name}", setting.value, setting)
-        elif default is not None:
-            origin = f"veRL's default of {VAL}.{name}"
-            work.put(f"{key}.rollout_args.{name}", default, origin)
+        elif settings.peek(f"actor_rollout_ref.rollout.{name}") is not None and value != 0:
+            work.put(f"{key}.rollout_args.{name}", default, f"veRL's default of {VAL}.{name}")
 
 
 def _put_truncation(work: Conversion, cut: VerlSetting) -> None:

@@ -180,8 +180,6 @@ def _put_engine(work: Conversion) -> None:
         if (setting := work.settings.take(f"{ROLLOUT}.{verl}")) is not None:
             work.put(f"{OURS}.{ours}", setting.value, setting)
     work.copy(f"{ROLLOUT}.gpu_memory_utilization", f"{OURS}.gpu_memory_utilization", 0.5)
-    if (parser := work.settings.take(f"{ROLLOUT}.multi_turn.format")) is not None:
-        work.put(f"{OURS}.tool_call_parser", parser.value, parser)
 
 
 def _put_kind(work: Conversion) -> None:

@@ -12,11 +12,12 @@ DATA_SOURCE = "data_source"
 """veRL's default of `data.reward_fn_key`."""
 DAPO_REWARD = "math_dapo_reward"
 _REWARD_TYPE = f"{INPUT}.default_reward_fn_type"
-_MANAGERS = ("reward_model.reward_manager", "reward.reward_manager.name", "reward_manager.name")
+_MANAGERS = ("reward_manager.name", "reward.reward_manager.name", "reward_model.reward_manager")
+"""The older name last: veRL takes it where both are given."""
 _PLAIN_MANAGERS = ("naive", "prime", "batch", "gdpo")
 """Managers that score each answer with the row's reward, and differ in how they call it."""
 _FUNCTIONS = ("custom_reward_function", "reward.custom_reward_function")
-_KWARGS = ("reward_model.reward_kwargs", "reward.reward_kwargs")
+_KWARGS = ("reward.reward_kwargs", "reward_model.reward_kwargs")
 _OVERLONG = (*(f"{name}.overlong_buffer_cfg" for name in _KWARGS), "reward_model.overlong_buffer")
 Penalty = dict[str, tuple[JsonValue, VerlSetting | str]]
 """Arguments of DAPO's penalty by our names, each with its origin."""
@@ -79,11 +80,11 @@ def _put_reward_column(work: Conversion) -> None:
     setting = work.settings.take("data.reward_fn_key")
     column = DATA_SOURCE if setting is None or setting.value is None else setting.value
     origin = setting or "veRL's default of data.reward_fn_key"
-    for taskset in _tasksets(work):
+    for taskset in tasksets_of(work):
         work.put(f"{taskset}.format.reward_fn_key", column, origin, "it names a row's reward")
 
 
-def _tasksets(work: Conversion) -> Iterator[str]:
+def tasksets_of(work: Conversion) -> Iterator[str]:
     """Keys of the tasksets that are written."""
     ending = ".format.prompt_key"
     keys = [key for key, _ in work.draft.leaves()]
@@ -118,7 +119,7 @@ def _put_own_arguments(work: Conversion, prefix: str) -> None:
     for setting in work.settings.all():
         if setting.key.startswith(prefix):
             work.settings.take(setting.key)
-            for taskset in _tasksets(work):
+            for taskset in tasksets_of(work):
                 name = setting.key.removeprefix(prefix)
                 work.put(f"{taskset}.reward_fn_args.{name}", setting.value, setting)
 
@@ -160,7 +161,7 @@ def _put_overlong(work: Conversion, put: Callable[[Conversion, Penalty], None]) 
 
 def _put_penalty_of_reward(work: Conversion, penalty: Penalty) -> None:
     """Gives DAPO's penalty to DAPO's reward."""
-    for taskset in _tasksets(work):
+    for taskset in tasksets_of(work):
         work.put(f"{taskset}.reward_fn_args.enable_overlong_penalty", True, "`overlong_buffer`")
         for name, (value, origin) in penalty.items():
             work.put(f"{taskset}.reward_fn_args.{name}", value, origin)

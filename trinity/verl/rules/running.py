@@ -1,8 +1,10 @@
 """Converts a run's directory, name and start, its monitor, back end and adapters."""
 
+import re
+
 from trinity.verl.rules.algorithm import ACTOR
 from trinity.verl.rules.back_end import ULYSSES
-from trinity.verl.settings import CONFIG_FILE, is_verl_default
+from trinity.verl.settings import CONFIG_FILE, VerlSetting, is_verl_default
 from trinity.verl.values import as_segment
 from trinity.verl.work import Conversion
 
@@ -12,6 +14,18 @@ LORA_RANKS = (
     "actor_rollout_ref.model.lora.rank",
     "model.lora_rank",
 )
+_SAME_PROGRAM = re.compile(
+    r"verl\..*|(?:.*\.)?main_ppo_split"
+    r"|recipe\.(?:dapo(?:\.dapo_transfer_queue)?\.main_dapo|entropy\.main_entropy"
+    r"|partial_rollout\.main_ppo|one_step_off_policy\..*|fully_async_policy\..*)"
+)
+"""veRL's own programs, and those of recipes that do what their keys say."""
+_OWN_PROGRAM = (
+    "a program of its own, of which the keys alone are converted: write the loss, the advantage or "
+    "the workflow that it adds as a part of your own, see docs/algorithms.md and docs/workflows.md"
+)
+_ALPHA, _MEGATRON_ALPHA = 16, 32
+"""veRL's defaults of an adapter's scale."""
 _ONE = "`monitor.monitor_type` has one monitor, of wandb, mlflow and tensorboard"
 
 
@@ -84,6 +98,14 @@ def convert_own_configuration(work: Conversion) -> None:
         work.report.missing.append((name, answer))
 
 
+def convert_program(work: Conversion) -> None:
+    """Reports a program that is not veRL's, with what it adds to its keys."""
+    program = work.settings.program
+    if program and not _SAME_PROGRAM.fullmatch(program):
+        setting = VerlSetting(key="program", value=program, where="what the script starts")
+        work.report.missing.append((setting, _OWN_PROGRAM))
+
+
 def convert_token_limit(work: Conversion) -> None:
     """Converts the token limit; veRL counts one GPU's part of a sequence, here it is on one GPU."""
     limit = work.settings.peek(f"{ACTOR}.ppo_max_token_len_per_gpu")
@@ -111,5 +133,14 @@ def _put_lora(work: Conversion) -> None:
             continue
         if isinstance(setting.value, int) and setting.value > 0:
             work.put("model.lora_configs[0].lora_rank", setting.value, setting)
+            _put_scale(work, key)
         else:
             work.report.not_needed.append((setting, "without LoRA"))
+
+
+def _put_scale(work: Conversion, rank: str) -> None:
+    """Writes veRL's default of an adapter's scale, which is not ours."""
+    key = rank.replace("lora_rank", "lora_alpha").replace("lora.rank", "lora.alpha")
+    if work.settings.peek(key) is None:
+        default = _MEGATRON_ALPHA if ".lora." in key else _ALPHA
+        work.put("model.lora_configs[0].lora_alpha", default, f"veRL's default of {key}")

@@ -154,6 +154,7 @@ _ACTOR_ROWS: tuple[KeyRow, ...] = (
     *missing_rows(
         "a warm-up begins at `lr` over its number of steps",
         f"{_ACTOR}.optim.lr_warmup_init",
+        f"{_ACTOR}.optim.init_lr_ratio",
         neutral=(0,),
     ),
     *missing_rows(
@@ -286,6 +287,7 @@ _REF_ROWS: tuple[KeyRow, ...] = (
         f"{_REF}.log_prob_use_dynamic_bsz",
         f"{_REF}.log_prob_max_token_len_per_gpu",
         f"{_REF}.ulysses_sequence_parallel_size",
+        f"{_REF}.rollout_n",
         f"{_REF}.router_replay.*",
     ),
     *missing_rows("the reference is the model that the stage starts from", f"{_REF}.model.*"),

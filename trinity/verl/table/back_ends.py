@@ -78,6 +78,9 @@ _FAST = (
     "reshard_after_forward",
     "fsdp_size",
     "forward_only",
+    "impl_cfg.use_thd",
+    "impl_cfg.optimizer",
+    "impl_cfg.recompute",
     *(
         f"{_TRANSFORMER}.{name}"
         for name in (
@@ -172,6 +175,11 @@ def _section_rows(section: str) -> tuple[KeyRow, ...]:
             "the trainer computes in `trainer.dtype`",
             f"{transformer}.fp8",
             f"{transformer}.fp8_recipe",
+        ),
+        *missing_rows(
+            "what chance decides follows from `seed`, the experiment's",
+            f"{section}.seed",
+            neutral=(42,),
         ),
         *missing_rows(
             "an option of another back end: see whether the result depends on it", f"{section}.*"

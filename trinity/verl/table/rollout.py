@@ -14,6 +14,20 @@ from trinity.verl.values import as_top_k, identity, is_above_one
 _ROLLOUT = "actor_rollout_ref.rollout"
 _OURS = "explorer.rollout_model"
 _EVAL = "buffer.explorer_input.eval_tasksets[i]"
+_ARGS = "buffer.explorer_input.taskset.workflow_args"
+MULTI_TURN = (
+    "enable",
+    "max_assistant_turns",
+    "max_user_turns",
+    "max_parallel_calls",
+    "max_tool_response_length",
+    "tool_response_truncate_side",
+    "format",
+    "tool_config_path",
+    "function_tool_path",
+)
+"""Keys of `multi_turn` that veRL's loops read."""
+AGENT = ("default_agent_loop", "agent_loop_config_path")
 
 ROWS: tuple[KeyRow, ...] = (
     combined_row(
@@ -68,8 +82,17 @@ ROWS: tuple[KeyRow, ...] = (
     ),
     combined_row(f"{_ROLLOUT}.n_gpus_per_node", f"{_OURS}.engine_num", "with `nnodes`"),
     combined_row(f"{_ROLLOUT}.enable_rollout_routing_replay", "algorithm.enable_router_replay", ""),
-    combined_row(
-        f"{_ROLLOUT}.multi_turn.format", f"{_OURS}.tool_call_parser", "the engine's parser"
+    *(
+        combined_row(
+            f"{_ROLLOUT}.multi_turn.{name}",
+            f"{_ARGS}.multi_turn.{name}",
+            "of each taskset, with `verl_agent_workflow`",
+        )
+        for name in MULTI_TURN
+    ),
+    *(
+        combined_row(f"{_ROLLOUT}.agent.{name}", f"{_ARGS}.agent.{name}", "likewise")
+        for name in AGENT
     ),
     *trainer_config_rows(f"{_ROLLOUT}.log_prob_micro_batch_size_per_gpu"),
     *not_needed_rows(
@@ -112,18 +135,24 @@ ROWS: tuple[KeyRow, ...] = (
         f"{_ROLLOUT}.skip_tokenizer_init",
         f"{_ROLLOUT}.multi_turn.tokenization_sanity_check_mode",
     ),
-    *missing_rows(
-        "write the turns and tools as a workflow (`default_workflow_type`)",
-        f"{_ROLLOUT}.multi_turn.enable",
-        neutral=(False,),
+    *not_needed_rows(
+        "veRL's own loops do not read it any more",
+        f"{_ROLLOUT}.multi_turn.use_inference_chat_template",
+        f"{_ROLLOUT}.multi_turn.num_repeat_rollouts",
     ),
     *missing_rows(
-        "write the turns and tools as a workflow (`default_workflow_type`)",
-        f"{_ROLLOUT}.agent.default_agent_loop",
-        neutral=("single_turn_agent",),
+        "veRL has dropped its simulated users: write the turns as a workflow or as an agent loop "
+        "(`agent_loop_config_path`)",
+        f"{_ROLLOUT}.multi_turn.interaction_config_path",
     ),
     *missing_rows(
-        "write the turns and tools as a workflow (`default_workflow_type`)",
+        "a manager of agents is veRL's whole rollout: write what it does as a workflow "
+        "(`default_workflow_type`) that talks to the model's OpenAI-compatible address",
+        f"{_ROLLOUT}.agent.agent_loop_manager_class",
+        f"{_ROLLOUT}.agent.custom_async_server.*",
+    ),
+    *missing_rows(
+        "there is no such option of agents: write it as a workflow (`default_workflow_type`)",
         f"{_ROLLOUT}.multi_turn.*",
         f"{_ROLLOUT}.agent.*",
     ),
@@ -176,9 +205,11 @@ ROWS: tuple[KeyRow, ...] = (
     *left_out_rows(
         "metrics are exported with OpenTelemetry (`OTEL_*` variables)", f"{_ROLLOUT}.prometheus.*"
     ),
-    *missing_rows(
-        "slow runs may be left behind: `explorer.over_rollout`",
-        f"{_ROLLOUT}.over_sample_rate",
-        neutral=(0,),
+    *not_needed_rows("no rollout of veRL's reads it", f"{_ROLLOUT}.over_sample_rate"),
+    *left_out_rows(
+        "SGLang's server does not run here",
+        f"{_ROLLOUT}.sglang_rollout_mode",
+        f"{_ROLLOUT}.server.*",
+        f"{_ROLLOUT}.enable_sleep_mode",
     ),
 )

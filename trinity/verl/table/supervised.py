@@ -106,7 +106,10 @@ ROWS: tuple[KeyRow, ...] = (
     renamed_row("data.multiturn.tools_key", f"{_BUFFER}.format.tools_key"),
     *missing_rows("write messages with their tools into the rows", "data.multiturn.*"),
     *missing_rows(
-        "a warm-up begins at `lr` over its number of steps", "optim.lr_warmup_init", neutral=(0,)
+        "a warm-up begins at `lr` over its number of steps",
+        "optim.lr_warmup_init",
+        "optim.init_lr_ratio",
+        neutral=(0,),
     ),
     *missing_rows(
         "the optimizer is PyTorch's own", "optim.optimizer_impl", neutral=("torch.optim",)

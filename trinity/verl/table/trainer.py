@@ -74,6 +74,12 @@ ROWS: tuple[KeyRow, ...] = (
         "trainer.rollout_data_dir",
         "trainer.validation_data_dir",
     ),
+    *left_out_rows(
+        "metrics and samples are shown below `checkpoint_root_dir` and by the monitor",
+        "trainer.tensorboard_dir",
+        "trainer.rl_logging_board_dir",
+        "trainer.log_freq",
+    ),
     *not_needed_rows("the machine's accelerator is used", "trainer.device"),
     *not_needed_rows(
         "there is no Ray here",
@@ -196,8 +202,13 @@ ROWS: tuple[KeyRow, ...] = (
         "hydra.config_name", "trainer.trainer_strategy", "FSDP2 trains, whatever the name is"
     ),
     combined_row("model_engine", "trainer.trainer_strategy", "FSDP2 trains, whatever it is"),
+    combined_row("actor@actor_rollout_ref.actor", "trainer.trainer_strategy", "likewise"),
+    combined_row("program", "", "what a program outside of veRL adds is not converted"),
     *not_needed_rows(
-        "it says where Hydra looks for files", "hydra.config_path", "hydra.config_dir"
+        "it says where Hydra looks for files",
+        "hydra.config_path",
+        "hydra.config_dir",
+        "hydra.searchpath",
     ),
     *missing_rows("files found there are not read: give them in front of the script", "hydra.*"),
 )

@@ -1,0 +1,191 @@
+"""An agent loop of veRL's with its tools, run as it is."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from trinity.errors import UserError
+from trinity.types import Array, Experience, FloatArray, JsonObject, JsonValue, VersionSpan
+from trinity.types import Sequence as TokenSequence
+from trinity.workflows.simple_workflow import SimpleWorkflow
+from trinity.workflows.verl_agents import (
+    AGENT,
+    MULTI_TURN,
+    AgentRun,
+    PolicyClient,
+    PromptTooLongError,
+    run_agent,
+)
+
+EXTRA_INFO = "extra_info"
+
+
+class VerlAgentWorkflow(SimpleWorkflow):
+    """Runs the loop that the row's `agent_name` names, else `agent.default_agent_loop`.
+
+    `multi_turn` and `agent` are veRL's sections of these names, with its defaults: tools are those
+    of `multi_turn.tool_config_path` and `function_tool_path`. The reward is the loop's own, else
+    the taskset's for the whole conversation; a function of veRL's finds `num_turns`, `tool_rewards`
+    and `turn_scores` in `extra_info`. Needs the package `verl` where explorers run.
+    """
+
+    known_args: ClassVar[frozenset[str] | None] = frozenset({"multi_turn", "agent"})
+    usual_args: ClassVar[Mapping[str, JsonValue]] = {"multi_turn": {}, "agent": {}}
+
+    async def run_async(self) -> list[Experience]:
+        """Returns one experience, the whole conversation; the model's tokens are trained."""
+        client = PolicyClient(self.model)
+        try:
+            output = await run_agent(self._agent_run(client))
+        except PromptTooLongError as error:
+            self.scored_row = _row_after(self.task.raw_task, 1, {})
+            await self._score(error.answer, self._reward())
+            return [error.answer]
+        experience = sample_of_output(output, client)
+        experience.metrics |= _metrics_of(output)
+        self.scored_row = _row_after(self.task.raw_task, output.num_turns, output.extra_fields)
+        if output.reward_score is None:
+            await self._score(experience, self._reward())
+        else:
+            experience.reward = float(output.reward_score)
+        return [experience]
+
+    def _agent_run(self, client: PolicyClient) -> AgentRun:
+        agent = self._section("agent", AGENT)
+        row = self.task.raw_task
+        return AgentRun(
+            name=str(row.get("agent_name") or agent["default_agent_loop"]),
+            client=client,
+            multi_turn=self._section("multi_turn", MULTI_TURN),
+            agent=agent,
+            row=_row_of_verl(row, self.messages(), self.task.index),
+        )
+
+    def _section(self, name: str, usual: JsonObject) -> JsonObject:
+        """Returns a section with veRL's defaults.
+
+        Raises: UserError for a key that veRL's loops do not know.
+        """
+        given = self.task.workflow_args.get(name) or {}
+        where = f"taskset {self.task.taskset!r}: {type(self).__name__}: workflow_args.{name}"
+        if not isinstance(given, dict):
+            raise UserError(f"{where} is {given!r}: give a section with {', '.join(usual)}")
+        if unknown := sorted(given.keys() - usual.keys()):
+            raise UserError(f"{where} has no {', '.join(unknown)}: it has {', '.join(usual)}")
+        return {**usual, **given}
+
+
+def _row_after(row: JsonObject, num_turns: int, fields: Mapping[str, Any]) -> JsonObject:
+    """Returns the row with what veRL adds to `extra_info` for rewards."""
+    own = row.get(EXTRA_INFO)
+    info: JsonObject = {**own} if isinstance(own, dict) else {}
+    info |= {"num_turns": num_turns, "rollout_reward_scores": {}}
+    info |= {"tool_rewards": [], "turn_scores": [], **_plain(fields)}
+    return {**row, EXTRA_INFO: info}
+
+
+def _row_of_verl(row: JsonObject, messages: Any, index: int) -> dict[str, Any]:
+    """Returns a row as veRL's data set gives it to loops."""
+    info = row.get(EXTRA_INFO)
+    extra = info if isinstance(info, dict) else {}
+    columns = {name: value for name, value in row.items() if name != "agent_name"}
+    return {
+        **columns,
+        EXTRA_INFO: extra,
+        "raw_prompt": messages,
+        "index": extra.get("index", index),
+        "tools_kwargs": _without_nulls(extra.get("tools_kwargs")),
+        "interaction_kwargs": _without_nulls(extra.get("interaction_kwargs")),
+    }
+
+
+def _without_nulls(value: JsonValue) -> JsonObject:
+    """Returns a section without the keys that other rows have: parquet fills them with nulls."""
+    if not isinstance(value, dict):
+        return {}
+    return {
+        name: _without_nulls(inner) if isinstance(inner, dict) else inner
+        for name, inner in value.items()
+        if inner is not None
+    }
+
+
+def sample_of_output(output: Any, client: PolicyClient) -> Experience:
+    """Returns the sample of a conversation, with the engine's tokens and log-probabilities.
+
+    Raises: UserError when a token that the loop trains is none that the engine generated.
+    """
+    tokens = np.array([*output.prompt_ids, *output.response_ids], dtype=np.int32)
+    start = len(output.prompt_ids)
+    mask = np.array(output.response_mask, dtype=np.bool_)
+    logprobs, spans = _of_engine(tokens, start, client.answers)
+    if np.isnan(logprobs[mask]).any() or not client.answers:
+        raise UserError(
+            "an agent loop of veRL's trains tokens that the engine did not generate at their place "
+            "in this run: keep the token ids that `server_manager.generate` returned"
+        )
+    body = TokenSequence(
+        tokens=tokens,
+        prompt_length=start,
+        action_mask=mask,
+        rollout_logprobs=np.where(mask, logprobs, np.float32(0)),
+        prompt_text=client.model.text_of(output.prompt_ids),
+        response_text=client.model.text_of(output.response_ids),
+    )
+    last = client.answers[-1]
+    arrays: dict[str, Array] = {}
+    return replace(last, body=body, version_spans=tuple(spans), arrays=arrays)
+
+
+def _of_engine(
+    tokens: Any, start: int, answers: list[Experience]
+) -> tuple[FloatArray, list[VersionSpan]]:
+    """Returns log-probabilities of the response, not a number where none is the engine's."""
+    logprobs = np.full(len(tokens) - start, np.nan, dtype=np.float32)
+    spans: list[VersionSpan] = []
+    for answer in answers:
+        sequence = answer.sequence
+        first, end = sequence.prompt_length, min(len(sequence.tokens), len(tokens))
+        if not start <= first <= end or not np.array_equal(sequence.tokens[:first], tokens[:first]):
+            continue
+        differs = np.flatnonzero(sequence.tokens[first:end] != tokens[first:end])
+        end = first + int(differs[0]) if len(differs) else end
+        logprobs[first - start : end - start] = sequence.rollout_logprobs[: end - first]
+        spans = [*spans, *_moved(answer, first - start, end - start)]
+    return logprobs, _joined(spans, len(logprobs))
+
+
+def _moved(answer: Experience, offset: int, end: int) -> Iterator[VersionSpan]:
+    for span in answer.version_spans:
+        if span.start + offset < end:
+            yield replace(span, start=span.start + offset, end=min(span.end + offset, end))
+
+
+def _joined(spans: list[VersionSpan], length: int) -> list[VersionSpan]:
+    """Returns spans without gaps: what tools said belongs to the answer after it."""
+    joined: list[VersionSpan] = []
+    for span in spans:
+        before = joined[-1] if joined else None
+        if before and (before.version, before.incarnation) == (span.version, span.incarnation):
+            joined[-1] = replace(before, end=span.end)
+        else:
+            joined.append(replace(span, start=before.end if before else 0))
+    return [*joined[:-1], replace(joined[-1], end=length)] if joined else []
+
+
+def _metrics_of(output: Any) -> dict[str, float]:
+    """Returns the numbers of a conversation as metrics."""
+    fields = output.extra_fields
+    sums = {name: fields.get(name) or [] for name in ("tool_rewards", "turn_scores")}
+    return {
+        "num_turns": float(output.num_turns),
+        **{name: float(sum(values)) for name, values in sums.items() if values},
+    }
+
+
+def _plain(fields: Mapping[str, Any]) -> JsonObject:
+    """Returns the fields that are numbers, texts or lists of them."""
+    kinds = (bool, int, float, str, list, dict, type(None))
+    return {str(name): value for name, value in fields.items() if isinstance(value, kinds)}
