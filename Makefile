@@ -8,7 +8,7 @@ BASELINE := proto/baseline.binpb
 SCRATCH := build
 
 .DEFAULT_GOAL := help
-.PHONY: help setup prepare demo test test-all test-fast test-whole test-thorough check-images check-images-heavy check-deploy check-data-juicer check-python312 faults hosts bench \
+.PHONY: help setup prepare demo test test-all test-fast test-whole test-thorough check-images check-images-heavy check-deploy check-supply sbom pin-images check-data-juicer check-python312 faults hosts bench \
 	bench-buffer bench-gpu check format types prose protos proto proto-drift proto-baseline docs docs-drift lock clean
 
 help:  ## This list
@@ -154,9 +154,34 @@ docs-drift:
 	$(BIN)/python -m trinity.security.document docs/security.md --check
 	$(BIN)/python -m trinity.workflows.document docs/workflows.md --check
 
-lock:  ## Write requirements/cpu.lock and the locks of the images from .venv as it is
-	@requirements/freeze.sh $(VENV)
-	@$(BIN)/python requirements/lock_images.py
+# The tools for locks, bills of materials and audits, with hashes too, in an environment of their own.
+SUPPLY := $(SCRATCH)/supply
+SUPPLY_LOCKS := requirements/build.lock requirements/supply.lock
+SBOM := $(SCRATCH)/sbom
+
+$(SUPPLY)/installed: $(SUPPLY_LOCKS)
+	rm -rf $(SUPPLY) && $(BIN)/python -m venv $(SUPPLY)
+	for lock in $(SUPPLY_LOCKS); do requirements/install_locked.sh $$lock $(SUPPLY)/bin/python || exit 1; done
+	touch $@
+
+lock: setup $(SUPPLY)/installed  ## Write every lock anew, with hashes; those for processors from .venv as it is
+	PATH="$(CURDIR)/$(SUPPLY)/bin:$$PATH" requirements/lock.sh $(VENV)
+
+check-supply: setup $(SUPPLY)/installed  ## Known vulnerabilities in the locks, and images without a digest
+	requirements/check_supply.sh $(SUPPLY)
+
+pin-images:  ## Write the digests of today's public images into the manifests
+	$(or $(PYTHON),python3) deploy/images.py --pin
+
+sbom: setup $(SUPPLY)/installed  ## Bills of materials (CycloneDX) and the report of licences, under build/sbom
+	@mkdir -p $(SBOM)
+	$(SUPPLY)/bin/cyclonedx-py environment $(BIN)/python --pyproject pyproject.toml --mc-type application \
+		--output-reproducible --output-format JSON --output-file $(SBOM)/environment.json
+	for lock in buffer synchronizer explorer-cpu trainer-cpu explorer-gpu trainer-gpu; do \
+		$(SUPPLY)/bin/cyclonedx-py requirements requirements/$$lock.lock --pyproject pyproject.toml --mc-type application \
+			--output-reproducible --output-format JSON --output-file $(SBOM)/$$lock.json || exit 1; done
+	$(SUPPLY)/bin/pip-licenses --python $(BIN)/python --from=mixed --with-system --with-urls --format=markdown \
+		--output-file $(SBOM)/licences.md
 
 clean:  ## Remove what tools leave behind; .venv and checkpoints stay
 	rm -rf $(SCRATCH) dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

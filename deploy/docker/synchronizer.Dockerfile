@@ -3,6 +3,7 @@ FROM python:3.11-slim-bookworm AS build
 WORKDIR /src
 COPY deploy/docker/install.sh /install.sh
 COPY requirements/synchronizer.lock /locks/
+COPY requirements/build.lock requirements/install_locked.sh /locks/
 COPY pyproject.toml ./
 COPY trinity trinity
 COPY services/__init__.py services/

@@ -1,6 +1,7 @@
 """`trinity deploy`: deploys experiments; each command imports its heavy modules itself."""
 
 import asyncio
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -38,6 +39,10 @@ def render(
     explorers: Annotated[int, typer.Option(min=1, help="Explorers to start with.")] = 1,
     registry: Annotated[str, typer.Option(help="Where images are pulled from.")] = "",
     tag: Annotated[str, typer.Option(help="Version of the images.")] = "0.1.0",
+    digest: Annotated[
+        list[str] | None,
+        typer.Option(help="An image by its digest: buffer=sha256:...; once for each service."),
+    ] = None,
     otlp_endpoint: Annotated[
         str, typer.Option(help="Collector of spans and metrics, http://host:4317.")
     ] = "",
@@ -56,7 +61,7 @@ def render(
         plan=plan,
         explorers=explorers,
         plugin_dir=plugin_dir.resolve() if plugin_dir else None,
-        images=ContainerImages(registry=registry, tag=tag),
+        images=ContainerImages(registry=registry, tag=tag, digests=_digests(digest or [])),
         otlp_endpoint=otlp_endpoint,
     )
     rendering = ManifestRenderer(
@@ -68,6 +73,18 @@ def render(
     print(f"  {command}")
     for note in render_notes(deployment, target, overlay):
         print(f"note: {note}")
+
+
+def _digests(given: list[str]) -> dict[str, str]:
+    """Returns the digest of each image named as `service=sha256:...`."""
+    form = re.compile(r"(buffer|explorer|synchronizer|trainer)=(sha256:[0-9a-f]{64})")
+    found = {text: form.fullmatch(text) for text in given}
+    if wrong := [text for text, match in found.items() if match is None]:
+        raise UserError(
+            f"`--digest {wrong[0]}`: expected a service and what the registry said at the push, "
+            "as in `buffer=sha256:` with 64 hexadecimal digits"
+        )
+    return {match[1]: match[2] for match in found.values() if match}
 
 
 def _refuse_local_modes(plan: "ExperimentPlan") -> None:

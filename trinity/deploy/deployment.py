@@ -2,8 +2,8 @@
 
 import re
 import urllib.parse
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -38,6 +38,8 @@ class ContainerImages:
 
     registry: str = ""
     tag: str = "0.1.0"
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """Of a service's image, as the registry gave it to the one who pushed it: `sha256:...`."""
 
     def name(self, service: str) -> str:
         """Returns the image's name without the tag."""
@@ -48,8 +50,10 @@ class ContainerImages:
         return f"{self.tag}-{variant}" if service in ("explorer", "trainer") else self.tag
 
     def full(self, service: str, variant: Variant) -> str:
-        """Returns name and tag."""
-        return f"{self.name(service)}:{self.tag_of(service, variant)}"
+        """Returns name and tag, and the digest where it is known."""
+        digest = self.digests.get(service)
+        image = f"{self.name(service)}:{self.tag_of(service, variant)}"
+        return f"{image}@{digest}" if digest else image
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

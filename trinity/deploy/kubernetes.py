@@ -55,8 +55,10 @@ def _kustomization(deployment: ExperimentDeployment, resources: list[str]) -> Js
 
 def _image(deployment: ExperimentDeployment, name: str) -> JsonValue:
     images = deployment.images
-    tag = images.tag_of(name, deployment.variant)
-    return {"name": f"trinity-{name}", "newName": images.name(name), "newTag": tag}
+    image: dict[str, JsonValue] = {"name": f"trinity-{name}", "newName": images.name(name)}
+    if digest := images.digests.get(name):
+        return image | {"digest": digest}
+    return image | {"newTag": images.tag_of(name, deployment.variant)}
 
 
 def _patch(deployment: ExperimentDeployment, name: str, overlay: Overlay) -> JsonValue:

@@ -26,9 +26,9 @@ def test_a_light_image_has_nothing_heavy(service: str) -> None:
 
 def test_locks_are_what_the_extras_need_here(tmp_path: Path) -> None:
     """Written anew from pyproject.toml and this environment they are the same."""
-    script = (LOCKS / "lock_images.py").read_text()
     (tmp_path / "requirements").mkdir()
-    (tmp_path / "requirements" / "lock_images.py").write_text(script)
+    for name in ("lock_images.py", "build.lock", "cpu.lock", "torch-cpu.lock"):
+        (tmp_path / "requirements" / name).write_text((LOCKS / name).read_text())
     (tmp_path / "pyproject.toml").write_text((REPOSITORY / "pyproject.toml").read_text())
     done = subprocess.run(
         [sys.executable, str(tmp_path / "requirements" / "lock_images.py")],
@@ -58,5 +58,7 @@ def test_gpu_locks_hold_the_versions_they_are_meant_for(lock: str, wanted: dict[
 
 
 def _packages(lock: Path) -> dict[str, str]:
-    pins = [line.partition("==") for line in lock.read_text().splitlines() if "==" in line]
+    pins = [
+        line.strip(" \\").partition("==") for line in lock.read_text().splitlines() if "==" in line
+    ]
     return {re.sub(r"[-_.]+", "-", name).lower(): version for name, _, version in pins}

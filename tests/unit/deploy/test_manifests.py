@@ -151,5 +151,6 @@ def test_an_image_has_its_own_extras_and_no_root(service: str) -> None:
     assert re.findall(r"^USER (.*)$", text, re.MULTILINE) == ["10001:10001"]
     assert f'ENTRYPOINT ["python", "-P", "-m", "services.{service}"]' in text
     assert set(re.findall(r"^COPY services/(\w+) ", text, re.MULTILINE)) == {service}
-    (lock,) = re.findall(r"^COPY requirements/(\S+) ", text, re.MULTILINE)
+    lock, *_ = re.findall(r"^COPY requirements/(\S+) ", text, re.MULTILINE)
     assert lock.startswith(service)
+    assert "COPY requirements/build.lock requirements/install_locked.sh /locks/" in text
