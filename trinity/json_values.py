@@ -15,17 +15,6 @@ def holds_null(json_text: str) -> bool:
     return "\\u0000" in json_text and _NULL.search(json_text) is not None
 
 
-def check_readable(json_text: str) -> None:
-    """Checks that Python can read a JSON text that another parser has read.
-
-    Raises: ValueError for brackets nested too deeply, and for numbers of too many digits.
-    """
-    try:
-        json.loads(json_text)
-    except RecursionError:
-        raise ValueError("its brackets are nested too deeply") from None
-
-
 def parse_untrusted(json_text: str | bytes) -> JsonValue:
     """Parses JSON of a stranger.
 

@@ -115,7 +115,7 @@ STAGES = '{"stages": [{"name": "rft", "roles": ["trainer"]}], "other": %s}'
 
 @pytest.mark.parametrize("value", ["1" * 5_000, "[" * 150_000 + "]" * 150_000, '{"a":' * 150_000])
 def test_a_plan_that_could_not_be_read_again_is_refused(value: str) -> None:
-    """One parser takes numbers that the other one, which shows a plan, does not."""
+    """The parser that takes a plan refuses what the one that shows it could not read."""
     with pytest.raises(InvalidRequest, match="plan_json"):
         planned_stages(STAGES % value)
     assert planned_stages(STAGES % ("1" * 4_000)), "the control"
