@@ -61,6 +61,11 @@ ALLOWED = (
         "*",
         "import paths of Trinity-RFT",
     ),
+    Allowed(
+        r"(docs/sphinx_doc|tests/utils|trinity/plugins)\b.*",
+        "benchmarks/trinity_rft_files.py",
+        "folders of Trinity-RFT",
+    ),
     Allowed(r"trinity\.runs(\.\w+)*", "*", "subjects of the stream begin so"),
     Allowed(r"trinity\.(event|group|role|run)", "*", "tags of MLflow's runs"),
     Allowed(r"trinity\.outcome", "services/explorer/*", "an attribute of a metric"),
