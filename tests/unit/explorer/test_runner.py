@@ -215,9 +215,7 @@ def join_tests() -> None:
 async def test_a_reward_that_never_returns_costs_its_run_alone(tmp_path: Path) -> None:
     release = threading.Event()
     REWARDS.register("test_endless", lambda: {"score": float(release.wait())})
-    outcome = await outcome_of(
-        tmp_path, timeout_seconds=0.5, default_reward_fn_type="test_endless"
-    )
+    outcome = await outcome_of(tmp_path, timeout_seconds=0.5, default_reward_fn_type="test_endless")
     assert "more than 0.5 s" in outcome.failure
     assert REWARD_POOL.num_abandoned == 1
     release.set()
