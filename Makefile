@@ -164,7 +164,7 @@ $(SUPPLY)/installed: $(SUPPLY_LOCKS)
 	for lock in $(SUPPLY_LOCKS); do requirements/install_locked.sh $$lock $(SUPPLY)/bin/python || exit 1; done
 	touch $@
 
-lock: setup $(SUPPLY)/installed  ## Write every lock anew, with hashes; those for processors from .venv as it is
+lock: setup $(SUPPLY)/installed  ## Write every lock again, with hashes; those for processors from .venv as it is
 	PATH="$(CURDIR)/$(SUPPLY)/bin:$$PATH" requirements/lock.sh $(VENV)
 
 check-supply: setup $(SUPPLY)/installed  ## Known vulnerabilities in the locks, and images without a digest

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Write every lock anew, with the hashes of all files of each release: requirements/lock.sh [ENVIRONMENT]
+# Write every lock again, with the hashes of all files of each release: requirements/lock.sh [ENVIRONMENT]
 # Called by `make lock`, which puts uv on the PATH. The locks for processors have the versions of
 # ENVIRONMENT; the others are resolved for Linux on x86-64 with Python 3.11, and keep the versions
 # and hashes that they have where these fit. The build of torch for processors is in no common index:

@@ -1,4 +1,4 @@
-"""What the makers of devices state."""
+"""Peaks that the makers of devices state, and the device of this machine."""
 
 import time
 from collections.abc import Callable

@@ -29,7 +29,7 @@ class NeededTaskset:
     pipeline: ResolvedTaskPipeline | None = None
     """Processing of its rows before any of them is drawn."""
     row_check: RowCheck | None = None
-    """What rows of training data must be like."""
+    """The check of rows of training data, if there is one."""
 
 
 DERIVED_NAMESPACE = uuid.UUID("5b1e0d0e-7a6c-5c3a-9a3c-3f6f4f0b9d21")

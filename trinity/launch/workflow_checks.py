@@ -23,7 +23,7 @@ NOT_CALLED: Mapping[str, str] = {
     "step_async": "define `step` as a coroutine, on AsyncStepWiseRewardWorkflow",
     "reward_async": "define `reward` as a coroutine, on AsyncStepWiseRewardWorkflow",
 }
-"""Methods of Trinity-RFT that a workflow on a base of ours would define in vain."""
+"""Methods of Trinity-RFT that nothing calls in a workflow on a base of ours."""
 NOT_CALLED_BY_RULER: Mapping[str, str] = {
     "get_ruler_scores": "define `judge_messages`, or `run` with what `get_ruler_scores` does",
     "get_ruler_responses": "define `judge_messages`, or `run` with what it does",

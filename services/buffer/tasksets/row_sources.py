@@ -36,7 +36,7 @@ class RowSource(BaseModel):
     roots: tuple[str, ...]
     """Directories that files may be read from."""
     check: RowCheck | None = None
-    """What each row must be like."""
+    """The check of each row, if there is one."""
 
 
 ROOTS_VARIABLE = "TRINITY_BUFFER_TASKSET_ROOTS"

@@ -107,7 +107,7 @@ async def test_bad_rows_of_data_end_the_opening_or_are_left_out_and_named(
 async def test_another_policy_for_bad_rows_leaves_an_open_stage_with_its_rows(
     buffer: Buffer, tmp_path: Path
 ) -> None:
-    """The policy may change when a run goes on, and then its data are read and checked anew."""
+    """The policy may change when a run goes on, and then its data are read and checked again."""
     file = tmp_path / "data.db"
     address = write_table(file, "cpt")
     opened = await buffer.open(table_plan("cpt", address))

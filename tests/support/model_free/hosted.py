@@ -8,7 +8,7 @@ OFFSET = 100.0
 
 
 class Ranks(SimpleWorkflow):
-    """Ranks the answers of a group, and builds the first one anew with a token of its own."""
+    """Ranks the answers of a group, and builds the first one again with a token of its own."""
 
     def run(self) -> list[Experience]:
         """Returns an experience for each run."""

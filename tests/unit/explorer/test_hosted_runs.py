@@ -46,7 +46,7 @@ class OverriddenAsync(AsyncSimpleWorkflow):
 
 
 class Guided(Workflow):
-    """Builds its experiences anew, as the guide's examples do, and names no run."""
+    """Builds its experiences itself, as the guide's examples do, and names no run."""
 
     can_reset = True
     can_repeat = True

@@ -23,7 +23,7 @@ async def judge() -> AsyncIterator[tuple[ApiAccess, ScriptedEngine]]:
         model_path="judge", rollout=RolloutModelConfig(), tokenizer=TurnTokenizer()
     )
     await server.start_api()
-    model = scripted_model(engine)  # the server knows it as long as somebody has it
+    model = scripted_model(engine)  # the server knows it as long as it is referred to
     yield server.register_attempt(model), engine
     await model.close()
     await server.stop_api()

@@ -1,14 +1,21 @@
 """Warnings fire when a step went wrong, and only then."""
 
+import contextlib
 import math
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
 
+from services.trainer.learner.metrics import batch_metrics
 from services.trainer.rank.anomaly_checks import AnomalyChecks, has_trained_tokens
-from services.trainer.types import RunReward, TrainBatch
+from services.trainer.rank.loop import TrainingLoop
+from services.trainer.types import RunReward, StepOutcome, TrainBatch
+from tests.unit.config.builders import config
 from tests.unit.trainer.builders import random_batch
+from trinity.config.planning import plan_experiment
 from trinity.errors import RunFailed
 
 USUAL = {"actor/grad_norm": 1.0, "actor/ppo_kl": 0.01, "actor/kl": 0.02}
@@ -112,3 +119,40 @@ def test_a_step_with_nothing_to_train_fails_or_is_left_out() -> None:
         has_trained_tokens(untrained, may_lack=False)
     assert not has_trained_tokens(untrained, may_lack=True)
     assert not has_trained_tokens(replace(untrained, rows=[]), may_lack=True)
+
+
+def test_the_figures_of_a_step_without_rows_can_be_reported(watch: AnomalyChecks) -> None:
+    nothing = replace(random_batch(4), rows=[], num_bad_rows=4)
+    figures = batch_metrics(nothing, max_prompt_tokens=8, max_response_tokens=8)
+    reported = watch.check_step(nothing, figures)
+    assert reported["train/num_rows"] == reported["train/num_trained_tokens"] == 0.0
+    assert reported["train/num_bad_rows"] == reported["warning/untrained_rows"] == 4.0
+
+
+class NeverTrained:
+    """A learner that must not be asked to train."""
+
+    def train_step(self, *_: object) -> NoReturn:
+        raise AssertionError("a step with nothing to train reached the learner")
+
+
+def loop_with(on_bad_row: str) -> TrainingLoop:
+    rows = {"trainer_input": {"experience_buffer": {"on_bad_row": on_bad_row}}}
+    plan = plan_experiment(config(buffer=rows)).stages[0]
+    stand_ins: Any = SimpleNamespace(
+        plan=plan,
+        life=SimpleNamespace(step=0, checkpoint=None),
+        learner=NeverTrained(),
+        telemetry=SimpleNamespace(training=lambda _: contextlib.nullcontext()),
+        total_steps=None,
+    )
+    return TrainingLoop(stand_ins)
+
+
+def test_a_run_ends_at_a_step_with_nothing_to_train_or_passes_it_without_the_learner() -> None:
+    untrained = masked(random_batch(4), 4)
+    with pytest.raises(RunFailed, match="on_bad_row: skip"):
+        loop_with("fail")._train_step(untrained)
+    assert loop_with("skip")._train_step(untrained) == StepOutcome(metrics={}, rows={})
+    with pytest.raises(AssertionError, match="reached the learner"):
+        loop_with("skip")._train_step(random_batch(4))

@@ -187,7 +187,7 @@ def stateful(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JsonObject:
 
 
 def _trained(experience: Experience) -> list[str]:
-    """What is trained on, in runs of neighbouring tokens."""
+    """Returns the trained tokens, in runs of neighbours."""
     sequence = experience.sequence
     response = sequence.tokens[sequence.prompt_length :]
     edges = np.flatnonzero(np.diff(np.concatenate([[0], sequence.action_mask, [0]])))

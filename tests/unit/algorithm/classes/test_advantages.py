@@ -68,7 +68,7 @@ class _Copying(plugin.Centred):
 
 
 class _Inventing(plugin.Centred):
-    """Makes an experience that nobody gave it."""
+    """Makes an experience that it was not given."""
 
     def process(self, exps: list[Any]) -> tuple[list[Any], dict[str, Any]]:
         kept, metrics = super().process(exps)
