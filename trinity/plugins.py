@@ -8,6 +8,7 @@ REWARDS.get("short_answer")           # by name, once its file is loaded
 REWARDS.get("my_rewards.ShortAnswer") # by dotted path, in a plugin folder or where Python looks
 """
 
+import contextlib
 import difflib
 import hashlib
 import importlib
@@ -16,7 +17,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Generic, TypeVar, overload
@@ -255,6 +256,20 @@ def load_plugins(directories: Iterable[str | Path]) -> None:
         for path in sorted(directory.glob("*.py")):
             if not path.name.startswith("__"):
                 load_file(path.resolve())
+
+
+@contextlib.contextmanager
+def stage_variables(variables: Mapping[str, object]) -> Iterator[None]:
+    """Sets `explorer.env_vars` of a stage for the block: users' files may read them at import."""
+    before = dict(os.environ)
+    os.environ.update({name: str(value) for name, value in variables.items()})
+    try:
+        yield
+    finally:
+        for name in variables:
+            os.environ.pop(name, None)
+            if name in before:
+                os.environ[name] = before[name]
 
 
 def plugin_dirs_from_environment() -> list[Path]:

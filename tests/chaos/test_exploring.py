@@ -49,7 +49,13 @@ async def test_exploring_begins_with_what_was_trained_before(arena: Arena, tmp_p
     data = str(tmp_path / "warm.jsonl")
     rows: JsonValue = {
         "train_batch_size": 8,
-        "trainer_input": {"experience_buffer": {"storage_type": "file", "path": data}},
+        "trainer_input": {
+            "experience_buffer": {
+                "storage_type": "file",
+                "path": data,
+                "format": {"prompt_type": "plaintext"},
+            }
+        },
     }
     plan = experiment_plan(
         tmp_path,

@@ -53,6 +53,7 @@ from trinity.config.schema.choices import EXPLORING, WITHOUT_TASKS, LearningRate
 from trinity.config.schema.experiment import Config, MergedStage, stages_of
 from trinity.config.schema.trainer import TrainerConfig
 from trinity.errors import UserError
+from trinity.plugins import stage_variables
 
 ROLES: dict[Mode, tuple[Role, ...]] = {
     "both": ("trainer", "explorer"),
@@ -85,6 +86,11 @@ def plan_stage(stage: MergedStage, rollout: RolloutGpus) -> StagePlan:
 
     Raises: UserError with a line for each error, except those that only follow from others.
     """
+    with stage_variables(stage.config.explorer.env_vars):
+        return _resolve_stage(stage, rollout)
+
+
+def _resolve_stage(stage: MergedStage, rollout: RolloutGpus) -> StagePlan:
     config, name = stage.config, stage.name
     errors = ErrorCollector()
     algorithm = errors.attempt(lambda: resolve_algorithm(config.algorithm, config.mode, name))

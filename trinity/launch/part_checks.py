@@ -3,8 +3,6 @@
 Built-in parts are looked up by name and not imported, so that `trinity config check` stays light.
 """
 
-import contextlib
-import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
@@ -14,7 +12,13 @@ from trinity.config.plan.parts import ResolvedTaskset
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.data_sources import row_reward
 from trinity.errors import UserError
-from trinity.plugins import REWARDS, WORKFLOWS, load_plugins, plugin_dirs_from_environment
+from trinity.plugins import (
+    REWARDS,
+    WORKFLOWS,
+    load_plugins,
+    plugin_dirs_from_environment,
+    stage_variables,
+)
 
 TasksetCheck: TypeAlias = Callable[[ResolvedTaskset], None]
 
@@ -62,7 +66,7 @@ def check_tasksets(stages: Sequence[StagePlan], checks: Sequence[TasksetCheck]) 
     """
     found: dict[tuple[str, str], list[str]] = {}
     for stage in stages:
-        with _variables(stage):
+        with stage_variables(stage.config.explorer.env_vars):
             for name, error in _taskset_errors(stage, checks):
                 found.setdefault((stage.name, error), []).append(f"`{name}`")
     if found:
@@ -76,20 +80,6 @@ def _taskset_errors(stage: StagePlan, checks: Sequence[TasksetCheck]) -> Iterato
                 check(taskset)
             except UserError as error:
                 yield taskset.name, str(error)
-
-
-@contextlib.contextmanager
-def _variables(stage: StagePlan) -> Iterator[None]:
-    """Sets the variables of `explorer.env_vars` for the block."""
-    before = dict(os.environ)
-    os.environ.update({name: str(value) for name, value in stage.config.explorer.env_vars.items()})
-    try:
-        yield
-    finally:
-        for name in stage.config.explorer.env_vars:
-            os.environ.pop(name, None)
-            if name in before:
-                os.environ[name] = before[name]
 
 
 def _line(stage: str, error: str, tasksets: Sequence[str]) -> str:

@@ -34,13 +34,13 @@ def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 async def test_a_part_that_is_broken_is_named_before_an_engine_is_started(
     keys: dict[str, str], said: str, world: World, plugins: Path
 ) -> None:
+    world.use_parts(**keys)  # planned where the files are others
     (plugins / "broken_agent.py").write_text("import a_package_that_nobody_has\n")
     (plugins / "whole_agent.py").write_text(
         "from trinity.workflows import Workflow\n"
         "class Agent(Workflow):\n"
         "    def run(self): return []\n"
     )
-    world.use_parts(**keys)
     async with asyncio.timeout(PATIENCE_SECONDS), world.explorer():
         await world.finished()
     (reason,) = world.synchronizer.failures
@@ -52,16 +52,16 @@ async def test_a_part_that_is_broken_is_named_before_an_engine_is_started(
 async def test_a_workflows_file_may_read_the_variables_of_its_stage(
     world: World, plugins: Path
 ) -> None:
+    agent = {"default_workflow_type": "agent_with_a_variable.Agent"}
+    world.plan_with(
+        buffer={"explorer_input": {"taskset": dict(agent)}},
+        explorer={"env_vars": {"TRINITY_TEST_OF_STAGE": "set"}},
+    )
     (plugins / "agent_with_a_variable.py").write_text(
         "import os\n"
         "from trinity.workflows.math_workflow import MathWorkflow\n"
         "os.environ['TRINITY_TEST_OF_STAGE']\n"
         "class Agent(MathWorkflow): ...\n"
-    )
-    agent = {"default_workflow_type": "agent_with_a_variable.Agent"}
-    world.plan_with(
-        buffer={"explorer_input": {"taskset": dict(agent)}},
-        explorer={"env_vars": {"TRINITY_TEST_OF_STAGE": "set"}},
     )
     world.buffer.pending = assignments(1)
     async with asyncio.timeout(PATIENCE_SECONDS), world.explorer():

@@ -7,6 +7,7 @@ finished, so that it cannot write the evaluated ones again.
 import asyncio
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,22 +28,22 @@ _loaded: list[Path] = []
 
 def die_once() -> None:
     """Replaces the loader's and the runner's methods."""
-    load, run = WeightLoader.load_published, AttemptRunner.run_attempt
+    load, run = WeightLoader.load_published, AttemptRunner.run_attempts
 
     async def load_and_note(self: WeightLoader, weights: WeightsVersion, *rest: Any) -> None:
         await load(self, weights, *rest)
         _loaded.append(weights.path)
 
     async def run_or_die(
-        self: AttemptRunner, attempt: Attempt, weights: WeightsId
-    ) -> AttemptResult:
-        assignment = attempt.assignment
+        self: AttemptRunner, attempts: Sequence[Attempt], weights: WeightsId
+    ) -> list[AttemptResult]:
+        assignment = attempts[0].assignment
         if assignment.kind is RolloutKind.EVAL and assignment.explore_step == _evaluated():
             await _die_once(_loaded[-1])
-        return await run(self, attempt, weights)
+        return await run(self, attempts, weights)
 
     WeightLoader.load_published = load_and_note  # type: ignore[method-assign,assignment]
-    AttemptRunner.run_attempt = run_or_die  # type: ignore[method-assign]
+    AttemptRunner.run_attempts = run_or_die  # type: ignore[method-assign]
 
 
 def _evaluated() -> int:

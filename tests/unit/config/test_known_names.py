@@ -108,8 +108,9 @@ def test_a_file_that_ends_the_program_is_told(
         check()
 
 
+@pytest.mark.parametrize("is_plugin_folder", [False, True])
 def test_a_workflows_file_may_read_the_variables_of_its_stage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_plugin_folder: bool
 ) -> None:
     (tmp_path / "agent_with_a_key.py").write_text(
         "import os\n"
@@ -117,8 +118,11 @@ def test_a_workflows_file_may_read_the_variables_of_its_stage(
         "os.environ['KEY_OF_A_STAGE']\n"
         "class Agent(MathWorkflow): ...\n"
     )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
+    if is_plugin_folder:
+        monkeypatch.setenv(PLUGIN_DIRS_VARIABLE, str(tmp_path))
+    else:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.syspath_prepend(tmp_path)
     taskset = {"default_workflow_type": "agent_with_a_key.Agent"}
     plan = config(
         buffer={"explorer_input": {"taskset": taskset}},
