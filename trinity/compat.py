@@ -131,6 +131,7 @@ WORKFLOW_PATHS: Mapping[str, str] = {
     "rubric_judge_workflow": f"{_WORKFLOWS}.rubric_judge_workflow.RubricJudgeWorkflow",
     "sudoku_workflow": f"{_WORKFLOWS}.sudoku_workflow.SudokuWorkflow",
     "tool_call_workflow": f"{_WORKFLOWS}.tool_call_workflow.ToolCallWorkflow",
+    "toolcall_workflow": f"{_WORKFLOWS}.tool_call_workflow.ToolCallWorkflow",
 }
 DISTILLATION_WORKFLOWS = frozenset(
     {"on_policy_distill_workflow", "on_policy_distill_math_workflow"}
@@ -147,6 +148,13 @@ REWARD_PATHS: Mapping[str, str] = {
     "math_reward": "trinity.rewards.math_reward.MathReward",
     "search_answer_reward": "trinity.rewards.search_answer_reward.SearchAnswerReward",
 }
+UNSUPPORTED_REWARDS: Mapping[str, str] = {
+    "rm_gallery_reward": (
+        "it asks models of the package rm-gallery, which no service installs: name `math_reward` "
+        "or another of docs/workflows.md, or write a RewardFn that calls the package"
+    )
+}
+"""The reason why each is missing, and what to do instead."""
 _ALFWORLD = "it plays in ALFWorld, an environment that no service installs"
 _IMAGES = (
     "it asks about images or videos, and prompts are text alone: leave them out, or "
@@ -192,9 +200,10 @@ def resolve(module: str, name: str) -> object:
 
 def _part_of(package: ModuleType, name: str) -> object | None:
     """Returns what a package has under a name; some make their classes on demand."""
-    if name in vars(package):
-        return vars(package)[name]
-    return getattr(package, name, None) if package.__name__ in _PACKAGES else None
+    given: object | None = vars(package).get(name)
+    if given is None and package.__name__ in _PACKAGES:
+        given = getattr(package, name, None)
+    return given
 
 
 def _advice(module: str, name: str) -> str:

@@ -50,6 +50,11 @@ def is_equiv(str1: str | None, str2: str | None, verbose: bool = False) -> bool:
     return is_equivalent(str1, str2)
 
 
+def remove_right_units(string: str) -> str:
+    r"""Returns what stands in front of units that are written as `\\text{ cm}`."""
+    return string.split("\\text{ ", 1)[0]
+
+
 def compute_score_v0(solution_str: str, ground_truth: str) -> float:
     r"""Returns 1 if the last `\boxed{}` holds the truth, boxed itself or not; else 0."""
     answer, boxed_truth = last_boxed(solution_str), last_boxed(ground_truth)
