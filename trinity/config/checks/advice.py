@@ -206,7 +206,7 @@ def _storage_type_ignored(stage: StagePlan) -> Iterator[str]:
 
 
 def _replay(stage: StagePlan) -> Iterator[str]:
-    """A cooldown in steps is the same after a restart; a cooldown in seconds would not be."""
+    """In Trinity-RFT's files a number is seconds."""
     buffer = stage.config.buffer.trainer_input.experience_buffer
     cooldown = buffer.replay_buffer.reuse_cooldown_time
     if stage.replay is None:
@@ -218,10 +218,11 @@ def _replay(stage: StagePlan) -> Iterator[str]:
                 f"`buffer.trainer_input.experience_buffer`: {', '.join(sorted(written))} has no "
                 "effect without `replay_buffer.enable: true`"
             )
-    elif cooldown is not None and cooldown > 1:
+    elif isinstance(cooldown, float) and cooldown > 1:
         yield (
             f"`replay_buffer.reuse_cooldown_time: {cooldown:g}` counts train steps, not seconds: "
-            f"a sample is trained again {stage.replay.cooldown_steps} steps later at the earliest"
+            f"a sample is trained again {stage.replay.cooldown_steps} steps later at the earliest; "
+            f"`{cooldown:g}s` is seconds"
         )
 
 

@@ -84,6 +84,8 @@ class ResolvedReplay(PlanModel):
     priority_fn_args: Args
     cooldown_steps: int | None
     """Train steps until an experience may be trained again; None is never."""
+    cooldown_seconds: float = 0.0
+    """Time that must pass as well, from the composition of the batch that it was in."""
     capacity: int
     when_full: Literal["train", "drop"]
 
