@@ -206,7 +206,7 @@ def _storage_type_ignored(stage: StagePlan) -> Iterator[str]:
 
 
 def _replay(stage: StagePlan) -> Iterator[str]:
-    """In Trinity-RFT's files a number is seconds."""
+    """A number in Trinity-RFT's files is seconds."""
     buffer = stage.config.buffer.trainer_input.experience_buffer
     cooldown = buffer.replay_buffer.reuse_cooldown_time
     if stage.replay is None:
