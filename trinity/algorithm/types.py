@@ -201,6 +201,34 @@ SAPO = AlgorithmType(
     entropy_loss_fn="default",
 )
 
+DCPO = AlgorithmType(
+    name="dcpo",
+    summary=(
+        "GRPO whose clip range depends on the token: the rarer it was, the further it may move."
+    ),
+    when_to_use="Reasoning whose decisive tokens are rare ones, which a fixed range clips first.",
+    paper="https://arxiv.org/abs/2509.02333",
+    repeat_times=8,
+    advantage_fn="grpo",
+    policy_loss_fn="dcpo",
+    entropy_loss_fn="default",
+    loss_agg_mode="seq-mean-token-mean",
+)
+
+M2PO = AlgorithmType(
+    name="m2po",
+    summary=(
+        "GRPO without clipping: the few tokens with the most outlying ratios are left out, until "
+        "the mean square of the log-ratios is small."
+    ),
+    when_to_use="Rollouts that are many steps old, of which clipping would throw most away.",
+    paper="https://arxiv.org/abs/2510.01161",
+    repeat_times=8,
+    advantage_fn="grpo",
+    policy_loss_fn="m2po",
+    entropy_loss_fn="default",
+)
+
 SPPO = AlgorithmType(
     name="sppo",
     summary="The log-ratio, trained only where the ratio is within its range.",
@@ -363,6 +391,39 @@ DPO = AlgorithmType(
     entropy_loss_fn="default",
 )
 
+IPO = AlgorithmType(
+    name="ipo",
+    summary="DPO with a target for the margin of a pair, beyond which it pushes no further.",
+    when_to_use="Few or clean pairs, which DPO overfits: both answers' probabilities collapse.",
+    paper="https://arxiv.org/abs/2310.12036",
+    schema="dpo",
+    can_balance_batch=False,
+    policy_loss_fn="ipo",
+    entropy_loss_fn="default",
+)
+
+SIMPO = AlgorithmType(
+    name="simpo",
+    summary="Prefers the better answer by its mean log-probability, by a margin.",
+    when_to_use="Pairs without memory for a reference model, where DPO makes answers longer.",
+    paper="https://arxiv.org/abs/2405.14734",
+    schema="dpo",
+    can_balance_batch=False,
+    policy_loss_fn="simpo",
+    entropy_loss_fn="default",
+)
+
+ORPO = AlgorithmType(
+    name="orpo",
+    summary="Fine-tunes on the better answer and lowers the odds of the worse one at once.",
+    when_to_use="A base model and pairs: one stage in place of SFT and then DPO.",
+    paper="https://arxiv.org/abs/2403.07691",
+    schema="dpo",
+    can_balance_batch=False,
+    policy_loss_fn="orpo",
+    entropy_loss_fn="default",
+)
+
 ALGORITHM_TYPES: Registry[AlgorithmType] = Registry(
     "algorithm type",
     {
@@ -382,6 +443,8 @@ ALGORITHM_TYPES: Registry[AlgorithmType] = Registry(
             GSPO,
             GSPO_TOKEN,
             SAPO,
+            DCPO,
+            M2PO,
             SPPO,
             REC,
             RAFT,
@@ -395,6 +458,9 @@ ALGORITHM_TYPES: Registry[AlgorithmType] = Registry(
             SFT,
             CPT,
             DPO,
+            IPO,
+            SIMPO,
+            ORPO,
         )
     },
     adapter="trinity.algorithm.algorithm.adapt_algorithm",
