@@ -19,6 +19,35 @@ PPO = AlgorithmType(
     entropy_loss_fn="default",
 )
 
+VAPO = AlgorithmType(
+    name="vapo",
+    summary=(
+        "PPO whose critic learns undiscounted returns, while the policy's lambda grows with the "
+        "answer's length; rare tokens may rise further."
+    ),
+    when_to_use=(
+        "Long reasoning with a critic, where PPO's values are biased at first and a reward at the "
+        "end fades before it reaches the beginning; give `trainer.critic_warmup`."
+    ),
+    paper="https://arxiv.org/abs/2504.05118",
+    repeat_times=16,
+    needs_critic=True,
+    advantage_fn="vapo",
+    policy_loss_fn="ppo",
+    args={"policy_loss_fn": {"clip_range_high": 0.28}},
+)
+
+PF_PPO = AlgorithmType(
+    name="pf_ppo",
+    summary="PPO in which rollouts with telling scores count more often than those in between.",
+    when_to_use="A learned reward model, which is right about very good and very bad answers only.",
+    paper="https://arxiv.org/abs/2409.06957",
+    needs_critic=True,
+    advantage_fn="pf_ppo",
+    policy_loss_fn="ppo",
+    kl_loss_fn="k2",
+)
+
 GRPO = AlgorithmType(
     name="grpo",
     summary="Compares each rollout with the mean of its task's rollouts, in standard deviations.",
@@ -77,6 +106,45 @@ DAPO = AlgorithmType(
         "advantage_fn": {"std_threshold": 0.0},
         "policy_loss_fn": {"clip_range_high": 0.28},
     },
+)
+
+MAXRL = AlgorithmType(
+    name="maxrl",
+    summary=(
+        "Compares each rollout with its task's mean reward and divides by it, which follows the "
+        "likelihood of a right answer: tasks that are solved rarely weigh more."
+    ),
+    when_to_use="Rewards of 0 and 1, hard tasks and many rollouts, where pass@k falls under GRPO.",
+    paper="https://arxiv.org/abs/2602.02710",
+    repeat_times=16,
+    advantage_fn="maxrl",
+    policy_loss_fn="ppo",
+)
+
+GFPO = AlgorithmType(
+    name="gfpo",
+    summary="GRPO that samples many rollouts of a task and trains on the shortest of them alone.",
+    when_to_use="Answers grow longer than their accuracy is worth: sample more, to think less.",
+    paper="https://arxiv.org/abs/2508.09726",
+    repeat_times=16,
+    min_repeat_times=2,
+    advantage_fn="gfpo",
+    policy_loss_fn="ppo",
+)
+
+GVPO = AlgorithmType(
+    name="gvpo",
+    summary=(
+        "Regression within a task's rollouts: the change of an answer's log-probability is fitted "
+        "to its reward, without importance ratios or clipping."
+    ),
+    when_to_use="Rollouts of any age, replayed or foreign ones, where clipping and ratios fail.",
+    paper="https://arxiv.org/abs/2504.19599",
+    repeat_times=8,
+    min_repeat_times=2,
+    advantage_fn="gvpo",
+    policy_loss_fn="gpg",
+    loss_agg_mode="seq-mean-token-sum",
 )
 
 REINFORCEPLUSPLUS = AlgorithmType(
@@ -338,6 +406,19 @@ ON_POLICY_DISTILL = AlgorithmType(
     policy_loss_fn="ppo",
 )
 
+GRPO_DISTILL = AlgorithmType(
+    name="grpo_distill",
+    summary="GRPO's advantage plus a teacher's opinion of every token.",
+    when_to_use=(
+        "A teacher and rewards that can be checked: faster than rewards alone, and not bounded by "
+        "the teacher."
+    ),
+    paper="https://thinkingmachines.ai/blog/on-policy-distillation/",
+    repeat_times=8,
+    advantage_fn="grpo_distill",
+    policy_loss_fn="ppo",
+)
+
 JSD = AlgorithmType(
     name="jsd",
     summary="On-policy distillation, between the forward and the reverse divergence.",
@@ -430,10 +511,15 @@ ALGORITHM_TYPES: Registry[AlgorithmType] = Registry(
         declared.name: f"{__name__}.{declared.name.upper()}"
         for declared in (
             PPO,
+            VAPO,
+            PF_PPO,
             GRPO,
             GRPO_VERL,
             DR_GRPO,
             DAPO,
+            MAXRL,
+            GFPO,
+            GVPO,
             REINFORCEPLUSPLUS,
             RLOO,
             OPMD,
@@ -453,6 +539,7 @@ ALGORITHM_TYPES: Registry[AlgorithmType] = Registry(
             MULTI_STEP_GRPO,
             GIGPO,
             ON_POLICY_DISTILL,
+            GRPO_DISTILL,
             JSD,
             JENSEN_SHANNON,
             SFT,

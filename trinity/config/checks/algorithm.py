@@ -22,7 +22,9 @@ SUPERVISED_LOSSES = frozenset({"sft", "sft_is", "sft_phi"})
 LOSSES_WITHOUT_RATIO = SUPERVISED_LOSSES | {"dro", "gpg", "opmd", "orpo", "simpo", "sppo"}
 """Losses whose gradient is not weighed by the ratio to the old log-probabilities."""
 NEEDS_WITHOUT_REWARDS: frozenset[Need] = frozenset({"teacher", "reward_parts"})
-"""Advantages that need these are computed from them alone."""
+"""Advantages that need these are computed from them alone, but for those below."""
+ADVANTAGES_WITH_REWARDS = frozenset({"grpo_distill"})
+"""Advantages that need something of the above and look at rewards as well."""
 WORKFLOW_FIELDS: tuple[Need, ...] = ("teacher", "baselines")
 WORKFLOWS_WITH_FIELD: Mapping[Need, frozenset[str]] = {
     "teacher": DISTILLATION_WORKFLOWS,
@@ -123,6 +125,7 @@ def _check_kl_penalty(plan: StagePlan) -> Iterator[str]:
     elif (
         algorithm.kl_penalty_fn != "none"
         and needs_of(algorithm.advantage_fn) & NEEDS_WITHOUT_REWARDS
+        and algorithm.advantage_fn not in ADVANTAGES_WITH_REWARDS
     ):
         yield (
             f"`algorithm.kl_penalty_fn: {algorithm.kl_penalty_fn}` changes the rewards of tokens, "

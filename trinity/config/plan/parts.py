@@ -10,6 +10,7 @@ from trinity.algorithm.algorithm_type import RowSchema
 from trinity.algorithm.policy_loss import PAIR_LOSSES_WITH_REFERENCE
 from trinity.algorithm.rollout_correction.settings import CorrectionSettings
 from trinity.algorithm.sampling import SAMPLE_STRATEGIES, SampleStrategy
+from trinity.algorithm.token_advantage import COMPARES_POLICIES
 from trinity.algorithm.token_selection import TOKEN_SELECTIONS
 from trinity.config.schema.algorithm import LossAggMode
 from trinity.config.schema.base import Args
@@ -166,7 +167,9 @@ class ResolvedAlgorithm(PlanModel):
     def needs_proximal(self) -> bool:
         """True if the trainer computes log-probabilities of its own before the step."""
         chooses = self.policy_loss_fn in TOKEN_SELECTIONS.names()
-        return chooses or not self.bypass_old_logprobs or self.rollout_correction.is_on
+        compares = self.advantage_fn in COMPARES_POLICIES
+        corrects = not self.bypass_old_logprobs or self.rollout_correction.is_on
+        return chooses or compares or corrects
 
 
 class ResolvedOperator(PlanModel):

@@ -61,7 +61,7 @@ REGISTRIES = {
 
 MORE = {
     *("dr_grpo", "gspo_token", "jensen_shannon"),
-    *("dcpo", "m2po"),
+    *("dcpo", "m2po", "maxrl", "gfpo", "gvpo", "vapo", "pf_ppo", "grpo_distill"),
     *("ipo", "simpo", "orpo"),
 }
 
