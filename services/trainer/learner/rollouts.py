@@ -75,6 +75,7 @@ class RolloutRows:
             teacher_logprobs_BT=self._teacher(),
             baselines_B=self._baselines(),
             reward_parts=self._reward_parts(),
+            unpenalised_B=self.rewards(mask_NT).sum(-1),
         )
 
     def _teacher(self) -> FloatMatrix | None:

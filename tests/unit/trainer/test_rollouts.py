@@ -29,6 +29,15 @@ def test_a_runs_reward_is_its_last_trained_tokens() -> None:
     assert rewards_T.sum() == 2.5
 
 
+def test_an_advantage_also_sees_the_scores_before_the_penalty() -> None:
+    rollouts = rollouts_of(list(BATCH.rows))
+    rewards_NT = rollouts.rewards(rollouts.mask_NT)
+    batch = rollouts.token_batch(rollouts.mask_NT, rewards_NT - 0.25 * rollouts.mask_NT, None)
+    scores = [row.run_reward.reward for row in BATCH.rows if row.run_reward is not None]
+    assert batch.raw_scores_B.tolist() == pytest.approx(scores)
+    assert (batch.scores_B < batch.raw_scores_B).all()
+
+
 def test_a_mask_that_leaves_less_moves_the_reward_to_what_is_left() -> None:
     rollouts = rollouts_of(list(BATCH.rows))
     narrow_NT = rollouts.mask_NT & (rollouts.mask_NT.cumsum(-1) == 1)

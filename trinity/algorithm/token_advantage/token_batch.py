@@ -49,12 +49,19 @@ class TokenBatch:
     baselines_B: FloatVector | None = None
     reward_parts: Mapping[str, FloatVector] | None = None
     """By name, [B]; NaN where a row does not have the part."""
+    unpenalised_B: FloatVector | None = None
+    """Sum of each row's rewards without the KL penalty; None where there is no penalty."""
 
     @property
     def scores_B(self) -> FloatVector:
         """Sum of each row's rewards."""
         scores: FloatVector = self.rewards_BT.sum(-1)
         return scores
+
+    @property
+    def raw_scores_B(self) -> FloatVector:
+        """Sum of each row's rewards before the KL penalty."""
+        return self.scores_B if self.unpenalised_B is None else self.unpenalised_B
 
     @property
     def parts(self) -> Mapping[str, FloatVector]:

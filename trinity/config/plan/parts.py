@@ -7,8 +7,10 @@ from typing import Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field
 
 from trinity.algorithm.algorithm_type import RowSchema
+from trinity.algorithm.policy_loss import PAIR_LOSSES_WITH_REFERENCE
 from trinity.algorithm.rollout_correction.settings import CorrectionSettings
 from trinity.algorithm.sampling import SAMPLE_STRATEGIES, SampleStrategy
+from trinity.algorithm.token_advantage import COMPARES_POLICIES
 from trinity.algorithm.token_selection import TOKEN_SELECTIONS
 from trinity.config.schema.algorithm import LossAggMode
 from trinity.config.schema.base import Args
@@ -160,13 +162,16 @@ class ResolvedAlgorithm(PlanModel):
     def needs_reference(self) -> bool:
         """True if anything uses the model that the stage started from."""
         uses = (self.kl_loss_fn, self.kl_penalty_fn) != ("none", "none")
-        return uses or self.policy_loss_fn == "dpo" or self.loss_reads_reference
+        compares = self.policy_loss_fn in PAIR_LOSSES_WITH_REFERENCE
+        return uses or compares or self.loss_reads_reference
 
     @property
     def needs_proximal(self) -> bool:
         """True if the trainer computes log-probabilities of its own before the step."""
         chooses = self.policy_loss_fn in TOKEN_SELECTIONS.names()
-        return chooses or not self.bypass_old_logprobs or self.rollout_correction.is_on
+        compares = self.advantage_fn in COMPARES_POLICIES
+        corrects = not self.bypass_old_logprobs or self.rollout_correction.is_on
+        return chooses or compares or corrects
 
 
 class ResolvedOperator(PlanModel):

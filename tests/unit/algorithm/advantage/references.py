@@ -131,6 +131,19 @@ def rec(samples: Samples, *, epsilon: float = 1e-6, std_normalize: bool = False)
     return each_group(samples, score)
 
 
+def maxrl(samples: Samples) -> FloatVector:
+    """The mean of the right answers' scores less the mean of all scores, as weights of scores."""
+
+    def score(rewards: list[float]) -> list[float]:
+        total = math.fsum(rewards)
+        if total <= 0 or min(rewards) < 0:
+            return [0.0 for _ in rewards]
+        size = len(rewards)
+        return [size * (reward / total - 1 / size) for reward in rewards]
+
+    return each_group(samples, score)
+
+
 def grpo_passk(samples: Samples, *, epsilon: float = 1e-6, norm: bool = True) -> FloatVector:
     def score(rewards: list[float]) -> list[float]:
         if len(rewards) == 1:
