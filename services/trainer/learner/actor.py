@@ -19,7 +19,7 @@ from services.trainer.learner.loss import BatchLoss, LossFunctions
 from services.trainer.learner.metrics import mean_over_passes
 from services.trainer.learner.microbatches import OutputGatherer
 from services.trainer.learner.prepared_batch import PreparedBatch
-from services.trainer.learner.resume_source import load_former_run
+from services.trainer.learner.resume_source import load_former_run, load_own_checkpoint
 from services.trainer.learner.verl_calls import (
     EngineOutputs,
     Matrix,
@@ -171,7 +171,7 @@ class Actor:
         reverse.
         """
         check_checkpoint_kind(directory, self.adapter)
-        self.worker.load_checkpoint(str(directory))
+        load_own_checkpoint(self.worker, directory)
 
     def load_former_run(self, directory: Path) -> None:
         """Loads the policy of a former run."""

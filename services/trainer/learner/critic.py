@@ -10,7 +10,7 @@ from services.trainer.backend.verl_worker import build_critic
 from services.trainer.collectives import MetricSums
 from services.trainer.learner.metrics import mean_over_passes
 from services.trainer.learner.prepared_batch import CriticTargets, PreparedBatch
-from services.trainer.learner.resume_source import load_former_run
+from services.trainer.learner.resume_source import load_former_run, load_own_checkpoint
 from services.trainer.learner.verl_calls import EngineOutputs, Matrix, WorkerCalls, output_columns
 from services.trainer.types import Metrics
 from trinity.algorithm.aggregation import BatchTotals
@@ -108,7 +108,7 @@ class Critic:
 
     def load(self, directory: Path) -> None:
         """Reads what `save` wrote."""
-        self._worker.load_checkpoint(str(directory / DIRECTORY))
+        load_own_checkpoint(self._worker, directory / DIRECTORY)
 
     def load_former_run(self, directory: Path) -> None:
         """Loads the critic of a former run."""
