@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import yaml
 
+from trinity.algorithm.units import UNIT_ARGUMENT, UNIT_BEFORE
 from trinity.verl.key_table import ROWS, SUPERVISED_ROWS
 from trinity.verl.rules.agents import AGENT_WORKFLOW, ROLLOUT
 from trinity.verl.rules.algorithm import (
@@ -217,6 +218,9 @@ def _convert_algorithm(conversion: _BackConversion) -> None:
     else:
         conversion.verl["algorithm.adv_estimator"] = estimator
     _convert_filter(conversion)
+    unit = f"algorithm.advantage_fn_args.{UNIT_ARGUMENT}"
+    if conversion.left.get(unit) == UNIT_BEFORE:
+        conversion.pop(unit)
     for name in ("gamma", "lam"):
         if (value := conversion.pop(f"algorithm.advantage_fn_args.{name}")) is not None:
             conversion.verl[f"algorithm.{name}"] = value

@@ -35,6 +35,8 @@ class TokenBatch:
     """Response tokens of each row, trained on or not."""
     groups_B: IntVector
     """Equal numbers are runs of one task in one explore step."""
+    runs_B: IntVector | None = None
+    """Equal numbers are samples of one run; None where each row is a run of its own."""
     logprobs_BT: FloatMatrix
     """By the policy before this step, at the tokens taken."""
     rollout_logprobs_BT: FloatMatrix

@@ -4,7 +4,7 @@ import math
 from decimal import Decimal
 from typing import Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from trinity.algorithm.algorithm_type import RowSchema
 from trinity.algorithm.policy_loss import PAIR_LOSSES_WITH_REFERENCE
@@ -12,6 +12,7 @@ from trinity.algorithm.rollout_correction.settings import CorrectionSettings
 from trinity.algorithm.sampling import SAMPLE_STRATEGIES, SampleStrategy
 from trinity.algorithm.token_advantage import COMPARES_POLICIES
 from trinity.algorithm.token_selection import TOKEN_SELECTIONS
+from trinity.algorithm.units import COUNTS_UNITS, UNIT_ARGUMENT, UNIT_BEFORE
 from trinity.config.schema.algorithm import LossAggMode
 from trinity.config.schema.base import Args
 from trinity.config.schema.choices import DifficultyConfig
@@ -147,6 +148,17 @@ class ResolvedAlgorithm(PlanModel):
     bypass_old_logprobs: bool
     """True if old log-probabilities are the rollout's; else the proximal ones."""
     rollout_correction: CorrectionSettings
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_unit(cls, values: object) -> object:
+        """A plan of the version before has no unit: its baselines counted samples."""
+        if not isinstance(values, dict) or values.get("advantage_fn") not in COUNTS_UNITS:
+            return values
+        arguments = values.get("advantage_fn_args")
+        if not isinstance(arguments, dict) or UNIT_ARGUMENT in arguments:
+            return values
+        return {**values, "advantage_fn_args": {**arguments, UNIT_ARGUMENT: UNIT_BEFORE}}
 
     @property
     def sampling(self) -> SampleStrategy:

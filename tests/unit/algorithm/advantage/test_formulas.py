@@ -1,6 +1,7 @@
 """Every group advantage is its formula, as plain loops compute it."""
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from tests.unit.algorithm.advantage import references
 from tests.unit.algorithm.advantage.builders import compute, random_samples, samples_at
 from trinity.algorithm.advantage import ADVANTAGE_PATHS
 from trinity.algorithm.advantage.samples import FloatVector, Samples
+from trinity.algorithm.units import COUNTS_UNITS, UNITS, Unit
 from trinity.errors import UserError
 
 SEEDS = range(5)
@@ -37,12 +39,21 @@ FORMULAS: list[tuple[str, dict[str, object], Callable[..., FloatVector]]] = [
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize(("name", "arguments", "reference"), FORMULAS)
 def test_a_function_is_its_formula(
-    name: str, arguments: dict[str, object], reference: Callable[..., FloatVector], seed: int
+    name: str,
+    arguments: dict[str, object],
+    reference: Callable[..., FloatVector],
+    unit: Unit,
+    seed: int,
 ) -> None:
     samples = random_samples(seed)
-    expected = reference(samples, **arguments)
+    formula = partial(reference, **arguments)
+    if name in COUNTS_UNITS:
+        arguments = {**arguments, "unit": unit}
+    by_run = unit == "run" and name in COUNTS_UNITS
+    expected = references.by_run(samples, formula) if by_run else formula(samples)
     assert np.abs(expected).max() > 0.1
     np.testing.assert_allclose(
         compute(name, samples, **arguments).values, expected, rtol=1e-9, atol=1e-9
@@ -60,7 +71,7 @@ def test_every_function_has_a_formula_or_needs_none() -> None:
 def test_passk_without_deviation_is_the_bare_lead() -> None:
     samples = random_samples(3)
     expected = references.grpo_passk(samples, norm=False)
-    found = compute("grpo_passk", samples, norm_adv_by_std_in_grpo=False).values
+    found = compute("grpo_passk", samples, norm_adv_by_std_in_grpo=False, unit="sample").values
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
 
 
@@ -104,7 +115,7 @@ def test_reinforce_is_the_reward_and_none_is_nothing() -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_balance_drops_the_surplus_of_bad_samples_by_lot(seed: int) -> None:
     samples = random_samples(seed)
-    advantages = compute("rec", samples, drop="balance", std_normalize=True)
+    advantages = compute("rec", samples, drop="balance", std_normalize=True, unit="sample")
     some_dropped = False
     for number, group in enumerate(references.groups_of(samples)):
         rewards = samples.rewards[group]
