@@ -208,6 +208,12 @@ def _convert_algorithm(conversion: _BackConversion) -> None:
         conversion.pop("algorithm.advantage_fn"),
     )
     advantage = advantage or {"reinforceplusplus": "reinforce_plus_plus"}.get(str(kind), kind)
+    if advantage == "pf_ppo":
+        conversion.verl["algorithm.use_pf_ppo"] = True
+        for name in ("reweight_method", "weight_pow"):
+            if (value := conversion.pop(f"algorithm.advantage_fn_args.{name}")) is not None:
+                conversion.verl[f"algorithm.pf_ppo.{name}"] = value
+        advantage = "ppo"
     if advantage in ("dr_grpo", "grpo_verl"):
         if advantage == "dr_grpo":
             conversion.verl["algorithm.norm_adv_by_std_in_grpo"] = False

@@ -140,6 +140,26 @@ def test_every_key_of_the_section_acts() -> None:
     assert algorithm.needs_proximal
 
 
+def test_the_divisor_of_sums_is_the_longest_response_unless_given() -> None:
+    usual = stage(GRPO)
+    assert usual.loss_scale_factor == usual.max_response_tokens
+    assert stage(GRPO, algorithm={"loss_scale_factor": 77}).loss_scale_factor == 77
+
+
+def test_what_compares_two_policies_has_the_trainer_compute_its_own() -> None:
+    assert stage(GRPO, algorithm={"algorithm_type": "gvpo"}).algorithm.needs_proximal
+    assert stage(GRPO, algorithm={"algorithm_type": "m2po"}).algorithm.needs_proximal
+    assert not stage(GRPO).algorithm.needs_proximal
+
+
+def test_only_some_losses_of_pairs_load_a_reference() -> None:
+    needs = {
+        name: stage(DPO, algorithm={"algorithm_type": name}).needs_reference
+        for name in ("dpo", "ipo", "simpo", "orpo")
+    }
+    assert needs == {"dpo": True, "ipo": True, "simpo": False, "orpo": False}
+
+
 def test_a_loss_brings_its_way_to_one_number_unless_the_user_has_another() -> None:
     def mode(**given: object) -> str:
         return stage(GRPO, algorithm=given).algorithm.loss_agg_mode
