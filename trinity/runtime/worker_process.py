@@ -9,6 +9,7 @@ from typing import Any, TextIO
 
 from trinity.errors import UserError
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
+from trinity.runtime.logs import LEVEL_VARIABLE, configure_logging
 from trinity.types import JsonObject
 
 AnswerFactories = Callable[[dict[str, Any]], Iterable[Callable[[], JsonObject]]]
@@ -24,6 +25,7 @@ def serve_requests(answering: AnswerFactories, memory_bytes: int) -> int:
     """
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     answers = _reserve_stdout()
+    configure_logging("worker", os.environ.get(LEVEL_VARIABLE, "INFO"), "text")
     load_error = _load_plugins()
     for line in sys.stdin:
         try:

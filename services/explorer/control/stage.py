@@ -22,11 +22,13 @@ from services.explorer.rollout.workflow_factory import WorkflowFactory
 from services.explorer.serving.setup import build_serving_runner
 from services.explorer.serving.work import ServingRunner
 from services.explorer.settings import ExplorerSettings
+from services.explorer.step_log import ExploreStepLog
 from services.explorer.telemetry import load_span
 from services.explorer.types import LostWeights, WeightsVersion
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.launch.prepare import check_parts
 from trinity.runtime.presence import Heartbeats
+from trinity.runtime.runner_logs import RunnerNumbers
 from trinity.runtime.threads import DaemonThreads, in_daemon_thread
 from trinity.sizing.volume import runs_per_runner
 from trinity.types import StageKey
@@ -149,7 +151,8 @@ class RolloutStageFactory:
         gate = self._gate(job, retry_policy)
         limit = RunTimeLimit(job.plan.config.explorer)
         long_runs = LongRunReporter(waits=self._heartbeats.waits, limit=limit)
-        executor = await self._executor(job, gate, long_runs, limit)
+        steps = ExploreStepLog(job.plan.config.buffer.batch_size)
+        executor = await self._executor(job, gate, long_runs, limit, steps)
         await self._register(job, retry_policy)
         return StageScheduler(
             key=job.key,
@@ -162,6 +165,7 @@ class RolloutStageFactory:
             counters=self._counters,
             retry_policy=retry_policy,
             idle_timeout=self._idle_timeout(job.plan, retry_policy),
+            steps=steps,
         )
 
     async def _register(self, job: StageJob, retry_policy: RetryPolicy) -> None:
@@ -190,7 +194,12 @@ class RolloutStageFactory:
         )
 
     async def _executor(
-        self, job: StageJob, gate: WeightGate, long_runs: LongRunReporter, limit: RunTimeLimit
+        self,
+        job: StageJob,
+        gate: WeightGate,
+        long_runs: LongRunReporter,
+        limit: RunTimeLimit,
+        steps: ExploreStepLog,
     ) -> RunExecutor:
         factory = await self._create_factory(job)
         runner = AttemptRunner(
@@ -211,6 +220,8 @@ class RolloutStageFactory:
                 heartbeats=self._heartbeats, sources=(self._threads, REWARD_POOL, self._tasks)
             ),
             long_runs=long_runs,
+            runners=RunnerNumbers(_num_runners(job.plan)),
+            steps=steps,
         )
 
     async def _create_factory(self, job: StageJob) -> WorkflowFactory:

@@ -196,10 +196,8 @@ class LogConfig(Section):
 
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     """Least level that is written."""
-    group_by_node: Annotated[bool, IgnoredKey("each service writes one file, on its machine")] = (
-        False
-    )
-    """A directory of logs for each machine."""
+    group_by_node: bool = False
+    """Keep the logs of a run in a folder named by the address of its machine, `log/<address>`."""
     save_dir: Annotated[str, DERIVED] = ""
     """Where logs are kept."""
 
