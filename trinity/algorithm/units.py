@@ -23,6 +23,7 @@ COUNTS_UNITS = frozenset(
         "gdpo",
         "gpg",
         "grpo",
+        "grpo_distill",
         "grpo_passk",
         "grpo_verl",
         "opmd",

@@ -31,11 +31,12 @@ def only(name: str, **changes: object) -> StagePlan:
 def test_every_algorithm_runs_with_its_own_defaults(name: str) -> None:
     declared = ALGORITHM_TYPES.get(name)
     brought = EXPERTS if declared.sample_strategy == "mix" else {}
-    planned = only(name, buffer={**WORKFLOW, **brought})
+    least = {"repeat_times": declared.min_repeat_times} if declared.min_repeat_times > 1 else {}
+    planned = only(name, buffer={**WORKFLOW, **brought}, algorithm=least)
     algorithm = planned.algorithm
     assert algorithm.algorithm_type == name
     assert algorithm.row_schema == declared.schema
-    assert algorithm.repeat_times == 1
+    assert algorithm.repeat_times == max(1, declared.min_repeat_times)
     assert algorithm.advantage_fn == declared.advantage_fn
     assert algorithm.policy_loss_fn == declared.policy_loss_fn
     assert algorithm.loss_agg_mode == declared.loss_agg_mode
@@ -85,7 +86,7 @@ def test_arguments_of_the_type_go_with_its_own_function_alone() -> None:
     other = stage(GRPO, algorithm={**dapo, "policy_loss_fn": "cispo", "advantage_fn": "rloo"})
     assert other.algorithm.policy_loss_fn_args["mask_clip_range_high"] == 0.28
     assert other.algorithm.policy_loss_fn_args["clip_range_low"] == 1.0
-    assert other.algorithm.advantage_fn_args == {}
+    assert other.algorithm.advantage_fn_args == {"unit": "run"}
 
 
 def test_clip_higher_and_dynamic_sampling_go_with_any_group_algorithm() -> None:

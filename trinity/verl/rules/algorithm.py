@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from trinity.algorithm.units import COUNTS_UNITS, UNIT_ARGUMENT, UNIT_BEFORE
+from trinity.verl.rules.distillation import COUNTS_SAMPLES, is_distilled
 from trinity.verl.settings import VerlSetting
 from trinity.verl.values import JsonValue
 from trinity.verl.work import Conversion
@@ -159,9 +160,9 @@ def _put_advantage(work: Conversion, has_penalty: bool) -> str:
     work.put("algorithm.algorithm_type", algorithm_type, origin)
     work.copy("actor_rollout_ref.rollout.n", "algorithm.repeat_times", 1)
     work.put("algorithm.advantage_fn", advantage, origin, note)
-    if advantage in COUNTS_UNITS:
-        why = "veRL's baselines count samples, not runs"
-        work.put(f"algorithm.advantage_fn_args.{UNIT_ARGUMENT}", UNIT_BEFORE, origin, why)
+    if advantage in COUNTS_UNITS and not is_distilled(work):
+        unit = f"algorithm.advantage_fn_args.{UNIT_ARGUMENT}"
+        work.put(unit, UNIT_BEFORE, origin, COUNTS_SAMPLES)
     _put_whitening(work, advantage)
     return advantage
 

@@ -1,11 +1,13 @@
 """Converts on-policy distillation: a teacher in place of rewards, or beside them."""
 
+from trinity.algorithm.units import UNIT_ARGUMENT, UNIT_BEFORE
 from trinity.verl.rules.rewards import INPUT
 from trinity.verl.settings import VerlSetting
 from trinity.verl.values import JsonValue
 from trinity.verl.work import Conversion
 
 TEACHER = "explorer.auxiliary_models[0]"
+COUNTS_SAMPLES = "veRL's baselines count samples, not runs"
 _TEACHERS = "distillation.teacher_models."
 _LOSS = "distillation.distillation_loss"
 _K1 = ("k1", "kl")
@@ -55,6 +57,10 @@ def convert_distillation(work: Conversion) -> None:
     work.put("algorithm.algorithm_type", advantage, enabled)
     work.put("algorithm.advantage_fn", advantage, enabled, note)
     work.put(f"{INPUT}.default_workflow_type", "on_policy_distill_workflow", enabled)
+    if has_rewards:
+        work.put(
+            f"algorithm.advantage_fn_args.{UNIT_ARGUMENT}", UNIT_BEFORE, enabled, COUNTS_SAMPLES
+        )
     if has_rewards and work.settings.peek("algorithm.norm_adv_by_std_in_grpo") is False:
         args = "algorithm.advantage_fn_args.norm_adv_by_std_in_grpo"
         work.put(args, False, enabled, "as GRPO's advantage is without it")
