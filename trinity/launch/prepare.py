@@ -19,7 +19,7 @@ from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.errors import UserError
 from trinity.launch.modes import bench_plan, is_bench, is_serve, serve_plan
 from trinity.launch.part_checks import check_rewards_of_rows, check_tasksets
-from trinity.launch.resume import check_resumable, has_run
+from trinity.launch.resume import check_resumable, continue_as_begun, has_run
 from trinity.launch.stored_runs import SourceRuns
 from trinity.launch.workflow_checks import check_workflow, has_no_reward
 from trinity.plugins import REWARDS, WORKFLOWS, load_plugins, plugin_dirs_from_environment
@@ -106,6 +106,7 @@ def prepare_run(
         notes.append(f"{why}: starting over as {plan.label}")
     if max_steps is not None:
         plan = capped(plan, max_steps)
+    plan = continue_as_begun(plan)
     benched = plan if is_bench(plan) else None
     if benched is not None:
         plan = bench_plan(benched)

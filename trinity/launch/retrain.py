@@ -7,7 +7,7 @@ from trinity.config.plan.parts import StoredBatches
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.plan.stored_rollouts import UNKNOWN
 from trinity.errors import UserError
-from trinity.launch.resume import check_resumable, has_run
+from trinity.launch.resume import check_resumable, continue_as_begun, has_run
 from trinity.launch.run import SynchronizerStub
 from trinity.launch.stored_runs import StoredRun, with_source_runs
 from trinity.local.infrastructure import ProcessWithProbe
@@ -33,7 +33,7 @@ def retraining_plan(
     """
     if not has_run(plan.job_path):
         raise UserError(f"{plan.job_dir} holds no run whose batches could be trained again")
-    source = _stage(plan, stage)
+    source = _stage(continue_as_begun(plan), stage)
     own = name or f"{source.name}-{steps.first}-{steps.last}"
     stored = StoredBatches(
         experiment_id=UNKNOWN,
@@ -49,6 +49,7 @@ def retraining_plan(
             "stages": (source.model_copy(update=changes),),
         }
     )
+    made = continue_as_begun(made)
     made.job_path.mkdir(parents=True, exist_ok=True)
     check_resumable(made)
     return made

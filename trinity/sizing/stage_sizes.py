@@ -65,7 +65,6 @@ def training_settings_of(stage: StagePlan) -> TrainingSettings:
     trainer = stage.config.trainer
     coefficient = stage.algorithm.entropy_loss_fn_args.get("entropy_coef", 0.0)
     return TrainingSettings(
-        packs_rows=trainer.use_remove_padding,
         has_entropy=stage.algorithm.entropy_loss_fn != "none" and coefficient != 0,
         ranks=_shards(stage),
         policy=_policy_state(stage),

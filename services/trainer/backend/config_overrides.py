@@ -8,10 +8,9 @@ from pydantic import JsonValue
 from transformers import AutoConfig, PretrainedConfig
 
 from trinity.config.error_collector import did_you_mean
+from trinity.config.plan.arithmetic import NESTED_OVERRIDE
 from trinity.errors import UserError
 
-NESTED = "model_config"
-"""If this key is present, verl takes the keys below it for the model's."""
 NOT_OF_THE_MODEL = frozenset({"attn_implementation"})
 
 
@@ -36,7 +35,7 @@ def check_override(override: Mapping[str, JsonValue], directory: Path, section: 
     if not override:
         return
     config: PretrainedConfig = AutoConfig.from_pretrained(directory)
-    nested = override.get(NESTED)
+    nested = override.get(NESTED_OVERRIDE)
     known = config.to_dict()
     for key, value in (nested if isinstance(nested, dict) else override).items():
         if key in NOT_OF_THE_MODEL:

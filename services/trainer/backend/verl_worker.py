@@ -1,5 +1,7 @@
 """verl's training worker, set up for a stage: as the actor, the reference or the critic."""
 
+import logging
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -19,14 +21,17 @@ from verl.workers.engine import EngineRegistry  # noqa: E402
 from verl.workers.engine_workers_tinker import TinkerTrainingWorker  # noqa: E402
 
 from services.trainer.backend.config_overrides import check_override, import_library  # noqa: E402
-from services.trainer.backend.padded_engine import PaddedEngine, PaddedValueEngine  # noqa: E402
+from services.trainer.backend.packed_attention import PACKED_ATTENTION, register  # noqa: E402
+from services.trainer.backend.row_engine import RowEngine, RowValueEngine  # noqa: E402
 from services.trainer.collectives import check_gpus_of  # noqa: E402
-from services.trainer.estimation import actor_outputs  # noqa: E402
+from trinity.config.plan.arithmetic import PACKED, Keys, model_keys, packing_obstacle  # noqa: E402
 from trinity.config.plan.stage_plan import StagePlan  # noqa: E402
 from trinity.config.schema.algorithm import OptimizerConfig  # noqa: E402
 from trinity.config.schema.model import LoRAConfig  # noqa: E402
 from trinity.config.schema.trainer import CriticConfig, TrainerConfig  # noqa: E402
 from trinity.errors import UserError  # noqa: E402
+
+logger = logging.getLogger(__name__)
 
 FULL_STATE = ["model", "optimizer", "extra"]
 ModelKind = Literal["language_model", "value_model"]
@@ -39,18 +44,36 @@ SHORT_DTYPES = {"float32": "fp32", "bfloat16": "bf16"}
 
 
 # verl prefers a vendor's engine to the device's own.
-for _kind, _engine in (("language_model", PaddedEngine), ("value_model", PaddedValueEngine)):
+for _kind, _engine in (("language_model", RowEngine), ("value_model", RowValueEngine)):
     EngineRegistry.register(_kind, "fsdp2", get_device_name(), get_vendor())(_engine)
+register()
 
 
-def uses_packed_rows(plan: StagePlan) -> bool:
-    """Returns True if rows are packed without padding, which only pays with flash attention.
+def packs_rows(worker: TinkerTrainingWorker) -> bool:
+    """Returns True if the worker's model takes rows without padding."""
+    return bool(worker.engine.model_config.use_remove_padding)
 
-    verl does not compute the discriminator for packed rows.
-    """
-    has_flash = cpu.attention_kernel() == "flash_attention_2"
-    is_possible = "discriminator" not in actor_outputs(plan)
-    return plan.config.trainer.use_remove_padding and has_flash and is_possible
+
+@dataclass(frozen=True, slots=True)
+class _RowKernel:
+    """The attention that a model is loaded with, and the form in which it takes rows."""
+
+    attention: str
+    packs: bool
+
+
+def _row_kernel(plan: StagePlan, keys: Keys) -> _RowKernel:
+    """Packs rows where the model can, unless the run began with padded ones."""
+    padded = _RowKernel(cpu.attention_kernel(), packs=False)
+    has_flash = padded.attention == cpu.FLASH_ATTENTION
+    if not plan.config.trainer.use_remove_padding:
+        return padded
+    if plan.arithmetic.version < PACKED and not has_flash:
+        return padded
+    if (obstacle := packing_obstacle(keys, has_flash_attention=has_flash)) is not None:
+        logger.info("rows are padded", extra={"reason": obstacle})
+        return padded
+    return _RowKernel(padded.attention if has_flash else PACKED_ATTENTION, packs=True)
 
 
 def build_actor(plan: StagePlan, model_directory: Path) -> TinkerTrainingWorker:
@@ -114,11 +137,12 @@ def _model_config(
     section = "trainer.critic" if kind == "value_model" else "trainer"
     import_library(of_role.external_lib, section)
     check_override(of_role.override_config, model_directory, section)
-    kernel = {"attn_implementation": cpu.attention_kernel()}
+    rows = _row_kernel(plan, model_keys(model_directory, of_role.override_config) or {})
+    kernel = {"attn_implementation": rows.attention}
     return HFModelConfig(
         path=str(model_directory),
         load_tokenizer=False,
-        use_remove_padding=uses_packed_rows(plan),
+        use_remove_padding=rows.packs,
         enable_gradient_checkpointing=of_role.enable_gradient_checkpointing,
         external_lib=of_role.external_lib,
         override_config={**kernel, **of_role.override_config},
@@ -174,7 +198,6 @@ def _engine_config(plan: StagePlan, kind: ModelKind, *, forward_only: bool) -> F
         micro_batch_size_per_gpu=1,
         infer_micro_batch_size_per_gpu=1,
         use_torch_compile=False,
-        use_remove_padding=uses_packed_rows(plan),
         seed=plan.config.seed,
     )
 

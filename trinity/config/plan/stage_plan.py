@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
+from trinity.config.plan.arithmetic import Arithmetic
 from trinity.config.plan.parts import (
     AuxiliaryModel,
     EvaluatedRun,
@@ -75,6 +76,8 @@ class StagePlan(PlanModel):
     trainer_rank_num: int
     max_token_len_per_gpu: int
     """Tokens of one micro-batch."""
+    arithmetic: Arithmetic = Arithmetic()
+    """The order in which it adds up, which is kept when the run is resumed."""
     tasksets: tuple[ResolvedTaskset, ...] = ()
     """Tasks that are explored to train on; none in mode train."""
     eval_tasksets: tuple[ResolvedTaskset, ...]

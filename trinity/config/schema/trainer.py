@@ -127,8 +127,8 @@ class TrainerConfig(Section):
     """Micro-batches by tokens, not by rows."""
     enable_gradient_checkpointing: bool = False
     """Compute activations again in the backward pass: less memory, about a third more time."""
-    use_remove_padding: bool = False
-    """Packed forward passes; faster with flash attention, slower on a processor."""
+    use_remove_padding: bool = True
+    """Rows lie one after the other without padding, for models that keep them apart."""
     max_token_len_per_gpu: Positive | None = None
     """Tokens of a micro-batch; else twice the longest sequence, without GPUs 16384 at least."""
     max_checkpoints_to_keep: NonNegative = 0
@@ -150,10 +150,8 @@ class TrainerConfig(Section):
         bool, IgnoredKey("samples are printed and kept in the buffer, not sent to a monitor")
     ] = False
     """A table of rollouts in the monitor."""
-    balance_batch: Annotated[
-        bool, IgnoredKey("ranks get equal numbers of neighbouring rows, however long these are")
-    ] = True
-    """Deal rows so that ranks get equal work."""
+    balance_batch: bool = True
+    """Deal rows so that ranks get equal numbers of tokens; else equal numbers of neighbours."""
     ulysses_sequence_parallel_size: Annotated[Positive, PlannedKey("a sequence is on one GPU")] = 1
     """GPUs that share a sequence."""
     fix_actor_microbatch_loss_scale: Annotated[
