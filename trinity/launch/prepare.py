@@ -17,6 +17,7 @@ from trinity.config.plan.model import HubReference, missing_from_cache
 from trinity.config.plan.parts import ResolvedTaskset
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.errors import UserError
+from trinity.launch.gpus import take_turns
 from trinity.launch.modes import bench_plan, is_bench, is_serve, serve_plan
 from trinity.launch.part_checks import check_rewards_of_rows, check_tasksets
 from trinity.launch.resume import check_resumable, continue_as_begun, has_run
@@ -106,7 +107,7 @@ def prepare_run(
         notes.append(f"{why}: starting over as {plan.label}")
     if max_steps is not None:
         plan = capped(plan, max_steps)
-    plan = continue_as_begun(plan)
+    plan = continue_as_begun(plan) if has_run(plan.job_path) else take_turns(plan)
     benched = plan if is_bench(plan) else None
     if benched is not None:
         plan = bench_plan(benched)

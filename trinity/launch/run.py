@@ -17,7 +17,7 @@ from trinity.api.v1 import buffer_pb2_grpc, synchronizer_pb2, synchronizer_pb2_g
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import RunFailed
 from trinity.launch.follow import FINISHED, ExperimentFollower, watched
-from trinity.launch.gpus import share_gpus
+from trinity.launch.gpus import share_gpus, share_processors
 from trinity.launch.messages import report_stalls, report_startup
 from trinity.launch.resume import cancel_stale_experiments, store_plan
 from trinity.local.addresses import write_stack_directory
@@ -221,7 +221,7 @@ class LocalRun:
         async with LocalStack(
             job_dir=self._home,
             log_level=self.plan.stages[0].config.log.level,
-            environment=share_gpus(self.plan),
+            environment={**share_processors(self.plan), **share_gpus(self.plan)},
             services=self.services,
             secure=self.secure,
             tenant=self.plan.tenant,
