@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from trinity.config.plan.arithmetic import HEAD_CHUNK_TOKENS, head_settings
 from trinity.config.plan.parts import AuxiliaryModel
 from trinity.config.plan.placement import sequence_parallel_of
 from trinity.config.plan.stage_plan import StagePlan
@@ -71,7 +72,8 @@ def training_settings_of(stage: StagePlan) -> TrainingSettings:
         critic=_critic_state(stage),
         tokens=stage.max_token_len_per_gpu,
         dtype=trainer.dtype,
-        checkpoints_activations=trainer.enable_gradient_checkpointing,
+        checkpoints_activations=stage.recomputes_activations,
+        head_tokens=HEAD_CHUNK_TOKENS if head_settings(trainer).recomputes else None,
         sequence_parallel=sequence_parallel_of(stage),
     )
 

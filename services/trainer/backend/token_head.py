@@ -10,8 +10,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-CHUNK_TOKENS = 512
-"""Tokens whose logits exist at the same time where the head is computed in chunks."""
+from trinity.config.plan.arithmetic import HEAD_CHUNK_TOKENS as CHUNK_TOKENS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

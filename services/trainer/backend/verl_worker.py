@@ -24,7 +24,15 @@ from services.trainer.backend.config_overrides import check_override, import_lib
 from services.trainer.backend.packed_attention import PACKED_ATTENTION, register  # noqa: E402
 from services.trainer.backend.row_engine import RowEngine, RowValueEngine  # noqa: E402
 from services.trainer.collectives import check_gpus_of  # noqa: E402
-from trinity.config.plan.arithmetic import PACKED, Keys, model_keys, packing_obstacle  # noqa: E402
+from trinity.config.plan.arithmetic import (  # noqa: E402
+    PACKED,
+    HeadSettings,
+    Keys,
+    head_obstacle,
+    head_settings,
+    model_keys,
+    packing_obstacle,
+)
 from trinity.config.plan.stage_plan import StagePlan  # noqa: E402
 from trinity.config.schema.algorithm import OptimizerConfig  # noqa: E402
 from trinity.config.schema.model import LoRAConfig  # noqa: E402
@@ -115,7 +123,9 @@ def _build(
             TrainingWorkerConfig(
                 model_type=kind,
                 model_config=_model_config(plan, model_directory, kind, lora),
-                engine_config=_engine_config(plan, kind, forward_only=optimizer is None),
+                engine_config=_engine_config(
+                    plan, model_directory, kind, forward_only=optimizer is None
+                ),
                 optimizer_config=optimizer,
                 checkpoint_config=checkpoint,
             )
@@ -143,7 +153,11 @@ def _model_config(
         path=str(model_directory),
         load_tokenizer=False,
         use_remove_padding=rows.packs,
-        enable_gradient_checkpointing=of_role.enable_gradient_checkpointing,
+        enable_gradient_checkpointing=(
+            plan.critic_recomputes_activations
+            if kind == "value_model"
+            else plan.recomputes_activations
+        ),
         external_lib=of_role.external_lib,
         override_config={**kernel, **of_role.override_config},
         **_adapter_config(plan, lora),
@@ -179,9 +193,12 @@ def _offload_flags(plan: StagePlan, kind: ModelKind) -> tuple[bool, bool]:
     )
 
 
-def _engine_config(plan: StagePlan, kind: ModelKind, *, forward_only: bool) -> FSDPEngineConfig:
+def _engine_config(
+    plan: StagePlan, model_directory: Path, kind: ModelKind, *, forward_only: bool
+) -> FSDPEngineConfig:
     """Keeps weights and gradient sums in float32; the passes compute in the plan's type."""
     trainer = plan.config.trainer
+    head = _head_of(plan, model_directory)
     computed = SHORT_DTYPES[trainer.dtype]
     param_offload, optimizer_offload = _offload_flags(plan, kind)
     return FSDPEngineConfig(
@@ -198,8 +215,20 @@ def _engine_config(plan: StagePlan, kind: ModelKind, *, forward_only: bool) -> F
         micro_batch_size_per_gpu=1,
         infer_micro_batch_size_per_gpu=1,
         use_torch_compile=False,
+        entropy_from_logits_with_chunking=head.is_chunked,
+        entropy_checkpointing=head.recomputes,
         seed=plan.config.seed,
     )
+
+
+def _head_of(plan: StagePlan, model_directory: Path) -> HeadSettings:
+    """Returns the way in which the head is computed: whole where the model changes its logits."""
+    head = head_settings(plan.config.trainer)
+    keys = model_keys(model_directory, plan.config.trainer.override_config) or {}
+    if head.is_chunked and (obstacle := head_obstacle(keys)) is not None:
+        logger.info("the head is computed whole", extra={"reason": obstacle})
+        return HeadSettings()
+    return head
 
 
 def _optimizer_config(optimizer: OptimizerConfig, grad_clip: float) -> FSDPOptimizerConfig:

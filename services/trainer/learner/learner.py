@@ -140,15 +140,17 @@ class Learner:
 
 
 def _worker_calls(plan: StagePlan, ranks: Ranks, on_micro_batch: Callable[[], None]) -> WorkerCalls:
-    trainer = plan.config.trainer
-    is_packed_run = plan.arithmetic.version >= PACKED
     splitter = MicroBatchSplitter(
         ranks=ranks,
-        limits=MicroBatchLimits(max_tokens=plan.max_token_len_per_gpu),
+        limits=MicroBatchLimits.of_policy(plan),
         keep_order=not plan.algorithm.can_balance_batch,
-        deals_tokens=is_packed_run and trainer.balance_batch,
+        deals_tokens=plan.arithmetic.version >= PACKED and plan.config.trainer.balance_batch,
     )
-    return WorkerCalls(splitter=splitter, on_micro_batch=on_micro_batch)
+    return WorkerCalls(
+        splitter=splitter,
+        inferring=MicroBatchLimits.without_gradients(plan),
+        on_micro_batch=on_micro_batch,
+    )
 
 
 def _whole_policy(checkpoint: StartCheckpoint | None) -> Path | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,11 @@ from verl.workers.engine_workers_tinker import TinkerTrainingWorker
 
 from services.trainer.backend.verl_worker import packs_rows
 from services.trainer.collectives import Ranks
-from services.trainer.learner.microbatches import MicroBatchSplitter, OutputGatherer
+from services.trainer.learner.microbatches import (
+    MicroBatchLimits,
+    MicroBatchSplitter,
+    OutputGatherer,
+)
 from services.trainer.learner.prepared_batch import MicroBatch, PreparedBatch, ResponseLayout
 from services.trainer.types import TrainRow
 from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatrix
@@ -158,7 +162,13 @@ class WorkerCalls:
     """Splits batches into micro-batches and calls a worker on each. Everything is collective."""
 
     splitter: MicroBatchSplitter
+    inferring: MicroBatchLimits
+    """Limits of passes without gradients."""
     on_micro_batch: Callable[[], None]
+
+    def limited_to(self, limits: MicroBatchLimits) -> "WorkerCalls":
+        """Returns calls that cut all passes by these limits."""
+        return replace(self, splitter=replace(self.splitter, limits=limits), inferring=limits)
 
     @property
     def ranks(self) -> Ranks:
@@ -179,7 +189,8 @@ class WorkerCalls:
         )
         matrices = {"loss_mask": prepared.mask_BT}
         with on_device(worker):
-            for part, data, _ in self._data(worker, prepared, matrices, outputs):
+            limits = self.inferring
+            for part, data, _ in self._data(worker, prepared, matrices, outputs, limits):
                 worker.infer_batch(data)
                 self.on_micro_batch()
                 for name in names:
@@ -198,7 +209,9 @@ class WorkerCalls:
         worker.set_loss_fn(loss)
         worker.optimizer_zero_grad()
         with on_device(worker):
-            for part, data, is_last in self._data(worker, prepared, matrices, outputs):
+            for part, data, is_last in self._data(
+                worker, prepared, matrices, outputs, self.splitter.limits
+            ):
                 worker.engine.module.set_requires_gradient_sync(is_last)
                 worker.forward_backward(data)
                 self.on_micro_batch()
@@ -210,11 +223,13 @@ class WorkerCalls:
         prepared: PreparedBatch,
         matrices: Mapping[str, Matrix],
         outputs: EngineOutputs,
+        limits: MicroBatchLimits,
     ) -> Iterator[tuple[MicroBatch, TensorDict, bool]]:
         packed = packs_rows(worker)
         builder = MicroBatchBuilder(prepared.rows, prepared.layout, packed=packed)
         mask_BT: BoolMatrix = matrices["loss_mask"].astype(bool)
-        for part, is_last in self.splitter.parts(prepared.rows, mask_BT, packed=packed):
+        splitter = replace(self.splitter, limits=limits)
+        for part, is_last in splitter.parts(prepared.rows, mask_BT, packed=packed):
             yield part, builder.build(part, matrices, outputs), is_last
 
 

@@ -2,7 +2,18 @@
 
 import pytest
 
-from trinity.config.plan.arithmetic import PACKABLE, head_obstacle, packing_obstacle
+from tests.unit.config.builders import config
+from trinity.config.plan.arithmetic import (
+    PACKABLE,
+    Arithmetic,
+    HeadSettings,
+    head_obstacle,
+    head_settings,
+    packing_obstacle,
+)
+from trinity.config.plan.stage_plan import StagePlan
+from trinity.config.planning import plan_experiment
+from trinity.config.schema.trainer import TrainerConfig
 from trinity.types import JsonValue
 
 
@@ -53,3 +64,31 @@ def test_models_that_change_their_logits_are_told_by_their_keys(
 ) -> None:
     found = head_obstacle(keys)
     assert (found is None) if key is None else (found is not None and key in found)
+
+
+def test_activations_are_computed_again_on_gpus_unless_the_user_says_no() -> None:
+    def stage(**changes: object) -> StagePlan:
+        return plan_experiment(config(**changes)).stages[0]
+
+    gpus = {"cluster": {"gpu_per_node": 2}}
+    assert not stage().recomputes_activations
+    assert stage(**gpus).recomputes_activations and stage(**gpus).critic_recomputes_activations
+    on = {"enable_gradient_checkpointing": True}
+    chosen = stage(**gpus, trainer={"enable_gradient_checkpointing": False, "critic": on})
+    assert (chosen.recomputes_activations, chosen.critic_recomputes_activations) == (False, True)
+    assert stage(trainer=on).recomputes_activations
+    begun = stage(**gpus).model_copy(update={"arithmetic": Arithmetic()})
+    assert not begun.recomputes_activations
+
+
+@pytest.mark.parametrize(
+    ("keys", "settings"),
+    [
+        ({}, HeadSettings()),
+        ({"use_fused_kernels": True}, HeadSettings(is_chunked=True, recomputes=True)),
+        ({"entropy_checkpointing": True}, HeadSettings(is_chunked=True, recomputes=True)),
+        ({"entropy_from_logits_with_chunking": True}, HeadSettings(is_chunked=True)),
+    ],
+)
+def test_each_key_of_the_head_acts(keys: dict[str, bool], settings: HeadSettings) -> None:
+    assert head_settings(TrainerConfig.model_validate(keys)) == settings

@@ -138,12 +138,13 @@ trainer:
     assert reading.config.trainer.grad_clip == 2.0
     assert reading.config.trainer.critic.optimizer.lr == 3e-5
     assert reading.config.trainer.ppo_epochs == 2
+    assert reading.config.trainer.ppo_micro_batch_size_per_gpu == 3
     assert reading.config.trainer.override_config == {"attention_dropout": 0.1}
     told = {(one.status.name, one.key.removeprefix("trainer.")) for one in reading.notices}
     actor = "trainer_config.actor_rollout_ref.actor"
     assert told == {
         ("RENAMED", f"{actor}.grad_clip"),
-        ("NO_EFFECT", f"{actor}.ppo_micro_batch_size_per_gpu"),
+        ("RENAMED", f"{actor}.ppo_micro_batch_size_per_gpu"),
         ("NO_EFFECT", f"{actor}.shuffle"),
         ("PLANNED", f"{actor}.unheard_of"),
         (

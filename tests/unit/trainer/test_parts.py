@@ -1,6 +1,7 @@
 """How a batch is shared among ranks and cut into micro-batches."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,8 +17,9 @@ from services.trainer.learner.microbatches import (
 )
 from services.trainer.learner.prepared_batch import MicroBatch
 from services.trainer.types import TrainBatch, TrainRow
-from tests.unit.trainer.builders import data_row, random_batch, random_pairs
+from tests.unit.trainer.builders import data_row, make_plan, random_batch, random_pairs
 from trinity.algorithm.token_advantage.token_batch import BoolMatrix
+from trinity.config.plan.arithmetic import Arithmetic
 
 
 def numbers_of(parts: list[MicroBatch]) -> list[int]:
@@ -186,3 +188,29 @@ def test_micro_batches_of_a_number_of_rows_have_that_number(
     found = list(splitter_of(num_rows=4).parts(rows, everything(rows), packed=True))
     assert [len(part) for part, _ in found] == [4] * (len(rows) // 4) + [2] * (len(rows) % 4 > 0)
     assert numbers_of([part for part, _ in found]) == list(range(len(rows)))
+
+
+def test_limits_are_those_that_the_user_writes() -> None:
+    def limits(**trainer: object) -> tuple[MicroBatchLimits, MicroBatchLimits, MicroBatchLimits]:
+        plan = make_plan(Path("/models/tiny"), {"algorithm_type": "ppo"}, trainer)
+        return (
+            MicroBatchLimits.of_policy(plan),
+            MicroBatchLimits.without_gradients(plan),
+            MicroBatchLimits.of_critic(plan),
+        )
+
+    by_tokens = MicroBatchLimits(max_tokens=8192)
+    assert limits() == (by_tokens, by_tokens, by_tokens)
+    own = {"log_prob_max_token_len_per_gpu": 90, "critic": {"max_token_len_per_gpu": 70}}
+    assert [limit.max_tokens for limit in limits(**own)] == [8192, 90, 70]
+    rows = {"use_dynamic_bsz": False, "ppo_micro_batch_size_per_gpu": 4}
+    assert [limit.num_rows for limit in limits(**rows)] == [4, 4, 4]
+    more = {"log_prob_micro_batch_size_per_gpu": 8, "critic": {"ppo_micro_batch_size_per_gpu": 2}}
+    assert [limit.num_rows for limit in limits(**rows, **more)] == [4, 8, 2]
+
+
+def test_a_run_that_began_when_rows_did_not_count_goes_on_by_tokens() -> None:
+    plan = make_plan(Path("/models/tiny"), {"algorithm_type": "grpo"}, {"use_dynamic_bsz": False})
+    begun = plan.model_copy(update={"arithmetic": Arithmetic()})
+    assert MicroBatchLimits.of_policy(begun).num_rows is None
+    assert MicroBatchLimits.of_policy(plan).num_rows == 1

@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
 from trinity.config.plan.parts import PlanModel
-from trinity.types import JsonValue
+from trinity.config.schema.trainer import TrainerConfig
+from trinity.json_values import JsonValue
 
 Keys = Mapping[str, JsonValue]
 """The keys of a model's config.json, with the user's overrides."""
@@ -18,6 +20,8 @@ NESTED_OVERRIDE = "model_config"
 
 PADDED = 1
 """Rows are padded, and ranks get equal numbers of neighbours."""
+HEAD_CHUNK_TOKENS = 512
+"""Tokens whose logits exist at the same time where the head is computed in chunks."""
 PACKED = 2
 """Rows are packed without padding, and dealt to ranks and micro-batches by their tokens."""
 
@@ -31,7 +35,7 @@ class Arithmetic(PlanModel):
 
     version: Annotated[int, Field(ge=PADDED, le=PACKED)] = PADDED
     num_threads: Annotated[int, Field(ge=1)] | None = None
-    """Threads of each training process; None leaves it to the machine."""
+    """Threads of each training process; None leaves it to the service's environment."""
 
 
 PACKABLE = frozenset(
@@ -93,6 +97,22 @@ def _packing_obstacles(keys: Keys, has_flash_attention: bool) -> Iterator[str]:
     chosen = keys.get("attn_implementation")
     if chosen is not None and not str(chosen).startswith("flash_attention"):
         yield f"`override_config.attn_implementation: {chosen}` attends to padded rows"
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSettings:
+    """The way in which log-probabilities are computed from the last hidden states."""
+
+    is_chunked: bool = False
+    """True if logits exist for a chunk of tokens at a time."""
+    recomputes: bool = False
+    """True if a chunk is computed again in the backward pass."""
+
+
+def head_settings(trainer: TrainerConfig) -> HeadSettings:
+    """Returns what the keys ask for; each of them makes chunks, as the last saves nothing alone."""
+    recomputes = trainer.use_fused_kernels or trainer.entropy_checkpointing
+    return HeadSettings(trainer.entropy_from_logits_with_chunking or recomputes, recomputes)
 
 
 def head_obstacle(keys: Keys) -> str | None:

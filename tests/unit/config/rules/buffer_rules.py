@@ -129,8 +129,6 @@ TRAINER = [
         "sequence parallelism", at("trainer.ulysses_sequence_parallel_size", 2), PLANNED, "one GPU"
     ),
     refused("no file of verl's", at("trainer.trainer_config_path", "/no"), "cannot read"),
-    told("rows of a micro-batch", at("trainer.use_dynamic_bsz", False), NO_EFFECT, "by tokens"),
-    told("unequal ranks", at("trainer.balance_batch", False), NO_EFFECT, "equal numbers"),
     told(
         "a key of verl's that is not passed on",
         at("trainer.trainer_config.algorithm.use_pf_ppo", True),
