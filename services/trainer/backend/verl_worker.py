@@ -20,7 +20,12 @@ from verl.workers.config import (  # noqa: E402
 from verl.workers.engine import EngineRegistry  # noqa: E402
 from verl.workers.engine_workers_tinker import TinkerTrainingWorker  # noqa: E402
 
-from services.trainer.backend.config_overrides import check_override, import_library  # noqa: E402
+from services.trainer.backend.config_overrides import (  # noqa: E402
+    check_override,
+    import_library,
+    lay_rope,
+    without_rope,
+)
 from services.trainer.backend.packed_attention import PACKED_ATTENTION, register  # noqa: E402
 from services.trainer.backend.row_engine import RowEngine, RowValueEngine  # noqa: E402
 from services.trainer.collectives import check_gpus_of  # noqa: E402
@@ -147,9 +152,10 @@ def _model_config(
     section = "trainer.critic" if kind == "value_model" else "trainer"
     import_library(of_role.external_lib, section)
     check_override(of_role.override_config, model_directory, section)
-    rows = _row_kernel(plan, model_keys(model_directory, of_role.override_config) or {})
+    keys = model_keys(model_directory, of_role.override_config) or {}
+    rows = _row_kernel(plan, keys)
     kernel = {"attn_implementation": rows.attention}
-    return HFModelConfig(
+    config = HFModelConfig(
         path=str(model_directory),
         load_tokenizer=False,
         use_remove_padding=rows.packs,
@@ -159,9 +165,13 @@ def _model_config(
             else plan.recomputes_activations
         ),
         external_lib=of_role.external_lib,
-        override_config={**kernel, **of_role.override_config},
+        override_config={**kernel, **without_rope(of_role.override_config)},
         **_adapter_config(plan, lora),
     )
+    is_own_model = kind == "value_model" and bool(plan.config.model.critic_model_path)
+    rope = None if is_own_model else plan.config.model
+    lay_rope(config.hf_config, keys, of_role.override_config, rope)
+    return config
 
 
 def _adapter_config(plan: StagePlan, lora: LoRAConfig | None) -> dict[str, object]:

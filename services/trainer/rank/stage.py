@@ -271,6 +271,7 @@ class RankStageSetup:
             copy=self._directory / "model_files",
             dtype=dtype,
             chat_template=self._plan.chat_template,
+            model=self._plan.config.model,
         )
         store = WeightsStore(
             root=root,

@@ -159,11 +159,12 @@ trainer:
 
 def test_a_run_refuses_all_that_is_planned_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
-        load(tmp_path, "mode: colocate\nmodel: {rope_scaling: {api_key: abc}}\n")
+        judge = "{model_path: x, rope_scaling: {api_key: abc}}"
+        load(tmp_path, f"mode: colocate\nexplorer: {{auxiliary_models: [{judge}]}}\n")
     said = str(caught.value)
     assert len(said.splitlines()) == 1
     assert "`mode: colocate`" in said
-    assert "`model.rope_scaling` in" in said
+    assert "`explorer.auxiliary_models[0].rope_scaling` in" in said
     assert "are planned, not there yet" in said
     assert "abc" not in said
 
