@@ -70,7 +70,7 @@ def training_settings_of(stage: StagePlan) -> TrainingSettings:
         ranks=_shards(stage),
         policy=_policy_state(stage),
         critic=_critic_state(stage),
-        tokens=stage.max_token_len_per_gpu,
+        tokens=max(stage.max_token_len_per_gpu, stage.longest_unit),
         dtype=trainer.dtype,
         checkpoints_activations=stage.recomputes_activations,
         head_tokens=HEAD_CHUNK_TOKENS if head_settings(trainer).recomputes else None,
@@ -156,7 +156,7 @@ def rank_advice(
     """Returns one sentence: fewer tokens at a time if that is enough, else more ranks."""
     limit = int(USABLE * gpu_bytes)
     training = training_settings_of(stage)
-    least = stage.max_model_len * (2 if stage.algorithm.row_schema == "dpo" else 1)
+    least = stage.longest_unit
 
     def peak_of(candidate: TrainingSettings) -> int:
         return rank_memory(stage, shape, critic, candidate).total

@@ -86,7 +86,8 @@ class MicroBatchSplitter:
         num_parts = max(1, int(self.ranks.all_reduce_max(len(batches))))
         if packed and self._is_free and len(batches) < num_parts:
             # Parts as many as the busiest rank's keep the ranks in step.
-            batches = balanced_parts(rows, units, min(num_parts, len(units)))
+            more = balanced_parts(rows, units, min(num_parts, len(units)))
+            batches = more if _fit(rows, more, self.limits.max_tokens) else batches
         for index in range(num_parts):
             yield batches[index] if index < len(batches) else (), index == num_parts - 1
 
@@ -137,13 +138,22 @@ def deal_evenly(items: Sequence[T], weight: Callable[[T], int], num_shares: int)
 def packed_parts(
     rows: Sequence[TrainRow], units: Sequence[RowUnit], max_tokens: int
 ) -> list[MicroBatch]:
-    """Groups units into as few micro-batches of equal weight as the limit allows."""
-    total = sum(_num_tokens(rows, unit) for unit in units)
-    for num_parts in range(max(1, -(-total // max_tokens)), len(units)):
-        parts = balanced_parts(rows, units, num_parts)
-        if all(sum(rows[n].length for n in part) <= max_tokens for part in parts):
-            return parts
-    return [tuple(unit) for unit in units]
+    """Groups units into as few micro-batches of equal weight as the limit allows.
+
+    A unit longer than that is on its own.
+    """
+    alone = [tuple(unit) for unit in units if _num_tokens(rows, unit) > max_tokens]
+    rest = [unit for unit in units if _num_tokens(rows, unit) <= max_tokens]
+    total = sum(_num_tokens(rows, unit) for unit in rest)
+    for num_parts in range(max(1, -(-total // max_tokens)), len(rest)):
+        parts = balanced_parts(rows, rest, num_parts)
+        if _fit(rows, parts, max_tokens):
+            return [*alone, *parts]
+    return [*alone, *(tuple(unit) for unit in rest)]
+
+
+def _fit(rows: Sequence[TrainRow], parts: Sequence[MicroBatch], max_tokens: int) -> bool:
+    return all(_num_tokens(rows, part) <= max_tokens for part in parts)
 
 
 def balanced_parts(

@@ -16,6 +16,7 @@ from trinity.launch.resume import (
     check_resumable,
     continue_as_begun,
     has_run,
+    kept_defaults,
     store_plan,
 )
 
@@ -102,6 +103,45 @@ def test_a_new_run_packs_and_goes_on_packing(tmp_path: Path) -> None:
     store_plan(plan)
     assert continue_as_begun(plan_in(tmp_path)) == plan
     assert plan.stages[0].arithmetic.version == PACKED
+
+
+def of_before(plan: ExperimentPlan) -> None:
+    """Stores a run of the release in which two keys had other defaults."""
+    store_plan(plan)
+    file = plan.job_path / PLAN_FILE
+    values = json.loads(file.read_text())
+    for stage in values["stages"]:
+        stage["config"]["model"]["min_response_tokens"] = 0
+        stage["algorithm"]["repeat_times"] = 2
+    file.write_text(json.dumps(values))
+
+
+def test_a_run_goes_on_with_defaults_of_its_own_time(tmp_path: Path) -> None:
+    left_out: dict[str, object] = {"algorithm": {"repeat_times": None}}
+    plan = plan_in(tmp_path, **left_out)
+    assert kept_defaults(plan) == {}
+    of_before(plan)
+    kept = {"model.min_response_tokens": 0, "algorithm.repeat_times": 2}
+    assert kept_defaults(plan) == kept
+    as_it_was: dict[str, object] = {
+        "algorithm": {"repeat_times": 2},
+        "model": {"min_response_tokens": 0},
+    }
+    again = plan_in(tmp_path, **as_it_was)
+    assert kept_defaults(again) == {}
+    check_resumable(again)
+    store_plan(again)
+    assert kept_defaults(plan) == kept, "they are kept at each start"
+    written = plan_in(tmp_path, model={"min_response_tokens": 1}, algorithm={"repeat_times": 4})
+    with pytest.raises(UserError, match=r"algorithm\.repeat_times, model\.min_response_tokens"):
+        check_resumable(written)
+
+
+def test_a_stage_keeps_its_own_defaults(tmp_path: Path) -> None:
+    stages: dict[str, object] = {"stages": [{"stage_name": "a", "algorithm": {"repeat_times": 8}}]}
+    plan = plan_in(tmp_path, **stages)
+    of_before(plan)
+    assert kept_defaults(plan) == {"stages[0].model.min_response_tokens": 0}
 
 
 def test_another_seed_is_refused(tmp_path: Path) -> None:

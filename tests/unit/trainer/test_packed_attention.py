@@ -1,6 +1,7 @@
 """Packed rows give the logits of each row alone, in the kinds of models that are said to do so."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -120,14 +121,14 @@ def test_neighbours_of_equal_length_are_one_call(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(nn.functional, "scaled_dot_product_attention", watched)
     query, key = torch.randn(1, 4, sum(LENGTHS), 16), torch.randn(1, 2, sum(LENGTHS), 16)
-    attend(nn.Module(), query, key, key, None, **{RUNS_ARGUMENT: runs_of(LENGTHS)})
+    attend(nn.Module(), query, key, key, None, packed_runs=runs_of(LENGTHS))
     assert shapes == [(1, 4, 5, 16), (2, 4, 9, 16), (1, 4, 21, 16)]
 
 
 @pytest.mark.parametrize(
     "options", [{}, {RUNS_ARGUMENT: ((5, 1),), "softcap": 50.0}, {RUNS_ARGUMENT: None}]
 )
-def test_what_it_cannot_compute_is_refused(options: dict[str, object]) -> None:
+def test_what_it_cannot_compute_is_refused(options: dict[str, Any]) -> None:
     tensor = torch.randn(1, 2, 5, 16)
     with pytest.raises(UserError, match="use_remove_padding: false"):
         attend(nn.Module(), tensor, tensor, tensor, None, **options)

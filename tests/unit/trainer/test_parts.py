@@ -174,6 +174,14 @@ def test_packed_parts_are_few_and_equal() -> None:
     assert max(loads) - min(loads) <= max(row.length for row in rows)
 
 
+def test_a_packed_row_over_the_budget_is_on_its_own_and_the_others_are_not() -> None:
+    rows = [*random_batch(12).rows, data_row(12, np.arange(2, 6), np.arange(2, 90))]
+    parts = packed_parts(rows, row_units(rows), 64)
+    assert (12,) in parts
+    assert numbers_of(parts) == list(range(13))
+    assert len(parts) <= 1 + -(-sum(row.length for row in rows[:12]) // 64) + 1
+
+
 def test_an_idle_rank_takes_part_in_every_call() -> None:
     rows = random_batch(1).rows
     parts = list(splitter_of(1, 2).parts(rows, everything(rows), packed=True))

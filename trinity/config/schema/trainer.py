@@ -167,7 +167,10 @@ class TrainerConfig(Section):
     """A table of rollouts in the monitor."""
     balance_batch: bool = True
     """Deal rows so that ranks get equal numbers of tokens; else equal numbers of neighbours."""
-    ulysses_sequence_parallel_size: Annotated[Positive, PlannedKey("a sequence is on one GPU")] = 1
+    ulysses_sequence_parallel_size: Annotated[
+        Positive,
+        IgnoredKey("a sequence is on one GPU, with the same result and more of its memory"),
+    ] = 1
     """GPUs that share a sequence."""
     fix_actor_microbatch_loss_scale: Annotated[
         bool, IgnoredKey("a loss is normalised over the whole batch, however it is cut")
