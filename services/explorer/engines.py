@@ -23,10 +23,15 @@ from services.explorer.openai_api.server import AttemptApiServer
 from services.explorer.openai_api.tools import ResponseParsers, load_parsers
 from services.explorer.retry import RetryPolicy, deadline
 from services.explorer.types import model_weights
+from trinity.config.plan.arithmetic import model_keys
+from trinity.config.plan.model import newest_snapshot
 from trinity.config.plan.parts import AuxiliaryModel, ExternalAccess
+from trinity.config.plan.rope import changes_rope, rope_keys
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.schema.explorer import EngineConfig
+from trinity.config.schema.model import ModelConfig
 from trinity.errors import UserError
+from trinity.json_values import JsonObject
 from trinity.runtime.presence import WaitRegistry
 from trinity.runtime.threads import in_daemon_thread
 from trinity.workflows.generation import ChatTokenizer
@@ -49,6 +54,8 @@ class StageModel:
     serves: bool = False
     external: ExternalAccess | None = None
     """Access to the model, if others serve it."""
+    section: ModelConfig | None = None
+    """The user's section of the policy, which may change its position embeddings."""
     name: str = ""
     """Name of an auxiliary model; empty for the policy."""
     first_gpu: int = 0
@@ -73,6 +80,7 @@ def stage_models(plan: StagePlan) -> tuple[StageModel, ...]:
         has_api=rollout.enable_openai_api,
         serves=plan.mode == "serve",
         external=plan.external_model,
+        section=plan.config.model if changes_rope(plan.config.model) else None,
         num_process_gpus=total,
     )
     models = [policy]
@@ -288,8 +296,21 @@ def _engine_options(model: StageModel, tokenizer: HuggingFaceTokenizer) -> Engin
         first_gpu=model.first_gpu,
         num_process_gpus=model.num_process_gpus,
         structured_output=model.has_api or model.serves,
+        rope=None if model.section is None else _rope_of(model.path, model.section),
         role=model.role,
     )
+
+
+def _rope_of(path: str, section: ModelConfig) -> JsonObject:
+    """Returns keys to lay over the config.json of the model, which the trainer changes alike."""
+    directory = Path(path) if Path(path).is_dir() else newest_snapshot("model", path)
+    keys = model_keys(directory, {}) if directory is not None else None
+    if keys is None:
+        raise UserError(
+            f"`model.rope_scaling` and `model.rope_theta` are laid over the config.json of {path}, "
+            "which is not here: fetch the model first, or give its directory"
+        )
+    return rope_keys(keys, section)
 
 
 def _as_strings(variables: Mapping[str, str | bool | int | float]) -> dict[str, str]:

@@ -15,11 +15,10 @@ from services.synchronizer.domain import (
     VersionKey,
 )
 from services.synchronizer.members import GONE, Member
-from services.synchronizer.plan import check_owner, directory_of, is_same_plan
+from services.synchronizer.plan import check_owner, directory_of, is_same_plan, keep_arithmetic
 from services.synchronizer.store import experiments, members, versions
 from services.synchronizer.store.database import SynchronizerDatabase, notify
 from trinity.rpc.quotas import TenantQuota
-from trinity.runtime.sql import Connection
 
 MAX_EXPERIMENTS_LISTED = 100
 MAX_PINNED_LISTED = 100_000
@@ -94,7 +93,9 @@ class Operations:
             if await experiments.insert(connection, new, plan_json, directory):
                 return CreateResult(experiment=new, resumed=False)
             known = await experiments.locked_by_label(connection, tenant, label)
-            if keeps_running and await _runs_by(connection, known, plan_json):
+            begun = await experiments.plan_of(connection, known.id)
+            plan_json = keep_arithmetic(begun, plan_json)
+            if keeps_running and _runs_by(known, begun, plan_json):
                 return CreateResult(experiment=known, resumed=True)
             resumed = known.resumed(plan)
             if await experiments.save(connection, known, resumed):
@@ -267,8 +268,8 @@ class Operations:
             await experiments.save(connection, known, rule(known))
 
 
-async def _runs_by(connection: Connection, known: Experiment, plan_json: str) -> bool:
+def _runs_by(known: Experiment, begun: str, plan_json: str) -> bool:
     """Returns True if it runs by this plan; requires its lock, against concurrent resumes."""
     if known.state is not ExperimentState.RUNNING:
         return False
-    return is_same_plan(plan_json, await experiments.plan_of(connection, known.id))
+    return is_same_plan(plan_json, begun)

@@ -13,6 +13,8 @@ from trinity.errors import InvalidRequest, PreconditionFailed, TooLarge
 from trinity.json_values import holds_null
 from trinity.rpc.bounds import BOUNDS
 
+ARITHMETIC = "arithmetic"
+"""The key of a stage that is kept for all lives of an experiment."""
 MAX_STAGES = 200
 """With their names and final versions they fit into an answer beside the plan."""
 
@@ -57,6 +59,19 @@ def planned_stages(plan_json: str) -> tuple[PlannedStage, ...]:
 def is_same_plan(one: str, other: str) -> bool:
     """Returns True if two plans are the same JSON value; formatting does not matter."""
     return bool(json.loads(one) == json.loads(other))
+
+
+def keep_arithmetic(begun: str, plan_json: str) -> str:
+    """Returns the plan with the arithmetic of the one that its experiment began with.
+
+    Another arithmetic would end in other bits, whatever the newer plan was made with.
+    """
+    old, new = json.loads(begun), json.loads(plan_json)
+    for before, stage in zip(old["stages"], new["stages"], strict=False):
+        stage.pop(ARITHMETIC, None)
+        if ARITHMETIC in before:
+            stage[ARITHMETIC] = before[ARITHMETIC]
+    return plan_json if new == json.loads(plan_json) else json.dumps(new, separators=(",", ":"))
 
 
 def without_secrets(plan_json: str) -> str:

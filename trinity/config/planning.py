@@ -16,6 +16,7 @@ from trinity.config.checks.runtime import (
 )
 from trinity.config.error_collector import ErrorCollector, all_of
 from trinity.config.plan.algorithm import resolve_algorithm
+from trinity.config.plan.arithmetic import PACKED, Arithmetic
 from trinity.config.plan.data import (
     check_unique_names,
     resolve_auxiliary_buffers,
@@ -162,6 +163,7 @@ def _plan(
         total_train_steps=steps.train,
         trainer_rank_num=sizes.ranks,
         max_token_len_per_gpu=sizes.max_token_len,
+        arithmetic=Arithmetic(version=PACKED),
         tasksets=data.tasksets,
         eval_tasksets=data.eval_tasksets,
         eval_interval=_eval_interval(config),

@@ -1,12 +1,14 @@
-"""Assigns this machine's GPUs to the services."""
+"""Assigns this machine's GPUs, or its processors, to the services."""
 
 import os
 from pathlib import Path
 
-from trinity.config.plan.stage_plan import ExperimentPlan
+from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.errors import UserError
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+THREADS = "OMP_NUM_THREADS"
+SLEEPING = {"OMP_WAIT_POLICY": "passive"}
 DRIVER = Path("/dev/nvidiactl")
 
 
@@ -51,6 +53,47 @@ def share_gpus(plan: ExperimentPlan) -> dict[str, dict[str, str]]:
         "explorer": {VISIBLE: ",".join(devices[:num_rollout])},
         "trainer": {VISIBLE: ",".join(devices[num_rollout:])},
     }
+
+
+def take_turns(plan: ExperimentPlan) -> ExperimentPlan:
+    """Returns the plan of a new run with the threads of each stage's training processes.
+
+    Where rollout waits for training there is nothing beside it: each gets the whole machine at its
+    turn. The number is kept by all lives of the run, as sums in another order have other bits.
+    """
+    if THREADS in os.environ or plan.stages[0].config.cluster.gpu_per_node:
+        return plan
+    num_cpus = len(os.sched_getaffinity(0))
+    stages = []
+    for stage in plan.stages:
+        arithmetic = stage.arithmetic
+        if stage.needs_training and not (stage.needs_rollout and stage.is_asynchronous):
+            num_threads = max(1, num_cpus // stage.trainer_rank_num)
+            arithmetic = arithmetic.model_copy(update={"num_threads": num_threads})
+        stages.append(stage.model_copy(update={"arithmetic": arithmetic}))
+    return plan.model_copy(update={"stages": tuple(stages)})
+
+
+def share_processors(plan: ExperimentPlan) -> dict[str, dict[str, str]]:
+    """Returns the environments of services whose processes have the machine at their turn.
+
+    Threads that have nothing to do sleep at once: a spinning one would hold what the other needs.
+    Engines have one thread each where rollout goes on beside training in any stage.
+    """
+    shared = [stage for stage in plan.stages if stage.arithmetic.num_threads is not None]
+    if not shared:
+        return {}
+    rolling = [_engine_threads(stage) for stage in plan.stages if stage.needs_rollout]
+    engines = min(rolling, default=0)
+    explorer = {**SLEEPING, THREADS: str(engines)} if engines else {}
+    return {"trainer": SLEEPING, **({"explorer": explorer} if explorer else {})}
+
+
+def _engine_threads(stage: StagePlan) -> int:
+    num_threads = (stage.arithmetic.num_threads or 0) * stage.trainer_rank_num
+    if not num_threads:
+        return 0
+    return max(1, num_threads // stage.config.explorer.rollout_model.engine_num)
 
 
 def _devices(plan: ExperimentPlan) -> list[str]:

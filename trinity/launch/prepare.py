@@ -17,9 +17,16 @@ from trinity.config.plan.model import HubReference, missing_from_cache
 from trinity.config.plan.parts import ResolvedTaskset
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.errors import UserError
+from trinity.launch.gpus import take_turns
 from trinity.launch.modes import bench_plan, is_bench, is_serve, serve_plan
 from trinity.launch.part_checks import check_rewards_of_rows, check_tasksets
-from trinity.launch.resume import as_started, check_resumable, has_run, kept_defaults
+from trinity.launch.resume import (
+    as_started,
+    check_resumable,
+    continue_as_begun,
+    has_run,
+    kept_defaults,
+)
 from trinity.launch.stored_runs import SourceRuns
 from trinity.launch.workflow_checks import check_workflow, has_no_reward
 from trinity.plugins import REWARDS, WORKFLOWS, load_plugins, plugin_dirs_from_environment
@@ -112,6 +119,7 @@ def prepare_run(
     plan = as_started(plan)
     if max_steps is not None:
         plan = capped(plan, max_steps)
+    plan = continue_as_begun(plan) if has_run(plan.job_path) else take_turns(plan)
     benched = plan if is_bench(plan) else None
     if benched is not None:
         plan = bench_plan(benched)

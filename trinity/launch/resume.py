@@ -2,12 +2,17 @@
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
+from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
 
 from trinity.algorithm.units import UNIT_ARGUMENT, UNIT_BEFORE
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
+from trinity.config.plan.arithmetic import Arithmetic
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.schema.base import redact_secrets
 from trinity.config.schema.experiment import SINGLE_STAGE, Config
@@ -16,6 +21,7 @@ from trinity.rpc.limits import CALL_SECONDS
 from trinity.types import JsonValue
 
 PLAN_FILE = "config.json"
+S = TypeVar("S", bound=BaseModel)
 
 # Keys that may differ from the run being resumed: they change how long it runs, what it writes and
 # how it is watched, not what has been computed so far. The number of ranks of a stage is compared
@@ -44,7 +50,56 @@ CHANGEABLE = (
     "trainer.resume_mode",
     "trainer.save_interval",
 )
+BEGUN_DEFAULTS: Mapping[str, JsonValue] = {
+    "trainer.use_remove_padding": False,
+    "trainer.enable_gradient_checkpointing": False,
+    "trainer.critic.enable_gradient_checkpointing": False,
+}
+"""Defaults of runs that were started before there was a choice of arithmetic."""
 REASON = "its launcher ended without a word"
+
+
+def continue_as_begun(plan: ExperimentPlan) -> ExperimentPlan:
+    """Returns the plan with the arithmetic that its run began with, so that its bits repeat.
+
+    A key that the user leaves at its default has the default that the run was started with. A plan
+    that was never started, and one that `check_resumable` will refuse, stay as they are.
+    """
+    path = plan.job_path / PLAN_FILE
+    try:
+        before = json.loads(path.read_text())["stages"] if path.exists() else []
+        begun = [Arithmetic.model_validate(stage.get("arithmetic", {})) for stage in before]
+        if len(begun) != len(plan.stages):
+            return plan
+        stages = [
+            _as_begun(stage, arithmetic, old["config"])
+            for stage, arithmetic, old in zip(plan.stages, begun, before, strict=True)
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return plan
+    return plan.model_copy(update={"stages": tuple(stages)})
+
+
+def _as_begun(stage: StagePlan, begun: Arithmetic, old: JsonValue) -> StagePlan:
+    config = stage.config
+    if begun.version < stage.arithmetic.version:
+        begun_with = Config.model_validate(old)
+        for key, value in BEGUN_DEFAULTS.items():
+            path = key.split(".")
+            is_default = _value_at(config, path) == _value_at(Config(), path)
+            if is_default and _value_at(begun_with, path) == value:
+                config = _with_value(config, path, value)
+    return stage.model_copy(update={"arithmetic": begun, "config": config})
+
+
+def _value_at(section: BaseModel, path: Sequence[str]) -> object:
+    return reduce(getattr, path, section)
+
+
+def _with_value(section: S, path: Sequence[str], value: object) -> S:
+    head, *rest = path
+    inner = _with_value(getattr(section, head), rest, value) if rest else value
+    return section.model_copy(update={head: inner})
 
 
 def check_resumable(plan: ExperimentPlan) -> None:

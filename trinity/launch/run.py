@@ -18,7 +18,7 @@ from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.schema.experiment import LogConfig
 from trinity.errors import RunFailed
 from trinity.launch.follow import FINISHED, ExperimentFollower, watched
-from trinity.launch.gpus import share_gpus
+from trinity.launch.gpus import share_gpus, share_processors
 from trinity.launch.messages import report_stalls, report_startup
 from trinity.launch.resume import cancel_stale_experiments, store_plan
 from trinity.local.addresses import write_stack_directory
@@ -228,7 +228,7 @@ class LocalRun:
             job_dir=self._home,
             log_level=self._log.level,
             log_folder=own_address() if self._log.group_by_node else "",
-            environment=share_gpus(self.plan),
+            environment={**share_processors(self.plan), **share_gpus(self.plan)},
             services=self.services,
             secure=self.secure,
             tenant=self.plan.tenant,

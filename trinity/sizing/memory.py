@@ -56,8 +56,8 @@ class TrainingSettings:
     """True if a layer's activations are recomputed in the backward pass."""
     sequence_parallel: int = 1
     """GPUs that share each sequence."""
-    packs_rows: bool = False
-    """True if log-probabilities come from verl's fused kernels, as with flash attention."""
+    head_tokens: int | None = None
+    """Tokens whose logits exist at the same time; None is all of a micro-batch."""
     has_entropy: bool = False
     """True if the loss has an entropy term."""
     policy: ResidentState = ResidentState()
@@ -203,11 +203,11 @@ def _layer_activations(shape: ModelShape, size: int) -> int:
 def _logits(shape: ModelShape, training: TrainingSettings) -> MemoryTerm:
     """Sizes the logits, their float32 copy and log-softmax, and the gradients of the two.
 
-    For packed rows it uses the sizes of Trinity-RFT's validator.
+    Packed and padded rows have the same number of tokens, the limit of a micro-batch.
     """
     tokens = -(-training.tokens // training.sequence_parallel)
+    if training.head_tokens is not None:
+        tokens = min(tokens, training.head_tokens)
     size = BYTES[training.dtype] + 4 * _FLOAT32_BYTES
-    if training.packs_rows:
-        size = 8 if training.has_entropy else 10
     formula = f"{size} bytes T V, V = {shape.vocabulary}"
     return MemoryTerm("logits", tokens * size * shape.vocabulary, formula)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from trinity.config.plan.arithmetic import HEAD_CHUNK_TOKENS, head_settings
 from trinity.config.plan.parts import AuxiliaryModel
 from trinity.config.plan.placement import sequence_parallel_of
 from trinity.config.plan.stage_plan import StagePlan
@@ -65,14 +66,14 @@ def training_settings_of(stage: StagePlan) -> TrainingSettings:
     trainer = stage.config.trainer
     coefficient = stage.algorithm.entropy_loss_fn_args.get("entropy_coef", 0.0)
     return TrainingSettings(
-        packs_rows=trainer.use_remove_padding,
         has_entropy=stage.algorithm.entropy_loss_fn != "none" and coefficient != 0,
         ranks=_shards(stage),
         policy=_policy_state(stage),
         critic=_critic_state(stage),
         tokens=max(stage.max_token_len_per_gpu, stage.longest_unit),
         dtype=trainer.dtype,
-        checkpoints_activations=trainer.enable_gradient_checkpointing,
+        checkpoints_activations=stage.recomputes_activations,
+        head_tokens=HEAD_CHUNK_TOKENS if head_settings(trainer).recomputes else None,
         sequence_parallel=sequence_parallel_of(stage),
     )
 

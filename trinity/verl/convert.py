@@ -4,9 +4,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trinity.config.loading.source import section_at
-from trinity.config.schema.base import IgnoredKey, mark_of
-from trinity.config.schema.experiment import Config
 from trinity.errors import UserError
 from trinity.verl.key_table import find_row
 from trinity.verl.row import TRAINER_CONFIG, KeyConversion, KeyRow
@@ -35,9 +32,6 @@ from trinity.verl.shell.variables import UNKNOWN
 from trinity.verl.values import JsonValue
 from trinity.verl.work import Conversion, ConversionOptions
 
-SAME_RESULT = ("trainer.use_dynamic_bsz", "trainer.balance_batch")
-"""Keys that change only memory and time."""
-
 Rules = tuple[Callable[[Conversion], None], ...]
 RULES: Rules = (
     convert_program,
@@ -65,18 +59,6 @@ SUPERVISED_RULES: Rules = (
 )
 NOT_TRAINING = ("main_generation", "main_eval", "model_merger")
 UNKNOWN_KEY = "this key of veRL's is not known here: see whether the run needs it"
-
-
-def equivalent_default(ours: str, value: JsonValue) -> str | None:
-    """The reason why the result is the same without the value; None if it must be written."""
-    if ours not in SAME_RESULT:
-        return None
-    *parents, last = ours.split(".")
-    section = section_at(tuple(parents), Config)
-    assert section is not None
-    field = section.model_fields[last]
-    mark = mark_of(field)
-    return mark.reason if isinstance(mark, IgnoredKey) and field.default != value else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +156,7 @@ def _convert_by_row(work: Conversion, setting: VerlSetting, row: KeyRow) -> None
 def _move(work: Conversion, setting: VerlSetting, ours: str, value: JsonValue) -> None:
     """Writes a line, unless another key of veRL's has written it."""
     there = work.draft.get(ours)
-    if (reason := equivalent_default(ours, value)) is not None:
-        work.report.not_needed.append((setting, f"it changes memory and time alone: {reason}"))
-    elif there is None:
+    if there is None:
         work.put(ours, value, setting)
     elif there == value:
         work.report.not_needed.append((setting, f"`{ours}` is written already"))

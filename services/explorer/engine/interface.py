@@ -6,6 +6,7 @@ from typing import Protocol
 
 from trinity.config.schema.explorer import EngineConfig
 from trinity.errors import TrinityError
+from trinity.json_values import JsonObject
 from trinity.weights.offer import Receivers, ReceiverSlot
 from trinity.workflows.generation import Generator
 
@@ -31,6 +32,8 @@ class EngineOptions:
     """Number of GPUs for the engines of all models; None with a single model."""
     structured_output: bool = False
     """True if responses may be constrained by a JSON Schema, which needs the tokenizer."""
+    rope: JsonObject | None = None
+    """Keys of the model's config.json with position embeddings, if the user changed these."""
     role: str = "the rollout engine"
     """Name of the engine in messages."""
 

@@ -8,10 +8,11 @@ from pydantic import JsonValue
 from transformers import AutoConfig, PretrainedConfig
 
 from trinity.config.error_collector import did_you_mean
+from trinity.config.plan.arithmetic import NESTED_OVERRIDE, Keys, text_keys
+from trinity.config.plan.rope import ROPE_KEYS, changes_rope, rope_parameters
+from trinity.config.schema.model import ModelConfig
 from trinity.errors import UserError
 
-NESTED = "model_config"
-"""If this key is present, verl takes the keys below it for the model's."""
 NOT_OF_THE_MODEL = frozenset({"attn_implementation"})
 
 
@@ -28,6 +29,36 @@ def import_library(name: str | None, section: str) -> None:
         ) from error
 
 
+def without_rope(override: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """Returns the override without position embeddings, which verl would lose."""
+    rest = {key: value for key, value in override.items() if key not in ROPE_KEYS}
+    nested = override.get(NESTED_OVERRIDE)
+    return {**rest, NESTED_OVERRIDE: without_rope(nested)} if isinstance(nested, dict) else rest
+
+
+def lay_rope(
+    config: PretrainedConfig,
+    keys: Keys,
+    override: Mapping[str, JsonValue],
+    model: ModelConfig | None,
+) -> None:
+    """Sets position embeddings of `override_config`, and over them those of section `model`."""
+    nested = override.get(NESTED_OVERRIDE)
+    overridden = (nested if isinstance(nested, dict) else override).keys() & ROPE_KEYS
+    has_own = model is not None and changes_rope(model)
+    if not (overridden or has_own):
+        return
+    scaling = model.rope_scaling if model is not None else {}
+    theta = model.rope_theta if model is not None else None
+    if "rope_theta" in overridden and theta is None:
+        given = text_keys(keys)["rope_theta"]
+        theta = float(given) if isinstance(given, int | float) else None
+    if "rope_scaling" in overridden and not scaling:
+        written = text_keys(keys)["rope_scaling"]
+        scaling = written if isinstance(written, dict) else {}
+    config.get_text_config().rope_parameters = rope_parameters(keys, scaling, theta)
+
+
 def check_override(override: Mapping[str, JsonValue], directory: Path, section: str) -> None:
     """Checks that every key is the model's: verl accepts any, so a typo would change nothing.
 
@@ -36,10 +67,10 @@ def check_override(override: Mapping[str, JsonValue], directory: Path, section: 
     if not override:
         return
     config: PretrainedConfig = AutoConfig.from_pretrained(directory)
-    nested = override.get(NESTED)
+    nested = override.get(NESTED_OVERRIDE)
     known = config.to_dict()
     for key, value in (nested if isinstance(nested, dict) else override).items():
-        if key in NOT_OF_THE_MODEL:
+        if key in NOT_OF_THE_MODEL or key in ROPE_KEYS:
             continue
         where = f"`{section}.override_config.{key}`"
         if key not in known:

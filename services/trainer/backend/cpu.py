@@ -1,7 +1,7 @@
 """CPU support for verl: platform, engines, attention, value head, offload.
 
-`install()` must run before anything else of verl is imported; on a machine with CUDA it does
-nothing. It replaces two functions of verl 0.9 (tests/unit/runtime/test_library_internals.py).
+`install()` must run before anything else of verl is imported; on a machine with CUDA it only mends
+the value head. It replaces two functions of verl (tests/unit/runtime/test_library_internals.py).
 """
 
 import contextlib
@@ -16,21 +16,23 @@ from verl.plugin.platform.platform_base import PlatformBase
 from verl.plugin.platform.platform_manager import set_platform
 
 AttentionKernel = Literal["sdpa", "flash_attention_2"]
+FLASH_ATTENTION: AttentionKernel = "flash_attention_2"
 
 
 def attention_kernel() -> AttentionKernel:
     """Returns the best attention implementation that this machine can run."""
     has_flash = torch.cuda.is_available() and importlib.util.find_spec("flash_attn") is not None
-    return "flash_attention_2" if has_flash else "sdpa"
+    return FLASH_ATTENTION if has_flash else "sdpa"
 
 
 def install() -> None:
     """Registers the CPU as a device of verl; call it once per process."""
     if torch.cuda.is_available():
+        _load_value_heads_as_configured()
         return
     set_platform(CpuPlatform())
     _register_engines()
-    _load_value_heads_without_flash_attention()
+    _load_value_heads_as_configured()
     _offload_without_pinned_memory()
 
 
@@ -138,19 +140,22 @@ def _register_engines() -> None:
         EngineRegistry.register(model_type, "fsdp2", device="cpu")(engine)
 
 
-def _load_value_heads_without_flash_attention() -> None:
+def _load_value_heads_as_configured() -> None:
     """Replaces verl's loader, which requests flash attention whatever the configuration says."""
     import verl.utils.model
-    from transformers import AutoModelForTokenClassification
+    from transformers import AutoModelForTokenClassification, PretrainedConfig
 
     def load(
-        local_path: str, torch_dtype: object, model_config: object, trust_remote_code: bool
+        local_path: str,
+        torch_dtype: object,
+        model_config: PretrainedConfig,
+        trust_remote_code: bool,
     ) -> object:
         return AutoModelForTokenClassification.from_pretrained(
             local_path,
             dtype=torch_dtype,
             config=model_config,
-            attn_implementation=attention_kernel(),
+            attn_implementation=model_config._attn_implementation,  # noqa: SLF001 (no public name)
             trust_remote_code=trust_remote_code,
         )
 

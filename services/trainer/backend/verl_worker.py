@@ -1,5 +1,7 @@
 """verl's training worker, set up for a stage: as the actor, the reference or the critic."""
 
+import logging
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -18,15 +20,31 @@ from verl.workers.config import (  # noqa: E402
 from verl.workers.engine import EngineRegistry  # noqa: E402
 from verl.workers.engine_workers_tinker import TinkerTrainingWorker  # noqa: E402
 
-from services.trainer.backend.config_overrides import check_override, import_library  # noqa: E402
-from services.trainer.backend.padded_engine import PaddedEngine, PaddedValueEngine  # noqa: E402
+from services.trainer.backend.config_overrides import (  # noqa: E402
+    check_override,
+    import_library,
+    lay_rope,
+    without_rope,
+)
+from services.trainer.backend.packed_attention import PACKED_ATTENTION, register  # noqa: E402
+from services.trainer.backend.row_engine import RowEngine, RowValueEngine  # noqa: E402
 from services.trainer.collectives import check_gpus_of  # noqa: E402
-from services.trainer.estimation import actor_outputs  # noqa: E402
+from trinity.config.plan.arithmetic import (  # noqa: E402
+    PACKED,
+    HeadSettings,
+    Keys,
+    head_obstacle,
+    head_settings,
+    model_keys,
+    packing_obstacle,
+)
 from trinity.config.plan.stage_plan import StagePlan  # noqa: E402
 from trinity.config.schema.algorithm import OptimizerConfig  # noqa: E402
 from trinity.config.schema.model import LoRAConfig  # noqa: E402
 from trinity.config.schema.trainer import CriticConfig, TrainerConfig  # noqa: E402
 from trinity.errors import UserError  # noqa: E402
+
+logger = logging.getLogger(__name__)
 
 FULL_STATE = ["model", "optimizer", "extra"]
 ModelKind = Literal["language_model", "value_model"]
@@ -39,18 +57,36 @@ SHORT_DTYPES = {"float32": "fp32", "bfloat16": "bf16"}
 
 
 # verl prefers a vendor's engine to the device's own.
-for _kind, _engine in (("language_model", PaddedEngine), ("value_model", PaddedValueEngine)):
+for _kind, _engine in (("language_model", RowEngine), ("value_model", RowValueEngine)):
     EngineRegistry.register(_kind, "fsdp2", get_device_name(), get_vendor())(_engine)
+register()
 
 
-def uses_packed_rows(plan: StagePlan) -> bool:
-    """Returns True if rows are packed without padding, which only pays with flash attention.
+def packs_rows(worker: TinkerTrainingWorker) -> bool:
+    """Returns True if the worker's model takes rows without padding."""
+    return bool(worker.engine.model_config.use_remove_padding)
 
-    verl does not compute the discriminator for packed rows.
-    """
-    has_flash = cpu.attention_kernel() == "flash_attention_2"
-    is_possible = "discriminator" not in actor_outputs(plan)
-    return plan.config.trainer.use_remove_padding and has_flash and is_possible
+
+@dataclass(frozen=True, slots=True)
+class _RowKernel:
+    """The attention that a model is loaded with, and the form in which it takes rows."""
+
+    attention: str
+    packs: bool
+
+
+def _row_kernel(plan: StagePlan, keys: Keys) -> _RowKernel:
+    """Packs rows where the model can, unless the run began with padded ones."""
+    padded = _RowKernel(cpu.attention_kernel(), packs=False)
+    has_flash = padded.attention == cpu.FLASH_ATTENTION
+    if not plan.config.trainer.use_remove_padding:
+        return padded
+    if plan.arithmetic.version < PACKED and not has_flash:
+        return padded
+    if (obstacle := packing_obstacle(keys, has_flash_attention=has_flash)) is not None:
+        logger.info("rows are padded", extra={"reason": obstacle})
+        return padded
+    return _RowKernel(padded.attention if has_flash else PACKED_ATTENTION, packs=True)
 
 
 def build_actor(plan: StagePlan, model_directory: Path) -> TinkerTrainingWorker:
@@ -92,7 +128,9 @@ def _build(
             TrainingWorkerConfig(
                 model_type=kind,
                 model_config=_model_config(plan, model_directory, kind, lora),
-                engine_config=_engine_config(plan, kind, forward_only=optimizer is None),
+                engine_config=_engine_config(
+                    plan, model_directory, kind, forward_only=optimizer is None
+                ),
                 optimizer_config=optimizer,
                 checkpoint_config=checkpoint,
             )
@@ -114,16 +152,26 @@ def _model_config(
     section = "trainer.critic" if kind == "value_model" else "trainer"
     import_library(of_role.external_lib, section)
     check_override(of_role.override_config, model_directory, section)
-    kernel = {"attn_implementation": cpu.attention_kernel()}
-    return HFModelConfig(
+    keys = model_keys(model_directory, of_role.override_config) or {}
+    rows = _row_kernel(plan, keys)
+    kernel = {"attn_implementation": rows.attention}
+    config = HFModelConfig(
         path=str(model_directory),
         load_tokenizer=False,
-        use_remove_padding=uses_packed_rows(plan),
-        enable_gradient_checkpointing=of_role.enable_gradient_checkpointing,
+        use_remove_padding=rows.packs,
+        enable_gradient_checkpointing=(
+            plan.critic_recomputes_activations
+            if kind == "value_model"
+            else plan.recomputes_activations
+        ),
         external_lib=of_role.external_lib,
-        override_config={**kernel, **of_role.override_config},
+        override_config={**kernel, **without_rope(of_role.override_config)},
         **_adapter_config(plan, lora),
     )
+    is_own_model = kind == "value_model" and bool(plan.config.model.critic_model_path)
+    rope = None if is_own_model else plan.config.model
+    lay_rope(config.hf_config, keys, of_role.override_config, rope)
+    return config
 
 
 def _adapter_config(plan: StagePlan, lora: LoRAConfig | None) -> dict[str, object]:
@@ -155,9 +203,12 @@ def _offload_flags(plan: StagePlan, kind: ModelKind) -> tuple[bool, bool]:
     )
 
 
-def _engine_config(plan: StagePlan, kind: ModelKind, *, forward_only: bool) -> FSDPEngineConfig:
+def _engine_config(
+    plan: StagePlan, model_directory: Path, kind: ModelKind, *, forward_only: bool
+) -> FSDPEngineConfig:
     """Keeps weights and gradient sums in float32; the passes compute in the plan's type."""
     trainer = plan.config.trainer
+    head = _head_of(plan, model_directory)
     computed = SHORT_DTYPES[trainer.dtype]
     param_offload, optimizer_offload = _offload_flags(plan, kind)
     return FSDPEngineConfig(
@@ -174,9 +225,20 @@ def _engine_config(plan: StagePlan, kind: ModelKind, *, forward_only: bool) -> F
         micro_batch_size_per_gpu=1,
         infer_micro_batch_size_per_gpu=1,
         use_torch_compile=False,
-        use_remove_padding=uses_packed_rows(plan),
+        entropy_from_logits_with_chunking=head.is_chunked,
+        entropy_checkpointing=head.recomputes,
         seed=plan.config.seed,
     )
+
+
+def _head_of(plan: StagePlan, model_directory: Path) -> HeadSettings:
+    """Returns the way in which the head is computed: whole where the model changes its logits."""
+    head = head_settings(plan.config.trainer)
+    keys = model_keys(model_directory, plan.config.trainer.override_config) or {}
+    if head.is_chunked and (obstacle := head_obstacle(keys)) is not None:
+        logger.info("the head is computed whole", extra={"reason": obstacle})
+        return HeadSettings()
+    return head
 
 
 def _optimizer_config(optimizer: OptimizerConfig, grad_clip: float) -> FSDPOptimizerConfig:

@@ -13,6 +13,8 @@ import torch
 from safetensors.torch import save_file
 
 from services.trainer.types import WeightsOnDisk
+from trinity.config.plan.rope import with_rope
+from trinity.config.schema.model import ModelConfig
 from trinity.errors import ManifestError
 from trinity.weights.ledger import LedgerEntry, WeightsLedger
 from trinity.weights.manifest import (
@@ -47,8 +49,16 @@ class ModelFiles:
     files.link_into(version_directory)
     """
 
-    def __init__(self, *, copy: Path, dtype: str, chat_template: str | None) -> None:
+    def __init__(
+        self,
+        *,
+        copy: Path,
+        dtype: str,
+        chat_template: str | None,
+        model: ModelConfig | None = None,
+    ) -> None:
         self._copy = copy
+        self._model = model
         self._dtype = dtype
         self._chat_template = chat_template
         self._contents: dict[str, bytes] = {}
@@ -92,6 +102,8 @@ class ModelFiles:
         path = self._copy / "config.json"
         config = json.loads(path.read_text())
         config.pop("torch_dtype", None)
+        if self._model is not None:
+            config = with_rope(config, self._model)
         path.write_text(json.dumps({**config, "dtype": self._dtype}, indent=2, sort_keys=True))
 
 

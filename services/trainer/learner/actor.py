@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from transformers import PretrainedConfig
 
-from services.trainer.backend.verl_worker import build_actor
+from services.trainer.backend.verl_worker import build_actor, packs_rows
 from services.trainer.checkpoints.lora import (
     ADAPTER_DIRECTORY,
     check_checkpoint_kind,
@@ -17,8 +17,8 @@ from services.trainer.checkpoints.lora import (
 )
 from services.trainer.learner.loss import BatchLoss, LossFunctions
 from services.trainer.learner.metrics import mean_over_passes
-from services.trainer.learner.microbatches import OutputGatherer
-from services.trainer.learner.prepared_batch import PreparedBatch
+from services.trainer.learner.microbatches import OutputGatherer, work_metrics
+from services.trainer.learner.prepared_batch import MicroBatch, PreparedBatch
 from services.trainer.learner.resume_source import load_former_run, load_own_checkpoint
 from services.trainer.learner.verl_calls import (
     EngineOutputs,
@@ -115,7 +115,9 @@ class Actor:
         loss = self._loss_of(prepared, kl_coef)
         outputs = EngineOutputs(entropy_gradient=self._functions.entropy_loss is not None)
         matrices = _matrices(prepared)
+        parts: list[MicroBatch] = []
         for part in self._calls.add_gradients(self.worker, loss, prepared, matrices, outputs):
+            parts.append(part)
             if gatherer is None:
                 continue
             for name, values_NC in loss.outputs.items():
@@ -125,6 +127,8 @@ class Actor:
         sums = loss.sums.all_reduce(self._calls.ranks)
         metrics = {f"actor/{name}": value for name, value in sums.items()}
         metrics["actor/grad_norm"] = float(step["grad_norm"])
+        is_packed = packs_rows(self.worker)
+        metrics |= work_metrics(prepared.rows, parts, self._calls.ranks, packed=is_packed)
         return _Pass(
             metrics=metrics,
             output_names=tuple(sorted(loss.outputs)),

@@ -11,7 +11,7 @@ from services.trainer.collectives import MetricSums
 from services.trainer.learner.metrics import mean_over_passes
 from services.trainer.learner.prepared_batch import CriticTargets, PreparedBatch
 from services.trainer.learner.resume_source import load_former_run, load_own_checkpoint
-from services.trainer.learner.verl_calls import EngineOutputs, Matrix, WorkerCalls, output_columns
+from services.trainer.learner.verl_calls import EngineOutputs, Matrix, WorkerCalls
 from services.trainer.types import Metrics
 from trinity.algorithm.aggregation import BatchTotals
 from trinity.algorithm.policy_loss.contributions import loss_contribution, metric_contributions
@@ -40,7 +40,7 @@ class ValueLoss:
         del dp_group
         mask_NC = data["loss_mask"]
         inputs = ValueInputs(
-            values_BT=torch.where(mask_NC, output_columns(model_output["values"], data), 0.0),
+            values_BT=torch.where(mask_NC, model_output["values"], 0.0),
             old_values_BT=data["old_values"],
             returns_BT=data["returns"],
             mask_BT=mask_NC,

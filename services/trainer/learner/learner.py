@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from services.trainer.backend.verl_worker import uses_packed_rows
 from services.trainer.collectives import Ranks
 from services.trainer.learner.actor import ActorUpdate
 from services.trainer.learner.advantages import row_means
 from services.trainer.learner.kl_control import KlCoefficients
-from services.trainer.learner.microbatches import MicroBatchSplitter
+from services.trainer.learner.microbatches import MicroBatchLimits, MicroBatchSplitter
 from services.trainer.learner.preparation import BatchPreparation
 from services.trainer.learner.prepared_batch import PreparedBatch
 from services.trainer.learner.roles import Roles
@@ -22,6 +21,7 @@ from services.trainer.learner.verl_calls import WorkerCalls
 from services.trainer.types import Metrics, RowStatistics, StepOutcome, TrainBatch
 from trinity.algorithm.rollout_correction.metrics import off_policy_metrics
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix
+from trinity.config.plan.arithmetic import PACKED
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.plan.start_checkpoint import StartCheckpoint
 
@@ -142,11 +142,14 @@ class Learner:
 def _worker_calls(plan: StagePlan, ranks: Ranks, on_micro_batch: Callable[[], None]) -> WorkerCalls:
     splitter = MicroBatchSplitter(
         ranks=ranks,
-        max_tokens=plan.max_token_len_per_gpu,
+        limits=MicroBatchLimits.of_policy(plan),
         keep_order=not plan.algorithm.can_balance_batch,
+        deals_tokens=plan.arithmetic.version >= PACKED and plan.config.trainer.balance_batch,
     )
     return WorkerCalls(
-        splitter=splitter, packed=uses_packed_rows(plan), on_micro_batch=on_micro_batch
+        splitter=splitter,
+        inferring=MicroBatchLimits.without_gradients(plan),
+        on_micro_batch=on_micro_batch,
     )
 
 

@@ -11,7 +11,6 @@ import torch
 from tensordict import TensorDict
 
 from services.trainer.collectives import MetricSums
-from services.trainer.learner.verl_calls import output_columns
 from trinity.algorithm.adapted_part import AdaptedPart
 from trinity.algorithm.aggregation import BatchTotals, LossAggMode
 from trinity.algorithm.entropy import ENTROPY_LOSSES
@@ -114,7 +113,7 @@ class BatchLoss:
         policy = self._functions.policy_loss(weighed)
         loss = self._add_term(policy, inputs, factors_NC)
         loss = loss + self._divergence(inputs, rows_N1)
-        loss = loss - self._entropy(model_output, data, inputs, rows_N1)
+        loss = loss - self._entropy(model_output, inputs, rows_N1)
         self.sums.add_share("loss", loss)
         self.sums.add_share("final_loss", loss)  # Trinity-RFT's name
         self._record_metrics(policy, inputs)
@@ -122,9 +121,8 @@ class BatchLoss:
 
     def _inputs(self, model_output: dict[str, torch.Tensor], data: TensorDict) -> PolicyInputs:
         mask_NC = data["loss_mask"]
-        logprobs_NC = output_columns(model_output["log_probs"], data)
         return PolicyInputs(
-            logprobs_BT=torch.where(mask_NC, logprobs_NC, 0.0),
+            logprobs_BT=torch.where(mask_NC, model_output["log_probs"], 0.0),
             old_logprobs_BT=data["old_logprobs"],
             advantages_BT=data["advantages"],
             mask_BT=mask_NC,
@@ -151,14 +149,13 @@ class BatchLoss:
     def _entropy(
         self,
         model_output: dict[str, torch.Tensor],
-        data: TensorDict,
         inputs: PolicyInputs,
         rows_N1: torch.Tensor,
     ) -> torch.Tensor:
         """Returns the entropy term, and reports the mean entropy wherever the engine gives it."""
         if "entropy" not in model_output:
             return torch.zeros(())
-        entropy_NC = torch.where(inputs.mask_BT, output_columns(model_output["entropy"], data), 0.0)
+        entropy_NC = torch.where(inputs.mask_BT, model_output["entropy"], 0.0)
         self.outputs["entropies"] = entropy_NC.detach()
         self.sums.add_share("entropy", entropy_NC.sum() / max(self._totals.num_tokens, 1))
         if self._functions.entropy_loss is None:

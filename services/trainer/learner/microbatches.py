@@ -1,15 +1,64 @@
 """Splits a batch into micro-batches over the ranks, and gathers their outputs."""
 
+import heapq
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import TypeVar
 
 import numpy as np
 
 from services.trainer.collectives import Ranks
-from services.trainer.learner.prepared_batch import MicroBatch, ResponseLayout, RowUnit
-from services.trainer.types import TrainRow
+from services.trainer.learner.prepared_batch import (
+    BoolVector,
+    MicroBatch,
+    ResponseLayout,
+    RowUnit,
+)
+from services.trainer.types import Metrics, TrainRow
 from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatrix
+from trinity.config.plan.arithmetic import PACKED
+from trinity.config.plan.stage_plan import StagePlan
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MicroBatchLimits:
+    """The size of micro-batches."""
+
+    max_tokens: int
+    num_rows: int | None = None
+    """Rows of each, however long they are; None cuts by tokens."""
+
+    @classmethod
+    def of_policy(cls, plan: StagePlan) -> "MicroBatchLimits":
+        """Returns the limits of the policy's training."""
+        trainer = plan.config.trainer
+        return cls._chosen(plan, None, trainer.ppo_micro_batch_size_per_gpu)
+
+    @classmethod
+    def without_gradients(cls, plan: StagePlan) -> "MicroBatchLimits":
+        """Returns the limits of passes of actor and reference that only compute outputs."""
+        trainer = plan.config.trainer
+        rows = trainer.log_prob_micro_batch_size_per_gpu or trainer.ppo_micro_batch_size_per_gpu
+        return cls._chosen(plan, trainer.log_prob_max_token_len_per_gpu, rows)
+
+    @classmethod
+    def of_critic(cls, plan: StagePlan) -> "MicroBatchLimits":
+        """Returns the limits of all passes of the critic."""
+        trainer = plan.config.trainer
+        rows = trainer.critic.ppo_micro_batch_size_per_gpu or trainer.ppo_micro_batch_size_per_gpu
+        return cls._chosen(plan, trainer.critic.max_token_len_per_gpu, rows)
+
+    @classmethod
+    def _chosen(cls, plan: StagePlan, tokens: int | None, rows: int | None) -> "MicroBatchLimits":
+        """Cuts by rows if the user says so, but not a run that began before that acted."""
+        by_rows = not plan.config.trainer.use_dynamic_bsz and plan.arithmetic.version >= PACKED
+        num_rows = (rows or 1) if by_rows else None
+        return cls(max_tokens=tokens or plan.max_token_len_per_gpu, num_rows=num_rows)
+
 
 logger = logging.getLogger(__name__)
 
@@ -22,34 +71,146 @@ class MicroBatchSplitter:
     """
 
     ranks: Ranks
-    max_tokens: int
+    limits: MicroBatchLimits
     keep_order: bool
+    """True if neighbours stay neighbours."""
+    deals_tokens: bool
+    """True if ranks get equal numbers of tokens; else of rows, as they stand."""
 
     def parts(
-        self, rows: Sequence[TrainRow], mask_BT: BoolMatrix
+        self, rows: Sequence[TrainRow], mask_BT: BoolMatrix, *, packed: bool
     ) -> Iterator[tuple[MicroBatch, bool]]:
         """Yields micro-batches of the units that the mask leaves tokens in, and if each is the
         last.
 
         Empty ones are added up to the busiest rank's number, which is at least 1.
         """
-        has_tokens_B = np.asarray(mask_BT.any(-1))
-        share = units_of_rank(row_units(rows), self.ranks.rank, self.ranks.num_ranks)
-        trained = [unit for unit in share if has_tokens_B[list(unit)].any()]
-        batches = micro_batches(rows, trained, self.max_tokens, keep_order=self.keep_order)
+        units = self._share(rows, np.asarray(mask_BT.any(-1)))
+        batches = self._cut(rows, units, packed)
         num_parts = max(1, int(self.ranks.all_reduce_max(len(batches))))
+        if packed and self._is_free and len(batches) < num_parts:
+            # Parts as many as the busiest rank's keep the ranks in step.
+            more = balanced_parts(rows, units, min(num_parts, len(units)))
+            batches = more if _fit(rows, more, self.limits.max_tokens) else batches
         logger.debug(
             "the batch is split",
             extra={
                 "rows": len(rows),
-                "of_rank": len(share),
-                "trained": len(trained),
+                "of_rank": sum(map(len, units)),
                 "micro_batches": num_parts,
-                "max_tokens": self.max_tokens,
+                "max_tokens": self.limits.max_tokens,
             },
         )
         for index in range(num_parts):
             yield batches[index] if index < len(batches) else (), index == num_parts - 1
+
+    @property
+    def _is_free(self) -> bool:
+        return self.deals_tokens and not self.keep_order and self.limits.num_rows is None
+
+    def _share(self, rows: Sequence[TrainRow], has_tokens_B: BoolVector) -> Sequence[RowUnit]:
+        units, rank, num_ranks = row_units(rows), self.ranks.rank, self.ranks.num_ranks
+
+        def is_trained(unit: RowUnit) -> bool:
+            return bool(has_tokens_B[list(unit)].any())
+
+        if self.deals_tokens and not self.keep_order:
+            trained = [unit for unit in units if is_trained(unit)]
+            return deal_evenly(trained, lambda unit: _num_tokens(rows, unit), num_ranks)[rank]
+        return [unit for unit in units_of_rank(units, rank, num_ranks) if is_trained(unit)]
+
+    def _cut(
+        self, rows: Sequence[TrainRow], units: Sequence[RowUnit], packed: bool
+    ) -> list[MicroBatch]:
+        limit = self.limits
+        if limit.num_rows is not None:
+            return parts_of_rows(units, limit.num_rows)
+        if not packed:
+            return micro_batches(rows, units, limit.max_tokens, keep_order=self.keep_order)
+        if self._is_free:
+            return packed_parts(rows, units, limit.max_tokens)
+        return consecutive_parts(rows, units, limit.max_tokens)
+
+
+def deal_evenly(items: Sequence[T], weight: Callable[[T], int], num_shares: int) -> list[list[T]]:
+    """Deals items so that all shares weigh about the same: the heaviest first, to the lightest.
+
+    Items of a share keep their order. verl's partition by differences comes closer, but takes
+    seconds for thousands of rows.
+    """
+    weights = [weight(item) for item in items]
+    shares: list[list[int]] = [[] for _ in range(num_shares)]
+    lightest = [(0, number) for number in range(num_shares)]
+    for index in sorted(range(len(items)), key=lambda index: (-weights[index], index)):
+        carried, number = heapq.heappop(lightest)
+        shares[number].append(index)
+        heapq.heappush(lightest, (carried + weights[index], number))
+    return [[items[index] for index in sorted(share)] for share in shares]
+
+
+def packed_parts(
+    rows: Sequence[TrainRow], units: Sequence[RowUnit], max_tokens: int
+) -> list[MicroBatch]:
+    """Groups units into as few micro-batches of equal weight as the limit allows.
+
+    A unit longer than that is on its own.
+    """
+    alone = [tuple(unit) for unit in units if _num_tokens(rows, unit) > max_tokens]
+    rest = [unit for unit in units if _num_tokens(rows, unit) <= max_tokens]
+    total = sum(_num_tokens(rows, unit) for unit in rest)
+    for num_parts in range(max(1, -(-total // max_tokens)), len(rest)):
+        parts = balanced_parts(rows, rest, num_parts)
+        if _fit(rows, parts, max_tokens):
+            return [*alone, *parts]
+    return [*alone, *(tuple(unit) for unit in rest)]
+
+
+def _fit(rows: Sequence[TrainRow], parts: Sequence[MicroBatch], max_tokens: int) -> bool:
+    return all(_num_tokens(rows, part) <= max_tokens for part in parts)
+
+
+def balanced_parts(
+    rows: Sequence[TrainRow], units: Sequence[RowUnit], num_parts: int
+) -> list[MicroBatch]:
+    """Groups units into so many micro-batches, of about the same number of tokens."""
+    shares = deal_evenly(units, lambda unit: _num_tokens(rows, unit), num_parts)
+    return [tuple(chain.from_iterable(share)) for share in shares if share]
+
+
+def consecutive_parts(
+    rows: Sequence[TrainRow], units: Sequence[RowUnit], max_tokens: int
+) -> list[MicroBatch]:
+    """Groups neighbours until a micro-batch is full of tokens."""
+    parts: list[list[int]] = []
+    for unit in units:
+        grown = [*parts[-1], *unit] if parts else []
+        if grown and _num_tokens(rows, grown) <= max_tokens:
+            parts[-1] = grown
+        else:
+            parts.append(list(unit))
+    return list(parts)
+
+
+def parts_of_rows(units: Sequence[RowUnit], num_rows: int) -> list[MicroBatch]:
+    """Groups neighbours into micro-batches of so many rows; a pair is two."""
+    parts: list[list[int]] = []
+    for unit in units:
+        if parts and len(parts[-1]) + len(unit) <= num_rows:
+            parts[-1].extend(unit)
+        else:
+            parts.append(list(unit))
+    return list(parts)
+
+
+def computed_tokens(rows: Sequence[TrainRow], part: MicroBatch, *, packed: bool) -> int:
+    """Returns the tokens that the model computes for a micro-batch, padding included."""
+    if packed or not len(part):
+        return _num_tokens(rows, part)
+    return len(part) * max(rows[number].length for number in part)
+
+
+def _num_tokens(rows: Sequence[TrainRow], numbers: Sequence[int]) -> int:
+    return sum(rows[number].length for number in numbers)
 
 
 def row_units(rows: Sequence[TrainRow]) -> list[RowUnit]:
@@ -86,6 +247,21 @@ def micro_batches(
         else:
             parts.append(list(unit))
     return list(parts)
+
+
+def work_metrics(
+    rows: Sequence[TrainRow], parts: Sequence[MicroBatch], ranks: Ranks, *, packed: bool
+) -> Metrics:
+    """Measures a pass over this rank's micro-batches, as metrics of all ranks. Collective."""
+    own = sum(_num_tokens(rows, part) for part in parts)
+    computed = sum(computed_tokens(rows, part, packed=packed) for part in parts)
+    counted, all_computed = ranks.all_reduce_sum([own, computed])
+    busiest = ranks.all_reduce_max(own)
+    return {
+        "perf/busiest_rank": busiest * ranks.num_ranks / counted if counted else 1.0,
+        "perf/padding_share": 1 - counted / all_computed if all_computed else 0.0,
+        "perf/num_micro_batches": float(len(parts)),
+    }
 
 
 class OutputGatherer:

@@ -9,6 +9,7 @@ from services.trainer.backend.verl_worker import build_reference
 from services.trainer.checkpoints.lora import LoraAdapter
 from services.trainer.learner.actor import Actor
 from services.trainer.learner.critic import Critic
+from services.trainer.learner.microbatches import MicroBatchLimits
 from services.trainer.learner.prepared_batch import PreparedBatch
 from services.trainer.learner.verl_calls import WorkerCalls
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix
@@ -71,5 +72,8 @@ class Roles:
             reference = AdapterDisabledReference(actor.worker, actor.adapter, calls)
         elif plan.needs_reference:
             reference = Reference(plan, model_directory, calls)
-        critic = Critic(plan, critic_directory, calls) if plan.needs_critic else None
+        critic = None
+        if plan.needs_critic:
+            of_critic = calls.limited_to(MicroBatchLimits.of_critic(plan))
+            critic = Critic(plan, critic_directory, of_critic)
         return cls(actor=actor, reference=reference, critic=critic)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -12,15 +12,21 @@ from verl.utils import tensordict_utils
 from verl.utils.device import get_device_name
 from verl.workers.engine_workers_tinker import TinkerTrainingWorker
 
+from services.trainer.backend.verl_worker import packs_rows
 from services.trainer.collectives import Ranks
-from services.trainer.learner.microbatches import MicroBatchSplitter, OutputGatherer
+from services.trainer.learner.microbatches import (
+    MicroBatchLimits,
+    MicroBatchSplitter,
+    OutputGatherer,
+)
 from services.trainer.learner.prepared_batch import MicroBatch, PreparedBatch, ResponseLayout
 from services.trainer.types import TrainRow
 from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatrix
-from trinity.types import IntArray
 
 PAD = 0
 """Any token does: it is never attended to."""
+SHORTEST_ROW = 2
+"""Tokens of a row from which nothing is learned: one of a prompt, and one of a response."""
 
 Matrix = npt.NDArray[np.bool_] | npt.NDArray[np.float64]
 OUTPUT_NAMES = {
@@ -75,8 +81,6 @@ class MicroBatchBuilder:
         for name, matrix_BT in matrices.items():
             tensors[name] = self._columns(matrix_BT, part, len(tokens_NL))
         tensors |= self._row_tensors(part, len(tokens_NL))
-        if self._packed:
-            tensors |= _packed([self._rows[n].tokens for n in part] or list(tokens_NL))
         return tensordict_utils.get_tensordict(
             tensors, self._settings(part, outputs, len(tokens_NL))
         )
@@ -91,6 +95,7 @@ class MicroBatchBuilder:
             "entropy_gradient": outputs.entropy_gradient,
             "calculate_sum_pi_squared": outputs.sum_squared_probs,
             "calculate_discriminator": outputs.discriminator,
+            "packed": self._packed,
             "use_remove_padding": self._packed,
             "use_dynamic_bsz": False,
             "disable_auto_offload": True,  # the caller does it
@@ -99,7 +104,7 @@ class MicroBatchBuilder:
 
     def _tokens(self, part: MicroBatch) -> npt.NDArray[np.int64]:
         rows = [self._rows[number] for number in part]
-        longest = max((row.length for row in rows), default=2)
+        longest = max((row.length for row in rows), default=SHORTEST_ROW)
         tokens_NL = np.full((len(rows) or self._num_rows_of_empty, longest), PAD, dtype=np.int64)
         for index, row in enumerate(rows):
             tokens_NL[index, : row.length] = row.tokens
@@ -116,7 +121,11 @@ class MicroBatchBuilder:
         rows = [self._rows[number] for number in part]
         weights = [row.weight for row in rows] or [1.0] * num_rows
         temperatures = [row.temperature for row in rows] or [1.0] * num_rows
+        lengths = [row.length for row in rows] or [SHORTEST_ROW] * num_rows
+        prompts = [row.prompt_length for row in rows] or [1] * num_rows
         tensors = {
+            "lengths": torch.tensor(lengths),
+            "prompt_lengths": torch.tensor(prompts),
             "row_weights": torch.tensor(weights, dtype=torch.float32),
             "temperature": torch.tensor(temperatures, dtype=torch.float32),
         }
@@ -124,24 +133,6 @@ class MicroBatchBuilder:
             experts = [row.is_expert for row in rows] or [False] * num_rows
             tensors["is_expert"] = torch.tensor(experts)
         return tensors
-
-
-def _packed(tokens: Sequence[IntArray | npt.NDArray[np.int64]]) -> dict[str, torch.Tensor]:
-    """Returns tokens and their positions as nested tensors, one row after the other."""
-    ids = [torch.from_numpy(np.asarray(row, dtype=np.int64)) for row in tokens]
-    places = [torch.arange(len(row)) for row in ids]
-    return {
-        "input_ids": torch.nested.as_nested_tensor(ids, layout=torch.jagged),
-        "position_ids": torch.nested.as_nested_tensor(places, layout=torch.jagged),
-    }
-
-
-def response_columns(values: torch.Tensor, first: int, num_columns: int) -> torch.Tensor:
-    """Returns an engine's output by token as [N, C], from padded or packed form."""
-    if not values.is_nested:
-        return values
-    predicted_NL = values.to_padded_tensor(0.0)
-    return predicted_NL[:, first - 1 : first - 1 + num_columns]
 
 
 class OutputRecorder:
@@ -155,17 +146,9 @@ class OutputRecorder:
     def __call__(
         self, model_output: dict[str, torch.Tensor], data: TensorDict, dp_group: object
     ) -> tuple[torch.Tensor, dict[str, float]]:
-        del dp_group
-        self.outputs = {
-            name: output_columns(model_output[OUTPUT_NAMES[name]], data) for name in self._names
-        }
+        del data, dp_group
+        self.outputs = {name: model_output[OUTPUT_NAMES[name]].detach() for name in self._names}
         return torch.zeros(()), {}
-
-
-def output_columns(values: torch.Tensor, data: TensorDict) -> torch.Tensor:
-    """Returns an engine's output by token, [N, C]."""
-    first = tensordict_utils.get_non_tensor_data(data, "first_token", default=1)
-    return response_columns(values, first, data["loss_mask"].shape[1])
 
 
 def as_array(values_NC: torch.Tensor) -> FloatMatrix:
@@ -179,8 +162,13 @@ class WorkerCalls:
     """Splits batches into micro-batches and calls a worker on each. Everything is collective."""
 
     splitter: MicroBatchSplitter
-    packed: bool
+    inferring: MicroBatchLimits
+    """Limits of passes without gradients."""
     on_micro_batch: Callable[[], None]
+
+    def limited_to(self, limits: MicroBatchLimits) -> "WorkerCalls":
+        """Returns calls that cut all passes by these limits."""
+        return replace(self, splitter=replace(self.splitter, limits=limits), inferring=limits)
 
     @property
     def ranks(self) -> Ranks:
@@ -201,7 +189,8 @@ class WorkerCalls:
         )
         matrices = {"loss_mask": prepared.mask_BT}
         with on_device(worker):
-            for part, data, _ in self._data(prepared, prepared.mask_BT, matrices, outputs):
+            limits = self.inferring
+            for part, data, _ in self._data(worker, prepared, matrices, outputs, limits):
                 worker.infer_batch(data)
                 self.on_micro_batch()
                 for name in names:
@@ -219,9 +208,10 @@ class WorkerCalls:
         """Calls the loss with each micro-batch of the rows in which `loss_mask` leaves tokens."""
         worker.set_loss_fn(loss)
         worker.optimizer_zero_grad()
-        mask_BT: BoolMatrix = matrices["loss_mask"].astype(bool)
         with on_device(worker):
-            for part, data, is_last in self._data(prepared, mask_BT, matrices, outputs):
+            for part, data, is_last in self._data(
+                worker, prepared, matrices, outputs, self.splitter.limits
+            ):
                 worker.engine.module.set_requires_gradient_sync(is_last)
                 worker.forward_backward(data)
                 self.on_micro_batch()
@@ -229,13 +219,17 @@ class WorkerCalls:
 
     def _data(
         self,
+        worker: TinkerTrainingWorker,
         prepared: PreparedBatch,
-        mask_BT: BoolMatrix,
         matrices: Mapping[str, Matrix],
         outputs: EngineOutputs,
+        limits: MicroBatchLimits,
     ) -> Iterator[tuple[MicroBatch, TensorDict, bool]]:
-        builder = MicroBatchBuilder(prepared.rows, prepared.layout, packed=self.packed)
-        for part, is_last in self.splitter.parts(prepared.rows, mask_BT):
+        packed = packs_rows(worker)
+        builder = MicroBatchBuilder(prepared.rows, prepared.layout, packed=packed)
+        mask_BT: BoolMatrix = matrices["loss_mask"].astype(bool)
+        splitter = replace(self.splitter, limits=limits)
+        for part, is_last in splitter.parts(prepared.rows, mask_BT, packed=packed):
             yield part, builder.build(part, matrices, outputs), is_last
 
 

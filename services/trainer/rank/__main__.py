@@ -19,7 +19,11 @@ from services.trainer.messages import (
     RankStageFailed,
 )
 from services.trainer.rank.link import RankLink, die_with_parent
-from services.trainer.rank.model_parts import ModelParts, load_model_parts
+from services.trainer.rank.model_parts import (
+    ModelParts,
+    default_num_threads,
+    load_model_parts,
+)
 from services.trainer.retry import StopRequested
 from trinity import telemetry
 from trinity.errors import InvalidRequest, NotFound, PreconditionFailed, RunFailed, UserError
@@ -70,7 +74,7 @@ def main(load_parts: Callable[[], ModelParts] = load_model_parts) -> int:
 
     # Ray, which verl imports, adds fields of its own.
     logging.setLogRecordFactory(logging.LogRecord)
-    parts.make_deterministic(_num_threads())
+    parts.make_deterministic(default_num_threads())
     ranks = join_gang(GANG_TIMEOUT)
     link.send_event(RankReady())
     if ranks.is_first:
@@ -111,14 +115,6 @@ def _serve(link: RankLink, ranks: "Ranks", parts: ModelParts) -> int:
             link.send_event(failure_of(error))
             return FAILED
     return 0
-
-
-def _num_threads() -> int:
-    """Returns a number that depends on the machine alone, as the order of sums depends on it."""
-    configured = os.environ.get("OMP_NUM_THREADS")
-    if configured:
-        return int(configured)
-    return max(1, (os.cpu_count() or 1) // int(os.environ["WORLD_SIZE"]))
 
 
 def failure_of(error: Exception) -> RankStageFailed:

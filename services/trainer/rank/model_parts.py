@@ -1,5 +1,6 @@
 """The parts of a rank that import a model's libraries; tests train without them."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,9 +54,17 @@ class ModelParts:
     """The factories that a rank is started with."""
 
     make_deterministic: Callable[[int], None]
-    """Takes the number of threads."""
+    """Takes the number of threads; it is called for each stage."""
     make_learner: MakeLearner
     load_formatter: LoadFormatter
+
+
+def default_num_threads() -> int:
+    """Returns a number that depends on the machine alone, as the order of sums depends on it."""
+    configured = os.environ.get("OMP_NUM_THREADS")
+    if configured:
+        return int(configured)
+    return max(1, (os.cpu_count() or 1) // int(os.environ["WORLD_SIZE"]))
 
 
 def load_model_parts() -> ModelParts:

@@ -20,7 +20,7 @@ from services.trainer.messages import RankStageEnded, StageOrder
 from services.trainer.rank.incarnation import Incarnation, begin_incarnation
 from services.trainer.rank.link import RankLink
 from services.trainer.rank.loop import LoopDependencies, TrainingLoop
-from services.trainer.rank.model_parts import LoadFormatter, ModelParts
+from services.trainer.rank.model_parts import LoadFormatter, ModelParts, default_num_threads
 from services.trainer.retry import RpcRetry
 from services.trainer.telemetry import StepTelemetry
 from services.trainer.types import StageLearner, WeightsOnDisk
@@ -100,6 +100,7 @@ class RankStageSetup:
     def run_order(self) -> RankStageEnded:
         """Resumes and trains, unless an earlier life had only to report that it was done."""
         load_plugins(plugin_dirs_from_environment())
+        self._parts.make_deterministic(self._plan.arithmetic.num_threads or default_num_threads())
         self._link.report_activity("opening the stage", 0, 0)
         total_steps = self._total_steps()
         is_bench = self._plan.benched is not None
@@ -270,6 +271,7 @@ class RankStageSetup:
             copy=self._directory / "model_files",
             dtype=dtype,
             chat_template=self._plan.chat_template,
+            model=self._plan.config.model,
         )
         store = WeightsStore(
             root=root,

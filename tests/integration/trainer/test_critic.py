@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from services.trainer.backend.packed_attention import RUNS_ARGUMENT
 from services.trainer.learner.prepared_batch import PreparedBatch
 from tests.integration.trainer.learners import (
     RATE,
@@ -48,7 +49,8 @@ def test_a_value_is_of_what_stands_before_its_token(learner_of: Build, model: Pa
     for number, row in enumerate(BATCH.rows):
         with torch.no_grad():
             tokens = torch.from_numpy(row.tokens.astype(np.int64))[None]
-            all_values = critic._worker.engine.module(input_ids=tokens).logits[0, :, 0]
+            alone = {RUNS_ARGUMENT: ((row.length, 1),)}
+            all_values = critic._worker.engine.module(input_ids=tokens, **alone).logits[0, :, 0]
         expected = all_values[row.prompt_length - 1 : -1].numpy()
         np.testing.assert_allclose(
             values_BT[number, : row.response_length], expected, rtol=1e-4, atol=1e-5

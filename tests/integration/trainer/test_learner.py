@@ -136,17 +136,6 @@ def test_the_budget_decides_the_number_of_calls(max_tokens: int, num_calls: int)
     assert len(micro_batches(BATCH.rows, row_units(BATCH.rows), max_tokens)) == num_calls
 
 
-@pytest.mark.parametrize("algorithm_type", ["grpo", "ppo"])
-def test_padded_rows_give_the_gradient_that_verl_gives_packed_ones(
-    learner_of: Build, model: Path, monkeypatch: pytest.MonkeyPatch, algorithm_type: str
-) -> None:
-    plan = make_plan(model, {"algorithm_type": algorithm_type, "repeat_times": 8})
-    padded = gradients_of(learner_of(plan), BATCH)
-    for module in ("learner.learner", "backend.verl_worker"):
-        monkeypatch.setattr(f"services.trainer.{module}.uses_packed_rows", lambda _: True)
-    assert_close(padded, gradients_of(learner_of(plan), BATCH))
-
-
 @pytest.mark.parametrize("kind", ["grpo", "ppo"])
 def test_activations_that_are_computed_again_give_the_same_gradients(
     learner_of: Build, model: Path, kind: str

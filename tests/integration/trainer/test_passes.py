@@ -20,6 +20,8 @@ from tests.unit.trainer.builders import make_plan, random_batch
 from trinity.config.plan.stage_plan import StagePlan
 
 if TYPE_CHECKING:
+    from tensordict import TensorDict
+
     from services.trainer.learner.learner import Learner
 
 BATCH = random_batch(16, seed=5)
@@ -81,6 +83,7 @@ def test_the_critic_passes_over_its_batch_as_often_as_it_is_told_itself(
 
 def verls_passes(learner: "Learner", model_batch: PreparedBatch) -> None:
     """The same batch through verl's own loop over epochs and mini-batches."""
+    import torch
     from verl.utils import tensordict_utils
 
     from services.trainer.learner.actor import _matrices
@@ -99,6 +102,10 @@ def verls_passes(learner: "Learner", model_batch: PreparedBatch) -> None:
     num_rows = len(model_batch.rows)
     maker = MicroBatchBuilder(model_batch.rows, model_batch.layout, packed=True)
     data = maker.build(tuple(range(num_rows)), _matrices(model_batch), EngineOutputs())
+    rows = [torch.from_numpy(row.tokens.astype(np.int64)) for row in model_batch.rows]
+    places = [torch.arange(len(row)) for row in rows]
+    data["input_ids"] = torch.nested.as_nested_tensor(rows, layout=torch.jagged)
+    data["position_ids"] = torch.nested.as_nested_tensor(places, layout=torch.jagged)
     tensordict_utils.assign_non_tensor(
         data,
         mini_batch_size=num_rows,
@@ -106,8 +113,30 @@ def verls_passes(learner: "Learner", model_batch: PreparedBatch) -> None:
         seed=1,
         dataloader_kwargs={"shuffle": True},
     )
-    actor.worker.set_loss_fn(loss)
+
+    def of_columns(
+        model_output: dict[str, torch.Tensor], data: "TensorDict", dp_group: object
+    ) -> tuple[torch.Tensor, dict[str, float]]:
+        """The loss of ours, from what verl gives for every token of every row."""
+        first = tensordict_utils.get_non_tensor_data(data, "first_token", default=1)
+        end = first - 1 + data["loss_mask"].shape[1]
+        columns = model_output["log_probs"].to_padded_tensor(0.0)[:, first - 1 : end]
+        return loss({"log_probs": columns}, data, dp_group)
+
+    actor.worker.set_loss_fn(of_columns)
     actor.worker.train_mini_batch(data)
+
+
+def use_verls_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models are built with verl's own engine, and with an attention that needs no hint."""
+    from verl.utils.device import get_device_name, get_vendor
+    from verl.workers.engine import EngineRegistry
+    from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+
+    engines = EngineRegistry._engines["language_model"]["fsdp2"]
+    key = (get_device_name(), get_vendor())
+    monkeypatch.setitem(engines, key, FSDPEngineWithLMHead)
+    monkeypatch.setattr("services.trainer.backend.verl_worker.PACKED_ATTENTION", "sdpa")
 
 
 def test_passes_are_verls_ppo_epochs_with_the_batch_as_one_mini_batch(
@@ -119,8 +148,7 @@ def test_passes_are_verls_ppo_epochs_with_the_batch_as_one_mini_batch(
     ours = learner_of(plan_of(model, "grpo", NUM_PASSES, **sgd))
     before = weights_of(ours)
     stepped(ours, BATCH, rate)
-    for module in ("learner.learner", "backend.verl_worker"):
-        monkeypatch.setattr(f"services.trainer.{module}.uses_packed_rows", lambda _: True)
+    use_verls_engine(monkeypatch)
     theirs = learner_of(plan_of(model, "grpo", 1, **sgd))
     verls_passes(theirs, theirs._preparation.prepare_batch(BATCH, kl_coef=0.0))
     moved = {name: weights_of(ours)[name] - before[name] for name in before}

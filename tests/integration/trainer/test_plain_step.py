@@ -1,4 +1,4 @@
-"""The machinery around a step costs nothing of it: grpo comes to the bits of a step by hand."""
+"""A step of padded rows comes to the bits of one by hand; test_packed_rows.py has packed ones."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,7 +8,7 @@ import torch
 
 from services.trainer.types import TrainBatch
 from tests.integration.trainer.learners import RATE, Build, assert_same, stepped, weights_of
-from tests.unit.trainer.builders import grpo_plan, random_batch
+from tests.unit.trainer.builders import make_plan, random_batch
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -49,7 +49,9 @@ def plain_loss(
 def test_a_step_of_grpo_is_the_plain_one_bit_for_bit(learner_of: Build, model: Path) -> None:
     from verl.utils import tensordict_utils
 
-    learner, by_hand = (learner_of(grpo_plan(model, kl_loss_fn="none")) for _ in range(2))
+    grpo = {"algorithm_type": "grpo", "repeat_times": 8, "kl_loss_fn": "none"}
+    plan = make_plan(model, grpo, {"use_remove_padding": False})
+    learner, by_hand = learner_of(plan), learner_of(plan)
     worker = by_hand._roles.actor.worker
     settings = {
         "first_token": min(row.prompt_length for row in BATCH.rows),

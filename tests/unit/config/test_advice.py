@@ -1,5 +1,8 @@
 """What is allowed but seldom meant is said before a start."""
 
+import json
+from pathlib import Path
+
 from tests.unit.config.builders import GRPO, SFT, config
 from trinity.config.checks.advice import advise
 from trinity.config.planning import plan_experiment
@@ -11,6 +14,19 @@ def said(base: dict[str, object] = GRPO, /, **changes: object) -> tuple[str, ...
 
 def test_usual_configurations_need_no_advice() -> None:
     assert said() == said(SFT) == ()
+
+
+def test_models_whose_rows_are_padded_are_told_with_the_reason(tmp_path: Path) -> None:
+    def told(keys: dict[str, object], **trainer: object) -> tuple[str, ...]:
+        (tmp_path / "config.json").write_text(json.dumps(keys))
+        return said(model={"model_path": str(tmp_path)}, trainer=trainer)
+
+    assert told({"model_type": "qwen3"}) == ()
+    (padded,) = told({"model_type": "opt"})
+    assert "rows are padded for the model" in padded and "kind opt" in padded
+    assert told({"model_type": "opt"}, use_remove_padding=False) == ()
+    eager = told({"model_type": "qwen3"}, override_config={"attn_implementation": "eager"})
+    assert any("attn_implementation: eager` attends to padded rows" in text for text in eager)
 
 
 def test_training_on_truncated_sampling_is_told() -> None:

@@ -139,12 +139,13 @@ trainer:
     assert reading.config.trainer.grad_clip == 2.0
     assert reading.config.trainer.critic.optimizer.lr == 3e-5
     assert reading.config.trainer.ppo_epochs == 2
+    assert reading.config.trainer.ppo_micro_batch_size_per_gpu == 3
     assert reading.config.trainer.override_config == {"attention_dropout": 0.1}
     told = {(one.status.name, one.key.removeprefix("trainer.")) for one in reading.notices}
     actor = "trainer_config.actor_rollout_ref.actor"
     assert told == {
         ("RENAMED", f"{actor}.grad_clip"),
-        ("NO_EFFECT", f"{actor}.ppo_micro_batch_size_per_gpu"),
+        ("RENAMED", f"{actor}.ppo_micro_batch_size_per_gpu"),
         ("NO_EFFECT", f"{actor}.shuffle"),
         ("PLANNED", f"{actor}.unheard_of"),
         (
@@ -159,11 +160,12 @@ trainer:
 
 def test_a_run_refuses_all_that_is_planned_in_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
-        load(tmp_path, "mode: colocate\nmodel: {rope_scaling: {api_key: abc}}\n")
+        judge = "{model_path: x, rope_scaling: {api_key: abc}}"
+        load(tmp_path, f"mode: colocate\nexplorer: {{auxiliary_models: [{judge}]}}\n")
     said = str(caught.value)
     assert len(said.splitlines()) == 1
     assert "`mode: colocate`" in said
-    assert "`model.rope_scaling` in" in said
+    assert "`explorer.auxiliary_models[0].rope_scaling` in" in said
     assert "are planned, not there yet" in said
     assert "abc" not in said
 

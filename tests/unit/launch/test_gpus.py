@@ -9,7 +9,7 @@ from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
 from trinity.launch import gpus as launched
-from trinity.launch.gpus import check_gpus, share_gpus
+from trinity.launch.gpus import check_gpus, share_gpus, share_processors, take_turns
 
 
 def plan_with(gpus: int, tensor_parallel: int = 1, **changes: object) -> ExperimentPlan:
@@ -81,3 +81,49 @@ def test_without_a_driver_gpus_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_
     check_gpus(plan_with(0))
     with pytest.raises(UserError, match="has no NVIDIA driver"):
         check_gpus(plan_with(2))
+
+
+@pytest.fixture
+def _four_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(launched.os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+
+
+def threads_of(plan: ExperimentPlan) -> list[int | None]:
+    return [stage.arithmetic.num_threads for stage in plan.stages]
+
+
+@pytest.mark.usefixtures("_four_processors")
+def test_where_rollout_waits_for_training_each_has_the_machine() -> None:
+    turns = take_turns(plan_with(0, synchronizer={"sync_offset": 0}))
+    assert threads_of(turns) == [4]
+    sleeping = {"OMP_WAIT_POLICY": "passive"}
+    engine = {**sleeping, "OMP_NUM_THREADS": "4"}
+    assert share_processors(turns) == {"trainer": sleeping, "explorer": engine}
+    shared = {"synchronizer": {"sync_offset": 0}, "trainer": {"rank_num": 2}}
+    two = take_turns(plan_with(0, explorer={"rollout_model": {"engine_num": 4}}, **shared))
+    assert threads_of(two) == [2]
+    assert share_processors(two)["explorer"]["OMP_NUM_THREADS"] == "1"
+
+
+@pytest.mark.usefixtures("_four_processors")
+def test_where_rollout_goes_on_beside_training_they_share_the_machine() -> None:
+    beside = take_turns(plan_with(0, synchronizer={"sync_offset": 1}))
+    assert threads_of(beside) == [None]
+    assert share_processors(beside) == {}
+
+
+@pytest.mark.usefixtures("_four_processors")
+def test_an_imitation_before_has_the_machine_and_its_engines_do_not() -> None:
+    stages = {"stages": [IMITATION, {**REINFORCEMENT, "synchronizer": {"sync_offset": 1}}]}
+    plan = take_turns(plan_with(0, **stages))
+    assert threads_of(plan) == [4, None]
+    assert "explorer" not in share_processors(plan)
+
+
+@pytest.mark.usefixtures("_four_processors")
+def test_gpus_and_a_number_of_the_users_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = {"synchronizer": {"sync_offset": 0}}
+    assert threads_of(take_turns(plan_with(8, **turns))) == [None]
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert threads_of(take_turns(plan_with(0, **turns))) == [None]

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.config.builders import config
+from trinity.config.plan.arithmetic import PACKED, Arithmetic
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
@@ -14,6 +15,7 @@ from trinity.launch.resume import (
     PLAN_FILE,
     as_started,
     check_resumable,
+    continue_as_begun,
     has_run,
     kept_defaults,
     store_plan,
@@ -58,6 +60,50 @@ def test_a_run_of_before_a_key_was_known_goes_on(tmp_path: Path) -> None:
     check_resumable(plan)
     with pytest.raises(UserError, match=r"explorer\.over_rollout\.ratio"):
         check_resumable(plan_in(tmp_path, explorer={"over_rollout": {"ratio": 0.5}}))
+
+
+def begun_before_packing(plan: ExperimentPlan, **trainer: object) -> None:
+    """Stores the plan as a release did that padded all rows."""
+    store_plan(plan)
+    file = plan.job_path / PLAN_FILE
+    values = json.loads(file.read_text())
+    for stage in values["stages"]:
+        del stage["arithmetic"]
+        stage["config"]["trainer"] |= {**BEGUN, **trainer}
+    file.write_text(json.dumps(values))
+
+
+BEGUN: dict[str, object] = {"use_remove_padding": False}
+
+
+def test_a_run_that_began_with_padded_rows_goes_on_with_them(tmp_path: Path) -> None:
+    begun_before_packing(plan_in(tmp_path))
+    plan = plan_in(tmp_path)
+    with pytest.raises(UserError, match=r"trainer\.use_remove_padding"):  # the control
+        check_resumable(plan)
+    resumed = continue_as_begun(plan)
+    check_resumable(resumed)
+    (stage,) = resumed.stages
+    assert stage.arithmetic == Arithmetic()
+    assert not stage.config.trainer.use_remove_padding
+
+
+def test_what_the_user_wrote_for_a_run_of_before_is_compared_as_ever(tmp_path: Path) -> None:
+    begun_before_packing(plan_in(tmp_path), use_remove_padding=True)
+    resumed = continue_as_begun(plan_in(tmp_path))
+    check_resumable(resumed)
+    assert resumed.stages[0].arithmetic == Arithmetic()
+    changed = plan_in(tmp_path, trainer={"use_remove_padding": False})
+    with pytest.raises(UserError, match=r"trainer\.use_remove_padding"):
+        check_resumable(continue_as_begun(changed))
+
+
+def test_a_new_run_packs_and_goes_on_packing(tmp_path: Path) -> None:
+    plan = plan_in(tmp_path)
+    assert continue_as_begun(plan) == plan
+    store_plan(plan)
+    assert continue_as_begun(plan_in(tmp_path)) == plan
+    assert plan.stages[0].arithmetic.version == PACKED
 
 
 def of_before(plan: ExperimentPlan) -> None:

@@ -115,12 +115,16 @@ def test_sequence_parallelism_divides_the_tokens() -> None:
     [
         ({}, 18),
         ({"dtype": "float32"}, 20),
-        ({"packs_rows": True}, 10),
-        ({"packs_rows": True, "has_entropy": True}, 8),
+        ({"has_entropy": True}, 18),
     ],
 )
 def test_logits(changes: dict[str, object], bytes_each: int) -> None:
     assert figures(**changes)["logits"] == 10 * 100 * bytes_each
+
+
+def test_logits_of_a_chunk_are_all_there_is() -> None:
+    assert figures(head_tokens=4)["logits"] == 4 * 100 * 18
+    assert figures(head_tokens=4000)["logits"] == 10 * 100 * 18
 
 
 def test_a_critic_has_no_logits_and_a_reference_only_weights() -> None:

@@ -144,7 +144,7 @@ PPO_VALUES: dict[str, JsonValue] = {
     "explorer.auxiliary_models[0].model_path": f"{_HOME}/models/FsfairX-LLaMA3-RM-v0.1",
     "explorer.auxiliary_models[0].engine_num": 2,
     "explorer.auxiliary_models[0].tensor_parallel_size": 1,
-    f"{_CONFIG}.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 16,
+    "trainer.ppo_micro_batch_size_per_gpu": 16,
     f"{_CONFIG}.actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu": 16,
     f"{_CONFIG}.critic.model.use_remove_padding": True,
     "trainer.critic.enable_gradient_checkpointing": True,
@@ -152,7 +152,7 @@ PPO_VALUES: dict[str, JsonValue] = {
     "trainer.critic.optimizer_offload": False,
     "trainer.critic.optimizer.lr": 1e-5,
     "trainer.critic.optimizer.lr_warmup_steps_ratio": 0.05,
-    f"{_CONFIG}.critic.ppo_micro_batch_size_per_gpu": 32,
+    "trainer.critic.ppo_micro_batch_size_per_gpu": 32,
 }
 """Keys that have a name of ours stand under that name, not below `trainer_config` as in the guide,
 where `trinity config check` says of each that it is used as this one."""

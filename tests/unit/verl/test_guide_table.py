@@ -3,7 +3,6 @@
 import pytest
 
 from tests.unit.verl.builders import flat, from_keys, value
-from trinity.verl.row import TRAINER_CONFIG
 from trinity.verl.values import JsonValue
 
 ACTOR = "actor_rollout_ref.actor"
@@ -102,7 +101,7 @@ VAL = f"{ROLLOUT}.val_kwargs"
         ),
         (
             [f"{ACTOR}.ppo_micro_batch_size_per_gpu=2"],
-            f"{TRAINER_CONFIG}.{ACTOR}.ppo_micro_batch_size_per_gpu",
+            "trainer.ppo_micro_batch_size_per_gpu",
             2,
         ),
         # reward model

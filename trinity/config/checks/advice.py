@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from trinity.algorithm.rollout_correction.settings import PRESETS
 from trinity.algorithm.types import ALGORITHM_TYPES
 from trinity.algorithm.units import UNIT_ARGUMENT
 from trinity.config.checks.algorithm import staleness_cause
 from trinity.config.plan.algorithm import ARGUMENTS_WITHOUT_EFFECT
+from trinity.config.plan.arithmetic import model_keys, packing_obstacle
 from trinity.config.plan.model import missing_from_cache
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.schema.data import FormatConfig
@@ -65,6 +67,25 @@ def override_config_differs_from_engine(stage: StagePlan) -> Iterator[str]:
             "what a model computes, tell the engine too "
             "(`explorer.rollout_model.extra_engine_args.hf_overrides`)"
         )
+
+
+def _rows_are_padded(stage: StagePlan) -> Iterator[str]:
+    """Models that would not keep packed rows apart compute padding."""
+    trainer = stage.config.trainer
+    if not (stage.needs_training and trainer.use_remove_padding):
+        return
+    roles = [("model", stage.model_path, trainer.override_config)]
+    if stage.critic_model_path is not None:
+        override = trainer.critic.override_config
+        roles.append(("critic", stage.critic_model_path, override))
+    for role, path, override in roles:
+        keys = model_keys(Path(path), override)
+        obstacle = packing_obstacle(keys, has_flash_attention=False) if keys else None
+        if obstacle is not None:
+            yield (
+                f"rows are padded for the {role} {path}: {obstacle}; "
+                "`trainer.use_remove_padding: false` says so in the file"
+            )
 
 
 def _reward_is_not_called(stage: StagePlan) -> Iterator[str]:
@@ -413,4 +434,5 @@ ADVICE_RULES: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _samples_of_runs_are_counted,
     offload_without_gpus,
     override_config_differs_from_engine,
+    _rows_are_padded,
 )

@@ -9,7 +9,9 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from trinity.config.plan.arithmetic import model_keys
 from trinity.config.plan.model import local_model_directory
+from trinity.config.plan.rope import changes_rope, rope_keys
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.plan.task_storage import absolute
 from trinity.config.schema.explorer import EngineConfig
@@ -96,7 +98,10 @@ def check_model(stage: StagePlan) -> None:
     architecture = _read_architecture(directory)
     _check_weights(directory)
     _check_tokenizer(directory, stage.chat_template, "model.chat_template_path")
-    _check_length(architecture, stage.max_model_len, "model", stage.model_path)
+    if not stage.config.model.rope_scaling:
+        _check_length(architecture, stage.max_model_len, "model", stage.model_path)
+    if changes_rope(stage.config.model):
+        rope_keys(model_keys(directory, {}) or {}, stage.config.model)
     if stage.needs_rollout:
         rollout = stage.config.explorer.rollout_model
         _check_engine(architecture, rollout, "explorer.rollout_model", stage.model_path, stage)

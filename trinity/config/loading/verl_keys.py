@@ -75,12 +75,21 @@ RENAMED_KEYS: Mapping[str, RenamedKey] = {
     "actor.loss_agg_mode": RenamedKey("/algorithm.loss_agg_mode"),
     "actor.loss_scale_factor": RenamedKey("/algorithm.loss_scale_factor"),
     "actor.ppo_epochs": RenamedKey("/trainer.ppo_epochs"),
+    "actor.entropy_checkpointing": RenamedKey("/trainer.entropy_checkpointing"),
+    "actor.entropy_from_logits_with_chunking": RenamedKey(
+        "/trainer.entropy_from_logits_with_chunking"
+    ),
     "actor.ppo_max_token_len_per_gpu": RenamedKey("/trainer.max_token_len_per_gpu"),
+    "actor.ppo_micro_batch_size_per_gpu": RenamedKey("/trainer.ppo_micro_batch_size_per_gpu"),
     "actor.ulysses_sequence_parallel_size": RenamedKey("/trainer.ulysses_sequence_parallel_size"),
     "actor.use_dynamic_bsz": RenamedKey("/trainer.use_dynamic_bsz"),
     "critic.cliprange_value": RenamedKey("/trainer.critic.cliprange_value"),
     "critic.grad_clip": RenamedKey("/trainer.critic.grad_clip"),
     "critic.loss_agg_mode": RenamedKey("/trainer.critic.loss_agg_mode"),
+    "critic.ppo_max_token_len_per_gpu": RenamedKey("/trainer.critic.max_token_len_per_gpu"),
+    "critic.ppo_micro_batch_size_per_gpu": RenamedKey(
+        "/trainer.critic.ppo_micro_batch_size_per_gpu"
+    ),
     "critic.ppo_epochs": RenamedKey("/trainer.critic.ppo_epochs"),
     "critic.model.enable_gradient_checkpointing": RenamedKey(
         "/trainer.critic.enable_gradient_checkpointing"
@@ -93,7 +102,12 @@ RENAMED_KEYS: Mapping[str, RenamedKey] = {
     "model.override_config": RenamedKey("/trainer.override_config"),
     "model.path": RenamedKey("/model.model_path"),
     "model.trust_remote_code": RenamedKey("/model.trust_remote_code"),
+    "model.use_fused_kernels": RenamedKey("/trainer.use_fused_kernels"),
     "model.use_remove_padding": RenamedKey("/trainer.use_remove_padding"),
+    "ref.log_prob_max_token_len_per_gpu": RenamedKey("/trainer.log_prob_max_token_len_per_gpu"),
+    "ref.log_prob_micro_batch_size_per_gpu": RenamedKey(
+        "/trainer.log_prob_micro_batch_size_per_gpu"
+    ),
     "trainer.balance_batch": RenamedKey("/trainer.balance_batch"),
     "trainer.critic_warmup": RenamedKey("/trainer.critic_warmup"),
     "trainer.resume_from_path": RenamedKey("/trainer.resume_from_path"),
@@ -105,8 +119,11 @@ RENAMED_KEYS: Mapping[str, RenamedKey] = {
 SECTIONS = ("model.override_config", "critic.model.override_config")
 """Those of them whose keys are a model's own."""
 
-_MICRO_BATCHES = IgnoredKey("micro-batches are made by tokens, see `trainer.max_token_len_per_gpu`")
-_ENTROPY = IgnoredKey("how entropy is computed changes memory and time, not its value")
+_MICRO_BATCHES = IgnoredKey("`ppo_micro_batch_size_per_gpu` says it, for each rank")
+_NO_GRADIENTS = IgnoredKey("`trainer.log_prob_max_token_len_per_gpu` says it")
+_HEAD = IgnoredKey("the head is computed in chunks by PyTorch, on every device")
+_ENTROPY = IgnoredKey("the reference's head is computed as the actor's is")
+_WITH_CRITIC = IgnoredKey("all passes of the critic are cut as its training is")
 _WITH_ACTOR = IgnoredKey("critic and reference are cut into micro-batches as the actor is")
 _LAID_OUT = IgnoredKey("critic and reference are laid over the ranks as the actor is")
 _BY_LAYER = IgnoredKey("FSDP2 shards layer by layer: verl reads it for `fsdp` alone")
@@ -137,25 +154,20 @@ WITHOUT_EFFECT: Mapping[str, IgnoredKey] = {
     "ref.fsdp_config.param_offload": _ON_HOST,
     "ref.fsdp_config.optimizer_offload": IgnoredKey("a reference has no optimizer"),
     "actor.checkpoint": IgnoredKey("a checkpoint holds all that a resume needs"),
-    "actor.entropy_checkpointing": _ENTROPY,
-    "actor.entropy_from_logits_with_chunking": _ENTROPY,
     "actor.optim.total_training_steps": _STEPS,
-    "actor.ppo_infer_max_token_len_per_gpu": _MICRO_BATCHES,
+    "actor.ppo_infer_max_token_len_per_gpu": _NO_GRADIENTS,
     "actor.ppo_micro_batch_size": _MICRO_BATCHES,
-    "actor.ppo_micro_batch_size_per_gpu": _MICRO_BATCHES,
     "actor.ppo_mini_batch_size": IgnoredKey("`buffer.train_batch_size` is one optimizer step"),
     "actor.rollout_n": IgnoredKey("`algorithm.repeat_times` says it"),
     "actor.strategy": IgnoredKey("`trainer.trainer_strategy` says it"),
     "actor.shuffle": _SHUFFLE,
     "actor.use_kl_loss": IgnoredKey("`algorithm.kl_loss_fn` says it"),
     "critic.enable": IgnoredKey("the algorithm says whether there is a critic"),
-    "critic.forward_max_token_len_per_gpu": _WITH_ACTOR,
-    "critic.forward_micro_batch_size_per_gpu": _WITH_ACTOR,
+    "critic.forward_max_token_len_per_gpu": _WITH_CRITIC,
+    "critic.forward_micro_batch_size_per_gpu": _WITH_CRITIC,
     "critic.model.use_remove_padding": _WITH_ACTOR,
     "critic.optim.total_training_steps": _STEPS,
-    "critic.ppo_infer_max_token_len_per_gpu": _WITH_ACTOR,
-    "critic.ppo_max_token_len_per_gpu": _WITH_ACTOR,
-    "critic.ppo_micro_batch_size_per_gpu": _WITH_ACTOR,
+    "critic.ppo_infer_max_token_len_per_gpu": _WITH_CRITIC,
     "critic.ppo_mini_batch_size": _WITH_ACTOR,
     "critic.rollout_n": _WITH_ACTOR,
     "critic.shuffle": _SHUFFLE,
@@ -163,13 +175,10 @@ WITHOUT_EFFECT: Mapping[str, IgnoredKey] = {
     "critic.ulysses_sequence_parallel_size": _WITH_ACTOR,
     "critic.use_dynamic_bsz": _WITH_ACTOR,
     "hybrid_engine": _ENGINE,
-    "model.use_fused_kernels": _ENTROPY,
-    "model.fused_kernel_options": _ENTROPY,
+    "model.fused_kernel_options": _HEAD,
     "ref.entropy_checkpointing": _ENTROPY,
     "ref.entropy_from_logits_with_chunking": _ENTROPY,
-    "ref.log_prob_max_token_len_per_gpu": _WITH_ACTOR,
-    "ref.log_prob_micro_batch_size": _WITH_ACTOR,
-    "ref.log_prob_micro_batch_size_per_gpu": _WITH_ACTOR,
+    "ref.log_prob_micro_batch_size": _MICRO_BATCHES,
     "ref.log_prob_use_dynamic_bsz": _WITH_ACTOR,
     "ref.rollout_n": _WITH_ACTOR,
     "ref.strategy": _WITH_ACTOR,

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
+from trinity.config.plan.arithmetic import PACKED, Arithmetic
 from trinity.config.plan.parts import (
     AuxiliaryModel,
     EvaluatedRun,
@@ -75,6 +76,8 @@ class StagePlan(PlanModel):
     trainer_rank_num: int
     max_token_len_per_gpu: int
     """Tokens of one micro-batch."""
+    arithmetic: Arithmetic = Arithmetic()
+    """The order in which it adds up, which is kept when the run is resumed."""
     tasksets: tuple[ResolvedTaskset, ...] = ()
     """Tasks that are explored to train on; none in mode train."""
     eval_tasksets: tuple[ResolvedTaskset, ...]
@@ -155,6 +158,22 @@ class StagePlan(PlanModel):
     def needs_training(self) -> bool:
         """True if a trainer publishes weights; else the stage keeps those it starts with."""
         return "trainer" in self.roles
+
+    @property
+    def recomputes_activations(self) -> bool:
+        """True if the policy's activations are computed again in the backward pass."""
+        return self._recomputes(self.config.trainer.enable_gradient_checkpointing)
+
+    @property
+    def critic_recomputes_activations(self) -> bool:
+        """The same for the critic."""
+        return self._recomputes(self.config.trainer.critic.enable_gradient_checkpointing)
+
+    def _recomputes(self, configured: bool | None) -> bool:
+        """Memory is short on GPUs; a run that began before that was the default keeps its own."""
+        if configured is not None:
+            return configured
+        return self.arithmetic.version >= PACKED and self.config.cluster.gpu_per_node > 0
 
     @property
     def num_rollout_gpus(self) -> int:

@@ -155,15 +155,11 @@ class ModelConfig(Section):
     """Shard adapters in the engine."""
     max_cpu_loras: Annotated[int | None, UNREAD_THERE] = None
     """Adapters that the engine keeps in memory."""
-    rope_scaling: Annotated[
-        Args, PlannedKey("position embeddings are those of the model's config.json: write it there")
-    ] = Field(default_factory=dict)
-    """Longer sequences than the model was made for."""
-    rope_theta: Annotated[
-        float | None,
-        PlannedKey("position embeddings are those of the model's config.json: write it there"),
-    ] = None
-    """Base of the position embeddings."""
+    rope_scaling: Args = Field(default_factory=dict)
+    """Longer sequences than the model was made for: a `rope_type` with its keys, laid over the
+    model's `rope_parameters` in engine and trainer."""
+    rope_theta: float | None = Field(default=None, gt=0)
+    """Base of the position embeddings, in engine and trainer; else the model's."""
     tinker: TinkerConfig = default_section(TinkerConfig)
     """An external service that rolls out and trains."""
     external_model: ExternalModelConfig = default_section(ExternalModelConfig)

@@ -62,8 +62,12 @@ class CriticConfig(Section):
     """Passes over each batch, every one a step of its optimizer on the whole of it."""
     cliprange_value: float = Field(default=0.5, gt=0)
     """How far a value may move from what it was before the step, unclipped."""
-    enable_gradient_checkpointing: bool = False
-    """Compute activations again in the backward pass."""
+    enable_gradient_checkpointing: bool | None = None
+    """Compute activations again in the backward pass; else on with GPUs, off without."""
+    max_token_len_per_gpu: Positive | None = None
+    """Tokens of its micro-batches; else as `trainer.max_token_len_per_gpu`."""
+    ppo_micro_batch_size_per_gpu: Positive | None = None
+    """Rows of its micro-batches without `use_dynamic_bsz`; else as the policy's."""
     loss_agg_mode: LossAggMode = "token-mean"
     """How the tokens' losses become one number."""
     grad_clip: float = Field(default=1.0, gt=0)
@@ -121,16 +125,27 @@ class TrainerConfig(Section):
     """Passes over each batch, every one a step of the optimizer on the whole of it."""
     grad_clip: float = Field(default=1.0, gt=0)
     """Largest norm of a gradient."""
-    use_dynamic_bsz: Annotated[
-        bool, IgnoredKey("micro-batches are always made by tokens: their cut changes no result")
-    ] = True
-    """Micro-batches by tokens, not by rows."""
-    enable_gradient_checkpointing: bool = False
-    """Compute activations again in the backward pass: less memory, about a third more time."""
-    use_remove_padding: bool = False
-    """Packed forward passes; faster with flash attention, slower on a processor."""
+    use_dynamic_bsz: bool = True
+    """Micro-batches by tokens; else of `ppo_micro_batch_size_per_gpu` rows."""
+    ppo_micro_batch_size_per_gpu: Positive | None = None
+    """Rows of a micro-batch, however long they are, without `use_dynamic_bsz`; else 1."""
+    enable_gradient_checkpointing: bool | None = None
+    """Compute activations again in the backward pass: less memory, about a third more time; else
+    on with GPUs, off without."""
+    use_fused_kernels: bool = False
+    """The two keys that follow together: the documented remedy where logits take the memory."""
+    entropy_from_logits_with_chunking: bool = False
+    """Compute the model's head for some hundred tokens at a time: all logits never exist."""
+    entropy_checkpointing: bool = False
+    """Compute such a piece again in the backward pass, so that not even its results are kept."""
+    use_remove_padding: bool = True
+    """Rows lie one after the other without padding, for models that keep them apart."""
     max_token_len_per_gpu: Positive | None = None
     """Tokens of a micro-batch; else twice the longest sequence, without GPUs 16384 at least."""
+    log_prob_max_token_len_per_gpu: Positive | None = None
+    """The same for passes without gradients, of actor and reference; else as for training."""
+    log_prob_micro_batch_size_per_gpu: Positive | None = None
+    """Rows of a micro-batch of such passes, without `use_dynamic_bsz`; else as for training."""
     max_checkpoints_to_keep: NonNegative = 0
     """Newest checkpoints that are kept; 0 keeps all."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
@@ -150,10 +165,8 @@ class TrainerConfig(Section):
         bool, IgnoredKey("samples are printed and kept in the buffer, not sent to a monitor")
     ] = False
     """A table of rollouts in the monitor."""
-    balance_batch: Annotated[
-        bool, IgnoredKey("ranks get equal numbers of neighbouring rows, however long these are")
-    ] = True
-    """Deal rows so that ranks get equal work."""
+    balance_batch: bool = True
+    """Deal rows so that ranks get equal numbers of tokens; else equal numbers of neighbours."""
     ulysses_sequence_parallel_size: Annotated[
         Positive,
         IgnoredKey("a sequence is on one GPU, with the same result and more of its memory"),

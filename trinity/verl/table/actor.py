@@ -277,6 +277,7 @@ _REF_ROWS: tuple[KeyRow, ...] = (
     ),
     *trainer_config_rows(
         f"{_REF}.fsdp_config.*",
+        f"{_REF}.log_prob_max_token_len_per_gpu",
         f"{_REF}.log_prob_micro_batch_size_per_gpu",
         f"{_REF}.log_prob_micro_batch_size",
         f"{_REF}.entropy_from_logits_with_chunking",
@@ -286,7 +287,6 @@ _REF_ROWS: tuple[KeyRow, ...] = (
         _SAME_AS_ACTOR,
         f"{_REF}.strategy",
         f"{_REF}.log_prob_use_dynamic_bsz",
-        f"{_REF}.log_prob_max_token_len_per_gpu",
         f"{_REF}.ulysses_sequence_parallel_size",
         f"{_REF}.rollout_n",
         f"{_REF}.router_replay.*",

@@ -12,7 +12,7 @@ from trinity.verl.values import as_list, as_scheduler, as_target_modules, identi
 
 _BUFFER = "buffer.trainer_input.experience_buffer"
 _OPTIMIZER = "algorithm.optimizer"
-_MICRO = "trainer.trainer_config.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"
+_MICRO = "trainer.ppo_micro_batch_size_per_gpu"
 
 ROWS: tuple[KeyRow, ...] = (
     combined_row(

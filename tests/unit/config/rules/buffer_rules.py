@@ -126,8 +126,6 @@ TRAINER = [
         "one GPU",
     ),
     refused("no file of verl's", at("trainer.trainer_config_path", "/no"), "cannot read"),
-    told("rows of a micro-batch", at("trainer.use_dynamic_bsz", False), NO_EFFECT, "by tokens"),
-    told("unequal ranks", at("trainer.balance_batch", False), NO_EFFECT, "equal numbers"),
     told(
         "a key of verl's that is not passed on",
         at("trainer.trainer_config.algorithm.use_pf_ppo", True),

@@ -1,0 +1,186 @@
+"""Attention over rows that lie one after the other in one row, without flash-attn.
+
+Shapes: T tokens in all, n sequences of L tokens, H heads of queries and K of keys, D per head.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import accumulate, groupby
+
+import torch
+from torch import nn
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from trinity.errors import UserError
+
+PACKED_ATTENTION = "trinity_packed"
+"""Its name among the attention functions of transformers."""
+RUNS_ARGUMENT = "packed_runs"
+"""The argument of a model's forward pass by which the layers learn where sequences begin."""
+Runs = tuple[tuple[int, int], ...]
+"""Sequences in the order in which they lie: (length, number of neighbours of that length)."""
+UNSUPPORTED = ("softcap", "s_aux", "head_mask")
+"""Arguments of attention layers that change the scores in ways that sdpa does not have."""
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def register() -> None:
+    """Makes the function known to transformers; no mask is built for it."""
+    ALL_ATTENTION_FUNCTIONS.register(PACKED_ATTENTION, attend)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(PACKED_ATTENTION, _no_mask)
+
+
+def runs_of(lengths: Sequence[int]) -> Runs:
+    """Joins neighbours of equal length, which one call of sdpa can compute."""
+    return tuple((length, len(list(same))) for length, same in groupby(lengths))
+
+
+def _no_mask(*_: object, **__: object) -> None:
+    return None
+
+
+def attend(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    **others: object,
+) -> tuple[torch.Tensor, None]:
+    """Computes causal attention within each sequence, from [1, H, T, D] to [1, T, H, D].
+
+    Raises: UserError if the model asks for something that it cannot do.
+    """
+    del attention_mask
+    runs = _checked_runs(module, others)
+    tensors = [tensor[0].transpose(0, 1) for tensor in (query, key, value)]
+    kernel = _varlen_kernel() if query.is_cuda and query.dtype in _HALF and not dropout else None
+    if kernel is not None:
+        attended_THD = kernel(tensors, runs, scaling, sliding_window)
+    else:
+        attended_THD = _attend_by_runs(tensors, runs, scaling, sliding_window, dropout)
+    return attended_THD[None], None
+
+
+def _checked_runs(module: nn.Module, others: dict[str, object]) -> Runs:
+    kind = type(module).__name__
+    extra = [name for name in UNSUPPORTED if others.get(name) is not None]
+    if extra:
+        raise UserError(
+            f"rows cannot be packed for this model, as its {kind} has {', '.join(extra)}: "
+            "set `trainer.use_remove_padding: false`"
+        )
+    runs = others.get(RUNS_ARGUMENT)
+    if not isinstance(runs, tuple) or not getattr(module, "is_causal", True):
+        raise UserError(
+            f"rows cannot be packed for this model, as its {kind} is not told where rows begin or "
+            "looks ahead: set `trainer.use_remove_padding: false`"
+        )
+    return runs
+
+
+def _attend_by_runs(
+    tensors: Sequence[torch.Tensor],
+    runs: Runs,
+    scaling: float | None,
+    window: int | None,
+    dropout: float,
+) -> torch.Tensor:
+    """Calls sdpa once for all neighbours of one length, so that nothing is padded."""
+    parts: list[torch.Tensor] = []
+    begin = 0
+    for length, number in runs:
+        end = begin + length * number
+        query, key, value = (
+            tensor[begin:end].unflatten(0, (number, length)).transpose(1, 2) for tensor in tensors
+        )
+        parts.append(
+            _sdpa(query, key, value, scaling, window, dropout).transpose(1, 2).flatten(0, 1)
+        )
+        begin = end
+    return torch.cat(parts)
+
+
+def _sdpa(
+    query_nHLD: torch.Tensor,
+    key_nKLD: torch.Tensor,
+    value_nKLD: torch.Tensor,
+    scaling: float | None,
+    window: int | None,
+    dropout: float,
+) -> torch.Tensor:
+    length, shares = query_nHLD.shape[2], query_nHLD.shape[1] // key_nKLD.shape[1]
+    mask_LL = None
+    if window is not None and length > window:
+        mask_LL = _band(length, window, query_nHLD.device)
+        # With a mask, grouped heads take the slow way.
+        key_nKLD, value_nKLD = (t.repeat_interleave(shares, 1) for t in (key_nKLD, value_nKLD))
+    return nn.functional.scaled_dot_product_attention(
+        query_nHLD,
+        key_nKLD,
+        value_nKLD,
+        attn_mask=mask_LL,
+        is_causal=mask_LL is None,
+        dropout_p=dropout,
+        scale=scaling,
+        enable_gqa=shares > 1 and mask_LL is None,
+    )
+
+
+def _band(length: int, window: int, device: torch.device) -> torch.Tensor:
+    """Returns the mask of the last `window` tokens, the own one included."""
+    places_L = torch.arange(length, device=device)
+    back_LL = places_L[:, None] - places_L[None, :]
+    return (back_LL >= 0) & (back_LL < window)
+
+
+Kernel = Callable[[Sequence[torch.Tensor], Runs, float | None, int | None], torch.Tensor]
+
+
+@cache
+def _varlen_kernel() -> Kernel | None:
+    """Returns torch's own attention over packed rows, where this version has it."""
+    try:
+        from torch.nn.attention.varlen import varlen_attn
+    except ImportError:
+        return None
+    known = inspect.signature(varlen_attn).parameters
+    if not {"scale", "window_size"} <= known.keys():
+        return None
+
+    def attend_varlen(
+        tensors: Sequence[torch.Tensor], runs: Runs, scaling: float | None, window: int | None
+    ) -> torch.Tensor:
+        query, key, value = tensors
+        shares = query.shape[1] // key.shape[1]
+        options: dict[str, object] = {"scale": scaling, "window_size": (_left(window), 0)}
+        if shares > 1 and "enable_gqa" in known:
+            options["enable_gqa"] = True
+        elif shares > 1:
+            key, value = (tensor.repeat_interleave(shares, 1) for tensor in (key, value))
+        ends = [0, *accumulate(length for length, number in runs for _ in range(number))]
+        begins = torch.tensor(ends, dtype=torch.int32, device=query.device)
+        longest = max(length for length, _ in runs)
+        attended: torch.Tensor = varlen_attn(
+            query.contiguous(),
+            key.contiguous(),
+            value.contiguous(),
+            begins,
+            begins,
+            longest,
+            longest,
+            **options,
+        )
+        return attended
+
+    return attend_varlen
+
+
+def _left(window: int | None) -> int:
+    """Returns the tokens before the own one that are seen; -1 is all."""
+    return -1 if window is None else window - 1

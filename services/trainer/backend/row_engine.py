@@ -1,0 +1,200 @@
+"""verl's engines for our micro-batches: rows packed without padding, or padded.
+
+Shapes: N rows of L tokens, T tokens of a packed row, C columns of outputs, S outputs, V tokens.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from peft import PeftModel
+from tensordict import TensorDict
+from transformers import PreTrainedModel
+from verl.utils import tensordict_utils
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
+
+from services.trainer.backend.adapter_layers import as_names, check_layers
+from services.trainer.backend.packed_attention import RUNS_ARGUMENT
+from services.trainer.backend.packed_rows import PackedRows, RowExtents
+from services.trainer.backend.token_head import HeadTask, OutputRequest, TokenHead, token_outputs
+from trinity.errors import UserError
+
+ModelInputs = tuple[dict[str, Any], dict[str, Any]]
+"""verl's: arguments of the model, and arguments for reading its output."""
+_PACKED = "packed"
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrangement:
+    """The rows of a micro-batch as the model takes them."""
+
+    inputs: dict[str, Any]
+    predicting: torch.Tensor
+    """Columns, or places in a packed row, whose outputs predict the tokens of responses."""
+    labels: torch.Tensor
+    """[N, C], or [S] of a packed row."""
+    packed: PackedRows | None = None
+
+    def temperatures(self, of_rows_N: torch.Tensor) -> torch.Tensor:
+        """Returns each row's temperature, in a shape to divide logits by."""
+        if self.packed is None:
+            return of_rows_N[:, None, None]
+        return of_rows_N[self.packed.rows_S][:, None]
+
+    def columns(self, values: torch.Tensor) -> torch.Tensor:
+        """Returns values of the predicted tokens as [N, C]."""
+        return values if self.packed is None else self.packed.spread(values)
+
+
+class RowEngine(FSDPEngineWithLMHead):  # type: ignore[misc]  # verl carries no types
+    """Rows come as `input_ids` [N, L], `lengths` and `prompt_lengths` [N], `temperature` [N].
+
+    Its outputs have C columns, as `loss_mask` has; column c belongs to token first_token + c.
+    """
+
+    def initialize(self) -> None:
+        """Builds the model, and puts the head that works in chunks into it if that is wanted."""
+        super().initialize()
+        self._head: TokenHead | None = None
+        config = self.engine_config
+        if config.entropy_from_logits_with_chunking:
+            layer = self.module.get_output_embeddings()
+            self._head = TokenHead(layer, recomputes=config.entropy_checkpointing)
+
+    def _build_lora_module(self, module: PreTrainedModel) -> PeftModel:
+        """Checks the layers' names first, as peft ignores names that match no layer."""
+        config = self.model_config
+        if config.lora_adapter_path is None:
+            check_layers(module, as_names(config.target_modules), as_names(config.exclude_modules))
+        try:
+            adapted: PeftModel = super()._build_lora_module(module)
+        except RuntimeError as error:
+            raise UserError(
+                f"the adapter in {config.lora_adapter_path} does not fit the model: "
+                f"{str(error).splitlines()[-1].strip()}"
+            ) from error
+        return adapted
+
+    def prepare_model_inputs(self, micro_batch: TensorDict) -> ModelInputs:
+        rows = _arrange(micro_batch)
+        if self._head is not None:
+            temperatures = rows.temperatures(micro_batch["temperature"])
+            self._head.task = HeadTask(
+                labels_S=rows.labels,
+                temperatures_S=temperatures.squeeze(-1).expand_as(rows.labels),
+                request=_request(micro_batch),
+            )
+        return {**rows.inputs, "logits_to_keep": rows.predicting}, {"rows": rows}
+
+    def prepare_model_outputs(
+        self,
+        output: Any,  # the output class of the loaded model
+        output_args: dict[str, Any],
+        micro_batch: TensorDict,
+        logits_processor_func: object,
+    ) -> dict[str, torch.Tensor]:
+        del logits_processor_func
+        rows: _Arrangement = output_args["rows"]
+        if self._head is None:
+            values = _from_logits(output.logits, rows, micro_batch)
+        else:
+            values = _from_head(self._head, output.logits)
+        return {name: rows.columns(value) for name, value in values.items()}
+
+    def forward_step(
+        self, micro_batch: TensorDict, loss_function: Callable[..., Any], forward_only: bool
+    ) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Runs verl's step, but drops its outputs, which verl would unbind by rows."""
+        loss, result = super().forward_step(micro_batch, loss_function, forward_only)
+        result["model_output"] = {}
+        return loss, result
+
+
+class RowValueEngine(FSDPEngineWithValueHead):  # type: ignore[misc]  # verl carries no types
+    """The same for the critic: column c is the value of what precedes token first_token + c.
+
+    The output is `values` [N, C].
+    """
+
+    def prepare_model_inputs(self, micro_batch: TensorDict) -> ModelInputs:
+        rows = _arrange(micro_batch)
+        return rows.inputs, {"rows": rows}
+
+    def prepare_model_outputs(
+        self,
+        output: Any,  # the output class of the loaded model
+        output_args: dict[str, Any],
+        micro_batch: TensorDict,
+        logits_processor_func: object,
+    ) -> dict[str, torch.Tensor]:
+        del logits_processor_func, micro_batch
+        rows: _Arrangement = output_args["rows"]
+        if rows.packed is None:
+            first = int(rows.predicting[0])
+            return {"values": output.logits[:, first:-1, 0].float()}
+        return {"values": rows.columns(output.logits[0, rows.predicting, 0].float())}
+
+    def forward_step(
+        self, micro_batch: TensorDict, loss_function: Callable[..., Any], forward_only: bool
+    ) -> tuple[torch.Tensor, dict[str, Any]]:
+        """Runs verl's step, but drops its outputs, as the policy's engine does."""
+        loss, result = super().forward_step(micro_batch, loss_function, forward_only)
+        result["model_output"] = {}
+        return loss, result
+
+
+def _arrange(micro_batch: TensorDict) -> _Arrangement:
+    tokens_NL = micro_batch["input_ids"]
+    first = tensordict_utils.get_non_tensor_data(micro_batch, "first_token", default=1)
+    if not _is_set(micro_batch, _PACKED):
+        predicting_C = torch.arange(first - 1, tokens_NL.shape[1] - 1, device=tokens_NL.device)
+        inputs = {"input_ids": tokens_NL, "attention_mask": None}
+        return _Arrangement(inputs, predicting_C, tokens_NL[:, first:])
+    extents = RowExtents(
+        lengths_N=micro_batch["lengths"],
+        prompt_lengths_N=micro_batch["prompt_lengths"],
+        first_token=first,
+        num_columns=micro_batch["loss_mask"].shape[1],
+    )
+    packed = PackedRows.from_padded(tokens_NL, extents)
+    inputs = {
+        "input_ids": packed.tokens_1T,
+        "position_ids": packed.positions_1T,
+        "attention_mask": None,
+        RUNS_ARGUMENT: packed.runs,
+    }
+    return _Arrangement(inputs, packed.predicting_S, packed.labels_S, packed)
+
+
+def _from_logits(
+    logits: torch.Tensor, rows: _Arrangement, micro_batch: TensorDict
+) -> dict[str, torch.Tensor]:
+    logits = (logits if rows.packed is None else logits[0]).float()
+    temperature_N = micro_batch["temperature"]
+    if not torch.all(temperature_N == 1.0):
+        logits = logits / rows.temperatures(temperature_N)
+    return token_outputs(logits, rows.labels, _request(micro_batch))
+
+
+def _from_head(head: TokenHead, output: torch.Tensor) -> dict[str, torch.Tensor]:
+    values = head.take(output)
+    if values is None:
+        raise UserError(
+            "this model changes its logits after its head, so they cannot be computed in chunks: "
+            "leave out `trainer.use_fused_kernels`, `trainer.entropy_from_logits_with_chunking` "
+            "and `trainer.entropy_checkpointing`"
+        )
+    return values
+
+
+def _request(micro_batch: TensorDict) -> OutputRequest:
+    return OutputRequest(
+        entropy_gradient=_is_set(micro_batch, "entropy_gradient"),
+        sum_pi_squared=_is_set(micro_batch, "calculate_sum_pi_squared"),
+        discriminator=_is_set(micro_batch, "calculate_discriminator"),
+    )
+
+
+def _is_set(micro_batch: TensorDict, name: str) -> bool:
+    return bool(tensordict_utils.get_non_tensor_data(micro_batch, name, default=False))

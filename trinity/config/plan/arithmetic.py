@@ -1,0 +1,122 @@
+"""The arithmetic of a run, which it keeps for all its lives, and the models that cannot have it."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from trinity.config.plan.parts import PlanModel
+from trinity.config.schema.trainer import TrainerConfig
+from trinity.json_values import JsonValue
+
+Keys = Mapping[str, JsonValue]
+"""The keys of a model's config.json, with the user's overrides."""
+
+NESTED_OVERRIDE = "model_config"
+"""If this key is in an override, verl takes the keys below it for the model's."""
+
+PADDED = 1
+"""Rows are padded, and ranks get equal numbers of neighbours."""
+HEAD_CHUNK_TOKENS = 512
+"""Tokens whose logits exist at the same time where the head is computed in chunks."""
+PACKED = 2
+"""Rows are packed without padding, and dealt to ranks and micro-batches by their tokens."""
+
+
+class Arithmetic(PlanModel):
+    """The order in which a run adds numbers up: another one ends in other bits.
+
+    It is chosen when a run starts, and kept when the run is resumed. Plans that were stored before
+    there was a choice have none written, and are padded.
+    """
+
+    version: Annotated[int, Field(ge=PADDED, le=PACKED)] = PADDED
+    num_threads: Annotated[int, Field(ge=1)] | None = None
+    """Threads of each training process; None leaves it to the service's environment."""
+
+
+PACKABLE = frozenset(
+    """
+    apertus arcee bitnet cohere cohere2 cwm deepseek_v2 deepseek_v3 ernie4_5 ernie4_5_moe exaone4
+    exaone_moe flex_olmo gemma gemma2 gemma3_text glm glm4 glm4_moe glm4_moe_lite gpt2 gpt_bigcode
+    gpt_neox granite granitemoe granitemoeshared helium hunyuan_v1_dense hunyuan_v1_moe hyperclovax
+    jetmoe llama minimax_m2 ministral ministral3 mistral mixtral nanochat olmo olmo2 olmo3 olmoe
+    persimmon phi phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_moe seed_oss smollm3 stablelm starcoder2
+    youtu
+    """.split()  # noqa: SIM905 (one name a line would be a page)
+)
+"""Kinds of models that were seen to give packed rows the logits that they give each row alone.
+
+Others may count positions from a mask (opt), have biases by distance (bloom, mpt), hand a state
+from token to token (mamba, qwen3_next), or attend by a function of their own (gptj).
+"""
+_TOKEN_BY_TOKEN = frozenset({"full_attention", "sliding_attention"})
+"""Kinds of layers that see only what attention lets them see."""
+_SCALED_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier")
+
+
+def model_keys(directory: Path, override: Mapping[str, JsonValue]) -> Keys | None:
+    """Returns the keys of a model's config.json with the user's laid over them.
+
+    Returns None where there is no such file that can be read: the model may be on the hub.
+    """
+    try:
+        keys = json.loads((directory / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return None
+    nested = override.get(NESTED_OVERRIDE)
+    return {**keys, **override, **(nested if isinstance(nested, dict) else {})}
+
+
+def text_keys(keys: Keys) -> Keys:
+    """Returns the keys of a model's language part."""
+    inner = keys.get("text_config")
+    return {**keys, **inner} if isinstance(inner, dict) else keys
+
+
+def packing_obstacle(keys: Keys, *, has_flash_attention: bool) -> str | None:
+    """Returns the reason for which a model's rows cannot be packed; None if they can."""
+    return next(_packing_obstacles(text_keys(keys), has_flash_attention), None)
+
+
+def _packing_obstacles(keys: Keys, has_flash_attention: bool) -> Iterator[str]:
+    if keys.get("vision_config"):
+        yield "its positions are those of pictures too"
+    layers = keys.get("layer_types")
+    kinds = {str(kind) for kind in layers} if isinstance(layers, list) else set()
+    if others := sorted(kinds - _TOKEN_BY_TOKEN):
+        yield f"its layers of kind {', '.join(others)} would see the row before"
+    kind = keys.get("model_type")
+    if kind not in PACKABLE:
+        yield f"models of kind {kind} are not known to keep packed rows apart"
+    if keys.get("attn_logit_softcapping") and not has_flash_attention:
+        yield "its attention has a soft cap, which needs flash-attn (`attn_logit_softcapping`)"
+    chosen = keys.get("attn_implementation")
+    if chosen is not None and not str(chosen).startswith("flash_attention"):
+        yield f"`override_config.attn_implementation: {chosen}` attends to padded rows"
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSettings:
+    """The way in which log-probabilities are computed from the last hidden states."""
+
+    is_chunked: bool = False
+    """True if logits exist for a chunk of tokens at a time."""
+    recomputes: bool = False
+    """True if a chunk is computed again in the backward pass."""
+
+
+def head_settings(trainer: TrainerConfig) -> HeadSettings:
+    """Returns what the keys ask for; each of them makes chunks, as the last saves nothing alone."""
+    recomputes = trainer.use_fused_kernels or trainer.entropy_checkpointing
+    return HeadSettings(trainer.entropy_from_logits_with_chunking or recomputes, recomputes)
+
+
+def head_obstacle(keys: Keys) -> str | None:
+    """Returns the reason for which a model's head cannot be computed in chunks; None if it can."""
+    text = text_keys(keys)
+    found = [key for key in _SCALED_LOGITS if text.get(key) not in (None, 1, 1.0)]
+    return f"the model changes its logits after its head (`{found[0]}`)" if found else None
