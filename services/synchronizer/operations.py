@@ -15,7 +15,7 @@ from services.synchronizer.domain import (
     VersionKey,
 )
 from services.synchronizer.members import GONE, Member
-from services.synchronizer.plan import check_owner, directory_of, is_same_plan
+from services.synchronizer.plan import check_owner, directory_of, is_same_plan, longer_stages
 from services.synchronizer.store import experiments, members, versions
 from services.synchronizer.store.database import SynchronizerDatabase, notify
 from trinity.rpc.quotas import TenantQuota
@@ -80,7 +80,8 @@ class Operations:
     ) -> CreateResult:
         """Starts an experiment, or resumes the one with that label.
 
-        With `keeps_running`, one that runs by the same plan is left as it is.
+        With `keeps_running`, one that runs by the same plan is left as it is. A finished one goes
+        on if the plan gives its last stage more steps.
 
         Raises: PreconditionFailed when the known one has other stages, or when another
         experiment writes to the same directory.
@@ -96,7 +97,8 @@ class Operations:
             known = await experiments.locked_by_label(connection, tenant, label)
             if keeps_running and await _runs_by(connection, known, plan_json):
                 return CreateResult(experiment=known, resumed=True)
-            resumed = known.resumed(plan)
+            before = await experiments.plan_of(connection, known.id)
+            resumed = known.resumed(plan, longer_stages(before, plan_json))
             if await experiments.save(connection, known, resumed):
                 await experiments.replace_plan(connection, known.id, plan_json, directory)
             return CreateResult(experiment=resumed, resumed=True)

@@ -1,4 +1,4 @@
-"""A directory's run goes on only with the settings it was started with."""
+"""A directory's run goes on with its file, and with a changed one as far as it may."""
 
 import json
 from pathlib import Path
@@ -65,8 +65,10 @@ def of_before(plan: ExperimentPlan) -> None:
     file = plan.job_path / PLAN_FILE
     values = json.loads(file.read_text())
     for stage in values["stages"]:
-        stage["config"]["model"]["min_response_tokens"] = 0
+        stage["config"]["model"]["min_response_tokens"] = stage["min_response_tokens"] = 0
         stage["algorithm"]["repeat_times"] = 2
+        rows = 2 * stage["config"]["buffer"]["batch_size"]
+        stage["train_batch_size"] = stage["rows_per_explore_step"] = rows
     file.write_text(json.dumps(values))
 
 
@@ -87,7 +89,9 @@ def test_a_run_goes_on_with_defaults_of_its_own_time(tmp_path: Path) -> None:
     store_plan(again)
     assert kept_defaults(plan) == kept, "they are kept at each start"
     written = plan_in(tmp_path, model={"min_response_tokens": 1}, algorithm={"repeat_times": 4})
-    with pytest.raises(UserError, match=r"algorithm\.repeat_times, model\.min_response_tokens"):
+    with pytest.raises(
+        UserError, match=r"repeat_times: 4` \(2 before\)(.|\n)*min_response_tokens: 1"
+    ):
         check_resumable(written)
 
 
@@ -168,7 +172,9 @@ def on_gpus(directory: Path, engines: int, **changes: object) -> ExperimentPlan:
 
 def test_other_engines_that_leave_other_ranks_are_refused(tmp_path: Path) -> None:
     store_plan(on_gpus(tmp_path, 2))
-    with pytest.raises(UserError, match=r"stage `main` on 6 ranks.*5.*`trainer\.rank_num: 6`"):
+    with pytest.raises(
+        UserError, match=r"stage `main` was trained on 6 ranks.*5.*`trainer\.rank_num: 6`"
+    ):
         check_resumable(on_gpus(tmp_path, 3))
 
 
@@ -182,7 +188,9 @@ def test_ranks_may_be_written_down_where_engines_change(tmp_path: Path) -> None:
 
 def test_another_number_of_ranks_is_refused(tmp_path: Path) -> None:
     store_plan(plan_in(tmp_path))
-    with pytest.raises(UserError, match=r"stage `main` on 1 rank.*`trainer\.rank_num: 1`"):
+    with pytest.raises(
+        UserError, match=r"stage `main` was trained on 1 rank,.*`trainer\.rank_num: 1`"
+    ):
         check_resumable(plan_in(tmp_path, trainer={"rank_num": 2}))
 
 
