@@ -1,6 +1,7 @@
 """Experiments and their life cycle, as pure functions from one state to the next."""
 
 import uuid
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -109,6 +110,11 @@ class ExperimentStage:
             self.finished_roles
         )
 
+    def reopened(self) -> "ExperimentStage":
+        """Returns the stage as if no role had finished it."""
+        pending = ExperimentStageState.PENDING
+        return replace(self, state=pending, finished_roles=(), final_version=None)
+
     def with_finished_role(
         self, role: Role, final_version: PublishedVersion | None
     ) -> "ExperimentStage":
@@ -161,8 +167,11 @@ class Experiment:
                 return stage
         raise NotFound(f"experiment {self.label} has no stage {name!r}")
 
-    def resumed(self, plan: tuple[PlannedStage, ...]) -> "Experiment":
+    def resumed(self, plan: tuple[PlannedStage, ...], longer: Collection[str] = ()) -> "Experiment":
         """Resumes by a plan with the same stages; a finished experiment stays finished.
+
+        It goes on if its last stage is one of those that the plan makes `longer`. An earlier stage
+        is never reopened: a later one began with its weights.
 
         Raises: PreconditionFailed when the stages have other names.
         """
@@ -172,11 +181,15 @@ class Experiment:
                 f"experiment {self.label} has the stages {', '.join(known)}, the plan has "
                 f"{', '.join(wanted)}: restore the stages, or give the experiment another name"
             )
-        if self.state is ExperimentState.FINISHED:
+        last = self.stages[-1]
+        known_stages = self.stages
+        if last.name in longer and last.finished_roles:
+            known_stages = (*self.stages[:-1], last.reopened())
+        elif self.state is ExperimentState.FINISHED:
             return self
         stages = tuple(
             stage if stage.is_done else replace(stage, roles=planned.roles)
-            for stage, planned in zip(self.stages, plan, strict=True)
+            for stage, planned in zip(known_stages, plan, strict=True)
         )
         return replace(
             self,

@@ -15,7 +15,13 @@ from services.synchronizer.domain import (
     VersionKey,
 )
 from services.synchronizer.members import GONE, Member
-from services.synchronizer.plan import check_owner, directory_of, is_same_plan, keep_arithmetic
+from services.synchronizer.plan import (
+    check_owner,
+    directory_of,
+    is_same_plan,
+    keep_arithmetic,
+    longer_stages,
+)
 from services.synchronizer.store import experiments, members, versions
 from services.synchronizer.store.database import SynchronizerDatabase, notify
 from trinity.rpc.quotas import TenantQuota
@@ -79,7 +85,8 @@ class Operations:
     ) -> CreateResult:
         """Starts an experiment, or resumes the one with that label.
 
-        With `keeps_running`, one that runs by the same plan is left as it is.
+        With `keeps_running`, one that runs by the same plan is left as it is. A finished one goes
+        on if the plan gives its last stage more steps.
 
         Raises: PreconditionFailed when the known one has other stages, or when another
         experiment writes to the same directory.
@@ -97,7 +104,7 @@ class Operations:
             plan_json = keep_arithmetic(begun, plan_json)
             if keeps_running and _runs_by(known, begun, plan_json):
                 return CreateResult(experiment=known, resumed=True)
-            resumed = known.resumed(plan)
+            resumed = known.resumed(plan, longer_stages(begun, plan_json))
             if await experiments.save(connection, known, resumed):
                 await experiments.replace_plan(connection, known.id, plan_json, directory)
             return CreateResult(experiment=resumed, resumed=True)

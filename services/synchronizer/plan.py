@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from services.synchronizer.domain import PlannedStage, Role
 from services.synchronizer.validation import MAX_NAME_LENGTH, text
+from trinity.config.plan.stage_length import ExperimentLengths
 from trinity.config.schema.base import redact_secrets
 from trinity.errors import InvalidRequest, PreconditionFailed, TooLarge
 from trinity.json_values import holds_null
@@ -54,6 +55,15 @@ def planned_stages(plan_json: str) -> tuple[PlannedStage, ...]:
         PlannedStage(name=name, roles=tuple(dict.fromkeys(Role(role) for role in stage.roles)))
         for name, stage in zip(names, plan.stages, strict=True)
     )
+
+
+def longer_stages(before: str, now: str) -> frozenset[str]:
+    """Returns the stages that may have more steps by the second plan than by the first."""
+    try:
+        known, wanted = (ExperimentLengths.model_validate_json(plan) for plan in (before, now))
+    except ValidationError:
+        return frozenset()  # a client's plan that does not say how long it is
+    return wanted.longer_than(known)
 
 
 def is_same_plan(one: str, other: str) -> bool:

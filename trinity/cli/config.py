@@ -60,15 +60,20 @@ def show(
 @app.command()
 def diff(
     before: Annotated[Path, typer.Argument(metavar="A", help="A YAML file.")],
-    after: Annotated[Path, typer.Argument(metavar="B", help="Another.")],
+    after: Annotated[Path, typer.Argument(metavar="B", help="Another, or the directory of a run.")],
+    overrides: OverridesArgument = None,
 ) -> None:
-    """Print the keys that act differently in two files, however they are written.
+    """Print the keys that act differently in two files, or in a file and the run in a directory.
 
-    Exit code 0: no difference. 1: differences. 2: one of them cannot be run.
+    Of a run, it says which changes are free, which ones change the experiment, and which ones are
+    impossible. Exit code 0: no difference. 1: differences. 2: one of them cannot be run, or the run
+    cannot go on with the file.
     """
-    from trinity.cli.config_commands import show_difference
+    from trinity.cli.config_commands import show_difference, show_run_difference
 
-    if show_difference(before, after):
+    if after.is_dir():
+        raise typer.Exit(show_run_difference(before, after, overrides or []))
+    if show_difference(before, after, overrides or []):
         raise typer.Exit(1)
 
 

@@ -11,6 +11,7 @@ from pydantic import JsonValue
 
 from trinity.cli.output import STATUS_LABELS, write_errors
 from trinity.cli.overrides import parse_overrides
+from trinity.config.change_rules import ChangeKind
 from trinity.config.check import CheckReport, check_file
 from trinity.config.checks.runtime import check_local_data, check_package
 from trinity.config.docs.explain import (
@@ -22,15 +23,24 @@ from trinity.config.docs.explain import (
 from trinity.config.docs.resolved import ResolvedConfig, resolve_config
 from trinity.config.docs.template import DraftOptions, draft_config
 from trinity.config.loading.yaml import yaml_text
+from trinity.config.plan.stage_plan import ExperimentPlan
+from trinity.config.plan_changes import PlanChange
 from trinity.config.schema.base import KeyStatus, format_value, redact_secrets
 from trinity.errors import UserError
 from trinity.launch.part_checks import check_part_names
+from trinity.launch.begun import kept_defaults
+from trinity.launch.resume import changed_run
 from trinity.verl.key_table import verl_names
 
 USER_ERROR = 2
 LABEL_WIDTH = 11
 
 TERM_WIDTH = 9
+KIND_TITLES = {
+    ChangeKind.FREE: "free:",
+    ChangeKind.EXPERIMENT: "changes the experiment, `trinity run --accept-changes` goes on:",
+    ChangeKind.IMPOSSIBLE: "impossible:",
+}
 
 
 def check_files(paths: Sequence[Path], overrides: Sequence[str], *, strict: bool) -> None:
@@ -107,9 +117,43 @@ def show_file(file: Path, overrides: Sequence[str], *, with_origin: bool) -> Non
     print(yaml_text(tree, resolved.origins.get if with_origin else lambda _: None))
 
 
-def show_difference(before: Path, after: Path) -> bool:
+def show_run_difference(file: Path, job_dir: Path, overrides: Sequence[str]) -> int:
+    """Prints what differs in a file from the run in a directory; returns the exit code."""
+    changed = changed_run(_plan_in(job_dir, file, overrides))
+    if changed is None:
+        raise UserError(f"{job_dir} holds no run: give a file, or the directory of a run")
+    for kind in ChangeKind:
+        of_kind = [change for change in changed.changes if change.kind is kind]
+        if of_kind:
+            print(KIND_TITLES[kind])
+        for change in of_kind:
+            print(f"  {change.key}: {change.before} -> {change.now}")
+            for line in _change_lines(change):
+                print(f"    {line}")
+    return USER_ERROR if changed.impossible else int(bool(changed.changes))
+
+
+def _change_lines(change: PlanChange) -> Iterator[str]:
+    yield f"{change.why}; {change.instead}" if change.instead else change.why
+    if change.rounds:
+        yield "the same bits are no longer promised from there on"
+
+
+def _plan_in(job_dir: Path, file: Path, overrides: Sequence[str]) -> ExperimentPlan:
+    """Returns the plan of a file as that of the run, with the defaults that the run began with."""
+    report = _report(file, overrides)
+    assert report.plan is not None
+    place = {"job_dir": str(job_dir.absolute())}
+    if kept := kept_defaults(report.plan.model_copy(update=place)):
+        values = {**parse_overrides(overrides), **kept}
+        report = check_file(file, values)
+    assert report.plan is not None
+    return report.plan.model_copy(update=place)
+
+
+def show_difference(before: Path, after: Path, overrides: Sequence[str] = ()) -> bool:
     """Prints lines for each key that acts differently; returns True if there are any."""
-    old, new = _resolved(_report(before, ())), _resolved(_report(after, ()))
+    old, new = _resolved(_report(before, ())), _resolved(_report(after, overrides))
     old_values, new_values = dict(old.leaves()), dict(new.leaves())
     changed = [
         key

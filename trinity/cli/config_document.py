@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 
+from trinity.config.change_rules import RULES, ChangeKind, ChangeRule
 from trinity.config.docs.catalog import ConfigKey, all_keys
 from trinity.config.docs.explain import readers_of
 from trinity.config.loading.verl_keys import (
@@ -139,8 +140,32 @@ def _verl() -> Iterator[Row]:
         yield (f"`{name}`", f"planned; `{format_value(name, value)}` is what happens{why}")
 
 
+def _changes() -> Iterator[Row]:
+    """The keys by what becomes of a run that goes on with another value."""
+    yield ("Changed keys", "The run", "Why, and what to do")
+    for kind in ChangeKind:
+        for rule in RULES:
+            if rule.kind is kind:
+                keys = ", ".join(f"`{key}`" for key in rule.keys)
+                why = f"{rule.why}: {rule.instead}" if rule.instead else rule.why
+                yield (keys, _consequence(rule), why)
+
+
+def _consequence(rule: ChangeRule) -> str:
+    match rule.kind:
+        case ChangeKind.FREE:
+            return "goes on; bits may differ" if rule.rounds else "goes on"
+        case ChangeKind.EXPERIMENT if rule.holds_from == "rollout":
+            return "goes on with `--accept-changes`, from its next batch"
+        case ChangeKind.EXPERIMENT:
+            return "goes on with `--accept-changes`, from its checkpoint"
+        case ChangeKind.IMPOSSIBLE:
+            return "is refused"
+
+
 TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "counts": lambda: _table(_counts()),
+    "changes": lambda: _table(_changes()),
     "sections": _sections,
     "no effect": lambda: _others(KeyStatus.NO_EFFECT),
     "renamed": lambda: _others(KeyStatus.RENAMED),

@@ -9,7 +9,7 @@ import typer
 
 from trinity.cli.output import write_errors
 from trinity.cli.overrides import OverridesArgument, parse_overrides
-from trinity.cli.run import ConfigOption, PluginDirOption, use_plugins
+from trinity.cli.run import AcceptChangesOption, ConfigOption, PluginDirOption, use_plugins
 from trinity.errors import UserError
 
 if TYPE_CHECKING:
@@ -135,12 +135,18 @@ def submit(
         Path | None,
         typer.Option(help="Feed the plan's monitor from here; its files go into this folder."),
     ] = None,
+    accept_changes: AcceptChangesOption = False,
 ) -> None:
     """Start or resume an experiment on running services, and follow it to its end."""
     from trinity.deploy.submission import ExperimentSubmission, read_plan
 
     submission = ExperimentSubmission(
-        plan=read_plan(plan), synchronizer=synchronizer, buffer=buffer, monitor=monitor
+        plan=read_plan(plan),
+        synchronizer=synchronizer,
+        buffer=buffer,
+        monitor=monitor,
+        accepts_changes=accept_changes,
+        accept_command="trinity deploy submit --accept-changes",
     )
     asyncio.run(submission.submit_and_follow())
 

@@ -177,10 +177,19 @@ class RunOptions:
     max_steps: int | None
     plugin_dir: Path | None
     secure: bool = False
+    accept_changes: bool = False
+
+    @property
+    def accept_command(self) -> str:
+        """The command that accepts the changes of the file."""
+        return self._command("--accept-changes")
 
     @property
     def resume_command(self) -> str:
         """The command that resumes this run."""
+        return self._command()
+
+    def _command(self, *further: str) -> str:
         program = sys.argv[0] if Path(sys.argv[0]).name == PROGRAM else PROGRAM
         parts = [program, "run", "--config", str(self.config)]
         if self.max_steps is not None:
@@ -189,7 +198,7 @@ class RunOptions:
             parts += ["--plugin-dir", str(self.plugin_dir)]
         if self.secure:
             parts += ["--secure"]
-        return shlex.join([*parts, *self.overrides])
+        return shlex.join([*parts, *further, *self.overrides])
 
 
 def _print_notices(prepared: PreparedRun, *, strict: bool) -> None:
@@ -201,15 +210,24 @@ def _print_notices(prepared: PreparedRun, *, strict: bool) -> None:
 
 def run_experiment(options: RunOptions) -> None:
     """Runs the experiment, or describes it; the results of a finished one are shown again."""
-    prepared = prepare_run(options.config, options.max_steps, parse_overrides(options.overrides))
+    prepared = prepare_run(
+        options.config,
+        options.max_steps,
+        parse_overrides(options.overrides),
+        accepts_changes=options.accept_changes,
+        accept_command=options.accept_command,
+    )
     _print_notices(prepared, strict=options.strict)
     check_reach(prepared.plan, secure=options.secure)
     if options.dry_run:
         check_hub(prepared.plan, must_answer=False)
         describe(prepared)
         return
-    if (finished := read_finished(prepared.plan.job_path)) is not None and prepared.resumes:
-        print(f"{prepared.plan.label} is finished; another `name` starts another run")
+    if (finished := _finished(prepared)) is not None:
+        print(
+            f"{prepared.plan.label} is finished; more steps go on with it, another `name` starts "
+            "another run"
+        )
         print_results(finished, prepared.plan)
         return
     check_gpus(prepared.plan)
@@ -218,6 +236,13 @@ def run_experiment(options: RunOptions) -> None:
     refuse_if_locked(_home(prepared))
     _print_start(prepared)
     execute_run(prepared, options.resume_command, secure=options.secure)
+
+
+def _finished(prepared: PreparedRun) -> RunSummary | None:
+    """Returns the results of a run that has nothing left to do."""
+    if not prepared.resumes or (prepared.changed is not None and prepared.changed.is_longer):
+        return None
+    return read_finished(prepared.plan.job_path)
 
 
 def execute_run(prepared: PreparedRun, resume_command: str, *, secure: bool = False) -> None:

@@ -30,6 +30,12 @@ PluginDirOption = Annotated[
 StrictOption = Annotated[
     bool, typer.Option("--strict", help="Refuse keys that have no effect or are renamed.")
 ]
+AcceptChangesOption = Annotated[
+    bool,
+    typer.Option(
+        "--accept-changes", help="Go on with a file whose changes make it another experiment."
+    ),
+]
 SecureOption = Annotated[
     bool,
     typer.Option(
@@ -46,6 +52,7 @@ def run(
     max_steps: MaxStepsOption = None,
     plugin_dir: PluginDirOption = None,
     secure: SecureOption = False,
+    accept_changes: AcceptChangesOption = False,
 ) -> None:
     """Run an experiment; started again on the same directory, it resumes where it stopped."""
     from trinity.cli.experiment import RunOptions, run_experiment
@@ -59,6 +66,7 @@ def run(
         max_steps=max_steps,
         plugin_dir=plugin_dir,
         secure=secure,
+        accept_changes=accept_changes,
     )
     run_experiment(options)
 

@@ -104,6 +104,9 @@ def stopped_run_lines(job_dir: Path) -> Iterator[str]:
     for stage in plan.stages:
         yield f"  {stage.name}  {_checkpoint(job_dir, stage)}"
     if summary is not None:
+        for stage_summary in summary.stages:
+            for change in stage_summary.changes:
+                yield f"  {stage_summary.name}  changed {change}"
         yield from result_lines(summary)
     yield f"in {job_dir}; `trinity view` shows what it explored, `trinity log` what was logged"
 

@@ -30,6 +30,7 @@ from trinity.inspect.tables import population_lines, population_table
 from trinity.local.addresses import ServiceAddresses
 from trinity.monitors.factory import MONITOR_FOLDER
 from trinity.monitors.feed import MonitorOutage
+from trinity.progress.view import change_text
 from trinity.rpc.channel import open_channel
 from trinity.rpc.limits import CALL_SECONDS
 
@@ -120,6 +121,7 @@ def _show(
             console.print(*population_lines(stage.key.stage, population), sep="\n")
             console.print(population_table(population))
     console.print(*refused_lines(work.stages), sep="", end="")
+    console.print(*changed_lines(work.stages), sep="", end="")
     console.print(member_table(now))
     console.print(*left_out_lines(now, work), sep="", end="")
     waits = [*(wait for member in now.members for wait in member.waits), *own_waits]
@@ -195,6 +197,13 @@ def refill_lines(stages: Iterable[buffer_pb2.StageStatus]) -> Iterator[str]:
                 f"{stage.num_refill_tasks:,} further tasks in {stage.refill_round} rounds, as "
                 f"{survival:.0%} of the newest runs can be trained\n"
             )
+
+
+def changed_lines(stages: Iterable[buffer_pb2.StageStatus]) -> Iterator[str]:
+    """Yields a line for each setting that was changed after its stage was opened."""
+    for stage in stages:
+        for change in stage.changes:
+            yield escape(f"{stage.key.stage}: changed {change_text(change)}\n")
 
 
 def refused_lines(stages: Iterable[buffer_pb2.StageStatus]) -> Iterator[str]:

@@ -11,8 +11,11 @@ from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import RunFailed, ServiceNotReady, TrinityError, UserError
+from trinity.launch.begun import with_units_of
+from trinity.launch.changed_run import compare_plans
+from trinity.launch.content import ContentRecord
 from trinity.launch.follow import FINISHED, ExperimentFollower, watched
-from trinity.launch.resume import with_units_of
+from trinity.launch.resume import check_changes
 from trinity.launch.stored_runs import find_experiment, with_source_runs
 from trinity.progress.reporter import Reporter, make_reporter
 from trinity.progress.view import RunView
@@ -38,6 +41,10 @@ class ExperimentSubmission:
     buffer: str
     monitor: Path | None = None
     """Folder of the monitor that is fed from here; without it no monitor is fed."""
+    accepts_changes: bool = False
+    """True to go on with a plan whose changes make it another experiment."""
+    accept_command: str = ""
+    """The command that accepts them, for messages."""
 
     async def submit_and_follow(self) -> None:
         """Starts or resumes the experiment of the plan's label, or joins a running one; follows it.
@@ -85,6 +92,7 @@ class ExperimentSubmission:
             f"asking the synchronizer at {self.synchronizer} to take {self.plan.label}"
         )
         try:
+            await self._check_changes(synchronizer, reporter)
             plan = await with_source_runs(synchronizer, self.plan, START_SECONDS)
             plan = await _as_begun(synchronizer, plan)
             request = synchronizer_pb2.CreateExperimentRequest(
@@ -101,6 +109,37 @@ class ExperimentSubmission:
         verb = "goes on" if answer.resumed else "started"
         reporter.print_line(f"{self.plan.label} {verb} as {answer.experiment.id}")
         return answer.experiment
+
+    async def _check_changes(
+        self, synchronizer: SynchronizerServiceStub, reporter: Reporter
+    ) -> None:
+        """Compares the plan with the one that the experiment was submitted with, if it was.
+
+        Raises: UserError with a line for each change that it cannot go on with.
+        """
+        plan = self.plan
+        known = await find_experiment(synchronizer, plan.tenant, plan.label, START_SECONDS)
+        if known is None:
+            return
+        request = pb.GetExperimentRequest(experiment_id=known.id)
+        stored: pb.GetExperimentResponse
+        stored = await synchronizer.GetExperiment(request, timeout=START_SECONDS)
+        before = ExperimentPlan.model_validate_json(stored.plan_json)
+        same_content = ContentRecord(plan.job_path).is_same
+        changed = compare_plans(before, plan, same_content, _stages_passed(known))
+        check_changes(changed, plan.label, self.accepts_changes, self.accept_command)
+        for note in changed.notes():
+            reporter.print_line(note)
+
+
+def _stages_passed(experiment: pb.Experiment) -> list[str]:
+    """Returns the finished stages whose weights a later one began with."""
+    begun = [
+        index
+        for index, stage in enumerate(experiment.stages)
+        if stage.state != pb.STAGE_STATE_PENDING
+    ]
+    return [stage.name for stage in experiment.stages[: max(begun, default=0)]]
 
 
 async def _as_begun(

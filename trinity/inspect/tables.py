@@ -12,6 +12,7 @@ from rich.text import Text
 from trinity.api.v1 import buffer_pb2, query_pb2
 from trinity.codec import experience_from_proto
 from trinity.inspect.samples import finish_reason_name, state_name
+from trinity.progress.view import change_text
 from trinity.runtime.logs import ESCAPED
 from trinity.types import Experience, Pair
 from trinity.types import Sequence as TokenSequence
@@ -136,8 +137,14 @@ def step_header(stage: str, head: query_pb2.StepHead) -> str:
     after = _weights(head.weights_after) if head.HasField("weights_after") else UNPUBLISHED
     return (
         f"step {head.step} of stage {stage}: {head.num_rows} rows, {lives}{again}\n"
-        f"weights {before} -> {after}{_rows_from(head)}"
+        f"weights {before} -> {after}{_rows_from(head)}{_changes(head)}"
     )
+
+
+def _changes(head: query_pb2.StepHead) -> str:
+    """Lists the settings that hold for the step and did not at the beginning of the stage."""
+    texts = (escape(sanitize_terminal(change_text(change))) for change in head.changes)
+    return "".join(f"\nchanged {text}" for text in texts)
 
 
 def _rows_from(head: query_pb2.StepHead) -> str:

@@ -1,6 +1,6 @@
 """Prepares a run: loads and checks its plan, its names and its files on the hub."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,16 +17,12 @@ from trinity.config.plan.model import HubReference, missing_from_cache
 from trinity.config.plan.parts import ResolvedTaskset
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.errors import UserError
+from trinity.launch.begun import continue_as_begun, kept_defaults
+from trinity.launch.changed_run import ChangedRun
 from trinity.launch.gpus import take_turns
 from trinity.launch.modes import bench_plan, is_bench, is_serve, serve_plan
 from trinity.launch.part_checks import check_rewards_of_rows, check_tasksets
-from trinity.launch.resume import (
-    as_started,
-    check_resumable,
-    continue_as_begun,
-    has_run,
-    kept_defaults,
-)
+from trinity.launch.resume import check_resumable, has_run
 from trinity.launch.stored_runs import SourceRuns
 from trinity.launch.workflow_checks import check_workflow, has_no_reward
 from trinity.plugins import REWARDS, WORKFLOWS, load_plugins, plugin_dirs_from_environment
@@ -87,15 +83,23 @@ class PreparedRun:
     """The run whose checkpoints are evaluated, in mode bench."""
     sources: SourceRuns | None = None
     """The runs whose experiences are trained on, if any."""
+    changed: ChangedRun | None = None
+    """What differs from the run that it goes on with."""
 
 
 def prepare_run(
-    path: Path, max_steps: int | None, overrides: Mapping[str, JsonValue] | None = None
+    path: Path,
+    max_steps: int | None,
+    overrides: Mapping[str, JsonValue] | None = None,
+    *,
+    accepts_changes: bool = False,
+    accept_command: str = "",
 ) -> PreparedRun:
     """Loads, plans and checks a configuration.
 
     `max_steps` caps the train steps of every stage; the trial gets its own name so that it never
-    mixes with the real run. Raises: UserError.
+    mixes with the real run. `accept_command` is named where changes must be accepted. Raises:
+    UserError.
     """
     reading = _read(path, overrides)
     config = require_runnable(reading)
@@ -116,17 +120,20 @@ def prepare_run(
         if not config.continue_from_checkpoint:
             why = "continue_from_checkpoint is false"
         notes.append(f"{why}: starting over as {plan.label}")
-    plan = as_started(plan)
     if max_steps is not None:
         plan = capped(plan, max_steps)
     plan = continue_as_begun(plan) if has_run(plan.job_path) else take_turns(plan)
     benched = plan if is_bench(plan) else None
     if benched is not None:
         plan = bench_plan(benched)
-    serves = is_serve(plan)
+    serves = is_serve(plan)  # nothing is computed that other settings would change
     if serves:
         plan = serve_plan(plan)
-    _check_plan(plan, serves=serves)
+    check_changes = partial(
+        check_resumable, plan, accepts_changes=accepts_changes, accept_command=accept_command
+    )
+    changed = _check_plan(plan, lambda: None if serves else check_changes())
+    notes += changed.notes() if changed else ()
     return PreparedRun(
         plan=plan,
         resumes=not serves and has_run(plan.job_path),
@@ -134,6 +141,7 @@ def prepare_run(
         notices=reading.notices,
         benched=benched,
         sources=SourceRuns.from_plan(plan),
+        changed=changed,
     )
 
 
@@ -143,13 +151,16 @@ def _read(path: Path, overrides: Mapping[str, JsonValue] | None) -> ParsedConfig
     return reading
 
 
-def _check_plan(plan: ExperimentPlan, *, serves: bool) -> None:
+def _check_plan(
+    plan: ExperimentPlan, check_changes: Callable[[], ChangedRun | None]
+) -> ChangedRun | None:
+    """Checks everything, and returns what differs from the run that is gone on with."""
     errors = ErrorCollector()
     errors.attempt(partial(check_inputs, plan))
     errors.attempt(partial(check_names, plan))
-    if not serves:  # nothing is computed that other settings would change
-        errors.attempt(partial(check_resumable, plan))
+    changed = errors.attempt(check_changes)
     errors.raise_all()
+    return changed
 
 
 def capped(plan: ExperimentPlan, max_steps: int) -> ExperimentPlan:

@@ -291,6 +291,8 @@ class LocalRun:
         if self.complete is not None:
             self.plan.job_path.mkdir(parents=True, exist_ok=True)
             self.plan = await self.complete(synchronizer, self.plan)
+        # A finished run that goes on is not finished any more, also if this launcher dies now.
+        (self.plan.job_path / SUMMARY_FILE).unlink(missing_ok=True)
         store_plan(self.plan)
         write_stack_directory(self.plan.job_path, self._home)
         if is_alone:

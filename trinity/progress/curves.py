@@ -8,6 +8,8 @@ from typing import Any
 from trinity.progress.view import RunView, StageProgressView
 
 SMOOTHING = 9
+MAX_LABEL = 60
+"""Most characters beside the line of changed settings."""
 INK = "#1f2937"
 FAINT = "#93c5fd"
 STRONG = "#1d4ed8"
@@ -68,12 +70,35 @@ def _draw_stage(axis: Any, stage: StageProgressView) -> None:
         steps, losses = _losses(stage)
         _draw_series(axis, steps, losses, "loss")
         axis.set_ylim(bottom=min(0, *losses) if losses else 0)
+    _draw_changes(axis, stage)
     axis.set_title(stage.name, color=INK)
     axis.set_xlabel("train step")
     axis.xaxis.get_major_locator().set_params(integer=True)
     axis.set_ylabel(_measured(stage) if rewards else "loss")
     axis.grid(alpha=0.25)
     axis.spines[["top", "right"]].set_visible(False)
+
+
+def change_lines(stage: StageProgressView) -> dict[int, str]:
+    """Returns the texts of changed settings by their first step: the last parts of their keys."""
+    names: dict[int, list[str]] = {}
+    for change in stage.changes:
+        name = change.key.rpartition(".")[2]
+        names.setdefault(change.from_step, []).append(f"{name} {change.now}")
+    texts = {step: ", ".join(dict.fromkeys(changed)) for step, changed in names.items()}
+    return {
+        step: text if len(text) <= MAX_LABEL else f"{text[: MAX_LABEL - 3]}..."
+        for step, text in texts.items()
+    }
+
+
+def _draw_changes(axis: Any, stage: StageProgressView) -> None:
+    """Draws a line before the first step of changed settings."""
+    for step, text in change_lines(stage).items():
+        at = step - 0.5
+        axis.axvline(at, color=INK, linestyle=":", linewidth=1)
+        where = {"xycoords": ("data", "axes fraction"), "rotation": 90, "fontsize": 7}
+        axis.annotate(text.replace("$", r"\$"), (at, 0.02), color=INK, **where)
 
 
 def _draw_rewards(

@@ -6,7 +6,13 @@ from typing import Protocol
 
 from trinity.api.v1 import buffer_pb2
 from trinity.progress import figures
-from trinity.progress.view import WARNING_PREFIX, Evaluation, RunView, StageProgressView
+from trinity.progress.view import (
+    WARNING_PREFIX,
+    Evaluation,
+    RunView,
+    StageProgressView,
+    change_text,
+)
 
 MIN_SECONDS_BETWEEN_STEP_LINES = 5.0
 
@@ -54,6 +60,9 @@ class LineReporter:
                 self._write(evaluation_line(stage.evaluations[-1]))
             case "notice":
                 self._write(f"[{stage.name}] {event.notice.text}")
+            case "changed":
+                for change in event.changed.changes:
+                    self._write(f"[{stage.name}] changed {change_text(change)}")
 
     def refresh(self, view: RunView) -> None:
         """Does nothing: there is nothing to redraw."""

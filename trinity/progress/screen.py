@@ -13,7 +13,7 @@ from rich.text import Text
 from trinity.api.v1 import buffer_pb2
 from trinity.progress import figures
 from trinity.progress.lines import evaluation_line, sample_lines, warning_lines
-from trinity.progress.view import RunView, StageProgressView
+from trinity.progress.view import RunView, StageProgressView, change_text
 
 BAR_WIDTH = 40
 SPARKS = "▁▂▃▄▅▆▇█"
@@ -53,6 +53,9 @@ class ScreenReporter:
                 self.print_line(evaluation_line(stage.evaluations[-1]))
             case "notice":
                 self.print_line(f"[{stage.name}] {event.notice.text}")
+            case "changed":
+                for change in event.changed.changes:
+                    self.print_line(f"[{stage.name}] changed {change_text(change)}")
 
     def refresh(self, view: RunView) -> None:
         """Redraws the panel."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import trinity
-from trinity.progress.view import Evaluation, RunView, StageProgressView
+from trinity.progress.view import Evaluation, RunView, StageProgressView, change_text
 
 SUMMARY_FILE = "summary.json"
 FINISHED = "finished"
@@ -69,6 +69,8 @@ class StageSummary(_Part):
     evaluations: tuple[EvaluationSummary, ...]
     rewards: tuple[float, ...]
     """Mean reward of each batch in order of its step; empty without rollout."""
+    changes: tuple[str, ...] = ()
+    """Settings that were changed between two starts, with the step from which they hold."""
 
 
 class RunSummary(_Part):
@@ -170,6 +172,7 @@ def _stage(stage: StageProgressView) -> StageSummary:
         seconds_to_first_batch=waited,
         evaluations=tuple(_evaluation(done) for done in stage.evaluations),
         rewards=tuple(reward for reward in rewards if reward is not None),
+        changes=tuple(change_text(change) for change in stage.changes),
     )
 
 

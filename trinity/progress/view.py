@@ -89,6 +89,8 @@ class StageProgressView:
     evaluations: list[Evaluation] = field(default_factory=list)
     samples: list[buffer_pb2.Sample] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
+    changes: list[buffer_pb2.SettingChange] = field(default_factory=list)
+    """Settings that were changed between two starts."""
     opened_millis: int = 0
     first_batch_millis: int = 0
     last_millis: int = 0
@@ -167,6 +169,8 @@ class RunView:
                 stage.samples = list(event.samples.samples)
             case "notice":
                 stage.notices.append(event.notice.text)
+            case "changed":
+                stage.changes.extend(event.changed.changes)
 
     @property
     def evaluations(self) -> list[Evaluation]:
@@ -202,3 +206,9 @@ def _evaluation(stage: str, done: buffer_pb2.EvaluationDone) -> Evaluation:
         },
         seconds=done.duration_seconds,
     )
+
+
+def change_text(change: buffer_pb2.SettingChange) -> str:
+    """Describes a changed setting and the step from which it holds."""
+    rounding = ", which may round differently" if change.only_rounds else ""
+    return f"{change.key}: {change.before} -> {change.now} from step {change.from_step}{rounding}"

@@ -174,7 +174,35 @@ class NoticeEvent:
     text: str
 
 
-Event = StageOpened | BatchComposed | StepTrained | EvaluationDone | SamplesEvent | NoticeEvent
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingChange:
+    """One setting that a stage goes on with and that was another one before."""
+
+    key: str
+    before: str
+    now: str
+    from_step: int
+    """The first train step that it holds for."""
+    only_rounds: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingsChanged:
+    """A stage goes on with other settings; its recorded batches stay as they are."""
+
+    changes: list[SettingChange]
+    num_left_out: int = 0
+
+
+Event = (
+    StageOpened
+    | BatchComposed
+    | StepTrained
+    | EvaluationDone
+    | SamplesEvent
+    | NoticeEvent
+    | SettingsChanged
+)
 KINDS: dict[type[Event], str] = {
     StageOpened: "opened",
     BatchComposed: "batch",
@@ -182,6 +210,7 @@ KINDS: dict[type[Event], str] = {
     EvaluationDone: "evaluation",
     SamplesEvent: "samples",
     NoticeEvent: "notice",
+    SettingsChanged: "changed",
 }
 
 

@@ -1,7 +1,7 @@
 """Opens a stage, or reopens one that failed or was cancelled."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from services.buffer.domain.stage import (
     AssignmentKind,
@@ -11,7 +11,12 @@ from services.buffer.domain.stage import (
     first_unbatched_step,
     parse_plan,
 )
-from services.buffer.domain.tasks import NoticeEvent, StageOpened
+from services.buffer.domain.tasks import (
+    NoticeEvent,
+    SettingChange,
+    SettingsChanged,
+    StageOpened,
+)
 from services.buffer.operations.explore_steps import (
     begin_exploring,
     prepare_selector,
@@ -20,7 +25,7 @@ from services.buffer.operations.explore_steps import (
 from services.buffer.operations.retrain import find_source, newest_benched
 from services.buffer.store.database import insert_rows, key_columns, notify, stage_topics
 from services.buffer.store.ready_rows import count_taken
-from services.buffer.store.reports import log_event
+from services.buffer.store.reports import MAX_LISTED_CHANGES, log_event
 from services.buffer.store.schema import stage_taskset
 from services.buffer.store.segments import open_segment
 from services.buffer.store.stages import (
@@ -41,8 +46,10 @@ from services.buffer.store.stragglers import (
     reset_refills,
 )
 from services.buffer.store.tasksets import SKIPPED, hold_tasksets, stage_pipelines
+from services.buffer.store.training import kept_checkpoints
 from services.buffer.types import NeededTaskset
 from trinity.algorithm.algorithm_type import RowSchema
+from trinity.config.change_rules import ChangeKind
 from trinity.config.plan.parts import (
     ResolvedExperienceBuffer,
     ResolvedSelector,
@@ -52,6 +59,7 @@ from trinity.config.plan.parts import (
 from trinity.config.plan.sizes import row_shortage_error
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.config.plan.stored_rollouts import check_stored_advantages
+from trinity.config.plan_changes import stage_changes
 from trinity.errors import InvalidRequest, PreconditionFailed, UserError
 from trinity.runtime.sql import Connection
 from trinity.training_rows import RowCheck
@@ -89,6 +97,57 @@ async def _reopen_training(connection: Connection, stage: Stage) -> None:
     given_up = lost.given_up[: num_wanted - len(failed_groups)]
     await reopen_left_out_scopes(connection, key, failed_groups)
     await reopen_assignments(connection, key, [*cancelled, *given_up])
+
+
+async def extend_stage(connection: Connection, stage: Stage) -> None:
+    """Goes on with a stage that had finished its steps, as its plan has more of them now."""
+    key = stage.key
+    changes: dict[str, str | int | None] = {"reason": "", "published": None, "finished_step": None}
+    await update_stage(connection, key, state=StageState.OPEN, **changes)
+    if stage.plan.needs_rollout:
+        await _reopen_training(connection, stage)
+    text = f"stage {key.stage} goes on: its plan has more steps than it had finished with"
+    await log_event(connection, key, NoticeEvent(text=text))
+
+
+async def _log_changes(connection: Connection, before: Stage, now: Stage) -> None:
+    """Records settings that change results from a step on; batches that are recorded stay."""
+    changes = stage_changes(before.plan, now.plan, _are_same)
+    told = [change for change in changes if change.is_recorded]
+    if not told:
+        return
+    checkpoints = await kept_checkpoints(connection, now)
+    first = {
+        "training": 1 + (checkpoints[0].step if checkpoints else 0),
+        "rollout": 1 + now.recorded_step,
+    }
+    event = SettingsChanged(
+        changes=[
+            SettingChange(
+                key=change.key,
+                before=change.before,
+                now=change.now,
+                from_step=first[change.holds_from],
+                only_rounds=change.kind is ChangeKind.FREE,
+            )
+            for change in told[:MAX_LISTED_CHANGES]
+        ],
+        num_left_out=max(0, len(told) - MAX_LISTED_CHANGES),
+    )
+    await log_event(connection, now.key, event)
+
+
+def _are_same(before: str, now: str) -> bool:  # noqa: ARG001  # the launcher has compared them
+    """Takes another path for one to the same content: other rows come under another name."""
+    return True
+
+
+def _is_longer(before: Stage, now: Stage) -> bool:
+    """Returns true if the new plan has more steps with the same data."""
+    rows, old, new = now.num_rows, before.plan, now.plan
+    if new.num_train_steps(rows) > old.num_train_steps(rows):
+        return True
+    return new.needs_rollout and new.num_explore_steps(rows) > old.num_explore_steps(rows)
 
 
 async def count_explored(connection: Connection, stage: Stage) -> int:
@@ -221,14 +280,15 @@ async def open_stage(
 ) -> Stage:
     """Creates the stage, or updates the plan of an existing one, whose tasksets stay the same.
 
-    A stage that failed or was cancelled is reopened.
+    A stage that failed or was cancelled is reopened, and one that has finished if its plan has more
+    steps now. What changes results is recorded with the step from which it holds.
 
     Raises: InvalidRequest when plan and data give more than `MAX_STEPS` steps;
     PreconditionFailed when they give none.
     """
     plan = parse_plan(plan_json)
     is_new = await insert_stage(connection, key, plan=plan_json, seed=seed, segment_id=0)
-    await lock_stage(connection, key)
+    before = await lock_stage(connection, key)
     if is_new:
         await _lock_tasksets(connection, key.tenant, tasksets)
     await _insert_tasksets(connection, key, plan, tasksets)
@@ -239,17 +299,30 @@ async def open_stage(
     if tasksets and (reason := row_shortage_error(plan, size.num_rows)):
         names = ", ".join(taskset.name for taskset in tasksets if taskset.kind in STEP_KINDS)
         raise PreconditionFailed(f"stage {key.stage}, taskset {names}: its {reason}")
-    await update_stage(connection, key, plan=plan_json, **asdict(size))
+    await update_stage(connection, key, plan=plan_json, seed=seed, **asdict(size))
     stage = await get_stage(connection, key)
     if is_new:
         await _initialise(connection, stage)
         await _report_skipped_rows(connection, key)
-    elif stage.state in (StageState.FAILED, StageState.CANCELLED):
-        await reopen_stage(connection, stage)
+    else:
+        await _go_on(connection, before, stage)
     if not plan.needs_training:
         await begin_exploring(connection, await get_stage(connection, key))
     await notify(connection, *stage_topics(key))
     return await get_stage(connection, key)
+
+
+async def _go_on(connection: Connection, before: Stage, stage: Stage) -> None:
+    """Goes on with a known stage by its new plan."""
+    await _log_changes(connection, before, stage)
+    if is_longer := _is_longer(before, stage):
+        await _log_opened(connection, stage)
+    is_finished = stage.state is StageState.FINISHED or stage.finished_step is not None
+    if stage.state in ENDINGS:
+        await reopen_stage(connection, stage)
+        stage = await get_stage(connection, stage.key)
+    if is_longer and is_finished:
+        await extend_stage(connection, replace(stage, finished_step=None))
 
 
 async def _report_skipped_rows(connection: Connection, key: StageKey) -> None:

@@ -2,8 +2,10 @@
 
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TypeVar
 
+from services.buffer.domain.tasks import SettingChange
 from services.buffer.store.tasksets import PipelineCounts
 from services.buffer.store.training import Checkpoint, RecordedVersion
 from trinity.api.v1 import buffer_pb2 as pb
@@ -209,6 +211,11 @@ def version_to_proto(version: RecordedVersion) -> pb.PublishedVersion:
         incarnation=version.incarnation,
         weights_sha256=version.weights_sha256,
     )
+
+
+def setting_change_to_proto(change: SettingChange) -> pb.SettingChange:
+    """Converts a changed setting to protobuf."""
+    return pb.SettingChange(**asdict(change))
 
 
 def pipeline_to_proto(counts: PipelineCounts) -> taskset_pb2.TaskPipelineCounts:

@@ -10,6 +10,7 @@ from services.buffer.servicer.convert import (
     parse_name,
     parse_stage_key,
     parse_uuid,
+    setting_change_to_proto,
     version_to_proto,
 )
 from services.buffer.servicer.samples import (
@@ -37,6 +38,7 @@ from services.buffer.store.batches import (
 from services.buffer.store.database import BufferDatabase
 from services.buffer.store.experiences import count_by_reason, find_bodies
 from services.buffer.store.queries import StoredExperience, find_by_prefix, load_experiences
+from services.buffer.store.reports import load_changes
 from services.buffer.store.segments import retired_segments
 from services.buffer.store.stages import StoredStage, get_stage, stored_stages
 from services.buffer.store.training import newest_version
@@ -250,6 +252,7 @@ async def _head(connection: Connection, stage: Stage, batch: BatchHead) -> query
     after = await newest_version(connection, stage, up_to=batch.step)
     reports = await times_trained(connection, stage, batch.step)
     trained = _trained(batch.step, reports)
+    changes = await load_changes(connection, stage.key, up_to_step=batch.step)
     stored, source = stage.plan.stored_rollouts, stage.samples_key
     return query_pb2.StepHead(
         rows_from=None if source == stage.key else stage_key_to_proto(source),
@@ -261,6 +264,7 @@ async def _head(connection: Connection, stage: Stage, batch: BatchHead) -> query
         batch_metrics=batch.metrics,
         trained=trained,
         num_trained_left_out=len(reports) - len(trained),
+        changes=[setting_change_to_proto(change) for change in changes],
         weights_before=version_to_proto(before) if before else None,
         weights_after=(version_to_proto(after) if after and after.version == batch.step else None),
     )

@@ -26,13 +26,14 @@ from services.buffer.servicer.convert import (
     parse_text,
     parse_uuid,
     pipeline_to_proto,
+    setting_change_to_proto,
 )
 from services.buffer.store.assignments import count_open, count_refills
 from services.buffer.store.batches import sum_metric
 from services.buffer.store.database import tasksets_topic
 from services.buffer.store.experiences import count_state
 from services.buffer.store.replay import count_replayed
-from services.buffer.store.reports import count_dead_letters, newest_dead_letter
+from services.buffer.store.reports import count_dead_letters, load_changes, newest_dead_letter
 from services.buffer.store.stages import (
     list_unfinished,
     lock_stage,
@@ -312,6 +313,9 @@ async def _describe(
         replay=await _replay(connection, stage),
         task_pipelines=told,
         num_task_pipelines_left_out=len(pipelines) - len(told),
+        changes=[
+            setting_change_to_proto(change) for change in await load_changes(connection, stage.key)
+        ],
     )
 
 

@@ -267,6 +267,7 @@ MESSAGES = {
     "evaluation": pb.EvaluationDone,
     "samples": pb.Samples,
     "notice": pb.Notice,
+    "changed": pb.SettingsChanged,
 }
 
 

@@ -11,12 +11,19 @@ from sqlalchemy.dialects import postgresql as pg
 from sqlalchemy.dialects.postgresql import insert
 
 from services.buffer.domain.stage import CommitStatus
-from services.buffer.domain.tasks import KINDS, Event, SamplesEvent
+from services.buffer.domain.tasks import (
+    KINDS,
+    Event,
+    SamplesEvent,
+    SettingChange,
+    SettingsChanged,
+)
 from services.buffer.store.database import (
     BIGINTS,
     CHANNEL,
     count_rows,
     encode_numbers,
+    in_stage,
     insert_bodies,
     key_columns,
     notify,
@@ -40,6 +47,9 @@ TAKEN = timedelta(days=1)
 """Time for which it is known that a blob was taken out."""
 ABANDONED = timedelta(days=7)
 """Time after which an unused blob is deleted; messages wait for a much shorter time."""
+
+MAX_LISTED_CHANGES = 100
+"""Most changed settings of one event, and of one answer."""
 
 REPORT_PAGES = 256
 """Pages per statement when old reports are deleted: two MiB, some 20,000 reports."""
@@ -326,6 +336,22 @@ async def clear_sample_events(connection: Connection, tenant: str, ids: Collecti
         .where(c.tenant == tenant, c.kind == KINDS[SamplesEvent], told)
         .values(body=nothing)
     )
+
+
+async def load_changes(
+    connection: Connection, key: StageKey, *, up_to_step: int | None = None
+) -> list[SettingChange]:
+    """Returns the newest changed settings of a stage, or those of a step; latest last."""
+    c = progress.c
+    statement = (
+        sa.select(c.body)
+        .where(in_stage(progress, key), c.kind == KINDS[SettingsChanged])
+        .order_by(c.number)
+    )
+    rows = await connection.fetch(statement)
+    changes = [SettingChange(**change) for row in rows for change in row.body["changes"]]
+    holding = [change for change in changes if up_to_step is None or change.from_step <= up_to_step]
+    return holding[-MAX_LISTED_CHANGES:]
 
 
 async def load_events(

@@ -500,3 +500,10 @@ sa.Index(
     progress.c.tenant,
     postgresql_where=progress.c.kind == sa.literal_column("'samples'"),
 )
+sa.Index(
+    "progress_changes_index",
+    progress.c.tenant,
+    progress.c.experiment_id,
+    progress.c.stage,
+    postgresql_where=progress.c.kind == sa.literal_column("'changed'"),
+)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.progress.builders import empty_view
+from tests.unit.progress.builders import changed, empty_view
 from trinity.cli.status import status
 from trinity.errors import UserError
 from trinity.progress.summary import summarize, write_summary
@@ -54,3 +54,18 @@ def test_of_a_run_that_is_finished(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_where_nothing_was_started(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no run is going on"):
         status(None, tmp_path)
+
+
+def test_settings_that_were_changed_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stopped_run(tmp_path)
+    view = empty_view()
+    view.apply(changed(1, "rft", 4))
+    summary = summarize(
+        view, label="sums/first", state="finished", reason="", starts=2, seconds={"total": 9}
+    )
+    write_summary(summary, tmp_path / "summary.json")
+    status(None, tmp_path)
+    said = capsys.readouterr().out
+    assert "rft  changed algorithm.optimizer.lr: 1e-06 -> 0.5 from step 4" in said

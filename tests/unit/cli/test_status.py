@@ -4,9 +4,16 @@ import pytest
 from rich.console import Console
 from rich.errors import MarkupError
 
+from tests.unit.progress.builders import changed
 from trinity.api.v1 import buffer_pb2, query_pb2, synchronizer_pb2
 from trinity.cli import status
-from trinity.cli.status import label_stages, left_out_lines, member_table, refused_lines
+from trinity.cli.status import (
+    changed_lines,
+    label_stages,
+    left_out_lines,
+    member_table,
+    refused_lines,
+)
 
 
 def test_addresses_are_whole_on_a_narrow_terminal() -> None:
@@ -104,3 +111,11 @@ def test_markup_that_is_not_escaped_ends_a_program() -> None:
     """The control."""
     with pytest.raises(MarkupError):
         Console().print(HOSTILE)
+
+
+def test_changed_settings_are_lines_of_their_stage() -> None:
+    event = changed(1, "rft", 4).changed
+    stage = buffer_pb2.StageStatus(key=buffer_pb2.StageKey(stage="rft"), changes=event.changes)
+    first, second = changed_lines([stage])
+    assert first == "rft: changed algorithm.optimizer.lr: 1e-06 -> 0.5 from step 4\n"
+    assert second.endswith("which may round differently\n")

@@ -1,4 +1,4 @@
-"""A directory's run goes on only with the settings it was started with."""
+"""A directory's run goes on with its file, and with a changed one as far as it may."""
 
 import json
 from pathlib import Path
@@ -10,16 +10,9 @@ from trinity.config.plan.arithmetic import PACKED, Arithmetic
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
+from trinity.launch.begun import continue_as_begun, kept_defaults
 from trinity.launch.prepare import capped
-from trinity.launch.resume import (
-    PLAN_FILE,
-    as_started,
-    check_resumable,
-    continue_as_begun,
-    has_run,
-    kept_defaults,
-    store_plan,
-)
+from trinity.launch.resume import PLAN_FILE, check_resumable, has_run, store_plan
 
 
 def plan_in(directory: Path, **changes: object) -> ExperimentPlan:
@@ -112,8 +105,10 @@ def of_before(plan: ExperimentPlan) -> None:
     file = plan.job_path / PLAN_FILE
     values = json.loads(file.read_text())
     for stage in values["stages"]:
-        stage["config"]["model"]["min_response_tokens"] = 0
+        stage["config"]["model"]["min_response_tokens"] = stage["min_response_tokens"] = 0
         stage["algorithm"]["repeat_times"] = 2
+        rows = 2 * stage["config"]["buffer"]["batch_size"]
+        stage["train_batch_size"] = stage["rows_per_explore_step"] = rows
     file.write_text(json.dumps(values))
 
 
@@ -134,7 +129,9 @@ def test_a_run_goes_on_with_defaults_of_its_own_time(tmp_path: Path) -> None:
     store_plan(again)
     assert kept_defaults(plan) == kept, "they are kept at each start"
     written = plan_in(tmp_path, model={"min_response_tokens": 1}, algorithm={"repeat_times": 4})
-    with pytest.raises(UserError, match=r"algorithm\.repeat_times, model\.min_response_tokens"):
+    with pytest.raises(
+        UserError, match=r"repeat_times: 4` \(2 before\)(.|\n)*min_response_tokens: 1"
+    ):
         check_resumable(written)
 
 
@@ -211,7 +208,7 @@ def unit_of(plan: ExperimentPlan) -> object:
 @pytest.mark.parametrize("stored", ["run", "sample", None])
 def test_a_run_keeps_the_unit_that_it_began_with(tmp_path: Path, stored: str | None) -> None:
     plan = plan_in(tmp_path)
-    assert unit_of(as_started(plan)) == "run"
+    assert unit_of(continue_as_begun(plan)) == "run"
     store_plan(plan)
     file = plan.job_path / PLAN_FILE
     values = json.loads(file.read_text())
@@ -220,17 +217,17 @@ def test_a_run_keeps_the_unit_that_it_began_with(tmp_path: Path, stored: str | N
         arguments.pop("unit")
         arguments.update({} if stored is None else {"unit": stored})
     file.write_text(json.dumps(values))
-    going_on = as_started(plan_in(tmp_path))
+    going_on = continue_as_begun(plan_in(tmp_path))
     assert unit_of(going_on) == (stored or "sample")
     check_resumable(going_on)
     store_plan(going_on)
-    assert unit_of(as_started(plan_in(tmp_path))) == (stored or "sample")
+    assert unit_of(continue_as_begun(plan_in(tmp_path))) == (stored or "sample")
 
 
 def test_a_unit_that_the_file_gives_is_not_replaced(tmp_path: Path) -> None:
     given = plan_in(tmp_path, algorithm={"advantage_fn_args": {"unit": "run"}})
     store_plan(plan_in(tmp_path, algorithm={"advantage_fn_args": {"unit": "sample"}}))
-    assert unit_of(as_started(given)) == "run"
+    assert unit_of(continue_as_begun(given)) == "run"
     with pytest.raises(UserError, match=r"advantage_fn_args\.unit"):
         check_resumable(given)
 
@@ -255,7 +252,9 @@ def on_gpus(directory: Path, engines: int, **changes: object) -> ExperimentPlan:
 
 def test_other_engines_that_leave_other_ranks_are_refused(tmp_path: Path) -> None:
     store_plan(on_gpus(tmp_path, 2))
-    with pytest.raises(UserError, match=r"stage `main` on 6 ranks.*5.*`trainer\.rank_num: 6`"):
+    with pytest.raises(
+        UserError, match=r"stage `main` was trained on 6 ranks.*5.*`trainer\.rank_num: 6`"
+    ):
         check_resumable(on_gpus(tmp_path, 3))
 
 
@@ -269,7 +268,9 @@ def test_ranks_may_be_written_down_where_engines_change(tmp_path: Path) -> None:
 
 def test_another_number_of_ranks_is_refused(tmp_path: Path) -> None:
     store_plan(plan_in(tmp_path))
-    with pytest.raises(UserError, match=r"stage `main` on 1 rank.*`trainer\.rank_num: 1`"):
+    with pytest.raises(
+        UserError, match=r"stage `main` was trained on 1 rank,.*`trainer\.rank_num: 1`"
+    ):
         check_resumable(plan_in(tmp_path, trainer={"rank_num": 2}))
 
 

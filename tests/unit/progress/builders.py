@@ -92,3 +92,22 @@ def whole_run() -> list[buffer_pb2.ProgressEvent]:
         trained(14, "rft", 3),
         evaluated(15, 3, 0.85),
     ]
+
+
+def changed(number: int, stage: str, step: int) -> buffer_pb2.ProgressEvent:
+    change = buffer_pb2.SettingChange(
+        key="algorithm.optimizer.lr", before="1e-06", now="0.5", from_step=step
+    )
+    memory = buffer_pb2.SettingChange(
+        key="trainer.max_token_len_per_gpu",
+        before="64",
+        now="32",
+        from_step=step,
+        only_rounds=True,
+    )
+    return buffer_pb2.ProgressEvent(
+        number=number,
+        stage=stage,
+        unix_millis=number * 1000,
+        changed=buffer_pb2.SettingsChanged(changes=[change, memory]),
+    )

@@ -8,11 +8,18 @@ import pytest
 from rich.console import Console
 
 from tests.unit.config.builders import config
-from tests.unit.progress.builders import batch, empty_view, opened, trained, whole_run
+from tests.unit.progress.builders import (
+    batch,
+    changed,
+    empty_view,
+    opened,
+    trained,
+    whole_run,
+)
 from trinity.config.plan.parts import StoredBatches
 from trinity.config.planning import plan_experiment
 from trinity.progress import figures
-from trinity.progress.curves import draw_curves, limits, smooth
+from trinity.progress.curves import change_lines, draw_curves, limits, smooth
 from trinity.progress.lines import LineReporter, evaluation_line, step_line
 from trinity.progress.screen import render
 from trinity.progress.summary import read_finished, summarize, write_summary
@@ -195,3 +202,22 @@ def test_smoothing_starts_with_what_there_is() -> None:
 def test_failed_runs_are_shown_beside_the_figure() -> None:
     done = replace(finished_view().evaluations[0], num_failed=3)
     assert "(3 runs failed)" in evaluation_line(done)
+
+
+def test_changed_settings_are_told_kept_and_drawn(tmp_path: Path) -> None:
+    view = finished_view()
+    lines: list[str] = []
+    event = changed(view.last_event + 1, "rft", 2)
+    view.apply(event)
+    LineReporter(lines.append).event(view, event)
+    assert lines == [
+        "[rft] changed algorithm.optimizer.lr: 1e-06 -> 0.5 from step 2",
+        "[rft] changed trainer.max_token_len_per_gpu: 64 -> 32 from step 2, which may round "
+        "differently",
+    ]
+    summary = summarize(view, label="a/b", state="finished", reason="", starts=2, seconds={})
+    assert [f"[rft] changed {change}" for change in summary.stages[-1].changes] == lines
+    draw_curves(finished_view(), tmp_path / "plain.png", "a/b")
+    draw_curves(view, tmp_path / "changed.png", "a/b")
+    assert (tmp_path / "changed.png").read_bytes() != (tmp_path / "plain.png").read_bytes()
+    assert change_lines(view.stages["rft"]) == {2: "lr 0.5, max_token_len_per_gpu 32"}

@@ -1,5 +1,8 @@
 """The rules of an experiment's life, whatever the order of events."""
 
+import json
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +15,7 @@ from services.synchronizer.domain import (
     Role,
     VersionKind,
 )
+from services.synchronizer.plan import longer_stages
 from trinity.errors import RpcError
 
 PLAN = (
@@ -98,3 +102,72 @@ def test_a_straggler_of_an_earlier_start_fails_nothing() -> None:
     resumed = Experiment.started("t", "l", PLAN).cancelled("enough").resumed(PLAN)
     assert resumed.failed("a", "too late", start_count=1) == resumed
     assert resumed.failed("a", "why", start_count=2).state is ExperimentState.FAILED
+
+
+def finished() -> Experiment:
+    experiment = Experiment.started("t", "l", PLAN)
+    for event, stage in (("trainer", "a"), ("trainer", "b"), ("explorer", "b"), ("explorer", "c")):
+        experiment = happen(experiment, event, stage)
+    assert experiment.state is ExperimentState.FINISHED
+    return experiment
+
+
+def test_a_finished_experiment_goes_on_when_its_last_stage_is_longer() -> None:
+    again = finished().resumed(PLAN, {"c"})
+    assert again.state is ExperimentState.RUNNING
+    assert again.start_count == finished().start_count + 1
+    assert again.running_stage is not None
+    assert (again.running_stage.name, again.running_stage.finished_roles) == ("c", ())
+    assert again.running_stage.final_version is None
+    ended = happen(again, "explorer", "c")
+    assert ended.state is ExperimentState.FINISHED
+
+
+def test_a_stage_that_a_later_one_began_with_is_not_opened_again() -> None:
+    assert finished().resumed(PLAN, {"a", "b"}).state is ExperimentState.FINISHED
+    assert finished().resumed(PLAN).state is ExperimentState.FINISHED
+
+
+def test_a_role_that_was_done_works_again_when_its_stage_is_longer() -> None:
+    """The trainer of the last stage had finished when the run was stopped."""
+    plan = PLAN[:2]
+    experiment = happen(Experiment.started("t", "l", plan), "trainer", "a")
+    stopped = experiment.with_finished_role("b", Role.TRAINER, final("b")).cancelled("enough")
+    same = stopped.resumed(plan).stage("b")
+    assert same.finished_roles == (Role.TRAINER,)
+    assert stopped.resumed(plan, {"b"}).stage("b").finished_roles == ()
+
+
+def plan_json(*stages: dict[str, object]) -> str:
+    return json.dumps({"stages": [{"name": "a", **stage} for stage in stages]})
+
+
+EPOCHS_2 = {"config": {"buffer": {"total_epochs": 2}}}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "is_longer"),
+    [
+        ({"total_train_steps": 5}, {"total_train_steps": 6}, True),
+        ({"total_train_steps": 6}, {"total_train_steps": 5}, False),
+        ({"total_explore_steps": 5}, {"total_explore_steps": 6}, True),
+        ({"total_train_steps": 5}, {}, True),
+        ({}, {"total_train_steps": 5}, True),
+        ({}, EPOCHS_2, True),
+        (EPOCHS_2, {}, False),
+        ({}, {}, False),
+        (
+            {"total_train_steps": 5, "total_explore_steps": 5},
+            {"total_train_steps": 5, "total_explore_steps": 5, **EPOCHS_2},
+            False,
+        ),
+    ],
+)
+def test_a_plan_makes_a_stage_longer_or_not(
+    before: dict[str, object], now: dict[str, object], is_longer: bool
+) -> None:
+    assert longer_stages(plan_json(before), plan_json(now)) == ({"a"} if is_longer else set())
+
+
+def test_a_plan_that_does_not_say_how_long_it_is_makes_nothing_longer() -> None:
+    assert longer_stages('{"stages": 3}', plan_json({"total_train_steps": 5})) == frozenset()

@@ -7,7 +7,7 @@ import pytest
 
 from services.trainer.learner.kl_control import KlCoefficients
 from tests.unit.trainer.builders import grpo_plan
-from trinity.algorithm.kl.controller import KlController
+from trinity.algorithm.kl.controller import KlController, kl_controller
 from trinity.errors import UserError
 
 STEERED = KlController(coef=0.1, target_kl=1.0, horizon=100.0)
@@ -26,6 +26,17 @@ def test_a_fixed_coefficient_is_the_configurations_even_after_a_checkpoint(tmp_p
     KlCoefficients(penalty=FIXED, loss=FIXED).save(tmp_path)
     changed = KlCoefficients(penalty=replace(FIXED, coef=0.5), loss=FIXED)
     assert changed.load(tmp_path) == changed
+
+
+def test_a_steered_coefficient_begins_anew_where_another_is_configured(tmp_path: Path) -> None:
+    def steered(coef: float) -> KlCoefficients:
+        controller = kl_controller(kl_coef=coef, adaptive=True, target_kl=1.0, horizon=100.0)
+        return KlCoefficients(penalty=controller, loss=controller)
+
+    moved = steered(0.1).after_step(penalised=5.0, in_loss=5.0, num_rows=10)
+    moved.save(tmp_path)
+    assert steered(0.1).load(tmp_path) == moved
+    assert steered(0.4).load(tmp_path) == steered(0.4)
 
 
 def test_a_checkpoint_without_coefficients_leaves_those_of_the_plan(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ class KlController:
     """None keeps the coefficient fixed."""
     horizon: float | None = None
     """Number of rows over which the coefficient changes by at most a fifth."""
+    initial_coef: float | None = None
+    """The configured coefficient of an adaptive one."""
 
     def updated(self, *, kl: float, batch_size: int) -> "KlController":
         """coef (1 + clip(kl / target - 1, -0.2, 0.2) batch_size / horizon).
@@ -39,11 +41,18 @@ class KlController:
 
     def state(self) -> dict[str, float]:
         """Returns the state to keep in a checkpoint."""
-        return {"coef": self.coef}
+        initial = {} if self.initial_coef is None else {"initial": self.initial_coef}
+        return {"coef": self.coef, **initial}
 
     def from_state(self, state: dict[str, float]) -> "KlController":
-        """Returns the state of the checkpoint; a fixed one keeps the configured value."""
-        return self if self.target_kl is None else replace(self, coef=float(state["coef"]))
+        """Returns the state of the checkpoint; a fixed one keeps the configured value.
+
+        So does an adaptive one that is configured with another value than the checkpoint's.
+        """
+        began = state.get("initial", self.initial_coef)
+        if self.target_kl is None or began != self.initial_coef:
+            return self
+        return replace(self, coef=float(state["coef"]))
 
 
 def kl_controller(
@@ -68,4 +77,4 @@ def kl_controller(
             raise UserError(f"adaptive KL needs {name} above 0; it is {value}")
     if kl_coef == 0:
         raise UserError("adaptive KL needs kl_coef above 0; 0 stays 0 under any multiplication")
-    return KlController(coef=kl_coef, target_kl=target_kl, horizon=horizon)
+    return KlController(coef=kl_coef, target_kl=target_kl, horizon=horizon, initial_coef=kl_coef)

@@ -533,7 +533,7 @@ class WatchProgressResponse(_message.Message):
     def __init__(self, events: _Optional[_Iterable[_Union[ProgressEvent, _Mapping]]] = ...) -> None: ...
 
 class ProgressEvent(_message.Message):
-    __slots__ = ("number", "stage", "unix_millis", "opened", "batch", "step", "evaluation", "samples", "notice")
+    __slots__ = ("number", "stage", "unix_millis", "opened", "batch", "step", "evaluation", "samples", "notice", "changed")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     STAGE_FIELD_NUMBER: _ClassVar[int]
     UNIX_MILLIS_FIELD_NUMBER: _ClassVar[int]
@@ -543,6 +543,7 @@ class ProgressEvent(_message.Message):
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     NOTICE_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
     number: int
     stage: str
     unix_millis: int
@@ -552,7 +553,8 @@ class ProgressEvent(_message.Message):
     evaluation: EvaluationDone
     samples: Samples
     notice: Notice
-    def __init__(self, number: _Optional[int] = ..., stage: _Optional[str] = ..., unix_millis: _Optional[int] = ..., opened: _Optional[_Union[StageOpened, _Mapping]] = ..., batch: _Optional[_Union[BatchComposed, _Mapping]] = ..., step: _Optional[_Union[StepTrained, _Mapping]] = ..., evaluation: _Optional[_Union[EvaluationDone, _Mapping]] = ..., samples: _Optional[_Union[Samples, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ...) -> None: ...
+    changed: SettingsChanged
+    def __init__(self, number: _Optional[int] = ..., stage: _Optional[str] = ..., unix_millis: _Optional[int] = ..., opened: _Optional[_Union[StageOpened, _Mapping]] = ..., batch: _Optional[_Union[BatchComposed, _Mapping]] = ..., step: _Optional[_Union[StepTrained, _Mapping]] = ..., evaluation: _Optional[_Union[EvaluationDone, _Mapping]] = ..., samples: _Optional[_Union[Samples, _Mapping]] = ..., notice: _Optional[_Union[Notice, _Mapping]] = ..., changed: _Optional[_Union[SettingsChanged, _Mapping]] = ...) -> None: ...
 
 class StageOpened(_message.Message):
     __slots__ = ("total_train_steps", "total_explore_steps", "num_tasks")
@@ -664,6 +666,28 @@ class Sample(_message.Message):
     reward: float
     def __init__(self, prompt: _Optional[str] = ..., response: _Optional[str] = ..., reward: _Optional[float] = ...) -> None: ...
 
+class SettingsChanged(_message.Message):
+    __slots__ = ("changes", "num_left_out")
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    NUM_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    changes: _containers.RepeatedCompositeFieldContainer[SettingChange]
+    num_left_out: int
+    def __init__(self, changes: _Optional[_Iterable[_Union[SettingChange, _Mapping]]] = ..., num_left_out: _Optional[int] = ...) -> None: ...
+
+class SettingChange(_message.Message):
+    __slots__ = ("key", "before", "now", "from_step", "only_rounds")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    NOW_FIELD_NUMBER: _ClassVar[int]
+    FROM_STEP_FIELD_NUMBER: _ClassVar[int]
+    ONLY_ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    before: str
+    now: str
+    from_step: int
+    only_rounds: bool
+    def __init__(self, key: _Optional[str] = ..., before: _Optional[str] = ..., now: _Optional[str] = ..., from_step: _Optional[int] = ..., only_rounds: _Optional[bool] = ...) -> None: ...
+
 class Notice(_message.Message):
     __slots__ = ("text",)
     TEXT_FIELD_NUMBER: _ClassVar[int]
@@ -687,7 +711,7 @@ class GetBufferStatusResponse(_message.Message):
     def __init__(self, stages: _Optional[_Iterable[_Union[StageStatus, _Mapping]]] = ..., num_stages_left_out: _Optional[int] = ...) -> None: ...
 
 class StageStatus(_message.Message):
-    __slots__ = ("key", "explore_step", "trained_step", "num_pending", "num_leased", "num_ready", "num_dead_letters", "num_stream_pending", "total_train_steps", "step_age_seconds", "step_seconds", "num_recent_runs", "num_recent_lost", "recent_loss", "refill_round", "replay", "task_pipelines", "num_refill_tasks", "dead_letter_reason", "num_task_pipelines_left_out")
+    __slots__ = ("key", "explore_step", "trained_step", "num_pending", "num_leased", "num_ready", "num_dead_letters", "num_stream_pending", "total_train_steps", "step_age_seconds", "step_seconds", "num_recent_runs", "num_recent_lost", "recent_loss", "refill_round", "replay", "task_pipelines", "num_refill_tasks", "dead_letter_reason", "num_task_pipelines_left_out", "changes")
     KEY_FIELD_NUMBER: _ClassVar[int]
     EXPLORE_STEP_FIELD_NUMBER: _ClassVar[int]
     TRAINED_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -708,6 +732,7 @@ class StageStatus(_message.Message):
     NUM_REFILL_TASKS_FIELD_NUMBER: _ClassVar[int]
     DEAD_LETTER_REASON_FIELD_NUMBER: _ClassVar[int]
     NUM_TASK_PIPELINES_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
     key: StageKey
     explore_step: int
     trained_step: int
@@ -728,7 +753,8 @@ class StageStatus(_message.Message):
     num_refill_tasks: int
     dead_letter_reason: str
     num_task_pipelines_left_out: int
-    def __init__(self, key: _Optional[_Union[StageKey, _Mapping]] = ..., explore_step: _Optional[int] = ..., trained_step: _Optional[int] = ..., num_pending: _Optional[int] = ..., num_leased: _Optional[int] = ..., num_ready: _Optional[int] = ..., num_dead_letters: _Optional[int] = ..., num_stream_pending: _Optional[int] = ..., total_train_steps: _Optional[int] = ..., step_age_seconds: _Optional[float] = ..., step_seconds: _Optional[float] = ..., num_recent_runs: _Optional[int] = ..., num_recent_lost: _Optional[int] = ..., recent_loss: _Optional[str] = ..., refill_round: _Optional[int] = ..., replay: _Optional[_Union[ReplayStatus, _Mapping]] = ..., task_pipelines: _Optional[_Iterable[_Union[TaskPipelineStatus, _Mapping]]] = ..., num_refill_tasks: _Optional[int] = ..., dead_letter_reason: _Optional[str] = ..., num_task_pipelines_left_out: _Optional[int] = ...) -> None: ...
+    changes: _containers.RepeatedCompositeFieldContainer[SettingChange]
+    def __init__(self, key: _Optional[_Union[StageKey, _Mapping]] = ..., explore_step: _Optional[int] = ..., trained_step: _Optional[int] = ..., num_pending: _Optional[int] = ..., num_leased: _Optional[int] = ..., num_ready: _Optional[int] = ..., num_dead_letters: _Optional[int] = ..., num_stream_pending: _Optional[int] = ..., total_train_steps: _Optional[int] = ..., step_age_seconds: _Optional[float] = ..., step_seconds: _Optional[float] = ..., num_recent_runs: _Optional[int] = ..., num_recent_lost: _Optional[int] = ..., recent_loss: _Optional[str] = ..., refill_round: _Optional[int] = ..., replay: _Optional[_Union[ReplayStatus, _Mapping]] = ..., task_pipelines: _Optional[_Iterable[_Union[TaskPipelineStatus, _Mapping]]] = ..., num_refill_tasks: _Optional[int] = ..., dead_letter_reason: _Optional[str] = ..., num_task_pipelines_left_out: _Optional[int] = ..., changes: _Optional[_Iterable[_Union[SettingChange, _Mapping]]] = ...) -> None: ...
 
 class TaskPipelineStatus(_message.Message):
     __slots__ = ("taskset", "num_rows", "counts")

@@ -245,7 +245,7 @@ class GetStepResponse(_message.Message):
     def __init__(self, head: _Optional[_Union[StepHead, _Mapping]] = ..., rows: _Optional[_Union[StepRows, _Mapping]] = ...) -> None: ...
 
 class StepHead(_message.Message):
-    __slots__ = ("step", "line", "incarnation", "num_rows", "batch_metrics", "trained", "weights_before", "weights_after", "rows_from", "rows_from_run", "num_trained_left_out")
+    __slots__ = ("step", "line", "incarnation", "num_rows", "batch_metrics", "trained", "weights_before", "weights_after", "rows_from", "rows_from_run", "num_trained_left_out", "changes")
     class BatchMetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -264,6 +264,7 @@ class StepHead(_message.Message):
     ROWS_FROM_FIELD_NUMBER: _ClassVar[int]
     ROWS_FROM_RUN_FIELD_NUMBER: _ClassVar[int]
     NUM_TRAINED_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
     step: int
     line: int
     incarnation: int
@@ -275,7 +276,8 @@ class StepHead(_message.Message):
     rows_from: _buffer_pb2.StageKey
     rows_from_run: str
     num_trained_left_out: int
-    def __init__(self, step: _Optional[int] = ..., line: _Optional[int] = ..., incarnation: _Optional[int] = ..., num_rows: _Optional[int] = ..., batch_metrics: _Optional[_Mapping[str, float]] = ..., trained: _Optional[_Iterable[_Union[_buffer_pb2.StepTrained, _Mapping]]] = ..., weights_before: _Optional[_Union[_buffer_pb2.PublishedVersion, _Mapping]] = ..., weights_after: _Optional[_Union[_buffer_pb2.PublishedVersion, _Mapping]] = ..., rows_from: _Optional[_Union[_buffer_pb2.StageKey, _Mapping]] = ..., rows_from_run: _Optional[str] = ..., num_trained_left_out: _Optional[int] = ...) -> None: ...
+    changes: _containers.RepeatedCompositeFieldContainer[_buffer_pb2.SettingChange]
+    def __init__(self, step: _Optional[int] = ..., line: _Optional[int] = ..., incarnation: _Optional[int] = ..., num_rows: _Optional[int] = ..., batch_metrics: _Optional[_Mapping[str, float]] = ..., trained: _Optional[_Iterable[_Union[_buffer_pb2.StepTrained, _Mapping]]] = ..., weights_before: _Optional[_Union[_buffer_pb2.PublishedVersion, _Mapping]] = ..., weights_after: _Optional[_Union[_buffer_pb2.PublishedVersion, _Mapping]] = ..., rows_from: _Optional[_Union[_buffer_pb2.StageKey, _Mapping]] = ..., rows_from_run: _Optional[str] = ..., num_trained_left_out: _Optional[int] = ..., changes: _Optional[_Iterable[_Union[_buffer_pb2.SettingChange, _Mapping]]] = ...) -> None: ...
 
 class StepRows(_message.Message):
     __slots__ = ("rows",)

@@ -116,7 +116,8 @@ class SynchronizerServiceServicer:
     def CreateExperiment(self, request, context):
         """CreateExperiment makes an experiment known and starts its first unfinished stage. May be retried:
         tenant and label are its identity; a second call resumes it with the plan given, which starts its
-        running stage anew unless `keep_running` says otherwise.
+        running stage anew unless `keep_running` says otherwise. A finished experiment goes on only if the
+        plan gives its last stage more steps.
         FAILED_PRECONDITION: the plan's stages have other names than the ones known, or another experiment
         works in the same directory.
         """
