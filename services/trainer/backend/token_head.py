@@ -84,7 +84,7 @@ class TokenHead:
         self._recomputes = recomputes
         self.task: HeadTask | None = None
         self._produced: torch.Tensor | None = None
-        layer.forward = self._forward  # type: ignore[method-assign]
+        layer.forward = self._forward
 
     def take(self, output: torch.Tensor) -> dict[str, torch.Tensor] | None:
         """Returns the outputs of the last task, [S]; None if the model changed what it was given.
@@ -94,9 +94,9 @@ class TokenHead:
         task, produced = self.task, self._produced
         self.task = self._produced = None
         assert task is not None
-        if output is not produced:
+        if produced is None or output is not produced:
             return None
-        columns = output.reshape(-1, output.shape[-1]).unbind(-1)
+        columns = produced.reshape(-1, produced.shape[-1]).unbind(-1)
         shape = task.labels_S.shape
         return {
             name: column.reshape(shape)
@@ -119,9 +119,12 @@ class TokenHead:
         return self._produced
 
     def _chunk(self, part: Sequence[torch.Tensor], request: OutputRequest) -> torch.Tensor:
+        hidden, labels_S, temperatures_S = part
         if not (self._recomputes and torch.is_grad_enabled()):
-            return self._outputs(*part, request)
-        outputs: torch.Tensor = checkpoint(self._outputs, *part, request, use_reentrant=False)
+            return self._outputs(hidden, labels_S, temperatures_S, request)
+        outputs: torch.Tensor = checkpoint(
+            self._outputs, hidden, labels_S, temperatures_S, request, use_reentrant=False
+        )
         return outputs
 
     def _outputs(

@@ -73,3 +73,14 @@ def test_figures_are_those_of_a_whole_head(learner_of: Build, model: Path) -> No
     )
     for name in ("actor/loss", "actor/entropy", "actor/kl_loss", "actor/grad_norm"):
         assert chunked[name] == pytest.approx(whole[name], rel=1e-4, abs=1e-6), name
+
+
+@pytest.mark.usefixtures("_small_chunks")
+def test_a_model_with_an_adapter_has_its_head_in_chunks_too(learner_of: Build, model: Path) -> None:
+    adapter = {"lora_configs": [{"lora_rank": 4, "lora_alpha": 8}]}
+    algorithm = {"algorithm_type": "grpo", "repeat_times": 8, "kl_loss_fn": "k2"}
+    whole, chunked = (
+        make_plan(model, algorithm, {"use_fused_kernels": is_chunked}, adapter)
+        for is_chunked in (False, True)
+    )
+    assert_close(gradients_of(learner_of(whole), BATCH), gradients_of(learner_of(chunked), BATCH))

@@ -21,19 +21,21 @@ def test_a_type_keeps_the_base_and_knows_the_length_of_the_model(
 ) -> None:
     expected = {**YARN, "rope_theta": 1e6, "original_max_position_embeddings": 128}
     assert rope_parameters(keys, YARN, None) == expected
-    older = {"type": "yarn", "factor": 4.0}
+    older: dict[str, JsonValue] = {"type": "yarn", "factor": 4.0}
     assert rope_parameters(keys, older, None) == expected
 
 
 def test_a_base_alone_keeps_the_rest() -> None:
-    scaled = {**OLDER, "rope_scaling": {"type": "linear", "factor": 2.0}}
+    linear: JsonValue = {"type": "linear", "factor": 2.0}
+    scaled: dict[str, JsonValue] = {**OLDER, "rope_scaling": linear}
     found = rope_parameters(scaled, {}, 5e5)
     assert found == {"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5}
     assert rope_parameters({}, {}, None) == {"rope_type": "default", "rope_theta": 1e4}
 
 
 def test_another_type_takes_nothing_from_the_one_before() -> None:
-    scaled = {**OLDER, "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1}}
+    llama: JsonValue = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1}
+    scaled: dict[str, JsonValue] = {**OLDER, "rope_scaling": llama}
     found = rope_parameters(scaled, {"rope_type": "dynamic", "factor": 2.0}, None)
     assert found == {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e6}
 

@@ -1,6 +1,8 @@
 """Rollout and training never share a GPU by accident."""
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,7 +88,7 @@ def test_without_a_driver_gpus_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_
 @pytest.fixture
 def _four_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(launched.os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
 
 
 def threads_of(plan: ExperimentPlan) -> list[int | None]:
@@ -100,7 +102,7 @@ def test_where_rollout_waits_for_training_each_has_the_machine() -> None:
     sleeping = {"OMP_WAIT_POLICY": "passive"}
     engine = {**sleeping, "OMP_NUM_THREADS": "4"}
     assert share_processors(turns) == {"trainer": sleeping, "explorer": engine}
-    shared = {"synchronizer": {"sync_offset": 0}, "trainer": {"rank_num": 2}}
+    shared: dict[str, Any] = {"synchronizer": {"sync_offset": 0}, "trainer": {"rank_num": 2}}
     two = take_turns(plan_with(0, explorer={"rollout_model": {"engine_num": 4}}, **shared))
     assert threads_of(two) == [2]
     assert share_processors(two)["explorer"]["OMP_NUM_THREADS"] == "1"
@@ -115,7 +117,9 @@ def test_where_rollout_goes_on_beside_training_they_share_the_machine() -> None:
 
 @pytest.mark.usefixtures("_four_processors")
 def test_an_imitation_before_has_the_machine_and_its_engines_do_not() -> None:
-    stages = {"stages": [IMITATION, {**REINFORCEMENT, "synchronizer": {"sync_offset": 1}}]}
+    stages: dict[str, Any] = {
+        "stages": [IMITATION, {**REINFORCEMENT, "synchronizer": {"sync_offset": 1}}]
+    }
     plan = take_turns(plan_with(0, **stages))
     assert threads_of(plan) == [4, None]
     assert "explorer" not in share_processors(plan)
@@ -123,7 +127,7 @@ def test_an_imitation_before_has_the_machine_and_its_engines_do_not() -> None:
 
 @pytest.mark.usefixtures("_four_processors")
 def test_gpus_and_a_number_of_the_users_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    turns = {"synchronizer": {"sync_offset": 0}}
+    turns: dict[str, Any] = {"synchronizer": {"sync_offset": 0}}
     assert threads_of(take_turns(plan_with(8, **turns))) == [None]
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert threads_of(take_turns(plan_with(0, **turns))) == [None]

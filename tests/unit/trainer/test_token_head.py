@@ -34,7 +34,7 @@ def test_chunks_give_what_all_logits_give(
     logits = layer(hidden)[0].float() / task.temperatures_S[:, None]
     expected = token_outputs(logits, task.labels_S, ALL)
     (expected["log_probs"].sum() + expected["entropy"].square().sum()).backward()
-    wanted = (layer.weight.grad.clone(), hidden.grad.clone())  # type: ignore[union-attr]
+    wanted = (layer.weight.grad.clone(), hidden.grad.clone())
     layer.weight.grad = hidden.grad = None
     head = TokenHead(layer, recomputes=recomputes)
     head.task = task
