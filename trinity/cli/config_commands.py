@@ -27,8 +27,8 @@ from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.plan_changes import PlanChange
 from trinity.config.schema.base import KeyStatus, format_value, redact_secrets
 from trinity.errors import UserError
+from trinity.launch.begun import continue_as_begun, kept_defaults
 from trinity.launch.part_checks import check_part_names
-from trinity.launch.begun import kept_defaults
 from trinity.launch.resume import changed_run
 from trinity.verl.key_table import verl_names
 
@@ -148,7 +148,7 @@ def _plan_in(job_dir: Path, file: Path, overrides: Sequence[str]) -> ExperimentP
         values = {**parse_overrides(overrides), **kept}
         report = check_file(file, values)
     assert report.plan is not None
-    return report.plan.model_copy(update=place)
+    return continue_as_begun(report.plan.model_copy(update=place))
 
 
 def show_difference(before: Path, after: Path, overrides: Sequence[str] = ()) -> bool:
