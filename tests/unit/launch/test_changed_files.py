@@ -42,7 +42,7 @@ CASES: tuple[tuple[str, object, ChangeKind], ...] = (
     ("trainer.param_offload", True, FREE),
     ("trainer.optimizer_offload", True, FREE),
     ("trainer.offload_policy", True, FREE),
-    ("trainer.use_remove_padding", True, FREE),
+    ("trainer.use_remove_padding", False, FREE),
     ("explorer.eval_interval", 3, FREE),
     ("explorer.eval_on_startup", False, FREE),
     ("buffer.explorer_input.eval_tasksets", [HELD_OUT], FREE),
