@@ -406,6 +406,22 @@ ON_POLICY_DISTILL = AlgorithmType(
     policy_loss_fn="ppo",
 )
 
+SDPO = AlgorithmType(
+    name="sdpo",
+    summary=(
+        "Rewards each token of the policy's answers by how likely the policy itself finds it once "
+        "it has a hint."
+    ),
+    when_to_use=(
+        "No stronger model, but solutions, error messages or other feedback in words, with "
+        "`self_distill_workflow`."
+    ),
+    paper="https://arxiv.org/abs/2601.20802",
+    repeat_times=8,
+    advantage_fn="on_policy_distill",
+    policy_loss_fn="ppo",
+)
+
 GRPO_DISTILL = AlgorithmType(
     name="grpo_distill",
     summary="GRPO's advantage plus a teacher's opinion of every token.",
@@ -539,6 +555,7 @@ ALGORITHM_TYPES: Registry[AlgorithmType] = Registry(
             MULTI_STEP_GRPO,
             GIGPO,
             ON_POLICY_DISTILL,
+            SDPO,
             GRPO_DISTILL,
             JSD,
             JENSEN_SHANNON,
