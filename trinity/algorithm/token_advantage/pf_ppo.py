@@ -29,7 +29,7 @@ def pf_ppo(
 
     w [B] is |s|^weight_pow (pow); 1 for the batch's highest and lowest scores s, else 0 (max_min);
     0.4 for the highest and 0.1 for all others (max_random). s is a row's reward before the KL
-    penalty. verl draws B rows anew with these probabilities; here each row counts as often as it is
+    penalty. verl redraws the B rows with these probabilities; here each row counts as often as it is
     drawn on average, so that chance adds no noise. The critic, entropy and the KL term see every
     row once. https://arxiv.org/abs/2409.06957
     """
