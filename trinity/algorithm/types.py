@@ -127,7 +127,6 @@ GFPO = AlgorithmType(
     when_to_use="Answers grow longer than their accuracy is worth: sample more, to think less.",
     paper="https://arxiv.org/abs/2508.09726",
     repeat_times=16,
-    min_repeat_times=2,
     advantage_fn="gfpo",
     policy_loss_fn="ppo",
 )
@@ -141,7 +140,6 @@ GVPO = AlgorithmType(
     when_to_use="Rollouts of any age, replayed or foreign ones, where clipping and ratios fail.",
     paper="https://arxiv.org/abs/2504.19599",
     repeat_times=8,
-    min_repeat_times=2,
     advantage_fn="gvpo",
     policy_loss_fn="gpg",
     loss_agg_mode="seq-mean-token-sum",

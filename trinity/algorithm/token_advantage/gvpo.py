@@ -13,8 +13,8 @@ def gvpo(batch: TokenBatch, *, beta: float = 0.1) -> TokenAdvantages:
     s [B] is the sum of a row's rewards, D [B] that of log p - log p_rollout over its trained
     tokens, p the policy before this step; means are over the n rows of the group. With `gpg` and
     `seq-mean-token-sum` it is the gradient of (beta (D - mean D) - (s - mean s))^2 / 2 (n - 1),
-    which is least where the policy is the best one that a KL term of beta allows, for answers of any
-    policy. On policy D is 0. https://arxiv.org/abs/2504.19599
+    which is least at the best policy that a KL term of beta allows, whatever policy the answers are
+    of. On policy D is 0. https://arxiv.org/abs/2504.19599
     """
     if beta <= 0:
         raise UserError(f"algorithm.advantage_fn_args.beta is {beta}; give more than 0")

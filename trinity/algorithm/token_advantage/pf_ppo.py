@@ -29,9 +29,9 @@ def pf_ppo(
 
     w [B] is |s|^weight_pow (pow); 1 for the batch's highest and lowest scores s, else 0 (max_min);
     0.4 for the highest and 0.1 for all others (max_random). s is a row's reward before the KL
-    penalty. verl redraws the B rows with these probabilities; here each row counts as often as it is
-    drawn on average, so that chance adds no noise. The critic, entropy and the KL term see every
-    row once. https://arxiv.org/abs/2409.06957
+    penalty. verl redraws the B rows by these odds; here each row counts as often as it is drawn on
+    average, so that chance adds no noise. The critic, entropy and the KL term see every row once.
+    https://arxiv.org/abs/2409.06957
     """
     if reweight_method not in METHODS:
         raise UserError(
