@@ -131,6 +131,7 @@ WORKFLOW_PATHS: Mapping[str, str] = {
         f"{_WORKFLOWS}.rubric_judge_openai_workflow.RubricJudgeOpenAIWorkflow"
     ),
     "rubric_judge_workflow": f"{_WORKFLOWS}.rubric_judge_workflow.RubricJudgeWorkflow",
+    "self_distill_workflow": f"{_WORKFLOWS}.self_distill_workflow.SelfDistillWorkflow",
     "sudoku_workflow": f"{_WORKFLOWS}.sudoku_workflow.SudokuWorkflow",
     "tool_call_workflow": f"{_WORKFLOWS}.tool_call_workflow.ToolCallWorkflow",
     "toolcall_workflow": f"{_WORKFLOWS}.tool_call_workflow.ToolCallWorkflow",
@@ -140,6 +141,8 @@ DISTILLATION_WORKFLOWS = frozenset(
     {"on_policy_distill_workflow", "on_policy_distill_math_workflow"}
 )
 """They ask the first auxiliary model for the log-probabilities of the policy's tokens."""
+SELF_DISTILLATION_WORKFLOWS = frozenset({"self_distill_workflow"})
+"""They ask the policy itself, with a hint in its prompt."""
 BASELINE_WORKFLOWS = frozenset({"greedy_baseline_workflow"})
 """They bring the reward of a greedy answer."""
 REWARD_PATHS: Mapping[str, str] = {

@@ -127,7 +127,6 @@ GFPO = AlgorithmType(
     when_to_use="Answers grow longer than their accuracy is worth: sample more, to think less.",
     paper="https://arxiv.org/abs/2508.09726",
     repeat_times=16,
-    min_repeat_times=2,
     advantage_fn="gfpo",
     policy_loss_fn="ppo",
 )
@@ -141,7 +140,6 @@ GVPO = AlgorithmType(
     when_to_use="Rollouts of any age, replayed or foreign ones, where clipping and ratios fail.",
     paper="https://arxiv.org/abs/2504.19599",
     repeat_times=8,
-    min_repeat_times=2,
     advantage_fn="gvpo",
     policy_loss_fn="gpg",
     loss_agg_mode="seq-mean-token-sum",
@@ -406,6 +404,22 @@ ON_POLICY_DISTILL = AlgorithmType(
     policy_loss_fn="ppo",
 )
 
+SDPO = AlgorithmType(
+    name="sdpo",
+    summary=(
+        "Rewards each token of the policy's answers by how likely the policy itself finds it once "
+        "it has a hint."
+    ),
+    when_to_use=(
+        "No stronger model, but solutions, error messages or other feedback in words, with "
+        "`self_distill_workflow`."
+    ),
+    paper="https://arxiv.org/abs/2601.20802",
+    repeat_times=8,
+    advantage_fn="on_policy_distill",
+    policy_loss_fn="ppo",
+)
+
 GRPO_DISTILL = AlgorithmType(
     name="grpo_distill",
     summary="GRPO's advantage plus a teacher's opinion of every token.",
@@ -539,6 +553,7 @@ ALGORITHM_TYPES: Registry[AlgorithmType] = Registry(
             MULTI_STEP_GRPO,
             GIGPO,
             ON_POLICY_DISTILL,
+            SDPO,
             GRPO_DISTILL,
             JSD,
             JENSEN_SHANNON,

@@ -219,6 +219,21 @@ def test_a_bound_on_staleness_is_a_whole_number_from_0_on() -> None:
     assert "`algorithm.sample_strategy_args.max_staleness" in said(algorithm=half, buffer=EXPERTS)
 
 
+def test_the_policy_with_a_hint_needs_no_teacher_beside_it() -> None:
+    workflow = {"explorer_input": {"default_workflow_type": "self_distill_workflow"}}
+    assert said(algorithm={"algorithm_type": "sdpo"}, buffer=workflow) == ""
+    assert said(algorithm={"algorithm_type": "grpo_distill"}, buffer=workflow) == ""
+    assert "`teacher_logprobs`" in said(algorithm={"algorithm_type": "sdpo"})
+
+
+def test_a_penalty_on_rewards_is_for_advantages_that_look_at_them() -> None:
+    workflow = {"explorer_input": {"default_workflow_type": "self_distill_workflow"}}
+    refused = said(algorithm={"algorithm_type": "sdpo", "kl_penalty_fn": "k1"}, buffer=workflow)
+    assert "does not look: give `kl_loss_fn`" in refused
+    taken = {"algorithm_type": "grpo_distill", "kl_penalty_fn": "k1"}
+    assert said(algorithm=taken, buffer=workflow) == ""
+
+
 @pytest.mark.parametrize("name", ["on_policy_distill", "jsd", "jensen_shannon"])
 def test_distillation_needs_a_workflow_that_brings_the_teacher(name: str) -> None:
     given = {"algorithm_type": name}

@@ -78,6 +78,16 @@ def test_the_parts_of_a_reward_come_with_it() -> None:
     assert reward.parts == {"accuracy": 0.25, "format": 0.25}
 
 
+def test_the_mask_and_the_temperature_are_the_samples() -> None:
+    message = message_of()
+    message.experience.sampling.temperature = 0.7
+    row = only_row(message)
+    assert row.mask.tolist() == [True, False, True]
+    assert row.temperature == pytest.approx(0.7)
+    message.experience.sampling.temperature = 0.0
+    assert only_row(message).temperature == 1.0
+
+
 def test_a_rows_age_is_that_of_its_oldest_token() -> None:
     assert only_row(message_of()).oldest_version == 4
 

@@ -7,7 +7,11 @@ from trinity.algorithm.kl.controller import kl_controller
 from trinity.algorithm.policy_loss import PAIR_LOSSES, POLICY_LOSSES
 from trinity.algorithm.token_advantage import needs_of
 from trinity.algorithm.token_advantage.need import NEED_HINTS, Need
-from trinity.compat import BASELINE_WORKFLOWS, DISTILLATION_WORKFLOWS
+from trinity.compat import (
+    BASELINE_WORKFLOWS,
+    DISTILLATION_WORKFLOWS,
+    SELF_DISTILLATION_WORKFLOWS,
+)
 from trinity.config.plan.algorithm import find_part
 from trinity.config.plan.parts import ResolvedAlgorithm
 from trinity.config.plan.stage_plan import StagePlan
@@ -26,7 +30,7 @@ ADVANTAGES_WITH_REWARDS = frozenset({"grpo_distill"})
 """Advantages that need something of the above and look at rewards as well."""
 WORKFLOW_FIELDS: tuple[Need, ...] = ("teacher", "baselines")
 WORKFLOWS_WITH_FIELD: Mapping[Need, frozenset[str]] = {
-    "teacher": DISTILLATION_WORKFLOWS,
+    "teacher": DISTILLATION_WORKFLOWS | SELF_DISTILLATION_WORKFLOWS,
     "baselines": BASELINE_WORKFLOWS,
 }
 """Workflows that come with the system and bring more than rewards."""

@@ -4,7 +4,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 from trinity.algorithm.algorithm_type import RowSchema
 from trinity.columns import column_value, has_column, optional_column
-from trinity.compat import BASELINE_WORKFLOWS, DISTILLATION_WORKFLOWS
+from trinity.compat import (
+    BASELINE_WORKFLOWS,
+    DISTILLATION_WORKFLOWS,
+    SELF_DISTILLATION_WORKFLOWS,
+)
 from trinity.config.data_rows import Row
 from trinity.config.plan.parts import ResolvedExperienceBuffer, ResolvedTaskset
 from trinity.config.schema.data import FormatConfig
@@ -16,6 +20,7 @@ QUESTION_WORKFLOWS = frozenset(
     {
         *BASELINE_WORKFLOWS,
         *DISTILLATION_WORKFLOWS,
+        *SELF_DISTILLATION_WORKFLOWS,
         "simple_workflow",
         "math_workflow",
         "math_boxed_workflow",

@@ -1,0 +1,391 @@
+"""Mutation score of the formulas: how many seeded mutants the unit tests find.
+
+python -m benchmarks.mutants                       # 300 mutants, seed 0
+python -m benchmarks.mutants --num 40 --only advantage
+
+Operators, comparisons, constants, indices and calls within functions of trinity/algorithm are
+changed one at a time, in one process that loads torch once. A mutant is found when one of the tests
+that reach its function fails. Values in signatures are left alone: a test compares them with the
+documentation. Survivors that no test can find are listed with their reason in `EQUIVALENT`.
+"""
+
+import argparse
+import ast
+import copy
+import importlib
+import inspect
+import json
+import random
+import signal
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import CodeType, FrameType, FunctionType
+from typing import Any
+
+import pytest
+from _pytest.runner import runtestprotocol
+
+from benchmarks.mutants_equivalent import EQUIVALENT
+
+ROOT = Path(__file__).parents[1]
+RESULT = ROOT / "benchmarks/results/mutants.json"
+PACKAGES = ("advantage", "kl", "policy_loss", "token_advantage", "token_selection")
+FILES = ("aggregation", "value_loss")
+SKIPPED = ("__init__", "validation", "json_codec", "needs", "need", "inputs", "controller")
+"""Files without a formula."""
+_TESTS = "tests/unit/algorithm"
+_LOSSES = tuple(
+    f"{_TESTS}/policy_loss/test_{name}.py"
+    for name in (
+        "against_formula",
+        "against_verl",
+        "chosen_tokens",
+        "examples",
+        "pairs",
+        "shares",
+        "trust_regions",
+        "value_loss",
+    )
+)
+_TOKEN_ADVANTAGES = tuple(
+    f"{_TESTS}/token_advantage/test_{name}.py"
+    for name in ("against_formula", "against_verl", "field_formulas", "gdpo", "jensen_shannon")
+)
+TESTS: Mapping[str, tuple[str, ...]] = {
+    "advantage": (
+        f"{_TESTS}/advantage/test_formulas.py",
+        f"{_TESTS}/advantage/test_reward_filter.py",
+    ),
+    "aggregation": _LOSSES,
+    "kl": (f"{_TESTS}/kl", f"{_TESTS}/kl_control/test_penalty.py"),
+    "policy_loss": _LOSSES,
+    "token_advantage": _TOKEN_ADVANTAGES,
+    "token_selection": (f"{_TESTS}/token_selection", _LOSSES[2]),
+    "value_loss": _LOSSES,
+}
+"""By the package, or the file, that they test."""
+LEFT_OUT = "not (token-sum or seq-mean-token-sum-norm or single_precision or thousand)"
+"""Tests that repeat others with another way to add up, or take long."""
+MOST_TESTS = 80
+SECONDS_A_TEST = 60
+
+_BINARY: Mapping[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+    ast.Pow: ast.Mult,
+}
+_COMPARED: Mapping[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
+    ast.Lt: (ast.LtE, ast.Gt),
+    ast.LtE: (ast.Lt, ast.Gt),
+    ast.Gt: (ast.GtE, ast.Lt),
+    ast.GtE: (ast.Gt, ast.Lt),
+    ast.Eq: (ast.NotEq,),
+    ast.NotEq: (ast.Eq,),
+}
+_NAMES = {"minimum": "maximum", "maximum": "minimum", "min": "max", "max": "min", "any": "all"}
+_NAMES |= {"all": "any", "sum": "mean", "mean": "sum", "abs": "square", "square": "abs"}
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One change of one place of a function."""
+
+    module: str
+    function: str
+    line: str
+    """The source of the line."""
+    change: str
+    number: int
+    """Among all mutants of the module."""
+    first_line: int
+    """Of the function."""
+
+    @property
+    def name(self) -> str:
+        """A name that stays while the line does."""
+        module = self.module.removeprefix("trinity.algorithm.")
+        return f"{module}.{self.function}: {self.line} [{self.change}]"
+
+
+def variants(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+    """Yields the nodes that may stand in a node's place, with a word for each change."""
+    match node:
+        case ast.BinOp(op=op) if type(op) in _BINARY:
+            other = _BINARY[type(op)]
+            yield f"{type(op).__name__} to {other.__name__}", _with(node, op=other())
+        case ast.Compare(ops=[op]) if type(op) in _COMPARED:
+            for compared in _COMPARED[type(op)]:
+                words = f"{type(op).__name__} to {compared.__name__}"
+                yield words, _with(node, ops=[compared()])
+        case ast.BoolOp(op=op):
+            swapped: ast.boolop = ast.Or() if isinstance(op, ast.And) else ast.And()
+            yield "and to or, or back", _with(node, op=swapped)
+        case ast.UnaryOp(op=ast.USub() | ast.Not() | ast.Invert(), operand=operand):
+            yield f"without {type(node.op).__name__}", operand
+        case ast.IfExp(body=body, orelse=orelse):
+            yield "branches swapped", _with(node, body=orelse, orelse=body)
+        case ast.Constant(value=bool() as value):
+            yield f"{value} to {not value}", _with(node, value=not value)
+        case ast.Constant(value=int() | float() as value):
+            other_value = value + 1 if isinstance(value, int) else value * 2 or 1.0
+            yield f"{value} to {other_value}", _with(node, value=other_value)
+        case ast.Call(func=ast.Attribute(attr="where"), args=[_, _, _]):
+            condition, first, second = node.args
+            yield "arguments of where swapped", _with(node, args=[condition, second, first])
+        case ast.Call(func=ast.Attribute(attr=attr)) if attr in _NAMES:
+            function = _with(node.func, attr=_NAMES[attr])
+            yield f"{attr} to {_NAMES[attr]}", _with(node, func=function)
+        case ast.Call(func=ast.Attribute(attr="detach", value=value), args=[]):
+            yield "without detach", value
+
+
+def _with(node: ast.AST, **changes: Any) -> ast.AST:
+    changed = copy.copy(node)
+    for name, value in changes.items():
+        setattr(changed, name, value)
+    return changed
+
+
+class _Places(ast.NodeTransformer):
+    """Visits the places of a module in order; replaces the one with the wanted number."""
+
+    def __init__(self, module: str, source: str, wanted: int | None = None) -> None:
+        self.found: list[Mutant] = []
+        self._module, self._lines, self._wanted = module, source.splitlines(), wanted
+        self._functions: list[ast.FunctionDef] = []
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        self._functions.append(node)
+        node.body = [self.visit(statement) for statement in node.body]
+        self._functions.pop()
+        return node
+
+    def visit_Raise(self, node: ast.Raise) -> ast.AST:
+        return node
+
+    def visit_Assert(self, node: ast.Assert) -> ast.AST:
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        if node.value is not None:
+            node.value = self.visit(node.value)
+        return node
+
+    def visit(self, node: ast.AST) -> Any:
+        chosen: ast.AST | None = None
+        for change, other in variants(node) if self._functions else ():
+            if len(self.found) == self._wanted:
+                chosen = other
+            self.found.append(self._mutant(node, change))
+        if chosen is not None:
+            return ast.copy_location(chosen, node)
+        return super().visit(node)
+
+    def _mutant(self, node: ast.AST, change: str) -> Mutant:
+        assert isinstance(node, ast.expr)
+        return Mutant(
+            module=self._module,
+            function=self._functions[-1].name,
+            line=self._lines[node.lineno - 1].strip(),
+            change=change,
+            number=len(self.found),
+            first_line=self._functions[0].lineno,
+        )
+
+
+def module_names() -> list[str]:
+    """Returns the modules that are mutated."""
+    base = ROOT / "trinity/algorithm"
+    files = [base / f"{name}.py" for name in FILES]
+    files += [path for name in PACKAGES for path in sorted((base / name).glob("*.py"))]
+    return [
+        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for path in files
+        if path.stem not in SKIPPED
+    ]
+
+
+def all_mutants(only: str) -> list[Mutant]:
+    """Returns every mutant of the modules whose name contains `only`."""
+    found: list[Mutant] = []
+    for name in module_names():
+        if only in name:
+            path = ROOT.joinpath(*name.split(".")).with_suffix(".py")
+            source = path.read_text(encoding="utf-8")
+            places = _Places(name, source)
+            places.visit(ast.parse(source))
+            found += places.found
+    return found
+
+
+class Applied:
+    """Puts the code of a mutant into the functions that exist, and takes it back.
+
+    with Applied(mutant):
+        ...
+    """
+
+    def __init__(self, mutant: Mutant) -> None:
+        module = importlib.import_module(mutant.module)
+        source = inspect.getsource(module)
+        tree = ast.parse(source)
+        _Places(mutant.module, source, mutant.number).visit(tree)
+        made: dict[str, Any] = {"__name__": mutant.module, "__file__": module.__file__}
+        exec(compile(ast.fix_missing_locations(tree), str(module.__file__), "exec"), made)
+        mutated = dict(_functions(made, mutant.module))
+        self._pairs: list[tuple[FunctionType, CodeType]] = [
+            (function, mutated[name].__code__)
+            for name, function in _functions(vars(module), mutant.module)
+            if name in mutated
+        ]
+        self._before = [function.__code__ for function, _ in self._pairs]
+
+    def __enter__(self) -> None:
+        for function, code in self._pairs:
+            function.__code__ = code
+
+    def __exit__(self, *_: object) -> None:
+        for (function, _), code in zip(self._pairs, self._before, strict=True):
+            function.__code__ = code
+
+
+def _functions(names: Mapping[str, Any], module: str) -> Iterator[tuple[str, FunctionType]]:
+    """Yields the functions and methods that a module defines."""
+    for name, value in names.items():
+        if isinstance(value, FunctionType) and value.__module__ == module:
+            yield name, value
+        elif isinstance(value, type) and value.__module__ == module:
+            for method, own in vars(value).items():
+                inner = own.fget if isinstance(own, property) else own
+                inner = inner.__func__ if isinstance(inner, classmethod) else inner
+                if isinstance(inner, FunctionType):
+                    yield f"{name}.{method}", inner
+
+
+@dataclass(slots=True)
+class Score:
+    """The outcome of a run."""
+
+    seed: int
+    num_mutants: int = 0
+    num_found: int = 0
+    num_equivalent: int = 0
+    seconds: float = 0.0
+    survivors: tuple[str, ...] = ()
+
+    @property
+    def share(self) -> float:
+        """Found mutants among those that are not equivalent."""
+        return self.num_found / max(self.num_mutants - self.num_equivalent, 1)
+
+
+class MutantRunner:
+    """Runs the collected tests once, then those that reach a mutant for each mutant."""
+
+    def __init__(self, mutants: Sequence[Mutant], seed: int) -> None:
+        self._mutants = mutants
+        self.score = Score(seed=seed)
+        self._reached: dict[tuple[str, int], list[tuple[float, int]]] = defaultdict(list)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        started = time.monotonic()
+        items = session.items
+        for number, item in enumerate(items):
+            self._run_once(number, item)
+        print(f"\n{len(items)} tests in {time.monotonic() - started:.0f} s", flush=True)
+        for mutant in self._mutants:
+            self._try(mutant, items)
+        self.score.seconds = round(time.monotonic() - started, 1)
+        return True
+
+    def _run_once(self, number: int, item: pytest.Item) -> None:
+        """Notes which functions a test reaches, and how long it takes."""
+        reached: set[tuple[str, int]] = set()
+
+        def note(frame: FrameType, event: str, _: object) -> None:
+            code = frame.f_code
+            if event == "call" and "/trinity/algorithm/" in code.co_filename:
+                reached.add((code.co_filename, code.co_firstlineno))
+
+        started = time.monotonic()
+        sys.setprofile(note)
+        try:
+            failed = fails(item)
+        finally:
+            sys.setprofile(None)
+        assert not failed, f"{item.nodeid} fails on sound code"
+        for place in reached:
+            self._reached[place].append((time.monotonic() - started, number))
+
+    def _try(self, mutant: Mutant, items: Sequence[pytest.Item]) -> None:
+        module = importlib.import_module(mutant.module)
+        lines = range(mutant.first_line - 3, mutant.first_line + 1)  # decorators come before
+        found = [self._reached.get((str(module.__file__), line), []) for line in lines]
+        tests = sorted(test for reached in found for test in reached)[:MOST_TESTS]
+        with Applied(mutant):
+            is_found = any(fails(items[number]) for _, number in tests)
+        self.score.num_mutants += 1
+        self.score.num_found += is_found
+        if is_found:
+            return
+        reason = EQUIVALENT.get(mutant.name)
+        if reason is not None:
+            self.score.num_equivalent += 1
+            return
+        self.score.survivors += (mutant.name,)
+        print(f"survived {len(tests)} tests: {mutant.name}", flush=True)
+
+
+def fails(item: pytest.Item) -> bool:
+    """Runs a test by itself; one that takes too long fails."""
+    previous = signal.signal(signal.SIGALRM, _give_up)
+    signal.alarm(SECONDS_A_TEST)
+    try:
+        reports = runtestprotocol(item, log=False, nextitem=None)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, previous)
+    return any(report.failed for report in reports)
+
+
+def _give_up(*_: object) -> None:
+    raise TimeoutError("a mutant takes too long")
+
+
+def main() -> None:
+    """Prints the score and the survivors, and writes them down."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--num", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="part of a module's name")
+    parser.add_argument("--out", type=Path, default=RESULT)
+    options = parser.parse_args()
+    everything = all_mutants(options.only)
+    chosen = random.Random(options.seed).sample(everything, min(options.num, len(everything)))
+    runner = MutantRunner(chosen, options.seed)
+    packages = sorted({mutant.module.split(".")[2] for mutant in chosen})
+    paths = list(dict.fromkeys(path for package in packages for path in TESTS[package]))
+    arguments = ["-n", "0", "-q", "-p", "no:cacheprovider", "-k", LEFT_OUT]
+    code = pytest.main([*arguments, *paths], plugins=[runner])
+    score = runner.score
+    print(
+        f"{score.num_found} of {score.num_mutants} mutants found, {score.num_equivalent} are "
+        f"equivalent: {score.share:.1%} of the others, in {score.seconds:.0f} s "
+        f"(of {len(everything)} places)"
+    )
+    if code == pytest.ExitCode.OK:
+        text = json.dumps({**asdict(score), "share": round(score.share, 4)}, indent=1)
+        options.out.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
