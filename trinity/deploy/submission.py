@@ -12,7 +12,7 @@ from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import RunFailed, ServiceNotReady, TrinityError, UserError
 from trinity.launch.follow import FINISHED, ExperimentFollower, watched
-from trinity.launch.resume import with_units_of
+from trinity.launch.resume import as_begun_by
 from trinity.launch.stored_runs import find_experiment, with_source_runs
 from trinity.progress.reporter import Reporter, make_reporter
 from trinity.progress.view import RunView
@@ -114,7 +114,7 @@ async def _as_begun(
     answer: synchronizer_pb2.GetExperimentResponse = await synchronizer.GetExperiment(
         request, timeout=CALL_SECONDS
     )
-    return with_units_of(plan, answer.plan_json)
+    return as_begun_by(plan, answer.plan_json)
 
 
 def service_not_ready(address: str, error: grpc.aio.AioRpcError, seconds: float) -> TrinityError:

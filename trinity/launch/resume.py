@@ -8,6 +8,7 @@ from typing import Any
 from trinity.algorithm.units import UNIT_ARGUMENT, UNIT_BEFORE
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
+from trinity.config.plan.parts import ResolvedAlgorithm
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.schema.base import redact_secrets
 from trinity.config.schema.experiment import Config
@@ -71,37 +72,44 @@ def check_resumable(plan: ExperimentPlan) -> None:
 
 
 def as_started(plan: ExperimentPlan) -> ExperimentPlan:
-    """Returns the plan with the units of baselines that the directory's run began with.
-
-    A run of the version before counted samples, and its file does not say so.
-    """
+    """Returns the plan with the behaviour that the run in its directory began with."""
     path = plan.job_path / PLAN_FILE
-    return with_units_of(plan, path.read_text()) if path.exists() else plan
+    return as_begun_by(plan, path.read_text()) if path.exists() else plan
 
 
-def with_units_of(plan: ExperimentPlan, former: str) -> ExperimentPlan:
-    """Returns the plan with the units of a former plan, but those that the configuration gives."""
+def as_begun_by(plan: ExperimentPlan, former: str) -> ExperimentPlan:
+    """Returns the plan with the behaviour of a former one that no key of its file sets.
+
+    A plan of the version before does not say so: its baselines count samples, its models keep
+    their dropout, and its actor's schedule counts the steps of `critic_warmup`.
+    """
     try:
-        before = json.loads(former)["stages"]
-        units = {stage["name"]: _unit_of(stage["algorithm"]) for stage in before}
+        before = {stage["name"]: stage for stage in json.loads(former)["stages"]}
+        stages = tuple(_as_begun(stage, before.get(stage.name)) for stage in plan.stages)
     except (ValueError, KeyError, TypeError):
         return plan  # `check_resumable` says what is wrong with it
-    stages = tuple(_with_unit(stage, units.get(stage.name)) for stage in plan.stages)
     return plan.model_copy(update={"stages": stages})
 
 
-def _unit_of(algorithm: dict[str, Any]) -> JsonValue:
-    arguments: dict[str, JsonValue] = algorithm["advantage_fn_args"]
-    return arguments.get(UNIT_ARGUMENT, UNIT_BEFORE)
-
-
-def _with_unit(stage: StagePlan, unit: JsonValue) -> StagePlan:
-    arguments = stage.algorithm.advantage_fn_args
-    is_given = UNIT_ARGUMENT in stage.config.algorithm.advantage_fn_args
-    if unit is None or is_given or arguments.get(UNIT_ARGUMENT, unit) == unit:
+def _as_begun(stage: StagePlan, before: dict[str, Any] | None) -> StagePlan:
+    if before is None:
         return stage
-    changed = {"advantage_fn_args": {**arguments, UNIT_ARGUMENT: unit}}
-    return stage.model_copy(update={"algorithm": stage.algorithm.model_copy(update=changed)})
+    begins_after = before["lr_schedule"].get("begins_after", 0)
+    changed = {
+        "algorithm": _with_unit(stage, before["algorithm"]["advantage_fn_args"]),
+        "lr_schedule": stage.lr_schedule.model_copy(update={"begins_after": begins_after}),
+        "keeps_dropout": before.get("keeps_dropout", True),
+    }
+    return stage.model_copy(update=changed)
+
+
+def _with_unit(stage: StagePlan, before: dict[str, JsonValue]) -> ResolvedAlgorithm:
+    algorithm, arguments = stage.algorithm, stage.algorithm.advantage_fn_args
+    is_given = UNIT_ARGUMENT in stage.config.algorithm.advantage_fn_args
+    if is_given or UNIT_ARGUMENT not in arguments:
+        return algorithm
+    own = {**arguments, UNIT_ARGUMENT: before.get(UNIT_ARGUMENT, UNIT_BEFORE)}
+    return algorithm.model_copy(update={"advantage_fn_args": own})
 
 
 def _check_ranks(plan: ExperimentPlan, before: dict[str, Any]) -> None:

@@ -18,7 +18,13 @@ from verl.workers.config import (  # noqa: E402
 from verl.workers.engine import EngineRegistry  # noqa: E402
 from verl.workers.engine_workers_tinker import TinkerTrainingWorker  # noqa: E402
 
-from services.trainer.backend.config_overrides import check_override, import_library  # noqa: E402
+from services.trainer.backend.config_overrides import (  # noqa: E402
+    check_heads,
+    check_override,
+    import_library,
+    with_override,
+    without_dropout,
+)
 from services.trainer.backend.padded_engine import PaddedEngine, PaddedValueEngine  # noqa: E402
 from services.trainer.collectives import check_gpus_of  # noqa: E402
 from services.trainer.estimation import actor_outputs  # noqa: E402
@@ -114,14 +120,16 @@ def _model_config(
     section = "trainer.critic" if kind == "value_model" else "trainer"
     import_library(of_role.external_lib, section)
     check_override(of_role.override_config, model_directory, section)
+    check_heads(model_directory)
     kernel = {"attn_implementation": cpu.attention_kernel()}
+    dropout_off = {} if plan.keeps_dropout else without_dropout(model_directory)
     return HFModelConfig(
         path=str(model_directory),
         load_tokenizer=False,
         use_remove_padding=uses_packed_rows(plan),
         enable_gradient_checkpointing=of_role.enable_gradient_checkpointing,
         external_lib=of_role.external_lib,
-        override_config={**kernel, **of_role.override_config},
+        override_config=with_override(dropout_off, kernel, of_role.override_config),
         **_adapter_config(plan, lora),
     )
 
@@ -182,6 +190,7 @@ def _engine_config(plan: StagePlan, kind: ModelKind, *, forward_only: bool) -> F
 def _optimizer_config(optimizer: OptimizerConfig, grad_clip: float) -> FSDPOptimizerConfig:
     """Keeps verl's own schedule constant, as the learning rate is given for each step."""
     name, options = OPTIMIZERS[optimizer.optimizer_type]
+    own = {"eps": optimizer.eps} if name == "AdamW" else {}
     return FSDPOptimizerConfig(
         optimizer=name,
         lr=optimizer.lr,
@@ -191,5 +200,5 @@ def _optimizer_config(optimizer: OptimizerConfig, grad_clip: float) -> FSDPOptim
         weight_decay=optimizer.weight_decay,
         betas=optimizer.betas,
         clip_grad=grad_clip,
-        override_optimizer_config=options,
+        override_optimizer_config={**options, **own},
     )
