@@ -66,6 +66,14 @@ ALLOWED = (
         "benchmarks/trinity_rft_files.py",
         "folders of Trinity-RFT",
     ),
+    Allowed(
+        r"(async_gsm8k/trainer|bots/ref_eval_collect)\.yaml|trinity/common/workflows/envs",
+        "docs/moving-in.md",
+        "files of Trinity-RFT",
+    ),
+    Allowed(
+        r"examples/own.*", "tests/unit/benchmarks/test_trinity_rft_examples.py", "made by the test"
+    ),
     Allowed(r"trinity\.runs(\.\w+)*", "*", "subjects of the stream begin so"),
     Allowed(r"trinity\.(event|group|role|run)", "*", "tags of MLflow's runs"),
     Allowed(r"trinity\.outcome", "services/explorer/*", "an attribute of a metric"),

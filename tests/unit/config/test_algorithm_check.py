@@ -166,7 +166,7 @@ def test_mixing_needs_rows_to_mix_in() -> None:
     missing = "`buffer.trainer_input.auxiliary_buffers.sft_dataset`, which is missing"
     assert missing in said(algorithm=mix)
     named = {**mix, "sample_strategy_args": {"sft_dataset_name": "sft_datase"}}
-    assert "did you mean `sft_dataset`?" in said(algorithm=named, buffer=EXPERTS)
+    assert "name one of `sft_dataset` with" in said(algorithm=named, buffer=EXPERTS)
     assert missing not in said(algorithm=mix, buffer=EXPERTS)
 
 

@@ -2,10 +2,13 @@
 
 import pytest
 
-from tests.unit.config.builders import CPT, DPO, GRPO, SFT, stage
+from tests.unit.config.builders import CPT, DPO, GRPO, SFT, config, stage
 from trinity.algorithm.types import ALGORITHM_TYPES
-from trinity.config.plan.stage_plan import StagePlan
+from trinity.config.checks.advice import advise
+from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
+from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
+from trinity.sizing.stage_sizes import training_settings_of
 
 WORKFLOW: dict[str, object] = {
     "explorer_input": {"default_workflow_type": "my.workflow.WithTeacher"}
@@ -32,7 +35,7 @@ def test_every_algorithm_runs_with_its_own_defaults(name: str) -> None:
     algorithm = planned.algorithm
     assert algorithm.algorithm_type == name
     assert algorithm.row_schema == declared.schema
-    assert algorithm.repeat_times == declared.repeat_times
+    assert algorithm.repeat_times == 1
     assert algorithm.advantage_fn == declared.advantage_fn
     assert algorithm.policy_loss_fn == declared.policy_loss_fn
     assert algorithm.loss_agg_mode == declared.loss_agg_mode
@@ -43,7 +46,7 @@ def test_every_algorithm_runs_with_its_own_defaults(name: str) -> None:
 
 
 def test_an_explore_step_has_the_rollouts_that_the_algorithm_takes() -> None:
-    planned = only("dapo")
+    planned = stage(GRPO, algorithm={"algorithm_type": "dapo", "repeat_times": 16})
     assert planned.algorithm.repeat_times == 16
     assert planned.taskset is not None and planned.taskset.repeat_times == 16
     assert planned.rows_per_explore_step == planned.train_batch_size == 4 * 16
@@ -161,11 +164,56 @@ def test_a_reference_is_loaded_where_something_looks_at_it(
     assert stage(GRPO, algorithm=given).needs_reference == needed
 
 
-def test_pairs_need_a_reference_and_micro_batches_that_hold_them() -> None:
+def test_a_row_that_no_micro_batch_holds_is_one_of_its_own() -> None:
+    told = "a longer one is a micro-batch of its own"
+    for base, enough in ((DPO, 48), (SFT, 24)):
+        for tokens, is_told in ((enough, False), (enough - 1, True)):
+            written = config(base, trainer={"max_token_len_per_gpu": tokens})
+            plan = plan_experiment(written)
+            assert plan.stages[0].max_token_len_per_gpu == tokens
+            assert any(told in text for text in advise(plan)) == is_told
+            assert training_settings_of(plan.stages[0]).tokens == enough
+
+
+def test_arguments_of_trinity_rfts_mixed_losses_have_no_effect() -> None:
+    given: dict[str, object] = {"mu": 0.2, "ngpus_trainer": 4, "train_batch_size_expert": 64}
+    changes = {"algorithm_type": "mix", "repeat_times": 8, "policy_loss_fn_args": given}
+    plan = plan_experiment(config(GRPO, algorithm=changes, buffer=EXPERTS))
+    assert plan.stages[0].algorithm.policy_loss_fn_args["mu"] == 0.2
+    assert "ngpus_trainer" not in plan.stages[0].algorithm.policy_loss_fn_args
+    assert any("ngpus_trainer, train_batch_size_expert has no effect" in t for t in advise(plan))
+    with pytest.raises(UserError, match="`ppo` has no argument"):
+        stage(GRPO, algorithm={"policy_loss_fn_args": {"ngpus_trainer": 4}})
+    with pytest.raises(UserError, match="has no argument"):
+        wrong = {**changes, "policy_loss_fn_args": {"ngpus_trainers": 4}}
+        stage(GRPO, algorithm=wrong, buffer=EXPERTS)
+
+
+def test_mix_takes_the_only_auxiliary_buffer_and_the_others_are_told() -> None:
+    rows = EXPERTS["trainer_input"]["auxiliary_buffers"]["sft_dataset"]  # type: ignore[index]
+    mix: dict[str, object] = {"algorithm_type": "mix", "repeat_times": 8}
+
+    def planned(*names: str, **algorithm: object) -> ExperimentPlan:
+        buffers = {"trainer_input": {"auxiliary_buffers": dict.fromkeys(names, rows)}}
+        return plan_experiment(config(GRPO, algorithm=algorithm, buffer=buffers))
+
+    def unread(plan: ExperimentPlan) -> list[str]:
+        return [text for text in advise(plan) if "is not read" in text]
+
+    only_one = planned("mine", **mix)
+    assert only_one.stages[0].expert_buffer is not None
+    assert only_one.stages[0].expert_buffer.name == "mine"
+    assert not unread(only_one)
+    (told,) = unread(planned("sft_dataset", "other", **mix))
+    assert "auxiliary_buffers.other` is not read" in told
+    (told,) = unread(planned("other"))
+    assert "`sample_strategy: default` takes no rows of data" in told
+    with pytest.raises(UserError, match="name one of `one`, `two`"):
+        planned("one", "two", **mix)
+
+
+def test_pairs_need_a_reference() -> None:
     assert stage(DPO).needs_reference and stage(DPO).algorithm.kl_loss_fn == "none"
-    assert stage(DPO, trainer={"max_token_len_per_gpu": 48}).max_token_len_per_gpu == 48
-    with pytest.raises(UserError, match=r"a pair of sequences of 24 tokens: give 48 or more"):
-        stage(DPO, trainer={"max_token_len_per_gpu": 47})
 
 
 def test_parts_that_a_stage_on_data_inherits_from_rollouts_do_nothing() -> None:

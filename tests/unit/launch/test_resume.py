@@ -10,7 +10,14 @@ from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.config.planning import plan_experiment
 from trinity.errors import UserError
 from trinity.launch.prepare import capped
-from trinity.launch.resume import PLAN_FILE, as_started, check_resumable, has_run, store_plan
+from trinity.launch.resume import (
+    PLAN_FILE,
+    as_started,
+    check_resumable,
+    has_run,
+    kept_defaults,
+    store_plan,
+)
 
 
 def plan_in(directory: Path, **changes: object) -> ExperimentPlan:
@@ -51,6 +58,45 @@ def test_a_run_of_before_a_key_was_known_goes_on(tmp_path: Path) -> None:
     check_resumable(plan)
     with pytest.raises(UserError, match=r"explorer\.over_rollout\.ratio"):
         check_resumable(plan_in(tmp_path, explorer={"over_rollout": {"ratio": 0.5}}))
+
+
+def of_before(plan: ExperimentPlan) -> None:
+    """Stores a run of the release in which two keys had other defaults."""
+    store_plan(plan)
+    file = plan.job_path / PLAN_FILE
+    values = json.loads(file.read_text())
+    for stage in values["stages"]:
+        stage["config"]["model"]["min_response_tokens"] = 0
+        stage["algorithm"]["repeat_times"] = 2
+    file.write_text(json.dumps(values))
+
+
+def test_a_run_goes_on_with_defaults_of_its_own_time(tmp_path: Path) -> None:
+    left_out: dict[str, object] = {"algorithm": {"repeat_times": None}}
+    plan = plan_in(tmp_path, **left_out)
+    assert kept_defaults(plan) == {}
+    of_before(plan)
+    kept = {"model.min_response_tokens": 0, "algorithm.repeat_times": 2}
+    assert kept_defaults(plan) == kept
+    as_it_was: dict[str, object] = {
+        "algorithm": {"repeat_times": 2},
+        "model": {"min_response_tokens": 0},
+    }
+    again = plan_in(tmp_path, **as_it_was)
+    assert kept_defaults(again) == {}
+    check_resumable(again)
+    store_plan(again)
+    assert kept_defaults(plan) == kept, "they are kept at each start"
+    written = plan_in(tmp_path, model={"min_response_tokens": 1}, algorithm={"repeat_times": 4})
+    with pytest.raises(UserError, match=r"algorithm\.repeat_times, model\.min_response_tokens"):
+        check_resumable(written)
+
+
+def test_a_stage_keeps_its_own_defaults(tmp_path: Path) -> None:
+    stages: dict[str, object] = {"stages": [{"stage_name": "a", "algorithm": {"repeat_times": 8}}]}
+    plan = plan_in(tmp_path, **stages)
+    of_before(plan)
+    assert kept_defaults(plan) == {"stages[0].model.min_response_tokens": 0}
 
 
 def test_another_seed_is_refused(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from trinity.algorithm.rollout_correction.settings import PRESETS
 from trinity.algorithm.types import ALGORITHM_TYPES
 from trinity.algorithm.units import UNIT_ARGUMENT
 from trinity.config.checks.algorithm import staleness_cause
+from trinity.config.plan.algorithm import ARGUMENTS_WITHOUT_EFFECT
 from trinity.config.plan.model import missing_from_cache
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.schema.data import FormatConfig
@@ -32,6 +33,7 @@ REWARDED_BY_ITSELF = frozenset(
         "frozen_lake_workflow",
         "sudoku_workflow",
         "tool_call_workflow",
+        "toolcall_workflow",
         "rubric_judge_workflow",
         "rubric_judge_openai_workflow",
     }
@@ -153,7 +155,8 @@ def _single_rollout_groups(stage: StagePlan) -> Iterator[str]:
     if declared.repeat_times > 1 and algorithm.advantage_fn == declared.advantage_fn:
         yield (
             f"{declared.name} compares the rollouts of a task, and with "
-            "`algorithm.repeat_times: 1` each stands alone: 2 or more gives it a comparison"
+            "`algorithm.repeat_times: 1`, which is the default, each stands alone: 2 or more gives "
+            f"it a comparison, {declared.repeat_times} is usual"
         )
 
 
@@ -316,6 +319,62 @@ def _may_split(workflow: str) -> bool:
     return workflow in SEVERAL_TURNS or workflow not in WORKFLOWS.builtins
 
 
+def _arguments_without_effect(stage: StagePlan) -> Iterator[str]:
+    unread = ARGUMENTS_WITHOUT_EFFECT.get(stage.algorithm.policy_loss_fn, frozenset())
+    given = [key for key in stage.config.algorithm.policy_loss_fn_args if key in unread]
+    if given:
+        yield (
+            f"`algorithm.policy_loss_fn_args`: {', '.join(given)} has no effect: losses are means "
+            "over the whole batch, and `expert_data_ratio` says how many of its rows are data"
+        )
+
+
+def _rows_above_micro_batch(stage: StagePlan) -> Iterator[str]:
+    """A row is never cut: one that is longer than a micro-batch is one of its own."""
+    tokens, longest = stage.config.trainer.max_token_len_per_gpu, stage.longest_unit
+    if stage.needs_training and tokens is not None and tokens < longest:
+        unit = "pairs of sequences" if stage.algorithm.row_schema == "dpo" else "sequences"
+        yield (
+            f"`trainer.max_token_len_per_gpu: {tokens}` is less than the {longest} tokens of the "
+            f"longest {unit}: a longer one is a micro-batch of its own, for which a GPU's memory "
+            "must suffice"
+        )
+
+
+def _auxiliary_buffers_unread(stage: StagePlan) -> Iterator[str]:
+    """Only `mix` takes rows from one of them."""
+    read = stage.expert_buffer.name if stage.expert_buffer is not None else ""
+    for buffer in stage.auxiliary_buffers:
+        if buffer.name != read:
+            strategy = stage.algorithm.sample_strategy
+            takes = f"takes `{read}`" if read else "takes no rows of data"
+            yield (
+                f"`buffer.trainer_input.auxiliary_buffers.{buffer.name}` is not read: "
+                f"`sample_strategy: {strategy}` {takes}; with `mix`, "
+                f"`sample_strategy_args.sft_dataset_name: {buffer.name}` takes it"
+            )
+
+
+def _min_response_lowered(stage: StagePlan) -> Iterator[str]:
+    asked = stage.config.model.min_response_tokens
+    if stage.needs_rollout and asked > max(stage.min_response_tokens, 1):
+        yield (
+            f"`model.min_response_tokens: {asked}` is taken for {stage.min_response_tokens}, as a "
+            f"response has at most {stage.max_response_tokens} (`model.max_response_tokens`)"
+        )
+
+
+def _eval_name_is_taken(stage: StagePlan) -> Iterator[str]:
+    """The buffer knows tasks by the name of their taskset."""
+    written = stage.config.buffer.explorer_input.eval_tasksets
+    for own, taskset in zip(written, stage.eval_tasksets, strict=False):
+        if own.name and own.name != taskset.name:
+            yield (
+                f"the evaluation taskset `{own.name}` is called `{taskset.name}`, as a taskset to "
+                "train on has that name"
+            )
+
+
 def _keys_ignored_on_data(stage: StagePlan) -> Iterator[str]:
     """Keys that a stage on data sets or inherits and that nothing reads."""
     if stage.has_rollouts:
@@ -357,6 +416,11 @@ ADVICE_RULES: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _reward_is_not_called,
     _keys_ignored_on_data,
     _samples_of_runs_are_counted,
+    _arguments_without_effect,
+    _rows_above_micro_batch,
+    _auxiliary_buffers_unread,
+    _min_response_lowered,
+    _eval_name_is_taken,
     offload_without_gpus,
     override_config_differs_from_engine,
 )

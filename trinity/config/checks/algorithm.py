@@ -8,7 +8,6 @@ from trinity.algorithm.policy_loss import POLICY_LOSSES
 from trinity.algorithm.token_advantage import needs_of
 from trinity.algorithm.token_advantage.need import NEED_HINTS, Need
 from trinity.compat import BASELINE_WORKFLOWS, DISTILLATION_WORKFLOWS
-from trinity.config.error_collector import did_you_mean
 from trinity.config.plan.algorithm import find_part
 from trinity.config.plan.parts import ResolvedAlgorithm
 from trinity.config.plan.stage_plan import StagePlan
@@ -59,7 +58,13 @@ def _check_mixed_loss(plan: StagePlan, *, has_experts: bool) -> Iterator[str]:
 def _check_expert_buffer(plan: StagePlan, expert_buffer: str) -> Iterator[str]:
     names = [buffer.name for buffer in plan.auxiliary_buffers]
     if expert_buffer not in names:
-        advice = did_you_mean(expert_buffer, names) if names else ": give it, with its `path`"
+        advice = ": give it, with its `path`"
+        if names:
+            advice = (
+                ": name one of "
+                + ", ".join(f"`{name}`" for name in names)
+                + (" with `algorithm.sample_strategy_args.sft_dataset_name`")
+            )
         yield (
             f"`algorithm.sample_strategy: {plan.algorithm.sample_strategy}` takes expert rows from "
             f"`buffer.trainer_input.auxiliary_buffers.{expert_buffer}`, which is missing{advice}"

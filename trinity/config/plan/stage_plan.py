@@ -167,6 +167,11 @@ class StagePlan(PlanModel):
         return has_both and self.config.synchronizer.sync_method == "nccl"
 
     @property
+    def longest_unit(self) -> int:
+        """Tokens of the longest unit that a micro-batch must hold: a sequence, or a pair of dpo."""
+        return self.max_model_len * (2 if self.algorithm.row_schema == "dpo" else 1)
+
+    @property
     def num_rollout_rows(self) -> int:
         """Rows of one train step that come from rollouts."""
         return self.train_batch_size - self.num_expert_rows

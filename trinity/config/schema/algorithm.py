@@ -104,13 +104,14 @@ class AlgorithmConfig(Section):
     """The algorithm, its parts and the optimizer."""
 
     old_names: ClassVar[Mapping[str, RenamedKey]] = {
+        "policy_loss_fn_args.grpo_loss_agg_mode": RenamedKey("/algorithm.loss_agg_mode"),
         "policy_loss_fn_args.loss_agg_mode": RenamedKey("/algorithm.loss_agg_mode"),
     }
 
     algorithm_type: str = "grpo"
     """`ppo`, `grpo`, `rloo`... (mode both), `sft`, `cpt`, `dpo` (train): docs/algorithms.md."""
     repeat_times: Positive | None = None
-    """Rollouts of one task, the size of its group; else what the algorithm usually has."""
+    """Rollouts of one task, the size of its group; else 1."""
     optimizer: OptimizerConfig = default_section(OptimizerConfig)
     """AdamW and its schedule."""
     sample_strategy: str | None = None

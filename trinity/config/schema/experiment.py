@@ -170,7 +170,9 @@ class DataJuicerServiceConfig(Section):
         bool, PlannedKey("start `python -m trinity.data_juicer.server` and give its `server_url`")
     ] = False
     """Start one."""
-    port: Annotated[int | None, PlannedKey("it belongs to `auto_start`")] = None
+    port: Annotated[
+        int | None, IgnoredKey("it belongs to `auto_start`; `server_url` has the port of another")
+    ] = None
     """Port of the one that is started."""
 
 

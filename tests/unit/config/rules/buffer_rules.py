@@ -126,7 +126,10 @@ TRAINER = [
     refused("an unknown trainer", at("trainer.trainer_type", "x"), "trainer_type"),
     told("megatron", at("trainer.trainer_strategy", "megatron"), PLANNED, "Megatron"),
     told(
-        "sequence parallelism", at("trainer.ulysses_sequence_parallel_size", 2), PLANNED, "one GPU"
+        "sequence parallelism",
+        at("trainer.ulysses_sequence_parallel_size", 2),
+        NO_EFFECT,
+        "one GPU",
     ),
     refused("no file of verl's", at("trainer.trainer_config_path", "/no"), "cannot read"),
     told("rows of a micro-batch", at("trainer.use_dynamic_bsz", False), NO_EFFECT, "by tokens"),
