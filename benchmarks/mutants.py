@@ -246,14 +246,16 @@ class Applied:
             for name, function in _functions(vars(module), mutant.module)
             if name in mutated
         ]
-        self._before = [function.__code__ for function, _ in self._pairs]
+        self._before: list[tuple[FunctionType, CodeType]] = [
+            (function, function.__code__) for function, _ in self._pairs
+        ]
 
     def __enter__(self) -> None:
         for function, code in self._pairs:
             function.__code__ = code
 
     def __exit__(self, *_: object) -> None:
-        for (function, _), code in zip(self._pairs, self._before, strict=True):
+        for function, code in self._before:
             function.__code__ = code
 
 

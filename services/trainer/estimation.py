@@ -55,3 +55,9 @@ def actor_outputs(plan: StagePlan) -> tuple[str, ...]:
     if not wanted and "entropies" not in needs and not algorithm.needs_proximal:
         return ()
     return ("logprobs", "entropies", *wanted)
+
+
+def has_teacher(plan: StagePlan) -> bool:
+    """Returns true if the advantage compares the policy with a teacher's log-probabilities."""
+    algorithm = plan.algorithm
+    return algorithm.advantage_in_trainer and "teacher" in needs_of(algorithm.advantage_fn)

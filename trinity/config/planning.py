@@ -169,8 +169,12 @@ def _plan(
         eval_interval=_eval_interval(config),
         experience_buffer=data.experience_buffer,
         auxiliary_buffers=data.auxiliary_buffers,
-        lr_schedule=_lr_schedule(config.algorithm.optimizer),
+        lr_schedule=_lr_schedule(
+            config.algorithm.optimizer,
+            begins_after=config.trainer.critic_warmup if algorithm.needs_critic else 0,
+        ),
         critic_lr_schedule=_lr_schedule(config.trainer.critic.optimizer),
+        keeps_dropout=False,
     )
 
 
@@ -251,8 +255,9 @@ def _eval_interval(config: Config) -> int:
     return max(interval // sync, 1) * sync
 
 
-def _lr_schedule(optimizer: OptimizerConfig) -> LearningRateSchedule:
+def _lr_schedule(optimizer: OptimizerConfig, begins_after: int = 0) -> LearningRateSchedule:
     return LearningRateSchedule(
+        begins_after=begins_after,
         lr=optimizer.lr,
         kind=optimizer.lr_scheduler_type,
         warmup_steps=optimizer.lr_warmup_steps,

@@ -11,7 +11,7 @@ from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan
 from trinity.errors import RunFailed, ServiceNotReady, TrinityError, UserError
-from trinity.launch.begun import with_units_of
+from trinity.launch.begun import as_begun_by
 from trinity.launch.changed_run import compare_plans
 from trinity.launch.content import ContentRecord
 from trinity.launch.follow import FINISHED, ExperimentFollower, watched
@@ -153,7 +153,7 @@ async def _as_begun(
     answer: synchronizer_pb2.GetExperimentResponse = await synchronizer.GetExperiment(
         request, timeout=CALL_SECONDS
     )
-    return with_units_of(plan, answer.plan_json)
+    return as_begun_by(plan, answer.plan_json)
 
 
 def service_not_ready(address: str, error: grpc.aio.AioRpcError, seconds: float) -> TrinityError:

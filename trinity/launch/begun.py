@@ -1,4 +1,4 @@
-"""What a run began with and goes on with: defaults of before, units of baselines, arithmetic."""
+"""Keeps what a run began with as it goes on: defaults of before, units, dropout, arithmetic."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from trinity.algorithm.units import UNIT_ARGUMENT, UNIT_BEFORE
 from trinity.config.plan.arithmetic import Arithmetic
+from trinity.config.plan.parts import ResolvedAlgorithm
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.schema.experiment import SINGLE_STAGE, Config
 from trinity.launch.resume import PLAN_FILE
@@ -71,7 +72,7 @@ def continue_as_begun(plan: ExperimentPlan) -> ExperimentPlan:
     if not path.exists():
         return plan
     former = path.read_text()
-    return _with_arithmetic_of(with_units_of(plan, former), former)
+    return _with_arithmetic_of(as_begun_by(plan, former), former)
 
 
 def _with_arithmetic_of(plan: ExperimentPlan, former: str) -> ExperimentPlan:
@@ -111,26 +112,36 @@ def _with_value(section: S, path: Sequence[str], value: object) -> S:
     return section.model_copy(update={head: inner})
 
 
-def with_units_of(plan: ExperimentPlan, former: str) -> ExperimentPlan:
-    """Returns the plan with the units of a former plan, but those that the configuration gives."""
+def as_begun_by(plan: ExperimentPlan, former: str) -> ExperimentPlan:
+    """Returns the plan with the behaviour of a former one that no key of its file sets.
+
+    A plan of the version before does not say so: its baselines count samples, its models keep
+    their dropout, and its actor's schedule counts the steps of `critic_warmup`.
+    """
     try:
-        before = json.loads(former)["stages"]
-        units = {stage["name"]: _unit_of(stage["algorithm"]) for stage in before}
+        before = {stage["name"]: stage for stage in json.loads(former)["stages"]}
+        stages = tuple(_with_behaviour(stage, before.get(stage.name)) for stage in plan.stages)
     except (ValueError, KeyError, TypeError):
         return plan  # `check_resumable` says what is wrong with it
-    stages = tuple(_with_unit(stage, units.get(stage.name)) for stage in plan.stages)
     return plan.model_copy(update={"stages": stages})
 
 
-def _unit_of(algorithm: dict[str, Any]) -> JsonValue:
-    arguments: dict[str, JsonValue] = algorithm["advantage_fn_args"]
-    return arguments.get(UNIT_ARGUMENT, UNIT_BEFORE)
-
-
-def _with_unit(stage: StagePlan, unit: JsonValue) -> StagePlan:
-    arguments = stage.algorithm.advantage_fn_args
-    is_given = UNIT_ARGUMENT in stage.config.algorithm.advantage_fn_args
-    if unit is None or is_given or arguments.get(UNIT_ARGUMENT, unit) == unit:
+def _with_behaviour(stage: StagePlan, before: dict[str, Any] | None) -> StagePlan:
+    if before is None:
         return stage
-    changed = {"advantage_fn_args": {**arguments, UNIT_ARGUMENT: unit}}
-    return stage.model_copy(update={"algorithm": stage.algorithm.model_copy(update=changed)})
+    begins_after = before["lr_schedule"].get("begins_after", 0)
+    changed = {
+        "algorithm": _with_unit(stage, before["algorithm"]["advantage_fn_args"]),
+        "lr_schedule": stage.lr_schedule.model_copy(update={"begins_after": begins_after}),
+        "keeps_dropout": before.get("keeps_dropout", True),
+    }
+    return stage.model_copy(update=changed)
+
+
+def _with_unit(stage: StagePlan, before: dict[str, JsonValue]) -> ResolvedAlgorithm:
+    algorithm, arguments = stage.algorithm, stage.algorithm.advantage_fn_args
+    is_given = UNIT_ARGUMENT in stage.config.algorithm.advantage_fn_args
+    if is_given or UNIT_ARGUMENT not in arguments:
+        return algorithm
+    own = {**arguments, UNIT_ARGUMENT: before.get(UNIT_ARGUMENT, UNIT_BEFORE)}
+    return algorithm.model_copy(update={"advantage_fn_args": own})

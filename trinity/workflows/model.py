@@ -34,7 +34,7 @@ from trinity.workflows.generation import (
     Prompt,
     Scores,
 )
-from trinity.workflows.messages import Message
+from trinity.workflows.messages import Message, for_template
 from trinity.workflows.openai_clients import HttpModelAccess
 from trinity.workflows.sampling import (
     RatioWarnings,
@@ -181,6 +181,7 @@ class ModelWrapper(HttpModelAccess):
         self._version, self._incarnation = weights
         self._seed_of_call = seed_of_call
         self._num_calls = 0
+        self._tools: dict[bytes, tuple[JsonObject, ...]] = {}
         self._loop = asyncio.get_running_loop()
         self._pending: set[asyncio.Task[object]] = set()
         self._is_closed = False
@@ -227,9 +228,29 @@ class ModelWrapper(HttpModelAccess):
         """
         prompt = self._tokenizer.encode_chat(messages, tools)
         answers = await self._sample(prompt, n, sampling, on_delta)
-        for answer in answers if tools else ():
-            answer.tools_sha256 = _tools_hash(tools)
+        if tools:
+            sha256 = _tools_hash(tools)
+            self._tools[sha256] = tuple(tools)
+            for answer in answers:
+                answer.tools_sha256 = sha256
         return answers
+
+    def was_asked(self, messages: Sequence[Message], answer: Experience) -> bool:
+        """Returns true if an answer is the answer to exactly these messages, with its call's tools.
+
+        Messages are compared as tokens, as they are and as the API passes them on.
+        """
+        sequence = answer.sequence
+        tools = self._tools.get(answer.tools_sha256, ())
+        plain = [for_template(message) for message in messages]
+        for asked in (messages, plain) if plain != messages else (plain,):
+            try:
+                prompt = self._tokenizer.encode_chat(asked, tools).token_ids if asked else []
+            except UserError:  # the chat template does not take them
+                continue
+            if sequence.tokens[: sequence.prompt_length].tolist() == prompt:
+                return True
+        return False
 
     async def generate_async(
         self,

@@ -4,11 +4,15 @@ from collections.abc import Sequence
 
 from trinity.errors import UserError
 from trinity.types import Experience, FinishReason, JsonObject
+from trinity.workflows.answers import MatchedAnswers, match_answers
 from trinity.workflows.messages import Message
-from trinity.workflows.turns import lcs_indices, merge_turns
+from trinity.workflows.model import ModelWrapper
+from trinity.workflows.turns import merge_turns
 from trinity.workflows.workflow import Workflow
 
 RESPONSE_TRUNCATED = "response_truncated"
+UNUSED_ANSWERS = "unused_answers"
+"""Key of a sample's info and metrics: answers of the run that are no message of its transcript."""
 
 
 class MultiTurnWorkflow(Workflow):
@@ -26,7 +30,9 @@ class MultiTurnWorkflow(Workflow):
                 return self.experiences(messages, reward=self.score(messages))
 
     Only assistant messages that the model generated in this run are trained on, with their
-    original tokens. Any other message, also a quoted or edited one of an assistant, is context.
+    original tokens. They are found by the messages that the model was asked with (see `answers`).
+    Any other message, also a quoted or edited one of an assistant, is context, and answers that are
+    no message are counted in `info["unused_answers"]`.
     All turns form one sample if each prompt continues the tokens before it and all were sampled
     alike, else several (see `turns`), each with the reward.
     """
@@ -40,16 +46,19 @@ class MultiTurnWorkflow(Workflow):
 
         Raises: UserError when none of its messages is an answer of the model.
         """
-        turns = _turns(messages, self.model.extract_experience_from_history(clear_history=False))
-        if not turns:
+        made = self.model.extract_experience_from_history(clear_history=False)
+        matched = _matched(messages, made, self.model)
+        if not matched.turns:
             raise UserError(
                 f"{type(self).__name__}: none of the assistant's messages in the transcript is "
                 "what the model answered in this run: append `experience.response_text` as it is"
             )
-        samples = merge_turns(turns)
+        samples = merge_turns(matched.turns)
         for sample in samples:
             sample.reward = reward
             sample.info = dict(info or {})
+            if matched.unused:
+                sample.info[UNUSED_ANSWERS] = len(matched.unused)
             sample.metrics = {
                 name: float(value)
                 for name, value in sample.info.items()
@@ -91,16 +100,14 @@ class MultiTurnWorkflow(Workflow):
         return self.process_messages_to_experience(messages, reward, info, truncate_status)
 
 
-def _turns(messages: Sequence[Message], made: Sequence[Experience]) -> list[Experience]:
-    """Returns the answers that became messages of the transcript, in its order.
+def _matched(
+    messages: Sequence[Message], made: Sequence[Experience], model: ModelWrapper
+) -> MatchedAnswers:
+    """Returns the answers that became messages of the transcript, and the others.
 
-    If there are none because the first prompt was too long, its placeholder is returned. Texts are
-    compared without surrounding white space, which is often stripped.
+    If there are none because the first prompt was too long, its placeholder is returned.
     """
     cut = [answer for answer in made if answer.finish_reason is FinishReason.PROMPT_TRUNCATED]
     rest = [answer for answer in made if answer.finish_reason is not FinishReason.PROMPT_TRUNCATED]
-    # A message that only calls tools has no content.
-    answers = [message for message in messages if message["role"] == "assistant"]
-    quoted = [(message["content"] or "").strip() for message in answers]
-    indices = lcs_indices(quoted, [answer.response_text.strip() for answer in rest])
-    return [rest[index] for index in indices] or cut[:1]
+    matched = match_answers(messages, rest, model.was_asked)
+    return matched if matched.turns else MatchedAnswers(cut[:1], matched.unused)

@@ -96,6 +96,13 @@ class RatioWarnings:
     def check(self, overrides: SamplingOverrides) -> None:
         """Logs a warning for each parameter that is new and does something."""
         given = dict(overrides)
+        if given.get("temperature") == 0 and "temperature" not in self._told:
+            self._told.add("temperature")
+            logger.warning(
+                "a call of the model samples with `temperature: 0`, and its answers are trained "
+                "on: they were not drawn from any distribution, so ratios to the trainer's own "
+                "log-probabilities, at temperature 1, are off"
+            )
         for name in NEUTRAL.keys() & given.keys() - self._told:
             if given[name] == NEUTRAL[name] or (name == "top_k" and given[name] == 0):
                 continue

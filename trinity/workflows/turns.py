@@ -7,15 +7,19 @@ fit: turns that do not continue one another become separate samples. So do turns
 from different distributions, for example at another temperature: a sample is trained at one.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 
 from trinity.types import Alignment, Array, Experience, VersionSpan
 from trinity.types import Sequence as TokenSequence
 from trinity.workflows.sampling import distribution_of
+
+Quoted = TypeVar("Quoted")
+Answer = TypeVar("Answer")
 
 
 def merge_turns(turns: Sequence[Experience]) -> list[Experience]:
@@ -97,37 +101,39 @@ def _merge_array(name: str, offsets: Sequence[tuple[int, Experience]], length: i
     return Array(data, Alignment.RESPONSE)
 
 
-def lcs_indices(quoted: Sequence[str], answers: Sequence[str]) -> list[int]:
-    """Returns the indices in `answers` of a longest common subsequence with `quoted`.
+def lcs_pairs(
+    quoted: Sequence[Quoted], answers: Sequence[Answer], is_same: Callable[[Quoted, Answer], bool]
+) -> list[tuple[int, int]]:
+    """Returns the pairs of indices of a longest common subsequence of `quoted` and `answers`.
 
     A quotation may equal an answer, so that matching the first equal one could leave no room for
     earlier answers. Among equal answers the later ones are taken: after a retry, the last answer
     is the one that was kept.
     """
     row, column = len(quoted), len(answers)
-    offsets: list[int] = []
-    while row and column and quoted[row - 1] == answers[column - 1]:  # usually all match
+    pairs: list[tuple[int, int]] = []
+    while row and column and is_same(quoted[row - 1], answers[column - 1]):  # usually all match
         row, column = row - 1, column - 1
-        offsets.append(column)
-    lengths = _lengths(quoted[:row], answers[:column])
+        pairs.append((row, column))
+    same = [[is_same(said, answer) for answer in answers[:column]] for said in quoted[:row]]
+    lengths = _lengths(same, column)
     while row and column:
-        if quoted[row - 1] == answers[column - 1]:
+        if same[row - 1][column - 1]:
             row, column = row - 1, column - 1
-            offsets.append(column)
+            pairs.append((row, column))
         elif lengths[row - 1][column] >= lengths[row][column - 1]:
             row -= 1
         else:
             column -= 1
-    return offsets[::-1]
+    return pairs[::-1]
 
 
-def _lengths(quoted: Sequence[str], answers: Sequence[str]) -> list[list[int]]:
+def _lengths(same: Sequence[Sequence[bool]], width: int) -> list[list[int]]:
     """Returns the lengths of the longest common subsequences of all prefixes."""
-    lengths = [[0] * (len(answers) + 1)]
-    for text in quoted:
+    lengths = [[0] * (width + 1)]
+    for of_row in same:
         above, row = lengths[-1], [0]
-        for index, answer in enumerate(answers):
-            is_found = text == answer
+        for index, is_found in enumerate(of_row):
             row.append(above[index] + 1 if is_found else max(above[index + 1], row[index]))
         lengths.append(row)
     return lengths

@@ -3,6 +3,7 @@
 import importlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import JsonValue
 from transformers import AutoConfig, PretrainedConfig
@@ -82,3 +83,64 @@ def check_override(override: Mapping[str, JsonValue], directory: Path, section: 
                 f"{where} cannot be merged into the model's: verl changes single values and the "
                 "keys of a model's parts; write it into a copy of config.json"
             )
+
+
+def check_heads(directory: Path) -> None:
+    """Checks what verl's engine reads of every model, before it fails on it.
+
+    Raises: UserError naming the model.
+    """
+    config: PretrainedConfig = AutoConfig.from_pretrained(directory)
+    try:
+        _ = config.get_text_config().num_key_value_heads
+    except AttributeError as error:
+        raise UserError(
+            f"the model in {directory} is of type `{config.model_type}`, whose configuration has "
+            "no `num_key_value_heads`, which verl's engine reads of every model that it trains: "
+            "choose a model that has it, such as one of Qwen's or Llama's"
+        ) from error
+
+
+def without_dropout(directory: Path) -> dict[str, JsonValue]:
+    """Returns the override that turns off each dropout of a model and of its parts.
+
+    Log-probabilities that ratios are taken of come from passes without dropout, so a policy that
+    trains with it is not the one that they are of.
+    """
+    config: PretrainedConfig = AutoConfig.from_pretrained(directory)
+    return _off(config.to_dict())
+
+
+def _off(values: Mapping[str, Any]) -> dict[str, JsonValue]:
+    off: dict[str, JsonValue] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            off |= {key: inner} if (inner := _off(value)) else {}
+        elif _is_dropout(key) and isinstance(value, int | float) and value > 0:
+            off[key] = 0.0
+    return off
+
+
+def _is_dropout(key: str) -> bool:
+    return "dropout" in key or key.endswith("pdrop")
+
+
+def with_override(
+    dropout_off: Mapping[str, JsonValue],
+    kernel: Mapping[str, JsonValue],
+    override: Mapping[str, JsonValue],
+) -> dict[str, JsonValue]:
+    """Returns the override for verl; what a user gives wins, so it asks for dropout."""
+    nested = override.get(NESTED_OVERRIDE)
+    if isinstance(nested, dict):
+        return {**kernel, **override, NESTED_OVERRIDE: _merged(dropout_off, nested)}
+    return {**kernel, **_merged(dropout_off, override)}
+
+
+def _merged(below: Mapping[str, JsonValue], above: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    merged = {**below, **above}
+    for key, inner in below.items():
+        own = above.get(key)
+        if isinstance(inner, dict) and isinstance(own, dict):
+            merged[key] = {**inner, **own}
+    return merged

@@ -21,9 +21,12 @@ from verl.workers.engine import EngineRegistry  # noqa: E402
 from verl.workers.engine_workers_tinker import TinkerTrainingWorker  # noqa: E402
 
 from services.trainer.backend.config_overrides import (  # noqa: E402
+    check_heads,
     check_override,
     import_library,
     lay_rope,
+    with_override,
+    without_dropout,
     without_rope,
 )
 from services.trainer.backend.packed_attention import PACKED_ATTENTION, register  # noqa: E402
@@ -152,9 +155,11 @@ def _model_config(
     section = "trainer.critic" if kind == "value_model" else "trainer"
     import_library(of_role.external_lib, section)
     check_override(of_role.override_config, model_directory, section)
+    check_heads(model_directory)
     keys = model_keys(model_directory, of_role.override_config) or {}
     rows = _row_kernel(plan, keys)
     kernel = {"attn_implementation": rows.attention}
+    dropout_off = {} if plan.keeps_dropout else without_dropout(model_directory)
     config = HFModelConfig(
         path=str(model_directory),
         load_tokenizer=False,
@@ -165,7 +170,7 @@ def _model_config(
             else plan.recomputes_activations
         ),
         external_lib=of_role.external_lib,
-        override_config={**kernel, **without_rope(of_role.override_config)},
+        override_config=with_override(dropout_off, kernel, without_rope(of_role.override_config)),
         **_adapter_config(plan, lora),
     )
     is_own_model = kind == "value_model" and bool(plan.config.model.critic_model_path)
@@ -244,6 +249,7 @@ def _head_of(plan: StagePlan, model_directory: Path) -> HeadSettings:
 def _optimizer_config(optimizer: OptimizerConfig, grad_clip: float) -> FSDPOptimizerConfig:
     """Keeps verl's own schedule constant, as the learning rate is given for each step."""
     name, options = OPTIMIZERS[optimizer.optimizer_type]
+    own = {"eps": optimizer.eps} if name == "AdamW" else {}
     return FSDPOptimizerConfig(
         optimizer=name,
         lr=optimizer.lr,
@@ -253,5 +259,5 @@ def _optimizer_config(optimizer: OptimizerConfig, grad_clip: float) -> FSDPOptim
         weight_decay=optimizer.weight_decay,
         betas=optimizer.betas,
         clip_grad=grad_clip,
-        override_optimizer_config=options,
+        override_optimizer_config={**options, **own},
     )

@@ -223,14 +223,15 @@ class ChatEncoder:
             )
         prompt_tokens = self._tokens(before)
         trained, _ = self._split_at_end_token(self._tokens(text[len(before) :]))
-        return Encoded(prompt_tokens + trained, len(prompt_tokens))
+        return Encoded(prompt_tokens + self._ended(trained), len(prompt_tokens))
 
     def encode_turns(self, conversation: Conversation) -> Encoded:
         """Encodes a conversation to train on all its answers, with everything between them masked.
 
         The tokens are those of the whole text, up to the last answer. Each answer is trained on as
         it stands in that text: a template that drops the thoughts of earlier turns drops them here
-        too, as it does where the model is asked for the last answer.
+        too, as it does where the model is asked for the last answer. Where the template ends no
+        answer with an end token, the last one gets the tokenizer's.
 
         Raises: UserError when the template does not let answers be told from the text around them.
         """
@@ -242,6 +243,8 @@ class ChatEncoder:
         for start, end in spans:
             untrained = after_end + self._tokens(text[done:start])
             trained, after_end = self._split_at_end_token(self._tokens(text[start:end]))
+            if end == spans[-1][1]:
+                trained = self._ended(trained)
             tokens += untrained + trained
             mask += [False] * len(untrained) + [True] * len(trained)
             done = end
@@ -256,6 +259,12 @@ class ChatEncoder:
     def _tokens(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         return ids
+
+    def _ended(self, answer: list[int]) -> list[int]:
+        """Appends the tokenizer's end token to a last answer that the template does not end."""
+        end = self._tokenizer.eos_token_id
+        is_ended = bool(answer) and answer[-1] in self._end_tokens
+        return answer if is_ended or not isinstance(end, int) else [*answer, end]
 
     def _split_at_end_token(self, answer: list[int]) -> tuple[list[int], list[int]]:
         """Splits off what follows the end token: templates add line breaks that no rollout sees."""

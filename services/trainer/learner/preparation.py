@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from services.trainer.estimation import EstimationFunctions, actor_outputs
+from services.trainer.estimation import EstimationFunctions, actor_outputs, has_teacher
 from services.trainer.learner.advantages import (
     AdvantageEstimate,
     estimate_advantages,
@@ -17,7 +17,7 @@ from services.trainer.learner.advantages import (
 )
 from services.trainer.learner.prepared_batch import CriticTargets, PreparedBatch
 from services.trainer.learner.roles import Roles
-from services.trainer.learner.rollouts import RolloutRows
+from services.trainer.learner.rollouts import STUDENT, RolloutRows
 from services.trainer.types import TrainBatch
 from trinity.algorithm.token_advantage.token_batch import FloatMatrix, IntVector
 from trinity.config.plan.stage_plan import StagePlan
@@ -46,6 +46,7 @@ class BatchPreparation:
     def __init__(self, *, plan: StagePlan, roles: Roles) -> None:
         self._has_rollout = plan.has_rollouts
         self._actor_outputs = actor_outputs(plan)
+        self._has_teacher = has_teacher(plan)
         self._functions = EstimationFunctions.from_plan(plan)
         self._select_tokens = token_selection(plan.algorithm)
         self._seed = plan.config.seed
@@ -91,6 +92,11 @@ class BatchPreparation:
             policy, metrics["time/old_log_prob"] = _timed(
                 lambda: roles.actor.compute_outputs(prepared, names)
             )
+        if self._has_teacher and any(row.temperature != 1.0 for row in prepared.rows):
+            student, metrics["time/student"] = _timed(
+                lambda: roles.actor.compute_outputs(_at_temperature_1(prepared), ("logprobs",))
+            )
+            policy = {**policy, STUDENT: student["logprobs"]}
         if (reference := roles.reference) is not None:
             reference_BT, metrics["time/ref"] = _timed(lambda: reference.logprobs(prepared))
         if (critic := roles.critic) is not None:
@@ -98,6 +104,11 @@ class BatchPreparation:
         return ForwardOutputs(
             policy=policy, reference_BT=reference_BT, values_BT=values_BT, metrics=metrics
         )
+
+
+def _at_temperature_1(prepared: PreparedBatch) -> PreparedBatch:
+    rows = [replace(row, temperature=1.0) for row in prepared.rows]
+    return PreparedBatch.from_batch(replace(prepared.batch, rows=rows))
 
 
 def _with_estimate(

@@ -15,6 +15,9 @@ from trinity.algorithm.token_advantage.token_batch import (
     TokenBatch,
 )
 
+STUDENT = "student"
+"""The policy's log-probabilities at temperature 1, as a teacher's are."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutRows:
@@ -74,6 +77,7 @@ class RolloutRows:
             collision_BT=self.policy.get("collision"),
             discriminator_BT=self.policy.get("discriminator"),
             teacher_logprobs_BT=self._teacher(),
+            student_logprobs_BT=self.policy.get(STUDENT),
             baselines_B=self._baselines(),
             reward_parts=self._reward_parts(),
             unpenalised_B=self.rewards(mask_NT).sum(-1),

@@ -37,6 +37,12 @@ def test_training_on_truncated_sampling_is_told() -> None:
     assert "`top_k: 20`" in top_k
 
 
+def test_greedy_rollouts_are_told() -> None:
+    (greedy,) = said(model={"temperature": 0.0})
+    assert "`temperature: 0` for training" in greedy
+    assert said(model={"temperature": 0.1}) == ()
+
+
 def test_sampling_of_evaluations_alone_is_nobodys_business() -> None:
     evaluation = {"path": "/e", "rollout_args": {"top_p": 0.5}}
     assert said(buffer={"explorer_input": {"eval_tasksets": [evaluation]}}) == ()

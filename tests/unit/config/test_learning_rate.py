@@ -5,6 +5,8 @@ from itertools import pairwise
 
 import pytest
 
+from tests.unit.config.builders import GRPO, config
+from trinity.config.planning import plan_experiment
 from trinity.config.schema.choices import AnnealStyle, LearningRateSchedule, ScheduleKind
 
 TOTAL = 40
@@ -131,3 +133,21 @@ def test_a_warm_up_may_begin_above_zero_as_megatrons() -> None:
         found.model_dump(exclude={"warmup_init"})  # as a run of before has it
     )
     assert rates(stored)[:4] == pytest.approx([0.25, 0.5, 0.75, 1.0])
+
+
+@pytest.mark.parametrize("kind", ["constant", "linear", "cosine", "inverse-square-root", "WSD"])
+def test_steps_of_the_critic_alone_do_not_count_and_the_total_stays(kind: ScheduleKind) -> None:
+    plain = schedule(kind, warmup=5, least=0.1)
+    later = plain.model_copy(update={"begins_after": 8})
+    assert rates(later)[8:] == rates(plain)[:-8]
+    assert later.at(9, TOTAL) == pytest.approx(1 / 5)
+    assert later.at(TOTAL, TOTAL) == plain.at(TOTAL - 8, TOTAL)
+
+
+def test_a_plan_counts_the_actors_updates_after_a_critics_warm_up() -> None:
+    slow = {"optimizer": {"lr": 1.0, "lr_warmup_steps": 4}, "algorithm_type": "ppo"}
+    [with_critic] = plan_experiment(
+        config(GRPO, algorithm=slow, trainer={"critic_warmup": 3})
+    ).stages
+    assert [with_critic.learning_rate(step) for step in range(4, 9)] == [0.25, 0.5, 0.75, 1.0, 1.0]
+    assert "begins_after" not in plan_experiment(config(GRPO)).stages[0].lr_schedule.model_dump()

@@ -228,6 +228,28 @@ def test_a_run_keeps_the_unit_that_it_began_with(tmp_path: Path, stored: str | N
     assert unit_of(continue_as_begun(plan_in(tmp_path))) == (stored or "sample")
 
 
+def test_a_run_of_the_version_before_keeps_its_schedule_and_its_dropout(tmp_path: Path) -> None:
+    changes: dict[str, object] = {
+        "algorithm": {"algorithm_type": "ppo"},
+        "trainer": {"critic_warmup": 3},
+    }
+    plan = plan_in(tmp_path, **changes)
+    assert (plan.stages[0].lr_schedule.begins_after, plan.stages[0].keeps_dropout) == (3, False)
+    store_plan(plan)
+    assert continue_as_begun(plan_in(tmp_path, **changes)) == plan
+    file = plan.job_path / PLAN_FILE
+    values = json.loads(file.read_text())
+    for stage in values["stages"]:
+        del stage["lr_schedule"]["begins_after"], stage["keeps_dropout"]
+    file.write_text(json.dumps(values))
+    for _ in range(2):
+        going_on = continue_as_begun(plan_in(tmp_path, **changes))
+        check_resumable(going_on)
+        [stage] = going_on.stages
+        assert (stage.lr_schedule.begins_after, stage.keeps_dropout) == (0, True)
+        store_plan(going_on)
+
+
 def test_a_unit_that_the_file_gives_is_not_replaced(tmp_path: Path) -> None:
     given = plan_in(tmp_path, algorithm={"advantage_fn_args": {"unit": "run"}})
     store_plan(plan_in(tmp_path, algorithm={"advantage_fn_args": {"unit": "sample"}}))

@@ -12,6 +12,7 @@ from tests.unit.trainer.formatting import (
     Load,
     answer_of,
     decoded,
+    learned_of,
     messages_of,
     only_row,
 )
@@ -28,6 +29,38 @@ def test_the_mask_covers_exactly_the_answer_and_its_end(
     assert answer_of(tokenizer, row) == "3<end>"
     assert row.mask.tolist() == [True, True]
     assert row.side is None
+
+
+ENDLESS = TEMPLATE.replace("<end>", "")
+
+
+def test_an_answer_that_the_template_does_not_end_gets_the_end_token(
+    tokenizer: PreTrainedTokenizerFast, formatter_of: Load
+) -> None:
+    single = only_row(formatter_of(chat_template=ENDLESS), {"prompt": "1", "response": "2"})
+    assert answer_of(tokenizer, single) == "2\n<end>"
+    assert single.mask.all()
+    chosen, rejected = formatter_of("dpo", chat_template=ENDLESS)(
+        {"prompt": "1", "chosen": "2", "rejected": "3"}, index=0, position=0, weight=1.0
+    )
+    assert [answer_of(tokenizer, row)[-5:] for row in (chosen, rejected)] == ["<end>"] * 2
+
+
+def test_of_several_answers_without_end_the_last_gets_it(
+    tokenizer: PreTrainedTokenizerFast, formatter_of: Load
+) -> None:
+    turns = messages_of(("user", "1"), ("assistant", "2"), ("user", "3"), ("assistant", "4"))
+    row = only_row(
+        formatter_of(
+            chat_template=ENDLESS,
+            prompt_type="messages",
+            messages_key="messages",
+            enable_concatenated_multi_turn=True,
+        ),
+        {"messages": turns},
+    )
+    assert learned_of(tokenizer, row).count("<end>") == 1
+    assert learned_of(tokenizer, row).endswith("4\n<end>")
 
 
 def test_a_system_prompt_stands_first(

@@ -62,7 +62,7 @@ class TurnTokenizer:
 
     def encode_chat(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> Prompt:
         told = [one for one in messages if not (self._forgets and one["role"] == "assistant")]
-        text = "".join(f"<{one['role']}>{one['content']}{END}" for one in told)
+        text = "".join(f"<{one['role']}>{one.get('content')}{END}" for one in told)
         return self.encode(text + "<assistant>")
 
     def encode(self, text: str) -> Prompt:

@@ -149,11 +149,14 @@ async def test_a_quotation_that_is_like_a_later_answer_takes_the_place_of_none(s
     assert trained(sample) == "5\n6\n77\n"
 
 
-async def test_of_equal_answers_the_last_is_what_stayed() -> None:
+async def test_of_equal_answers_the_one_to_these_very_messages_is_taken() -> None:
     model = scripted_model(ScriptedEngine(["5", "6", "5"]))
     workflow = Guesses(task=task_of(ROW), model=model)
     await workflow.run_async()
     kept = [*workflow.messages[:1], *workflow.messages[-2:]]
+    (sample,) = workflow.experiences(kept, reward=1.0)
+    assert (sample.prompt_text.count("<user>"), trained(sample)) == (1, "5\n")
+    kept[0] = {"role": "user", "content": "guess, and say no more"}
     (sample,) = workflow.experiences(kept, reward=1.0)
     assert (sample.prompt_text.count("<user>"), trained(sample)) == (3, "5\n")
 

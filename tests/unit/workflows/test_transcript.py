@@ -3,10 +3,11 @@
 import random
 from collections.abc import Sequence
 from itertools import combinations
+from operator import eq
 
 import pytest
 
-from trinity.workflows.turns import lcs_indices
+from trinity.workflows.turns import lcs_pairs
 
 
 @pytest.mark.parametrize(
@@ -25,7 +26,7 @@ from trinity.workflows.turns import lcs_indices
 def test_quotations_and_what_was_left_out_have_no_place(
     told: str, answers: str, places: list[int]
 ) -> None:
-    assert lcs_indices(told, answers) == places
+    assert [column for _, column in lcs_pairs(told, answers, eq)] == places
 
 
 def most(told: Sequence[str], answers: Sequence[str]) -> int:
@@ -41,7 +42,7 @@ def most(told: Sequence[str], answers: Sequence[str]) -> int:
 def test_no_choice_of_answers_is_longer(seed: int) -> None:
     dice = random.Random(seed)
     told, answers = (dice.choices("abc", k=dice.randrange(8)) for _ in range(2))
-    places = lcs_indices(told, answers)
+    places = [column for _, column in lcs_pairs(told, answers, eq)]
     assert places == sorted(set(places))
     assert len(places) == most(told, answers)
     assert most(told, [answers[place] for place in places]) == len(places)

@@ -28,7 +28,7 @@ def jensen_shannon(
             "or choose on_policy_distill for the divergence at the end of 1"
         )
     mask_BT = batch.mask_BT
-    log_ratio_N = batch.needed("teacher")[mask_BT] - batch.logprobs_BT[mask_BT]
+    log_ratio_N = batch.needed("teacher")[mask_BT] - batch.student_BT[mask_BT]
     mixture_N = np.logaddexp(math.log(lambda_coef) + log_ratio_N, math.log1p(-lambda_coef))
     advantages_BT, divergence_BT = np.zeros(mask_BT.shape), np.zeros(mask_BT.shape)
     advantages_BT[mask_BT] = kl_coef * (1.0 - lambda_coef) * mixture_N

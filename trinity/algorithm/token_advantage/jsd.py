@@ -29,7 +29,7 @@ def jsd(
             f"algorithm.advantage_fn_args.lambda_coef is {lambda_coef}; give one from 0 to 1"
         )
     mask_BT = batch.mask_BT
-    student_N = batch.logprobs_BT[mask_BT] / temperature
+    student_N = batch.student_BT[mask_BT] / temperature
     teacher_N = batch.needed("teacher")[mask_BT] / temperature
     divergence_BT = np.zeros(mask_BT.shape)
     divergence_BT[mask_BT] = _chunked(student_N, teacher_N, lambda_coef, chunk_size)

@@ -12,13 +12,14 @@ def on_policy_distill(
 ) -> TokenAdvantages:
     """A = kl_coef (log p_teacher - log p_student) at each token, [B, T].
 
-    Its expectation is minus the divergence KL(student, teacher). `max_gap` clips the difference on
-    both sides, as verl's `loss_max_clamp` does.
+    Its expectation is minus the divergence KL(student, teacher). Both are at temperature 1,
+    whatever rollouts were sampled at. `max_gap` clips the difference on both sides, as verl's
+    `loss_max_clamp` does.
     https://arxiv.org/abs/2306.13649
     """
     if max_gap is not None and max_gap <= 0:
         raise UserError(f"`max_gap` of `on_policy_distill` is {max_gap}: give more than 0")
-    gap_BT = masked(batch.needed("teacher") - batch.logprobs_BT, batch.mask_BT)
+    gap_BT = masked(batch.needed("teacher") - batch.student_BT, batch.mask_BT)
     clipped_BT = gap_BT if max_gap is None else np.clip(gap_BT, -max_gap, max_gap)
     advantages_BT = kl_coef * clipped_BT
     kl_mean, kl_std = mean_and_std(-gap_BT)

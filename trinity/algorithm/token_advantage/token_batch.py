@@ -48,6 +48,9 @@ class TokenBatch:
     collision_BT: FloatMatrix | None = None
     discriminator_BT: FloatMatrix | None = None
     teacher_logprobs_BT: FloatMatrix | None = None
+    """At temperature 1."""
+    student_logprobs_BT: FloatMatrix | None = None
+    """By the policy before this step, at temperature 1; None where rollouts were sampled at 1."""
     baselines_B: FloatVector | None = None
     reward_parts: Mapping[str, FloatVector] | None = None
     """By name, [B]; NaN where a row does not have the part."""
@@ -74,6 +77,11 @@ class TokenBatch:
         if not self.reward_parts:
             raise UserError(f"algorithm.advantage_fn needs {NEED_HINTS['reward_parts']}")
         return self.reward_parts
+
+    @property
+    def student_BT(self) -> FloatMatrix:
+        """Log-probabilities by the policy at the teacher's temperature."""
+        return self.logprobs_BT if self.student_logprobs_BT is None else self.student_logprobs_BT
 
     def needed(self, need: Need) -> FloatMatrix:
         """Returns the data with this name; the reward's parts are in `parts`.

@@ -133,6 +133,16 @@ def _truncated_sampling(stage: StagePlan) -> Iterator[str]:
         )
 
 
+def _greedy_rollouts(stage: StagePlan) -> Iterator[str]:
+    """Greedy rollouts of a task are all alike, and no temperature gives them their probability."""
+    if stage.needs_training and any(t.sampling.temperature == 0 for t in stage.tasksets):
+        yield (
+            "`temperature: 0` for training: all rollouts of a task are the same, so a group has "
+            "nothing to compare, and their log-probabilities are taken at temperature 1; give "
+            "more than 0"
+        )
+
+
 def _truncates(setting: str, off: str) -> str:
     return (
         f"training on samples of a truncated distribution (`{setting}`): ratios to the trainer's "
@@ -411,6 +421,7 @@ def _has_no_effect(key: str, stage: StagePlan) -> str:
 
 ADVICE_RULES: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _truncated_sampling,
+    _greedy_rollouts,
     _over_rollout_too_small,
     _calls_are_not_recorded,
     _single_rollout_groups,

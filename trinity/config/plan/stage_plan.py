@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from trinity.config.plan.arithmetic import PACKED, Arithmetic
 from trinity.config.plan.parts import (
@@ -93,6 +93,8 @@ class StagePlan(PlanModel):
     lr_schedule: LearningRateSchedule
     critic_lr_schedule: LearningRateSchedule
     """Not used without a critic."""
+    keeps_dropout: bool = Field(default=True, exclude_if=lambda value: value)
+    """True for plans of the version before, whose models train with their own dropout."""
     stored_batches: StoredBatches | None = None
     """Recorded batches that are trained again, in place of new ones."""
     stored_rollouts: StoredRollouts | None = None

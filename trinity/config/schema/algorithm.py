@@ -60,6 +60,8 @@ class OptimizerConfig(Section):
     """How it goes down then."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     """Decay of Adam's two moments."""
+    eps: float = Field(default=1e-8, gt=0)
+    """Added to the root of Adam's second moment; `sgd` has none."""
     weight_decay: float = Field(default=0.01, ge=0)
     """Decoupled from the gradient, but with `sgd` a part of it."""
     optimizer_type: Annotated[Literal["adam", "sgd"], ValueAliases(aliases={"adamw": "adam"})] = (

@@ -69,6 +69,8 @@ class LearningRateSchedule(BaseModel):
     anneal_style: AnnealStyle = "exponential"
     warmup_init: float = 0.0
     """Rate that the warm-up goes up from; it is not used itself."""
+    begins_after: int = Field(default=0, exclude_if=lambda value: not value)
+    """Train steps before the first that counts, in which nothing is updated; the total stays."""
 
     @property
     def needs_total(self) -> bool:
@@ -82,6 +84,7 @@ class LearningRateSchedule(BaseModel):
             raise ValueError(f"train steps begin at 1, got {step}")
         if self.needs_total and total_steps is None:
             raise ValueError("this learning rate depends on the number of train steps: give it")
+        step = max(step - self.begins_after, 1)
         total = total_steps or 0
         warmup = self.warmup_steps if self.warmup_steps >= 0 else int(self.warmup_ratio * total)
         if step < warmup:

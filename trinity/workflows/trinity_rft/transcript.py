@@ -1,5 +1,6 @@
 """Samples of a transcript: the engine's tokens where it answered, else the transcript as text."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -7,12 +8,22 @@ from typing import Any
 import numpy as np
 
 from trinity.errors import UserError
+from trinity.runtime.logs import RateLimitedLog
 from trinity.types import Experience
 from trinity.types import Sequence as TokenSequence
+from trinity.workflows.answers import ASSISTANT, match_answers
 from trinity.workflows.model import ModelWrapper
 from trinity.workflows.turns import merge_turns
 
-ASSISTANT = "assistant"
+NOT_ANSWERED = (
+    "messages of the assistant in a transcript are not what the model answered to the messages "
+    "before them, so they are not trained: append `experience.response_text` as it is"
+)
+NONE_ANSWERED = (
+    "none of the assistant's messages in a transcript is what the model answered to the messages "
+    "before it, so the whole is trained as text: append `experience.response_text` as it is"
+)
+limited_log = RateLimitedLog(logging.getLogger(__name__))
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,47 +41,24 @@ async def transcript_samples(
 ) -> list[Experience]:
     """Returns the samples of a transcript without rewards.
 
-    An assistant's message is an answer if the engine gave this text to exactly the messages
-    before it. Without any such message the transcript is encoded as a whole: all that the
-    assistant says is trained, with the model's own log-probabilities.
+    An assistant's message is an answer if the engine gave it to exactly the messages before it.
+    Without any such message the transcript is encoded as a whole: all that the assistant says is
+    trained, with the model's own log-probabilities. Messages that are no answers beside some that
+    are stay context, and the log says so.
     """
-    turns = _turns(model, answers, said)
-    if turns:
-        return merge_turns(turns)
-    return [await _encoded(model, said)]
-
-
-def _turns(
-    model: ModelWrapper, answers: Sequence[Experience], said: Transcript
-) -> list[Experience]:
-    """Returns the answers that are messages of the transcript, in its order, each once."""
-    left = list(answers)
-    turns: list[Experience] = []
-    for index in _assistant_places(said.messages):
-        prompt = model.tokenizer.encode_chat(said.messages[:index], said.tools).token_ids
-        text = _text(said.messages[index])
-        for answer in left:
-            if answer.response_text.strip() == text and _has_prompt(answer, prompt):
-                turns.append(answer)
-                left = [other for other in left if other is not answer]
-                break
-    return turns
-
-
-def _has_prompt(answer: Experience, prompt: list[int]) -> bool:
-    sequence = answer.sequence
-    return sequence.prompt_length == len(prompt) and np.array_equal(
-        sequence.tokens[: sequence.prompt_length], prompt
-    )
+    matched = match_answers(said.messages, answers, model.was_asked, by_text=False)
+    if not matched.turns:
+        if answers:
+            limited_log.warning(NONE_ANSWERED, answers=len(answers))
+        return [await _encoded(model, said)]
+    if left := len(_assistant_places(said.messages)) - len(matched.turns):
+        limited_log.warning(NOT_ANSWERED, messages=left, turns=len(matched.turns))
+    return merge_turns(matched.turns)
 
 
 def _assistant_places(messages: list[Any]) -> list[int]:
     """Returns the places of the assistant's messages that follow another message."""
     return [i for i, message in enumerate(messages) if i and message["role"] == ASSISTANT]
-
-
-def _text(message: Any) -> str:
-    return str(message.get("content") or "").strip()
 
 
 async def _encoded(model: ModelWrapper, said: Transcript) -> Experience:

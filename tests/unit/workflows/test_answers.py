@@ -1,0 +1,164 @@
+"""Answers are found in a transcript by what their call was asked, however a parser wrote them."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.unit.workflows.scripted import ScriptedEngine, scripted_model, task_of
+from tests.unit.workflows.test_multi_turn import trained
+from trinity.types import Experience, SamplingParams
+from trinity.types import Sequence as TokenSequence
+from trinity.workflows.answers import says_answer
+from trinity.workflows.messages import content_of, for_template
+from trinity.workflows.model import ModelWrapper
+from trinity.workflows.multi_turn import MultiTurnWorkflow
+
+CALL = '<tool_call>{"name": "add", "arguments": {"a": 2}}</tool_call>'
+CALLS = [{"type": "function", "function": {"name": "add", "arguments": '{"a": 2}'}}]
+ASKED = {"role": "user", "content": "2+2?"}
+TOOL = {"role": "tool", "content": "4"}
+
+
+class Workflow(MultiTurnWorkflow):
+    """Makes samples of what a test has played."""
+
+    is_async = True
+
+
+async def played(
+    answers: list[str], *written: dict[str, Any], stop: tuple[str, ...] = ()
+) -> tuple[Workflow, list[Any]]:
+    """Asks once for each message that stands for an answer; a tool speaks after each."""
+    model: ModelWrapper = scripted_model(ScriptedEngine(answers))
+    messages: list[Any] = [ASKED]
+    for message in written:
+        await model.chat_async(messages, tools=[{"type": "function"}], stop=stop)
+        messages += [{"role": "assistant", **message}, TOOL]
+    workflow = Workflow(task=task_of({"question": "2+2?", "answer": "4"}), model=model)
+    workflow.model.keep_history()
+    return workflow, messages
+
+
+@pytest.fixture(autouse=True)
+def history(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every model of these tests records its calls."""
+    whole = ModelWrapper.__init__
+
+    def recording(self: ModelWrapper, **arguments: Any) -> None:
+        whole(self, **{**arguments, "keeps_history": True})
+
+    monkeypatch.setattr(ModelWrapper, "__init__", recording)
+
+
+def said(samples: list[Experience]) -> list[str]:
+    return [turn for sample in samples for turn in trained(sample).splitlines()]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": CALL},
+        {"content": "", "tool_calls": CALLS},
+        {"content": None, "tool_calls": CALLS},
+        {"tool_calls": CALLS},
+        {"content": [{"type": "text", "text": CALL}]},
+        {"content": [], "tool_calls": CALLS},
+    ],
+)
+async def test_a_call_of_a_tool_is_trained_however_it_is_written(message: dict[str, Any]) -> None:
+    workflow, messages = await played([CALL, "it is 4"], message, {"content": "it is 4"})
+    samples = workflow.experiences(messages, reward=1.0)
+    assert said(samples) == [CALL, "it is 4"]
+    assert all("unused_answers" not in sample.info for sample in samples)
+
+
+async def test_a_call_with_words_before_it_is_the_answer_with_both() -> None:
+    answer = f"I add. {CALL}"
+    workflow, messages = await played([answer], {"content": "I add.", "tool_calls": CALLS})
+    assert said(workflow.experiences(messages, reward=1.0)) == [answer]
+
+
+async def test_a_call_of_another_tool_is_no_answer_and_the_answer_is_counted() -> None:
+    other = [{"type": "function", "function": {"name": "multiply", "arguments": "{}"}}]
+    workflow, messages = await played(
+        [CALL, "it is 4"], {"content": "", "tool_calls": other}, {"content": "it is 4"}
+    )
+    (sample,) = workflow.experiences(messages, reward=1.0)
+    assert trained(sample) == "it is 4\n"
+    assert sample.info["unused_answers"] == sample.metrics["unused_answers"] == 1
+
+
+async def test_a_stop_text_may_be_put_back() -> None:
+    answers = ["<act>left</act>", "<act>right</act>"]
+    workflow, messages = await played(
+        answers,
+        {"content": "<act>left</act>"},
+        {"content": "<act>right"},
+        stop=("</act>",),
+    )
+    assert said(workflow.experiences(messages, reward=1.0)) == answers
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": "four"},
+        {"content": "four", "reasoning_content": "two and two"},
+        {"content": "four", "reasoning": "two and two"},
+        {"content": "<think>two and two</think>\nfour"},
+    ],
+)
+async def test_thoughts_may_be_dropped_or_stand_apart(message: dict[str, Any]) -> None:
+    answer = "<think>two and two</think> four"
+    if "think" in str(message["content"]):
+        answer = message["content"].replace("\n", " ")
+        message = {"content": answer}
+    workflow, messages = await played([answer], message)
+    assert said(workflow.experiences(messages, reward=1.0)) == [answer]
+
+
+async def test_of_two_tries_at_one_prompt_the_one_that_was_kept_is_trained() -> None:
+    model = scripted_model(ScriptedEngine(["five", "four", "six"]))
+    for _ in range(3):
+        await model.chat_async([ASKED])  # type: ignore[list-item]
+    workflow = Workflow(task=task_of({"question": "", "answer": ""}), model=model)
+    kept: list[Any] = [ASKED, {"role": "assistant", "content": "four"}]
+    (sample,) = workflow.experiences(kept, reward=1.0)
+    assert (trained(sample), sample.info) == ("four\n", {"unused_answers": 2})
+
+
+def answer_of(text: str, stop: tuple[str, ...] = ()) -> Experience:
+    return Experience(
+        body=TokenSequence(
+            tokens=[],  # type: ignore[arg-type]
+            prompt_length=0,
+            action_mask=[],  # type: ignore[arg-type]
+            rollout_logprobs=[],  # type: ignore[arg-type]
+            response_text=text,
+        ),
+        sampling=SamplingParams(stop=stop),
+    )
+
+
+@pytest.mark.parametrize(
+    ("message", "answer"),
+    [
+        ({"content": "fou"}, answer_of("four")),
+        ({"content": ""}, answer_of(CALL)),
+        ({"content": "our"}, answer_of("four")),
+        ({"content": "four</act>"}, answer_of("four", ("</stop>",))),
+        ({"content": "five", "reasoning_content": "two and two"}, answer_of("two and two four")),
+        ({"content": "and words", "tool_calls": CALLS}, answer_of(CALL)),
+    ],
+)
+def test_what_was_edited_is_no_answer(message: dict[str, Any], answer: Experience) -> None:
+    assert not says_answer(message, answer)
+
+
+def test_messages_of_an_api_become_those_of_a_template() -> None:
+    plain = for_template({"role": "assistant", "content": None, "tool_calls": CALLS})
+    assert plain["content"] == ""
+    assert plain["tool_calls"][0]["function"]["arguments"] == {"a": 2}
+    assert json.loads(CALLS[0]["function"]["arguments"]) == {"a": 2}  # type: ignore[index]
+    assert content_of({"content": ["a", {"type": "text", "text": "b"}, {"type": "image"}]}) == "ab"

@@ -1,0 +1,121 @@
+"""Finds which of the model's answers are messages of a transcript, by what each call was asked.
+
+matched = match_answers(messages, answers, model.was_asked)
+samples = merge_turns(matched.turns)
+
+A message is the answer to a call if the call's prompt is exactly the messages before it, and if it
+says what was answered. It says so with the same text, with a stop text put back, without its
+thoughts, or with the calls of tools taken out of the text. Where the messages before it were
+changed since, the text alone decides.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from trinity.types import Experience
+from trinity.workflows.messages import content_of
+from trinity.workflows.turns import lcs_pairs
+
+WasAsked = Callable[[Sequence[Any], Experience], bool]
+"""Returns true if an answer is the answer to exactly these messages."""
+ASSISTANT = "assistant"
+END_OF_THOUGHTS = "</think>"
+THOUGHTS = ("reasoning_content", "reasoning")
+
+
+@dataclass(frozen=True, slots=True)
+class MatchedAnswers:
+    """The answers that are messages, in the order of the transcript, and those that are none."""
+
+    turns: list[Experience]
+    unused: list[Experience]
+
+
+def match_answers(
+    messages: Sequence[Any],
+    answers: Sequence[Experience],
+    was_asked: WasAsked,
+    *,
+    by_text: bool = True,
+) -> MatchedAnswers:
+    """Matches messages with answers, each at most once.
+
+    Of several equal answers to one prompt the last is taken: after a retry it is what was kept.
+    Without `by_text` a message whose call is not found has no answer.
+    """
+    places = [i for i, message in enumerate(messages) if message["role"] == ASSISTANT]
+    found = _by_call(messages, places, answers, was_asked)
+    if by_text:
+        found |= _by_text(messages, places, answers, found)
+    used = set(found.values())
+    return MatchedAnswers(
+        turns=[answers[found[place]] for place in places if place in found],
+        unused=[answer for number, answer in enumerate(answers) if number not in used],
+    )
+
+
+def _by_call(
+    messages: Sequence[Any],
+    places: Sequence[int],
+    answers: Sequence[Experience],
+    was_asked: WasAsked,
+) -> dict[int, int]:
+    """Returns the numbers of answers by the places of the messages that they are."""
+    found: dict[int, int] = {}
+    for place in places:
+        left = set(range(len(answers))) - set(found.values())
+        for number in sorted(left, reverse=True):
+            answer = answers[number]
+            if says_answer(messages[place], answer) and was_asked(messages[:place], answer):
+                found[place] = number
+                break
+    return found
+
+
+def _by_text(
+    messages: Sequence[Any],
+    places: Sequence[int],
+    answers: Sequence[Experience],
+    found: dict[int, int],
+) -> dict[int, int]:
+    """Matches what lies between messages that are matched already, in the order of both."""
+    edges = [-1, *(place for place in places if place in found), len(messages)]
+    more: dict[int, int] = {}
+    for before, after in pairwise(edges):
+        first, end = found.get(before, -1) + 1, found.get(after, len(answers))
+        own_places = [place for place in places if before < place < after]
+        own = [number for number in range(first, end) if number not in found.values()]
+        spoken = [messages[place] for place in own_places]
+        pairs = lcs_pairs(spoken, [answers[number] for number in own], says_answer)
+        more |= {own_places[row]: own[column] for row, column in pairs}
+    return more
+
+
+def says_answer(message: Any, answer: Experience) -> bool:
+    """Returns true if the message is what the model answered, or what a parser made of it."""
+    said, answered = content_of(message).strip(), answer.response_text.strip()
+    if said == answered:
+        return True
+    if calls := _names_of_calls(message):
+        return said in answered and all(name in answered for name in calls)
+    stops = answer.sampling.stop if answer.sampling is not None else ()
+    if any(said == (answered + stop).strip() for stop in stops):
+        return True
+    return _without_thoughts(message, said, answered)
+
+
+def _without_thoughts(message: Any, said: str, answered: str) -> bool:
+    """Returns true for an answer whose thoughts stand apart or were dropped."""
+    thoughts = next((str(message[key]).strip() for key in THOUGHTS if message.get(key)), "")
+    if thoughts:
+        return thoughts in answered and answered.endswith(said)
+    before, mark, rest = answered.rpartition(END_OF_THOUGHTS)
+    return bool(mark and before) and rest.strip() == said
+
+
+def _names_of_calls(message: Any) -> list[str]:
+    calls = message.get("tool_calls") or []
+    functions = [call.get("function", call) for call in calls if isinstance(call, dict)]
+    return [str(function.get("name", "")) for function in functions]
