@@ -16,7 +16,7 @@ from trinity.errors import UserError
 from trinity.launch.modes import SUFFIX, is_serve, serve_plan
 from trinity.launch.resume import PLAN_FILE, has_run
 from trinity.local.addresses import stack_directory_of
-from trinity.local.reaper import LOCK_FILE, lock_owner_pid
+from trinity.local.reaper import LOCK_FILE, lock_owner_pid, viewer_pid
 from trinity.local.run_file import RunningStack, read_running
 from trinity.progress.summary import (
     FINISHED,
@@ -65,16 +65,18 @@ def _evaluation(done: EvaluationSummary) -> str:
     return f"{done.stage} version {done.version} on {done.taskset}: {figures}"
 
 
-class _Stage(BaseModel):
+class StageOutline(BaseModel):
+    """The parts of a stage's plan that are shown."""
+
     name: str
     total_train_steps: int | None = None
 
 
-class _Plan(BaseModel):
+class PlanOutline(BaseModel):
     """The parts of a plan that are shown, for plans written by any version."""
 
     label: str
-    stages: tuple[_Stage, ...]
+    stages: tuple[StageOutline, ...]
 
 
 def last_summary(job_dir: Path) -> RunSummary | None:
@@ -93,7 +95,7 @@ def stopped_run_lines(job_dir: Path) -> Iterator[str]:
 
     Raises: UserError if its plan cannot be read.
     """
-    plan = _plan(job_dir)
+    plan = read_outline(job_dir)
     summary = last_summary(job_dir)
     if summary is None:
         yield f"{plan.label}  stopped: `trinity run` goes on with it"
@@ -111,21 +113,31 @@ def stopped_run_lines(job_dir: Path) -> Iterator[str]:
     yield f"in {job_dir}; `trinity view` shows what it explored, `trinity log` what was logged"
 
 
-def _plan(job_dir: Path) -> _Plan:
+def read_outline(job_dir: Path) -> PlanOutline:
+    """Returns what is shown of the plan that a run was started with.
+
+    Raises: UserError if it cannot be read.
+    """
     path = job_dir / PLAN_FILE
     try:
-        return _Plan.model_validate_json(path.read_bytes())
+        return PlanOutline.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
         raise UserError(f"cannot read {path}, which says what was started: {error}") from error
 
 
-def _checkpoint(job_dir: Path, stage: _Stage) -> str:
-    folders = (job_dir / "stages" / stage.name / "checkpoints").glob("step-*")
-    steps = [int(found[1]) for path in folders if (found := _CHECKPOINT.fullmatch(path.name))]
-    if not steps:
+def _checkpoint(job_dir: Path, stage: StageOutline) -> str:
+    newest = newest_checkpoint_step(job_dir, stage.name)
+    if newest is None:
         return "no checkpoint yet"
     of = f" of {stage.total_train_steps}" if stage.total_train_steps else ""
-    return f"newest checkpoint: step {max(steps)}{of}"
+    return f"newest checkpoint: step {newest}{of}"
+
+
+def newest_checkpoint_step(job_dir: Path, stage: str) -> int | None:
+    """Returns the step of the newest checkpoint of a stage; None if there is none."""
+    folders = (job_dir / "stages" / stage / "checkpoints").glob("step-*")
+    steps = [int(found[1]) for path in folders if (found := _CHECKPOINT.fullmatch(path.name))]
+    return max(steps, default=None)
 
 
 def find_run(config: Path | None, job_dir: Path | None) -> tuple[Path, RunningStack]:
@@ -146,7 +158,7 @@ def running_stack(directory: Path) -> RunningStack | None:
     Raises: UserError if no run was started, or if one is being started or stopped.
     """
     running = _running(directory)
-    if running is None and (lock_owner_pid(directory) is not None or not has_run(directory)):
+    if running is None and (_launcher_pid(directory) is not None or not has_run(directory)):
         raise UserError(f"no run is going on in {directory}{_why_not(directory)}")
     return running
 
@@ -158,7 +170,7 @@ def find_job_dir(config: Path | None, job_dir: Path | None) -> Path:
 
 def _why_not(directory: Path) -> str:
     """Explains why no run is going on, as the end of a sentence."""
-    if (process := lock_owner_pid(directory)) is not None:
+    if (process := _launcher_pid(directory)) is not None:
         return f" yet, or any more: process {process} starts or stops one; ask again in a moment"
     if not has_run(directory):
         return ": none was started there; give its --config or its --job-dir"
@@ -177,7 +189,12 @@ def _job_dir(config: Path | None, job_dir: Path | None) -> Path:
         return job_dir
     if config is not None:
         return _run_of(load_config(config))
-    return _default_run(Path(os.environ.get(ROOT_VARIABLE, DEFAULT_ROOT)))
+    return _default_run(default_root())
+
+
+def default_root() -> Path:
+    """Returns the directory below which runs are where nothing else is said."""
+    return Path(os.environ.get(ROOT_VARIABLE, DEFAULT_ROOT))
 
 
 def _run_of(config: Config) -> Path:
@@ -195,13 +212,13 @@ def _run_of(config: Config) -> Path:
 
 def _default_run(root: Path) -> Path:
     """The directory of the only running run below `root`, or else of the only run."""
-    if found := [path for path in _run_dirs_with(root, RUN_FILE) if _running(path) is not None]:
+    if found := [path for path in run_directories(root, RUN_FILE) if _running(path) is not None]:
         return _single(found)
     if found := [
-        path for path in _run_dirs_with(root, LOCK_FILE) if lock_owner_pid(path) is not None
+        path for path in run_directories(root, LOCK_FILE) if _launcher_pid(path) is not None
     ]:
         return found[0]  # being started or stopped; the caller reports that
-    stopped = sorted(_run_dirs_with(root, PLAN_FILE), key=_began, reverse=True)
+    stopped = sorted(run_directories(root, PLAN_FILE), key=_began, reverse=True)
     if not stopped:
         raise UserError(f"no run was started below {root}: give its --config or its --job-dir")
     if len(stopped) > 1:
@@ -218,7 +235,7 @@ def _several_stopped(root: Path, stopped: list[Path]) -> UserError:
     )
 
 
-def _run_dirs_with(root: Path, name: str) -> list[Path]:
+def run_directories(root: Path, name: str) -> list[Path]:
     """Directories of runs that hold a file of this name."""
     return sorted(path.parent for depth in RUN_DEPTHS for path in root.glob(f"{depth}/{name}"))
 
@@ -234,9 +251,16 @@ def _single(found: list[Path]) -> Path:
     return found[0]
 
 
+def _launcher_pid(directory: Path) -> int | None:
+    """The process that starts, runs or stops a run there; one that only views it is none."""
+    return None if viewer_pid(directory) is not None else lock_owner_pid(directory)
+
+
 def _running(directory: Path) -> RunningStack | None:
-    """The stack that runs there; None also for a stale file of a killed launcher."""
+    """The stack that runs there; None also for a viewed run and a killed launcher's stale file."""
     try:
+        if viewer_pid(stack_directory_of(directory)) is not None:
+            return None
         return read_running(stack_directory_of(directory))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"cannot read {directory / RUN_FILE}: {error}") from error

@@ -69,18 +69,21 @@ async def open_stored_experiment(job_dir: Path) -> AsyncIterator[StoredExperimen
 
     Raises: UserError when there is no job; RpcError, in the block too, when a query fails.
     """
-    tenant, label = _experiment_of(job_dir)
+    tenant, label = identity_of(job_dir)
     async with running_services(job_dir) as addresses:
         try:
-            experiment_id = await _find(addresses, tenant, label)
+            experiment_id = await find_experiment(addresses, tenant, label)
             async with open_channel(addresses.buffer, addresses.security) as channel:
                 yield await _stored(QueryServiceStub(channel), label, experiment_id)
         except grpc.aio.AioRpcError as error:
             raise error_of(error) from error
 
 
-def _experiment_of(job_dir: Path) -> tuple[str, str]:
-    """Returns tenant and label."""
+def identity_of(job_dir: Path) -> tuple[str, str]:
+    """Returns the tenant and the label of the run in a directory.
+
+    Raises: UserError if there is none.
+    """
     path = job_dir / PLAN_FILE
     try:
         plan = json.loads(path.read_text())
@@ -99,15 +102,20 @@ async def running_services(job_dir: Path) -> AsyncIterator[ServiceAddresses]:
         yield running.addresses
         return
     sys.stderr.write(f"{job_dir} has stopped: opening it\n")
-    async with LocalStack(job_dir=home, services=_only_needed) as stack:
+    async with LocalStack(job_dir=home, services=only_needed) as stack:
         yield stack.addresses
 
 
-def _only_needed(around: StackContext) -> list[ProcessWithProbe]:
+def only_needed(around: StackContext) -> list[ProcessWithProbe]:
+    """Returns the services that read the store."""
     return [service for service in service_processes(around) if service.spec.name in NEEDED]
 
 
-async def _find(addresses: ServiceAddresses, tenant: str, label: str) -> str:
+async def find_experiment(addresses: ServiceAddresses, tenant: str, label: str) -> str:
+    """Returns the id of an experiment.
+
+    Raises: UserError if it is not known there.
+    """
     async with open_channel(addresses.synchronizer, addresses.security) as channel:
         status: synchronizer_pb2.GetStatusResponse = await SynchronizerServiceStub(
             channel
@@ -119,15 +127,16 @@ async def _find(addresses: ServiceAddresses, tenant: str, label: str) -> str:
 
 
 async def _stored(queries: QueryServiceStub, label: str, experiment_id: str) -> StoredExperiment:
-    answer = await retry_until_ready(partial(_list_stages, queries, experiment_id))
+    answer = await retry_until_ready(partial(list_stages, queries, experiment_id))
     if not answer.stages:
         raise RunFailed(f"{label} has stored nothing yet")
     return StoredExperiment(queries=queries, label=label, stages=tuple(answer.stages))
 
 
-async def _list_stages(
+async def list_stages(
     queries: QueryServiceStub, experiment_id: str
 ) -> query_pb2.ListStagesResponse:
+    """Returns the stages of an experiment, with what each holds."""
     request = query_pb2.ListStagesRequest(experiment_id=experiment_id)
     try:
         answer: query_pb2.ListStagesResponse = await queries.ListStages(

@@ -19,7 +19,11 @@ _CLEAN_UP_SECONDS = 30.0
 _NOBODY = b"-"
 """Written in place of a process number when there is none."""
 _MAX_BYTES = 64
-"""Enough for a process number and its start time."""
+"""Enough for a process number, its start time and its purpose."""
+_VIEWS = b"views"
+"""Written behind the number of a process that gives the lock up when a run asks for it."""
+WANTED_FILE = "run.wanted"
+"""Exists while a run waits for a process that only views the directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,26 +139,30 @@ class JobLock:
     """A lock that ends with the processes that hold it, however they end.
 
     The supervisor inherits it: after the launcher was killed, the next start waits until the
-    supervisor has stopped what was running.
+    supervisor has stopped what was running. A process that only views gives it up when a run
+    asks for it (`is_wanted`).
     """
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
 
     @classmethod
-    def acquire(cls, job_dir: Path) -> "JobLock":
-        """Takes the lock; blocks while an earlier run in the directory is being cleaned up.
+    def acquire(cls, job_dir: Path, *, only_views: bool = False) -> "JobLock":
+        """Takes the lock; blocks while an earlier run there is cleaned up, or a viewer gives way.
 
         Raises: UserError naming the process that runs there.
         """
         descriptor = os.open(job_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            _lock(descriptor, job_dir)
+            _lock(descriptor, job_dir, may_ask=not only_views)
         except BaseException:
             os.close(descriptor)
             raise
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()} {_start_of(os.getpid())}".encode(), 0)
+        holder = f"{os.getpid()} {_start_of(os.getpid())}".encode()
+        os.pwrite(descriptor, b" ".join([holder, _VIEWS]) if only_views else holder, 0)
+        with suppress(OSError):
+            (job_dir / WANTED_FILE).unlink(missing_ok=True)
         return cls(descriptor)
 
     def release(self) -> None:
@@ -172,9 +180,28 @@ def lock_owner_pid(job_dir: Path) -> int | None:
         return None
 
 
+def viewer_pid(job_dir: Path) -> int | None:
+    """Returns the live process that holds the lock only to view the run, or None."""
+    try:
+        written = (job_dir / LOCK_FILE).read_bytes()
+    except OSError:
+        return None
+    return _living(written) if _is_viewers(written) else None
+
+
+def is_wanted(job_dir: Path) -> bool:
+    """Returns true if a run waits for the lock that a viewer holds."""
+    return (job_dir / WANTED_FILE).exists()
+
+
+def _is_viewers(written: bytes) -> bool:
+    return written.split(b" ")[2:] == [_VIEWS]
+
+
 def _living(written: bytes) -> int | None:
     """Returns the recorded process, unless it is gone or its number was reused."""
-    number, _, started = written.decode(errors="replace").partition(" ")
+    number, _, rest = written.decode(errors="replace").partition(" ")
+    started = rest.partition(" ")[0]
     if not number.isdecimal():
         return None
     now = _start_of(int(number))
@@ -198,7 +225,7 @@ def refuse_if_locked(job_dir: Path) -> None:
     Raises: UserError naming the process that runs there.
     """
     process = lock_owner_pid(job_dir)
-    if process is None:
+    if process is None or viewer_pid(job_dir) is not None:
         return
     descriptor = os.open(job_dir / LOCK_FILE, os.O_RDWR)
     try:
@@ -226,15 +253,29 @@ def _left_over(job_dir: Path) -> UserError:
     )
 
 
-def _lock(descriptor: int, job_dir: Path) -> None:
+def _held_by_viewer(process: int, job_dir: Path) -> UserError:
+    return UserError(
+        f"process {process} views the run in {job_dir} and has not closed it within "
+        f"{_CLEAN_UP_SECONDS:g} s: end that process, and start again"
+    )
+
+
+def _lock(descriptor: int, job_dir: Path, *, may_ask: bool) -> None:
     deadline = time.monotonic() + _CLEAN_UP_SECONDS
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
-            if process := _living(os.pread(descriptor, _MAX_BYTES, 0)):
+            written = os.pread(descriptor, _MAX_BYTES, 0)
+            process = _living(written)
+            gives_way = may_ask and _is_viewers(written)
+            if process and not gives_way:
                 raise _taken(process, job_dir) from None
             if time.monotonic() > deadline:
-                raise _left_over(job_dir) from None
+                raise (
+                    _held_by_viewer(process, job_dir) if process else _left_over(job_dir)
+                ) from None
+            if process:
+                (job_dir / WANTED_FILE).touch()
             time.sleep(0.05)

@@ -74,8 +74,10 @@ class LocalStack:
         max_restarts: int | None = None,
         secure: bool = False,
         tenant: str = "default",
+        only_views: bool = False,
     ) -> None:
         self._job_dir = job_dir.resolve()
+        self._only_views = only_views
         self._log_level = log_level
         self._log_folder = log_folder
         self._externals = externals or ExternalServers.from_environment()
@@ -150,7 +152,9 @@ class LocalStack:
 
     async def _start(self) -> None:
         (self._job_dir / "log" / self._log_folder).mkdir(parents=True, exist_ok=True)
-        self._lock = await asyncio.to_thread(JobLock.acquire, self._job_dir)
+        self._lock = await asyncio.to_thread(
+            JobLock.acquire, self._job_dir, only_views=self._only_views
+        )
         await asyncio.to_thread(kill_orphans_of_job, self._job_dir)
         await asyncio.to_thread(make_socket_folder, self._job_dir)
         await asyncio.to_thread(self._security.issue_credentials)

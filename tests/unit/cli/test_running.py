@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.progress.builders import empty_view
-from trinity.cli.runs import find_job_dir, find_run
+from trinity.cli.runs import find_job_dir, find_run, running_stack
 from trinity.errors import UserError
 from trinity.local.reaper import JobLock
 from trinity.progress.summary import summarize, write_summary
@@ -38,6 +38,14 @@ def test_a_run_that_is_being_started_is_asked_again_later(tmp_path: Path) -> Non
     assert f"process {os.getpid()} starts or stops one; ask again" in asked(tmp_path)
     lock.release()
     assert "it has failed" in asked(tmp_path)
+
+
+def test_a_stopped_run_that_is_viewed_has_stopped(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    lock = JobLock.acquire(tmp_path, only_views=True)
+    assert "it has stopped; `trinity run` goes on with it" in asked(tmp_path)
+    assert running_stack(tmp_path) is None
+    lock.release()
 
 
 def test_a_run_that_was_stopped_goes_on_with_the_same_command(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import threading
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,7 +13,15 @@ import pytest
 from trinity.errors import UserError
 from trinity.local import reaper
 from trinity.local.addresses import ServiceAddresses
-from trinity.local.reaper import LOCK_FILE, JobLock, lock_owner_pid
+from trinity.local.reaper import (
+    LOCK_FILE,
+    WANTED_FILE,
+    JobLock,
+    is_wanted,
+    lock_owner_pid,
+    refuse_if_locked,
+    viewer_pid,
+)
 from trinity.local.run_file import RunningStack, read_running
 
 HELD_BY_ANOTHER = """
@@ -73,3 +83,60 @@ def test_what_is_still_cleaned_up_is_awaited_though_its_number_is_anothers(
         monkeypatch.setattr(reaper, "_CLEAN_UP_SECONDS", 30.0)
         other.stdin.close()
         JobLock.acquire(tmp_path).release()
+
+
+def view_until_wanted(job_dir: Path) -> threading.Thread:
+    """Holds the lock only to view, and gives it up when it is wanted."""
+    lock = JobLock.acquire(job_dir, only_views=True)
+
+    def give_way() -> None:
+        while not is_wanted(job_dir):
+            time.sleep(0.01)
+        lock.release()
+
+    thread = threading.Thread(target=give_way)
+    thread.start()
+    return thread
+
+
+def test_a_viewer_gives_way_to_a_run(tmp_path: Path) -> None:
+    viewing = view_until_wanted(tmp_path)
+    assert viewer_pid(tmp_path) == os.getpid() == lock_owner_pid(tmp_path)
+    refuse_if_locked(tmp_path)
+    lock = JobLock.acquire(tmp_path)
+    viewing.join()
+    assert viewer_pid(tmp_path) is None
+    assert lock_owner_pid(tmp_path) == os.getpid()
+    assert not is_wanted(tmp_path)
+    lock.release()
+
+
+def test_a_run_gives_way_to_nothing_and_two_viewers_not_to_each_other(tmp_path: Path) -> None:
+    lock = JobLock.acquire(tmp_path)
+    assert viewer_pid(tmp_path) is None
+    for only_views in (True, False):
+        with pytest.raises(UserError, match="another `trinity run`"):
+            JobLock.acquire(tmp_path, only_views=only_views)
+    lock.release()
+    lock = JobLock.acquire(tmp_path, only_views=True)
+    with pytest.raises(UserError):
+        JobLock.acquire(tmp_path, only_views=True)
+    assert not is_wanted(tmp_path)
+    lock.release()
+
+
+def test_a_viewer_that_does_not_give_way_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reaper, "_CLEAN_UP_SECONDS", 0.2)
+    lock = JobLock.acquire(tmp_path, only_views=True)
+    with pytest.raises(UserError, match=f"process {os.getpid()} views the run in"):
+        JobLock.acquire(tmp_path)
+    lock.release()
+
+
+def test_a_request_that_came_too_late_does_not_close_the_next_view(tmp_path: Path) -> None:
+    (tmp_path / WANTED_FILE).touch()
+    lock = JobLock.acquire(tmp_path, only_views=True)
+    assert not is_wanted(tmp_path)
+    lock.release()

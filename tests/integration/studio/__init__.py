@@ -1,0 +1,1 @@
+"""Tests of Studio with real processes."""

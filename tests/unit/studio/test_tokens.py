@@ -1,0 +1,163 @@
+"""The token strip: texts, values and colours of a response's tokens."""
+
+import json
+import math
+from collections.abc import Sequence as Ids
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel
+from tokenizers.models import BPE
+
+from tests.unit.inspect.builders import content, record, sequence
+from trinity.api.v1 import query_pb2
+from trinity.codec import experience_from_proto
+from trinity.studio.experiences import WholeExperience, experience_row, split_conditions
+from trinity.studio.models import model_of
+from trinity.studio.tokens import (
+    PART,
+    WINDOW_TOKENS,
+    colors_of,
+    signed_level,
+    token_strip,
+    token_texts,
+)
+from trinity.types import Alignment, Array, Experience
+
+RAINBOW = "\N{RAINBOW}"
+
+
+def byte_tokenizer() -> Tokenizer:
+    """One token a byte, so that a character of four bytes is four tokens."""
+    letters = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    rest = [byte for byte in range(256) if byte not in letters]
+    names = {byte: chr(byte) for byte in letters} | {
+        byte: chr(256 + place) for place, byte in enumerate(rest)
+    }
+    tokenizer = Tokenizer(BPE(vocab={name: byte for byte, name in names.items()}, merges=[]))
+    tokenizer.decoder = ByteLevel()
+    return tokenizer
+
+
+def whole(sample: Experience | None = None, trained: bool = True) -> WholeExperience:
+    row = experience_row(record(trained=trained))
+    made = sample or experience_from_proto(content())
+    uses: tuple[query_pb2.BatchUse, ...] = ()
+    return WholeExperience(row=row, sample=made, run_seconds=1.0, metrics={}, uses=uses)
+
+
+def with_tokens(num_tokens: int) -> Experience:
+    sample = experience_from_proto(content())
+    body = sequence()
+    body.tokens = np.arange(num_tokens + 2, dtype=np.int32)
+    body.action_mask = np.ones(num_tokens, np.bool_)
+    body.rollout_logprobs = np.full(num_tokens, -0.2, np.float32)
+    sample.body = body
+    return sample
+
+
+def texts(ids: Ids[int]) -> list[str]:
+    return [text.text if not text.is_part else PART for text in token_texts(byte_tokenizer(), ids)]
+
+
+def test_a_character_that_is_split_is_shown_once_where_it_is_complete() -> None:
+    assert texts(list(f"a{RAINBOW}b".encode())) == ["a", PART, PART, PART, RAINBOW, "b"]
+
+
+def test_texts_of_whole_characters_join_to_the_response() -> None:
+    text = "x <script> \N{GREEK SMALL LETTER ALPHA}\n" * 3
+    assert "".join(t.text for t in token_texts(byte_tokenizer(), list(text.encode()))) == text
+
+
+def test_masked_tokens_have_no_colour_and_no_values(tmp_path: Path) -> None:
+    strip = token_strip(whole(), tmp_path, color="surprise")
+    first, masked, last = strip.tokens
+    assert (first.is_chosen, masked.is_chosen) == (True, False)
+    assert masked.level is None
+    assert [name for name, _ in masked.facts] == ["#1", "masked"]
+    assert dict(first.facts)["rollout"] == "-0.500 nats, 60.7%"
+    assert (first.level, last.level) == (1, 2)
+
+
+def test_weights_are_named_where_they_change(tmp_path: Path) -> None:
+    strip = token_strip(whole(), tmp_path, color="age")
+    assert [token.label for token in strip.tokens] == ["v4", "v5", ""]
+
+
+def test_what_nobody_stored_is_said_not_to_be_recorded(tmp_path: Path) -> None:
+    facts = dict(token_strip(whole(), tmp_path, color="surprise").tokens[0].facts)
+    assert facts["trainer"] == "not recorded"
+    sample = experience_from_proto(content())
+    sample.version_spans = ()
+    assert "age" not in colors_of(whole(sample))
+    facts = dict(token_strip(whole(sample), tmp_path, color="surprise").tokens[0].facts)
+    assert facts["weights"] == "not recorded"
+
+
+def test_an_array_of_the_tokens_is_a_colour_whose_scale_leaves_masked_ones_out(
+    tmp_path: Path,
+) -> None:
+    sample = experience_from_proto(content())
+    values = np.array([-2.0, 99.0, 1.0], np.float32)
+    sample.arrays["advantages"] = Array(values, Alignment.RESPONSE)
+    assert colors_of(whole(sample))[-1] == "advantages"
+    strip = token_strip(whole(sample), tmp_path, color="advantages")
+    assert [token.level for token in strip.tokens] == [0, None, 5]
+    assert strip.scale == "-2 (blue) to +2 (orange)"
+
+
+def test_likeliest_tokens_are_shown_where_they_are_stored(tmp_path: Path) -> None:
+    sample = experience_from_proto(content())
+    tokens = np.array([[7, 65], [8, 66], [9, 67]], np.int32)
+    logprobs = np.log(np.array([[0.6, 0.2]] * 3, np.float32))
+    sample.arrays["likeliest_tokens"] = Array(tokens, Alignment.RESPONSE)
+    sample.arrays["likeliest_logprobs"] = Array(logprobs, Alignment.RESPONSE)
+    (tmp_path / "tokenizer.json").write_text(byte_tokenizer().to_str())
+    facts = dict(token_strip(whole(sample), tmp_path, color="surprise").tokens[0].facts)
+    assert facts["likeliest"].endswith("'A' 20.0%")
+
+
+def test_a_long_response_is_shown_in_windows(tmp_path: Path) -> None:
+    strip = token_strip(whole(with_tokens(32_768)), tmp_path, color="surprise", first=31_744)
+    assert (len(strip.tokens), strip.num_tokens) == (WINDOW_TOKENS, 32_768)
+    assert dict(strip.tokens[0].facts).keys() >= {"#31744"}
+
+
+def test_without_a_tokenizer_the_numbers_are_shown_and_why(tmp_path: Path) -> None:
+    strip = token_strip(whole(), tmp_path, color="surprise")
+    assert [token.text for token in strip.tokens] == [" 7", " 8", " 9"]
+    assert strip.note.endswith(f"as {tmp_path} has no readable tokenizer.json.")
+    (tmp_path / "tokenizer.json").write_text("{")
+    assert token_strip(whole(), None, color="surprise").note.endswith("unknown.")
+
+
+@pytest.mark.parametrize(
+    ("value", "level"), [(0.0, 3), (0.01, 4), (1.0, 6), (-1.0, 0), (2.0, 6), (math.nan, None)]
+)
+def test_signed_scales_have_their_middle_at_zero(value: float, level: int | None) -> None:
+    assert signed_level(value, 1.0)[0] == level
+    assert signed_level(value, 1.0)[1] == (value == 2.0 or math.isnan(value))
+
+
+def test_the_tokenizer_is_the_runs_own_before_the_models_it_started_from(tmp_path: Path) -> None:
+    model, own = tmp_path / "model", tmp_path / "stages/rft/model_files"
+    plan = {"stages": [{"name": "rft", "model_path": str(model)}]}
+    assert model_of(tmp_path, "rft") is None
+    (tmp_path / "config.json").write_text(json.dumps(plan))
+    assert model_of(tmp_path, "rft") is None
+    model.mkdir()
+    (model / "tokenizer.json").write_text("{}")
+    assert model_of(tmp_path, "rft") == model
+    own.mkdir(parents=True)
+    (own / "tokenizer.json").write_text("{}")
+    assert model_of(tmp_path, "rft") == own
+
+
+def test_a_text_in_a_filter_may_have_blanks() -> None:
+    words = "reward=..0.5 text=the answer is task=train:3"
+    assert split_conditions(words) == ["reward=..0.5", "text=the answer is", "task=train:3"]
+    assert split_conditions("text=2 + 2 = 4") == ["text=2 + 2 = 4"]
+    assert split_conditions("  ") == []
+    assert split_conditions("nonsense") == ["nonsense"]

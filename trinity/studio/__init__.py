@@ -1,0 +1,1 @@
+"""Trinity Studio: runs, their experiences and new configurations in a browser."""

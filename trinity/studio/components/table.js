@@ -1,0 +1,75 @@
+// A table whose cells are text alone. One tab stop: arrows, Home and End move, Enter picks a row.
+export default function (component) {
+  const { data, parentElement, setTriggerValue } = component;
+  const root = parentElement.querySelector(".table");
+  const focused = root.dataset.current;
+  root.replaceChildren();
+  if (!data.rows.length) {
+    const empty = document.createElement("p");
+    empty.className = "empty";
+    empty.textContent = data.empty;
+    root.append(empty);
+    return;
+  }
+  const table = document.createElement("table");
+  table.setAttribute("aria-label", data.name);
+  const head = table.createTHead().insertRow();
+  for (const column of data.columns) {
+    const cell = document.createElement("th");
+    cell.scope = "col";
+    cell.textContent = column.label;
+    cell.className = column.kind;
+    head.append(cell);
+  }
+  const body = table.createTBody();
+  const rows = data.rows.map((row) => {
+    const line = body.insertRow();
+    line.dataset.id = row.id;
+    line.className = row.id === data.selected ? "row selected" : "row";
+    if (row.id === data.selected) line.setAttribute("aria-current", "true");
+    row.cells.forEach((text, place) => {
+      const cell = line.insertCell();
+      const column = data.columns[place];
+      cell.className = column.kind;
+      if (column.kind === "state") cell.dataset.state = text;
+      cell.textContent = text;
+      cell.title = text.length > 40 ? text : "";
+    });
+    return line;
+  });
+  root.append(table);
+  if (!data.selectable) {
+    root.tabIndex = 0;
+    root.setAttribute("role", "region");
+    root.setAttribute("aria-label", data.name);
+    return;
+  }
+  const pick = (line) => setTriggerValue("picked", line.dataset.id);
+  const focus = (place) => {
+    const next = rows[Math.max(0, Math.min(place, rows.length - 1))];
+    for (const line of rows) line.tabIndex = line === next ? 0 : -1;
+    root.dataset.current = next.dataset.id;
+    next.focus();
+  };
+  const first = Math.max(0, rows.findIndex((line) => line.dataset.id === (focused || data.selected)));
+  rows.forEach((line, place) => {
+    line.classList.add("choice");
+    line.tabIndex = place === first ? 0 : -1;
+    line.onclick = () => pick(line);
+    line.onkeydown = (event) => {
+      const moves = {
+        ArrowDown: place + 1, ArrowUp: place - 1, PageDown: place + 10, PageUp: place - 10,
+        Home: 0, End: rows.length - 1,
+      };
+      if (event.key in moves) {
+        focus(moves[event.key]);
+      } else if (event.key === "Enter" || event.key === " ") {
+        pick(line);
+      } else {
+        return;
+      }
+      event.preventDefault();
+      event.stopPropagation();
+    };
+  });
+}

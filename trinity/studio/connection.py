@@ -1,0 +1,258 @@
+"""Connections to the services of a run, whether it runs or has stopped.
+
+A stopped run's broker, database, synchronizer and buffer are opened once, and stay open while the
+run is looked at. They hold the run's lock then, so a `trinity run` asks for it (`is_wanted`):
+Studio closes them, and goes on with the services of that run.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TypeVar
+
+import grpc
+
+from trinity.api.v1 import query_pb2
+from trinity.api.v1.buffer_pb2_grpc import BufferServiceStub
+from trinity.api.v1.query_pb2_grpc import QueryServiceStub
+from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
+from trinity.errors import TrinityError, UserError
+from trinity.inspect.open import (
+    find_experiment,
+    identity_of,
+    list_stages,
+    only_needed,
+    retry_until_ready,
+)
+from trinity.local.addresses import ServiceAddresses, stack_directory_of
+from trinity.local.reaper import is_wanted, lock_owner_pid, viewer_pid
+from trinity.local.run_file import read_running
+from trinity.local.stack import LocalStack
+from trinity.rpc.channel import open_channel
+from trinity.rpc.errors import error_of
+
+T = TypeVar("T")
+IDLE_SECONDS = 300.0
+"""A run that no page has asked about for this long is closed."""
+LOOK_SECONDS = 0.2
+"""Pause between two looks at the files of a run's directory."""
+RETRY_SECONDS = 3.0
+GIVE_WAY_SECONDS = 60.0
+"""Time that a run may take from its request to its lock."""
+
+
+class Phase(StrEnum):
+    """The state of a connection."""
+
+    OPENING = "opening"
+    OPEN = "open"
+    WAITING = "waiting"
+    FAILED = "failed"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenRun:
+    """The services of one run, with its experiment."""
+
+    addresses: ServiceAddresses
+    buffer: BufferServiceStub
+    queries: QueryServiceStub
+    synchronizer: SynchronizerServiceStub
+    tenant: str
+    label: str
+    experiment_id: str
+    is_live: bool
+    """False for a stopped run, whose services were opened to look at it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionState:
+    """A phase with one sentence about it."""
+
+    phase: Phase
+    detail: str = ""
+    """May quote users' data."""
+
+
+class RunConnection:
+    """Follows the services of one directory in the background loop, across starts and stops.
+
+    All methods but `state`, `touch` and `opened` run in that loop.
+    """
+
+    def __init__(self, job_dir: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.job_dir = job_dir
+        self._clock = clock
+        self._state = ConnectionState(Phase.OPENING, "The run is being opened.")
+        self._opened: OpenRun | None = None
+        self._touched = clock()
+        self._followers: list[Callable[[OpenRun], Awaitable[None]]] = []
+
+    @property
+    def state(self) -> ConnectionState:
+        """The state now."""
+        return self._state
+
+    @property
+    def opened(self) -> OpenRun | None:
+        """The services, while they are open."""
+        return self._opened
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no page has asked about the run for a while."""
+        return self._clock() - self._touched > IDLE_SECONDS
+
+    def touch(self) -> None:
+        """Says that a page looks at the run."""
+        self._touched = self._clock()
+
+    def add_follower(self, follow: Callable[[OpenRun], Awaitable[None]]) -> None:
+        """Runs a coroutine beside each opening of the services, from the next one on."""
+        self._followers.append(follow)
+
+    async def keep(self) -> None:
+        """Keeps the run open until it is idle."""
+        try:
+            while not self.is_idle:
+                await self._once()
+        finally:
+            self._opened = None
+            self._set(Phase.CLOSED, "The run was closed, as no page looked at it.")
+
+    async def _once(self) -> None:
+        home = stack_directory_of(self.job_dir)
+        try:
+            identity_of(self.job_dir)  # nothing is started where no run was
+            if viewer_pid(home) is None and (running := read_running(home)) is not None:
+                await self._with_running(home, running.addresses)
+            elif (process := lock_owner_pid(home)) is not None:
+                self._set(Phase.WAITING, f"Process {process} starts or stops this run.")
+                await asyncio.sleep(LOOK_SECONDS)
+            else:
+                await self._with_stopped(home)
+        except (TrinityError, grpc.aio.AioRpcError, OSError, ValueError, KeyError) as error:
+            self._opened = None
+            self._set(Phase.FAILED, _sentence(error))
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _with_running(self, home: Path, addresses: ServiceAddresses) -> None:
+        """Uses running services until other ones run there, or none."""
+        async with self._services(addresses, is_live=True):
+            while not self.is_idle:
+                running = await asyncio.to_thread(read_running, home)
+                if running is None or running.addresses != addresses:
+                    return
+                await asyncio.sleep(LOOK_SECONDS)
+
+    async def _with_stopped(self, home: Path) -> None:
+        """Opens a stopped run's services until a run wants them, or it is idle."""
+        self._set(Phase.OPENING, "The run has stopped: its database is being opened.")
+        wanted = asyncio.create_task(_until_wanted(home))
+        try:
+            async with LocalStack(job_dir=home, services=only_needed, only_views=True) as stack:
+                async with self._services(stack.addresses, is_live=False):
+                    while not (self.is_idle or wanted.done()):  # noqa: ASYNC110  # a clock and a file
+                        await asyncio.sleep(LOOK_SECONDS)
+                self._set(Phase.WAITING, "The run is being closed.")
+        finally:
+            was_wanted = wanted.done()
+            wanted.cancel()
+        if was_wanted:
+            await self._give_way(home)
+
+    async def _give_way(self, home: Path) -> None:
+        """Waits until the run that asked for the lock has it, or does not come."""
+        self._set(Phase.WAITING, "The run is being started.")
+        deadline = self._clock() + GIVE_WAY_SECONDS
+        while lock_owner_pid(home) is None and self._clock() < deadline:  # noqa: ASYNC110  # a file
+            await asyncio.sleep(LOOK_SECONDS)
+
+    @contextlib.asynccontextmanager
+    async def _services(self, addresses: ServiceAddresses, *, is_live: bool) -> AsyncIterator[None]:
+        tenant, label = identity_of(self.job_dir)
+        async with (
+            open_channel(addresses.buffer, addresses.security) as buffer,
+            open_channel(addresses.synchronizer, addresses.security) as synchronizer,
+        ):
+            experiment_id = await find_experiment(addresses, tenant, label)
+            queries = QueryServiceStub(buffer)
+            opened = OpenRun(
+                addresses=addresses,
+                buffer=BufferServiceStub(buffer),
+                queries=queries,
+                synchronizer=SynchronizerServiceStub(synchronizer),
+                tenant=tenant,
+                label=label,
+                experiment_id=experiment_id,
+                is_live=is_live,
+            )
+            await retry_until_ready(lambda: list_stages(queries, experiment_id))
+            async with _beside(self._followers, opened):
+                self._opened = opened
+                self._set(Phase.OPEN)
+                try:
+                    yield
+                finally:
+                    self._opened = None
+
+    def _set(self, phase: Phase, detail: str = "") -> None:
+        self._state = ConnectionState(phase, detail)
+
+
+@contextlib.asynccontextmanager
+async def _beside(
+    followers: list[Callable[[OpenRun], Awaitable[None]]], opened: OpenRun
+) -> AsyncIterator[None]:
+    tasks = [asyncio.ensure_future(follow(opened)) for follow in followers]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _until_wanted(home: Path) -> None:
+    while not is_wanted(home):  # noqa: ASYNC110  # it is a file
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, grpc.aio.AioRpcError):
+        return f"The services do not answer: {error.details()}"
+    return str(error) or type(error).__name__
+
+
+async def stages_of(opened: OpenRun) -> tuple[query_pb2.StoredStage, ...]:
+    """Returns the stages of the run with what each of them holds now.
+
+    Raises: TrinityError, with a sentence, if they cannot be read.
+    """
+    return tuple((await list_stages(opened.queries, opened.experiment_id)).stages)
+
+
+async def answer_of(call: Awaitable[T]) -> T:
+    """Returns the answer of an RPC.
+
+    Raises: TrinityError in place of gRPC's own error.
+    """
+    try:
+        return await call
+    except grpc.aio.AioRpcError as error:
+        raise error_of(error) from error
+
+
+def require_open(connection: RunConnection) -> OpenRun:
+    """Returns the services of a connection.
+
+    Raises: UserError with the reason why there are none.
+    """
+    if (opened := connection.opened) is None:
+        raise UserError(connection.state.detail or "The run is not open.")
+    return opened

@@ -1,0 +1,206 @@
+"""Experiences of a run as pages show them: rows, groups, conversations, one in full."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from trinity.api.v1 import buffer_pb2, query_pb2
+from trinity.codec import experience_from_proto
+from trinity.inspect.conditions import parse_conditions
+from trinity.inspect.samples import finish_reason_name, samples, state_name
+from trinity.inspect.tables import versions
+from trinity.rpc.limits import CALL_SECONDS
+from trinity.studio.connection import OpenRun, answer_of
+from trinity.studio.history import cut_text
+from trinity.types import Experience, Pair, Sequence
+
+PAGE_ROWS = 50
+GROUP_ROWS = 64
+MAX_PREVIEW_CHARS = 120
+MAX_TEXT_CHARS = 200_000
+NOT_RECORDED = "not recorded"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperienceRow:
+    """One experience as a line of a table; texts are untrusted."""
+
+    id: str
+    task: str
+    taskset: str
+    task_index: int
+    explore_step: int
+    position: int
+    run: int
+    attempt: int
+    turn: int
+    state: str
+    reason: str
+    reward: float | None
+    advantage: float | None
+    versions: str
+    num_tokens: int
+    response_length: int
+    end: str
+    train_steps: tuple[int, ...]
+    prompt: str
+    response: str
+
+    @property
+    def preview(self) -> str:
+        """The beginning of the response in one line."""
+        one_line = " ".join(self.response[: 4 * MAX_PREVIEW_CHARS].split())
+        return one_line[:MAX_PREVIEW_CHARS] + ("…" if len(one_line) > MAX_PREVIEW_CHARS else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperiencePage:
+    """Some rows, and whether there are more."""
+
+    rows: tuple[ExperienceRow, ...]
+    has_more: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeExperience:
+    """One experience with its arrays; `sample` is None where its content is gone."""
+
+    row: ExperienceRow
+    sample: Experience | None
+    run_seconds: float
+    metrics: dict[str, float]
+    uses: tuple[query_pb2.BatchUse, ...]
+    why_no_content: str = ""
+
+    @property
+    def sequence(self) -> Sequence | None:
+        """The response, or the chosen one of a pair."""
+        if self.sample is None:
+            return None
+        body = self.sample.body
+        return body.chosen if isinstance(body, Pair) else body
+
+
+def split_conditions(words: str) -> list[str]:
+    """Splits conditions at blanks before a name and `=`, so that texts may have blanks in them."""
+    found: list[str] = []
+    for word in words.split():
+        name = word.partition("=")[0]
+        if found and ("=" not in word or not name.isidentifier()):
+            found[-1] += f" {word}"
+        else:
+            found.append(word)
+    return found
+
+
+async def list_experiences(
+    opened: OpenRun,
+    stage: buffer_pb2.StageKey,
+    conditions: Iterable[str],
+    *,
+    page: int = 0,
+    page_rows: int = PAGE_ROWS,
+) -> ExperiencePage:
+    """Returns a page of the experiences that satisfy conditions as `trinity view` takes them.
+
+    Raises: UserError naming a condition that cannot be read; TrinityError.
+    """
+    wanted = parse_conditions(conditions)
+    first = page * page_rows
+    found = [
+        record
+        async for record in samples(
+            opened.queries,
+            stage,
+            wanted,
+            limit=first + page_rows + 1,
+            latest_first=True,
+            with_content=True,
+        )
+    ][first:]
+    return ExperiencePage(
+        rows=tuple(map(experience_row, found[:page_rows])), has_more=len(found) > page_rows
+    )
+
+
+async def group_of(
+    opened: OpenRun, stage: buffer_pb2.StageKey, row: ExperienceRow
+) -> tuple[ExperienceRow, ...]:
+    """Returns the experiences of the same drawing of a task, in order of run and turn."""
+    conditions = [f"explore_step={row.explore_step}", f"task={row.taskset}:{row.task_index}"]
+    if row.state == "eval":
+        conditions.append("kind=eval")
+    page = await list_experiences(opened, stage, conditions, page_rows=GROUP_ROWS)
+    same = [other for other in page.rows if other.position == row.position]
+    return tuple(sorted(same, key=lambda other: (other.run, other.attempt, other.turn)))
+
+
+def conversation_of(
+    group: Iterable[ExperienceRow], row: ExperienceRow
+) -> tuple[ExperienceRow, ...]:
+    """Returns the turns of one run of a task, in order."""
+    turns = [other for other in group if (other.run, other.attempt) == (row.run, row.attempt)]
+    return tuple(sorted(turns, key=lambda other: other.turn))
+
+
+async def whole_experience(
+    opened: OpenRun, stage: buffer_pb2.StageKey, experience_id: str
+) -> WholeExperience:
+    """Returns one experience in full.
+
+    Raises: TrinityError if there is none of this id.
+    """
+    answer: query_pb2.GetExperienceResponse = await answer_of(
+        opened.queries.GetExperience(
+            query_pb2.GetExperienceRequest(key=stage, experience_id=experience_id),
+            timeout=CALL_SECONDS,
+        )
+    )
+    record = answer.experience
+    has_content = record.HasField("content")
+    return WholeExperience(
+        row=experience_row(record),
+        sample=experience_from_proto(record.content) if has_content else None,
+        run_seconds=answer.run_seconds,
+        metrics=dict(record.metrics) | dict(answer.run_metrics),
+        uses=tuple(record.uses),
+        why_no_content="" if has_content else record.content_removed or "deleted",
+    )
+
+
+def experience_row(record: query_pb2.ExperienceRecord) -> ExperienceRow:
+    """Converts a record."""
+    prompt, response = _texts(record)
+    eid = record.eid
+    return ExperienceRow(
+        id=record.id,
+        task=f"{record.taskset}:{record.task_index}",
+        taskset=record.taskset,
+        task_index=record.task_index,
+        explore_step=eid.explore_step,
+        position=eid.position,
+        run=eid.run,
+        attempt=eid.attempt,
+        turn=eid.step,
+        state=state_name(record.state),
+        reason=record.reason,
+        reward=record.reward if record.HasField("reward") else None,
+        advantage=record.advantage if record.HasField("advantage") else None,
+        versions=versions(record),
+        num_tokens=record.num_tokens,
+        response_length=record.response_length,
+        end=finish_reason_name(record.finish_reason),
+        train_steps=tuple(use.step for use in record.uses),
+        prompt=prompt,
+        response=response,
+    )
+
+
+def _texts(record: query_pb2.ExperienceRecord) -> tuple[str, str]:
+    if not record.HasField("content"):
+        return "", ""
+    content = record.content
+    side = content.sequence if content.HasField("sequence") else content.pair.chosen
+    return (
+        cut_text(side.prompt_text, MAX_TEXT_CHARS),
+        cut_text(side.response_text, MAX_TEXT_CHARS),
+    )

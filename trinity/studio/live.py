@@ -1,0 +1,142 @@
+"""The members of a running run, what each waits for, and the verdict of `trinity why`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from trinity.api.v1 import buffer_pb2, synchronizer_pb2
+from trinity.diagnosis.diagnose import diagnose
+from trinity.diagnosis.gather import gather
+from trinity.local.addresses import stack_directory_of
+from trinity.local.run_file import read_running
+from trinity.rpc.limits import CALL_SECONDS
+from trinity.studio.connection import OpenRun, answer_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberRow:
+    """A member of the run."""
+
+    role: str
+    address: str
+    stage: str
+    activity: str
+    version: int | None
+    silent_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitRow:
+    """Something that a member waits for now."""
+
+    owner: str
+    waits_for: str
+    reason: str
+    waited_seconds: float
+    deadline_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkRow:
+    """The open work of a stage."""
+
+    stage: str
+    explore_step: int
+    trained_step: int
+    total_steps: int | None
+    num_pending: int
+    num_leased: int
+    num_ready: int
+    step_seconds: float | None
+    step_age_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveState:
+    """The state of a run now; texts may quote users' data."""
+
+    members: tuple[MemberRow, ...]
+    waits: tuple[WaitRow, ...]
+    work: tuple[WorkRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The answer of `trinity why`."""
+
+    is_healthy: bool
+    text: str
+    notes: tuple[str, ...] = ()
+
+
+async def live_state(opened: OpenRun) -> LiveState:
+    """Asks the synchronizer and the buffer about one experiment.
+
+    Raises: TrinityError.
+    """
+    status: synchronizer_pb2.GetStatusResponse = await answer_of(
+        opened.synchronizer.GetStatus(
+            synchronizer_pb2.GetStatusRequest(experiment_id=opened.experiment_id),
+            timeout=CALL_SECONDS,
+        )
+    )
+    work: buffer_pb2.GetBufferStatusResponse = await answer_of(
+        opened.buffer.GetBufferStatus(
+            buffer_pb2.GetBufferStatusRequest(
+                tenant=opened.tenant, experiment_id=opened.experiment_id
+            ),
+            timeout=CALL_SECONDS,
+        )
+    )
+    members = [
+        member for member in status.members if member.experiment_id in ("", opened.experiment_id)
+    ]
+    return LiveState(
+        members=tuple(map(_member, members)),
+        waits=tuple(_wait(wait) for member in members for wait in member.waits),
+        work=tuple(map(_work, work.stages)),
+    )
+
+
+async def verdict_of(job_dir: Path) -> Verdict:
+    """Finds what holds a run up; asks all its parts, so it takes seconds if one is down."""
+    home = stack_directory_of(job_dir)
+    running = read_running(home)
+    if running is None:
+        return Verdict(is_healthy=True, text="Nothing runs here.")
+    found = diagnose(await gather(running, home))
+    return Verdict(is_healthy=found.is_healthy, text=found.text, notes=tuple(found.notes))
+
+
+def _member(member: synchronizer_pb2.Member) -> MemberRow:
+    return MemberRow(
+        role=synchronizer_pb2.Role.Name(member.role).removeprefix("ROLE_").lower(),
+        address=member.address,
+        stage=member.stage,
+        activity=member.activity,
+        version=member.version if member.version >= 0 else None,
+        silent_seconds=member.silent_seconds,
+    )
+
+
+def _wait(wait: synchronizer_pb2.Wait) -> WaitRow:
+    return WaitRow(
+        owner=wait.owner,
+        waits_for=wait.waits_for,
+        reason=wait.reason,
+        waited_seconds=wait.waited_seconds,
+        deadline_seconds=wait.deadline_seconds or None,
+    )
+
+
+def _work(stage: buffer_pb2.StageStatus) -> WorkRow:
+    return WorkRow(
+        stage=stage.key.stage,
+        explore_step=stage.explore_step,
+        trained_step=stage.trained_step,
+        total_steps=stage.total_train_steps or None,
+        num_pending=stage.num_pending,
+        num_leased=stage.num_leased,
+        num_ready=stage.num_ready,
+        step_seconds=stage.step_seconds or None,
+        step_age_seconds=stage.step_age_seconds if stage.step_age_seconds >= 0 else None,
+    )

@@ -1,0 +1,1 @@
+"""Pages of Studio; what they show is made in plain modules beside this folder."""

@@ -1,0 +1,321 @@
+"""The page Experiences: what the model wrote, what it got for it, token by token."""
+
+import streamlit as st
+
+from trinity.api.v1 import query_pb2
+from trinity.errors import TrinityError
+from trinity.inspect.conditions import HELP
+from trinity.inspect.samples import state_name
+from trinity.studio.connection import require_open, stages_of
+from trinity.studio.context import StudioContext, ViewedRun
+from trinity.studio.experiences import (
+    NOT_RECORDED,
+    PAGE_ROWS,
+    ExperiencePage,
+    ExperienceRow,
+    WholeExperience,
+    conversation_of,
+    group_of,
+    list_experiences,
+    split_conditions,
+    whole_experience,
+)
+from trinity.studio.models import model_of
+from trinity.studio.pages.common import is_open, open_page
+from trinity.studio.plain_text import joined, number_text, one_line, plain_text, seconds_text
+from trinity.studio.tokens import WINDOW_TOKENS, colors_of, token_strip
+from trinity.studio.widgets import (
+    Column,
+    Row,
+    show_long_text,
+    show_problem,
+    show_table,
+    show_tokens,
+)
+
+WHERE, PAGE, STAGE, SAMPLE = "where", "page", "stage", "id"
+"""Parameters of the address: what is shown can be linked, and gone back to."""
+COLUMNS = (
+    Column("reward", "number"),
+    Column("advantage", "number"),
+    Column("weights", "number"),
+    Column("trained", "number"),
+    Column("task"),
+    Column("run", "number"),
+    Column("turn", "number"),
+    Column("tokens", "number"),
+    Column("end"),
+    Column("state"),
+    Column("response", "text"),
+)
+TABLE_HEIGHT = 360
+"""In pixels: ten rows, so that the chosen experience is seen below them."""
+NO_ROWS = "No experience satisfies these conditions. Experiences come with the first explore step."
+
+
+def show() -> None:
+    """Shows the page."""
+    st.title("Experiences", anchor=False)
+    opened = open_page("")
+    if opened is None:
+        return
+    context, viewed, _ = opened
+    if not is_open(viewed):
+        return
+    try:
+        _show_stored(context, viewed)
+    except (TrinityError, TimeoutError) as error:
+        show_problem(error)
+
+
+def _show_stored(context: StudioContext, viewed: ViewedRun) -> None:
+    stages = context.wait_for(stages_of(require_open(viewed.connection)))
+    if not stages:
+        st.text(NO_ROWS)
+        return
+    stage = _chosen_stage(stages)
+    st.text(plain_text(_counts(stage)))
+    conditions = _conditions()
+    found = context.wait_for(
+        list_experiences(
+            require_open(viewed.connection), stage.key, conditions, page=_page_number()
+        )
+    )
+    with st.container(height=TABLE_HEIGHT, border=False):
+        picked = show_table(
+            "Experiences",
+            COLUMNS,
+            [experience_cells(row) for row in found.rows],
+            key="experiences",
+            empty=NO_ROWS,
+            selectable=True,
+            selected=st.query_params.get(SAMPLE, ""),
+        )
+    if picked is not None:
+        st.query_params[SAMPLE] = picked
+    _turn_pages(found)
+    if chosen := st.query_params.get(SAMPLE):
+        _show_sample(context, viewed, stage, chosen)
+
+
+def _chosen_stage(stages: tuple[query_pb2.StoredStage, ...]) -> query_pb2.StoredStage:
+    """Returns the stage that the address names, or the last one with experiences."""
+    names = [stage.key.stage for stage in stages]
+    holding = [place for place, stage in enumerate(stages) if stage.counts]
+    last = (holding or [len(stages) - 1])[-1]
+    named = st.query_params.get(STAGE, "")
+    start = names.index(named) if named in names else last
+    if len(stages) == 1:
+        return stages[0]
+    place: int = st.selectbox(
+        "Stage", range(len(stages)), index=start, format_func=lambda place: plain_text(names[place])
+    )
+    if names[place] != names[start]:
+        st.query_params.pop(SAMPLE, None)
+        st.query_params.pop(PAGE, None)
+    st.query_params[STAGE] = names[place]
+    return stages[place]
+
+
+def _counts(stage: query_pb2.StoredStage) -> str:
+    numbers: dict[str, int] = {}
+    for count in stage.counts:
+        name = state_name(count.state)
+        numbers[name] = numbers.get(name, 0) + count.count
+    held = (f"{number:,} {name}" for name, number in numbers.items() if name != "derived")
+    return joined([f"stage {stage.key.stage}", *held]) if numbers else NO_ROWS
+
+
+def _conditions() -> list[str]:
+    """Shows the filter; its words are those of `trinity view`."""
+    before = st.query_params.get(WHERE, "")
+    with st.form("filter", border=False):
+        field, button = st.columns([6, 1], vertical_alignment="bottom")
+        words: str = field.text_input(
+            "Conditions",
+            value=before,
+            placeholder="reward=..0.5 version=3..5 task=train:12 state=filtered text=answer",
+            help=HELP,
+        )
+        button.form_submit_button("Filter", width="stretch")
+    if words != before:
+        st.query_params.pop(PAGE, None)
+        st.query_params.pop(SAMPLE, None)
+    st.query_params[WHERE] = words
+    return split_conditions(words)
+
+
+def _page_number() -> int:
+    text = st.query_params.get(PAGE, "1")
+    return max(0, int(text) - 1) if text.isdecimal() and len(text) < 6 else 0
+
+
+def _turn_pages(found: ExperiencePage) -> None:
+    page = _page_number()
+    before, middle, after = st.columns([1, 4, 1], vertical_alignment="center")
+    first = page * PAGE_ROWS
+    if found.rows:
+        more = ", and more follow" if found.has_more else ""
+        middle.text(f"{first + 1:,} to {first + len(found.rows):,}, the newest first{more}")
+    if before.button("Newer", disabled=page == 0, width="stretch"):
+        _go_to_page(page - 1)
+    if after.button("Older", disabled=not found.has_more, width="stretch"):
+        _go_to_page(page + 1)
+
+
+def _go_to_page(page: int) -> None:
+    st.query_params[PAGE] = str(page + 1)
+    st.rerun()
+
+
+def _show_sample(
+    context: StudioContext, viewed: ViewedRun, stage: query_pb2.StoredStage, sample: str
+) -> None:
+    services = require_open(viewed.connection)
+    whole = context.wait_for(whole_experience(services, stage.key, sample))
+    group = context.wait_for(group_of(services, stage.key, whole.row))
+    st.subheader("Experience", divider="gray", anchor=False)
+    st.text(plain_text(_facts(whole)))
+    tokens, conversation, others, details = st.tabs(["Tokens", "Conversation", "Group", "Details"])
+    with tokens:
+        _show_tokens(whole, viewed, stage.key.stage)
+    with conversation:
+        _show_conversation(conversation_of(group, whole.row))
+    with others:
+        _show_group(group, whole.row)
+    with details:
+        _show_details(whole)
+
+
+def _facts(whole: WholeExperience) -> str:
+    row = whole.row
+    return joined(
+        [
+            row.id[:8],
+            f"task {row.task}",
+            f"reward {number_text(row.reward) or NOT_RECORDED}",
+            f"advantage {number_text(row.advantage, is_signed=True) or NOT_RECORDED}",
+            f"weights {row.versions}",
+            *(f"trained in step {step}" for step in row.train_steps),
+            f"{row.response_length:,} tokens",
+            f"ended by {row.end}",
+            f"run took {seconds_text(whole.run_seconds)}",
+            row.reason,
+        ]
+    )
+
+
+def _show_tokens(whole: WholeExperience, viewed: ViewedRun, stage: str) -> None:
+    colors = colors_of(whole)
+    if not colors:
+        st.text(plain_text(f"Its content is {whole.why_no_content}."))
+        return
+    place = st.selectbox(
+        "Colour", range(len(colors)), format_func=lambda place: plain_text(colors[place])
+    )
+    total = whole.row.response_length
+    first = 0
+    if total > WINDOW_TOKENS:
+        first = st.slider("First token", 0, total - 1, step=WINDOW_TOKENS)
+        st.text(f"{WINDOW_TOKENS:,} of {total:,} tokens are shown.")
+    model = model_of(viewed.connection.job_dir, stage)
+    strip = token_strip(whole, model, color=colors[place], first=first)
+    if strip.note:
+        st.text(plain_text(strip.note))
+    show_tokens("Tokens of the response", strip, colors[place], key="tokens")
+    st.text(plain_text(f"{strip.scale}; dotted: not chosen by the policy, not trained on"))
+
+
+def _show_conversation(turns: tuple[ExperienceRow, ...]) -> None:
+    for turn in turns:
+        st.text(
+            plain_text(
+                joined(
+                    [
+                        f"turn {turn.turn}",
+                        f"weights {turn.versions}",
+                        f"reward {number_text(turn.reward) or NOT_RECORDED}",
+                        f"advantage {number_text(turn.advantage, is_signed=True) or NOT_RECORDED}",
+                    ]
+                )
+            )
+        )
+        st.caption("Prompt")
+        show_long_text(turn.prompt or NOT_RECORDED)
+        st.caption("Response")
+        show_long_text(turn.response or NOT_RECORDED)
+
+
+def _show_group(group: tuple[ExperienceRow, ...], chosen: ExperienceRow) -> None:
+    if group:
+        st.caption("Prompt")
+        show_long_text(group[0].prompt or NOT_RECORDED)
+    columns = st.columns(2)
+    for place, row in enumerate(group):
+        with columns[place % 2]:
+            mark = "this one" if row.id == chosen.id else ""
+            turn = f"turn {row.turn}" if row.turn else ""
+            st.text(
+                plain_text(
+                    joined(
+                        [
+                            f"run {row.run}",
+                            turn,
+                            f"reward {number_text(row.reward) or NOT_RECORDED}",
+                            f"advantage {number_text(row.advantage, is_signed=True)}",
+                            mark,
+                        ]
+                    )
+                )
+            )
+            show_long_text(row.response or NOT_RECORDED)
+
+
+def _show_details(whole: WholeExperience) -> None:
+    row = whole.row
+    rows = [
+        ("id", row.id),
+        ("explored", f"step {row.explore_step}, position {row.position}, run {row.run}"),
+        ("attempt", str(row.attempt)),
+        ("state", joined([row.state, row.reason])),
+        *((f"metric {name}", f"{value:.4g}") for name, value in sorted(whole.metrics.items())),
+    ]
+    if whole.sample is not None:
+        rows += [
+            *(
+                (f"reward {name}", f"{part:.4g}")
+                for name, part in whole.sample.reward_parts.items()
+            ),
+            ("trace", whole.sample.trace_id or NOT_RECORDED),
+            ("info", str(whole.sample.info)),
+        ]
+    for use in whole.uses:
+        ratio = f"{use.mean_ratio:.4g}" if use.HasField("mean_ratio") else NOT_RECORDED
+        rows.append((f"step {use.step}", f"weight {use.weight:.4g}, mean ratio {ratio}"))
+    show_table(
+        "Details",
+        (Column("what"), Column("value", "wrap")),
+        [Row(f"{place}", (name, value)) for place, (name, value) in enumerate(rows)],
+        key="details",
+        empty=NOT_RECORDED,
+    )
+
+
+def experience_cells(row: ExperienceRow) -> Row:
+    """Converts an experience to a row of the table."""
+    return Row(
+        id=row.id,
+        cells=(
+            number_text(row.reward),
+            number_text(row.advantage, is_signed=True),
+            row.versions,
+            ", ".join(map(str, row.train_steps)),
+            row.task,
+            str(row.run),
+            str(row.turn),
+            f"{row.response_length:,}",
+            row.end,
+            row.state,
+            one_line(row.preview or row.reason),
+        ),
+    )

@@ -1,0 +1,216 @@
+"""The page Run: whether it learns, and what it waits for."""
+
+from pathlib import Path
+
+import streamlit as st
+
+from trinity.errors import TrinityError
+from trinity.progress.figures import format_clock
+from trinity.studio.connection import OpenRun, require_open
+from trinity.studio.context import StudioContext, ViewedRun
+from trinity.studio.curves import GROUPS, HEIGHT, curve_chart, curve_rows, evaluation_charts
+from trinity.studio.history import RunHistory, StageHistory
+from trinity.studio.live import LiveState, live_state, verdict_of
+from trinity.studio.pages.common import REFRESH_SECONDS, open_page, show_waiting
+from trinity.studio.plain_text import joined, number_text, plain_text, seconds_text, time_text
+from trinity.studio.widgets import Column, Row, show_long_text, show_problem, show_table
+
+CHARTS_A_ROW = 3
+NO_CURVES = "No step was trained yet. The curves appear with the first batch."
+MEMBER_COLUMNS = (
+    Column("member"),
+    Column("address", "code"),
+    Column("stage"),
+    Column("does", "text"),
+    Column("version", "number"),
+    Column("heard", "number"),
+)
+WAIT_COLUMNS = (
+    Column("waits"),
+    Column("for"),
+    Column("because", "wrap"),
+    Column("since", "number"),
+    Column("gives up in", "number"),
+)
+WORK_COLUMNS = (
+    Column("stage"),
+    Column("explore step", "number"),
+    Column("trained step", "number"),
+    Column("pending", "number"),
+    Column("leased", "number"),
+    Column("ready", "number"),
+    Column("last step ago", "number"),
+)
+EVENT_COLUMNS = (Column("time (UTC)"), Column("stage"), Column("event", "wrap"))
+VALUE_COLUMNS = (Column("curve"), Column("step", "number"), Column("newest value", "number"))
+
+
+def show() -> None:
+    """Shows the page."""
+    st.title("Run", anchor=False)
+    opened = open_page("")
+    if opened is None:
+        return
+    context, viewed, _ = opened
+    st.fragment(_live, run_every=REFRESH_SECONDS)(context, viewed)
+
+
+def _live(context: StudioContext, viewed: ViewedRun) -> None:
+    """Shows everything that changes while the run goes on."""
+    viewed.connection.touch()
+    if viewed.connection.opened is None and not viewed.history.stages:
+        show_waiting(viewed)
+        return
+    try:
+        services = require_open(viewed.connection)
+        state = context.wait_for(live_state(services)) if services.is_live else None
+    except (TrinityError, TimeoutError) as error:
+        show_problem(viewed.connection.state.detail or error)
+        state = None
+    else:
+        _show_verdict(context, viewed.connection.job_dir, services)
+    _show_stages(viewed.history, state)
+    if state is not None:
+        _show_live(state)
+    _show_events(viewed.history)
+
+
+def _show_verdict(context: StudioContext, job_dir: Path, services: OpenRun) -> None:
+    if not services.is_live:
+        st.info("The run has stopped. What it stored is open to be looked at.")
+        return
+    try:
+        verdict = context.wait_for(verdict_of(job_dir))
+    except (TrinityError, TimeoutError, OSError) as error:
+        show_problem(error)
+        return
+    if verdict.is_healthy:
+        st.success("Nothing holds the run up.")
+    else:
+        st.warning("Something holds the run up:")
+    for line in (verdict.text, *verdict.notes):
+        st.text(plain_text(line))
+
+
+def _show_stages(history: RunHistory, state: LiveState | None) -> None:
+    stages = [stage for stage in history.stages.values() if stage.opened_millis]
+    if not stages:
+        st.text(NO_CURVES)
+        return
+    for place, stage in enumerate(reversed(stages)):
+        with st.container(key=f"stage-{len(stages) - place}"):
+            st.subheader("Stage", divider="gray", anchor=False)
+            st.text(plain_text(_stage_line(stage, state)))
+            _show_curves(stage)
+
+
+def _stage_line(stage: StageHistory, state: LiveState | None) -> str:
+    """Describes how far a stage is, and when it ends at this pace."""
+    total = f" of {stage.total_steps:,}" if stage.total_steps else ""
+    work = next((row for row in state.work if row.stage == stage.name), None) if state else None
+    pace = work.step_seconds if work else None
+    left = ""
+    if pace and stage.total_steps > stage.last_step:
+        left = f"{format_clock((stage.total_steps - stage.last_step) * pace)} left"
+    return joined(
+        [
+            stage.name,
+            f"step {stage.last_step:,}{total}",
+            f"{seconds_text(pace)} a step" if pace else "",
+            left,
+            joined(f"{label} {share:.0%}" for label, share in stage.time_shares()),
+        ]
+    )
+
+
+def _show_curves(stage: StageHistory) -> None:
+    charts = [(f"Evaluation: {name}", chart) for name, chart in evaluation_charts(stage)][:1]
+    for group in GROUPS:
+        chart = curve_chart(stage, group)
+        if chart is not None:
+            charts.append((group.title, chart))
+    if not charts:
+        st.text(NO_CURVES)
+    for first in range(0, len(charts), CHARTS_A_ROW):
+        columns = st.columns(CHARTS_A_ROW)
+        for column, (title, chart) in zip(columns, charts[first:], strict=False):
+            with column:
+                st.text(plain_text(title))
+                st.vega_lite_chart(chart, width="stretch", height=HEIGHT)
+    with st.expander("Newest values as a table"):
+        values = [row for group in GROUPS for row in curve_rows(stage, group)]
+        rows = [Row(name, (name, f"{step:,}", f"{value:.4g}")) for name, step, value in values]
+        show_table(
+            "Newest values", VALUE_COLUMNS, rows, key=f"values-{stage.name}", empty=NO_CURVES
+        )
+    _show_samples(stage)
+
+
+def _show_samples(stage: StageHistory) -> None:
+    with st.expander("Newest samples"):
+        if not stage.samples:
+            st.text("No sample was shown yet. They come with evaluations.")
+        for sample in stage.samples:
+            st.text(joined(["reward", number_text(sample.reward) or "not recorded"]))
+            show_long_text(sample.prompt)
+            show_long_text(sample.response)
+
+
+def _show_live(state: LiveState) -> None:
+    st.subheader("Members", anchor=False)
+    members = [
+        Row(
+            f"{place}",
+            (
+                member.role,
+                member.address,
+                member.stage,
+                member.activity,
+                "" if member.version is None else str(member.version),
+                f"{seconds_text(member.silent_seconds)} ago",
+            ),
+        )
+        for place, member in enumerate(state.members)
+    ]
+    show_table("Members", MEMBER_COLUMNS, members, key="members", empty="No member was heard of.")
+    waits = [
+        Row(
+            f"{place}",
+            (
+                wait.owner,
+                wait.waits_for,
+                wait.reason,
+                seconds_text(wait.waited_seconds),
+                seconds_text(wait.deadline_seconds) or "never",
+            ),
+        )
+        for place, wait in enumerate(state.waits)
+    ]
+    st.subheader("Waits", anchor=False)
+    show_table("Waits", WAIT_COLUMNS, waits, key="waits", empty="Nothing waits.")
+    st.subheader("Work", anchor=False)
+    work = [
+        Row(
+            row.stage,
+            (
+                row.stage,
+                f"{row.explore_step:,}",
+                f"{row.trained_step:,}",
+                f"{row.num_pending:,}",
+                f"{row.num_leased:,}",
+                f"{row.num_ready:,}",
+                seconds_text(row.step_age_seconds) or "no step yet",
+            ),
+        )
+        for row in state.work
+    ]
+    show_table("Work", WORK_COLUMNS, work, key="work", empty="No stage is open.")
+
+
+def _show_events(history: RunHistory) -> None:
+    with st.expander("Events"):
+        rows = [
+            Row(f"{place}", (time_text(event.unix_millis), event.stage, event.text))
+            for place, event in enumerate(reversed(history.events))
+        ]
+        show_table("Events", EVENT_COLUMNS, rows, key="events", empty="Nothing happened yet.")

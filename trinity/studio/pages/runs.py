@@ -1,0 +1,74 @@
+"""The page Runs: all runs below the places that Studio looks into."""
+
+import streamlit as st
+
+from trinity.errors import TrinityError
+from trinity.studio.context import studio_context
+from trinity.studio.pages.common import RUN
+from trinity.studio.plain_text import joined, number_text, plain_text
+from trinity.studio.runs import RunEntry, list_runs, missing_places
+from trinity.studio.widgets import Column, Row, show_problem, show_table
+
+REFRESH_SECONDS = 3.0
+COLUMNS = (
+    Column("run"),
+    Column("state", "state"),
+    Column("stage"),
+    Column("step", "number"),
+    Column("reward", "number"),
+    Column("result"),
+    Column("began"),
+    Column("remark", "text"),
+)
+EMPTY = "No run was started here yet. One appears as soon as `trinity run` has read its file."
+
+
+def show() -> None:
+    """Shows the page."""
+    st.title("Runs", anchor=False)
+    st.fragment(_list, run_every=REFRESH_SECONDS)()
+
+
+def _list() -> None:
+    context = studio_context()
+    try:
+        entries = list_runs(context.places)
+    except (TrinityError, OSError) as error:
+        show_problem(error)
+        return
+    st.text(plain_text(joined([f"{len(entries):,} runs", *map(str, context.places)])))
+    for sentence in missing_places(context.places):
+        st.text(plain_text(sentence))
+    picked = show_table(
+        "Runs",
+        COLUMNS,
+        [_row(entry) for entry in entries],
+        key="runs",
+        empty=EMPTY,
+        selectable=True,
+    )
+    if picked is not None:
+        _go_to(picked)
+
+
+def _go_to(directory: str) -> None:
+    from trinity.studio.pages import run
+
+    st.switch_page(st.Page(run.show, title="Run", url_path="run"), query_params={RUN: directory})
+
+
+def _row(entry: RunEntry) -> Row:
+    total = f" / {entry.total_steps:,}" if entry.total_steps else ""
+    return Row(
+        id=str(entry.directory),
+        cells=(
+            entry.label,
+            entry.state.value,
+            entry.stage,
+            "" if entry.step is None else f"{entry.step:,}{total}",
+            number_text(entry.reward),
+            entry.result,
+            entry.began.strftime("%Y-%m-%d %H:%M"),
+            entry.reason,
+        ),
+    )

@@ -1,0 +1,54 @@
+"""Untrusted text made plain: characters that steer a display are shown as what they are."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from trinity.runtime.logs import ESCAPED
+
+_KEPT = "\n\t"
+_STEERING = {code: text for code, text in ESCAPED.items() if chr(code) not in _KEPT}
+ABSENT = "not recorded"
+
+
+def plain_text(text: str) -> str:
+    """Returns the text with its lines; control and bidirectional characters are escaped."""
+    return text.translate(_STEERING)
+
+
+def visible_text(text: str) -> str:
+    """Returns the text in one line: line ends are `↵`, tabs `→`."""
+    return plain_text(text.replace("\n", "↵").replace("\t", "→"))
+
+
+def one_line(text: str) -> str:
+    """Returns the text in one line for a cell of a table."""
+    return plain_text(" ".join(text.split()))
+
+
+def number_text(value: float | None, digits: int = 2, *, is_signed: bool = False) -> str:
+    """Formats a number; one that is missing is empty."""
+    if value is None:
+        return ""
+    return f"{value:+.{digits}f}" if is_signed else f"{value:,.{digits}f}"
+
+
+def seconds_text(seconds: float | None) -> str:
+    """Formats a duration as `42 s`, `6 min` or `3 h 12 min`."""
+    if seconds is None:
+        return ""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 100 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def time_text(unix_millis: int) -> str:
+    """Formats a time of day in UTC."""
+    return datetime.fromtimestamp(unix_millis / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def joined(parts: Iterable[str]) -> str:
+    """Joins what is not empty."""
+    return " · ".join(part for part in parts if part)

@@ -1,0 +1,181 @@
+"""Finds runs below directories, and tells their state from their files alone."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+
+from trinity.cli.runs import (
+    PlanOutline,
+    last_summary,
+    newest_checkpoint_step,
+    read_outline,
+    run_directories,
+)
+from trinity.errors import UserError
+from trinity.launch.resume import PLAN_FILE
+from trinity.local.addresses import stack_directory_of
+from trinity.local.reaper import lock_owner_pid, viewer_pid
+from trinity.local.run_file import read_running
+from trinity.progress.summary import FINISHED, RunSummary
+
+MAX_RUNS = 1_000
+"""Most runs that are listed; the newest."""
+
+
+class RunState(StrEnum):
+    """The state of a run's directory."""
+
+    RUNNING = "running"
+    CHANGING = "starting or stopping"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    FINISHED = "finished"
+    UNREADABLE = "unreadable"
+
+
+_ORDER = tuple(RunState)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEntry:
+    """A run as the list shows it; what is not recorded is None or empty."""
+
+    directory: Path
+    label: str
+    state: RunState
+    began: datetime
+    stage: str = ""
+    """The last stage with a checkpoint, or the first."""
+    step: int | None = None
+    total_steps: int | None = None
+    result: str = ""
+    reward: float | None = None
+    reason: str = ""
+    """Why it failed or cannot be read; may quote users' data."""
+
+
+def is_run(directory: Path) -> bool:
+    """Returns true if a run was started in the directory."""
+    return (directory / PLAN_FILE).is_file()
+
+
+def find_runs(places: Iterable[Path]) -> list[Path]:
+    """Returns the directories of runs, at or below the places, newest first."""
+    found: dict[Path, float] = {}
+    for place in places:
+        directories = [place] if is_run(place) else run_directories(place, PLAN_FILE)
+        for directory in directories:
+            resolved = directory.resolve()
+            found[resolved] = _began(resolved)
+    return sorted(found, key=lambda directory: -found[directory])[:MAX_RUNS]
+
+
+def missing_places(places: Iterable[Path]) -> Iterator[str]:
+    """Yields a sentence for each place that is no directory, or has no run below it."""
+    for place in places:
+        if not place.is_dir():
+            yield (
+                f"{place} is not a directory: give `trinity studio` the directory of a run, or "
+                "one below which there are runs"
+            )
+        elif not is_run(place) and not run_directories(place, PLAN_FILE):
+            yield (
+                f"no run was started below {place}: start one with `trinity run`, or on the page "
+                "Configure"
+            )
+
+
+def list_runs(places: Iterable[Path]) -> list[RunEntry]:
+    """Returns the runs, those that may need someone first, and the newest first among these."""
+    entries = [describe_run(directory) for directory in find_runs(places)]
+    return sorted(entries, key=lambda entry: _ORDER.index(entry.state))
+
+
+def describe_run(directory: Path) -> RunEntry:
+    """Returns the entry of one run; a directory that cannot be read has its reason in it."""
+    began = datetime.fromtimestamp(_began(directory), UTC)
+    try:
+        outline = read_outline(directory)
+        state, summary = run_state(directory), last_summary(directory)
+    except UserError as error:
+        return RunEntry(
+            directory=directory,
+            label="/".join(directory.parts[-2:]),
+            state=RunState.UNREADABLE,
+            began=began,
+            reason=str(error),
+        )
+    return _entry(directory, began, outline, state, summary)
+
+
+def _entry(
+    directory: Path,
+    began: datetime,
+    outline: PlanOutline,
+    state: RunState,
+    summary: RunSummary | None,
+) -> RunEntry:
+    steps = {
+        stage.name: step
+        for stage in outline.stages
+        if (step := newest_checkpoint_step(directory, stage.name)) is not None
+    }
+    current = outline.stages[0]
+    for stage in outline.stages:
+        current = stage if stage.name in steps else current
+    return RunEntry(
+        directory=directory,
+        label=outline.label,
+        state=state,
+        began=began,
+        stage=current.name,
+        step=steps.get(current.name),
+        total_steps=current.total_train_steps,
+        result=_result(summary),
+        reward=_last_reward(summary),
+        reason=summary.reason if summary is not None and state is RunState.FAILED else "",
+    )
+
+
+def run_state(directory: Path) -> RunState:
+    """Returns the state; a stopped run that is only viewed is stopped."""
+    home = stack_directory_of(directory)
+    is_viewed = viewer_pid(home) is not None
+    if not is_viewed:
+        try:
+            if read_running(home) is not None:
+                return RunState.RUNNING
+        except (OSError, ValueError, KeyError, TypeError):
+            return RunState.CHANGING
+        if lock_owner_pid(home) is not None:
+            return RunState.CHANGING
+    summary = last_summary(directory)
+    if summary is None:
+        return RunState.STOPPED
+    return RunState.FINISHED if summary.state == FINISHED else RunState.FAILED
+
+
+def _began(directory: Path) -> float:
+    try:
+        return (directory / PLAN_FILE).stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _result(summary: RunSummary | None) -> str:
+    """Formats the final evaluation as `eval 0.64 ± 0.02 (n=500)`."""
+    if summary is None or (final := summary.final_evaluation) is None:
+        return ""
+    name = "accuracy" if "accuracy" in final.metrics else "reward"
+    if name not in final.metrics:
+        return ""
+    measured = final.metrics[name]
+    error = f" ± {measured.standard_error:.2f}"
+    return f"{final.taskset} {name} {measured.mean:.2f}{error} (n={measured.n:,})"
+
+
+def _last_reward(summary: RunSummary | None) -> float | None:
+    rewards = [stage.rewards[-1] for stage in summary.stages if stage.rewards] if summary else []
+    return rewards[-1] if rewards else None

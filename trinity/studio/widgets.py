@@ -1,0 +1,123 @@
+"""Parts of pages that take untrusted text: tables, token strips, problems.
+
+Streamlit reads Markdown in most of its arguments, labels and errors included. Text that this
+project has not written itself reaches a page by these functions, `st.text` and `st.code` only; a
+test over the syntax tree of the pages checks that.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import streamlit as st
+
+from trinity.studio.plain_text import one_line, plain_text
+from trinity.studio.tokens import ShownToken, TokenColor, TokenStrip
+
+FOLDER = Path(__file__).with_name("components")
+TABLE_HTML = '<div class="table"></div>'
+TOKENS_HTML = (
+    '<div class="tokens"><div class="strip" role="listbox" aria-orientation="horizontal"></div>'
+    '<dl class="facts" aria-live="polite"></dl></div>'
+)
+CellKind = Literal["text", "number", "code", "state", "wrap", "plain"]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table."""
+
+    label: str
+    kind: CellKind = "plain"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of a table: its id, which a pick returns, and its cells."""
+
+    id: str
+    cells: tuple[str, ...]
+
+
+def show_table(
+    name: str,
+    columns: Sequence[Column],
+    rows: Sequence[Row],
+    *,
+    key: str,
+    empty: str,
+    selectable: bool = False,
+    selected: str = "",
+) -> str | None:
+    """Shows a table of plain text; returns the id of a row that was picked just now."""
+    data = {
+        "name": name,
+        "columns": [asdict(column) for column in columns],
+        "rows": [{"id": row.id, "cells": [one_line(cell) for cell in row.cells]} for row in rows],
+        "empty": empty,
+        "selectable": selectable,
+        "selected": selected,
+    }
+    result = _table()(data=data, key=key, on_picked_change=_nothing)
+    picked = getattr(result, "picked", None)
+    return picked if picked in {row.id for row in rows} else None
+
+
+def show_tokens(name: str, strip: TokenStrip, color: str, *, key: str) -> None:
+    """Shows the tokens of a response."""
+    palette = color if color in (TokenColor.SURPRISE, TokenColor.AGE) else TokenColor.SIGNED.value
+    data = {
+        "name": name,
+        "palette": palette,
+        "dark": st.context.theme.type == "dark",
+        "tokens": [_token(token) for token in strip.tokens],
+    }
+    _tokens()(data=data, key=key)
+
+
+def show_problem(error: Exception | str) -> None:
+    """Shows what did not work, in the error's own words; the page stays usable."""
+    st.error("This did not work.")
+    st.text(plain_text(str(error)) or type(error).__name__)
+
+
+def show_long_text(text: str) -> None:
+    """Shows a text of many lines as it is."""
+    st.code(plain_text(text), language=None, wrap_lines=True)
+
+
+def _token(token: ShownToken) -> dict[str, object]:
+    return {
+        "text": token.text,
+        "part": token.is_part,
+        "mask": token.is_chosen,
+        "level": token.level,
+        "clipped": token.is_clipped,
+        "label": token.label,
+        "breaks": "↵" in token.text,
+        "facts": [list(fact) for fact in token.facts],
+    }
+
+
+def _nothing() -> None:
+    """Streamlit wants a callback for each trigger."""
+
+
+@functools.cache
+def _table() -> Callable[..., object]:
+    return _component("trinity_table", "table", TABLE_HTML)
+
+
+@functools.cache
+def _tokens() -> Callable[..., object]:
+    return _component("trinity_tokens", "tokens", TOKENS_HTML)
+
+
+def _component(name: str, files: str, html: str) -> Callable[..., object]:
+    """Registers a component, once a process: the script runs again at each click."""
+    css = (FOLDER / f"{files}.css").read_text()
+    js = (FOLDER / f"{files}.js").read_text()
+    made: Callable[..., object] = st.components.v2.component(name, html=html, css=css, js=js)
+    return made
