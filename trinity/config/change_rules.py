@@ -17,7 +17,7 @@ BUFFERS = re.compile(r"(auxiliary_buffers)\.[^.]+")
 
 
 class ChangeKind(StrEnum):
-    """What a changed key makes of a run that goes on."""
+    """The consequence of a changed key for a run that goes on."""
 
     FREE = "free"
     EXPERIMENT = "changes the experiment"
@@ -31,7 +31,7 @@ is not recorded yet."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeRule:
-    """What becomes of a run when one of these keys, or one below them, has another value."""
+    """The consequence for a run when one of these keys, or one below them, has another value."""
 
     kind: ChangeKind
     keys: tuple[str, ...]

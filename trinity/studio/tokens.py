@@ -33,7 +33,7 @@ PART = "·"
 
 
 class TokenColor(StrEnum):
-    """What the colour of a token says."""
+    """The value that colours a token."""
 
     SURPRISE = "surprise"
     AGE = "age"

@@ -1,4 +1,4 @@
-"""What decides how long a stage is, read from a plan of any version."""
+"""Figures that decide how long a stage is, read from a plan of any version."""
 
 from pydantic import BaseModel
 
