@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from trinity.algorithm.rollout_correction.settings import PRESETS
 from trinity.algorithm.types import ALGORITHM_TYPES
 from trinity.config.checks.algorithm import staleness_cause
+from trinity.config.plan.experience_sink import experience_sink
 from trinity.config.plan.model import missing_from_cache
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.schema.data import FormatConfig
@@ -194,6 +195,12 @@ def _storage_type_ignored(stage: StagePlan) -> Iterator[str]:
     if not stage.has_rollouts:
         return
     buffer = stage.config.buffer.trainer_input.experience_buffer
+    if (sink := experience_sink(stage)) is not None:
+        yield (
+            f"experiences are also written to {sink.shown} "
+            "(`buffer.trainer_input.experience_buffer.path`)"
+        )
+        return
     for name, value in (("storage_type", buffer.storage_type), ("path", buffer.path)):
         if value not in (None, "queue", ""):
             yield (
