@@ -23,7 +23,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Generic, TypeVar, overload
 
 from trinity import compat
-from trinity.compat import REWARD_PATHS, UNSUPPORTED_WORKFLOWS, WORKFLOW_PATHS
+from trinity.compat import (
+    REWARD_PATHS,
+    UNSUPPORTED_REWARDS,
+    UNSUPPORTED_WORKFLOWS,
+    WORKFLOW_PATHS,
+)
 from trinity.errors import UserError
 from trinity.runtime.logs import own_package
 
@@ -334,4 +339,4 @@ def _file(module: ModuleType) -> str:
 
 
 WORKFLOWS: "Registry[type[Workflow]]" = Registry("workflow", WORKFLOW_PATHS, UNSUPPORTED_WORKFLOWS)
-REWARDS: "Registry[RewardSource]" = Registry("reward", REWARD_PATHS)
+REWARDS: "Registry[RewardSource]" = Registry("reward", REWARD_PATHS, UNSUPPORTED_REWARDS)
