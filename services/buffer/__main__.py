@@ -26,6 +26,7 @@ from services.buffer.servicer import BufferServicer, QueryServicer
 from services.buffer.servicer.common import LongPoller, UploadMemoryBudget
 from services.buffer.servicer.taskset_calls import TasksetServicer
 from services.buffer.settings import BufferSettings, MigrationSettings
+from services.buffer.sink.writer import ExperienceSinkWriter
 from services.buffer.status import BufferReadiness, synchronizer_heartbeat
 from services.buffer.store.database import CHANNEL, BufferDatabase
 from services.buffer.store.quotas import BufferQuotas
@@ -92,6 +93,7 @@ class Components:
             settings, is_secured=Credentials.from_environment().is_on
         )
         memory_bytes = settings.function_memory_bytes
+        self.sink = ExperienceSinkWriter(database=self.database, policy=policy)
         self.functions = FunctionRunner(settings.advantage_seconds, memory_bytes, policy)
         self.priorities = PriorityRunner(settings.priority_seconds, memory_bytes, policy)
         self.ingest = Ingest(
@@ -127,6 +129,7 @@ class Components:
             "queue depths": QueueDepthMetrics(self.database, self.stream).run_metrics(),
             "feedback timeouts": run_feedback_timeouts(self.database),
             "straggler cutoff": run_straggler_cutoff(self.database),
+            "experience sink": self.sink.run_writer(),
             "retention": run_retention(self.database, self.listener),
         }
 

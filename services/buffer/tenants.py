@@ -10,6 +10,7 @@ from typing import Self
 import sqlalchemy as sa
 
 from services.buffer.settings import BufferSettings
+from trinity.config.plan.experience_sink import ExperienceSink
 from trinity.config.plan.task_storage import without_password
 from trinity.config.schema.base import Args
 from trinity.errors import UserError
@@ -86,6 +87,17 @@ class TenantGrants:
             )
         if not any(_is_same_database(wanted, entry) for entry in self.addresses):
             raise self._refused(f"the database {without_password(address)}")
+
+    def check_sink(self, sink: ExperienceSink) -> None:
+        """Raises UserError if the buffer may not write the tenant's experiences there."""
+        if not sink.is_file:
+            self.check_database(sink.place)
+        elif not (EVERY_TENANT in self.addresses and "/" in self.roots):
+            raise UserError(
+                f"{sink.shown} is a file of the buffer's machine, where nothing is written for "
+                f"tenant {self.tenant}: give the address of a database (`postgresql://`) that "
+                f"the operator allows in {ADDRESSES_VARIABLE}, or use `trinity export`"
+            )
 
     def check_dataset(self, name: str) -> None:
         """Raises UserError if the buffer may not fetch this dataset of the hub for the tenant."""

@@ -34,6 +34,7 @@ from trinity.errors import UserError
 from trinity.json_values import JsonObject
 from trinity.runtime.presence import WaitRegistry
 from trinity.runtime.threads import in_daemon_thread
+from trinity.sizing.remedies import engine_remedies, is_out_of_memory
 from trinity.workflows.generation import ChatTokenizer
 
 logger = logging.getLogger(__name__)
@@ -232,7 +233,10 @@ class EngineManager:
             replicas = await self._start_replicas(_engine_options(model, tokenizer))
         except (RuntimeError, ValueError, OSError, TypeError) as error:
             logger.exception("the engine did not start")
-            raise UserError(f"{model.role} cannot run {model.path}: {error}") from error
+            why = str(error)
+            if is_out_of_memory(error):
+                why += f"; what may help: {engine_remedies(model.rollout, model.max_len)}"
+            raise UserError(f"{model.role} cannot run {model.path}: {why}") from error
         seconds = round(time.monotonic() - begun, 1)
         logger.info("engine ready", extra={"seconds": seconds, "of": model.role})
         schemas = SchemaChecker(model.path) if model.has_api or model.serves else None

@@ -25,6 +25,7 @@ INTERRUPTED = 130
 COMMANDS = {
     "run": "Run an experiment, or resume one that stopped.",
     "studio": "Show runs in a browser, and write configurations there.",
+    "debug": "Try a workflow on a few tasks, against an engine that stays.",
     "status": "Show a run's stages, its members and what each waits for.",
     "log": "Show, follow and filter the logs of a run's processes.",
     "why": "Show what holds a run up, and what to do.",

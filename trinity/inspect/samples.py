@@ -58,7 +58,7 @@ def sample_row(record: query_pb2.ExperienceRecord) -> JsonObject:
         **_use(record),
     }
     if record.HasField("content"):
-        row |= _content(experience_from_proto(record.content))
+        row |= content_row(experience_from_proto(record.content))
     return row
 
 
@@ -80,7 +80,8 @@ def _use(record: query_pb2.ExperienceRecord) -> JsonObject:
     }
 
 
-def _content(sample: Experience) -> JsonObject:
+def content_row(sample: Experience) -> JsonObject:
+    """Returns what a sample consists of: texts, tokens, masks, log-probabilities, arrays."""
     body = sample.body
     pair = body if isinstance(body, Pair) else None
     sequence = body.chosen if isinstance(body, Pair) else body

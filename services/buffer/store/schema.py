@@ -314,6 +314,7 @@ sa.Index(
     ),
     postgresql_where=experience.c.state.in_(["raw", "ready", "awaiting"]),
 )
+sa.Index("experience_number_ix", experience.c.ready_number, postgresql_using="brin")
 sa.Index(
     "experience_assignment_ix", *(experience.c[name] for name in ("assignment_id", *STAGE_KEY))
 )

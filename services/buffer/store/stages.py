@@ -34,6 +34,7 @@ from services.buffer.store.database import (
 )
 from services.buffer.store.schema import (
     NOW,
+    STAGE_KEY,
     assignment,
     experience,
     run,
@@ -284,6 +285,14 @@ async def list_readable(connection: Connection) -> list[Stage]:
             kind = "a stage is passed over: its plan cannot be read"
             limited_log.warning(kind, about, why=str(error))
     return found
+
+
+_ENDED = sa.select(*(stage.c[name] for name in STAGE_KEY)).where(stage.c.state != StageState.OPEN)
+
+
+async def ended_keys(connection: Connection) -> list[StageKey]:
+    """Returns the stages that are not open, in whatever state."""
+    return [key_from_row(row) for row in await connection.fetch(_ENDED)]
 
 
 async def list_stopped(connection: Connection, source: StageKey) -> list[Stage]:

@@ -17,6 +17,7 @@ from services.trainer.messages import (
     LOG_LEVEL_VARIABLE,
     RankReady,
     RankStageFailed,
+    StageOrder,
 )
 from services.trainer.rank.link import RankLink, die_with_parent
 from services.trainer.rank.model_parts import (
@@ -26,8 +27,10 @@ from services.trainer.rank.model_parts import (
 )
 from services.trainer.retry import StopRequested
 from trinity import telemetry
+from trinity.config.plan.stage_plan import StagePlan
 from trinity.errors import InvalidRequest, NotFound, PreconditionFailed, RunFailed, UserError
 from trinity.runtime.logs import configure_logging
+from trinity.sizing.remedies import is_out_of_memory, trainer_remedies
 
 if TYPE_CHECKING:  # it imports torch
     from services.trainer.collectives import Ranks
@@ -112,21 +115,26 @@ def _serve(link: RankLink, ranks: "Ranks", parts: ModelParts) -> int:
                 logger.info("abandoned the stage: the gang stops")
                 break
             logger.exception("the stage failed on this rank")
-            link.send_event(failure_of(error))
+            link.send_event(failure_of(error, order))
             return FAILED
     return 0
 
 
-def failure_of(error: Exception) -> RankStageFailed:
+def failure_of(error: Exception, order: StageOrder | None = None) -> RankStageFailed:
     """Returns a failure with a reason that a person can act on."""
     if isinstance(error, NOT_RETRYABLE):
         return RankStageFailed(reason=str(error), can_retry=False)
-    if type(error).__name__ == "OutOfMemoryError":
+    if is_out_of_memory(error) and order is not None:
+        plan = StagePlan.model_validate_json(order.plan_json)
         return RankStageFailed(
-            reason="out of GPU memory: lower `trainer.max_token_len_per_gpu` or use more ranks",
+            reason=f"the trainer is out of memory ({_first_line(error)}): {trainer_remedies(plan)}",
             can_retry=False,
         )
     return RankStageFailed(reason=f"{type(error).__name__}: {error}", can_retry=True)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from trinity.algorithm.units import UNIT_ARGUMENT
 from trinity.config.checks.algorithm import staleness_cause
 from trinity.config.plan.algorithm import ARGUMENTS_WITHOUT_EFFECT
 from trinity.config.plan.arithmetic import model_keys, packing_obstacle
+from trinity.config.plan.experience_sink import experience_sink
 from trinity.config.plan.model import missing_from_cache
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.schema.data import FormatConfig
@@ -232,6 +233,12 @@ def _storage_type_ignored(stage: StagePlan) -> Iterator[str]:
     if not stage.has_rollouts:
         return
     buffer = stage.config.buffer.trainer_input.experience_buffer
+    if (sink := experience_sink(stage)) is not None:
+        yield (
+            f"experiences are also written to {sink.shown} "
+            "(`buffer.trainer_input.experience_buffer.path`)"
+        )
+        return
     for name, value in (("storage_type", buffer.storage_type), ("path", buffer.path)):
         if value not in (None, "queue", ""):
             yield (

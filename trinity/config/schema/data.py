@@ -199,8 +199,10 @@ class ExperienceBufferConfig(Section):
     """What the explorer makes (mode both), or rows of a file or a database's table (mode train);
     else as the mode has it."""
     path: str | None = None
-    """For `file`: a jsonl, json, csv, parquet or arrow file, a directory of such, or a dataset on
-    the Hugging Face hub (`owner/name`). For `sql`: a database's address."""
+    """In modes with an explorer, a place where its experiences are written too: a database
+    (`sqlite:///file.db`, `postgresql://...`), or a directory or `.jsonl` file for JSON lines. In
+    mode train what is read: for `file` a jsonl, json, csv, parquet or arrow file, a directory of
+    such, or a dataset on the Hugging Face hub (`owner/name`), for `sql` a database's address."""
     table: str | None = None
     """For `sql`: the table, unless it has the buffer's name."""
     source_run: RunName | None = None

@@ -1,0 +1,237 @@
+"""Databases and files that experiences are written to.
+
+A target knows how far each stage is written, and takes the next rows only from a writer that knows
+it too: a writer that was taken for dead, and is not, writes nothing twice.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from trinity.api.v1 import experience_pb2 as pb
+from trinity.codec import experience_from_proto
+from trinity.common.schema.sql_schema import ExperienceModel, SinkBase, SinkPosition
+from trinity.config.plan.experience_sink import FILES, ExperienceSink
+from trinity.inspect.samples import content_row
+from trinity.types import Pair, StageKey
+
+DRIVERS = {"postgresql": "postgresql+psycopg"}
+FILE_NAME = "experiences.jsonl"
+BLOCK_BYTES = 1 << 16
+
+
+class SinkFenced(Exception):
+    """Another writer has moved the position: this one must read it again."""
+
+
+class SinkFailed(Exception):
+    """The target does not take rows now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkRow:
+    """One experience as it is stored."""
+
+    number: int
+    experience_id: str
+    body: bytes
+
+
+class SinkTarget(Protocol):
+    """A place for rows; its calls block."""
+
+    def position(self, key: StageKey) -> int:
+        """Returns the number up to which the stage is written; 0 at the beginning."""
+        ...
+
+    def write(self, key: StageKey, rows: Sequence[SinkRow], *, after: int, until: int) -> None:
+        """Writes rows and moves the position from `after` to `until`, both or neither.
+
+        Raises: SinkFenced when the position is not `after`.
+        """
+        ...
+
+    def close(self) -> None:
+        """Releases connections."""
+        ...
+
+
+def open_target(sink: ExperienceSink) -> SinkTarget:
+    """Opens the target; its tables, file or folder are made if they are missing.
+
+    Raises: SinkFailed.
+    """
+    with _failures(sink.shown):
+        return SqlTarget(sink.place) if sink.kind == "sql" else JsonLinesTarget(Path(sink.place))
+
+
+@contextlib.contextmanager
+def _failures(place: str) -> Iterator[None]:
+    try:
+        yield
+    except (sa.exc.SQLAlchemyError, OSError) as error:
+        reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+        raise SinkFailed(f"{place}: {reason}") from error
+
+
+class SqlTarget:
+    """Tables of `trinity.common.schema.sql_schema` in a database."""
+
+    def __init__(self, address: str) -> None:
+        url = sa.make_url(address)
+        self._place = url.render_as_string(hide_password=True)
+        if url.drivername == "sqlite" and url.database:
+            Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+        self._engine = sa.create_engine(
+            url.set(drivername=DRIVERS.get(url.drivername, url.drivername))
+        )
+        SinkBase.metadata.create_all(self._engine)
+
+    def position(self, key: StageKey) -> int:
+        """Returns the number up to which the stage is written."""
+        with _failures(self._place), Session(self._engine) as session:
+            found = session.get(SinkPosition, (key.experiment_id, key.stage))
+            return found.number if found is not None else 0
+
+    def write(self, key: StageKey, rows: Sequence[SinkRow], *, after: int, until: int) -> None:
+        """Writes rows and moves the position in one transaction."""
+        with _failures(self._place), Session(self._engine) as session, session.begin():
+            self._move(session, key, after, until)
+            session.add_all(_model(key, row) for row in rows)
+
+    def _move(self, session: Session, key: StageKey, after: int, until: int) -> None:
+        if after == 0 and session.get(SinkPosition, (key.experiment_id, key.stage)) is None:
+            session.add(
+                SinkPosition(experiment_id=key.experiment_id, stage=key.stage, number=until)
+            )
+            return
+        moved = session.execute(
+            sa.update(SinkPosition)
+            .where(
+                SinkPosition.experiment_id == key.experiment_id,
+                SinkPosition.stage == key.stage,
+                SinkPosition.number == after,
+            )
+            .values(number=until)
+            .returning(SinkPosition.number)
+        ).all()
+        if not moved:
+            raise SinkFenced
+
+    def close(self) -> None:
+        """Releases connections."""
+        self._engine.dispose()
+
+
+def _model(key: StageKey, row: SinkRow) -> ExperienceModel:
+    message = pb.Experience.FromString(row.body)
+    body = message.sequence if message.HasField("sequence") else message.pair.chosen
+    versions = [span.version for span in message.version_spans]
+    return ExperienceModel(
+        experiment_id=key.experiment_id,
+        stage=key.stage,
+        number=row.number,
+        experience_id=row.experience_id,
+        explore_step=message.eid.explore_step,
+        taskset=message.taskset,
+        task_index=message.task_index,
+        run=message.eid.run,
+        step=message.eid.step,
+        model_version=max(versions, default=None),
+        reward=message.reward if message.HasField("reward") else None,
+        prompt=body.prompt_text,
+        response=body.response_text,
+        metrics=dict(message.metrics),
+        experience_bytes=row.body,
+    )
+
+
+class JsonLinesTarget:
+    """JSON lines in one file; the last whole line of a stage is its position.
+
+    Writers hold a lock on the file. Half a line, which a killed writer leaves, is cut off.
+    """
+
+    def __init__(self, place: Path) -> None:
+        self._path = place if place.suffix in FILES else place / FILE_NAME
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._size = -1
+        self._positions: dict[tuple[str, str], int] = {}
+
+    def position(self, key: StageKey) -> int:
+        """Returns the number up to which the stage is written."""
+        with _failures(str(self._path)), self._locked() as file:
+            return self._read(file).get((key.experiment_id, key.stage), 0)
+
+    def write(self, key: StageKey, rows: Sequence[SinkRow], *, after: int, until: int) -> None:
+        """Appends rows; the position moves with the last of them."""
+        stage = (key.experiment_id, key.stage)
+        with _failures(str(self._path)), self._locked() as file:
+            if self._read(file).get(stage, 0) > after:
+                raise SinkFenced
+            lines = b"".join(_line(key, row) for row in rows)
+            file.seek(0, os.SEEK_END)
+            file.write(lines)
+            file.flush()
+            os.fsync(file.fileno())
+            self._size = file.tell()
+            self._positions[stage] = until
+
+    def close(self) -> None:
+        """Does nothing: the file is closed after each write."""
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[BinaryIO]:
+        with self._path.open("a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield file
+
+    def _read(self, file: BinaryIO) -> dict[tuple[str, str], int]:
+        """Returns the positions; the file is read only if another writer has changed it."""
+        size = file.seek(0, os.SEEK_END)
+        if size == self._size:
+            return self._positions
+        self._positions, whole = {}, 0
+        file.seek(0)
+        for line in file:
+            if not line.endswith(b"\n"):
+                file.truncate(whole)
+                break
+            whole += len(line)
+            row = json.loads(line)
+            self._positions[row["experiment_id"], row["stage"]] = row["number"]
+        self._size = whole
+        return self._positions
+
+
+def _line(key: StageKey, row: SinkRow) -> bytes:
+    message = pb.Experience.FromString(row.body)
+    experience = experience_from_proto(message)
+    body = experience.body
+    sequence = body.chosen if isinstance(body, Pair) else body
+    eid = message.eid
+    fields = {
+        "experiment_id": key.experiment_id,
+        "stage": key.stage,
+        "number": row.number,
+        "id": row.experience_id,
+        "explore_step": eid.explore_step,
+        "taskset": message.taskset,
+        "task_index": message.task_index,
+        "run": eid.run,
+        "step": eid.step,
+        "reward": experience.reward,
+        "metrics": dict(experience.metrics),
+        "finish_reason": experience.finish_reason.value,
+        "response_length": sequence.response_length,
+        **content_row(experience),
+    }
+    return json.dumps(fields, ensure_ascii=False).encode(errors="replace") + b"\n"

@@ -1,0 +1,299 @@
+"""Runs a workflow on a few tasks against an engine that stays, and shows what it makes."""
+
+import asyncio
+import json
+import statistics
+import sys
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO
+
+from services.explorer.control.stage import WorkflowEnvironment
+from services.explorer.debug.client import (
+    EngineConnection,
+    RemoteEngine,
+    RemoteTokenizer,
+    is_answering,
+)
+from services.explorer.debug.transcript import Decode, transcript
+from services.explorer.debug.wire import socket_path
+from services.explorer.engine.tokenizer import load_tokenizer
+from services.explorer.engines import LoadedModel, StageModel, stage_models
+from services.explorer.openai_api.server import AttemptApiServer
+from services.explorer.openai_api.tools import ResponseParsers, load_parsers
+from services.explorer.rollout.runner import AttemptRunner, DeadlineTasks, RunTimeLimit
+from services.explorer.rollout.workflow_factory import WorkflowFactory
+from services.explorer.types import (
+    Assignment,
+    Attempt,
+    AttemptResult,
+    RolloutKind,
+    WeightsId,
+    WeightsRequirement,
+)
+from trinity.config.data_files import find_data_files
+from trinity.config.data_rows import first_rows
+from trinity.config.plan.parts import ResolvedTaskset
+from trinity.config.plan.stage_plan import StagePlan
+from trinity.errors import UserError
+from trinity.ids import name_uuid
+from trinity.inspect.samples import content_row
+from trinity.launch.prepare import check_parts
+from trinity.runtime.threads import DaemonThreads, in_daemon_thread
+from trinity.types import EXPERIENCE_NAMESPACE, Experience, JsonObject, StageKey
+
+MAX_CALLS = 16
+"""Calls of workflows that run at a time."""
+FAILED, SUCCEEDED = 1, 0
+WEIGHTS = WeightsId(version=0, incarnation=0)
+NAMESPACE_ID = "00000000-0000-0000-0000-00000000deb0"
+"""Stands in the place of an experiment's id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialOptions:
+    """The tasks to run and the place of what they make."""
+
+    taskset: str = ""
+    """Name; empty is the first one that is trained on."""
+    first_row: int = 0
+    num_tasks: int = 2
+    repeat_times: int | None = None
+    """Runs of a task; None is at most two, as the workflow is looked at."""
+    output_file: str = ""
+    """JSON lines, one for each experience; empty writes none."""
+
+
+async def try_workflow(plan: StagePlan, options: TrialOptions, seed: int, command: str) -> int:
+    """Runs the workflow; returns 1 if a run failed.
+
+    Raises: UserError when there is no engine, or the file names something that does not exist.
+    """
+    taskset = _taskset(plan, options.taskset)
+    times = options.repeat_times or min(taskset.repeat_times, 2)
+    plan = _repeated(plan, taskset.name, times)
+    assignments = list(_assignments(taskset, options, times))
+    path = socket_path(plan)
+    if not await asyncio.to_thread(is_answering, path):
+        raise UserError(f"no engine is up for {plan.model_path}: start one with {command}")
+    WorkflowEnvironment().set(plan.config.explorer.env_vars)
+    await in_daemon_thread(lambda: check_parts([plan]))
+    async with _opened(plan, path) as models:
+        trial = await _trial(plan, models, seed)
+        with _output(options.output_file) as output:
+            return await trial.run(assignments, output)
+
+
+def _taskset(plan: StagePlan, name: str) -> ResolvedTaskset:
+    known = {taskset.name: taskset for taskset in (*plan.tasksets, *plan.eval_tasksets)}
+    if not known:
+        raise UserError(f"stage `{plan.name}` has no taskset, so there is no workflow to try")
+    if name and name not in known:
+        raise UserError(f"there is no taskset {name!r}: give one of {', '.join(known)}")
+    return known[name] if name else next(iter(known.values()))
+
+
+def _repeated(plan: StagePlan, name: str, times: int) -> StagePlan:
+    """Returns the plan with so many runs of a task."""
+
+    def changed(tasksets: tuple[ResolvedTaskset, ...]) -> tuple[ResolvedTaskset, ...]:
+        return tuple(
+            taskset.model_copy(update={"repeat_times": times}) if taskset.name == name else taskset
+            for taskset in tasksets
+        )
+
+    return plan.model_copy(
+        update={"tasksets": changed(plan.tasksets), "eval_tasksets": changed(plan.eval_tasksets)}
+    )
+
+
+def _rows(taskset: ResolvedTaskset, first: int, count: int) -> list[JsonObject]:
+    if taskset.storage_type != "file" or taskset.path is None or not Path(taskset.path).exists():
+        raise UserError(
+            f"the rows of taskset {taskset.name!r} are not in a file of this machine: give one "
+            "with its columns, as in `buffer.explorer_input.taskset.path=rows.jsonl`"
+        )
+    files = find_data_files(taskset.path, taskset.split, taskset.subset_name)
+    rows = [dict(row) for row in first_rows(files, first + count)][first:]
+    if not rows:
+        raise UserError(f"taskset {taskset.name!r} has no row {first}: give a lower --first-row")
+    return rows
+
+
+def _assignments(
+    taskset: ResolvedTaskset, options: TrialOptions, times: int
+) -> Iterator[Assignment]:
+    rows = _rows(taskset, options.first_row, options.num_tasks)
+    for position, row in enumerate(rows):
+        index = options.first_row + position
+        yield Assignment(
+            id=name_uuid(EXPERIENCE_NAMESPACE, f"{taskset.name}/{index}"),
+            kind=RolloutKind.EVAL if taskset.is_eval else RolloutKind.TRAIN,
+            explore_step=1,
+            position=position,
+            taskset=taskset.name,
+            task_index=index,
+            task_json=json.dumps(row),
+            runs=tuple(range(times)),
+            first_attempt=0,
+            lease_token="",
+            required=WeightsRequirement(version=0, incarnation=0, exact_version=False),
+        )
+
+
+@asynccontextmanager
+async def _opened(plan: StagePlan, path: Path) -> AsyncIterator[list[LoadedModel]]:
+    """Yields the policy and the auxiliary models of the engine."""
+    async with AsyncExitStack() as stack:
+        connection = await stack.enter_async_context(EngineConnection(path))
+        models = []
+        for number, model in enumerate(stage_models(plan)):
+            tokenizer = await asyncio.to_thread(RemoteTokenizer, path, number)
+            stack.callback(tokenizer.close)
+            loaded = await _loaded(model, RemoteEngine(connection, number), tokenizer)
+            stack.push_async_callback(loaded.close_model)
+            models.append(loaded)
+        yield models
+
+
+async def _loaded(
+    model: StageModel, engine: RemoteEngine, tokenizer: RemoteTokenizer
+) -> LoadedModel:
+    parsers = await in_daemon_thread(lambda: _parsers(model))
+    api = None
+    if model.has_api:
+        api = AttemptApiServer(
+            model_path=model.path, rollout=model.rollout, tokenizer=tokenizer, parsers=parsers
+        )
+        await api.start_api()
+    return LoadedModel(
+        engine=engine, replicas=(engine,), tokenizer=tokenizer, parsers=parsers, api=api
+    )
+
+
+def _parsers(model: StageModel) -> ResponseParsers | None:
+    """Loads parsers of tool calls and reasoning here, with the tokenizer that they need."""
+    rollout = model.rollout
+    is_parsed = rollout.enable_auto_tool_choice or rollout.reasoning_parser is not None
+    if not (model.has_api and is_parsed) or model.external is not None:
+        return None
+    tokenizer = load_tokenizer(
+        model.path, model.chat_template, enable_thinking=model.enable_thinking
+    )
+    return load_parsers(rollout, tokenizer)
+
+
+class _Trial:
+    """Runs tasks and shows each run when it ends."""
+
+    def __init__(
+        self, *, plan: StagePlan, runner: AttemptRunner, models: list[LoadedModel]
+    ) -> None:
+        self._key = StageKey(tenant="default", experiment_id=NAMESPACE_ID, stage=plan.name)
+        self._runner = runner
+        self._decode = models[0].tokenizer.decode
+        self._turn = asyncio.Semaphore(MAX_CALLS)
+        self._results: list[AttemptResult] = []
+
+    async def run(self, assignments: Sequence[Assignment], output: IO[str] | None) -> int:
+        """Runs all; returns 1 if a run failed."""
+        async with asyncio.TaskGroup() as tasks:
+            for assignment in assignments:
+                for runs in self._calls(assignment):
+                    tasks.create_task(self._call(assignment, runs, output))
+        _say(self._summary())
+        return FAILED if any(result.failure for result in self._results) else SUCCEEDED
+
+    def _calls(self, assignment: Assignment) -> list[tuple[int, ...]]:
+        if self._runner.runs_together(assignment):
+            return [assignment.runs]
+        return [(run,) for run in assignment.runs]
+
+    async def _call(
+        self, assignment: Assignment, runs: tuple[int, ...], output: IO[str] | None
+    ) -> None:
+        attempts = [
+            Attempt(key=self._key, assignment=assignment, run=run, number=0) for run in runs
+        ]
+        async with self._turn:
+            results = await self._runner.run_attempts(attempts, WEIGHTS)
+        for result in results:
+            _say(await asyncio.to_thread(_lines, result, self._decode))
+            self._results.append(result)
+            if output is not None:
+                output.writelines(_output_lines(result))
+
+    def _summary(self) -> Iterator[str]:
+        made = [made for result in self._results for made in result.experiences]
+        failed = sum(bool(result.failure) for result in self._results)
+        yield f"{len(self._results)} runs, {failed} failed, {len(made)} experiences"
+        rewards = [experience.reward for experience in made if experience.reward is not None]
+        if rewards:
+            spread = statistics.pstdev(rewards)
+            yield f"rewards: mean {statistics.fmean(rewards):.4g}, standard deviation {spread:.4g}"
+
+
+async def _trial(plan: StagePlan, models: list[LoadedModel], seed: int) -> _Trial:
+    policy, *auxiliary = models
+    make = partial(
+        WorkflowFactory,
+        plan=plan,
+        seed=seed,
+        generator=policy.engine,
+        tokenizer=policy.tokenizer,
+        api=policy.api,
+        auxiliary=auxiliary,
+    )
+    runner = AttemptRunner(
+        factory=await in_daemon_thread(make),
+        engine=policy.engine,
+        limit=RunTimeLimit(plan.config.explorer),
+        threads=DaemonThreads(name="workflow", max_threads=MAX_CALLS),
+        tasks=DeadlineTasks(),
+        auxiliary=[model.engine for model in auxiliary],
+    )
+    return _Trial(plan=plan, runner=runner, models=models)
+
+
+def _output(path: str) -> AbstractContextManager[IO[str] | None]:
+    """Opens the file for experiences, if one is wanted.
+
+    Raises: UserError when it cannot be written.
+    """
+    if not path:
+        return nullcontext(None)
+    try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        return Path(path).open("w", encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"experiences cannot be written to {path}: {error.strerror}") from error
+
+
+def _lines(result: AttemptResult, decode: Decode) -> list[str]:
+    return [*transcript(result, decode), ""]
+
+
+def _say(lines: Iterable[str]) -> None:
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+    sys.stdout.flush()
+
+
+def _output_lines(result: AttemptResult) -> Iterator[str]:
+    for experience in result.experiences:
+        yield json.dumps(_output_row(result, experience)) + "\n"
+
+
+def _output_row(result: AttemptResult, experience: Experience) -> JsonObject:
+    assignment = result.attempt.assignment
+    return {
+        "taskset": assignment.taskset,
+        "task_index": assignment.task_index,
+        "eid": asdict(experience.eid) if experience.eid is not None else None,
+        "reward": experience.reward,
+        "metrics": dict(experience.metrics),
+        "finish_reason": experience.finish_reason.value,
+        **content_row(experience),
+    }

@@ -1,0 +1,119 @@
+"""`trinity debug`: an engine that stays, and a workflow on a few tasks against it."""
+
+import json
+import os
+import shlex
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trinity.cli.overrides import OverridesArgument, parse_overrides
+from trinity.cli.run import ConfigOption, PluginDirOption, use_plugins
+from trinity.errors import UserError
+from trinity.interpreter import module_command
+
+SERVICE = "services.explorer.debug"
+OUTPUT_NAME = "experiences.jsonl"
+
+
+class DebugModule(StrEnum):
+    """What `trinity debug` starts."""
+
+    INFERENCE_MODEL = "inference_model"
+    WORKFLOW = "workflow"
+    VIEWER = "viewer"
+
+
+ModuleOption = Annotated[
+    DebugModule,
+    typer.Option(
+        "--module",
+        "-m",
+        help="`inference_model` starts the engine and stays; `workflow` runs a workflow on it.",
+        show_default=False,
+    ),
+]
+OutputFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--output-file", "--output_file", help="JSON lines: the experiences of the workflow."
+    ),
+]
+OutputDirOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--output-dir", "--output_dir", "-o", help=f"The same in a folder, as {OUTPUT_NAME}."
+    ),
+]
+NumTasksOption = Annotated[
+    int, typer.Option("--num-tasks", "-n", min=1, help="Tasks to run, from --first-row on.")
+]
+FirstRowOption = Annotated[int, typer.Option("--first-row", min=0, help="Row of the first task.")]
+RepeatOption = Annotated[
+    int | None,
+    typer.Option("--repeat-times", min=1, help="Runs of a task; without it at most two."),
+]
+TasksetOption = Annotated[
+    str, typer.Option("--taskset", help="Name of the taskset; without it the first one.")
+]
+StageOption = Annotated[
+    str, typer.Option("--stage", help="Name of the stage; without it the first with a workflow.")
+]
+
+
+def debug(
+    config: ConfigOption,
+    module: ModuleOption,
+    overrides: OverridesArgument = None,
+    output_file: OutputFileOption = None,
+    output_dir: OutputDirOption = None,
+    plugin_dir: PluginDirOption = None,
+    num_tasks: NumTasksOption = 2,
+    first_row: FirstRowOption = 0,
+    repeat_times: RepeatOption = None,
+    taskset: TasksetOption = "",
+    stage: StageOption = "",
+) -> None:
+    """Try a workflow without a run: start the engine once, then the workflow as often as needed.
+
+    Nothing is trained or stored; both use the same file, and need no database and no broker.
+    """
+    if module is DebugModule.VIEWER:
+        raise UserError(
+            "there is no viewer: `--module workflow` shows experiences on the terminal and "
+            "`--output-file` writes them, and `trinity view` shows those of a run"
+        )
+    if output_dir is not None:
+        output_file = output_file or output_dir / OUTPUT_NAME
+    use_plugins(plugin_dir)
+    common = _words(config, overrides or [], stage)
+    plugins = ["--plugin-dir", str(plugin_dir)] if plugin_dir is not None else []
+    asked = {
+        "module": module.value,
+        "config": str(config),
+        "overrides": parse_overrides(overrides or []),
+        "stage": stage,
+        "workflow_command": shlex.join([*_command(DebugModule.WORKFLOW), *common, *plugins]),
+        "engine_command": shlex.join([*_command(DebugModule.INFERENCE_MODEL), *common]),
+        "trial": {
+            "taskset": taskset,
+            "first_row": first_row,
+            "num_tasks": num_tasks,
+            "repeat_times": repeat_times,
+            "output_file": str(output_file or ""),
+        },
+    }
+    argv = module_command(SERVICE, json.dumps(asked))
+    sys.stdout.flush()
+    os.execv(argv[0], argv)  # the terminal is the workflow's: a breakpoint works
+
+
+def _command(module: DebugModule) -> list[str]:
+    return ["trinity", "debug", "--module", module.value]
+
+
+def _words(config: Path, overrides: list[str], stage: str) -> list[str]:
+    return ["--config", str(config), *(["--stage", stage] if stage else []), *overrides]

@@ -1,0 +1,1 @@
+"""Tables with experiences, by Trinity-RFT's import paths."""
