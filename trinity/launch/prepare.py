@@ -21,6 +21,7 @@ from trinity.launch.gpus import take_turns
 from trinity.launch.modes import bench_plan, is_bench, is_serve, serve_plan
 from trinity.launch.part_checks import check_rewards_of_rows, check_tasksets
 from trinity.launch.resume import (
+    as_started,
     check_resumable,
     continue_as_begun,
     has_run,
@@ -115,6 +116,7 @@ def prepare_run(
         if not config.continue_from_checkpoint:
             why = "continue_from_checkpoint is false"
         notes.append(f"{why}: starting over as {plan.label}")
+    plan = as_started(plan)
     if max_steps is not None:
         plan = capped(plan, max_steps)
     plan = continue_as_begun(plan) if has_run(plan.job_path) else take_turns(plan)

@@ -1,6 +1,7 @@
 """Splits a batch into micro-batches over the ranks, and gathers their outputs."""
 
 import heapq
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -20,6 +21,7 @@ from trinity.algorithm.token_advantage.token_batch import BoolMatrix, FloatMatri
 from trinity.config.plan.arithmetic import PACKED
 from trinity.config.plan.stage_plan import StagePlan
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
@@ -88,6 +90,15 @@ class MicroBatchSplitter:
             # Parts as many as the busiest rank's keep the ranks in step.
             more = balanced_parts(rows, units, min(num_parts, len(units)))
             batches = more if _fit(rows, more, self.limits.max_tokens) else batches
+        logger.debug(
+            "the batch is split",
+            extra={
+                "rows": len(rows),
+                "of_rank": len(units),
+                "micro_batches": num_parts,
+                "max_tokens": self.limits.max_tokens,
+            },
+        )
         for index in range(num_parts):
             yield batches[index] if index < len(batches) else (), index == num_parts - 1
 

@@ -20,6 +20,7 @@ _OPTIMIZER = (
     "lr",
     "lr_warmup_steps",
     "lr_warmup_steps_ratio",
+    "lr_warmup_init",
     "min_lr_ratio",
     "lr_scheduler_type",
     "weight_decay",
@@ -72,6 +73,7 @@ RENAMED_KEYS: Mapping[str, RenamedKey] = {
     },
     "actor.grad_clip": RenamedKey("/trainer.grad_clip"),
     "actor.loss_agg_mode": RenamedKey("/algorithm.loss_agg_mode"),
+    "actor.loss_scale_factor": RenamedKey("/algorithm.loss_scale_factor"),
     "actor.ppo_epochs": RenamedKey("/trainer.ppo_epochs"),
     "actor.entropy_checkpointing": RenamedKey("/trainer.entropy_checkpointing"),
     "actor.entropy_from_logits_with_chunking": RenamedKey(
