@@ -1,4 +1,4 @@
-"""State that all pages of one Studio process share: its places, its runs and the background loop."""
+"""State of all pages of one Studio process: its places, its runs and the background loop."""
 
 import asyncio
 import threading
