@@ -1,4 +1,4 @@
-"""What all pages of one Studio process share: its places, its runs and the background loop."""
+"""The shared state of one Studio process: its places, its runs and the background loop."""
 
 import asyncio
 import threading
