@@ -33,7 +33,7 @@ PART = "·"
 
 
 class TokenColor(StrEnum):
-    """What the colour of a token says."""
+    """The meaning of a colour of tokens."""
 
     SURPRISE = "surprise"
     AGE = "age"
