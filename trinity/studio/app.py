@@ -2,7 +2,7 @@
 
 import streamlit as st
 
-from trinity.studio.pages import experiences, run, runs
+from trinity.studio.pages import configure, experiences, run, runs
 
 
 def main() -> None:
@@ -13,6 +13,7 @@ def main() -> None:
             st.Page(runs.show, title="Runs", url_path="runs", default=True),
             st.Page(run.show, title="Run", url_path="run"),
             st.Page(experiences.show, title="Experiences", url_path="experiences"),
+            st.Page(configure.show, title="Configure", url_path="configure"),
         ],
         position="top",
     ).run()

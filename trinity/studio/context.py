@@ -1,4 +1,4 @@
-"""State of all pages of one Studio process: its places, its runs and the background loop."""
+"""The shared state of one Studio process: its places, its runs and the background loop."""
 
 import asyncio
 import threading

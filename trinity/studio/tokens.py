@@ -33,7 +33,7 @@ PART = "·"
 
 
 class TokenColor(StrEnum):
-    """The value that colours a token."""
+    """The meaning of a colour of tokens."""
 
     SURPRISE = "surprise"
     AGE = "age"

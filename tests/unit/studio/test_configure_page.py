@@ -1,0 +1,108 @@
+"""The page Configure as Streamlit runs it, with the plug-in of the documentation."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from streamlit.testing.v1 import AppTest
+
+from trinity.plugins import PLUGIN_DIRS_VARIABLE
+from trinity.studio.generator.form import MODE_KEY, register_entries
+from trinity.studio.generator.registry import CONFIG_GENERATORS
+from trinity.studio.pages.configure import EXPERT_MODE
+
+SCRIPT = "from trinity.studio.pages import configure\nconfigure.show()\n"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "studio.md"
+SECONDS = 120
+
+
+@pytest.fixture(autouse=True)
+def own_entries() -> Iterator[None]:
+    """Entries of one test; a process registers them once."""
+    before = dict(CONFIG_GENERATORS._entries), dict(CONFIG_GENERATORS._checks)
+    register_entries.cache_clear()
+    yield
+    CONFIG_GENERATORS._entries, CONFIG_GENERATORS._checks = before
+    register_entries.cache_clear()
+
+
+def page() -> AppTest:
+    found = AppTest.from_string(SCRIPT, default_timeout=SECONDS).run()
+    assert not found.exception
+    return found
+
+
+def tree(shown: AppTest) -> dict[str, object]:
+    """The YAML that the page shows."""
+    loaded = yaml.safe_load(shown.code[0].value)
+    assert isinstance(loaded, dict)
+    return loaded
+
+
+def texts(shown: AppTest) -> str:
+    return "\n".join(str(text.value) for text in shown.text)
+
+
+def test_a_form_is_filled_and_becomes_a_right_file() -> None:
+    shown = page()
+    assert tree(shown) == {"project": "trinity", "name": "rft"}
+    assert "model_path" in texts(shown)
+    shown.text_input(key="model_path").set_value("/models/small")
+    shown.text_input(key="taskset_path").set_value("/data/train.jsonl")
+    shown.selectbox(key="default_workflow_type").set_value("math_workflow")
+    shown.number_input(key="explore_batch_size").set_value(8)
+    shown.number_input(key="total_steps").set_value(20)
+    shown.number_input(key="actor_lr").set_value(2e-6)
+    shown.number_input(key="max_model_len").set_value(2048)
+    shown.run()
+    assert not shown.exception
+    assert tree(shown)["buffer"]["batch_size"] == 8  # type: ignore[index]
+    assert tree(shown)["algorithm"] == {"optimizer": {"lr": 2e-6}}
+    assert [found.value for found in shown.error] == [], texts(shown)
+    assert "train steps: 20" in texts(shown)
+    shown.radio(key=MODE_KEY).set_value(EXPERT_MODE).run()
+    assert not shown.exception
+    assert tree(shown)["buffer"]["batch_size"] == 8  # type: ignore[index]
+
+
+def test_every_section_of_the_expert_mode_can_be_shown() -> None:
+    shown = page()
+    shown.radio(key=MODE_KEY).set_value(EXPERT_MODE).run()
+    for section in ("Buffer", "Explorer and Synchronizer", "Trainer", "Model"):
+        shown.selectbox[0].set_value(section).run()
+        assert not shown.exception, section
+        assert tree(shown) == {"project": "trinity", "name": "rft"}
+
+
+def test_the_plugin_of_the_documentation_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is the guide's example, as it is written there, and an entry of a new section."""
+    source = re.search(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    assert source is not None
+    (tmp_path / "lab.py").write_text(source[1])
+    monkeypatch.setenv(PLUGIN_DIRS_VARIABLE, str(tmp_path))
+    shown = page()
+    shown.number_input(key="gpu_per_node").set_value(8).run()
+    assert not shown.exception
+    assert shown.session_state["trainer_gpu_num"] == 7
+    assert tree(shown)["buffer"] == {"train_batch_size": 112}
+    shown.number_input(key="train_batch_size").set_value(70).run()
+    assert not shown.exception
+    assert shown.session_state["_train_batch_size_per_gpu"] == 10
+    shown.radio(key=MODE_KEY).set_value(EXPERT_MODE).run()
+    shown.selectbox[0].set_value("Our lab").run()
+    shown.number_input(key="tau").set_value(0.5).run()
+    assert tree(shown)["algorithm"] == {"policy_loss_fn_args": {"tau": 0.5}}
+
+
+def test_a_plugin_that_cannot_be_read_is_told_on_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken.py").write_text("raise ValueError('no')\n")
+    monkeypatch.setenv(PLUGIN_DIRS_VARIABLE, str(tmp_path))
+    shown = page()
+    assert [found.value for found in shown.error] == ["This did not work."]
+    assert "broken.py" in texts(shown)

@@ -1,0 +1,3 @@
+"""The module of Trinity-RFT that holds CONFIG_GENERATORS."""
+
+from trinity.studio.generator.registry import CONFIG_GENERATORS as CONFIG_GENERATORS

@@ -1,0 +1,1 @@
+"""The config generator: fields from the schema, entries of plug-ins, the YAML and its check."""

@@ -1,0 +1,92 @@
+"""Saves a configuration and starts its run, which outlives Studio."""
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from trinity.errors import UserError
+
+_NAME = re.compile(r"[^A-Za-z0-9._-]+")
+SUFFIXES = (".yaml", ".yml")
+
+
+@dataclass(frozen=True, slots=True)
+class StartedRun:
+    """A run that was started; its output is in the log."""
+
+    pid: int
+    log: Path
+
+
+def file_name(project: str, name: str) -> str:
+    """Returns `<project>-<name>.yaml`."""
+    return f"{_NAME.sub('_', project) or 'trinity'}-{_NAME.sub('_', name) or 'run'}.yaml"
+
+
+def save(text: str, path: Path, *, may_replace: bool) -> Path:
+    """Writes the file and returns its full path.
+
+    Raises: UserError if it exists and may not be replaced, or cannot be written.
+    """
+    path = path.expanduser().resolve()
+    if path.suffix not in SUFFIXES:
+        raise UserError(f"{path} is not saved: give a name that ends with .yaml")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w" if may_replace else "x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UserError(
+            f"{path} exists: give another name, or allow that the file is replaced"
+        ) from None
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
+    return path
+
+
+def start_run(config: Path, command: tuple[str, ...] = ()) -> StartedRun:
+    """Starts `trinity run` in a session of its own, with its output in a log beside the file.
+
+    Raises: UserError if the log cannot be written.
+    """
+    log = config.with_suffix(".log")
+    program = command or (sys.executable, "-m", "trinity", "run", "--config", str(config))
+    try:
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    except OSError as error:
+        raise UserError(f"cannot write {log}: {error.strerror}") from error
+    try:
+        process = subprocess.Popen(
+            program,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            cwd=Path.cwd(),
+        )
+    finally:
+        os.close(output)
+    _started.append(process)
+    return StartedRun(process.pid, log)
+
+
+_started: list["subprocess.Popen[bytes]"] = []
+
+
+def reap_started() -> None:
+    """Collects the exit codes of runs that have ended."""
+    _started[:] = [process for process in _started if process.poll() is None]
+
+
+def last_lines(log: Path, num_lines: int = 8) -> str:
+    """Returns the end of a log; untrusted text."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 16_384))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-num_lines:])

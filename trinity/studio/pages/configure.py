@@ -1,0 +1,169 @@
+"""The page Configure: writes a configuration, checks it at each entry, and starts its run."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from trinity.errors import TrinityError
+from trinity.studio.generator.document import (
+    FormReport,
+    check_tree,
+    document_from_verl,
+    make_tree,
+    read_document,
+)
+from trinity.studio.generator.fields import BEGINNER, ESSENTIAL, EXPERT_SECTIONS, IMPORTANT
+from trinity.studio.generator.form import (
+    BASE_KEY,
+    MODE_KEY,
+    form_values,
+    keep_session,
+    load_document,
+    register_entries,
+)
+from trinity.studio.generator.registry import CONFIG_GENERATORS
+from trinity.studio.generator.start import (
+    StartedRun,
+    file_name,
+    last_lines,
+    reap_started,
+    save,
+    start_run,
+)
+from trinity.studio.plain_text import plain_text
+from trinity.studio.widgets import show_long_text, show_problem
+
+BEGINNER_MODE, EXPERT_MODE = "Beginner", "Expert"
+MODES = (BEGINNER_MODE, EXPERT_MODE)
+FIELDS_A_ROW = 2
+STARTED_KEY = "_form_started"
+PROGRESS_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorSlot:
+    """A place below a row of fields for what is wrong with them."""
+
+    names: tuple[str, ...]
+    place: Any
+    """A container of Streamlit."""
+
+
+def show() -> None:
+    """Shows the page: fields first, as they may change one another, then the check of them all."""
+    st.title("Configure", anchor=False)
+    reap_started()
+    try:
+        register_entries()
+        keep_session()
+        CONFIG_GENERATORS.set_unfinished_fields(set())
+        _show_sources()
+        form, result = st.columns([3, 2], gap="large")
+        with form:
+            slots = list(_show_form())
+        report = _report()
+    except TrinityError as error:
+        show_problem(error)
+        return
+    for slot in slots:
+        with slot.place:
+            _show_errors(slot.names, report)
+    with result:
+        _show_result(report)
+
+
+def _report() -> FormReport:
+    """Checks the form as it is now; a field that cannot be read is reported, too."""
+    base = st.session_state[BASE_KEY]
+    tree = make_tree(base, form_values(), CONFIG_GENERATORS.entries)
+    return check_tree(tree)
+
+
+def _show_sources() -> None:
+    with st.expander("Start from a file, or from a script of veRL"):
+        file = st.file_uploader("YAML file", type=["yaml", "yml"])
+        if file is not None and st.button("Use this file"):
+            load_document(read_document(file.getvalue().decode(errors="replace")))
+            st.rerun()
+        script = st.text_area("Script of veRL", placeholder="python3 -m verl.trainer.main_ppo ...")
+        if script and st.button("Convert this script"):
+            tree, remarks = document_from_verl(script)
+            load_document(tree)
+            st.session_state["_form_remarks"] = remarks
+            st.rerun()
+        for remark in st.session_state.get("_form_remarks", ()):
+            st.text(plain_text(remark))
+
+
+def _show_form() -> Iterator[ErrorSlot]:
+    mode = st.radio("Mode", MODES, horizontal=True, key=MODE_KEY)
+    if mode == BEGINNER_MODE:
+        st.subheader("Essential Configs", anchor=False)
+        yield from _show_fields(BEGINNER[ESSENTIAL])
+        st.subheader("Important Configs", anchor=False)
+        yield from _show_fields(BEGINNER[IMPORTANT])
+        return
+    section = st.selectbox("Section", [*EXPERT_SECTIONS, *_sections_of_plugins()])
+    yield from _show_fields(CONFIG_GENERATORS.names_of(section))
+
+
+def _sections_of_plugins() -> list[str]:
+    sections = dict.fromkeys(entry.section for entry in CONFIG_GENERATORS.entries.values())
+    return [name for name in sections if name and name not in EXPERT_SECTIONS]
+
+
+def _show_fields(names: Sequence[str]) -> Iterator[ErrorSlot]:
+    """Draws rows of fields; yields the place below each."""
+    for first in range(0, len(names), FIELDS_A_ROW):
+        row = tuple(names[first : first + FIELDS_A_ROW])
+        CONFIG_GENERATORS.get_configs(*row, drawing=st)
+        yield ErrorSlot(row, st.container())
+
+
+def _show_errors(names: Sequence[str], report: FormReport) -> None:
+    for name in names:
+        for error in report.errors.get(CONFIG_GENERATORS.entries[name].path, ()):
+            st.error("A field of this row has an error:")
+            st.text(plain_text(error))
+
+
+def _show_result(report: FormReport) -> None:
+    unfinished = CONFIG_GENERATORS.unfinished_fields
+    if report.num_errors:
+        st.error("The configuration has errors; they stand at their fields, others here.")
+    elif unfinished:
+        st.warning("Some fields are not finished.")
+    else:
+        st.success("The configuration is right. Models and data are looked at when the run starts.")
+    for text in (*report.other_errors, *report.advice, *report.plan):
+        st.text(plain_text(text))
+    st.code(plain_text(report.yaml), language="yaml")
+    name = file_name(str(st.session_state["project"]), str(st.session_state["exp_name"]))
+    st.download_button("Download", report.yaml, file_name=name, mime="application/yaml")
+    _show_start(report, name, is_ready=not (report.num_errors or unfinished))
+
+
+def _show_start(report: FormReport, name: str, *, is_ready: bool) -> None:
+    path = st.text_input("Save as", value=name, key=f"_form_path_{name}")
+    may_replace = st.checkbox("Replace the file if it exists")
+    saving, starting = st.columns(2)
+    try:
+        if saving.button("Save", width="stretch"):
+            saved = save(report.yaml, Path(path), may_replace=may_replace)
+            st.text(plain_text(f"saved {saved}"))
+        if starting.button("Save and start the run", disabled=not is_ready, width="stretch"):
+            saved = save(report.yaml, Path(path), may_replace=may_replace)
+            st.session_state[STARTED_KEY] = start_run(saved)
+    except TrinityError as error:
+        show_problem(error)
+    if STARTED_KEY in st.session_state:
+        st.fragment(_show_started, run_every=PROGRESS_SECONDS)(st.session_state[STARTED_KEY])
+
+
+def _show_started(started: StartedRun) -> None:
+    """Shows what the started run prints; it goes on without this page."""
+    st.text(plain_text(f"process {started.pid} runs it, and writes to {started.log}:"))
+    show_long_text(last_lines(started.log) or "...")
