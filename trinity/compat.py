@@ -8,6 +8,7 @@ says what to use instead. `trinity.plugins.my_file` is `my_file.py` of a plugin 
 """
 
 import importlib
+import logging
 import sys
 from collections.abc import Iterator, Mapping
 from importlib.abc import Loader, MetaPathFinder
@@ -166,10 +167,8 @@ _IMAGES = (
 )
 
 
-def get_logger(name: str | None = None, level: int | None = None, **_: object) -> object:
-    """Returns a logger of the standard library whose lines the explorer's log includes."""
-    import logging
-
+def get_logger(name: str | None = None, level: int | None = None, **_: object) -> logging.Logger:
+    """Returns a logger whose lines the service that runs it writes from `log.level` on."""
     name = name or "file"
     logger = logging.getLogger(name if name.startswith("trinity.") else f"trinity.plugin.{name}")
     if level is not None:

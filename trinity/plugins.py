@@ -30,6 +30,7 @@ from trinity.compat import (
     WORKFLOW_PATHS,
 )
 from trinity.errors import UserError
+from trinity.runtime.logs import own_package
 
 if TYPE_CHECKING:
     from trinity.rewards.reward import RewardSource
@@ -225,7 +226,9 @@ def import_module(name: str, wanted: str) -> ModuleType:
     importlib.invalidate_caches()
     compat.install_import_hook()
     try:
-        return importlib.import_module(name)
+        module = importlib.import_module(name)
+        own_package(name)
+        return module
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
             if (path := plugin_file(name)) is not None:

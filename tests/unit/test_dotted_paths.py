@@ -79,7 +79,7 @@ ALLOWED = (
     Allowed(r"trinity\.outcome", "services/explorer/*", "an attribute of a metric"),
     Allowed(r"trinity\.sync", "services/*", "an attribute of a metric"),
     Allowed(r"trinity\.rank", "services/trainer/*", "an attribute of the telemetry's resource"),
-    Allowed(r"trinity\.(plugin|test)", "*.py", "a logger"),
+    Allowed(r"trinity\.(plugin(\.\w+)?|test)", "*.py", "a logger"),
     Allowed(r"trinity\.(yaml|schema\.json)", "*", "files that `trinity config` writes"),
     Allowed(r"trinity\.json", "tests/unit/deploy/*", "Grafana's dashboard, by its name alone"),
     Allowed(r"trinity\.\{.*|services\.X", "*.md", "any service"),

@@ -361,6 +361,7 @@ def _lr_schedule(optimizer: OptimizerConfig) -> LearningRateSchedule:
         min_ratio=optimizer.min_lr_ratio,
         anneal_steps=optimizer.lr_wsd_decay_steps,
         anneal_style=optimizer.lr_wsd_decay_style,
+        warmup_init=optimizer.lr_warmup_init,
     )
 
 

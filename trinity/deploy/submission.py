@@ -14,7 +14,7 @@ from trinity.errors import RunFailed, ServiceNotReady, TrinityError, UserError
 from trinity.launch.changed_run import compare_plans
 from trinity.launch.content import ContentRecord
 from trinity.launch.follow import FINISHED, ExperimentFollower, watched
-from trinity.launch.resume import check_changes
+from trinity.launch.resume import check_changes, with_units_of
 from trinity.launch.stored_runs import find_experiment, with_source_runs
 from trinity.progress.reporter import Reporter, make_reporter
 from trinity.progress.view import RunView
@@ -93,6 +93,7 @@ class ExperimentSubmission:
         try:
             await self._check_changes(synchronizer, reporter)
             plan = await with_source_runs(synchronizer, self.plan, START_SECONDS)
+            plan = await _as_begun(synchronizer, plan)
             request = synchronizer_pb2.CreateExperimentRequest(
                 tenant=plan.tenant,
                 label=plan.label,
@@ -138,6 +139,20 @@ def _stages_passed(experiment: pb.Experiment) -> list[str]:
         if stage.state != pb.STAGE_STATE_PENDING
     ]
     return [stage.name for stage in experiment.stages[: max(begun, default=0)]]
+
+
+async def _as_begun(
+    synchronizer: synchronizer_pb2_grpc.SynchronizerServiceStub, plan: ExperimentPlan
+) -> ExperimentPlan:
+    """Returns the plan with what the experiment of this label began with, if there is one."""
+    known = await find_experiment(synchronizer, plan.tenant, plan.label, START_SECONDS)
+    if known is None:
+        return plan
+    request = synchronizer_pb2.GetExperimentRequest(experiment_id=known.id)
+    answer: synchronizer_pb2.GetExperimentResponse = await synchronizer.GetExperiment(
+        request, timeout=CALL_SECONDS
+    )
+    return with_units_of(plan, answer.plan_json)
 
 
 def service_not_ready(address: str, error: grpc.aio.AioRpcError, seconds: float) -> TrinityError:

@@ -13,7 +13,7 @@ STAGES = "stages"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedRun:
-    """What differs from the run that the directory holds."""
+    """The differences from the run that the directory holds."""
 
     changes: tuple[PlanChange, ...]
     is_longer: bool

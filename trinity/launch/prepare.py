@@ -22,7 +22,7 @@ from trinity.errors import UserError
 from trinity.launch.changed_run import ChangedRun
 from trinity.launch.modes import bench_plan, is_bench, is_serve, serve_plan
 from trinity.launch.part_checks import check_part_names, check_rewards_of_rows, check_tasksets
-from trinity.launch.resume import check_resumable, has_run, kept_defaults
+from trinity.launch.resume import as_started, check_resumable, has_run, kept_defaults
 from trinity.launch.stored_runs import SourceRuns
 from trinity.launch.workflow_checks import check_workflow, has_no_reward
 from trinity.plugins import REWARDS, WORKFLOWS, load_plugins, plugin_dirs_from_environment
@@ -120,6 +120,7 @@ def prepare_run(
         if not config.continue_from_checkpoint:
             why = "continue_from_checkpoint is false"
         notes.append(f"{why}: starting over as {plan.label}")
+    plan = as_started(plan)
     if max_steps is not None:
         plan = capped(plan, max_steps)
     benched = plan if is_bench(plan) else None

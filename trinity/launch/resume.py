@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from trinity.algorithm.units import UNIT_ARGUMENT, UNIT_BEFORE
 from trinity.api.v1 import synchronizer_pb2 as pb
 from trinity.api.v1.synchronizer_pb2_grpc import SynchronizerServiceStub
 from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
@@ -24,8 +25,10 @@ DIGEST_LEAVES_OUT = (
     "buffer.trainer_input.experience_buffer.on_bad_row",
     "checkpoint_root_dir",
     "continue_from_checkpoint",
+    "explorer.isolate_user_code",
     "explorer.max_retry_times",
     "explorer.max_timeout",
+    "explorer.on_bad_reward",
     "explorer.rollout_model.api_key",
     "explorer.rollout_model.base_port",
     "explorer.rollout_model.enable_log_requests",
@@ -132,6 +135,40 @@ def _kept_of_stage(old: dict[str, Any], stage: StagePlan) -> dict[str, JsonValue
     if stage.config.algorithm.repeat_times is None and times != stage.algorithm.repeat_times:
         kept["algorithm.repeat_times"] = times
     return kept
+
+
+def as_started(plan: ExperimentPlan) -> ExperimentPlan:
+    """Returns the plan with the units of baselines that the directory's run began with.
+
+    A run of the version before counted samples, and its file does not say so.
+    """
+    path = plan.job_path / PLAN_FILE
+    return with_units_of(plan, path.read_text()) if path.exists() else plan
+
+
+def with_units_of(plan: ExperimentPlan, former: str) -> ExperimentPlan:
+    """Returns the plan with the units of a former plan, but those that the configuration gives."""
+    try:
+        before = json.loads(former)["stages"]
+        units = {stage["name"]: _unit_of(stage["algorithm"]) for stage in before}
+    except (ValueError, KeyError, TypeError):
+        return plan  # `check_resumable` says what is wrong with it
+    stages = tuple(_with_unit(stage, units.get(stage.name)) for stage in plan.stages)
+    return plan.model_copy(update={"stages": stages})
+
+
+def _unit_of(algorithm: dict[str, Any]) -> JsonValue:
+    arguments: dict[str, JsonValue] = algorithm["advantage_fn_args"]
+    return arguments.get(UNIT_ARGUMENT, UNIT_BEFORE)
+
+
+def _with_unit(stage: StagePlan, unit: JsonValue) -> StagePlan:
+    arguments = stage.algorithm.advantage_fn_args
+    is_given = UNIT_ARGUMENT in stage.config.algorithm.advantage_fn_args
+    if unit is None or is_given or arguments.get(UNIT_ARGUMENT, unit) == unit:
+        return stage
+    changed = {"advantage_fn_args": {**arguments, UNIT_ARGUMENT: unit}}
+    return stage.model_copy(update={"algorithm": stage.algorithm.model_copy(update=changed)})
 
 
 def resume_digest(plan: ExperimentPlan) -> str:

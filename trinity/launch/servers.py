@@ -29,7 +29,13 @@ def what_is_missing(plan: ExperimentPlan) -> Iterator[str]:
 
 
 def _data_juicer_urls(stage: StagePlan) -> Iterator[str]:
-    """Yields the addresses of Data-Juicer that operators of a stage send rows to."""
+    """Yields the addresses of Data-Juicer that operators of a stage send rows to.
+
+    None of a server that the run starts itself.
+    """
+    service = stage.config.service.data_juicer
+    if service is not None and service.auto_start:
+        return
     named: list[tuple[str, Args]] = [(operator.name, operator.args) for operator in stage.operators]
     for pipeline in (
         stage.experience_buffer.task_pipeline,

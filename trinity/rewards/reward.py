@@ -5,16 +5,31 @@ that were written for Trinity-RFT (`sums_all`) give the sum of all parts, as the
 """
 
 import inspect
-from collections.abc import Callable, Hashable, Mapping
-from functools import lru_cache, partial
-from typing import ClassVar, SupportsFloat, cast
+import logging
+import math
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from functools import cached_property, lru_cache, partial
+from typing import ClassVar, Literal, SupportsFloat, cast
 
 from trinity.errors import UserError
+from trinity.rewards.awaiting import complete
+from trinity.runtime.logs import RateLimitedLog
+from trinity.runtime.threads import DaemonThreads
+from trinity.telemetry import metrics
 from trinity.types import JsonValue
+
+logger = logging.getLogger(__name__)
+_limited_log = RateLimitedLog(logger)
 
 RewardParts = Mapping[str, float] | float
 SCORE = "score"
 """The part that is the reward alone."""
+REWARD_FAILED = "reward_failed"
+"""The metric of an answer that has reward 0 because its reward failed."""
+OnBadReward = Literal["fail", "zero"]
+"""What becomes of an answer whose reward fails: of its attempt at a run, or of the answer alone."""
+REWARD_POOL = DaemonThreads(name="reward", max_threads=32)
+"""Many threads, for rewards that wait for something; those that compute do not gain from it."""
 KNOWN = frozenset(
     {
         "response",
@@ -51,7 +66,7 @@ class RewardFn:
     `response_length` in tokens, `response_token` (the ids) and `finish_reason`. A truth without a
     default is required: a row that has none is not scored. A function of veRL's gets its own
     arguments, too: `solution_str` is the response, `data_source` and `extra_info` are columns of
-    the row.
+    the row. `__call__` may be `async`: it is awaited.
     """
 
     in_thread: ClassVar[bool] = True
@@ -59,60 +74,148 @@ class RewardFn:
     sums_all: ClassVar[bool] = False
     """True where a part named `score` is one of several that are added up, as in Trinity-RFT."""
 
-    __call__: Callable[..., RewardParts]
+    __call__: Callable[..., RewardParts | Awaitable[RewardParts]]
     """Returns the named parts of a score; a plain number is one part, named after the reward."""
 
 
-RewardSource = type[RewardFn] | Callable[..., RewardParts]
+RewardSource = type[RewardFn] | Callable[..., RewardParts | Awaitable[RewardParts]]
+ScoreElsewhere = Callable[[Mapping[str, object]], Awaitable[dict[str, float]]]
+"""Calls the reward with the values that it names in another process."""
+
+
+class BadReward(TypeError):
+    """A reward returned what is no score."""
 
 
 class BoundReward:
-    """A constructed reward: called with all known values, it passes on those that are named."""
+    """A constructed reward: called with all known values, it passes on those that are named.
 
-    def __init__(self, source: RewardSource, args: Mapping[str, JsonValue], name: str) -> None:
-        self._function = _build(source, args, name)
+        numbers = await reward.score(response="4", truth="4")   # where it can be killed, if it can
+        numbers = reward(response="4", truth="4")               # here, and it may block
+
+    `elsewhere` is how `score` calls a reward that runs in another process; then it is constructed
+    here for direct calls alone.
+    """
+
+    def __init__(
+        self,
+        source: RewardSource,
+        args: Mapping[str, JsonValue],
+        name: str,
+        *,
+        on_failure: OnBadReward = "fail",
+        elsewhere: ScoreElsewhere | None = None,
+    ) -> None:
+        self._source = source
+        self._args = args
         self._name = name
+        self._on_failure = on_failure
+        self._elsewhere = elsewhere
+        if elsewhere is None:
+            self._function  # noqa: B018  # constructed now: its errors belong to the constructor
         self.in_thread = _in_thread(source)
+        self._is_async = _is_async(source)
         self._sums_all = _sums_all(source)
         hashable = cast(Hashable, source if source.__hash__ else type(source))
         self._wanted, demanded = _parameters(hashable, name)
         self.needs_truth = not demanded.isdisjoint(TRUTHS)
 
-    def __call__(self, **known: object) -> dict[str, float]:
-        """Returns the parts of the score.
+    @cached_property
+    def _function(self) -> Callable[..., RewardParts | Awaitable[RewardParts]]:
+        return _build(self._source, self._args, self._name)
 
-        Raises: TypeError when the reward returns neither numbers by name nor a number.
+    def __call__(self, **known: object) -> dict[str, float]:
+        """Returns the parts of the score; an asynchronous reward is waited for.
+
+        Raises: BadReward when the reward returns neither finite numbers by name nor a number.
         """
+        try:
+            return self._numbers(complete(self._function(**self._named(known))))
+        except Exception as error:
+            return self._failed(error)
+
+    async def score(self, **known: object) -> dict[str, float]:
+        """Returns the parts of the score without blocking: in another process, or in a thread.
+
+        Raises: as a call.
+        """
+        values = self._named(known)
+        try:
+            if self._elsewhere is not None:
+                return await self._elsewhere(values)
+            call = partial(self._function, **values)
+            in_thread = self.in_thread and not self._is_async
+            parts = await REWARD_POOL.run_in_thread(call) if in_thread else call()
+            return self._numbers(await parts if inspect.isawaitable(parts) else parts)
+        except Exception as error:
+            return self._failed(error)
+
+    def parts_of(self, numbers: Mapping[str, float]) -> dict[str, float]:
+        """Returns those of a reward's numbers whose sum is the reward."""
+        if REWARD_FAILED in numbers:
+            return {SCORE: 0.0}
+        has_score = SCORE in numbers and not self._sums_all
+        return {SCORE: numbers[SCORE]} if has_score else dict(numbers)
+
+    def _named(self, known: Mapping[str, object]) -> dict[str, object]:
+        """Returns the values that the reward names."""
         wanted = self._wanted
-        every = known | _verl_arguments(known)
-        values = every if wanted is None else {k: v for k, v in every.items() if k in wanted}
-        parts = self._function(**values)
+        every = {**known, **_verl_arguments(known)}
+        return every if wanted is None else {k: v for k, v in every.items() if k in wanted}
+
+    def _failed(self, error: Exception) -> dict[str, float]:
+        """Counts a failure; returns the numbers of an answer that fails alone, else raises it."""
+        if isinstance(error, UserError):
+            raise error
+        kind = "no number" if isinstance(error, BadReward) else "raised"
+        metrics.REWARD_FAILURES.add(1, {"trinity.reason": kind})
+        if self._on_failure == "fail":
+            raise error
+        reason = f"{type(error).__name__}: {error}"
+        _limited_log.warning("a reward failed, and its answer gets 0", reason=reason)
+        return {SCORE: 0.0, REWARD_FAILED: 1.0}
+
+    def _numbers(self, parts: object) -> dict[str, float]:
         if isinstance(parts, SupportsFloat) and not isinstance(parts, Mapping):
-            return {self._name.rpartition(".")[2]: float(parts)}
-        if not isinstance(parts, Mapping):
-            raise TypeError(
-                f"the reward {self._name} returned {type(parts).__name__}, neither a dict of named "
-                "numbers nor a number"
+            name = self._name.rpartition(".")[2]
+            return {name: self._finite(name, float(parts))}
+        if not isinstance(parts, Mapping) or not parts:
+            raise BadReward(
+                f"the reward {self._name} returned {_shown(parts)}, neither a dict of named "
+                "numbers nor a number: return one of these on every path"
             )
         has_score = SCORE in parts and not self._sums_all
         return {
-            str(name): self._number(str(name), value)
+            str(name): self._number(str(name), value, is_part=not has_score or name == SCORE)
             for name, value in parts.items()
             if not has_score or name == SCORE or isinstance(value, SupportsFloat)
         }
 
-    def parts_of(self, numbers: Mapping[str, float]) -> dict[str, float]:
-        """Returns those of a reward's numbers whose sum is the reward."""
-        has_score = SCORE in numbers and not self._sums_all
-        return {SCORE: numbers[SCORE]} if has_score else dict(numbers)
-
-    def _number(self, name: str, value: object) -> float:
+    def _number(self, name: str, value: object, *, is_part: bool) -> float:
         if not isinstance(value, SupportsFloat):
-            raise TypeError(
+            raise BadReward(
                 f"the reward {self._name} returned {value!r:.60} as {name!r}, which is no number: "
                 f"name the reward {SCORE!r} to return something else beside it"
             )
-        return float(value)
+        return self._finite(name, float(value)) if is_part else float(value)
+
+    def _finite(self, name: str, value: float) -> float:
+        if math.isfinite(value):
+            return value
+        raise BadReward(
+            f"the reward {self._name} returned {value} as {name!r}: return a finite number, which "
+            "can be trained on"
+        )
+
+
+def _shown(parts: object) -> str:
+    """Describes what a reward returned in place of a score."""
+    if parts is None:
+        return "nothing"
+    kind = type(parts).__name__
+    if isinstance(parts, Mapping):
+        return f"an empty {kind}"
+    return f"{kind} {parts!r:.60}" if isinstance(parts, str) else kind
 
 
 def _verl_arguments(known: Mapping[str, object]) -> dict[str, object]:
@@ -137,11 +240,6 @@ def check_reward(source: RewardSource, args: Mapping[str, JsonValue], name: str)
         raise UserError(f"the reward {name} refuses its reward_fn_args: {error}") from error
     except ValueError:  # callables written in C have no signature
         return
-    if inspect.iscoroutinefunction(source):
-        raise UserError(
-            f"the reward {name} is asynchronous, and rewards are called in a thread: write it "
-            "without `async`, or call it from a workflow"
-        )
     called = signature if not isinstance(source, type) else _call_signature(source, name)
     parameters = [p for p in called.parameters.values() if p.name not in {"self", *args}]
     unknown = [p.name for p in parameters if _is_required(p) and p.name not in KNOWN]
@@ -185,19 +283,26 @@ def _in_thread(source: RewardSource) -> bool:
     return source.in_thread if isinstance(source, type) and issubclass(source, RewardFn) else True
 
 
+def _is_async(source: RewardSource) -> bool:
+    """True for an `async def`, or a class or object whose `__call__` is one."""
+    return inspect.iscoroutinefunction(source) or inspect.iscoroutinefunction(
+        getattr(source, "__call__", None)  # noqa: B004  # its kind is asked for, not whether it is
+    )
+
+
 def _sums_all(source: RewardSource) -> bool:
     return isinstance(source, type) and issubclass(source, RewardFn) and source.sums_all
 
 
 def _build(
     source: RewardSource, args: Mapping[str, JsonValue], name: str
-) -> Callable[..., RewardParts]:
+) -> Callable[..., RewardParts | Awaitable[RewardParts]]:
     if not callable(source):
         raise UserError(f"the reward {name} is neither a class nor a function")
     if not isinstance(source, type):
         return partial(source, **args)
     try:
-        built: Callable[..., RewardParts] = source(**args)
+        built: Callable[..., RewardParts | Awaitable[RewardParts]] = source(**args)
     except TypeError as error:
         raise UserError(f"the reward {name} refuses its reward_fn_args: {error}") from error
     return built

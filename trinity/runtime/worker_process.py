@@ -4,36 +4,70 @@ import json
 import os
 import resource
 import sys
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TextIO
 
 from trinity.errors import UserError
 from trinity.plugins import load_plugins, plugin_dirs_from_environment
+from trinity.runtime.logs import LEVEL_VARIABLE, configure_logging
 from trinity.types import JsonObject
 
 AnswerFactories = Callable[[dict[str, Any]], Iterable[Callable[[], JsonObject]]]
 """Returns one function per answer to a request; each is called when it is its turn."""
 
 
-def serve_requests(answering: AnswerFactories, memory_bytes: int) -> int:
+class RequestChannel:
+    """The parent's requests on standard input, and lines of JSON back to it.
+
+    What a function prints goes to standard error.
+    """
+
+    def __init__(self) -> None:
+        self._answers = _reserve_stdout()
+        self._lock = threading.Lock()
+
+    def requests(self) -> Iterator[dict[str, Any]]:
+        """Yields the requests, until there are no more."""
+        for line in sys.stdin:
+            yield json.loads(line)
+
+    def write(self, message: Mapping[str, object]) -> None:
+        """Writes a line to the parent; any thread may call it."""
+        line = json.dumps(message) + "\n"
+        with self._lock:
+            self._answers.write(line)
+            self._answers.flush()
+
+
+def serve_requests(
+    answering: AnswerFactories, memory_bytes: int | None, channel: RequestChannel | None = None
+) -> int:
     """Answers each line, a request as JSON, until there are no more or memory runs out.
 
-    An answer is a line on standard output; what a function prints goes to standard error. If users'
-    files cannot be loaded, that error answers every request. A process that runs out of memory says
-    so and exits: its state can no longer be trusted.
+    An answer is a line on standard output. If users' files cannot be loaded, that error answers
+    every request. A process that runs out of memory says so and exits: its state can no longer be
+    trusted. Without `memory_bytes` the process may take what the machine has.
     """
-    resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
-    answers = _reserve_stdout()
+    if memory_bytes is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+    channel = channel or RequestChannel()
+    configure_logging("worker", os.environ.get(LEVEL_VARIABLE, "INFO"), "text")
     load_error = _load_plugins()
-    for line in sys.stdin:
+    for request in channel.requests():
         try:
-            for make in answering(json.loads(line)):
-                _write(answers, {"error": load_error} if load_error else _answer_or_error(make))
+            for make in answering(request):
+                channel.write({"error": load_error} if load_error else _answer_or_error(make))
         except MemoryError:
-            text = f"it needs more than the {memory_bytes / 1024**2:,.0f} MiB of memory it may take"
-            _write(answers, {"error": text, "is_last": True})
+            channel.write({"error": _out_of_memory(memory_bytes), "is_last": True})
             return 1
     return 0
+
+
+def _out_of_memory(memory_bytes: int | None) -> str:
+    if memory_bytes is None:
+        return "it needs more memory than this machine has"
+    return f"it needs more than the {memory_bytes / 1024**2:,.0f} MiB of memory it may take"
 
 
 def _answer_or_error(make: Callable[[], JsonObject]) -> JsonObject:
@@ -45,11 +79,6 @@ def _answer_or_error(make: Callable[[], JsonObject]) -> JsonObject:
         raise
     except Exception as error:  # whatever a user's function raises
         return {"error": f"{type(error).__name__}: {error}"}
-
-
-def _write(answers: TextIO, answer: JsonObject) -> None:
-    answers.write(json.dumps(answer) + "\n")
-    answers.flush()
 
 
 def _reserve_stdout() -> TextIO:

@@ -142,6 +142,11 @@ SAMPLE_SECONDS = Histogram("rl.sample.duration", "s", "A run, from start to end"
 REWARD = Histogram(
     "rl.reward.value", "1", "Reward of a sample", bounds=(-1, -0.5, 0, 0.25, 0.5, 0.75, 1, 2)
 )
+REWARD_FAILURES = Counter(
+    "trinity.reward.failures",
+    "{call}",
+    "Calls of rewards that raised, or returned no finite number",
+)
 LOOP_SECONDS = Histogram(
     "rl.loop.duration", "s", "A train step with its wait for the batch", bounds=LONG
 )

@@ -4,9 +4,9 @@ from functools import partial
 from typing import ClassVar
 
 from trinity.rewards.math_grading import is_right_answer, last_boxed
+from trinity.rewards.reward import REWARD_POOL
 from trinity.types import Experience
 from trinity.workflows.messages import Message
-from trinity.workflows.simple_workflow import REWARD_POOL
 from trinity.workflows.workflow import Workflow
 
 QUESTION, ANSWER = "question", "answer"

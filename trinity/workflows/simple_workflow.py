@@ -1,18 +1,14 @@
 """One question, one answer, one reward."""
 
-from functools import cached_property, partial
+from functools import cached_property
 from typing import ClassVar, cast
 
 from trinity.errors import UserError
 from trinity.plugins import REWARDS
 from trinity.rewards.reward import BoundReward
-from trinity.runtime.threads import DaemonThreads
 from trinity.types import Experience, FinishReason, JsonObject
 from trinity.workflows.messages import Message
 from trinity.workflows.workflow import Workflow
-
-REWARD_POOL = DaemonThreads(name="reward", max_threads=32)
-"""Many threads, for rewards that wait for something; those that compute do not gain from it."""
 
 SYSTEM_ROLES = ("system", "developer")
 
@@ -95,9 +91,7 @@ class SimpleWorkflow(Workflow):
             "response_token": experience.sequence.tokens[experience.sequence.prompt_length :],
             "finish_reason": experience.finish_reason,
         }
-        if reward.in_thread:
-            return await REWARD_POOL.run_in_thread(partial(reward, **known))
-        return reward(**known)
+        return await reward.score(**known)
 
     def _reward(self) -> BoundReward:
         if self.task.reward is not None:

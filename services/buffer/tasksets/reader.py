@@ -7,9 +7,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from services.buffer.tasksets.row_sources import RowSource
-from services.buffer.workers.process import end_child, reader_environment, start_child
+from services.buffer.workers.process import reader_environment
 from trinity.errors import PreconditionFailed
 from trinity.interpreter import module_command
+from trinity.runtime.child_process import end_child, start_child
 from trinity.training_rows import SkippedRows
 
 MODULE = "services.buffer.tasksets.read_rows"

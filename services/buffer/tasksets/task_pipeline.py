@@ -19,9 +19,9 @@ from services.buffer.store.tasksets import (
     insert_source_rows,
 )
 from services.buffer.tenants import SHARES_ALL, WorkerIsolation
-from services.buffer.workers.process import end_child, start_child
 from trinity.errors import PreconditionFailed, Unavailable
 from trinity.interpreter import module_command
+from trinity.runtime.child_process import end_child, start_child
 from trinity.runtime.sql import Connection
 from trinity.task_operators.task_pipeline import ResolvedTaskPipeline
 

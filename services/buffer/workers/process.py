@@ -1,20 +1,17 @@
-"""Child processes that end with the buffer, together with all processes they started."""
+"""Worker processes of the buffer: one caller at a time, a process for each tenant."""
 
 import asyncio
 import json
 import os
 import re
-import signal
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import Process
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 from services.buffer.domain.tasks import sanitize_text
 from services.buffer.tenants import SHARES_ALL, WorkerIsolation
 from trinity.interpreter import module_command
-from trinity.local.identity import OWN_IDENTITY, Identity
-from trinity.runtime.asyncio_internals import close_pipes
+from trinity.runtime.child_process import end_child, start_child
 
 OUR_PREFIX = "TRINITY_"
 _MISSING_KEY = re.compile(r"KeyError: '(\w+)'")
@@ -23,42 +20,6 @@ _MISSING_KEY = re.compile(r"KeyError: '(\w+)'")
 def reader_environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Returns the variables of a process of ours that reads what a tenant names."""
     return {name: value for name, value in given.items() if not name.startswith(OUR_PREFIX)}
-
-
-async def start_child(
-    argv: list[str],
-    *,
-    limit: int,
-    env: Mapping[str, str],
-    identity: Identity = OWN_IDENTITY,
-    stderr: int | None = None,
-) -> Process:
-    """Starts a child with piped stdin and stdout, in its own process group.
-
-    `limit` bounds the output that is buffered here before it is read, in bytes.
-    """
-    command = identity.command(argv, death_signal=signal.SIGKILL)
-    return await asyncio.create_subprocess_exec(
-        *command,
-        stdin=PIPE,
-        stdout=PIPE,
-        stderr=stderr,
-        limit=limit,
-        env=env,
-        start_new_session=True,
-    )
-
-
-async def end_child(process: Process) -> None:
-    """Kills the process and its group.
-
-    A descendant that has moved to another group may still hold the pipes; they are closed here.
-    """
-    if process.returncode is None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    close_pipes(process)
-    await process.wait()
 
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024

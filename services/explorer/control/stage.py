@@ -17,21 +17,27 @@ from services.explorer.retry import RetryPolicy, RolloutStageFailed, deadline
 from services.explorer.rollout.run import LongRunReporter, RunExecutor
 from services.explorer.rollout.runner import AttemptRunner, DeadlineTasks, RunTimeLimit
 from services.explorer.rollout.scheduler import IdleTimeout, RolloutLimits, StageScheduler
+from services.explorer.rollout.user_processes import UserProcessPool
 from services.explorer.rollout.weight_gate import DamageChannel, WeightGate
 from services.explorer.rollout.workflow_factory import WorkflowFactory
 from services.explorer.serving.setup import build_serving_runner
 from services.explorer.serving.work import ServingRunner
 from services.explorer.settings import ExplorerSettings
+from services.explorer.step_log import ExploreStepLog
 from services.explorer.telemetry import load_span
 from services.explorer.types import LostWeights, WeightsVersion
 from trinity.config.plan.stage_plan import StagePlan
 from trinity.launch.prepare import check_parts
+from trinity.rewards.reward import REWARD_POOL
 from trinity.runtime.presence import Heartbeats
+from trinity.runtime.runner_logs import RunnerNumbers
 from trinity.runtime.threads import DaemonThreads, in_daemon_thread
-from trinity.sizing.volume import runs_per_runner
+from trinity.sizing.volume import max_concurrent_runs, runs_per_runner
 from trinity.types import StageKey
 from trinity.weights.offer import TransferTimeouts
-from trinity.workflows.simple_workflow import REWARD_POOL
+
+MAX_USER_PROCESSES = 64
+"""Processes of users' code at a time; further runs wait for one that is free."""
 
 
 class WorkflowEnvironment:
@@ -132,12 +138,15 @@ class RolloutStageFactory:
         Raises: the errors of `_open`.
         """
         self._environment.set(job.plan.config.explorer.env_vars)
+        processes = _user_processes(job.plan)
         try:
-            yield await self._open(job)
+            yield await self._open(job, processes)
         finally:
             self._environment.set({})
+            if processes is not None:
+                await processes.close()
 
-    async def _open(self, job: StageJob) -> StageScheduler:
+    async def _open(self, job: StageJob, processes: UserProcessPool | None) -> StageScheduler:
         """Registers the stage with the buffer and prepares the work on it.
 
         Raises: UserError when the plan names something that does not exist; PreconditionFailed when
@@ -149,7 +158,9 @@ class RolloutStageFactory:
         gate = self._gate(job, retry_policy)
         limit = RunTimeLimit(job.plan.config.explorer)
         long_runs = LongRunReporter(waits=self._heartbeats.waits, limit=limit)
-        executor = await self._executor(job, gate, long_runs, limit)
+        steps = ExploreStepLog(job.plan.config.buffer.batch_size)
+        factory = await self._create_factory(job, processes)
+        executor = self._executor(job, gate, long_runs, limit, factory, steps)
         await self._register(job, retry_policy)
         return StageScheduler(
             key=job.key,
@@ -162,6 +173,7 @@ class RolloutStageFactory:
             counters=self._counters,
             retry_policy=retry_policy,
             idle_timeout=self._idle_timeout(job.plan, retry_policy),
+            steps=steps,
         )
 
     async def _register(self, job: StageJob, retry_policy: RetryPolicy) -> None:
@@ -189,10 +201,15 @@ class RolloutStageFactory:
             drain_seconds=self._settings.drain_seconds,
         )
 
-    async def _executor(
-        self, job: StageJob, gate: WeightGate, long_runs: LongRunReporter, limit: RunTimeLimit
+    def _executor(
+        self,
+        job: StageJob,
+        gate: WeightGate,
+        long_runs: LongRunReporter,
+        limit: RunTimeLimit,
+        factory: WorkflowFactory,
+        steps: ExploreStepLog,
     ) -> RunExecutor:
-        factory = await self._create_factory(job)
         runner = AttemptRunner(
             factory=factory,
             engine=job.models.policy.engine,
@@ -211,9 +228,13 @@ class RolloutStageFactory:
                 heartbeats=self._heartbeats, sources=(self._threads, REWARD_POOL, self._tasks)
             ),
             long_runs=long_runs,
+            runners=RunnerNumbers(_num_runners(job.plan)),
+            steps=steps,
         )
 
-    async def _create_factory(self, job: StageJob) -> WorkflowFactory:
+    async def _create_factory(
+        self, job: StageJob, processes: UserProcessPool | None
+    ) -> WorkflowFactory:
         """Makes it in a thread: constructors of the stage's rewards may take long."""
         policy = job.models.policy
         make = partial(
@@ -224,6 +245,7 @@ class RolloutStageFactory:
             tokenizer=policy.tokenizer,
             api=policy.api,
             auxiliary=job.models.auxiliary,
+            processes=processes,
         )
         seconds = job.plan.config.synchronizer.sync_timeout
         error = RolloutStageFailed(
@@ -231,7 +253,9 @@ class RolloutStageFactory:
             "(`synchronizer.sync_timeout`): let their `__init__` take less"
         )
         async with deadline(seconds, error):
-            return await in_daemon_thread(make)
+            factory = await in_daemon_thread(make)
+            await factory.check_isolated_rewards()
+            return factory
 
     def _gate(self, job: StageJob, retry_policy: RetryPolicy) -> WeightGate:
         def published() -> tuple[WeightsVersion, ...]:
@@ -288,6 +312,13 @@ class RolloutStageFactory:
             requires_exact_version=not plan.is_asynchronous,
             cuts_stragglers=plan.num_droppable_tasks > 0,
         )
+
+
+def _user_processes(plan: StagePlan) -> UserProcessPool | None:
+    """Returns the processes of users' rewards: at most one for each run at a time."""
+    if not plan.config.explorer.isolate_user_code:
+        return None
+    return UserProcessPool(max_processes=min(max_concurrent_runs(plan), MAX_USER_PROCESSES))
 
 
 def _max_attempts(plan: StagePlan) -> int:

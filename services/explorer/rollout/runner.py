@@ -13,6 +13,7 @@ from services.explorer.rollout.workflow_factory import Made, WorkflowFactory, Wo
 from services.explorer.types import Assignment, Attempt, AttemptResult, RolloutKind, WeightsId
 from trinity.codec import check_experience
 from trinity.config.schema.explorer import ExplorerConfig
+from trinity.isolation.failures import UserCodeFailed, place_of
 from trinity.redact import redact_passwords
 from trinity.runtime.asyncio_internals import abandon_task
 from trinity.runtime.logs import RateLimitedLog
@@ -176,11 +177,11 @@ class FailureLog:
     def report(self, error: BaseException, attempt: Attempt) -> None:
         """Logs a failure of a workflow."""
         self._num_failures += 1
-        place = type(error).__name__, _where(error)
-        about = {"assignment": attempt.assignment.id, "run": attempt.run}
+        place = _kind_and_place(error)
+        about: dict[str, object] = {"assignment": attempt.assignment.id, "run": attempt.run}
         if place not in self._told and len(self._told) < MAX_PLACES:
             self._told.add(place)
-            logger.warning("a run failed", extra=about, exc_info=error)
+            self._report_first(error, about)
             return
         self._repeated.warning(
             "runs go on failing",
@@ -188,6 +189,13 @@ class FailureLog:
             last=_reason(error),
             failures=self._num_failures,
         )
+
+    def _report_first(self, error: BaseException, about: dict[str, object]) -> None:
+        if isinstance(error, UserCodeFailed):
+            text = redact_passwords(error.failure.traceback)
+            logger.warning("a run failed", extra={**about, "traceback": text})
+            return
+        logger.warning("a run failed", extra=about, exc_info=error)
 
 
 class AttemptRunner:
@@ -277,8 +285,9 @@ class AttemptRunner:
                 before_cancel=lambda: _close(spec.models),
             )
         except DeadlineExceeded as error:
+            where = f": {spec.stuck_at}" if spec.stuck_at else ""
             raise DeadlineExceeded(
-                f"it took more than {seconds:g} s (`explorer.max_timeout`)"
+                f"it took more than {seconds:g} s (`explorer.max_timeout`){where}"
             ) from error
 
     async def _run_in_thread(self, spec: WorkflowSpec, seconds: float) -> Made:
@@ -354,10 +363,13 @@ def _check_is_of_policy(experience: object, name: str) -> None:
 
 def _reason(error: BaseException) -> str:
     """Returns the traceback's last line, with the file and line where it happened."""
+    if isinstance(error, UserCodeFailed):
+        return redact_passwords(str(error))[:MAX_REASON_CHARACTERS]
     last = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
-    return redact_passwords(last + _where(error))[:MAX_REASON_CHARACTERS]
+    return redact_passwords(last + place_of(error))[:MAX_REASON_CHARACTERS]
 
 
-def _where(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
+def _kind_and_place(error: BaseException) -> tuple[str, str]:
+    if isinstance(error, UserCodeFailed):
+        return error.failure.kind, error.failure.place
+    return type(error).__name__, place_of(error)

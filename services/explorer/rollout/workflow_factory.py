@@ -8,6 +8,8 @@ from typing import ClassVar, Protocol
 
 from services.explorer.engines import LoadedModel
 from services.explorer.openai_api.server import AttemptApiServer
+from services.explorer.rollout.isolated_rewards import IsolatedReward, needs_process
+from services.explorer.rollout.user_processes import UserProcessPool
 from services.explorer.types import Assignment, Attempt, WeightsId
 from trinity.columns import optional_column
 from trinity.config.plan.parts import AuxiliaryModel, ResolvedSampling, ResolvedTaskset
@@ -15,13 +17,18 @@ from trinity.config.plan.stage_plan import StagePlan
 from trinity.data_sources import row_reward
 from trinity.errors import UserError
 from trinity.plugins import REWARDS, WORKFLOWS
-from trinity.rewards.reward import BoundReward, RewardFn, RewardSource
+from trinity.rewards.reward import (
+    REWARD_POOL,
+    BoundReward,
+    OnBadReward,
+    RewardFn,
+    RewardSource,
+)
 from trinity.runtime.threads import DaemonThreads
 from trinity.types import Experience, JsonObject, SamplingParams
 from trinity.workflows.generation import ChatTokenizer, Generator, ModelLimits
 from trinity.workflows.model import ModelWrapper
 from trinity.workflows.sampling import RatioWarnings
-from trinity.workflows.simple_workflow import REWARD_POOL
 from trinity.workflows.task import Task
 from trinity.workflows.trinity_rft.experience import preload_tensors
 from trinity.workflows.trinity_rft.hosting import HostedRuns, IdleWorkflows, ModelPaths
@@ -40,6 +47,9 @@ class RewardSpec:
     source: RewardSource
     args: JsonObject
     name: str
+    on_failure: OnBadReward = "fail"
+    isolated: IsolatedReward | None = None
+    """The reward as it is called in a process that can be killed; None for one that runs here."""
 
     @property
     def named(self) -> NamedReward:
@@ -48,13 +58,19 @@ class RewardSpec:
 
     def create_reward(self) -> BoundReward:
         """Constructs the reward; raises UserError for bad arguments, or its constructor's error."""
-        return BoundReward(self.source, self.args, self.name)
+        return BoundReward(
+            self.source,
+            self.args,
+            self.name,
+            on_failure=self.on_failure,
+            elsewhere=self.isolated,
+        )
 
     @property
     def may_block(self) -> bool:
         """True if the constructor may take long: that of a class may, unless it says otherwise."""
         source = self.source
-        if not isinstance(source, type):
+        if not isinstance(source, type) or self.isolated is not None:
             return False
         return source.in_thread if issubclass(source, RewardFn) else True
 
@@ -79,6 +95,11 @@ class WorkflowSpec(Protocol):
     @property
     def models(self) -> Sequence[ModelWrapper]:
         """The models to close when it is over."""
+        ...
+
+    @property
+    def stuck_at(self) -> str:
+        """Names what ran elsewhere when it was given up; empty if nothing did."""
         ...
 
     def run_in_thread(self) -> Made:
@@ -111,6 +132,12 @@ class NativeSpec:
     def models(self) -> Sequence[ModelWrapper]:
         """The models to close when it is over."""
         return (self.model, *self.auxiliary_models)
+
+    @property
+    def stuck_at(self) -> str:
+        """Names what ran elsewhere when it was given up; empty if nothing did."""
+        isolated = self.reward.isolated if self.reward is not None else None
+        return isolated.stuck_at if isolated is not None else ""
 
     @property
     def needs_thread(self) -> bool:
@@ -153,6 +180,7 @@ class HostedSpec:
 
     hosted: HostedRuns
     needs_thread: ClassVar[bool] = True
+    stuck_at: ClassVar[str] = ""
 
     @property
     def name(self) -> str:
@@ -216,7 +244,8 @@ class WorkflowFactory:
     """Everything that a stage's workflows are made from.
 
     Its constructor makes each reward once as a check, which takes as long as users' constructors
-    do, and raises UserError when the plan names a workflow or reward that does not exist.
+    do, and raises UserError when the plan names a workflow or reward that does not exist. With
+    `processes` users' rewards run there, and `check_isolated_rewards` makes them.
     """
 
     def __init__(
@@ -228,8 +257,10 @@ class WorkflowFactory:
         tokenizer: ChatTokenizer,
         api: AttemptApiServer | None = None,
         auxiliary: Sequence[LoadedModel] = (),
+        processes: UserProcessPool | None = None,
     ) -> None:
         self._plan = plan
+        self._processes = processes
         self._seed = seed
         self._generator = generator
         self._tokenizer = tokenizer
@@ -248,8 +279,18 @@ class WorkflowFactory:
             kind = WORKFLOWS.get(taskset.workflow)
             if isinstance(kind, type) and issubclass(kind, HostedWorkflow):
                 preload_tensors()
-            if (reward := _reward(taskset, {})) is not None:
+            if (reward := self._reward(taskset, {})) is not None and reward.isolated is None:
                 reward.create_reward()
+
+    async def check_isolated_rewards(self) -> None:
+        """Makes each reward that runs in a process once, which also warms the first process.
+
+        Raises: UserError when one cannot be made.
+        """
+        for taskset in self._tasksets.values():
+            reward = self._reward(taskset, {})
+            if reward is not None and reward.isolated is not None:
+                await reward.isolated.check()
 
     def runs_together(self, assignment: Assignment) -> bool:
         """True if one call of the task's workflow makes all runs of an assignment.
@@ -282,7 +323,7 @@ class WorkflowFactory:
         name = _name_from_row(row, taskset.format.workflow_key) or taskset.workflow
         kind = as_workflow_class(name, WORKFLOWS.get(name))
         task = _task(taskset, row, assignment.task_index)
-        reward = _reward(taskset, row)
+        reward = self._reward(taskset, row)
         if not issubclass(kind, HostedWorkflow):
             return NativeSpec(
                 workflow_class=kind,
@@ -373,6 +414,23 @@ class WorkflowFactory:
             model.enable_api(running.api.register_attempt(model))
         return model
 
+    def _reward(self, taskset: ResolvedTaskset, row: JsonObject) -> RewardSpec | None:
+        own = _name_from_row(row, taskset.format.reward_fn_key)
+        name = row_reward(own) if own else taskset.reward
+        if name is None:
+            return None
+        source, args = REWARDS.get(name), taskset.reward_args
+        isolated = None
+        if self._processes is not None and needs_process(source, args):
+            isolated = IsolatedReward(pool=self._processes, source=source, args=args, name=name)
+        return RewardSpec(
+            source=source,
+            args=args,
+            name=name,
+            on_failure=self._plan.config.explorer.on_bad_reward,
+            isolated=isolated,
+        )
+
     def _seeds(self, attempt: Attempt) -> SeedInputs:
         assignment = attempt.assignment
         return SeedInputs(
@@ -423,14 +481,6 @@ def _parameters(sampling: ResolvedSampling) -> SamplingParams:
         repetition_penalty=sampling.repetition_penalty,
         logprobs=sampling.logprobs,
     )
-
-
-def _reward(taskset: ResolvedTaskset, row: JsonObject) -> RewardSpec | None:
-    own = _name_from_row(row, taskset.format.reward_fn_key)
-    name = row_reward(own) if own else taskset.reward
-    if name is None:
-        return None
-    return RewardSpec(source=REWARDS.get(name), args=taskset.reward_args, name=name)
 
 
 def _name_from_row(row: JsonObject, key: str) -> str:

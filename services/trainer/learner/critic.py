@@ -64,7 +64,7 @@ class Critic:
     def __init__(self, plan: StagePlan, model_directory: Path, calls: WorkerCalls) -> None:
         self._config = plan.config.trainer.critic
         self._num_passes = plan.config.trainer.critic.ppo_epochs
-        self._max_response_tokens = plan.max_response_tokens
+        self._loss_scale_factor = plan.loss_scale_factor
         self._calls = calls
         self._worker = build_critic(plan, model_directory)
 
@@ -88,7 +88,7 @@ class Critic:
         self, prepared: PreparedBatch, targets: CriticTargets, learning_rate: float
     ) -> Metrics:
         """Takes one step; returns and old values stay those from before the first pass."""
-        totals = prepared.totals(targets.mask_BT, self._max_response_tokens)
+        totals = prepared.totals(targets.mask_BT, self._loss_scale_factor)
         loss = ValueLoss(self._config, totals, self._calls.ranks.num_ranks)
         matrices: dict[str, Matrix] = {
             "loss_mask": targets.mask_BT,

@@ -255,8 +255,9 @@ def test_every_mistake_gets_a_sentence() -> None:
 
 
 LOSSES_WITH_RATIO = {
-    *("cispo", "clip_cov", "dpo", "dppo_kl", "dppo_tv", "geo_mean", "gspo", "gspo_token"),
-    *("importance_sampling", "kl_cov", "mix", "mix_chord", "ppo", "rec", "sapo", "topr"),
+    *("cispo", "clip_cov", "dcpo", "dpo", "dppo_kl", "dppo_tv", "geo_mean", "gspo", "gspo_token"),
+    *("importance_sampling", "ipo", "kl_cov", "m2po", "mix", "mix_chord", "ppo", "rec", "sapo"),
+    "topr",
 }
 
 

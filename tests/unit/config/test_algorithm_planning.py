@@ -31,11 +31,12 @@ def only(name: str, **changes: object) -> StagePlan:
 def test_every_algorithm_runs_with_its_own_defaults(name: str) -> None:
     declared = ALGORITHM_TYPES.get(name)
     brought = EXPERTS if declared.sample_strategy == "mix" else {}
-    planned = only(name, buffer={**WORKFLOW, **brought})
+    least = {"repeat_times": declared.min_repeat_times} if declared.min_repeat_times > 1 else {}
+    planned = only(name, buffer={**WORKFLOW, **brought}, algorithm=least)
     algorithm = planned.algorithm
     assert algorithm.algorithm_type == name
     assert algorithm.row_schema == declared.schema
-    assert algorithm.repeat_times == 1
+    assert algorithm.repeat_times == max(1, declared.min_repeat_times)
     assert algorithm.advantage_fn == declared.advantage_fn
     assert algorithm.policy_loss_fn == declared.policy_loss_fn
     assert algorithm.loss_agg_mode == declared.loss_agg_mode
@@ -85,7 +86,7 @@ def test_arguments_of_the_type_go_with_its_own_function_alone() -> None:
     other = stage(GRPO, algorithm={**dapo, "policy_loss_fn": "cispo", "advantage_fn": "rloo"})
     assert other.algorithm.policy_loss_fn_args["mask_clip_range_high"] == 0.28
     assert other.algorithm.policy_loss_fn_args["clip_range_low"] == 1.0
-    assert other.algorithm.advantage_fn_args == {}
+    assert other.algorithm.advantage_fn_args == {"unit": "run"}
 
 
 def test_clip_higher_and_dynamic_sampling_go_with_any_group_algorithm() -> None:
@@ -138,6 +139,26 @@ def test_every_key_of_the_section_acts() -> None:
     assert not algorithm.bypass_old_logprobs
     assert algorithm.rollout_correction.rollout_is_threshold == "0.5_5.0"
     assert algorithm.needs_proximal
+
+
+def test_the_divisor_of_sums_is_the_longest_response_unless_given() -> None:
+    usual = stage(GRPO)
+    assert usual.loss_scale_factor == usual.max_response_tokens
+    assert stage(GRPO, algorithm={"loss_scale_factor": 77}).loss_scale_factor == 77
+
+
+def test_what_compares_two_policies_has_the_trainer_compute_its_own() -> None:
+    assert stage(GRPO, algorithm={"algorithm_type": "gvpo"}).algorithm.needs_proximal
+    assert stage(GRPO, algorithm={"algorithm_type": "m2po"}).algorithm.needs_proximal
+    assert not stage(GRPO).algorithm.needs_proximal
+
+
+def test_only_some_losses_of_pairs_load_a_reference() -> None:
+    needs = {
+        name: stage(DPO, algorithm={"algorithm_type": name}).needs_reference
+        for name in ("dpo", "ipo", "simpo", "orpo")
+    }
+    assert needs == {"dpo": True, "ipo": True, "simpo": False, "orpo": False}
 
 
 def test_a_loss_brings_its_way_to_one_number_unless_the_user_has_another() -> None:

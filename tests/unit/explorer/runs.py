@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from services.explorer.rollout.runner import AttemptRunner, DeadlineTasks, RunTimeLimit
+from services.explorer.rollout.user_processes import UserProcessPool
 from services.explorer.rollout.workflow_factory import WorkflowFactory
 from services.explorer.types import Assignment, Attempt, AttemptResult, WeightsId
 from tests.unit.explorer.builders import (
@@ -29,13 +30,19 @@ async def outcome_of(
     timeout_seconds: float = 10.0,
     threads: DaemonThreads | None = None,
     tasks: DeadlineTasks | None = None,
-    **values: str,
+    processes: UserProcessPool | None = None,
+    explorer: JsonObject | None = None,
+    **values: JsonObject | str,
 ) -> AttemptResult:
     """Of an attempt over a taskset with these values."""
     engine = engine or ArithmeticEngine()
-    plan = build_plan(folder, buffer=taskset(**values))
+    plan = build_plan(folder, buffer=taskset(**values), explorer=explorer or {})
     workbench = WorkflowFactory(
-        plan=plan.stages[0], seed=plan.seed, generator=engine, tokenizer=CharacterTokenizer()
+        plan=plan.stages[0],
+        seed=plan.seed,
+        generator=engine,
+        tokenizer=CharacterTokenizer(),
+        processes=processes,
     )
     runner = AttemptRunner(
         factory=workbench,

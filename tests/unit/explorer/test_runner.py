@@ -21,9 +21,9 @@ from tests.unit.explorer.builders import (
 from tests.unit.explorer.runs import outcome_of, taskset
 from trinity.errors import UserError
 from trinity.plugins import REWARDS, WORKFLOWS
+from trinity.rewards.reward import REWARD_POOL
 from trinity.runtime.threads import DaemonThreads
 from trinity.types import EID, Experience, VersionSpan, experience_id
-from trinity.workflows.simple_workflow import REWARD_POOL
 from trinity.workflows.workflow import Workflow
 
 

@@ -12,6 +12,7 @@ from trinity.errors import UserError
 from trinity.launch.prepare import capped
 from trinity.launch.resume import (
     PLAN_FILE,
+    as_started,
     check_resumable,
     has_run,
     kept_defaults,
@@ -159,6 +160,46 @@ def test_a_run_keeps_the_checkpoint_that_it_began_with(tmp_path: Path) -> None:
     start = {"resume_mode": "resume_path", "resume_from_path": str(tmp_path / "step-3-1")}
     with pytest.raises(UserError, match=r"trainer\.resume_from_path"):
         check_resumable(plan_in(tmp_path, trainer=start))
+
+
+def unit_of(plan: ExperimentPlan) -> object:
+    return plan.stages[0].algorithm.advantage_fn_args["unit"]
+
+
+@pytest.mark.parametrize("stored", ["run", "sample", None])
+def test_a_run_keeps_the_unit_that_it_began_with(tmp_path: Path, stored: str | None) -> None:
+    plan = plan_in(tmp_path)
+    assert unit_of(as_started(plan)) == "run"
+    store_plan(plan)
+    file = plan.job_path / PLAN_FILE
+    values = json.loads(file.read_text())
+    for stage in values["stages"]:
+        arguments = stage["algorithm"]["advantage_fn_args"]
+        arguments.pop("unit")
+        arguments.update({} if stored is None else {"unit": stored})
+    file.write_text(json.dumps(values))
+    going_on = as_started(plan_in(tmp_path))
+    assert unit_of(going_on) == (stored or "sample")
+    check_resumable(going_on)
+    store_plan(going_on)
+    assert unit_of(as_started(plan_in(tmp_path))) == (stored or "sample")
+
+
+def test_a_unit_that_the_file_gives_is_not_replaced(tmp_path: Path) -> None:
+    given = plan_in(tmp_path, algorithm={"advantage_fn_args": {"unit": "run"}})
+    store_plan(plan_in(tmp_path, algorithm={"advantage_fn_args": {"unit": "sample"}}))
+    assert unit_of(as_started(given)) == "run"
+    with pytest.raises(UserError, match=r"advantage_fn_args\.unit"):
+        check_resumable(given)
+
+
+def test_a_plan_of_the_version_before_counts_samples(tmp_path: Path) -> None:
+    plan = plan_in(tmp_path)
+    values = json.loads(plan.model_dump_json())
+    for stage in values["stages"]:
+        del stage["algorithm"]["advantage_fn_args"]["unit"]
+    assert unit_of(ExperimentPlan.model_validate(values)) == "sample"
+    assert unit_of(ExperimentPlan.model_validate(json.loads(plan.model_dump_json()))) == "run"
 
 
 def on_gpus(directory: Path, engines: int, **changes: object) -> ExperimentPlan:

@@ -1,5 +1,6 @@
 """Rewards: what they give for which answer."""
 
+import asyncio
 from typing import Any, cast
 
 import pytest
@@ -163,12 +164,15 @@ def test_a_function_of_verls_gets_verls_arguments() -> None:
     assert seen == {"source": None, "extra": None}
 
 
-def test_an_asynchronous_reward_is_refused_before_the_run() -> None:
+async def test_an_asynchronous_reward_is_awaited_and_waited_for() -> None:
     async def compute_score(solution_str: str) -> float:
+        await asyncio.sleep(0)
         return float(len(solution_str))
 
-    with pytest.raises(UserError, match="asynchronous"):
-        check_reward(cast(Any, compute_score), {}, "compute_score")
+    check_reward(compute_score, {}, "compute_score")
+    reward = BoundReward(compute_score, {}, "compute_score")
+    assert await reward.score(response="four") == {"compute_score": 4.0}
+    assert reward(response="four") == {"compute_score": 4.0}  # as in a workflow with a thread
 
 
 def test_a_function_may_give_a_mere_number() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 
 from trinity.algorithm.rollout_correction.settings import PRESETS
 from trinity.algorithm.types import ALGORITHM_TYPES
+from trinity.algorithm.units import UNIT_ARGUMENT
 from trinity.config.checks.algorithm import staleness_cause
 from trinity.config.plan.algorithm import ARGUMENTS_WITHOUT_EFFECT
 from trinity.config.plan.model import missing_from_cache
@@ -12,6 +13,7 @@ from trinity.config.plan.stage_plan import ExperimentPlan, StagePlan
 from trinity.config.schema.data import FormatConfig
 from trinity.json_values import JsonValue
 from trinity.operators import OPERATORS
+from trinity.plugins import WORKFLOWS
 
 OFFLOADS = ("param_offload", "optimizer_offload", "offload_policy")
 
@@ -39,6 +41,8 @@ REWARDED_BY_ITSELF = frozenset(
     }
 )
 """Workflows that never call their taskset's reward."""
+SEVERAL_TURNS = frozenset({"frozen_lake_workflow", "sudoku_workflow", "verl_agent_workflow"})
+"""Workflows that come with the system and may give several samples a run."""
 LOOKED_AT_STEPS = 100
 """Explore steps after which nothing new is expected."""
 
@@ -208,7 +212,7 @@ def _storage_type_ignored(stage: StagePlan) -> Iterator[str]:
 
 
 def _replay(stage: StagePlan) -> Iterator[str]:
-    """A cooldown in steps is the same after a restart; a cooldown in seconds would not be."""
+    """A number in Trinity-RFT's files is seconds."""
     buffer = stage.config.buffer.trainer_input.experience_buffer
     cooldown = buffer.replay_buffer.reuse_cooldown_time
     if stage.replay is None:
@@ -220,10 +224,11 @@ def _replay(stage: StagePlan) -> Iterator[str]:
                 f"`buffer.trainer_input.experience_buffer`: {', '.join(sorted(written))} has no "
                 "effect without `replay_buffer.enable: true`"
             )
-    elif cooldown is not None and cooldown > 1:
+    elif isinstance(cooldown, float) and cooldown > 1:
         yield (
             f"`replay_buffer.reuse_cooldown_time: {cooldown:g}` counts train steps, not seconds: "
-            f"a sample is trained again {stage.replay.cooldown_steps} steps later at the earliest"
+            f"a sample is trained again {stage.replay.cooldown_steps} steps later at the earliest; "
+            f"`{cooldown:g}s` is seconds"
         )
 
 
@@ -385,6 +390,25 @@ def _eval_name_is_taken(stage: StagePlan) -> Iterator[str]:
             )
 
 
+def _samples_of_runs_are_counted(stage: StagePlan) -> Iterator[str]:
+    """Conversations that do not fit into one sample are several, and so are steps."""
+    algorithm = stage.algorithm
+    if not stage.needs_rollout or algorithm.advantage_fn_args.get(UNIT_ARGUMENT) != "sample":
+        return
+    splits = sorted({t.workflow for t in stage.tasksets if _may_split(t.workflow)})
+    if splits:
+        yield (
+            f"`algorithm.advantage_fn_args.unit: sample` compares samples, of which a run of "
+            f"`{'`, `'.join(splits)}` may give several: such a run weighs as often as it was "
+            "split; `run` counts each run once"
+        )
+
+
+def _may_split(workflow: str) -> bool:
+    """A workflow of several turns, or one of the user's own."""
+    return workflow in SEVERAL_TURNS or workflow not in WORKFLOWS.builtins
+
+
 def _keys_ignored_on_data(stage: StagePlan) -> Iterator[str]:
     """Keys that a stage on data sets or inherits and that nothing reads."""
     if stage.has_rollouts:
@@ -432,6 +456,7 @@ ADVICE_RULES: tuple[Callable[[StagePlan], Iterator[str]], ...] = (
     _shaped_by_nothing,
     _min_response_lowered,
     _eval_name_is_taken,
+    _samples_of_runs_are_counted,
     offload_without_gpus,
     override_config_differs_from_engine,
 )

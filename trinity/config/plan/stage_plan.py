@@ -130,6 +130,11 @@ class StagePlan(PlanModel):
         return self.algorithm.needs_reference
 
     @property
+    def loss_scale_factor(self) -> int:
+        """The divisor of `seq-mean-token-sum-norm`."""
+        return self.config.algorithm.loss_scale_factor or self.max_response_tokens
+
+    @property
     def needs_critic(self) -> bool:
         """True if a value model is trained beside the policy."""
         return self.algorithm.needs_critic

@@ -266,6 +266,12 @@ class ExplorerConfig(Section):
     """Seconds for one attempt at a run."""
     max_retry_times: NonNegative = 2
     """Further attempts at a run that failed."""
+    isolate_user_code: bool = True
+    """Run rewards and synchronous workflows of users' files in processes, which are killed when
+    they hang; false runs them in threads of the explorer, which nothing can stop."""
+    on_bad_reward: Literal["fail", "zero"] = "fail"
+    """What becomes of an answer whose reward raises or returns no finite number: its attempt at the
+    run fails, or the answer gets reward 0 and the metric `reward_failed`."""
     rollout_model: RolloutModelConfig = default_section(RolloutModelConfig)
     """The engine."""
     eval_interval: Positive = 100

@@ -100,12 +100,6 @@ BUFFER = [
         lambda plan: plan.num_train_steps(num_rows=160) == 30,
         base=SFT,
     ),
-    told(
-        "the Data-Juicer service",
-        at("service.data_juicer", {"auto_start": True}),
-        PLANNED,
-        "auto_start",
-    ),
     *(
         told(f"buffer.{name}", at(f"buffer.{name}", value), RENAMED, f"explorer_input.{name}")
         for name, value in (

@@ -1,0 +1,297 @@
+"""Users' rewards run in processes: one that hangs, dies or exits takes nothing with it."""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from services.explorer.rollout.isolated_rewards import IsolatedReward, needs_process
+from services.explorer.types import AttemptResult
+from tests.unit.explorer.runs import outcome_of
+from tests.unit.explorer.users import LoopLag, plugin_folder, user_processes
+from trinity.errors import UserError
+from trinity.isolation.failures import UserCodeFailed, UserProcessDied
+from trinity.plugins import REWARDS
+from trinity.rewards.reward import REWARD_FAILED
+
+FILE = """
+import asyncio, os, re, time
+from trinity.rewards import RewardFn
+
+STATE = []
+
+def pattern(response, ones=34):
+    return float(bool(re.match(r"(\\d+\\s*)+x$", "1" * ones)))
+
+def sleeps(response):
+    time.sleep(600)
+
+def counts(response):
+    STATE.append(response)
+    print("printed by a user", flush=True)
+    return {"pid": float(os.getpid()), "calls": float(len(STATE))}
+
+def slow(response):
+    time.sleep(0.5)
+    return float(os.getpid())
+
+async def awaited(response):
+    await asyncio.sleep(0.01)
+    return {"length": float(len(response))}
+
+class Awaited(RewardFn):
+    def __init__(self, scale=1.0):
+        self.scale = scale
+    async def __call__(self, *, response):
+        await asyncio.sleep(0)
+        return self.scale * len(response)
+
+def later(response):
+    return awaited(response)
+
+def leaves(response):
+    os._exit(3)
+
+def exits(response):
+    raise SystemExit("enough")
+
+def raises(response):
+    raise ZeroDivisionError("no answer")
+
+def nan(response):
+    return {"score": float("nan")}
+
+def infinite(response):
+    return float("inf")
+
+def text(response):
+    return "good"
+
+def nothing(response):
+    pass
+
+def empty(response):
+    return {}
+
+def listed(response):
+    return [1.0]
+
+def sees(response_token, finish_reason, task, messages, truth, response_length, **others):
+    return {
+        "sum": float(response_token.sum()),
+        "length": float(response_length == len(response_token)),
+        "stop": float(finish_reason.value == "stop"),
+        "row": float(task == {"question": "1+1=", "answer": "2"}),
+        "chat": float(messages[-1]["content"] == "1+1="),
+        "truth": float(truth),
+        "variable": float(os.environ.get("TRINITY_TEST_SEEN", "0")),
+    }
+
+class Refusing(RewardFn):
+    def __init__(self):
+        raise OSError("no judge")
+    def __call__(self, *, response):
+        return 0.0
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _rewards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with plugin_folder(tmp_path_factory.mktemp("plugins"), isolated_file=FILE):
+        yield
+
+
+async def scored(
+    folder: Path, name: str, *, seconds: float = 20.0, max_processes: int = 2, **policy: str
+) -> AttemptResult:
+    """The attempt whose answer this reward scores."""
+    async with user_processes(max_processes) as pool:
+        return await outcome_of(
+            folder,
+            timeout_seconds=seconds,
+            processes=pool,
+            explorer=dict(policy),
+            default_reward_fn_type=f"isolated_file.{name}",
+        )
+
+
+@pytest.mark.parametrize("name", ["pattern", "sleeps"])
+async def test_a_reward_that_hangs_fails_its_attempt_alone(tmp_path: Path, name: str) -> None:
+    async with user_processes() as pool:
+        counts = IsolatedReward(
+            pool=pool, source=REWARDS.get("isolated_file.counts"), args={}, name="counts"
+        )
+        await counts.check()
+        hanging = asyncio.create_task(
+            outcome_of(
+                tmp_path,
+                timeout_seconds=2.0,
+                processes=pool,
+                default_reward_fn_type=f"isolated_file.{name}",
+            )
+        )
+        num_others = 0
+        while not hanging.done():
+            await counts({"response": "a"})
+            num_others += 1
+        outcome = await hanging
+    assert num_others > 0
+    assert "it took more than 2 s (`explorer.max_timeout`)" in outcome.failure
+    assert f"the reward isolated_file.{name} ran (" in outcome.failure
+    assert "isolated_file.py, line " in outcome.failure
+    assert outcome.duration_seconds < 4.0
+
+
+async def test_control_the_same_reward_in_the_explorer_holds_up_its_loop(tmp_path: Path) -> None:
+    async with LoopLag() as lag:
+        await outcome_of(
+            tmp_path,
+            timeout_seconds=60.0,
+            default_reward_fn_type="isolated_file.pattern",
+            reward_fn_args={"ones": 24},
+        )
+    assert lag.longest > 0.3
+
+
+@pytest.mark.parametrize(("name", "length"), [("awaited", 3), ("Awaited", 3), ("later", 3)])
+@pytest.mark.parametrize("isolated", [True, False])
+async def test_an_asynchronous_reward_is_awaited(
+    tmp_path: Path, name: str, length: int, isolated: bool
+) -> None:
+    async with user_processes() as pool:
+        outcome = await outcome_of(
+            tmp_path,
+            processes=pool if isolated else None,
+            default_reward_fn_type=f"isolated_file.{name}",
+        )
+    [experience] = outcome.experiences
+    assert experience.reward == length
+
+
+BAD = [
+    ("raises", "ZeroDivisionError: no answer"),
+    ("nan", "returned nan as 'score': return a finite number"),
+    ("infinite", "returned inf as 'infinite'"),
+    ("text", "returned str 'good', neither a dict of named numbers nor a number"),
+    ("nothing", "returned nothing, neither"),
+    ("empty", "returned an empty dict, neither"),
+    ("listed", "returned list, neither"),
+]
+
+
+@pytest.mark.parametrize("isolated", [True, False])
+@pytest.mark.parametrize(("name", "sentence"), BAD)
+async def test_a_bad_reward_fails_its_attempt_with_one_sentence(
+    tmp_path: Path, name: str, sentence: str, isolated: bool
+) -> None:
+    async with user_processes() as pool:
+        outcome = await outcome_of(
+            tmp_path,
+            processes=pool if isolated else None,
+            default_reward_fn_type=f"isolated_file.{name}",
+        )
+    assert sentence in outcome.failure
+    if name == "raises":
+        assert "isolated_file.py, line" in outcome.failure
+
+
+@pytest.mark.parametrize("name", [*(name for name, _ in BAD), "leaves", "exits"])
+async def test_a_bad_reward_may_cost_the_answer_alone(tmp_path: Path, name: str) -> None:
+    outcome = await scored(tmp_path, name, on_bad_reward="zero")
+    [experience] = outcome.experiences
+    assert (experience.reward, experience.reward_parts) == (0.0, {"score": 0.0})
+    assert experience.metrics == {"score": 0.0, REWARD_FAILED: 1.0}
+
+
+async def test_a_reward_that_ends_its_process_is_named_and_the_next_has_another() -> None:
+    async with user_processes(1) as pool:
+        calls = [
+            IsolatedReward(
+                pool=pool, source=REWARDS.get(f"isolated_file.{name}"), args={}, name=name
+            )
+            for name in ("leaves", "exits", "counts")
+        ]
+        with pytest.raises(UserProcessDied, match=r"ended \(with exit code 3\)"):
+            await calls[0]({"response": "a"})
+        with pytest.raises(UserCodeFailed, match="SystemExit: enough"):
+            await calls[1]({"response": "a"})
+        assert (await calls[2]({"response": "a"}))["calls"] == 1.0
+
+
+async def test_a_process_is_kept_warm_and_keeps_the_state_of_modules() -> None:
+    async with user_processes() as pool:
+        counts = IsolatedReward(
+            pool=pool, source=REWARDS.get("isolated_file.counts"), args={}, name="counts"
+        )
+        found = [await counts({"response": "a"}) for _ in range(3)]
+    assert [numbers["calls"] for numbers in found] == [1.0, 2.0, 3.0]
+    assert len({numbers["pid"] for numbers in found} - {float(os.getpid())}) == 1
+
+
+async def test_slow_rewards_get_further_processes_up_to_the_limit() -> None:
+    async with user_processes(3) as pool:
+        slow = IsolatedReward(
+            pool=pool, source=REWARDS.get("isolated_file.slow"), args={}, name="slow"
+        )
+        found = await asyncio.gather(*(slow({"response": "a"}) for _ in range(16)))
+        assert pool.num_processes <= 3
+    assert 2 <= len({numbers["slow"] for numbers in found}) <= 3
+
+
+async def test_a_reward_gets_what_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRINITY_TEST_SEEN", "7")
+    outcome = await scored(tmp_path, "sees")
+    [experience] = outcome.experiences
+    sequence = experience.sequence
+    assert experience.metrics == {
+        "sum": float(sequence.tokens[sequence.prompt_length :].sum()),
+        "length": 1.0,
+        "stop": 1.0,
+        "row": 1.0,
+        "chat": 1.0,
+        "truth": 2.0,
+        "variable": 7.0,
+    }
+
+
+async def test_a_reward_that_cannot_be_made_is_said_when_the_stage_opens() -> None:
+    async with user_processes() as pool:
+        reward = IsolatedReward(
+            pool=pool, source=REWARDS.get("isolated_file.Refusing"), args={}, name="Refusing"
+        )
+        with pytest.raises(UserError, match="Refusing cannot be constructed: OSError: no judge"):
+            await reward.check()
+
+
+async def test_values_that_cannot_travel_are_named() -> None:
+    async with user_processes() as pool:
+        reward = IsolatedReward(
+            pool=pool, source=REWARDS.get("isolated_file.counts"), args={}, name="counts"
+        )
+        with pytest.raises(UserError, match="'response', which holds a object"):
+            await reward({"response": object()})
+
+
+def test_rewards_of_ours_stay_in_the_explorer_unless_a_user_gives_a_pattern() -> None:
+    names = ("math_reward", "format_reward", "exact_match_reward", "gsm8k_reward")
+    assert not any(needs_process(REWARDS.get(name), {}) for name in names)
+    assert needs_process(REWARDS.get("format_reward"), {"pattern": r"(\d+\s*)+x$"})
+    assert needs_process(REWARDS.get("isolated_file.pattern"), {})
+
+
+async def test_a_users_pattern_in_a_reward_of_ours_is_killed_too() -> None:
+    async with user_processes() as pool:
+        reward = IsolatedReward(
+            pool=pool,
+            source=REWARDS.get("format_reward"),
+            args={"pattern": r"(\d+\s*)+x"},
+            name="format_reward",
+        )
+        assert await reward({"response": "1x"}) == {"format_score": 0.1}
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await reward({"response": "1" * 40})
+        assert reward.stuck_at.startswith("the reward format_reward ran (")
+        assert await reward({"response": "2x"}) == {"format_score": 0.1}

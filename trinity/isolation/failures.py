@@ -1,0 +1,63 @@
+"""Failures of users' code, as one process tells another of them."""
+
+import traceback
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from trinity.types import JsonObject
+
+MAX_TRACEBACK_CHARACTERS = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """An exception of users' code, and its place."""
+
+    kind: str
+    """Name of the exception's class."""
+    text: str
+    sentence: str
+    """The last line of the traceback."""
+    place: str
+    """File and line; empty if unknown."""
+    traceback: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> "Failure":
+        """Describes an error that was caught."""
+        lines = "".join(traceback.format_exception_only(error)).strip().splitlines()
+        shown = "".join(traceback.format_exception(error))
+        return cls(
+            kind=type(error).__name__,
+            text=str(error),
+            sentence=lines[-1] if lines else type(error).__name__,
+            place=place_of(error),
+            traceback=shown[-MAX_TRACEBACK_CHARACTERS:],
+        )
+
+    def to_json(self) -> JsonObject:
+        """Returns it for a line of JSON."""
+        return asdict(self)
+
+
+class UserCodeFailed(Exception):
+    """Raised where the result of users' code in another process was awaited."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.sentence + failure.place)
+        self.failure = failure
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "UserCodeFailed":
+        """Returns the error that `Failure.to_json` describes."""
+        return cls(Failure(**values))
+
+
+class UserProcessDied(Exception):
+    """Raised when the process of users' code ended while it was awaited."""
+
+
+def place_of(error: BaseException) -> str:
+    """Returns file and line where an error was raised, in brackets."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""

@@ -1,0 +1,108 @@
+"""Values that travel between the explorer and a process of users' code, as JSON.
+
+Experiences go as protobuf messages in base64: every field arrives as it was.
+"""
+
+import base64
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from trinity.errors import UserError
+from trinity.types import (
+    EID,
+    Array,
+    Experience,
+    FinishReason,
+    JsonObject,
+    Pair,
+    Sequence,
+)
+
+_TOKENS = "response_token"
+_FINISH = "finish_reason"
+_NOWHERE = EID(stage="", explore_step=0, position=0, run=0)
+
+
+def encode_known(known: Mapping[str, object], reward: str) -> JsonObject:
+    """Returns the values that a reward is called with, for a line of JSON.
+
+    Raises: UserError for a value that JSON does not have.
+    """
+    return {name: _encoded(name, value, reward) for name, value in known.items()}
+
+
+def decode_known(values: Mapping[str, Any]) -> dict[str, object]:
+    """Returns the values as `encode_known` was given them."""
+    known = dict(values)
+    if known.get(_TOKENS) is not None:
+        known[_TOKENS] = np.array(known[_TOKENS], dtype=np.int32)
+    if known.get(_FINISH) is not None:
+        known[_FINISH] = FinishReason(known[_FINISH])
+    return known
+
+
+def _encoded(name: str, value: object, reward: str) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {str(key): _encoded(name, item, reward) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encoded(name, item, reward) for item in value]
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    raise UserError(
+        f"the reward {reward} is called with {name!r}, which holds a {type(value).__name__}: a "
+        "reward runs in a process of its own and can be given texts, numbers, lists and objects"
+    )
+
+
+def experience_to_text(experience: Experience) -> str:
+    """Returns a sample as text, whether or not it has its place and its reward.
+
+    Raises: ValueError when the sample contradicts itself.
+    """
+    from trinity.api.v1 import experience_pb2
+    from trinity.codec import SampleRef, set_experience
+
+    message = experience_pb2.Experience()
+    placed = replace(experience, eid=experience.eid or _NOWHERE)
+    ref = SampleRef(tenant="", experiment_id="", assignment_id="", taskset="", task_index=0)
+    set_experience(message, placed, ref)
+    return base64.b64encode(message.SerializeToString()).decode()
+
+
+def experience_from_text(text: str) -> Experience:
+    """Returns the sample, with arrays that may be changed.
+
+    Raises: ValueError when the sample contradicts itself.
+    """
+    from trinity.api.v1 import experience_pb2
+    from trinity.codec import experience_from_proto
+
+    message = experience_pb2.Experience.FromString(base64.b64decode(text))
+    experience = experience_from_proto(message)
+    if experience.eid == _NOWHERE:
+        experience.eid = None
+    experience.body = _writable(experience.body)
+    experience.arrays = {
+        name: Array(array.data.copy(), array.alignment) for name, array in experience.arrays.items()
+    }
+    return experience
+
+
+def _writable(body: Sequence | Pair) -> Sequence | Pair:
+    if isinstance(body, Pair):
+        return Pair(chosen=_copied(body.chosen), rejected=_copied(body.rejected))
+    return _copied(body)
+
+
+def _copied(sequence: Sequence) -> Sequence:
+    return replace(
+        sequence,
+        tokens=sequence.tokens.copy(),
+        action_mask=sequence.action_mask.copy(),
+        rollout_logprobs=sequence.rollout_logprobs.copy(),
+    )

@@ -1,0 +1,69 @@
+"""Runs users' rewards and workflows; runs as a separate process.
+
+    python -m trinity.isolation.worker 7
+
+The argument is a file descriptor: on SIGUSR1 the process writes there what it is doing. A request
+has a `kind`: `load` imports the parts of a stage, `reward` scores an answer, `workflow` makes runs.
+During a workflow, lines with `call` ask the model, and lines with `reply` answer them.
+"""
+
+import faulthandler
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from trinity.isolation.failures import Failure
+from trinity.isolation.parts import PartRef
+from trinity.isolation.values import decode_known
+from trinity.plugins import REWARDS
+from trinity.rewards.reward import BoundReward, RewardSource
+from trinity.runtime.worker_process import RequestChannel, serve_requests
+from trinity.types import JsonObject
+
+Message = dict[str, Any]
+
+
+def bound_reward(request: Message) -> BoundReward:
+    """Constructs the reward of a request.
+
+    Raises: UserError when there is none or it refuses its arguments, and its constructor's errors.
+    """
+    ref: PartRef[RewardSource] = PartRef(**request["part"])
+    return BoundReward(ref.resolve(REWARDS), request["args"], request["part"]["name"])
+
+
+def _handle_request(request: Message) -> Iterator[Callable[[], JsonObject]]:
+    yield partial(_answer, {"load": _load, "reward": _score}[request["kind"]], request)
+
+
+def _answer(handle: Callable[[Message], JsonObject], request: Message) -> JsonObject:
+    try:
+        return handle(request)
+    except MemoryError:
+        raise
+    except BaseException as error:  # whatever users' code raises, SystemExit too
+        return {"failure": Failure.of(error).to_json()}
+
+
+def _load(request: Message) -> JsonObject:
+    """Imports what the first run would import otherwise; a reward is constructed once."""
+    for reward in request["rewards"]:
+        bound_reward(reward)
+    return {}
+
+
+def _score(request: Message) -> JsonObject:
+    numbers = bound_reward(request)(**decode_known(request["values"]))
+    return {"numbers": {**numbers}}
+
+
+def main() -> int:
+    """Answers until the explorer closes the pipe."""
+    faulthandler.register(signal.SIGUSR1, file=int(sys.argv[1]), all_threads=False)
+    return serve_requests(_handle_request, None, RequestChannel())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
